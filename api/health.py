@@ -1,0 +1,56 @@
+"""Health: whether this process can answer, and what it lacks if not."""
+
+from __future__ import annotations
+
+from litestar import Response, get
+
+from api.auth import READER
+from api.ports import FromPorts, Ports
+from api.schemas import Health
+from kb import database
+from kb.errors import NoActiveKeyset
+from kb.records import KeysetRecord
+
+
+@get("/health", opt=READER, sync_to_thread=True)
+def health(ports: FromPorts) -> Response[Health]:
+    """200 where everything is there, else 503 with what is missing. A database that is down is a problem document."""
+    state = _health(ports)
+    return Response(state, status_code=200 if state.ok else 503)
+
+
+def _health(ports: Ports) -> Health:
+    at_head = database.is_at_head(ports.kb.engine)
+    keyset = _active_keyset(ports) if at_head else None
+    checkpoint_id = ports.encoder.checkpoint.checkpoint_id if ports.encoder else None
+    missing = [
+        what
+        for what, is_missing in {
+            "migrations": not at_head,
+            "active keyset": keyset is None,
+            "encoder": ports.encoder is None,
+            "generator": ports.generator is None,
+            "checkpoint of the active keyset": keyset
+            and checkpoint_id
+            and keyset.checkpoint_id != checkpoint_id,
+        }.items()
+        if is_missing
+    ]
+    return Health(
+        ok=not missing,
+        missing=missing,
+        database=True,
+        migrations_at_head=at_head,
+        head_seq=ports.kb.head_seq() if at_head else None,
+        index_seq=ports.kb.catch_up() if keyset else None,
+        active_keyset=keyset,
+        checkpoint_id=checkpoint_id,
+        generator_loaded=ports.generator is not None,
+    )
+
+
+def _active_keyset(ports: Ports) -> KeysetRecord | None:
+    try:
+        return ports.kb.active_keyset()
+    except NoActiveKeyset:
+        return None

@@ -1,0 +1,163 @@
+"""What requests may say, and how much: every size has a limit here. Answers are kb.records as they are, or below."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from litestar.params import PathParameter, QueryParameter
+from msgspec import Meta
+
+from api.ports import GenerationRequest
+from kb.records import ChangeRecord, Hit, KeysetRecord
+
+MAX_ID = 2**63 - 1
+MAX_BODY_BYTES = 2 * 1024 * 1024
+MAX_QUERIES = 64
+MAX_PAGE = 500
+MAX_FACTS_PER_EDIT = 1000
+
+Id = Annotated[int, Meta(ge=1, le=MAX_ID)]
+Seq = Annotated[int, Meta(ge=0, le=MAX_ID)]
+Threshold = Annotated[float, Meta(ge=-1, le=1)]
+Reason = Annotated[str, Meta(min_length=1, max_length=1000, description="Why; it stays in the change log")]
+Actor = Annotated[str, Meta(min_length=1, max_length=200, description="On whose behalf; else the key's name")]
+Question = Annotated[str, Meta(min_length=1, max_length=2000)]
+Value = Annotated[str, Meta(min_length=1, max_length=10_000)]
+Vector = Annotated[list[float], Meta(min_length=1, max_length=16_384)]
+
+PathId = Annotated[int, PathParameter(ge=1, le=MAX_ID)]
+After = Annotated[int, QueryParameter(ge=0, le=MAX_ID, description="Give what comes after this id")]
+Limit = Annotated[int, QueryParameter(ge=1, le=MAX_PAGE)]
+
+
+class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A misspelt field is refused: an ignored `threshold` would be a wrong answer."""
+
+
+class _Edit(Request, frozen=True, kw_only=True):
+    reason: Reason
+    actor: Actor | None = None
+
+
+class NewFact(_Edit, frozen=True, kw_only=True):
+    """A fact without a document, keyed from its question."""
+
+    question: Question
+    value: Value
+    answer: Value | None = None
+
+
+class NewValue(_Edit, frozen=True, kw_only=True):
+    value: Value
+
+
+class OneFact(_Edit, frozen=True, kw_only=True):
+    """Why the fact in the path is edited."""
+
+
+class FactSet(_Edit, frozen=True, kw_only=True):
+    """All of these facts, or none."""
+
+    fact_ids: Annotated[list[Id], Meta(min_length=1, max_length=MAX_FACTS_PER_EDIT)]
+
+
+class EditResult(msgspec.Struct, frozen=True, kw_only=True):
+    """An edit in force. `seq` is its change; give `min_seq` to a lookup or a generation to read the edit back.
+
+    `keyed` says whether every fact here can be found by lookups now; if not, rekey.
+    """
+
+    seq: int
+    min_seq: int
+    kind: str
+    fact_ids: list[int]
+    keyed: bool
+
+
+class LookupRequest(Request, frozen=True, kw_only=True):
+    """Questions, which the server encodes, and queries, which `checkpoint_id` encoded; at least one of either."""
+
+    questions: Annotated[list[Question], Meta(max_length=MAX_QUERIES)] = []
+    queries: Annotated[list[Vector], Meta(max_length=MAX_QUERIES)] = []
+    checkpoint_id: Annotated[str, Meta(max_length=200)] | None = None
+    k: Annotated[int, Meta(ge=1, le=100)] = 1
+    threshold: Threshold | None = None
+    min_seq: Seq | None = None
+
+
+class LookupAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What one query gave; no hits is a normal answer. See `kb.records.Lookup`."""
+
+    question: str | None
+    hits: list[Hit]
+    runner_up: float | None
+    threshold: float
+    seq: int
+
+
+class LookupAnswers(msgspec.Struct, frozen=True, kw_only=True):
+    """In order: the questions, then the queries."""
+
+    checkpoint_id: str
+    answers: list[LookupAnswer]
+
+
+class NewGeneration(Request, frozen=True, kw_only=True):
+    """See `api.ports.GenerationRequest`. With `stream` the answer is server-sent events."""
+
+    prompt: Annotated[str, Meta(min_length=1, max_length=8000)]
+    mode: Literal["auto", "forced", "off"] = "auto"
+    max_tokens: Annotated[int, Meta(ge=1, le=512)] = 64
+    temperature: Annotated[float, Meta(ge=0, le=5)] = 0.0
+    top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    repetition_penalty: Annotated[float, Meta(ge=0.5, le=5)] = 1.2
+    stop: Annotated[list[Annotated[str, Meta(min_length=1, max_length=100)]], Meta(max_length=8)] = []
+    seed: Annotated[int, Meta(ge=0, le=2**32 - 1)] = 0
+    threshold: Threshold | None = None
+    min_seq: Seq | None = None
+    stream: bool = False
+
+    def request(self) -> GenerationRequest:
+        fields = msgspec.structs.asdict(self)
+        del fields["stream"]
+        return GenerationRequest(**{**fields, "stop": tuple(self.stop)})
+
+
+class DocumentText(msgspec.Struct, frozen=True, kw_only=True):
+    """A document as it was ingested. Facts' `start` and `end` count its Unicode code points."""
+
+    document_id: int
+    corpus: str
+    external_id: str
+    title: str | None
+    uri: str | None
+    licence: str | None
+    revision: str | None
+    sha256: str
+    text: str
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """`ok` where nothing is `missing`: lookups are answered, and prompts too.
+
+    `index_seq` is the last change in this process's index, `head_seq` the last there is. `checkpoint_id` is the
+    loaded model's; lookups need it to be the active keyset's.
+    """
+
+    ok: bool
+    missing: list[str]
+    database: bool
+    migrations_at_head: bool
+    head_seq: int | None = None
+    index_seq: int | None = None
+    active_keyset: KeysetRecord | None = None
+    checkpoint_id: str | None = None
+    generator_loaded: bool
+
+
+class Changes(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of the change log, oldest first, and where the log stands."""
+
+    head_seq: int
+    changes: list[ChangeRecord]

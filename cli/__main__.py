@@ -1,0 +1,6 @@
+"""`python -m cli` is `colmlm`, for where the console script is not on the path."""
+
+from cli.main import main
+
+if __name__ == "__main__":
+    main()

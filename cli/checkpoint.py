@@ -1,0 +1,50 @@
+"""`colmlm checkpoint`: what a checkpoint is, and its plain form for other programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.options import AsJson, CheckpointPath, examples
+from cli.output import print_json, say
+from cli.runtime import Runtime, describe
+
+app = typer.Typer(help="Describe and export checkpoints.", epilog=examples("colmlm checkpoint info"))
+
+
+@app.command(
+    epilog=examples("colmlm checkpoint info", "colmlm checkpoint info --checkpoint runs/mine --json")
+)
+def info(checkpoint: CheckpointPath = None, as_json: AsJson = False) -> None:
+    """Say which checkpoint this is, how wide its keys are and how it was trained."""
+    with Runtime.from_environment(checkpoint=checkpoint) as runtime:
+        loaded = runtime.checkpoint
+    described = describe(loaded)
+    if as_json:
+        print_json(
+            {**{n: getattr(described, n) for n in described.__slots__}, "training": loaded.config.training}
+        )
+        return
+    say(f"{described.name}: checkpoint {described.checkpoint_id}, keys of {described.dim} numbers")
+    say(f"in {described.path}, over {loaded.config.base or 'no base'}, {loaded.config.kind}")
+    for name, value in loaded.config.training.items():
+        say(f"  {name}: {value}")
+
+
+@app.command(epilog=examples("colmlm checkpoint export exported/"))
+def export(
+    target: Annotated[Path, typer.Argument(metavar="DIR", file_okay=False, help="A new or empty directory.")],
+    checkpoint: CheckpointPath = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the checkpoint as a plain Llama that transformers loads alone, its three tokens at the end."""
+    if target.is_dir() and any(target.iterdir()):
+        raise typer.BadParameter(f"{target} is not empty; name a new directory.", param_hint="DIR")
+    with Runtime.from_environment(checkpoint=checkpoint) as runtime:
+        from model.checkpoint import export as write
+
+        write(runtime.checkpoint, target)
+        exported = {"path": str(target.absolute()), "checkpoint_id": runtime.checkpoint.checkpoint_id}
+    print_json(exported) if as_json else say(f"Exported to {exported['path']}")

@@ -1,0 +1,102 @@
+"""From an error to an exit code and one line on stderr.
+
+Exit codes of every command:
+
+====  ==============================================================================
+0     done
+1     a check said no (`fsck`, `demo`), or an error without a code of its own
+2     the command line, a setting or a value is wrong; an input file cannot be read
+3     something was refused (`corpus ingest`), or what was named does not exist
+4     what was asked for conflicts with the state of the knowledge base
+5     the database is out of reach or needs a migration
+6     the index is behind or was refused
+7     the checkpoint or its base model cannot be used
+70    a fault of the program
+130   interrupted
+141   whoever read the output closed it
+====  ==============================================================================
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kb.errors import KBError
+
+CHECK_FAILED = 1
+USAGE = 2
+REFUSED = 3
+DATABASE = 5
+MODEL = 7
+FAULT = 70
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+# By name and not by class: a command that needs no model must not import it to say what went wrong.
+_CODES = {
+    "model.checkpoint.CheckpointError": MODEL,
+    "model.base.BaseNotFound": MODEL,
+    "safetensors.SafetensorError": MODEL,
+    "sqlalchemy.exc.OperationalError": DATABASE,
+    "sqlalchemy.exc.InterfaceError": DATABASE,
+    "builtins.UnicodeError": USAGE,
+    "builtins.FileNotFoundError": USAGE,
+    "builtins.FileExistsError": USAGE,
+    "builtins.IsADirectoryError": USAGE,
+    "builtins.NotADirectoryError": USAGE,
+    "builtins.PermissionError": USAGE,
+    "builtins.OSError": 1,
+    "builtins.MemoryError": 1,
+}
+
+_REMEDIES = {
+    "model.checkpoint.CheckpointError": "Name a checkpoint with --checkpoint or COLMLM_CHECKPOINT.",
+    "safetensors.SafetensorError": "The weights are damaged or cut short; copy the checkpoint again.",
+    "sqlalchemy.exc.OperationalError": "See `colmlm db status`, then try again.",
+    "sqlalchemy.exc.InterfaceError": "See `colmlm db status`, then try again.",
+    "builtins.UnicodeError": "The file must be UTF-8 text.",
+    "builtins.FileNotFoundError": "Check the path.",
+    "builtins.FileExistsError": "Name another path.",
+    "builtins.IsADirectoryError": "Name a file.",
+    "builtins.NotADirectoryError": "Name a directory.",
+    "builtins.PermissionError": "Change the permissions, or name another path.",
+    "builtins.MemoryError": "Out of memory; free some, or work on less at once.",
+}
+
+
+class Failure(NamedTuple):
+    """How a command ends that could not do its work. `line` is empty where there is nothing to say."""
+
+    exit_code: int
+    line: str
+
+
+def explain(error: BaseException) -> Failure:
+    """What to tell the user of this error: its cause and what to do, in one line."""
+    if isinstance(error, BrokenPipeError):
+        return Failure(BROKEN_PIPE, "")
+    if isinstance(error, KeyboardInterrupt):
+        return Failure(INTERRUPTED, "Interrupted.")
+    if isinstance(error, KBError):
+        return Failure(error.exit_code, one_line(str(error)))
+    for name in _names(error):
+        if name in _CODES:
+            return Failure(_CODES[name], one_line(f"{_cause(error)} {_REMEDIES.get(name, '')}"))
+    fault = f"{type(error).__name__}: {error}. This is a fault of colmlm; `colmlm --debug ...` shows where."
+    return Failure(FAULT, one_line(fault))
+
+
+def one_line(message: str) -> str:
+    """The message with its line breaks and runs of blanks made single spaces."""
+    return " ".join(message.split())
+
+
+def _names(error: BaseException) -> list[str]:
+    return [f"{cls.__module__}.{cls.__qualname__}" for cls in type(error).__mro__]
+
+
+def _cause(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}." if error.filename else f"{error.strerror}."
+    # SQLAlchemy repeats the statement with its parameters; the driver's own message is the cause.
+    return f"{str(getattr(error, 'orig', None) or error).rstrip('.')}."

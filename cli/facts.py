@@ -1,0 +1,206 @@
+"""`colmlm facts`: look facts up and edit them. Every edit is one change with an actor and a reason."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from cli.options import Actor, After, AsJson, FactId, FactIds, Limit, Reason, each_once, examples, not_blank
+from cli.output import note, print_json, print_table, progress, say, shorten
+from cli.runtime import Runtime
+from kb.errors import FactDeleted
+from kb.records import Edit, FactRecord
+
+MOST_TO_KEY_AT_ONCE = 256
+
+app = typer.Typer(
+    help="List, show, add, edit, delete and restore facts.", epilog=examples("colmlm facts list")
+)
+
+
+@app.command(
+    "list", epilog=examples("colmlm facts list --corpus demo", "colmlm facts list --text Lima --json")
+)
+def list_facts(
+    corpus: Annotated[str | None, typer.Option("--corpus", help="Only facts of this corpus.")] = None,
+    text: Annotated[
+        str | None, typer.Option("--text", help="Only where value or question holds this text.")
+    ] = None,
+    deleted: Annotated[bool, typer.Option("--deleted", help="Only deleted facts.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Live and deleted facts.")] = False,
+    after: After = 0,
+    limit: Limit = 50,
+    as_json: AsJson = False,
+) -> None:
+    """List live facts in the order of their ids."""
+    if deleted and every:
+        raise typer.BadParameter("--deleted and --all exclude each other.")
+    with Runtime.from_environment() as runtime:
+        found = runtime.kb.facts(
+            corpus=corpus, text=text, deleted=None if every else deleted, after=after, limit=limit
+        )
+    more = found[-1].fact_id if len(found) == limit else None
+    if as_json:
+        print_json({"facts": found, "next_after": more})
+        return
+    print_table(("id", "value", "question", "source", "deleted"), map(_row, found))
+    if more is not None:
+        note(f"More facts: --after {more}")
+
+
+def _row(fact: FactRecord) -> tuple[object, ...]:
+    return fact.fact_id, shorten(fact.value), shorten(fact.question), where(fact), _deleted(fact)
+
+
+def where(fact: FactRecord) -> str:
+    """Where the fact was read, as corpus/document[start:end]."""
+    source = fact.source
+    return f"{source.corpus}/{source.external_id}[{source.start}:{source.end}]" if source else "(no document)"
+
+
+def _deleted(fact: FactRecord) -> str:
+    return "" if fact.deleted_seq is None else f"by change {fact.deleted_seq}"
+
+
+@app.command(epilog=examples("colmlm facts show 12", "colmlm facts show 12 --json"))
+def show(fact_id: FactId, as_json: AsJson = False) -> None:
+    """Show a fact, live or deleted, and where it comes from. `colmlm trace fact` tells its history."""
+    with Runtime.from_environment() as runtime:
+        fact = runtime.kb.fact(fact_id)
+    print_json(fact) if as_json else _show(fact)
+
+
+def _show(fact: FactRecord) -> None:
+    say(f"fact {fact.fact_id}, version {fact.version}: {fact.value}")
+    if fact.question:
+        say(f"question: {fact.question}")
+    say(f"source:   {where(fact)}" + (f" {fact.source.uri}" if fact.source and fact.source.uri else ""))
+    say(f"live since change {fact.created_seq}" if fact.deleted_seq is None else f"deleted {_deleted(fact)}")
+
+
+@app.command(
+    epilog=examples(
+        'colmlm facts add --question "Who wrote Emma?" --value "Jane Austen" --reason "asked for"'
+    )
+)
+def add(
+    question: Annotated[str, typer.Option("--question", callback=not_blank, help="The question it answers.")],
+    value: Annotated[str, typer.Option("--value", callback=not_blank, help="The text to splice.")],
+    reason: Reason,
+    answer: Annotated[
+        str | None, typer.Option("--answer", help="A longer answer, kept beside the value.")
+    ] = None,
+    actor: Actor = None,
+    no_key: Annotated[
+        bool, typer.Option("--no-key", help="Leave the key to the next `colmlm rekey`.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Add a fact that has no document. It is keyed from its question at once, so lookups find it."""
+    with Runtime.from_environment() as runtime:
+        edit = runtime.kb.insert(question, value, answer=answer, actor=runtime.actor(actor), reason=reason)
+        keyed = False
+        if not no_key:
+            try:
+                keyed = _key_at_once(runtime)
+            except Exception:
+                note(f"Fact {edit.fact_ids[0]} was added as change {edit.seq}, but could not be keyed.")
+                raise
+    _done(edit, as_json, keyed=keyed)
+    if not keyed and not as_json:
+        note("It has no key yet, so no lookup finds it. Run: colmlm rekey")
+
+
+def _key_at_once(runtime: Runtime) -> bool:
+    """Key what is unkeyed, unless that is a whole corpus somebody has yet to rekey."""
+    encoder = runtime.encoder
+    keyset = runtime.kb.create_keyset(encoder.checkpoint)
+    if keyset.num_unkeyed > MOST_TO_KEY_AT_ONCE:
+        note(f"{keyset.num_unkeyed} facts wait for keys; this is not done at once.")
+        return False
+    with progress("Keying") as advance:
+        runtime.kb.rekey(encoder, on_facts=advance)
+    return True
+
+
+@app.command(epilog=examples('colmlm facts edit 12 --value "Lima" --reason "typing error in the source"'))
+def edit(
+    fact_id: FactId,
+    value: Annotated[str, typer.Option("--value", callback=not_blank, help="The new text to splice.")],
+    reason: Reason,
+    actor: Actor = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give a fact another value, from this commit on and in every process. It needs no new key."""
+    with Runtime.from_environment() as runtime:
+        done = runtime.kb.update(fact_id, value, actor=runtime.actor(actor), reason=reason)
+    _done(done, as_json)
+
+
+@app.command(
+    epilog=examples(
+        "colmlm facts delete 12 15 --dry-run",
+        'colmlm facts delete 12 15 --reason "request of the person" --yes',
+    )
+)
+def delete(
+    fact_ids: FactIds,
+    reason: Annotated[
+        str | None, typer.Option("--reason", callback=not_blank, help="Why; required unless --dry-run.")
+    ] = None,
+    actor: Actor = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted and stop.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete facts: all of them in one change, or none. `colmlm facts restore` undoes it."""
+    if reason is None and not dry_run:
+        raise typer.BadParameter("say why.", param_hint="--reason")
+    if not (yes or dry_run) and (as_json or not is_attended()):
+        raise typer.BadParameter("there is nobody to ask; pass it to delete.", param_hint="--yes")
+    with Runtime.from_environment() as runtime:
+        facts = [runtime.kb.fact(fact_id) for fact_id in each_once(fact_ids)]
+        if gone := [fact.fact_id for fact in facts if fact.deleted_seq is not None]:
+            raise FactDeleted(gone)
+        if dry_run:
+            _preview(facts, as_json)
+            return
+        if not yes:
+            _preview(facts, as_json=False)
+            typer.confirm(f"Delete {_count(facts)}?", abort=True, err=True)
+        assert reason is not None
+        done = runtime.kb.delete(fact_ids, actor=runtime.actor(actor), reason=reason)
+    _done(done, as_json)
+
+
+def is_attended() -> bool:
+    """Whether somebody sits there who can be asked."""
+    return sys.stdin.isatty()
+
+
+def _preview(facts: list[FactRecord], as_json: bool) -> None:
+    if as_json:
+        print_json({"dry_run": True, "facts": facts})
+    else:
+        print_table(("id", "value", "question", "source", "deleted"), map(_row, facts))
+
+
+def _count(facts: list[FactRecord]) -> str:
+    return "this fact" if len(facts) == 1 else f"these {len(facts)} facts"
+
+
+@app.command(epilog=examples('colmlm facts restore 12 15 --reason "deleted by mistake"'))
+def restore(fact_ids: FactIds, reason: Reason, actor: Actor = None, as_json: AsJson = False) -> None:
+    """Bring deleted facts back with the value they had last: all of them in one change, or none."""
+    with Runtime.from_environment() as runtime:
+        done = runtime.kb.restore(fact_ids, actor=runtime.actor(actor), reason=reason)
+    _done(done, as_json)
+
+
+def _done(edit: Edit, as_json: bool, **more: object) -> None:
+    if as_json:
+        print_json({"seq": edit.seq, "kind": edit.kind, "fact_ids": edit.fact_ids, **more})
+    else:
+        say(f"Change {edit.seq}: {edit.kind} of fact {', '.join(map(str, edit.fact_ids))}")

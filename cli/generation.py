@@ -1,0 +1,170 @@
+"""`colmlm generate` and `colmlm lookup`: ask the model, or only its knowledge base."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.facts import where
+from cli.options import (
+    MAX_BIGINT,
+    AsJson,
+    CheckpointPath,
+    MinSeq,
+    Threshold,
+    examples,
+    finite,
+    not_blank,
+    positive,
+)
+from cli.output import note, print_json, print_table, say, shorten
+from cli.runtime import Runtime
+from cli.trace import show_output
+from kb.records import Lookup, OutputTrace
+
+if TYPE_CHECKING:
+    from api.ports import GenerationRequest
+
+GENERATE_EXAMPLES = examples(
+    'colmlm generate "Question: What is the capital of Peru? Answer:" --mode forced',
+    'colmlm generate "Hydrogen was discovered by" --max-tokens 20 --json',
+)
+LOOKUP_EXAMPLES = examples('colmlm lookup "What is the capital of Peru?" -k 3')
+
+
+class Mode(StrEnum):
+    auto = "auto"
+    forced = "forced"
+    off = "off"
+
+
+def generate(
+    prompt: Annotated[str, typer.Argument(callback=not_blank, help="The text to go on from.")],
+    mode: Annotated[
+        Mode, typer.Option("--mode", help="The model decides when to look up; look up at once; or never.")
+    ] = Mode.auto,
+    max_tokens: Annotated[
+        int, typer.Option("--max-tokens", min=1, max=100_000, help="Tokens to sample; spliced text is free.")
+    ] = 64,
+    temperature: Annotated[
+        float, typer.Option("--temperature", min=0, max=100, callback=finite, help="0 is greedy.")
+    ] = 0.0,
+    top_p: Annotated[
+        float, typer.Option("--top-p", max=1, callback=positive, help="Sample from this share of the mass.")
+    ] = 1.0,
+    repetition_penalty: Annotated[
+        float, typer.Option("--repetition-penalty", callback=positive, help="Above 1 discourages repeats.")
+    ] = 1.2,
+    stop: Annotated[
+        list[str] | None, typer.Option("--stop", help="End before this text; may be repeated.")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, max=MAX_BIGINT, help="Of the sampling.")] = 0,
+    threshold: Threshold = None,
+    min_seq: MinSeq = None,
+    stream: Annotated[bool, typer.Option("--stream", help="Print the text as it is decoded.")] = False,
+    checkpoint: CheckpointPath = None,
+    as_json: AsJson = False,
+) -> None:
+    """Decode a prompt with lookups, and store the output with the evidence for every spliced span."""
+    from api.ports import GenerationRequest
+
+    if stream and as_json:
+        raise typer.BadParameter("it prints text as it comes, --json one object at the end; take one of them.",
+                                 param_hint="--stream")  # fmt: skip
+    if stop and "" in stop:
+        raise typer.BadParameter("an empty text stops at once.", param_hint="--stop")
+    request = GenerationRequest(
+        prompt=prompt, mode=mode, max_tokens=max_tokens, temperature=temperature, top_p=top_p,
+        repetition_penalty=repetition_penalty, stop=tuple(stop or ()), seed=seed, threshold=threshold, min_seq=min_seq,
+    )  # fmt: skip
+    with Runtime.from_environment(checkpoint=checkpoint) as runtime:
+        runtime.open()
+        trace = _stream(runtime, request) if stream else runtime.generator.generate(request)
+    if as_json:
+        print_json(trace)
+        return
+    if not stream:
+        say(trace.output)
+    _show_evidence(trace)
+
+
+def _stream(runtime: Runtime, request: GenerationRequest) -> OutputTrace:
+    trace = None
+    for item in runtime.generator.stream(request):
+        if isinstance(item, OutputTrace):
+            trace = item
+        else:
+            sys.stdout.write(item)
+            sys.stdout.flush()
+    sys.stdout.write("\n")
+    assert trace is not None, "a stream ends with its trace"
+    return trace
+
+
+def _show_evidence(trace: OutputTrace) -> None:
+    say()
+    show_output(trace)
+    note(f"Stored as output {trace.generation_id}: colmlm trace output {trace.generation_id}")
+
+
+def lookup(
+    question: Annotated[str, typer.Argument(callback=not_blank, help="What to look up.")],
+    k: Annotated[int, typer.Option("-k", min=1, max=1000, help="How many facts.")] = 5,
+    threshold: Threshold = None,
+    min_seq: MinSeq = None,
+    checkpoint: CheckpointPath = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find the facts nearest to a question, without decoding. No match is a normal result."""
+    with Runtime.from_environment(checkpoint=checkpoint) as runtime:
+        runtime.kb.active_keyset()
+        encoder = runtime.encoder
+        (found,) = runtime.kb.lookup(
+            encoder.encode_questions([question]),
+            checkpoint_id=encoder.checkpoint.checkpoint_id, k=k, threshold=threshold, min_seq=min_seq,
+        )  # fmt: skip
+        if as_json:
+            print_json(_as_dict(runtime, question, found))
+        else:
+            _show(runtime, found)
+
+
+def _as_dict(runtime: Runtime, question: str, found: Lookup) -> dict[str, object]:
+    hits = []
+    for hit in found.hits:
+        fact = runtime.kb.fact(hit.fact_id)
+        hits.append(
+            {
+                "fact_id": hit.fact_id,
+                "version": hit.version,
+                "value": hit.value,
+                "score": hit.score,
+                "question": fact.question,
+                "source": fact.source,
+            }
+        )
+    return {
+        "question": question,
+        "match": bool(hits),
+        "hits": hits,
+        "runner_up": found.runner_up,
+        "threshold": found.threshold,
+        "seq": found.seq,
+    }
+
+
+def _show(runtime: Runtime, found: Lookup) -> None:
+    if not found.hits:
+        best = "" if found.runner_up is None else f"; the nearest fact scores {found.runner_up:.3f}"
+        say(f"No match at or above {found.threshold:.3f}{best}.")
+        return
+    rows = []
+    for hit in found.hits:
+        fact = runtime.kb.fact(hit.fact_id)
+        rows.append(
+            (f"{hit.score:.3f}", hit.fact_id, shorten(hit.value), shorten(fact.question), where(fact))
+        )
+    print_table(("score", "fact", "value", "question", "source"), rows)

@@ -1,0 +1,77 @@
+"""Options and arguments that several commands share, with the bounds they are checked against."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+MAX_BIGINT = 2**63 - 1
+
+
+def examples(*lines: str) -> str:
+    """The end of a command's help: `lines` as they would be typed."""
+    return "\n\n".join(("Examples:", *(f"  {line}" for line in lines)))
+
+
+def finite(value: float | None) -> float | None:
+    """Refuse nan and inf, which pass every comparison with a bound or none."""
+    if value is not None and not math.isfinite(value):
+        raise typer.BadParameter(f"{value} is not a finite number.")
+    return value
+
+
+def positive(value: float) -> float:
+    """Refuse what is not above zero: bounds of options are inclusive."""
+    if not (math.isfinite(value) and value > 0):
+        raise typer.BadParameter(f"{value} is not above 0.")
+    return value
+
+
+def not_blank(value: str | None) -> str | None:
+    if value is not None and not value.strip():
+        raise typer.BadParameter("it must not be blank.")
+    return value
+
+
+def each_once(fact_ids: Sequence[int]) -> list[int]:
+    """The ids in their order, each once."""
+    return list(dict.fromkeys(fact_ids))
+
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+Actor = Annotated[
+    str | None,
+    typer.Option(
+        "--actor", callback=not_blank, help="Who does this. Default: COLMLM_ACTOR or your user name."
+    ),
+]
+Reason = Annotated[
+    str, typer.Option("--reason", callback=not_blank, help="Why; it is kept with the change, for auditors.")
+]
+FactId = Annotated[int, typer.Argument(metavar="FACT_ID", min=1, help="The fact's id.")]
+FactIds = Annotated[list[int], typer.Argument(metavar="FACT_ID...", min=1, help="Ids of facts.")]
+After = Annotated[int, typer.Option("--after", min=0, max=MAX_BIGINT, help="Go on after this id.")]
+Limit = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="How many to show.")]
+CheckpointPath = Annotated[
+    Path | None,
+    typer.Option(
+        "--checkpoint",
+        exists=True,
+        file_okay=False,
+        help="A checkpoint directory. Default: COLMLM_CHECKPOINT or the released one.",
+    ),
+]
+Threshold = Annotated[
+    float | None,
+    typer.Option(
+        "--threshold", min=-1, max=1, callback=finite, help="Least score of a hit. Default: the keyset's own."
+    ),
+]
+MinSeq = Annotated[
+    int | None,
+    typer.Option("--min-seq", min=0, max=MAX_BIGINT, help="Wait until the index has applied this change."),
+]

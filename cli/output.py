@@ -1,0 +1,72 @@
+"""What commands print: one JSON object or a table on stdout, everything else on stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, is_dataclass
+from datetime import datetime
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+_WIDE = 10_000  # into a file or a pipe a row is one line, however long
+
+
+def print_json(value: object) -> None:
+    """Print one JSON object on one line of stdout."""
+    sys.stdout.write(json.dumps(plain(value), ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def plain(value: object) -> Any:
+    """Dataclasses and times as JSON has them."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return plain(asdict(value))
+    if isinstance(value, dict):
+        return {name: plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value.isoformat() if isinstance(value, datetime) else value
+
+
+def say(line: str = "") -> None:
+    """A line of a report meant for people; nothing in it is markup."""
+    _console().print(Text(line), soft_wrap=True)
+
+
+def note(line: str) -> None:
+    """A remark beside the report, on stderr."""
+    sys.stderr.write(line + "\n")
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """A table that fits the terminal, or has one line a row where stdout is none."""
+    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
+    for row in rows:
+        table.add_row(*(Text("" if cell is None else str(cell).replace("\n", " ")) for cell in row))
+    _console().print(table)
+
+
+def _console() -> Console:
+    on_terminal = sys.stdout.isatty()
+    return Console(file=sys.stdout, width=None if on_terminal else _WIDE, highlight=False)
+
+
+@contextmanager
+def progress(description: str) -> Iterator[Callable[[int, int | None], None]]:
+    """A bar on stderr while the block runs; call what it gives with (done, total or None)."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(description, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def shorten(text: str | None, width: int = 60) -> str:
+    """The start of a text, on one line."""
+    line = " ".join((text or "").split())
+    return line if len(line) <= width else f"{line[: width - 1]}…"

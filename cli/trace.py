@@ -1,0 +1,114 @@
+"""`colmlm trace`: from a stored output to its evidence, and from a fact to the outputs that used it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from cli.facts import where
+from cli.options import AsJson, FactId, examples
+from cli.output import print_json, print_table, say, shorten
+from cli.runtime import Runtime
+from kb.records import ChangeRecord, FactTrace, OutputTrace, Source, TracedSplice
+
+app = typer.Typer(
+    help="Trace outputs to facts and facts to outputs.", epilog=examples("colmlm trace output 3")
+)
+
+
+@app.command(epilog=examples("colmlm trace output 3", "colmlm trace output 3 --json"))
+def output(
+    generation_id: Annotated[int, typer.Argument(metavar="OUTPUT_ID", min=1, help="The stored output's id.")],
+    as_json: AsJson = False,
+) -> None:
+    """Show a stored output with the fact, document and offsets behind every spliced span, and what became of it."""
+    with Runtime.from_environment() as runtime:
+        traced = runtime.kb.trace_output(generation_id)
+    print_json(traced) if as_json else show_output(traced)
+
+
+def show_output(trace: OutputTrace) -> None:
+    """Print an output, marked where it was spliced, and the evidence for each mark."""
+    say(
+        f"output {trace.generation_id}, mode {trace.mode}, checkpoint {trace.checkpoint_id}, {trace.at:%Y-%m-%d %H:%M}"
+    )
+    say(f"prompt: {trace.prompt}")
+    say(f"output: {marked(trace)}")
+    columns = ("n", "value", "fact", "version", "score", "source", "now")
+    if trace.splices:
+        print_table(columns, map(_splice_row, trace.splices))
+
+
+def marked(trace: OutputTrace) -> str:
+    """The output with each spliced span in brackets, followed by its number."""
+    pieces, at = [], 0
+    for splice in trace.splices:
+        if splice.outcome != "hit":
+            continue
+        span = trace.output[splice.output_start : splice.output_end]
+        pieces += [trace.output[at : splice.output_start], f"[{span}]({splice.ordinal})"]
+        at = splice.output_end
+    return "".join((*pieces, trace.output[at:]))
+
+
+def _splice_row(splice: TracedSplice) -> tuple[object, ...]:
+    score = None if splice.score is None else f"{splice.score:.3f}"
+    found = shorten(splice.value) if splice.outcome == "hit" else "(no match)"
+    return splice.ordinal, found, splice.fact_id, splice.version, score, place(splice.source), _now(splice)
+
+
+def place(source: Source | None) -> str:
+    """A source as title (corpus/document) and offsets."""
+    if source is None:
+        return ""
+    return f"{source.title or source.external_id} ({source.corpus}/{source.external_id})[{source.start}:{source.end}]"
+
+
+def _now(splice: TracedSplice) -> str:
+    if splice.fact_id is None:
+        return ""
+    if splice.live:
+        return "live" if splice.current_value == splice.value else f"now {shorten(splice.current_value)}"
+    last = next((change for change in reversed(splice.history) if change.kind in ("delete", "ingest")), None)
+    return f"deleted by {last.actor}, change {last.seq}: {last.reason}" if last else "deleted"
+
+
+@app.command(epilog=examples("colmlm trace fact 12", "colmlm trace fact 12 --json"))
+def fact(fact_id: FactId, as_json: AsJson = False) -> None:
+    """Show a fact's source sentence, its versions, who changed it and why, and every stored output that used it."""
+    with Runtime.from_environment() as runtime:
+        traced = runtime.kb.trace_fact(fact_id)
+    print_json(traced) if as_json else _show_fact(traced)
+
+
+def _show_fact(trace: FactTrace) -> None:
+    say(f"fact {trace.fact.fact_id}: {trace.fact.value}")
+    say(f"source: {where(trace.fact)}")
+    if trace.context:
+        say(f"it says: {trace.context}")
+    say("versions:")
+    print_table(
+        ("version", "value", "from change", "to change"),
+        [(v.version, shorten(v.value), v.from_seq, v.to_seq) for v in trace.versions],
+    )
+    say("changes:")
+    show_changes(trace.history)
+    say(f"outputs that used it: {len(trace.uses)}")
+    if trace.uses:
+        print_table(
+            ("output", "version", "span", "at"),
+            [
+                (u.generation_id, u.version, f"[{u.output_start}:{u.output_end}]", f"{u.at:%Y-%m-%d %H:%M}")
+                for u in trace.uses
+            ],
+        )
+
+
+def show_changes(changes: tuple[ChangeRecord, ...] | list[ChangeRecord]) -> None:
+    """Print entries of the change log as a table."""
+    columns = ("seq", "kind", "facts", "actor", "reason", "at")
+    rows = [
+        (c.seq, c.kind, c.num_facts, c.actor, shorten(c.reason), f"{c.at:%Y-%m-%d %H:%M:%S}") for c in changes
+    ]
+    print_table(columns, rows)

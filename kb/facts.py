@@ -1,0 +1,283 @@
+"""Facts: insert, update, delete, restore and read. Session first; nothing here commits.
+
+Every edit takes the log's lock before it reads, so what it checks still holds when it writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Row, Select, and_, exists, func, insert, or_, select, tuple_, update
+from sqlalchemy.orm import Session
+
+from kb import audit
+from kb.corpus import AnnotatedDocument, FactSpan
+from kb.errors import CorpusNotFound, DocumentNotFound, FactDeleted, FactNotDeleted, FactNotFound
+from kb.records import CorpusStats, Edit, FactRecord, Source
+from kb.tables import Document, Fact, FactVersion
+
+MAX_ID = 2**63 - 1
+
+IS_LIVE = FactVersion.to_seq.is_(None)
+
+# The version to show of a fact: the live one, or the last one where it is deleted.
+_LAST_VERSION = (
+    select(func.max(FactVersion.version))
+    .where(FactVersion.fact_id == Fact.id)
+    .correlate(Fact)
+    .scalar_subquery()
+)
+
+
+def insert_fact(
+    session: Session, question: str, value: str, answer: str | None, actor: str, reason: str
+) -> Edit:
+    """Add a fact that has no document; it is keyed from its question."""
+    audit.check_text("question", question, blank=False)
+    audit.check_text("value", value, blank=False)
+    audit.check_text("answer", answer or "")
+    pending = audit.begin(session, actor, reason)
+    fact = Fact(ordinal=0, question=question, answer=answer, created_seq=pending.seq)
+    session.add(fact)
+    session.flush()
+    _open_versions(session, [(fact.id, 1, value)], pending.seq)
+    payload = {"values": {str(fact.id): pending.digest(value)}}
+    return _done(session, pending, "insert", [fact.id], payload)
+
+
+def update_fact(session: Session, fact_id: int, value: str, actor: str, reason: str) -> Edit:
+    """Give a live fact another value. Its key stays: that depends on the text before the span only."""
+    audit.check_text("value", value, blank=False)
+    pending = audit.begin(session, actor, reason)
+    (version,) = _last_versions(session, [fact_id])
+    if version.to_seq is not None:
+        raise FactDeleted([fact_id])
+    _close_versions(session, [fact_id], pending.seq)
+    _open_versions(session, [(fact_id, version.version + 1, value)], pending.seq)
+    payload = {
+        "was": {str(fact_id): pending.digest(version.value)},
+        "values": {str(fact_id): pending.digest(value)},
+    }
+    return _done(session, pending, "update", [fact_id], payload)
+
+
+def delete_facts(session: Session, fact_ids: Sequence[int], actor: str, reason: str) -> Edit:
+    """Tombstone live facts: all of them or, with an error that names the others, none."""
+    pending = audit.begin(session, actor, reason)
+    versions = _last_versions(session, fact_ids)
+    if deleted := [v.fact_id for v in versions if v.to_seq is not None]:
+        raise FactDeleted(deleted)
+    touched = [v.fact_id for v in versions]
+    tombstone(session, touched, pending.seq)
+    payload = {"was": {str(v.fact_id): pending.digest(v.value) for v in versions}}
+    return _done(session, pending, "delete", touched, payload)
+
+
+def tombstone(session: Session, fact_ids: Sequence[int], seq: int) -> None:
+    """End facts at change `seq`; part of a delete, and of an ingest that replaces a document."""
+    _close_versions(session, fact_ids, seq)
+    session.execute(update(Fact).where(Fact.id == func.any(list(fact_ids))).values(deleted_seq=seq))
+
+
+def restore_facts(session: Session, fact_ids: Sequence[int], actor: str, reason: str) -> Edit:
+    """Bring deleted facts back with the value they had last: all of them or none."""
+    pending = audit.begin(session, actor, reason)
+    versions = _last_versions(session, fact_ids)
+    if live := [v.fact_id for v in versions if v.to_seq is None]:
+        raise FactNotDeleted(live)
+    touched = [v.fact_id for v in versions]
+    _open_versions(session, [(v.fact_id, v.version + 1, v.value) for v in versions], pending.seq)
+    session.execute(update(Fact).where(Fact.id == func.any(touched)).values(deleted_seq=None))
+    payload = {"values": {str(v.fact_id): pending.digest(v.value) for v in versions}}
+    return _done(session, pending, "restore", touched, payload)
+
+
+def _done(
+    session: Session, pending: audit.Pending, kind: str, fact_ids: Sequence[int], payload: Mapping[str, Any]
+) -> Edit:
+    seq = audit.append(session, pending, kind, fact_ids, payload=payload)
+    return Edit(seq=seq, kind=kind, fact_ids=tuple(fact_ids))
+
+
+def _last_versions(session: Session, fact_ids: Sequence[int]) -> list[FactVersion]:
+    """The last version of each fact, by id, each id once. Raises `FactNotFound` with every id that has none."""
+    storable = [fact_id for fact_id in set(fact_ids) if 0 < fact_id <= MAX_ID]
+    last = select(FactVersion.fact_id, func.max(FactVersion.version)).group_by(FactVersion.fact_id)
+    statement = (
+        select(FactVersion)
+        .where(
+            tuple_(FactVersion.fact_id, FactVersion.version).in_(
+                last.where(FactVersion.fact_id == func.any(storable))
+            )
+        )
+        .order_by(FactVersion.fact_id)
+        .execution_options(populate_existing=True)
+    )
+    versions = list(session.scalars(statement))
+    if missing := sorted(set(fact_ids) - {v.fact_id for v in versions}):
+        raise FactNotFound(missing)
+    return versions
+
+
+def _close_versions(session: Session, fact_ids: Sequence[int], seq: int) -> None:
+    closing = update(FactVersion).where(FactVersion.fact_id == func.any(list(fact_ids)), IS_LIVE)
+    session.execute(closing.values(to_seq=seq), execution_options={"synchronize_session": False})
+
+
+def _open_versions(session: Session, versions: Sequence[tuple[int, int, str]], seq: int) -> None:
+    rows = [{"fact_id": f, "version": n, "value": value, "from_seq": seq} for f, n, value in versions]
+    if rows:
+        session.execute(insert(FactVersion), rows)
+
+
+def _statement() -> Select[*tuple[Any, ...]]:
+    return (
+        select(Fact, FactVersion, *DOCUMENT_COLUMNS)
+        .join(FactVersion, and_(FactVersion.fact_id == Fact.id, FactVersion.version == _LAST_VERSION))
+        .outerjoin(Document, Document.id == Fact.document_id)
+    )
+
+
+# Not `Document` itself: a list of facts must not load the texts.
+DOCUMENT_COLUMNS = (
+    Document.corpus,
+    Document.external_id,
+    Document.title,
+    Document.uri,
+    Document.licence,
+    Document.revision,
+)
+
+
+def fact_records(session: Session, fact_ids: Sequence[int]) -> dict[int, FactRecord]:
+    """These facts by id; unknown ids are left out."""
+    storable = [fact_id for fact_id in fact_ids if 0 < fact_id <= MAX_ID]
+    rows = session.execute(_statement().where(Fact.id == func.any(storable)))
+    return {record.fact_id: record for record in map(_record, rows)}
+
+
+def get_fact(session: Session, fact_id: int) -> FactRecord:
+    if (record := fact_records(session, [fact_id]).get(fact_id)) is None:
+        raise FactNotFound([fact_id])
+    return record
+
+
+def list_facts(
+    session: Session, corpus: str | None, search: str | None, deleted: bool | None, after: int, limit: int
+) -> list[FactRecord]:
+    """Facts past id `after`, by id. `search` is found as it stands (no wildcards) in shown value or question."""
+    statement = _statement().where(Fact.id > after)
+    if corpus is not None:
+        require_corpus(session, corpus)
+        statement = statement.where(Document.corpus == corpus)
+    if search:
+        statement = statement.where(
+            or_(
+                FactVersion.value.icontains(search, autoescape=True),
+                Fact.question.icontains(search, autoescape=True),
+            )
+        )
+    if deleted is not None:
+        statement = statement.where(Fact.deleted_seq.is_not(None) if deleted else Fact.deleted_seq.is_(None))
+    return [_record(row) for row in session.execute(statement.order_by(Fact.id).limit(limit))]
+
+
+def _record(row: Row[Any]) -> FactRecord:
+    fact: Fact = row.Fact
+    version: FactVersion = row.FactVersion
+    source = None
+    if fact.document_id is not None and fact.span_start is not None and fact.span_end is not None:
+        of_document = {column.key: getattr(row, column.key) for column in DOCUMENT_COLUMNS}
+        source = Source(document_id=fact.document_id, start=fact.span_start, end=fact.span_end, **of_document)
+    return FactRecord(
+        fact_id=fact.id,
+        value=version.value,
+        version=version.version,
+        question=fact.question,
+        answer=fact.answer,
+        source=source,
+        created_seq=fact.created_seq,
+        deleted_seq=fact.deleted_seq,
+    )
+
+
+def document_text(session: Session, document_id: int) -> str:
+    found = (
+        session.scalar(select(Document.text).where(Document.id == document_id))
+        if document_id <= MAX_ID
+        else None
+    )
+    if found is None:
+        raise DocumentNotFound(document_id)
+    return found
+
+
+def require_corpus(session: Session, corpus: str) -> None:
+    if "\x00" in corpus or not session.scalar(select(exists().where(Document.corpus == corpus))):
+        raise CorpusNotFound(corpus)
+
+
+def corpora(session: Session) -> list[CorpusStats]:
+    """Every corpus by name: its current documents, its live facts, and its tombstones."""
+    current = Document.replaced_seq.is_(None)
+    of_documents = (
+        select(
+            Document.corpus,
+            func.count().filter(current).label("documents"),
+            func.coalesce(func.sum(func.length(Document.text)).filter(current), 0).label("characters"),
+        )
+        .group_by(Document.corpus)
+        .subquery()
+    )
+    of_facts = (
+        select(
+            Document.corpus,
+            func.count().filter(Fact.deleted_seq.is_(None)).label("facts"),
+            func.count(Fact.deleted_seq).label("deleted"),
+        )
+        .join(Fact, Fact.document_id == Document.id)
+        .group_by(Document.corpus)
+        .subquery()
+    )
+    statement = (
+        select(of_documents, func.coalesce(of_facts.c.facts, 0), func.coalesce(of_facts.c.deleted, 0))
+        .outerjoin(of_facts, of_facts.c.corpus == of_documents.c.corpus)
+        .order_by(of_documents.c.corpus)
+    )
+    return [
+        CorpusStats(
+            corpus=corpus, documents=documents, facts=facts, deleted=deleted, characters=int(characters)
+        )
+        for corpus, documents, characters, facts, deleted in session.execute(statement)
+    ]
+
+
+def export(session: Session, corpus: str) -> Iterator[AnnotatedDocument]:
+    """The corpus's current documents in the order they came, with the live facts that its text still says.
+
+    A fact whose value was corrected has no place in a file whose spans must be verbatim, so it is left out.
+    """
+    spans = func.jsonb_agg(
+        func.jsonb_build_array(Fact.span_start, Fact.span_end, FactVersion.value, Fact.question, Fact.answer)
+    )
+    verbatim = (
+        func.substr(Document.text, Fact.span_start + 1, Fact.span_end - Fact.span_start) == FactVersion.value
+    )
+    facts = (
+        select(spans)
+        .join(FactVersion, and_(FactVersion.fact_id == Fact.id, IS_LIVE))
+        .where(Fact.document_id == Document.id, verbatim)
+        .correlate(Document)
+        .scalar_subquery()
+    )
+    statement = (
+        select(Document.text, facts.label("facts"), *DOCUMENT_COLUMNS[1:])
+        .where(Document.corpus == corpus, Document.replaced_seq.is_(None))
+        .order_by(Document.id)
+        .execution_options(yield_per=200)
+    )
+    for row in session.execute(statement):
+        names = {column.key: getattr(row, column.key) for column in DOCUMENT_COLUMNS[1:]}
+        ordered = tuple(sorted((FactSpan(*span) for span in row.facts or ()), key=lambda span: span.start))
+        yield AnnotatedDocument(text=row.text, facts=ordered, **names)

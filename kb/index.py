@@ -1,0 +1,300 @@
+"""The index: the keys of one keyset in Faiss, searched by inner product. Only this file imports faiss.
+
+A cache of Postgres that can always be rebuilt: keys, never text. A Faiss id is `fact_key.id`: unique, never
+reused, never positional. Three traps of Faiss decide the shape of this file:
+
+- `IDMap` around an IVF answers with wrong ids after one removal, with no error. So a small index is exact
+  (`IDMap2,Flat`), and an IVF gets the ids natively, with a Hashtable direct map that makes removal cheap.
+- The same id added twice can't be removed again. So ids are checked against a sorted array of those present.
+- `read_index` believes damaged bytes, and `write_index` overwrites in place. So a snapshot is a file of a new
+  name plus a manifest with its checksum, renamed last: a crash leaves the old pair or the new pair.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import math
+import os
+import re
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import faiss as untyped_faiss
+import numpy as np
+import numpy.typing as npt
+
+from kb.errors import IndexInvariant, SnapshotRefused
+
+faiss: Any = untyped_faiss  # its stubs lack half of what SWIG makes
+Ids = npt.NDArray[np.int64]
+Vectors = npt.NDArray[np.float32]
+
+FLAT_SPEC = "IDMap2,Flat"
+FLAT_UP_TO = 50_000  # keys; exact and needs no training, at some milliseconds a query
+NPROBE = 64  # inverted lists read per query (0.9 ms at 1 M x 128); all of them where nlist is smaller
+FORMAT = 1  # of the manifest
+# The specs known to remove rightly. Left out on purpose: IDMap over IVF (wrong ids), FastScan `PQ..fs`
+# (throws with a Hashtable), and HNSW, NSG and RFlat as storage (no removal).
+_SPEC = re.compile(
+    r"IDMap2,Flat|(?P<opq>OPQ\d+(_\d+)?,)?IVF(?P<nlist>\d+)(_HNSW\d+)?,(Flat|(?P<pq>PQ\d+(x(?P<bits>\d+))?))"
+)
+# What reading a damaged or foreign snapshot may raise.
+_DOUBTS = (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, IndexInvariant)
+
+
+def default_spec(num_keys: int, dim: int) -> str:
+    """The Faiss factory string for so many keys of this width: exact while small, else the paper's form."""
+    if num_keys <= FLAT_UP_TO or dim < 4:
+        return FLAT_SPEC
+    # The power of two at or below 4 sqrt(n) leaves each list the 39 training keys that k-means wants; 65,536
+    # centroids already cost 9 ms a query at d = 960. d' is d less what d/4 codes of 4 numbers can't split.
+    nlist = min(65_536, 2 ** int(math.log2(4 * math.sqrt(num_keys))))
+    return f"OPQ{dim // 4}_{dim // 4 * 4},IVF{nlist},PQ{dim // 4}"
+
+
+class KeyIndex:
+    """Keys by id, for one keyset. Safe to share: searches run in parallel, add and remove run alone."""
+
+    def __init__(self, dim: int, spec: str = FLAT_SPEC) -> None:
+        """An empty index. IndexInvariant where `spec` is not known to remove rightly or can't hold `dim`."""
+        self.dim, self.spec, self._lock = dim, spec, _ReadWriteLock()
+        index, self._train_min = _build(dim, spec)
+        self._adopt(index)
+
+    def _adopt(self, index: Any) -> None:  # and read back which ids it holds
+        self._index, self._ivf = index, faiss.try_extract_index_ivf(index)
+        if self._ivf is None:
+            self._ids: Ids = np.sort(faiss.vector_to_array(index.id_map))
+        else:
+            self._ivf.nprobe = min(NPROBE, self._ivf.nlist)
+            self._ids = np.sort(_ids_in(self._ivf.invlists))
+
+    @property
+    def ids(self) -> Ids:
+        """The ids present at this instant, ascending; a copy."""
+        return self._ids.copy()
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def add(self, ids: Iterable[int] | Ids, keys: npt.NDArray[Any]) -> None:
+        """Add keys [n, d] under ids [n]: all of them or, with IndexInvariant, none.
+
+        Refused: an id given twice, present or negative; another width; NaN or infinity. The first add trains
+        a spec with IVF on its keys, so give it all there are; too few are refused.
+        """
+        ids_n, xb = _as_ids(ids), self._as_vectors(keys)
+        if len(ids_n) != len(xb):
+            raise IndexInvariant(f"{len(ids_n)} ids came with {len(xb)} keys")
+        if len(ids_n) == 0:
+            return
+        with self._lock.writing():
+            self._refuse_duplicates(ids_n)
+            if not self._index.is_trained:
+                self._train(xb)
+            self._index.add_with_ids(xb, ids_n)
+            self._ids = np.sort(np.concatenate([self._ids, ids_n]), kind="stable")  # merges two runs
+
+    def remove(self, ids: Iterable[int] | Ids) -> int:
+        """Remove the keys of these ids and return how many were present.
+
+        Unknown ids are ignored, so replays are harmless. Pass batches: each call moves a flat index's keys.
+        """
+        wanted = np.unique(_as_ids(ids))
+        with self._lock.writing():
+            present = wanted[np.isin(wanted, self._ids, assume_unique=True)]
+            # The Hashtable takes only an IDSelectorArray; a flat scan with one is n x m, so there a hash set.
+            selector = faiss.IDSelectorBatch if self._ivf is None else faiss.IDSelectorArray
+            removed = int(self._index.remove_ids(selector(present))) if len(present) else 0
+            self._ids = np.setdiff1d(self._ids, present, assume_unique=True)
+            if removed != len(present) or self._index.ntotal != len(self._ids):
+                raise IndexInvariant(f"Faiss removed {removed} keys where {len(present)} were present")
+            return removed
+
+    def search(self, queries_BD: npt.NDArray[Any], k: int) -> tuple[Vectors, Ids]:
+        """The k keys of largest inner product for each query: scores D [B, k] and ids I [B, k], best first.
+
+        Where fewer are found the rest is id -1 with score -inf. With PQ the scores are estimates: before any
+        threshold, compute them anew from the stored keys.
+        """
+        xq = self._as_vectors(queries_BD)
+        shape = len(xq), k
+        D, I = np.full(shape, -np.inf, np.float32), np.full(shape, -1, np.int64)  # noqa: E741
+        with self._lock.reading(), _one_thread():
+            k_present = min(k, len(self._ids))
+            if k_present and len(xq):  # an untrained index can't be asked
+                D[:, :k_present], I[:, :k_present] = self._index.search(xq, k_present)
+        D[I < 0] = -np.inf  # Faiss pads with the lowest float32
+        return D, I
+
+    def save(self, path: Path, *, keyset_id: int, applied_seq: int) -> None:
+        """Replace this keyset's snapshot in the directory `path`: on disk on return, and older ones are gone.
+
+        Edits wait, searches don't. Catch up first: a lagging process would put erased keys back on disk.
+        """
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        temporary = path / f"keyset-{keyset_id}.tmp"  # a fixed name: the next save clears up after a crash
+        fields: dict[str, Any] = {"format": FORMAT, "keyset_id": keyset_id, "applied_seq": applied_seq}
+        with _locked_directory(path, fcntl.LOCK_EX) as directory:
+            try:
+                with self._lock.reading():
+                    faiss.write_index(self._index, str(temporary))
+                    fields |= {"dim": self.dim, "spec": self.spec, "count": len(self._ids)}
+                fields["sha256"] = _sha256(temporary)
+                # The digest is in the name because another process may save other bytes at the same seq.
+                file = path / f"keyset-{keyset_id}-seq-{applied_seq}-{fields['sha256'][:16]}.faiss"
+                _publish(temporary, file, directory)
+                temporary.write_text(_manifest(fields | {"file": file.name}))
+                _publish(temporary, path / f"keyset-{keyset_id}.json", directory)
+            finally:
+                temporary.unlink(missing_ok=True)
+            for old in set(path.glob(f"keyset-{keyset_id}-seq-*.faiss")) - {file}:
+                old.unlink()
+            os.fsync(directory)
+
+    @classmethod
+    def load(cls, path: Path, *, keyset_id: int, dim: int) -> tuple[KeyIndex, int]:
+        """This keyset's snapshot in `path` and the seq of its last change. SnapshotRefused on any doubt."""
+        try:
+            with _locked_directory(path, fcntl.LOCK_SH):
+                manifest = _read_manifest(path / f"keyset-{keyset_id}.json", keyset_id, dim)
+                file = path / Path(manifest["file"]).name
+                if _sha256(file) != manifest["sha256"]:
+                    raise ValueError(f"{file.name} does not have the checksum of its manifest")
+                self = cls(dim, manifest["spec"])
+                self._adopt(faiss.read_index(str(file)))
+            counts = {self._index.ntotal, len(self), len(np.unique(self.ids)), manifest["count"]}
+            if len(counts) > 1 or self._index.d != dim:
+                raise ValueError(f"{file.name} does not hold the keys that its manifest counts")
+            return self, int(manifest["applied_seq"])
+        except _DOUBTS as doubt:
+            raise SnapshotRefused(keyset_id=keyset_id, cause=str(doubt)) from doubt
+
+    def _train(self, xb: Vectors) -> None:
+        if len(xb) < self._train_min:
+            raise IndexInvariant(f"{self.spec} trains on its first add: {len(xb)} of {self._train_min} keys")
+        self._index.train(xb)
+
+    def _refuse_duplicates(self, ids: Ids) -> None:
+        unique, counts = np.unique(ids, return_counts=True)
+        twice = unique[(counts > 1) | np.isin(unique, self._ids, assume_unique=True)]
+        if len(twice):
+            raise IndexInvariant(f"{len(twice)} ids are given twice or present: {twice[:5].tolist()}")
+
+    def _as_vectors(self, x: npt.NDArray[Any]) -> Vectors:
+        x = np.ascontiguousarray(x, dtype=np.float32)
+        if x.ndim != 2 or x.shape[1] != self.dim or not np.isfinite(x).all():
+            raise IndexInvariant(f"vectors {x.shape} must be rows of {self.dim} finite numbers")
+        return x
+
+
+class _ReadWriteLock:
+    """Many readers or one writer. A writer holds the gate while it waits, so new readers queue behind it."""
+
+    def __init__(self) -> None:
+        self._gate, self._left, self._readers = threading.Lock(), threading.Condition(), 0
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        with self._gate, self._left:
+            self._readers += 1
+        try:
+            yield
+        finally:
+            with self._left:
+                self._readers -= 1
+                self._left.notify_all()
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        with self._gate:
+            with self._left:
+                self._left.wait_for(lambda: self._readers == 0)
+            yield
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """With two OpenMP threads p99 beside a busy process was 18 to 46 ms, with one under 5."""
+    before = faiss.omp_get_max_threads()
+    try:
+        yield faiss.omp_set_num_threads(1)
+    finally:
+        faiss.omp_set_num_threads(before)  # it is the calling thread's, and torch may share it
+
+
+def _build(dim: int, spec: str) -> tuple[Any, int]:
+    if (match := _SPEC.fullmatch(spec)) is None:
+        raise IndexInvariant(f"{spec!r} is not known to remove rightly, {FLAT_SPEC} or [OPQ..,]IVF..,PQ.. is")
+    try:
+        index = faiss.index_factory(dim, spec, faiss.METRIC_INNER_PRODUCT)
+    except RuntimeError as error:
+        raise IndexInvariant(f"Faiss can't build {spec!r} for width {dim}: {error}") from error
+    if (ivf := faiss.try_extract_index_ivf(index)) is not None:
+        ivf.set_direct_map_type(faiss.DirectMap.Hashtable)
+    if match["pq"]:
+        ivf = faiss.downcast_index(ivf)
+        ivf.do_polysemous_training = False  # 1.6 s for each code, for a filter that nobody uses
+        ivf.pq.cp.max_points_per_centroid = 64
+    if match["opq"]:  # a quarter of the time of 50 rounds; the best key is in the top 20 for 0.994, not 0.998
+        opq = faiss.downcast_VectorTransform(index.chain.at(0))
+        opq.niter, opq.max_train_points = 10, 64 * 256
+    codes = max(2 ** int(match["bits"] or 8) if match["pq"] else 0, 256 if match["opq"] else 0)
+    return index, max(codes, int(match["nlist"] or 0))  # k-means needs a key per centroid
+
+
+def _ids_in(lists: Any) -> Ids:
+    sizes = [(i, size) for i in range(lists.nlist) if (size := lists.list_size(i))]
+    ids = [faiss.rev_swig_ptr(lists.get_ids(i), size) for i, size in sizes]
+    return np.concatenate([np.empty(0, dtype=np.int64), *ids])
+
+
+def _as_ids(ids: Iterable[int] | Ids) -> Ids:
+    array = ids if isinstance(ids, np.ndarray) else np.array(list(ids))
+    if array.size and (array.ndim != 1 or array.dtype.kind not in "iu" or array.min() < 0):
+        raise IndexInvariant("ids must be one row of integers from 0 up (-1 is Faiss's 'none')")
+    return np.ascontiguousarray(array, dtype=np.int64).reshape(-1)
+
+
+def _manifest(fields: dict[str, Any]) -> str:
+    digest = hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+    return json.dumps(fields | {"manifest_sha256": digest}, indent=1)
+
+
+def _read_manifest(file: Path, keyset_id: int, dim: int) -> dict[str, Any]:
+    text = file.read_text()
+    fields: dict[str, Any] = json.loads(text)
+    del fields["manifest_sha256"]
+    found = fields["format"], fields["keyset_id"], fields["dim"]
+    if text != _manifest(fields) or found != (FORMAT, keyset_id, dim):
+        raise ValueError(f"{file.name} is damaged, or not format {FORMAT}, keyset {keyset_id}, width {dim}")
+    return fields
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _publish(temporary: Path, file: Path, directory: int) -> None:
+    """Give a written file its name for good: its bytes are on disk before the name is."""
+    with temporary.open("rb") as stream:
+        os.fsync(stream.fileno())
+    temporary.replace(file)
+    os.fsync(directory)
+
+
+@contextmanager
+def _locked_directory(path: Path, mode: int) -> Iterator[int]:
+    """Hold the directory against the other processes that share it, and give its descriptor."""
+    directory = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(directory, mode)
+        yield directory
+    finally:
+        os.close(directory)

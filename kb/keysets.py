@@ -1,0 +1,230 @@
+"""Keysets: all keys one checkpoint made, in a partition of their own; one of them is active.
+
+building -> ready (every live fact was keyed once) -> active <-> ready -> retired (its partition is dropped)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sqlalchemy import Row, and_, exists, func, insert, select, text, update
+from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy.orm import Session
+
+from kb import audit
+from kb.errors import InvalidValue, KeysetActive, KeysetNotFound, KeysetNotReady, NoActiveKeyset
+from kb.facts import IS_LIVE
+from kb.index import default_spec
+from kb.records import CheckpointInfo, KeysetRecord
+from kb.tables import Checkpoint, Document, Fact, FactKey, FactVersion, Keyset
+
+DEFAULT_THRESHOLD = 0.7  # the paper's, until the keyset is calibrated
+STORED = np.dtype("<f2")
+
+Ids = npt.NDArray[np.int64]
+Vectors = npt.NDArray[np.float32]
+
+
+def create_keyset(
+    session: Session, checkpoint: CheckpointInfo, index_spec: str | None, actor: str
+) -> KeysetRecord:
+    """The checkpoint's keyset: the one in use, or a new empty one."""
+    if not 0 < checkpoint.dim <= 16_384:
+        raise InvalidValue("key width", f"{checkpoint.dim} is not between 1 and 16384")
+    pending = audit.begin(session, actor, "keyset")  # also keeps two creators apart
+    register = upsert(Checkpoint).values(
+        id=checkpoint.checkpoint_id,
+        name=checkpoint.name,
+        dim=checkpoint.dim,
+        path=checkpoint.path,
+        tokenizer_hash=checkpoint.tokenizer_hash,
+        trained_on=checkpoint.trained_on,
+    )
+    session.execute(register.on_conflict_do_nothing(index_elements=[Checkpoint.id]))
+    in_use = select(Keyset.id).where(
+        Keyset.checkpoint_id == checkpoint.checkpoint_id, Keyset.state != "retired"
+    )
+    if (found := session.scalar(in_use)) is not None:
+        return get_keyset(session, found)
+    num_facts = session.scalar(select(func.count()).select_from(FactVersion).where(IS_LIVE)) or 0
+    keyset_id = session.scalars(
+        insert(Keyset)
+        .values(
+            checkpoint_id=checkpoint.checkpoint_id,
+            index_spec=index_spec or default_spec(num_facts, checkpoint.dim),
+            threshold=DEFAULT_THRESHOLD,
+            calibrated=False,
+            state="building",
+            applied_seq=pending.seq - 1,
+        )
+        .returning(Keyset.id)
+    ).one()
+    # DDL takes no parameters; the id is the database's own integer.
+    session.execute(
+        text(f"CREATE TABLE {_partition(keyset_id)} PARTITION OF fact_key FOR VALUES IN ({keyset_id:d})")
+    )
+    return get_keyset(session, keyset_id)
+
+
+def _partition(keyset_id: int) -> str:
+    return f"fact_key_{keyset_id:d}"
+
+
+def get_keyset(session: Session, keyset_id: int) -> KeysetRecord:
+    found = _records(session, keyset_id)
+    if not found:
+        raise KeysetNotFound(keyset_id)
+    return found[0]
+
+
+def list_keysets(session: Session) -> list[KeysetRecord]:
+    return _records(session, None)
+
+
+def active_keyset(session: Session) -> KeysetRecord:
+    keyset_id = session.scalar(select(Keyset.id).where(Keyset.state == "active"))
+    if keyset_id is None:
+        raise NoActiveKeyset
+    return get_keyset(session, keyset_id)
+
+
+def _records(session: Session, keyset_id: int | None) -> list[KeysetRecord]:
+    num_keys = select(func.count()).where(FactKey.keyset_id == Keyset.id).correlate(Keyset).scalar_subquery()
+    statement = select(
+        Keyset, Checkpoint.name, Checkpoint.dim, num_keys.label("num_keys"), num_unkeyed().label("u")
+    )
+    statement = statement.join(Checkpoint, Checkpoint.id == Keyset.checkpoint_id).order_by(Keyset.id)
+    if keyset_id is not None:
+        statement = statement.where(Keyset.id == keyset_id)
+    return [_record(row) for row in session.execute(statement.execution_options(populate_existing=True))]
+
+
+def num_unkeyed() -> Any:
+    """SQL: how many live facts the keyset of the enclosing statement has no key of. This is its rekey queue."""
+    keyed = exists().where(FactKey.keyset_id == Keyset.id, FactKey.fact_id == FactVersion.fact_id)
+    return (
+        select(func.count()).select_from(FactVersion).where(IS_LIVE, ~keyed.correlate(Keyset, FactVersion))
+    ).scalar_subquery()
+
+
+def _record(row: Row[Any]) -> KeysetRecord:
+    keyset: Keyset = row.Keyset
+    return KeysetRecord(
+        keyset_id=keyset.id,
+        checkpoint_id=keyset.checkpoint_id,
+        checkpoint_name=row.name,
+        dim=row.dim,
+        index_spec=keyset.index_spec,
+        threshold=keyset.threshold,
+        calibrated=keyset.calibrated,
+        state=keyset.state,
+        num_keys=row.num_keys,
+        num_unkeyed=0 if keyset.state == "retired" else row.u,
+        applied_seq=keyset.applied_seq,
+    )
+
+
+def activate(session: Session, keyset_id: int, actor: str, reason: str) -> KeysetRecord:
+    """Make this keyset the one that answers, in every process, at commit. Rollback is activating the old one."""
+    pending = audit.begin(session, actor, reason)
+    keyset = get_keyset(session, keyset_id)
+    if keyset.state == "active":
+        return keyset
+    if keyset.state != "ready":
+        raise KeysetNotReady(keyset_id, keyset.state)
+    session.execute(update(Keyset).where(Keyset.state == "active").values(state="ready"))
+    _set(session, keyset_id, state="active")
+    audit.append(
+        session, pending, "activate", payload={"keyset": keyset_id, "checkpoint": keyset.checkpoint_id}
+    )
+    return get_keyset(session, keyset_id)
+
+
+def retire(session: Session, keyset_id: int, actor: str, reason: str) -> KeysetRecord:
+    """Drop this keyset's keys; its row stays, since stored outputs name it."""
+    pending = audit.begin(session, actor, reason)
+    keyset = get_keyset(session, keyset_id)
+    if keyset.state == "active":
+        raise KeysetActive(keyset_id)
+    if keyset.state != "retired":
+        session.execute(text(f"DROP TABLE {_partition(keyset_id)}"))
+        _set(session, keyset_id, state="retired")
+        audit.append(session, pending, "retire", payload={"keyset": keyset_id})
+    return get_keyset(session, keyset_id)
+
+
+def finish_building(session: Session, keyset_id: int, actor: str) -> KeysetRecord:
+    """Mark a keyset that was keyed to the end as ready, and let it answer where no keyset does yet."""
+    ready = update(Keyset).where(Keyset.id == keyset_id, Keyset.state == "building")
+    session.execute(ready.values(state="ready"))
+    if session.scalar(select(exists().where(Keyset.state == "active"))):
+        return get_keyset(session, keyset_id)
+    return activate(session, keyset_id, actor, "the first keyset")
+
+
+def set_threshold(session: Session, keyset_id: int, threshold: float, actor: str) -> KeysetRecord:
+    """Set the score below which a lookup is no match. It holds from the next lookup on, in every process."""
+    if not -1 <= threshold <= 1:
+        raise InvalidValue("threshold", f"{threshold} is not a cosine, from -1 to 1")
+    pending = audit.begin(session, actor, "calibrated")
+    get_keyset(session, keyset_id)
+    _set(session, keyset_id, threshold=threshold, calibrated=True)
+    # repr: a float may come back from JSON in another spelling, and the hash would not hold.
+    audit.append(
+        session, pending, "threshold", payload={"keyset": keyset_id, "threshold": repr(float(threshold))}
+    )
+    return get_keyset(session, keyset_id)
+
+
+def note_snapshot(session: Session, keyset_id: int, applied_seq: int) -> None:
+    """Remember how far the newest snapshot of this keyset goes."""
+    _set(session, keyset_id, applied_seq=applied_seq)
+
+
+def _set(session: Session, keyset_id: int, **values: Any) -> None:
+    session.execute(update(Keyset).where(Keyset.id == keyset_id).values(**values))
+
+
+def live_keys(
+    session: Session, keyset_id: int, dim: int, batch: int = 20_000
+) -> Iterator[tuple[Ids, Vectors]]:
+    """The ids and keys of every live fact, by id, in batches."""
+    statement = (
+        select(FactKey.id, FactKey.key)
+        .join(FactVersion, and_(FactVersion.fact_id == FactKey.fact_id, IS_LIVE))
+        .where(FactKey.keyset_id == keyset_id)
+        .order_by(FactKey.id)
+        .execution_options(yield_per=batch)
+    )
+    for rows in session.execute(statement).partitions():
+        yield np.array([row.id for row in rows], dtype=np.int64), decode([row.key for row in rows], dim)
+
+
+def context_keys(session: Session, keyset_id: int, corpus: str | None) -> tuple[Ids, Vectors]:
+    """Fact ids [n] and context keys [n, d] of live facts, by fact id: what a calibration measures against."""
+    dim = get_keyset(session, keyset_id).dim
+    statement = (
+        select(FactKey.fact_id, FactKey.key)
+        .join(FactVersion, and_(FactVersion.fact_id == FactKey.fact_id, IS_LIVE))
+        .where(FactKey.keyset_id == keyset_id, FactKey.kind == "context")
+        .order_by(FactKey.fact_id)
+    )
+    if corpus is not None:
+        statement = statement.join(Fact, Fact.id == FactKey.fact_id).join(
+            Document, Document.id == Fact.document_id
+        )
+        statement = statement.where(Document.corpus == corpus)
+    rows = session.execute(statement).all()
+    return np.array([row.fact_id for row in rows], dtype=np.int64), decode([row.key for row in rows], dim)
+
+
+def encode(keys_ND: Vectors) -> list[bytes]:
+    return [key.tobytes() for key in keys_ND.astype(STORED)]
+
+
+def decode(stored: list[bytes], dim: int) -> Vectors:
+    """The exact keys [n, d] that are stored, as float32."""
+    return np.frombuffer(b"".join(stored), dtype=STORED).reshape(-1, dim).astype(np.float32)

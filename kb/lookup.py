@@ -1,0 +1,205 @@
+"""Lookup: queries to live facts. Search the index, then one SELECT decides.
+
+The SELECT gives, from one snapshot of the database: the head of the change log, the active keyset, and of
+the candidate keys those of live facts with value and exact key. Deleted facts drop out there however far the
+index lags, and a search that turns out to be of an old index or keyset is done again after catching up.
+In the steady state that is one search and one round trip.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sqlalchemy import Engine, Row, text
+from sqlalchemy.orm import Session, sessionmaker
+
+from kb import keysets
+from kb.errors import IndexBehind, InvalidQuery, KeysetMismatch
+from kb.keysets import STORED, Vectors
+from kb.records import Hit, Lookup
+from kb.replica import Replica, active_keyset_id, open_replica, rebuild, save
+
+POLL_SECONDS = 0.02
+MAX_K = 1000
+
+_DECIDE = text("""
+SELECT coalesce((SELECT max(seq) FROM change), 0) AS head, active.id AS keyset_id, active.checkpoint_id,
+       active.threshold, found.key_id, found.fact_id, found.version, found.value, found.key
+FROM (SELECT) AS always
+LEFT JOIN keyset active ON active.state = 'active'
+LEFT JOIN LATERAL (
+    SELECT k.id AS key_id, k.fact_id, v.version, v.value, k.key
+    FROM fact_key k JOIN fact_version v ON v.fact_id = k.fact_id AND v.to_seq IS NULL
+    WHERE k.keyset_id = CAST(:keyset_id AS bigint) AND k.id = ANY(CAST(:key_ids AS bigint[]))
+      AND active.id = CAST(:keyset_id AS bigint)
+) AS found ON true
+""")
+
+
+@dataclass(frozen=True, slots=True)
+class _Decision:
+    """What the one SELECT said: where the database stands, and the live candidates by key id."""
+
+    head: int
+    keyset_id: int | None
+    checkpoint_id: str | None
+    threshold: float
+    live: dict[int, Row[Any]]
+
+
+@dataclass(slots=True)
+class Searcher:
+    """The replica of the active keyset and the lookups on it; one a process, shared by its threads.
+
+    `autocommit` serves the deciding SELECT, which then costs no BEGIN and no ROLLBACK.
+    """
+
+    autocommit: Engine
+    sessions: sessionmaker[Session]
+    directory: Path
+    wait_seconds: float
+    _replica: Replica | None = None
+    _opening: threading.Lock = field(default_factory=threading.Lock)
+
+    def lookup(
+        self,
+        queries_BD: npt.NDArray[Any],
+        checkpoint_id: str,
+        k: int,
+        threshold: float | None,
+        min_seq: int | None,
+    ) -> list[Lookup]:
+        """The best facts of each query; see `KnowledgeBase.lookup`."""
+        if not 1 <= k <= MAX_K:
+            raise InvalidQuery(f"k is {k}, not between 1 and {MAX_K}")
+        if threshold is not None and not -1 <= threshold <= 1:
+            raise InvalidQuery(f"the threshold {threshold} is not a cosine, from -1 to 1")
+        replica = self._replica or self.current()
+        if min_seq is not None:
+            self._wait(replica, min_seq)
+        queries = _as_queries(queries_BD)
+        required: int | None = None
+        while True:
+            seq = replica.applied_seq  # before the search: the index may hold more by then, never less
+            found, decision = self._search(
+                replica, queries if checkpoint_id == replica.checkpoint_id else None, k
+            )
+            # The first SELECT's head is enough: what comes later is later, and the SELECT hides what it deleted.
+            required = decision.head if required is None else required
+            if decision.keyset_id == replica.keyset_id and seq >= required:
+                break
+            replica = self.current()
+            self._catch_up(replica)
+        if decision.checkpoint_id != checkpoint_id:
+            raise KeysetMismatch(checkpoint_id, str(decision.checkpoint_id))
+        return [
+            _lookup(hits, k, decision.threshold if threshold is None else threshold, seq) for hits in found
+        ]
+
+    def _search(
+        self, replica: Replica, queries_BD: Vectors | None, k: int
+    ) -> tuple[list[list[Hit]], _Decision]:
+        """The live facts nearest to each query, best first (k, or all there are), and the last decision.
+
+        The index is asked for more than k, since some keys share a fact and some facts are gone; where
+        that was not enough it is asked for twice as many.
+        """
+        if queries_BD is None:  # of another checkpoint: only ask whether this one is still active
+            return [], self._decide(replica.keyset_id, [])
+        if queries_BD.shape[1] != replica.dim:
+            raise InvalidQuery(f"it has {queries_BD.shape[1]} numbers, the keys have {replica.dim}")
+        answers: list[list[Hit]] = [[] for _ in queries_BD]
+        short, fetch = np.arange(len(queries_BD)), 4 * k + 16
+        while True:
+            _, candidates = replica.index.search(queries_BD[short], fetch)
+            decision = self._decide(replica.keyset_id, np.unique(candidates[candidates >= 0]).tolist())
+            for b, key_ids in zip(short, candidates, strict=True):
+                answers[b] = _hits(
+                    queries_BD[b], [decision.live[i] for i in key_ids.tolist() if i in decision.live]
+                )
+            exhausted = (candidates < 0).any(axis=1) | (fetch >= len(replica.index))
+            lacking = np.array([len(answers[b]) < k for b in short], dtype=bool)
+            short, fetch = short[lacking & ~exhausted], 2 * fetch
+            if decision.keyset_id != replica.keyset_id or len(short) == 0:
+                return answers, decision
+
+    def _decide(self, keyset_id: int, key_ids: list[int]) -> _Decision:
+        with self.autocommit.connect() as connection:
+            rows = connection.execute(_DECIDE, {"keyset_id": keyset_id, "key_ids": key_ids}).all()
+        live = {row.key_id: row for row in rows if row.key_id is not None}
+        first = rows[0]
+        return _Decision(first.head, first.keyset_id, first.checkpoint_id, first.threshold, live)
+
+    def _wait(self, replica: Replica, min_seq: int) -> None:
+        """Wait until change `min_seq` is applied; it may not even be committed yet."""
+        deadline = time.monotonic() + self.wait_seconds
+        while replica.applied_seq < min_seq and (applied := self._catch_up(replica)) < min_seq:
+            if time.monotonic() >= deadline:
+                raise IndexBehind(min_seq, applied, self.wait_seconds)
+            time.sleep(POLL_SECONDS)
+
+    def _catch_up(self, replica: Replica) -> int:
+        with self.sessions() as session:
+            return replica.catch_up(session)
+
+    def current(self) -> Replica:
+        """The replica of the keyset that is active now, opened where this process holds another or none."""
+        with self._opening, self.sessions() as session:
+            keyset_id = active_keyset_id(session)
+            if self._replica is None or self._replica.keyset_id != keyset_id:
+                self._replica = open_replica(session, keysets.active_keyset(session), self.directory)
+            return self._replica
+
+    def catch_up(self) -> int:
+        return self._catch_up(self.current())
+
+    def rebuild(self) -> None:
+        """Replace the replica by one made from the database alone, and its snapshot with it."""
+        with self._opening, self.sessions() as session:
+            self._replica = rebuild(session, keysets.active_keyset(session))
+        self.snapshot()
+
+    def snapshot(self) -> None:
+        """Write the active keyset's index to disk, caught up."""
+        replica = self.current()
+        with self.sessions.begin() as session:
+            replica.catch_up(session)
+            save(session, replica, self.directory)
+
+
+def _as_queries(queries_BD: npt.NDArray[Any]) -> Vectors:
+    queries = np.asarray(queries_BD, dtype=np.float32)
+    if queries.ndim != 2:
+        raise InvalidQuery(f"its shape is {queries.shape}, not (batch, width)")
+    if not np.isfinite(queries).all():
+        raise InvalidQuery("it holds NaN or infinity")
+    return queries
+
+
+def _hits(query_D: Vectors, live: list[Row[Any]]) -> list[Hit]:
+    """One hit for each fact, at its best key, best first; ties go to the older fact."""
+    if not live:
+        return []
+    keys = np.frombuffer(b"".join(row.key for row in live), dtype=STORED).reshape(len(live), -1)
+    scores = keys.astype(np.float32) @ query_D
+    best: dict[int, Hit] = {}
+    for row, score in sorted(
+        zip(live, scores.tolist(), strict=True), key=lambda pair: (-pair[1], pair[0].key_id)
+    ):
+        best.setdefault(row.fact_id, Hit(row.fact_id, row.version, row.value, score, row.key_id))
+    return sorted(best.values(), key=lambda hit: (-hit.score, hit.fact_id))
+
+
+def _lookup(hits: list[Hit], k: int, threshold: float, seq: int) -> Lookup:
+    return Lookup(
+        hits=tuple(hit for hit in hits[:k] if hit.score >= threshold),
+        runner_up=hits[0].score if hits else None,
+        threshold=threshold,
+        seq=seq,
+    )

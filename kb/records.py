@@ -1,0 +1,266 @@
+"""The plain data that crosses the knowledge base's edges: what verbs take and what they give.
+
+Frozen dataclasses of builtins and datetimes, so that the CLI and the API can print them as they are
+(`dataclasses.asdict`). No ORM object leaves a session.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from kb.corpus import Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointInfo:
+    """Who makes keys: `checkpoint_id` is a digest of the weights and the tokenizer; `dim` the width of a key."""
+
+    checkpoint_id: str
+    name: str
+    dim: int
+    path: str | None = None
+    tokenizer_hash: str | None = None
+    trained_on: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KeysetRecord:
+    """All keys one checkpoint made. `state` is building, ready, active or retired."""
+
+    keyset_id: int
+    checkpoint_id: str
+    checkpoint_name: str
+    dim: int
+    index_spec: str
+    threshold: float
+    calibrated: bool
+    state: str
+    num_keys: int
+    num_unkeyed: int
+    applied_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """What an edit did: its change `seq` (pass it as `min_seq` to read it back) and the facts it touched."""
+
+    seq: int
+    kind: str
+    fact_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class IngestReport:
+    """What an ingest took and what it refused. `seq` is None where nothing changed."""
+
+    corpus: str
+    documents: int
+    facts: int
+    unchanged: int
+    replaced: int
+    overlaps_resolved: int
+    refusals: tuple[Refusal, ...]
+    seq: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The document a fact was read from, and where in it: ``document.text[start:end]``."""
+
+    document_id: int
+    corpus: str
+    external_id: str
+    title: str | None
+    uri: str | None
+    licence: str | None
+    revision: str | None
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class FactRecord:
+    """A fact as it stands: its live value (the last one where it is deleted) and its provenance."""
+
+    fact_id: int
+    value: str
+    version: int
+    question: str | None
+    answer: str | None
+    source: Source | None
+    created_seq: int
+    deleted_seq: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One answer of a lookup: a live fact and its exact inner product with the query."""
+
+    fact_id: int
+    version: int
+    value: str
+    score: float
+    key_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """What one query gave: `hits` best first, all at or above `threshold`; empty is *no match*.
+
+    `runner_up` is the best score of any live fact, also below the threshold (None in an empty base);
+    `seq` is the last change the index had applied.
+    """
+
+    hits: tuple[Hit, ...]
+    runner_up: float | None
+    threshold: float
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Splice:
+    """One lookup of the decoder: ``output[output_start:output_end] == value`` where `outcome` is "hit".
+
+    `outcome` is "hit" or "no_match"; for the latter fact_id and version are None and the span is empty.
+    """
+
+    output_start: int
+    output_end: int
+    outcome: str
+    fact_id: int | None = None
+    version: int | None = None
+    score: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NewGeneration:
+    """An output to store for auditors."""
+
+    prompt: str
+    output: str
+    checkpoint_id: str
+    mode: str
+    seq: int
+    splices: tuple[Splice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeRecord:
+    """One entry of the change log; it holds no fact text."""
+
+    seq: int
+    kind: str
+    fact_ids: tuple[int, ...]
+    num_facts: int
+    actor: str
+    reason: str
+    at: datetime
+    prev_hash: str
+    hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class TracedSplice:
+    """One spliced span of an output: what was said, on what evidence, and what became of it since."""
+
+    ordinal: int
+    output_start: int
+    output_end: int
+    outcome: str
+    value: str
+    fact_id: int | None
+    version: int | None
+    score: float | None
+    source: Source | None
+    live: bool
+    current_value: str | None
+    history: tuple[ChangeRecord, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRecord:
+    """A stored output in a list: `num_hits` of its `num_splices` lookups found a fact."""
+
+    generation_id: int
+    prompt: str
+    output: str
+    checkpoint_id: str
+    mode: str
+    seq: int
+    at: datetime
+    num_splices: int
+    num_hits: int
+
+
+@dataclass(frozen=True, slots=True)
+class OutputTrace:
+    """Everything an auditor asks of a stored output."""
+
+    generation_id: int
+    prompt: str
+    output: str
+    checkpoint_id: str
+    mode: str
+    seq: int
+    at: datetime
+    splices: tuple[TracedSplice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A value a fact has had, live from change `from_seq` until `to_seq` (None: still)."""
+
+    version: int
+    value: str
+    from_seq: int
+    to_seq: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A stored output that spliced a fact."""
+
+    generation_id: int
+    version: int
+    output_start: int
+    output_end: int
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class FactTrace:
+    """A fact, its source sentence, every version, every change and every stored output that used it."""
+
+    fact: FactRecord
+    context: str | None
+    versions: tuple[Version, ...]
+    history: tuple[ChangeRecord, ...]
+    uses: tuple[Use, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CorpusStats:
+    corpus: str
+    documents: int
+    facts: int
+    deleted: int
+    characters: int
+
+
+@dataclass(frozen=True, slots=True)
+class FsckReport:
+    """Sets compared, not counts: `ok` only where nothing is missing, left over or broken."""
+
+    ok: bool
+    live_facts: int
+    live_keys: int
+    index_ids: int
+    keys_missing_from_index: tuple[int, ...]
+    index_ids_without_live_key: tuple[int, ...]
+    unkeyed_facts: int
+    non_verbatim_facts: tuple[int, ...]
+    changes_checked: int
+    chain_ok: bool
+    chain_first_break: int | None
+    problems: tuple[str, ...] = field(default=())

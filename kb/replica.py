@@ -1,0 +1,162 @@
+"""This process's copy of one keyset's index, and how it follows the change log.
+
+Catching up never trusts what a change says was done: for every fact touched since, the live keys are read
+from the database and the index is made to hold exactly those. So a change may be applied twice, or late.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from sqlalchemy import Integer, and_, cast, func, or_, select
+from sqlalchemy.orm import Session
+
+from kb import audit, keysets
+from kb.errors import IndexInvariant, SnapshotRefused
+from kb.facts import IS_LIVE
+from kb.index import FLAT_SPEC, KeyIndex
+from kb.keysets import Ids, Vectors
+from kb.records import KeysetRecord
+from kb.tables import Change, FactKey, FactVersion, Keyset
+
+BATCH = 10_000
+
+
+@dataclass(slots=True)
+class Replica:
+    """The index of `keyset_id` with every change up to `applied_seq` in it (or more, never less)."""
+
+    keyset_id: int
+    checkpoint_id: str
+    dim: int
+    index: KeyIndex
+    applied_seq: int
+    _follow: threading.Lock = field(default_factory=threading.Lock)
+
+    def catch_up(self, session: Session) -> int:
+        """Apply every change committed by now and return the seq reached. Safe beside searches and other callers."""
+        with self._follow:
+            # Read before the keys: whatever is committed in between is newer than `head` and seen again next time.
+            head = audit.head_seq(session)
+            if head > self.applied_seq:
+                touched, dropped = _touched(session, self.keyset_id, self.applied_seq, head)
+                self.index.remove(dropped)
+                for start in range(0, len(touched), BATCH):
+                    self._renew(session, touched[start : start + BATCH])
+                self.applied_seq = head
+            return self.applied_seq
+
+    def _renew(self, session: Session, fact_ids: list[int]) -> None:
+        """Make the index hold exactly the live keys of these facts."""
+        statement = (
+            select(FactKey.id, FactKey.key, FactVersion.fact_id.label("live"))
+            .outerjoin(FactVersion, and_(FactVersion.fact_id == FactKey.fact_id, IS_LIVE))
+            .where(FactKey.keyset_id == self.keyset_id, FactKey.fact_id == func.any(fact_ids))
+        )
+        rows = session.execute(statement).all()
+        self.index.remove([row.id for row in rows if row.live is None])
+        live = {row.id: row.key for row in rows if row.live is not None}
+        new = np.setdiff1d(np.fromiter(live, dtype=np.int64, count=len(live)), self.index.ids)
+        if len(new):
+            self._add(new, keysets.decode([live[int(key_id)] for key_id in new], self.dim))
+
+    def _add(self, ids: Ids, keys: Vectors) -> None:
+        if len(self.index) == 0:
+            self.index = build(self.dim, self.index.spec, ids, keys)
+        else:
+            self.index.add(ids, keys)
+
+
+def _touched(session: Session, keyset_id: int, after: int, head: int) -> tuple[list[int], list[int]]:
+    """The facts touched by the changes past `after` up to `head`, and the ids of keys whose rows those removed."""
+    # Keys of another keyset are another index's business: a rekey of everything must not make this one re-read it.
+    concerns = or_(Change.kind != "key", cast(Change.payload["keyset"].astext, Integer) == keyset_id)
+    between = and_(Change.seq > after, Change.seq <= head)
+    touched: set[int] = set()
+    dropped: list[int] = []
+    statement = select(Change.fact_ids, Change.payload["dropped_keys"]).where(between, concerns)
+    for fact_ids, dropped_keys in session.execute(statement):
+        touched.update(fact_ids)
+        dropped += dropped_keys or ()
+    return sorted(touched), dropped
+
+
+def build(dim: int, spec: str, ids: Ids, keys: Vectors) -> KeyIndex:
+    """An index of all these keys. A keyset that shrank below what its spec is trained on is searched exactly."""
+    index = KeyIndex(dim, spec)
+    if len(ids):
+        try:
+            index.add(ids, keys)
+        except IndexInvariant:
+            if spec == FLAT_SPEC:
+                raise
+            index = KeyIndex(dim, FLAT_SPEC)
+            index.add(ids, keys)
+    return index
+
+
+def rebuild(session: Session, keyset: KeysetRecord) -> Replica:
+    """The replica from the database alone."""
+    head = audit.head_seq(session)  # before the keys, as in catch_up
+    batches = list(keysets.live_keys(session, keyset.keyset_id, keyset.dim))
+    ids = np.concatenate([np.empty(0, np.int64), *(ids for ids, _ in batches)])
+    keys = np.concatenate([np.empty((0, keyset.dim), np.float32), *(keys for _, keys in batches)])
+    index = build(keyset.dim, keyset.index_spec, ids, keys)
+    return Replica(keyset.keyset_id, keyset.checkpoint_id, keyset.dim, index, head)
+
+
+def open_replica(session: Session, keyset: KeysetRecord, directory: Path) -> Replica:
+    """The replica from the keyset's snapshot where that is good, else rebuilt; caught up either way."""
+    directory /= audit.database_id(
+        session
+    )  # an index directory may serve several databases, one after the other
+    try:
+        index, applied_seq = KeyIndex.load(directory, keyset_id=keyset.keyset_id, dim=keyset.dim)
+        _require_same_history(session, directory, keyset.keyset_id, applied_seq)
+    except SnapshotRefused:
+        replica = rebuild(session, keyset)
+    else:
+        replica = Replica(keyset.keyset_id, keyset.checkpoint_id, keyset.dim, index, applied_seq)
+    replica.catch_up(session)
+    return replica
+
+
+def save(session: Session, replica: Replica, directory: Path) -> None:
+    """Write the replica's snapshot, caught up, so that no process brings back what another has removed."""
+    directory /= audit.database_id(
+        session
+    )  # an index directory may serve several databases, one after the other
+    with replica._follow:
+        replica.index.save(directory, keyset_id=replica.keyset_id, applied_seq=replica.applied_seq)
+        _history_file(directory, replica.keyset_id).write_text(
+            json.dumps({"seq": replica.applied_seq, "hash": _hash_at(session, replica.applied_seq)})
+        )
+    keysets.note_snapshot(session, replica.keyset_id, replica.applied_seq)
+
+
+def _require_same_history(session: Session, directory: Path, keyset_id: int, applied_seq: int) -> None:
+    """Refuse a snapshot of a future that did not happen: the database may have been restored from a backup."""
+    noted = None
+    with suppress(OSError, ValueError):
+        noted = json.loads(_history_file(directory, keyset_id).read_text())
+    if noted != {"seq": applied_seq, "hash": _hash_at(session, applied_seq)}:
+        raise SnapshotRefused(
+            keyset_id=keyset_id, cause=f"its change {applied_seq} is not in this database's log"
+        )
+
+
+def _history_file(directory: Path, keyset_id: int) -> Path:
+    return directory / f"keyset-{keyset_id}.history"
+
+
+def _hash_at(session: Session, seq: int) -> str:
+    return session.scalar(select(Change.hash).where(Change.seq == seq)) or audit.GENESIS
+
+
+def active_keyset_id(session: Session) -> int | None:
+    return session.scalar(select(Keyset.id).where(Keyset.state == "active"))

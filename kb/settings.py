@@ -1,0 +1,91 @@
+"""Where the knowledge base lives and how it is served: `COLMLM_*`, read once at the composition root."""
+
+from __future__ import annotations
+
+import getpass
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kb.errors import SettingsError
+
+_POSTGRES = re.compile(r"postgres(?:ql)?(?:\+psycopg)?://")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """One frozen value that is passed down; nothing below an edge reads the environment."""
+
+    home: Path
+    database_url: str | None = field(default=None, repr=False)  # holds a password
+    checkpoint: Path | None = None
+    host: str = "127.0.0.1"
+    port: int = 8484
+    actor: str = "unknown"
+    index_wait_seconds: float = 5.0
+
+    @classmethod
+    def from_environment(cls, env: Mapping[str, str]) -> Settings:
+        """The settings `env` asks for. An empty variable counts as unset. Raises `SettingsError`."""
+        checkpoint = env.get("COLMLM_CHECKPOINT")
+        return cls(
+            home=_home(env),
+            database_url=_database_url(env.get("COLMLM_DATABASE_URL") or None),
+            checkpoint=Path(checkpoint).expanduser() if checkpoint else None,
+            host=env.get("COLMLM_HOST") or "127.0.0.1",
+            port=_port(env.get("COLMLM_PORT") or "8484"),
+            actor=_actor(env),
+            index_wait_seconds=_seconds(
+                "COLMLM_INDEX_WAIT_SECONDS", env.get("COLMLM_INDEX_WAIT_SECONDS") or "5"
+            ),
+        )
+
+    @property
+    def index_directory(self) -> Path:
+        """Where index snapshots lie; a cache that may be removed at any time."""
+        return self.home / "index"
+
+
+def _home(env: Mapping[str, str]) -> Path:
+    if chosen := env.get("COLMLM_HOME"):
+        home = Path(chosen).expanduser()
+        if home.exists() and not home.is_dir():
+            raise SettingsError("COLMLM_HOME", f"{home} is not a directory")
+        return home.absolute()
+    data = env.get("XDG_DATA_HOME")
+    return (Path(data) if data else Path.home() / ".local" / "share") / "colmlm"
+
+
+def _database_url(url: str | None) -> str | None:
+    """The URL in SQLAlchemy's psycopg 3 form; the message never repeats it, since it holds a password."""
+    if url is None:
+        return None
+    if not (scheme := _POSTGRES.match(url)):
+        raise SettingsError("COLMLM_DATABASE_URL", "it must start with postgresql://")
+    return f"postgresql+psycopg://{url[scheme.end() :]}"
+
+
+def _actor(env: Mapping[str, str]) -> str:
+    if actor := env.get("COLMLM_ACTOR", "").strip():
+        return actor
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # KeyError until Python 3.12: a user id without a name, as in containers
+        return "unknown"
+
+
+def _port(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 65536:
+        raise SettingsError("COLMLM_PORT", f"{text!r} is not a port from 1 to 65535")
+    return int(text)
+
+
+def _seconds(variable: str, text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        raise SettingsError(variable, f"{text!r} is not a number of seconds") from None
+    if not 0 <= seconds <= 3600:
+        raise SettingsError(variable, f"{text!r} is not between 0 and 3600 seconds")
+    return seconds

@@ -1,0 +1,262 @@
+"""The tables, as the migrations build them (`alembic check` holds the two together); nothing is created from here.
+
+Liveness is one row: a fact is live while it has a `fact_version` with `to_seq IS NULL`. Delete closes that
+row and restore opens the next, so "what was true at change n" is one range test and never a join with the log.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, ClassVar
+
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    CheckConstraint,
+    DateTime,
+    Float,
+    ForeignKey,
+    Identity,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Sequence,
+    Text,
+    func,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+KEY_IDS = "fact_key_id_seq"
+
+key_kinds = ("context", "question", "alias")
+keyset_states = ("building", "ready", "active", "retired")
+
+
+class Base(DeclarativeBase):
+    metadata = MetaData(
+        naming_convention={
+            "pk": "%(table_name)s_pkey",
+            "fk": "%(table_name)s_%(column_0_name)s_fkey",
+            "ix": "%(table_name)s_%(column_0_N_name)s_idx",
+            "uq": "%(table_name)s_%(column_0_N_name)s_key",
+            "ck": "%(table_name)s_%(constraint_name)s_check",
+        }
+    )
+    type_annotation_map: ClassVar = {
+        int: BigInteger,
+        str: Text,
+        bytes: LargeBinary,
+        datetime: DateTime(timezone=True),
+        dict[str, Any]: JSONB,
+        list[int]: ARRAY(BigInteger),
+    }
+
+
+class Document(Base):
+    """A text as ingested. A newer text under the same external id is a new row; the old one stays as evidence."""
+
+    __tablename__ = "document"
+    __table_args__ = (
+        Index(
+            "document_live_external_id_key",
+            "corpus",
+            "external_id",
+            unique=True,
+            postgresql_where=text("replaced_seq IS NULL"),
+        ),
+    )
+
+    id: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
+    corpus: Mapped[str]
+    external_id: Mapped[str]
+    uri: Mapped[str | None]
+    title: Mapped[str | None]
+    licence: Mapped[str | None]
+    revision: Mapped[str | None]
+    sha256: Mapped[str]
+    record_sha256: Mapped[str]
+    text: Mapped[str]
+    ingested_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    replaced_seq: Mapped[int | None]
+
+
+class Fact(Base):
+    __tablename__ = "fact"
+    __table_args__ = (
+        CheckConstraint("(document_id IS NULL) = (span_start IS NULL)", name="span"),
+        CheckConstraint("span_start >= 0 AND span_start < span_end", name="order"),
+        CheckConstraint("document_id IS NOT NULL OR question IS NOT NULL", name="keyable"),
+        Index("fact_document_id_idx", "document_id", "ordinal"),
+        Index("fact_created_seq_idx", "created_seq"),
+    )
+
+    id: Mapped[int] = mapped_column(Identity(), primary_key=True)
+    document_id: Mapped[int | None] = mapped_column(ForeignKey("document.id"))
+    ordinal: Mapped[int] = mapped_column(Integer)
+    span_start: Mapped[int | None] = mapped_column(Integer)
+    span_end: Mapped[int | None] = mapped_column(Integer)
+    question: Mapped[str | None]
+    answer: Mapped[str | None]
+    created_seq: Mapped[int]
+    deleted_seq: Mapped[int | None]
+
+
+class FactVersion(Base):
+    """A value, true from change `from_seq` until `to_seq` (exclusive; NULL: still)."""
+
+    __tablename__ = "fact_version"
+    __table_args__ = (
+        CheckConstraint("to_seq > from_seq", name="range"),
+        Index("fact_version_live_key", "fact_id", unique=True, postgresql_where=text("to_seq IS NULL")),
+    )
+
+    fact_id: Mapped[int] = mapped_column(ForeignKey("fact.id"), primary_key=True)
+    version: Mapped[int] = mapped_column(Integer, primary_key=True)
+    value: Mapped[str]
+    from_seq: Mapped[int]
+    to_seq: Mapped[int | None]
+
+
+class Change(Base):
+    """The append-only log (a trigger refuses UPDATE, DELETE and TRUNCATE); see kb/audit.py for the chain."""
+
+    __tablename__ = "change"
+    __table_args__ = (Index("change_fact_ids_idx", "fact_ids", postgresql_using="gin"),)
+
+    seq: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    kind: Mapped[str]
+    fact_ids: Mapped[list[int]]
+    num_facts: Mapped[int]
+    actor: Mapped[str]
+    reason: Mapped[str]
+    at: Mapped[datetime]
+    prev_hash: Mapped[str]
+    hash: Mapped[str]
+    payload: Mapped[dict[str, Any]]
+
+
+class Checkpoint(Base):
+    __tablename__ = "checkpoint"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str]
+    dim: Mapped[int] = mapped_column(Integer)
+    path: Mapped[str | None]
+    tokenizer_hash: Mapped[str | None]
+    trained_on: Mapped[str | None]
+    registered_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class Keyset(Base):
+    __tablename__ = "keyset"
+    __table_args__ = (
+        CheckConstraint(f"state IN {keyset_states}", name="state"),
+        Index("keyset_active_key", "state", unique=True, postgresql_where=text("state = 'active'")),
+        Index(
+            "keyset_checkpoint_id_key",
+            "checkpoint_id",
+            unique=True,
+            postgresql_where=text("state <> 'retired'"),
+        ),
+    )
+
+    id: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
+    checkpoint_id: Mapped[str] = mapped_column(ForeignKey("checkpoint.id"))
+    index_spec: Mapped[str]
+    threshold: Mapped[float] = mapped_column(Float)
+    calibrated: Mapped[bool]
+    state: Mapped[str]
+    applied_seq: Mapped[int]
+
+
+class FactKey(Base):
+    """A unit vector of a fact, as little-endian fp16 bytes. `id` is the Faiss id: one sequence, never reused.
+
+    A plain sequence that writers draw from: identity columns on partitioned tables need PostgreSQL 17.
+    """
+
+    __tablename__ = "fact_key"
+    __table_args__ = (
+        CheckConstraint(f"kind IN {key_kinds}", name="kind"),
+        Index(
+            "fact_key_one_of_a_kind_key",
+            "keyset_id",
+            "fact_id",
+            "kind",
+            unique=True,
+            postgresql_where=text("kind <> 'alias'"),
+        ),
+        Index("fact_key_fact_id_idx", "fact_id"),
+        {"postgresql_partition_by": "LIST (keyset_id)"},
+    )
+
+    keyset_id: Mapped[int] = mapped_column(ForeignKey("keyset.id"), primary_key=True)
+    id: Mapped[int] = mapped_column(
+        Sequence(KEY_IDS, data_type=BigInteger, metadata=Base.metadata), primary_key=True
+    )
+    fact_id: Mapped[int] = mapped_column(ForeignKey("fact.id"))
+    kind: Mapped[str]
+    key: Mapped[bytes]
+
+
+class Generation(Base):
+    __tablename__ = "generation"
+
+    id: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
+    prompt: Mapped[str]
+    output: Mapped[str]
+    checkpoint_id: Mapped[str]
+    keyset_id: Mapped[int | None]
+    seq: Mapped[int]
+    mode: Mapped[str]
+    at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class Attribution(Base):
+    """One splice. No foreign key to the fact: the record must outlive it."""
+
+    __tablename__ = "attribution"
+    __table_args__ = (
+        CheckConstraint("outcome IN ('hit', 'no_match')", name="outcome"),
+        CheckConstraint(
+            "(outcome = 'hit') = (fact_id IS NOT NULL AND fact_version IS NOT NULL)", name="evidence"
+        ),
+        Index("attribution_fact_id_idx", "fact_id"),
+    )
+
+    generation_id: Mapped[int] = mapped_column(
+        ForeignKey("generation.id", ondelete="CASCADE"), primary_key=True
+    )
+    ordinal: Mapped[int] = mapped_column(Integer, primary_key=True)
+    output_start: Mapped[int] = mapped_column(Integer)
+    output_end: Mapped[int] = mapped_column(Integer)
+    fact_id: Mapped[int | None]
+    fact_version: Mapped[int | None] = mapped_column(Integer)
+    score: Mapped[float | None] = mapped_column(Float)
+    outcome: Mapped[str]
+
+
+class ApiKey(Base):
+    """Who may call the API. Only a digest of the key is kept."""
+
+    __tablename__ = "api_key"
+    __table_args__ = (CheckConstraint("role IN ('reader', 'editor', 'operator')", name="role"),)
+
+    id: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
+    name: Mapped[str] = mapped_column(unique=True)
+    key_hash: Mapped[bytes] = mapped_column(unique=True)
+    role: Mapped[str]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    revoked_at: Mapped[datetime | None]
+
+
+class Secret(Base):
+    """Random bytes of this database, made by the first migration: they key the digests in the change log."""
+
+    __tablename__ = "secret"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    value: Mapped[bytes]

@@ -1,0 +1,40 @@
+"""Runs migrations on the connection kb.database.migrate hands over, or on the one `COLMLM_*` names."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from alembic import context
+from sqlalchemy import Connection
+
+from kb.database import connect
+from kb.settings import Settings
+from kb.tables import Base
+
+_PARTITION = re.compile(r"fact_key_\d+")
+
+
+def _is_ours(name: str | None, kind: str, _parents: object) -> bool:
+    """Partitions come and go with keysets; the schema is their parent's."""
+    return not (kind == "table" and name is not None and _PARTITION.fullmatch(name))
+
+
+def _run(connection: Connection) -> None:
+    context.configure(
+        connection=connection,
+        target_metadata=Base.metadata,
+        include_name=_is_ours,
+        compare_type=True,
+        compare_server_default=True,
+    )
+    with context.begin_transaction():
+        context.run_migrations()
+
+
+given = context.config.attributes.get("connection")
+if given is not None:
+    _run(given)
+else:
+    with connect(Settings.from_environment(os.environ)).connect() as own:
+        _run(own)

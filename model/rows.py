@@ -1,0 +1,122 @@
+"""The state of one sequence being decoded: what is to be fed, what has been said, what was looked up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from model.tokens import FactTokenizer
+
+REPLACEMENT = "\ufffd"
+_OPENING = "([{<“‘«$£€¥#/–—-"
+
+
+@dataclass(frozen=True, slots=True)
+class SpliceRecord:
+    """One lookup: ``output[output_start:output_end]`` is the spliced value where `outcome` is "hit".
+
+    For "no_match" the span is empty and there is no fact.
+    """
+
+    output_start: int
+    output_end: int
+    outcome: str
+    fact_id: int | None = None
+    version: int | None = None
+    score: float | None = None
+
+
+@dataclass(slots=True)
+class Row:
+    """One sequence. `pending` is the queue of forced tokens: the prompt, then every spliced value.
+
+    `text` is what has been said up to the last splice and `tail` the tokens sampled since, so that
+    offsets into the output are exact whatever the tokens look like. Only sampled tokens count as
+    `content`; a splice and its tags cost nothing of the budget.
+    """
+
+    pending: list[int]
+    prompt: str
+    generator: torch.Generator
+    seen: set[int] = field(default_factory=set)
+    position: int = 0
+    text: str = ""
+    tail: list[int] = field(default_factory=list)
+    splices: list[SpliceRecord] = field(default_factory=list)
+    content: int = 0
+    awaits_lookup: bool = False
+    no_fact_until: int = 0
+    fallback_V: Tensor | None = None
+    finish: str | None = None
+    released: int = 0
+
+    @property
+    def after_splice(self) -> int:
+        """Where the text sampled since the last splice begins in the output."""
+        return len(self.text)
+
+    def output(self, tokenizer: FactTokenizer) -> str:
+        return self.text + tokenizer.decode(self.tail)
+
+    def take(self, token: int) -> None:
+        """Say a sampled token."""
+        self.tail.append(token)
+        self.seen.add(token)
+        self.pending = [token]
+        self.content += 1
+
+    def splice(self, tokenizer: FactTokenizer, hit: SpliceRecord, value: str) -> None:
+        """Say a fact's value: queue its tokens and ``</FACT>``, and record where in the output it stands."""
+        said = self.output(tokenizer)
+        if tokenizer.space_inside and _needs_space(self.prompt + said):
+            said += " "
+            inside = tokenizer.encode(f" {value}")
+        else:
+            inside = tokenizer.encode(value)
+        start = len(said)
+        self.text, self.tail = said + value, []
+        self.splices.append(
+            SpliceRecord(start, start + len(value), "hit", hit.fact_id, hit.version, hit.score)
+        )
+        self.seen.update(inside)
+        self.pending = [*inside, tokenizer.fact_end]
+
+    def miss(self, tokenizer: FactTokenizer, score: float | None, ban_tokens: int) -> None:
+        """Note that a lookup found nothing, and forbid another for the next `ban_tokens` content tokens."""
+        at = len(self.output(tokenizer))
+        self.splices.append(SpliceRecord(at, at, "no_match", score=score))
+        self.no_fact_until = self.content + ban_tokens
+
+    def stop_at(self, tokenizer: FactTokenizer, stop: Sequence[str]) -> bool:
+        """Cut the output before the first stop string in the text sampled since the last splice."""
+        said = tokenizer.decode(self.tail)
+        cuts = [cut for string in stop if string and (cut := said.find(string)) >= 0]
+        if cuts:
+            self.text, self.tail = self.text + said[: min(cuts)], []
+        return bool(cuts)
+
+    def release(self, tokenizer: FactTokenizer, stop: Sequence[str]) -> str:
+        """The text that may be shown now and was not before.
+
+        Held back: half a character, and an end that a stop string may still cut off.
+        """
+        said = self.output(tokenizer)
+        upto = len(said)
+        if self.finish is None:
+            upto = len(said.rstrip(REPLACEMENT))
+            longest = max((len(string) for string in stop), default=0)
+            upto = max(self.after_splice, upto - max(0, longest - 1))
+        piece = said[self.released : upto]
+        self.released = max(self.released, upto)
+        return piece
+
+
+def _needs_space(before: str) -> bool:
+    """Whether a value that follows `before` wants a space: not after a space or an opening mark."""
+    if not before or before[-1].isspace() or before[-1] in _OPENING:
+        return False
+    opens_quote = before[-1] in "\"'" and (len(before) == 1 or before[-2].isspace())
+    return not opens_quote

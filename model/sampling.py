@@ -1,0 +1,41 @@
+"""Choosing the next token: repetition penalty, bans, temperature, top-p."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+
+def penalise(logits_V: Tensor, seen: Iterable[int], penalty: float) -> Tensor:
+    """Logits with tokens already seen made less likely: divided where positive, multiplied where negative."""
+    if penalty == 1.0:
+        return logits_V
+    ids = torch.tensor(sorted(set(seen)), dtype=torch.long, device=logits_V.device)
+    if not len(ids):
+        return logits_V
+    logits_V = logits_V.clone()
+    chosen = logits_V[ids]
+    logits_V[ids] = torch.where(chosen > 0, chosen / penalty, chosen * penalty)
+    return logits_V
+
+
+def ban(logits_V: Tensor, token_ids: Sequence[int], bias: float = -100.0) -> Tensor:
+    """Logits with a bias on some tokens; the paper's no-KB setting uses -100 (appendix A)."""
+    if not token_ids:
+        return logits_V
+    logits_V = logits_V.clone()
+    logits_V[list(token_ids)] += bias
+    return logits_V
+
+
+def sample(logits_V: Tensor, *, temperature: float, top_p: float, generator: torch.Generator) -> int:
+    """One token: the most likely at temperature 0, else drawn from the smallest set of mass `top_p`."""
+    if temperature == 0.0:
+        return int(logits_V.argmax())
+    probabilities_V = torch.softmax(logits_V.float() / temperature, dim=-1)
+    ordered_V, order_V = probabilities_V.sort(descending=True)
+    outside_V = ordered_V.cumsum(dim=-1) - ordered_V >= top_p
+    ordered_V = ordered_V.masked_fill(outside_V, 0.0).cpu()
+    return int(order_V[torch.multinomial(ordered_V, 1, generator=generator)])

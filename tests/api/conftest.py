@@ -1,0 +1,96 @@
+"""The API on a real knowledge base with one corpus, and clients of every role."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+from litestar import Litestar
+from litestar.testing import TestClient
+from sqlalchemy.orm import Session
+
+from api.app import create_app
+from kb.access import create_key
+from kb.corpus import AnnotatedDocument, FactSpan, Parsed
+from kb.service import KnowledgeBase
+from tests.api.generator import LookupGenerator
+from tests.fakes import FakeEncoder
+
+ORIGIN = "http://127.0.0.1:8484"
+
+CAPITAL, LAKE = "What is the capital of Peru?", "Which lake lies highest?"
+TEXT = "Peru is a country. 🇵🇪 The capital of Peru is Lima. Its great lake is Titicaca."
+
+Client = TestClient[Litestar]
+Connect = Callable[..., Client]
+
+
+def span(value: str, question: str) -> FactSpan:
+    start = TEXT.index(value)
+    return FactSpan(start, start + len(value), value, question, value)
+
+
+PERU = AnnotatedDocument(
+    "peru",
+    TEXT,
+    (span("Lima", CAPITAL), span("Titicaca", LAKE)),
+    title="Peru",
+    uri="https://example.org/peru",
+    licence="CC-BY-4.0",
+)
+
+
+@pytest.fixture
+def atlas(kb: KnowledgeBase, encoder: FakeEncoder) -> KnowledgeBase:
+    """A keyed knowledge base of one document with two facts."""
+    kb.ingest([Parsed(PERU)], "atlas", actor="tester", reason="set up")
+    kb.rekey(encoder)
+    return kb
+
+
+@pytest.fixture
+def app(atlas: KnowledgeBase, encoder: FakeEncoder) -> Litestar:
+    return create_app(atlas, encoder, LookupGenerator(atlas, encoder))
+
+
+@pytest.fixture
+def new_key(kb: KnowledgeBase) -> Callable[[str], str]:
+    """Makes a key of a role, named by it, and gives its token."""
+
+    def make(role: str) -> str:
+        with Session(kb.engine) as session, session.begin():
+            return create_key(session, f"the {role}", role)
+
+    return make
+
+
+@pytest.fixture
+def connect(new_key: Callable[[str], str]) -> Iterator[Connect]:
+    """Opens clients: `connect(app, role)` with a bearer key, `connect(app)` with none."""
+    with ExitStack() as clients:
+
+        def open_client(app: Litestar, role: str | None = None) -> Client:
+            client = clients.enter_context(TestClient(app, base_url=ORIGIN, raise_server_exceptions=False))
+            if role is not None:
+                client.headers["Authorization"] = f"Bearer {new_key(role)}"
+            return client
+
+        yield open_client
+
+
+@pytest.fixture
+def reader(app: Litestar, connect: Connect) -> Client:
+    return connect(app, "reader")
+
+
+@pytest.fixture
+def editor(app: Litestar, connect: Connect) -> Client:
+    return connect(app, "editor")
+
+
+@pytest.fixture
+def fact_id(atlas: KnowledgeBase) -> int:
+    """The fact that Lima is the capital."""
+    (fact,) = atlas.facts(text="Lima")
+    return fact.fact_id

@@ -1,0 +1,52 @@
+"""A generator without a model: it asks the prompt as a question, and what it says and stores is real."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from api.ports import GenerationRequest
+from kb.records import NewGeneration, OutputTrace, Splice
+from kb.service import KnowledgeBase
+from tests.fakes import FakeEncoder
+
+BEFORE = "𝄞 They say "  # the clef is one code point and two UTF-16 units
+
+
+@dataclass(frozen=True, slots=True)
+class LookupGenerator:
+    """Says `BEFORE`, then the fact that answers the prompt, or that it does not know."""
+
+    kb: KnowledgeBase
+    encoder: FakeEncoder
+
+    def generate(self, request: GenerationRequest) -> OutputTrace:
+        *_, trace = self.stream(request)
+        assert isinstance(trace, OutputTrace)
+        return trace
+
+    def stream(self, request: GenerationRequest) -> Iterator[str | OutputTrace]:
+        seq, splices, value = self.kb.head_seq(), (), "I do not know"
+        if request.mode != "off":
+            (found,) = self.kb.lookup(
+                self.encoder.encode_questions([request.prompt]),
+                checkpoint_id=self.encoder.checkpoint.checkpoint_id,
+                threshold=request.threshold,
+                min_seq=request.min_seq,
+            )
+            seq, splices = found.seq, (Splice(len(BEFORE), len(BEFORE), "no_match", score=found.runner_up),)
+            for hit in found.hits:
+                value, end = hit.value, len(BEFORE) + len(hit.value)
+                splices = (Splice(len(BEFORE), end, "hit", hit.fact_id, hit.version, hit.score),)
+        yield BEFORE
+        yield value
+        yield "."
+        stored = NewGeneration(
+            prompt=request.prompt,
+            output=f"{BEFORE}{value}.",
+            checkpoint_id=self.encoder.checkpoint.checkpoint_id,
+            mode=request.mode,
+            seq=seq,
+            splices=splices,
+        )
+        yield self.kb.trace_output(self.kb.record(stored))

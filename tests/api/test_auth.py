@@ -1,0 +1,171 @@
+"""The gate: no route without a key, no edit without the role, no write by a cookie from elsewhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+from litestar import Litestar, get
+from sqlalchemy.orm import Session
+
+from api.app import GatedLitestar, create_app
+from api.auth import COOKIE, gate, require_role
+from kb.access import revoke_key
+from kb.service import KnowledgeBase
+from tests.api.conftest import ORIGIN, Client, Connect
+
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+
+EDITS = {
+    ("POST", "/v1/facts"),
+    ("PATCH", "/v1/facts/1"),
+    ("DELETE", "/v1/facts"),
+    ("DELETE", "/v1/facts/1"),
+    ("POST", "/v1/facts/restore"),
+}
+
+
+def paths(app: Litestar) -> list[str]:
+    """Every route of the app, with 1 for its ids and a script for its names."""
+    found = [re.sub(r"{\w+_id}", "1", route.path_format) for route in app.routes]  # type: ignore[attr-defined]
+    assert len(found) > 15
+    return [re.sub(r"{\w+}", "app.js", path) for path in found]
+
+
+def calls(app: Litestar) -> list[tuple[str, str]]:
+    """Every method and path that reaches a handler."""
+    return [
+        (method, path)
+        for route, path in zip(app.routes, paths(app), strict=True)
+        for method in sorted(route.methods)  # type: ignore[attr-defined]
+    ]
+
+
+def test_every_route_wants_a_key(app: Litestar, connect: Connect) -> None:
+    client = connect(app)
+    for path in [*paths(app), "/nowhere", "/v1/nowhere", "/v1", "/console/../app.js"]:
+        for method in METHODS:
+            answer = client.request(method, path)
+            assert answer.status_code == 401, (method, path)
+            assert answer.headers["www-authenticate"] == "Bearer"
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["Bearer wrong", "Bearer ", "Bearer", "Basic dXNlcjpwYXNz", "", "bearer \xe9", "Bearer " + "x" * 5000],
+)
+def test_wrong_credentials_are_nobody(app: Litestar, connect: Connect, header: str) -> None:
+    answer = connect(app).get("/v1/facts", headers={"Authorization": header.encode("latin-1")})
+    assert answer.status_code == 401
+
+
+def test_wrong_bearer_does_not_fall_back_to_the_cookie(
+    app: Litestar, connect: Connect, new_key: Callable[[str], str]
+) -> None:
+    headers = {"Cookie": f"{COOKIE}={new_key('reader')}"}
+    client = connect(app)
+    assert client.get("/v1/facts", headers=headers).status_code == 200
+    assert client.get("/v1/facts", headers={**headers, "Authorization": "Bearer wrong"}).status_code == 401
+
+
+def test_revoked_key_stops_at_once(app: Litestar, atlas: KnowledgeBase, reader: Client) -> None:
+    assert reader.get("/v1/facts").status_code == 200
+    with Session(atlas.engine) as session, session.begin():
+        revoke_key(session, "the reader")
+    assert reader.get("/v1/facts").status_code == 401
+
+
+@pytest.mark.parametrize("role", ["reader", "editor", "operator"])
+def test_role_decides_who_edits(app: Litestar, connect: Connect, role: str) -> None:
+    client = connect(app, role)
+    seen = set()
+    for method, path in calls(app):
+        if method == "OPTIONS" or path == "/session":
+            continue
+        is_refused = client.request(method, path).status_code == 403
+        is_edit = (method, path) in EDITS
+        assert is_refused == (is_edit and role == "reader"), (method, path)
+        seen.add((method, path))
+    assert seen >= EDITS
+
+
+def test_route_that_names_no_role_is_the_operators(kb: KnowledgeBase, connect: Connect) -> None:
+    @get("/forgotten", sync_to_thread=False)
+    def forgotten() -> str:
+        return "secret"
+
+    app = GatedLitestar(gate(kb.engine, ["127.0.0.1"]), route_handlers=[forgotten], guards=[require_role])
+    assert [connect(app, role).get("/forgotten").is_success for role in ("reader", "editor", "operator")] == [
+        False,
+        False,
+        True,
+    ]
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1.evil.example", "evil.example:8484", "", "[::1", "127.0.0.1@evil"]
+)
+def test_foreign_host_is_refused_even_with_a_key(reader: Client, host: str) -> None:
+    answer = reader.get("/v1/facts", headers={"Host": host})
+    assert answer.status_code == 421
+    assert answer.headers["content-type"] == "application/problem+json"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost:1", "LOCALHOST:8484", "[::1]:8484"])
+def test_loopback_names_are_served(reader: Client, host: str) -> None:
+    assert reader.get("/v1/facts", headers={"Host": host}).status_code == 200
+
+
+def test_a_host_can_be_allowed(kb: KnowledgeBase, connect: Connect) -> None:
+    app = create_app(kb, allowed_hosts=["kb.example.org"])
+    answer = connect(app, "reader").get("/v1/facts", headers={"Host": "kb.example.org"})
+    assert answer.status_code == 200
+
+
+def sign_in(client: Client, token: str, origin: str | None = ORIGIN) -> int:
+    headers = {} if origin is None else {"Origin": origin}
+    return client.post("/session", data={"key": token}, headers=headers, follow_redirects=False).status_code
+
+
+def test_signing_in_sets_a_cookie_that_scripts_cannot_read(
+    app: Litestar, connect: Connect, new_key: Callable[[str], str]
+) -> None:
+    client = connect(app)
+    answer = client.post(
+        "/session", data={"key": new_key("reader")}, headers={"Origin": ORIGIN}, follow_redirects=False
+    )
+    assert (answer.status_code, answer.headers["location"]) == (303, "/")
+    cookie = answer.headers["set-cookie"].lower()
+    assert "httponly" in cookie and "samesite=strict" in cookie and "domain" not in cookie
+    assert client.get("/").status_code == 200
+    assert client.delete("/session", headers={"Origin": ORIGIN}).status_code == 204
+    assert client.get("/").status_code == 401
+
+
+def test_wrong_key_shows_the_form_again(app: Litestar, connect: Connect) -> None:
+    answer = connect(app).post("/session", data={"key": "<script>"}, headers={"Origin": ORIGIN})
+    assert answer.status_code == 401
+    assert "does not work" in answer.text and "<script>" not in answer.text
+    assert "set-cookie" not in answer.headers
+
+
+@pytest.mark.parametrize(
+    "origin", [None, "null", "http://evil.example", "https://127.0.0.1:8485", "http://127.0.0.1", "file://"]
+)
+def test_cookie_writes_only_from_the_own_origin(
+    app: Litestar, connect: Connect, new_key: Callable[[str], str], fact_id: int, origin: str | None
+) -> None:
+    client, token = connect(app), new_key("editor")
+    assert sign_in(client, token, origin) == 403
+    assert sign_in(client, token) == 303
+    headers = {} if origin is None else {"Origin": origin}
+    body = {"fact_ids": [fact_id], "reason": "forged"}
+    assert client.request("DELETE", "/v1/facts", json=body, headers=headers).status_code == 403
+    assert client.get("/v1/facts", headers=headers).status_code == 200
+    assert client.request("DELETE", "/v1/facts", json=body, headers={"Origin": ORIGIN}).status_code == 200
+
+
+def test_bearer_needs_no_origin(editor: Client, fact_id: int) -> None:
+    answer = editor.request("DELETE", f"/v1/facts/{fact_id}", json={"reason": "wrong"})
+    assert answer.status_code == 200

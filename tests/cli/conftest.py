@@ -1,0 +1,112 @@
+"""The command line on a database and a home of the test's own, with a tiny random model where one is needed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from cli.main import app
+from kb.corpus import AnnotatedDocument, FactSpan, to_record
+from tests.tiny import tiny_checkpoint
+
+ROOT = Path(__file__).resolve().parents[2]
+
+TEXT = "Peru is a country. 🇵🇪 The capital of Peru is Lima. Its great lake is Titicaca."
+QUESTIONS = {"Lima": "What is the capital of Peru?", "Titicaca": "Which lake lies highest?"}
+
+
+def document(external_id: str = "peru", text: str = TEXT) -> AnnotatedDocument:
+    spans = (FactSpan(text.index(v), text.index(v) + len(v), v, q, v) for v, q in QUESTIONS.items())
+    return AnnotatedDocument(external_id, text, tuple(spans), title="Peru", uri="https://example.org/peru")
+
+
+@dataclass(frozen=True)
+class Ran:
+    """How a command ended and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """The one JSON object on stdout: anything beside it does not parse."""
+        assert self.out.endswith("\n") and self.out.count("\n") == 1
+        value = json.loads(self.out)
+        assert isinstance(value, dict)
+        return value
+
+
+Run = Callable[..., Ran]
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_checkpoint(tmp_path_factory.mktemp("checkpoint"))
+
+
+@pytest.fixture
+def home(database_url: str, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The environment of a user: an empty base at head, a checkpoint, and a name."""
+    folder = tmp_path / "home"
+    for name, value in {
+        "COLMLM_HOME": str(folder),
+        "COLMLM_DATABASE_URL": database_url,
+        "COLMLM_CHECKPOINT": str(checkpoint),
+        "COLMLM_ACTOR": "tester",
+    }.items():
+        monkeypatch.setenv(name, value)
+    return folder
+
+
+@pytest.fixture
+def run(home: Path) -> Run:
+    """Run a command in this process. It may end as it likes, but never with a traceback."""
+    runner = CliRunner()
+
+    def invoke(*words: object, stdin: str | None = None) -> Ran:
+        result = runner.invoke(app, [str(word) for word in words], input=stdin)
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exc_info
+        assert "Traceback" not in result.stderr
+        return Ran(result.exit_code, result.stdout, result.stderr)
+
+    return invoke
+
+
+@pytest.fixture
+def annotated(tmp_path: Path) -> Path:
+    """An annotated file of one document with two facts."""
+    file = tmp_path / "peru.jsonl"
+    file.write_text(json.dumps(to_record(document())) + "\n", encoding="utf-8")
+    return file
+
+
+@pytest.fixture
+def atlas(run: Run, annotated: Path) -> list[int]:
+    """The ids of two facts in corpus "atlas", not keyed."""
+    assert run("corpus", "ingest", annotated, "--format", "annotated", "--corpus", "atlas").code == 0
+    return [fact["fact_id"] for fact in run("facts", "list", "--json").json["facts"]]
+
+
+@pytest.fixture
+def keyed(run: Run, atlas: list[int]) -> list[int]:
+    """The two facts, keyed with the tiny model."""
+    assert run("rekey").code == 0
+    return atlas
+
+
+def program(*words: object, env: dict[str, str] | None = None, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run the program in a process of its own."""
+    command = [sys.executable, "-m", "cli", *map(str, words)]
+    return subprocess.run(
+        command, env={**os.environ, **(env or {})}, cwd=ROOT, text=True, capture_output=True, timeout=120, **options
+    )

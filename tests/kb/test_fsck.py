@@ -1,0 +1,77 @@
+"""fsck finds each kind of damage, and calls nothing damage that is not."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import text
+
+from kb.service import KnowledgeBase
+from tests.fakes import FakeEncoder
+from tests.kb.corpora import PERU, fact_id, ingest
+
+WHO = {"actor": "tester", "reason": "test"}
+
+
+@pytest.fixture
+def keyed(kb: KnowledgeBase, encoder: FakeEncoder) -> KnowledgeBase:
+    ingest(kb, PERU)
+    kb.rekey(encoder)
+    return kb
+
+
+def _damage(kb: KnowledgeBase, statement: str) -> None:
+    with kb.engine.begin() as connection:
+        connection.execute(text(statement))
+
+
+def test_a_sound_base_is_ok(keyed: KnowledgeBase):
+    keyed.delete([fact_id(keyed, "Lima")], **WHO)
+    report = keyed.fsck()
+    assert report.ok and (report.live_facts, report.live_keys, report.index_ids) == (2, 2, 2)
+
+
+def test_an_empty_base_is_ok(kb: KnowledgeBase):
+    report = kb.fsck()
+    assert report.ok and report.live_facts == report.changes_checked == 0
+
+
+def test_facts_without_a_key_are_work_and_not_damage(keyed: KnowledgeBase):
+    keyed.insert("Who?", "Me", **WHO)
+    report = keyed.fsck()
+    assert report.ok and report.unkeyed_facts == 1 and report.live_facts == 4
+
+
+def test_a_key_that_the_index_lacks_is_named(keyed: KnowledgeBase):
+    """The counts agree here: one id too many and one too few."""
+    keyed.snapshot()
+    _damage(keyed, "UPDATE fact_key SET id = 1000 WHERE id = (SELECT min(id) FROM fact_key)")
+    report = keyed.fsck()
+    assert not report.ok and report.live_keys == report.index_ids == 3
+    assert report.keys_missing_from_index == (1000,) and len(report.index_ids_without_live_key) == 1
+    keyed.rebuild_index()
+    assert keyed.fsck().ok
+
+
+def test_a_value_that_its_document_does_not_say_is_named(keyed: KnowledgeBase):
+    lima = fact_id(keyed, "Lima")
+    _damage(keyed, f"UPDATE fact SET span_start = span_start + 1 WHERE id = {lima}")
+    assert keyed.fsck().non_verbatim_facts == (lima,) and not keyed.fsck().ok
+
+
+def test_a_corrected_value_is_not_damage(keyed: KnowledgeBase):
+    keyed.update(fact_id(keyed, "Lima"), "Cusco", **WHO)
+    assert keyed.fsck().ok
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE document SET text = text || ' '",
+        "UPDATE fact SET deleted_seq = 1",
+        "UPDATE fact_version SET from_seq = 50 WHERE value = 'Lima'",
+    ],
+)
+def test_other_damage_is_told_in_words(keyed: KnowledgeBase, statement: str):
+    _damage(keyed, statement)
+    report = keyed.fsck()
+    assert not report.ok and len(report.problems) == 1

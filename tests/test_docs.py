@@ -1,0 +1,97 @@
+"""The docs name what exists, and all of it: settings, commands, files."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from cli.main import app
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+SETTING = re.compile(r"COLMLM_[A-Z_]+")
+COMMAND = re.compile(r"(?:^(?:\$ )?|`)(colmlm [a-z][^`#|>\n]*)", re.MULTILINE)
+MESSAGE = re.compile(r"(?:[`\"']|: )(colmlm [a-z][^`\"'|>)\n]*)")
+LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
+
+
+def settings_read() -> set[str]:
+    return set(SETTING.findall((ROOT / "kb" / "settings.py").read_text()))
+
+
+def test_every_setting_is_documented() -> None:
+    assert settings_read() <= set(SETTING.findall((ROOT / "docs" / "operations.md").read_text()))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_setting_named_exists(page: Path) -> None:
+    assert set(SETTING.findall(page.read_text())) <= settings_read()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_named_exists(page: Path) -> None:
+    wrong = [f"{line}: {fault}" for line in COMMAND.findall(page.read_text()) if (fault := fault_of(line))]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("package", ["api", "cli", "kb", "model"])
+def test_every_command_that_a_message_names_exists(package: str) -> None:
+    wrong = [
+        f"{path.name}: {line}: {fault}"
+        for path in (ROOT / package).rglob("*.py")
+        for line in MESSAGE.findall(path.read_text())
+        if (fault := fault_of(line))
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    broken = [
+        f"{file}#{anchor}" for file, anchor in LINK.findall(page.read_text()) if not leads(page, file, anchor)
+    ]
+    assert broken == []
+
+
+def test_every_make_target_named_exists() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = {
+        name for page in PAGES for name in re.findall(r"(?:`|^)make ([a-z]+)", page.read_text(), re.MULTILINE)
+    }
+    assert named <= targets
+
+
+def fault_of(line: str) -> str | None:
+    """What is wrong with a `colmlm ...` line, or None: an unknown command, or an option its command has not."""
+    command: Any = typer.main.get_command(app)
+    path, words = ["colmlm"], shlex.split(line)[1:]
+    while words and hasattr(command, "resolve_command") and not words[0].startswith("-"):
+        context = command.make_context(path[-1], [], resilient_parsing=True)
+        path.append(words[0])
+        _, command, words = command.resolve_command(context, words)
+        if command is None:
+            return f"no command {' '.join(path)!r}"
+    options = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+    unknown = [
+        w for w in words if w.startswith("--") and w != "--help" and w.partition("=")[0] not in options
+    ]
+    return f"{' '.join(path)!r} has no {', '.join(unknown)}" if unknown else None
+
+
+def leads(page: Path, file: str, anchor: str) -> bool:
+    target = page.parent / file if file else page
+    if not target.exists():
+        return False
+    return not anchor or anchor in {
+        anchor_of(h) for h in re.findall(r"^#+ (.+)$", target.read_text(), re.MULTILINE)
+    }
+
+
+def anchor_of(heading: str) -> str:
+    """The anchor a Markdown viewer gives a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")

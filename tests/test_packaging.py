@@ -1,0 +1,79 @@
+"""What is listed by hand is what is there: packages, their data, and the libraries they import."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("api", "cli", "kb", "migrations", "model")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def test_every_package_is_listed() -> None:
+    found = {
+        str(p.parent.relative_to(ROOT)).replace("/", ".")
+        for name in PACKAGES
+        for p in modules(name, "__init__")
+    }
+    assert sorted(PROJECT["tool"]["setuptools"]["packages"]) == sorted(found)
+
+
+def test_every_folder_of_code_is_a_package() -> None:
+    folders = {path.parent for name in PACKAGES for path in modules(name)}
+    assert [str(folder) for folder in folders if not (folder / "__init__.py").is_file()] == []
+
+
+def test_every_data_file_is_installed() -> None:
+    patterns: dict[str, list[str]] = PROJECT["tool"]["setuptools"]["package-data"]
+    installed = {
+        path
+        for name, globs in patterns.items()
+        for g in globs
+        for path in (ROOT / name.replace(".", "/")).glob(g)
+    }
+    data = {
+        p
+        for name in PACKAGES
+        for p in (ROOT / name).rglob("*")
+        if p.is_file() and p.suffix not in (".py", ".pyc")
+    }
+    assert sorted(data - installed) == []
+
+
+def test_every_imported_library_is_a_dependency() -> None:
+    listed = [*PROJECT["project"]["dependencies"], *PROJECT["project"]["optional-dependencies"]["cpu"]]
+    declared = {normal(re.split(r"[^\w.-]", requirement)[0]) for requirement in listed}
+    distributions = packages_distributions()
+    missing = {
+        f"{path.relative_to(ROOT)} imports {name}"
+        for package in PACKAGES
+        for path in modules(package)
+        for name in imports(path)
+        if not declared & {normal(d) for d in distributions.get(name, [])}
+    }
+    assert sorted(missing) == []
+
+
+def modules(package: str, stem: str = "*") -> Iterator[Path]:
+    return (ROOT / package).rglob(f"{stem}.py")
+
+
+def imports(path: Path) -> Iterator[str]:
+    """The top-level names of other projects that a module imports, wherever in it."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            names = [node.module]
+        for name in (n.partition(".")[0] for n in names):
+            if name not in sys.stdlib_module_names and name not in PACKAGES:
+                yield name
+
+
+def normal(distribution: str) -> str:
+    return re.sub(r"[-_.]+", "-", distribution).lower()
