@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 
 help:
 	@echo "make up      start the API and the console on http://127.0.0.1:8484"
-	@echo "make demo    load the demo corpus, ask, delete the fact, ask again"
+	@echo "make demo    load the demo corpus, ask, delete the fact, ask again; one JSON object on stdout"
 	@echo "make check   format, lint, types, layers, migrations"
 	@echo "make test    make check, then the tests"
 	@echo "make format  put the code in order"
@@ -24,7 +24,8 @@ up: $(STAMP)
 	$(BIN)/colmlm up
 
 demo: $(STAMP)
-	$(BIN)/colmlm demo
+	@$(BIN)/colmlm up --no-serve >&2
+	@$(BIN)/colmlm demo --json
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix-only --quiet

@@ -135,6 +135,7 @@ def _openapi() -> OpenAPIConfig:
         description="A knowledge base that a language model reads and people can edit.",
         components=Components(security_schemes={"key": scheme}),
         security=[{"key": []}],
+        use_handler_docstrings=True,
         render_plugins=[JsonRenderPlugin()],
         openapi_router=Router("/schema", route_handlers=[], include_in_schema=False, opt=auth.READER),
     )

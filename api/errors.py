@@ -130,6 +130,8 @@ def problem_of(error: Exception) -> tuple[Problem, dict[str, str]]:
             _log.error("the database did not answer", exc_info=error)
             gone = DatabaseUnavailable("the configured address", "it does not answer")
             return _of_kb(gone), _headers(gone)
+        case UnicodeDecodeError():  # the decoder of JSON bodies raises it as it is
+            return Problem("urn:colmlm:NotUTF8", "Malformed request", 400, "The body is not UTF-8."), {}
         case HTTPException() if error.status_code < 500:
             return _of_http(error), {"Allow": allow} if (allow := _allow(error)) else {}
     _log.error("unexpected failure", exc_info=error)

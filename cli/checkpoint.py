@@ -1,4 +1,4 @@
-"""`colmlm checkpoint`: what a checkpoint is, and its plain form for other programs."""
+"""`colmlm checkpoint`: what a checkpoint is, its plain form for other programs, its small form to ship."""
 
 from __future__ import annotations
 
@@ -40,11 +40,30 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Write the checkpoint as a plain Llama that transformers loads alone, its three tokens at the end."""
-    if target.is_dir() and any(target.iterdir()):
-        raise typer.BadParameter(f"{target} is not empty; name a new directory.", param_hint="DIR")
+    _require_empty(target)
     with Runtime.from_environment(checkpoint=checkpoint) as runtime:
         from model.checkpoint import export as write
 
         write(runtime.checkpoint, target)
         exported = {"path": str(target.absolute()), "checkpoint_id": runtime.checkpoint.checkpoint_id}
     print_json(exported) if as_json else say(f"Exported to {exported['path']}")
+
+
+@app.command(epilog=examples("colmlm checkpoint release runs/mine released/mine"))
+def release(
+    run: Annotated[Path, typer.Argument(metavar="RUN", exists=True, file_okay=False, help="A training run.")],
+    target: Annotated[Path, typer.Argument(metavar="DIR", file_okay=False, help="A new or empty directory.")],
+    as_json: AsJson = False,
+) -> None:
+    """Write a run's adapter in half precision, with its config and loss log and without optimiser state."""
+    _require_empty(target)
+    from model.release import release as write
+
+    config = write(run, target)
+    released = {"path": str(target.absolute()), "name": config.name, "training": config.training}
+    print_json(released) if as_json else say(f"Released {config.name} to {released['path']}")
+
+
+def _require_empty(target: Path) -> None:
+    if target.is_dir() and any(target.iterdir()):
+        raise typer.BadParameter(f"{target} is not empty; name a new directory.", param_hint="DIR")

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from cli.errors import REFUSED
-from cli.options import Actor, AsJson, examples, not_blank
+from cli.options import Actor, AsJson, examples, some_text
 from cli.output import note, print_json, print_table, progress, say
 from cli.runtime import Runtime
 from kb.corpus import Parsed, Refusal, read_annotated, to_record
@@ -51,7 +51,7 @@ def ingest(
         Path, typer.Argument(exists=True, dir_okay=False, readable=True, help="The file to read.")
     ],
     format_: Annotated[Format, typer.Option("--format", help="JSON Lines of documents and facts, or SQuAD.")],
-    corpus: Annotated[str, typer.Option("--corpus", callback=not_blank, help="The corpus to put it in.")],
+    corpus: Annotated[str, typer.Option("--corpus", callback=some_text, help="The corpus to put it in.")],
     actor: Actor = None,
     reason: Annotated[
         str | None, typer.Option("--reason", help="Why; by default the name of the file.")

@@ -54,7 +54,7 @@ _REMEDIES = {
     "safetensors.SafetensorError": "The weights are damaged or cut short; copy the checkpoint again.",
     "sqlalchemy.exc.OperationalError": "See `colmlm db status`, then try again.",
     "sqlalchemy.exc.InterfaceError": "See `colmlm db status`, then try again.",
-    "builtins.UnicodeError": "The file must be UTF-8 text.",
+    "builtins.UnicodeError": "Text must be UTF-8.",
     "builtins.FileNotFoundError": "Check the path.",
     "builtins.FileExistsError": "Name another path.",
     "builtins.IsADirectoryError": "Name a file.",

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cli.options import Actor, After, AsJson, FactId, FactIds, Limit, Reason, each_once, examples, not_blank
+from cli.options import Actor, After, AsJson, FactId, FactIds, Limit, Reason, each_once, examples, some_text
 from cli.output import note, print_json, print_table, progress, say, shorten
 from cli.runtime import Runtime
 from kb.errors import FactDeleted
@@ -86,8 +86,8 @@ def _show(fact: FactRecord) -> None:
     )
 )
 def add(
-    question: Annotated[str, typer.Option("--question", callback=not_blank, help="The question it answers.")],
-    value: Annotated[str, typer.Option("--value", callback=not_blank, help="The text to splice.")],
+    question: Annotated[str, typer.Option("--question", callback=some_text, help="The question it answers.")],
+    value: Annotated[str, typer.Option("--value", callback=some_text, help="The text to splice.")],
     reason: Reason,
     answer: Annotated[
         str | None, typer.Option("--answer", help="A longer answer, kept beside the value.")
@@ -128,7 +128,7 @@ def _key_at_once(runtime: Runtime) -> bool:
 @app.command(epilog=examples('colmlm facts edit 12 --value "Lima" --reason "typing error in the source"'))
 def edit(
     fact_id: FactId,
-    value: Annotated[str, typer.Option("--value", callback=not_blank, help="The new text to splice.")],
+    value: Annotated[str, typer.Option("--value", callback=some_text, help="The new text to splice.")],
     reason: Reason,
     actor: Actor = None,
     as_json: AsJson = False,
@@ -148,7 +148,7 @@ def edit(
 def delete(
     fact_ids: FactIds,
     reason: Annotated[
-        str | None, typer.Option("--reason", callback=not_blank, help="Why; required unless --dry-run.")
+        str | None, typer.Option("--reason", callback=some_text, help="Why; required unless --dry-run.")
     ] = None,
     actor: Actor = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted and stop.")] = False,

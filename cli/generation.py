@@ -17,8 +17,8 @@ from cli.options import (
     Threshold,
     examples,
     finite,
-    not_blank,
     positive,
+    some_text,
 )
 from cli.output import note, print_json, print_table, say, shorten
 from cli.runtime import Runtime
@@ -42,7 +42,7 @@ class Mode(StrEnum):
 
 
 def generate(
-    prompt: Annotated[str, typer.Argument(callback=not_blank, help="The text to go on from.")],
+    prompt: Annotated[str, typer.Argument(callback=some_text, help="The text to go on from.")],
     mode: Annotated[
         Mode, typer.Option("--mode", help="The model decides when to look up; look up at once; or never.")
     ] = Mode.auto,
@@ -111,7 +111,7 @@ def _show_evidence(trace: OutputTrace) -> None:
 
 
 def lookup(
-    question: Annotated[str, typer.Argument(callback=not_blank, help="What to look up.")],
+    question: Annotated[str, typer.Argument(callback=some_text, help="What to look up.")],
     k: Annotated[int, typer.Option("-k", min=1, max=1000, help="How many facts.")] = 5,
     threshold: Threshold = None,
     min_seq: MinSeq = None,

@@ -9,7 +9,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from cli.options import AsJson, CheckpointPath, examples, finite
+from cli.options import MAX_BIGINT, AsJson, CheckpointPath, examples, finite
 from cli.output import note, print_json, print_table, progress, say
 from cli.runtime import ModelEncoder, Runtime
 from kb.calibration import Calibration
@@ -22,7 +22,9 @@ DEFAULT_SAMPLE = 300
 
 app = typer.Typer(help="List, activate and calibrate keysets.", epilog=examples("colmlm keysets list"))
 
-KeysetId = Annotated[int, typer.Argument(metavar="KEYSET_ID", min=1, help="See `colmlm keysets list`.")]
+KeysetId = Annotated[
+    int, typer.Argument(metavar="KEYSET_ID", min=1, max=MAX_BIGINT, help="See `colmlm keysets list`.")
+]
 Sample = Annotated[
     int, typer.Option("--sample", min=2, max=100_000, help="How many questions to measure with.")
 ]
@@ -51,10 +53,7 @@ def rekey(
     with Runtime.from_environment(checkpoint=checkpoint) as runtime:
         runtime.open()
         keyset = key_everything(runtime, corpus=corpus)
-    if as_json:
-        print_json(keyset)
-        return
-    _show([keyset])
+    print_json(keyset) if as_json else _show([keyset])
     if keyset.state == "ready":
         note(f"Another keyset is active. To let this one answer: colmlm keysets activate {keyset.keyset_id}")
 

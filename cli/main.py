@@ -14,15 +14,19 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from cli import changes, checkpoint, corpus, database, demo, facts, generation, keysets, serving, trace
+from cli import changes, checkpoint, corpus, database, demo, facts, generation, keys, keysets, serving, trace
 from cli.errors import BROKEN_PIPE, CHECK_FAILED, explain, one_line
 from cli.options import examples
+from model.memory import prefer_jemalloc
 
 # Modules whose import costs seconds: name, then what `colmlm --help` says of them without importing them.
 _HEAVY = {
     "train": ("cli.train", "Train a checkpoint on an annotated corpus."),
     "evaluate": ("cli.evaluate", "Measure a checkpoint: recall of its keys, answers, and unlearning."),
 }
+
+# Commands that train or encode: the allocator decides how fast those are.
+_TENSOR_COMMANDS = frozenset({"train", "evaluate", "rekey", "up", "serve"})
 
 
 class Root(TyperGroup):
@@ -120,6 +124,7 @@ app.command("rekey", epilog=keysets.REKEY_EXAMPLES)(keysets.rekey)
 app.add_typer(keysets.app, name="keysets")
 app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(database.app, name="db")
+app.add_typer(keys.app, name="keys")
 
 
 @app.callback(invoke_without_command=True)
@@ -144,8 +149,12 @@ def _version() -> str:
 
 def main() -> None:
     """The console script."""
+    if any(argument in _TENSOR_COMMANDS for argument in sys.argv[1:3]):
+        prefer_jemalloc()
     if not sys.warnoptions:
-        warnings.simplefilter("ignore", FutureWarning)  # libraries tell their callers' authors what will change
+        warnings.simplefilter(
+            "ignore", FutureWarning
+        )  # libraries tell their callers' authors what will change
     app(prog_name="colmlm")
 
 

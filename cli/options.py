@@ -31,9 +31,12 @@ def positive(value: float) -> float:
     return value
 
 
-def not_blank(value: str | None) -> str | None:
+def some_text(value: str | None) -> str | None:
+    """Refuse what is blank or was not UTF-8 on the command line: neither can be encoded or stored."""
     if value is not None and not value.strip():
         raise typer.BadParameter("it must not be blank.")
+    if value is not None and not value.isascii() and any("\ud800" <= c <= "\udfff" for c in value):
+        raise typer.BadParameter("it is not UTF-8.")
     return value
 
 
@@ -46,11 +49,11 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on s
 Actor = Annotated[
     str | None,
     typer.Option(
-        "--actor", callback=not_blank, help="Who does this. Default: COLMLM_ACTOR or your user name."
+        "--actor", callback=some_text, help="Who does this. Default: COLMLM_ACTOR or your user name."
     ),
 ]
 Reason = Annotated[
-    str, typer.Option("--reason", callback=not_blank, help="Why; it is kept with the change, for auditors.")
+    str, typer.Option("--reason", callback=some_text, help="Why; it is kept with the change, for auditors.")
 ]
 FactId = Annotated[int, typer.Argument(metavar="FACT_ID", min=1, help="The fact's id.")]
 FactIds = Annotated[list[int], typer.Argument(metavar="FACT_ID...", min=1, help="Ids of facts.")]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, dataclass, field, is_dataclass
 from datetime import datetime
 from typing import Any
 
@@ -57,13 +58,36 @@ def _console() -> Console:
     return Console(file=sys.stdout, width=None if on_terminal else _WIDE, highlight=False)
 
 
+Advance = Callable[[int, int | None], None]
+
+
 @contextmanager
-def progress(description: str) -> Iterator[Callable[[int, int | None], None]]:
-    """A bar on stderr while the block runs; call what it gives with (done, total or None)."""
+def progress(description: str) -> Iterator[Advance]:
+    """A bar on stderr while the block runs; call what it gives with (done, total or None).
+
+    Where stderr is no terminal, a line now and then: work of minutes should not look like a hang in a log.
+    """
+    if not sys.stderr.isatty():
+        yield _Lines(description)
+        return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(description, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@dataclass(slots=True)
+class _Lines:
+    """Says how far the work is at most every `seconds`; short work passes in silence."""
+
+    description: str
+    seconds: float = 10.0
+    last: float = field(default_factory=time.monotonic)
+
+    def __call__(self, done: int, total: int | None) -> None:
+        if time.monotonic() - self.last >= self.seconds:
+            self.last = time.monotonic()
+            note(f"{self.description}: {done}" + (f" of {total}" if total is not None else ""))
 
 
 def shorten(text: str | None, width: int = 60) -> str:

@@ -11,6 +11,7 @@ import hashlib
 import hmac
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -105,14 +106,14 @@ def chain_hash(change: Change) -> str:
 def verify_chain(session: Session) -> tuple[int, int | None]:
     """How many changes were checked, and the seq of the first that is altered, missing or out of place (or None)."""
     checked, prev_hash = 0, GENESIS
-    for change in session.scalars(select(Change).order_by(Change.seq).execution_options(yield_per=1000)):
-        sound = (
-            change.seq == checked + 1 and change.prev_hash == prev_hash and change.hash == chain_hash(change)
-        )
-        if not sound:
-            return checked, min(change.seq, checked + 1)
-        checked, prev_hash = checked + 1, change.hash
-        session.expunge(change)
+    statement = select(Change).order_by(Change.seq).execution_options(yield_per=1000)
+    with closing(session.scalars(statement)) as log:
+        for change in log:
+            in_place = change.seq == checked + 1 and change.prev_hash == prev_hash
+            if not in_place or change.hash != chain_hash(change):
+                return checked, checked + 1
+            checked, prev_hash = checked + 1, change.hash
+            session.expunge(change)
     return checked, None
 
 

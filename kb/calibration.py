@@ -95,7 +95,7 @@ def score(
 
 def normalise(value: str) -> str:
     """What two values have in common that say the same: case, runs of blanks and closing punctuation aside."""
-    return " ".join(value.casefold().split()).strip(".,;:!?\"'")
+    return " ".join(value.casefold().split()).strip(" .,;:!?\"'")
 
 
 def _balanced(genuine: Scores, impostor: Scores) -> float:

@@ -30,6 +30,7 @@ _OPEN = re.compile(r"<FACT((?:\s+[qa]=\"[^\"]*\")*)\s*>")
 _ATTRIBUTE = re.compile(r"([qa])=\"([^\"]*)\"")
 _ANY_TAG = re.compile(r"</?FACT\b")
 CLOSE_TAG = "</FACT>"
+_ABOUT = ("title", "uri", "licence", "revision")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,9 @@ def parse_inline(marked: str) -> tuple[str, tuple[FactSpan, ...]]:
         attributes = {name: html.unescape(text) for name, text in _ATTRIBUTE.findall(opening.group(1))}
         start = length + len(before)
         spans.append(
-            FactSpan(start, start + len(value), value, attributes.get("q") or None, attributes.get("a") or None)
+            FactSpan(
+                start, start + len(value), value, attributes.get("q") or None, attributes.get("a") or None
+            )
         )
         pieces += (before, value)
         length = start + len(value)
@@ -128,17 +131,27 @@ def format_inline(document: AnnotatedDocument) -> str:
 
     Raises `InlineError` where the text itself holds such a tag: write that document as offsets.
     """
-    if (tag := _ANY_TAG.search(document.text)) is not None:
-        raise InlineError(tag.start(), "the text itself contains a FACT tag")
     pieces: list[str] = []
     at = 0
     for span in document.facts:
         q = f' q="{html.escape(span.question)}"' if span.question else ""
         a = f' a="{html.escape(span.answer)}"' if span.answer else ""
-        pieces += (document.text[at : span.start], f"<FACT{q}{a}>{span.value}{CLOSE_TAG}")
+        before, value = (
+            _untagged(document.text, at, span.start),
+            _untagged(document.text, span.start, span.end),
+        )
+        pieces += (before, f"<FACT{q}{a}>{value}{CLOSE_TAG}")
         at = span.end
-    pieces.append(document.text[at:])
+    pieces.append(_untagged(document.text, at, len(document.text)))
     return "".join(pieces)
+
+
+def _untagged(text: str, start: int, end: int) -> str:
+    """``text[start:end]``, searched by itself: "<FACTor" is a tag once a span begins before its "or"."""
+    piece = text[start:end]
+    if (tag := _ANY_TAG.search(piece)) is not None:
+        raise InlineError(start + tag.start(), "the text itself contains a FACT tag")
+    return piece
 
 
 def check_spans(
@@ -181,29 +194,44 @@ def read_annotated(path: Path) -> Iterator[Parsed]:
 
 def parse_line(line: bytes | str, where: str) -> Parsed:
     """One JSONL line as a document. `where` names the line in refusals that have no document id."""
-    try:
-        record = json.loads(line)
-    except UnicodeDecodeError as error:
-        return _refused(where, error.start, "not UTF-8")
-    except json.JSONDecodeError as error:
-        return _refused(where, error.pos, f"not JSON: {error.msg}")
+    record = parse_json(line, where)
+    if isinstance(record, Refusal):
+        return Parsed(None, (record,))
     if not isinstance(record, dict):
         return _refused(where, 0, "not a JSON object")
     external_id, text = record.get("id"), record.get("text")
     if not isinstance(external_id, str) or not external_id.strip():
         return _refused(where, 0, "no document id ('id' must be a non-empty string)")
+    if (fault := unstorable(external_id)) is not None:
+        return _refused(where, 0, f"'id' has {fault[1]}")
     if not isinstance(text, str) or not text.strip():
         return _refused(external_id, 0, "no text ('text' must be a non-empty string)")
-    if (unstorable := _unstorable(text)) is not None:
-        return _refused(external_id, *unstorable)
-    bad = [name for name in ("title", "uri", "licence", "revision") if not isinstance(record.get(name), str | None)]
-    if bad:
-        return _refused(external_id, 0, f"{bad[0]!r} must be a string")
+    if (fault := unstorable(text)) is not None:
+        return _refused(external_id, *fault)
+    for name in _ABOUT:
+        if not isinstance(record.get(name), str | None):
+            return _refused(external_id, 0, f"{name!r} must be a string")
+        if (fault := unstorable(record.get(name) or "")) is not None:
+            return _refused(external_id, 0, f"{name!r} has {fault[1]}")
     return _document(external_id, text, record)
 
 
-def _unstorable(text: str) -> tuple[int, str] | None:
-    """Where `text` holds a character that no UTF-8 database can store."""
+def parse_json(text: bytes | str, where: str) -> Any:
+    """What one JSON text says, or the `Refusal` of it. Bytes are UTF-8, with or without a byte order mark."""
+    try:
+        return json.loads(text.decode("utf-8-sig") if isinstance(text, bytes) else text)
+    except UnicodeDecodeError as error:
+        return Refusal(where, error.start, "not UTF-8")
+    except json.JSONDecodeError as error:
+        return Refusal(where, error.pos, f"not JSON: {error.msg}")
+    except RecursionError:
+        return Refusal(where, 0, "not JSON that can be read: nested too deeply")
+    except ValueError:
+        return Refusal(where, 0, "not JSON that can be read: a number of thousands of digits")
+
+
+def unstorable(text: str) -> tuple[int, str] | None:
+    """Where `text` holds a character that no UTF-8 database can store, and which."""
     for offset, character in enumerate(text):
         if character == "\x00":
             return offset, "a NUL character, which PostgreSQL cannot store"
@@ -223,8 +251,7 @@ def _document(external_id: str, text: str, record: Mapping[str, Any]) -> Parsed:
             return _refused(external_id, error.offset, error.reason)
         spans = list(inline)
     kept, refused = check_spans(external_id, text, spans)
-    names = ("title", "uri", "licence", "revision")
-    document = AnnotatedDocument(external_id, text, kept, **{name: record.get(name) for name in names})
+    document = AnnotatedDocument(external_id, text, kept, **{name: record.get(name) for name in _ABOUT})
     return Parsed(document, (*malformed, *refused))
 
 
@@ -238,9 +265,8 @@ def _spans_of(external_id: str, records: object) -> tuple[list[FactSpan], list[R
             spans.append(_span_of(record))
         except (TypeError, KeyError) as error:
             offset = record.get("start") if isinstance(record, dict) else None
-            refusals.append(
-                Refusal(external_id, offset if isinstance(offset, int) else 0, f"malformed fact {ordinal}: {error}")
-            )
+            offset = offset if isinstance(offset, int) and not isinstance(offset, bool) else 0
+            refusals.append(Refusal(external_id, offset, f"malformed fact {ordinal}: {error}"))
     return spans, refusals
 
 
@@ -251,10 +277,14 @@ def _span_of(record: object) -> FactSpan:
         if not isinstance(record.get(name), kind) or isinstance(record[name], bool):
             raise TypeError(f"{name!r} must be {'an integer' if kind is int else 'a string'}")
     for name in ("question", "answer"):
-        if not isinstance(record.get(name), str | None) or _unstorable(record.get(name) or ""):
+        if not isinstance(record.get(name), str | None) or unstorable(record.get(name) or ""):
             raise TypeError(f"{name!r} must be a string that can be stored")
     return FactSpan(
-        record["start"], record["end"], record["value"], record.get("question") or None, record.get("answer") or None
+        record["start"],
+        record["end"],
+        record["value"],
+        record.get("question") or None,
+        record.get("answer") or None,
     )
 
 
@@ -265,7 +295,7 @@ def _refused(document: str, offset: int, reason: str) -> Parsed:
 def to_record(document: AnnotatedDocument) -> dict[str, Any]:
     """The JSON object of a document in the offset form: `parse_line` gives the document back."""
     record: dict[str, Any] = {"id": document.external_id}
-    for name in ("title", "uri", "licence", "revision"):
+    for name in _ABOUT:
         if (value := getattr(document, name)) is not None:
             record[name] = value
     record["text"] = document.text

@@ -6,6 +6,7 @@ Every edit takes the log's lock before it reads, so what it checks still holds w
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 from sqlalchemy import Row, Select, and_, exists, func, insert, or_, select, tuple_, update
@@ -277,7 +278,11 @@ def export(session: Session, corpus: str) -> Iterator[AnnotatedDocument]:
         .order_by(Document.id)
         .execution_options(yield_per=200)
     )
-    for row in session.execute(statement):
-        names = {column.key: getattr(row, column.key) for column in DOCUMENT_COLUMNS[1:]}
-        ordered = tuple(sorted((FactSpan(*span) for span in row.facts or ()), key=lambda span: span.start))
-        yield AnnotatedDocument(text=row.text, facts=ordered, **names)
+    with closing(session.execute(statement)) as rows:  # a reader may stop in the middle
+        yield from map(_exported, rows)
+
+
+def _exported(row: Row[Any]) -> AnnotatedDocument:
+    names = {column.key: getattr(row, column.key) for column in DOCUMENT_COLUMNS[1:]}
+    ordered = tuple(sorted((FactSpan(*span) for span in row.facts or ()), key=lambda span: span.start))
+    return AnnotatedDocument(text=row.text, facts=ordered, **names)

@@ -165,12 +165,18 @@ class Searcher:
             self._replica = rebuild(session, keysets.active_keyset(session))
         self.snapshot()
 
+    def prepare(self, keyset_id: int) -> None:
+        """Write a keyset's index to disk, caught up, whether it is active or about to be."""
+        held = self._replica
+        with self.sessions.begin() as session:
+            if held is None or held.keyset_id != keyset_id:
+                held = open_replica(session, keysets.get_keyset(session, keyset_id), self.directory)
+            held.catch_up(session)
+            save(session, held, self.directory)
+
     def snapshot(self) -> None:
         """Write the active keyset's index to disk, caught up."""
-        replica = self.current()
-        with self.sessions.begin() as session:
-            replica.catch_up(session)
-            save(session, replica, self.directory)
+        self.prepare(self.current().keyset_id)
 
 
 def _as_queries(queries_BD: npt.NDArray[Any]) -> Vectors:

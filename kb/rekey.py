@@ -72,7 +72,7 @@ class Rekey:
                 statement = statement.join(Document, Document.id == Fact.document_id)
                 statement = statement.where(Document.corpus == self.corpus)
             ids = session.scalars(statement.distinct().order_by(Fact.document_id).limit(self.batch)).all()
-            documents = [_document(session, document_id) for document_id in ids if document_id is not None]
+            documents = _annotated(session, [document_id for document_id in ids if document_id is not None])
         if not documents:
             return None
         made = self.encoder.encode_documents([document for _, _, document in documents])
@@ -160,30 +160,39 @@ def _queue_length(session: Session, keyset_id: int, corpus: str | None) -> int:
     return session.scalar(statement) or 0
 
 
-def _document(session: Session, document_id: int) -> tuple[int, list[int], AnnotatedDocument]:
-    """A document with all its spans as they were ingested, and their fact ids.
+def _annotated(
+    session: Session, document_ids: Sequence[int]
+) -> list[tuple[int, list[int], AnnotatedDocument]]:
+    """Documents by id, with all their spans as they were ingested and the fact ids of these.
 
     Deleted facts and corrected values too: a key must not depend on which edits came before it.
     """
-    document = session.get_one(Document, document_id)
     statement = (
         select(Fact, FactVersion.value)
         .join(FactVersion, and_(FactVersion.fact_id == Fact.id, FactVersion.version == 1))
-        .where(Fact.document_id == document_id)
+        .where(Fact.document_id == func.any(list(document_ids)))
         .order_by(Fact.span_start, Fact.id)
     )
-    rows = session.execute(statement).all()
-    spans = tuple(_span(fact, value) for fact, value in rows)
-    annotated = AnnotatedDocument(
+    facts: dict[int | None, list[tuple[Fact, str]]] = {}
+    for fact, value in session.execute(statement):
+        facts.setdefault(fact.document_id, []).append((fact, value))
+    documents = select(Document).where(Document.id == func.any(list(document_ids))).order_by(Document.id)
+    return [
+        (document.id, [fact.id for fact, _ in facts[document.id]], _document(document, facts[document.id]))
+        for document in session.scalars(documents)
+    ]
+
+
+def _document(document: Document, facts: list[tuple[Fact, str]]) -> AnnotatedDocument:
+    return AnnotatedDocument(
         document.external_id,
         document.text,
-        spans,
+        tuple(_span(fact, value) for fact, value in facts),
         title=document.title,
         uri=document.uri,
         licence=document.licence,
         revision=document.revision,
     )
-    return document_id, [fact.id for fact, _ in rows], annotated
 
 
 def _span(fact: Fact, value: str) -> FactSpan:

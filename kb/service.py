@@ -195,7 +195,8 @@ class KnowledgeBase:
     ) -> KeysetRecord:
         """Give every live fact (of `corpus`) a key of the encoder's checkpoint; kill it and call again to resume.
 
-        Several transactions: one a batch of documents, then the keyset is ready, and active if none was.
+        Several transactions: one a batch of documents, then the keyset is ready (active if none was)
+        and its index lies on disk, so that activating it keeps no lookup waiting.
         `on_facts` hears (keyed, of how many).
         """
         if corpus is not None:
@@ -205,8 +206,7 @@ class KnowledgeBase:
         Rekey(self._sessions, encoder, keyset.keyset_id, self.settings.actor, corpus, batch, on_facts).run()
         with self._sessions.begin() as session:
             keyset = keysets.finish_building(session, keyset.keyset_id, self.settings.actor)
-        if keyset.state == "active":
-            self.snapshot()
+        self._searcher.prepare(keyset.keyset_id)
         return self._keyset(keyset.keyset_id)
 
     def _keyset(self, keyset_id: int) -> KeysetRecord:

@@ -7,76 +7,99 @@ flat JSON Lines form (``{"title", "context", "qas": [{"question", "answer", "ans
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from kb.corpus import AnnotatedDocument, FactSpan, Parsed, Refusal, check_spans
+from kb.corpus import AnnotatedDocument, FactSpan, Parsed, Refusal, check_spans, parse_json, unstorable
 
 
 def read_squad(path: Path) -> Iterator[Parsed]:
     """Every paragraph of a SQuAD file. The id is a hash of title and paragraph: stable and unique."""
-    with path.open(encoding="utf-8") as source:
-        nested = path.suffix == ".json"
-        paragraphs = _nested(path, source.read()) if nested else _flat(path, source)
+    with path.open("rb") as source:
+        paragraphs = _nested(path, source.read()) if path.suffix == ".json" else _flat(path, source)
         for where, paragraph in paragraphs:
-            yield paragraph if isinstance(paragraph, Parsed) else _paragraph(where, paragraph)
+            if isinstance(paragraph, Refusal):
+                yield Parsed(None, (paragraph,))
+            else:
+                yield _paragraph(where, paragraph)
 
 
-def _flat(path: Path, lines: Iterator[str]) -> Iterator[tuple[str, Parsed | Mapping[str, Any]]]:
+def _flat(path: Path, lines: Iterable[bytes]) -> Iterator[tuple[str, Any]]:
     for number, line in enumerate(lines, start=1):
-        where = f"{path.name}:{number}"
-        if not line.strip():
-            continue
-        try:
-            yield where, json.loads(line)
-        except json.JSONDecodeError as error:
-            yield where, Parsed(None, (Refusal(where, error.pos, f"not JSON: {error.msg}"),))
+        if line.strip():
+            where = f"{path.name}:{number}"
+            yield where, parse_json(line, where)
 
 
-def _nested(path: Path, text: str) -> Iterator[tuple[str, Parsed | Mapping[str, Any]]]:
-    try:
-        data = json.loads(text)["data"]
-        articles = [(article.get("title"), article["paragraphs"]) for article in data]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        yield path.name, Parsed(None, (Refusal(path.name, 0, f"not a SQuAD file: {error}"),))
+def _nested(path: Path, text: bytes) -> Iterator[tuple[str, Any]]:
+    record = parse_json(text, path.name)
+    if isinstance(record, Refusal):
+        yield path.name, record
         return
-    for title, paragraphs in articles:
+    articles = record.get("data") if isinstance(record, dict) else None
+    if not isinstance(articles, list):
+        yield path.name, Refusal(path.name, 0, "not a SQuAD file: no list 'data'")
+        return
+    for ordinal, article in enumerate(articles):
+        paragraphs = article.get("paragraphs") if isinstance(article, dict) else None
+        if not isinstance(paragraphs, list):
+            where = f"{path.name}:{ordinal}"
+            yield where, Refusal(where, 0, "an article without a list 'paragraphs'")
+            continue
         for number, paragraph in enumerate(paragraphs):
-            yield f"{path.name}:{title}/{number}", {**paragraph, "title": title}
+            titled = (
+                {**paragraph, "title": article.get("title")} if isinstance(paragraph, dict) else paragraph
+            )
+            yield f"{path.name}:{ordinal}/{number}", titled
 
 
-def _paragraph(where: str, record: Mapping[str, Any]) -> Parsed:
-    context = record.get("context") if isinstance(record, Mapping) else None
+def _paragraph(where: str, record: object) -> Parsed:
+    if not isinstance(record, dict):
+        return Parsed(None, (Refusal(where, 0, "not a JSON object"),))
+    context, title, qas = record.get("context"), record.get("title"), record.get("qas", [])
     if not isinstance(context, str) or not context.strip():
         return Parsed(None, (Refusal(where, 0, "no 'context'"),))
-    title = record.get("title")
     title = title.replace("_", " ") if isinstance(title, str) else None
+    if (fault := unstorable(context) or unstorable(title or "")) is not None:
+        return Parsed(None, (Refusal(where, *fault),))
     external_id = hashlib.sha256(f"{title}\n{context}".encode()).hexdigest()[:16]
-    spans: list[FactSpan] = []
-    malformed: list[Refusal] = []
-    for qa in record.get("qas", ()):
+    if not isinstance(qas, list):
+        return Parsed(None, (Refusal(external_id, 0, "'qas' must be a list"),))
+    sound: list[FactSpan] = []
+    refusals: list[Refusal] = []
+    for qa in qas:
         try:
-            spans.append(_answer(qa))
+            span = _answer(qa)
         except (KeyError, TypeError, IndexError) as error:
-            malformed.append(Refusal(external_id, 0, f"malformed question: {error!r}"))
-    sound = [s for s in spans if context[s.start : s.end] == s.value]
-    _, wrong = check_spans(external_id, context, [s for s in spans if s not in sound])
+            refusals.append(Refusal(external_id, 0, f"malformed question: {error!r}"))
+            continue
+        if span is not None:
+            checked, wrong = check_spans(external_id, context, [span])
+            sound += checked
+            refusals += wrong
     kept = resolve_overlaps(sound)
     document = AnnotatedDocument(external_id, context, kept, title=title)
-    return Parsed(document, (*malformed, *wrong), overlaps_resolved=len(sound) - len(kept))
+    return Parsed(document, tuple(refusals), overlaps_resolved=len(sound) - len(kept))
 
 
-def _answer(qa: Mapping[str, Any]) -> FactSpan:
+def _answer(qa: Any) -> FactSpan | None:
+    """The question's first answer; None for a question of SQuAD 2.0 that the paragraph does not answer."""
+    if not isinstance(qa, dict):
+        raise TypeError("not a JSON object")
+    if "answer" not in qa and qa["answers"] == []:
+        return None
     answer, start = (
         (qa["answer"], qa["answer_start"])
         if "answer" in qa
         else (qa["answers"][0]["text"], qa["answers"][0]["answer_start"])
     )
-    if not isinstance(answer, str) or not isinstance(start, int) or not isinstance(qa["question"], str):
-        raise TypeError("question and answer must be strings, answer_start an integer")
-    return FactSpan(start, start + len(answer), answer, qa["question"].strip(), answer)
+    question = qa["question"]
+    if not isinstance(answer, str) or not isinstance(question, str) or unstorable(question):
+        raise TypeError("question and answer must be strings that can be stored")
+    if not isinstance(start, int) or isinstance(start, bool):
+        raise TypeError("'answer_start' must be an integer")
+    return FactSpan(start, start + len(answer), answer, question.strip() or None, answer)
 
 
 def resolve_overlaps(spans: Sequence[FactSpan]) -> tuple[FactSpan, ...]:

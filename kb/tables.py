@@ -10,7 +10,6 @@ from datetime import datetime
 from typing import Any, ClassVar
 
 from sqlalchemy import (
-    ARRAY,
     BigInteger,
     CheckConstraint,
     DateTime,
@@ -26,7 +25,7 @@ from sqlalchemy import (
     func,
     text,
 )
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 KEY_IDS = "fact_key_id_seq"

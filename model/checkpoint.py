@@ -9,12 +9,15 @@ three rows at the end of its vocabulary, which transformers loads alone: the pap
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from transformers import AutoTokenizer, LlamaForCausalLM
 from transformers.utils import logging as transformers_logging
 
@@ -58,7 +61,7 @@ def load(path: Path, cache: Path, *, precision: str = "auto") -> Checkpoint:
     """A checkpoint ready for inference: adapter merged, gradients off, on the GPU where there is one."""
     if not (path / CONFIG_FILE).is_file():
         return import_released(path, precision=precision)
-    config = CheckpointConfig.load(path)
+    config = _config(path)
     if config.kind == "full":
         source = path
         model = _llama(path, torch.float32)
@@ -67,9 +70,8 @@ def load(path: Path, cache: Path, *, precision: str = "auto") -> Checkpoint:
         assert config.base is not None
         source = resolve_base(config.base, cache)
         _same_base(config, source)
-        peft = PeftModel.from_pretrained(with_token_rows(_llama(source, torch.float32)), path)
-        model = peft.merge_and_unload()
-        digest = f"{file_digest(source / WEIGHTS)}:{file_digest(path / ADAPTER)}"
+        model = _adapted(with_token_rows(_llama(source, torch.float32)), path)
+        digest = f"{file_digest(source / WEIGHTS)}:{file_digest(path / ADAPTER)}:{_scaling(path)}"
     tokenizer = FactTokenizer.load(source / "tokenizer.json", space_inside=config.space_inside)
     return _ready(config, model, tokenizer, digest, path, precision)
 
@@ -78,7 +80,9 @@ def base_checkpoint(base: str, cache: Path, *, precision: str = "auto") -> Check
     """The untrained base with three fresh token rows: the baseline every trained key is measured against."""
     directory = resolve_base(base, cache)
     model = with_token_rows(_llama(directory, torch.float32))
-    config = CheckpointConfig(name=f"{base} (untrained)", kind="full", base=base, dim=model.config.hidden_size)
+    config = CheckpointConfig(
+        name=f"{base} (untrained)", kind="full", base=base, dim=model.config.hidden_size
+    )
     tokenizer = FactTokenizer.load(directory / "tokenizer.json")
     return _ready(config, model, tokenizer, file_digest(directory / WEIGHTS), None, precision)
 
@@ -86,15 +90,14 @@ def base_checkpoint(base: str, cache: Path, *, precision: str = "auto") -> Check
 def import_released(path: Path, *, precision: str = "auto") -> Checkpoint:
     """A plain Llama whose vocabulary ends in the three tokens, as the paper's authors release theirs."""
     if not (path / "config.json").is_file():
-        raise CheckpointError(f"{path}: neither {CONFIG_FILE} nor config.json is there; name a checkpoint directory")
+        raise CheckpointError(
+            f"{path}: neither {CONFIG_FILE} nor config.json is there; name a checkpoint directory"
+        )
     tokenizer = FactTokenizer.load(path / "tokenizer.json", space_inside=False)
     model = _llama(path, torch.float32)
-    if model.config.vocab_size != tokenizer.vocabulary_size:
-        raise CheckpointError(
-            f"{path}: the model has {model.config.vocab_size} rows and its tokenizer with {', '.join(ADDED_TOKENS)} "
-            f"{tokenizer.vocabulary_size}; this model was not trained with these tokens"
-        )
-    config = CheckpointConfig(name=path.name, kind="full", base=None, dim=model.config.hidden_size, space_inside=False)
+    config = CheckpointConfig(
+        name=path.name, kind="full", base=None, dim=model.config.hidden_size, space_inside=False
+    )
     return _ready(config, model, tokenizer, file_digest(path / WEIGHTS), path, precision)
 
 
@@ -111,10 +114,14 @@ def export(checkpoint: Checkpoint, target: Path) -> None:
     AutoTokenizer.from_pretrained(target).save_pretrained(target)
 
 
-def for_training(base: str, cache: Path, *, rank: int, alpha: int, compute: torch.dtype) -> tuple[FactLM, FactTokenizer]:
+def for_training(
+    base: str, cache: Path, *, rank: int, alpha: int, compute: torch.dtype
+) -> tuple[FactLM, FactTokenizer]:
     """The base under a fresh LoRA adapter on every linear layer, the three token rows trainable."""
     directory = resolve_base(base, cache)
     model = with_token_rows(_llama(directory, compute))
+    tokenizer = FactTokenizer.load(directory / "tokenizer.json")
+    _same_vocabulary(str(directory), model, tokenizer)
     rows = model.config.vocab_size
     lora = LoraConfig(
         r=rank,
@@ -122,7 +129,7 @@ def for_training(base: str, cache: Path, *, rank: int, alpha: int, compute: torc
         target_modules=LORA_LAYERS,
         trainable_token_indices=list(range(rows - len(ADDED_TOKENS), rows)),
     )
-    return FactLM(get_peft_model(model, lora), compute=compute), FactTokenizer.load(directory / "tokenizer.json")
+    return FactLM(get_peft_model(model, lora), compute=compute), tokenizer
 
 
 def base_digest(base: str, cache: Path) -> str:
@@ -147,18 +154,70 @@ def tokenizer_digest(tokenizer: FactTokenizer) -> str:
 
 def _llama(directory: Path, dtype: torch.dtype) -> LlamaForCausalLM:
     transformers_logging.disable_progress_bar()
-    return LlamaForCausalLM.from_pretrained(directory, dtype=dtype, local_files_only=True)
+    try:
+        model, loaded = LlamaForCausalLM.from_pretrained(
+            directory, dtype=dtype, local_files_only=True, output_loading_info=True
+        )
+    except (OSError, RuntimeError, SafetensorError) as error:
+        raise CheckpointError(f"{directory}: the weights cannot be read ({error})") from error
+    if missing := sorted(loaded["missing_keys"]):
+        raise CheckpointError(f"{directory}: {len(missing)} weights are missing, {missing[0]} for one")
+    return model
+
+
+def _config(path: Path) -> CheckpointConfig:
+    try:
+        return CheckpointConfig.load(path)
+    except (ValueError, TypeError) as error:
+        raise CheckpointError(f"{path / CONFIG_FILE} cannot be read ({error})") from error
+
+
+def _adapted(model: LlamaForCausalLM, path: Path) -> torch.nn.Module:
+    """`model` with the adapter in `path` merged in. All of the adapter: peft only warns of a part."""
+    try:
+        peft = PeftModel.from_pretrained(model, path)
+        stored = set(load_file(path / ADAPTER))
+    except (OSError, RuntimeError, SafetensorError, ValueError) as error:
+        raise CheckpointError(f"{path}: the adapter cannot be read ({error})") from error
+    if differing := stored ^ set(get_peft_model_state_dict(peft, save_embedding_layers=False)):
+        raise CheckpointError(
+            f"{path}: the adapter is not whole: {len(differing)} weights, {min(differing)} for one"
+        )
+    return peft.merge_and_unload()
+
+
+def _scaling(path: Path) -> str:
+    """What an adapter does to the weights besides its own: keys depend on it, and its file does not hold it."""
+    record = json.loads((path / "adapter_config.json").read_text())
+    return json.dumps([record.get(name) for name in ("r", "lora_alpha", "use_rslora", "alpha_pattern")])
+
+
+def _same_vocabulary(name: str, model: LlamaForCausalLM, tokenizer: FactTokenizer) -> None:
+    """The rows of the added tokens must be the model's last three, or another token's row would be read."""
+    if model.config.vocab_size != tokenizer.vocabulary_size:
+        raise CheckpointError(
+            f"{name}: the model has {model.config.vocab_size} rows and its tokenizer with {', '.join(ADDED_TOKENS)} "
+            f"{tokenizer.vocabulary_size}; this model was not trained with these tokens"
+        )
 
 
 def _same_base(config: CheckpointConfig, base: Path) -> None:
     expected = config.training.get("base_sha256")
     if expected is not None and file_digest(base / WEIGHTS) != expected:
-        raise CheckpointError(f"{config.name}: trained on another {config.base} than the weights in {base}; remove that copy")
+        raise CheckpointError(
+            f"{config.name}: trained on another {config.base} than the weights in {base}; remove that copy"
+        )
 
 
 def _ready(
-    config: CheckpointConfig, model: Any, tokenizer: FactTokenizer, weights: str, path: Path | None, precision: str
+    config: CheckpointConfig,
+    model: Any,
+    tokenizer: FactTokenizer,
+    weights: str,
+    path: Path | None,
+    precision: str,
 ) -> Checkpoint:
+    _same_vocabulary(str(path or config.name), model, tokenizer)
     dtype = compute_dtype(precision)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = model.to(device=device, dtype=dtype).requires_grad_(False).eval()

@@ -65,10 +65,21 @@ def data_hash(documents: Iterable[AnnotatedDocument]) -> str:
     return digest.hexdigest()
 
 
+def hold_out(
+    documents: Sequence[AnnotatedDocument], count: int, seed: int = 5
+) -> tuple[list[AnnotatedDocument], list[AnnotatedDocument]]:
+    """The documents to train on and `count` drawn ones to measure with, both in their order."""
+    drawn = set(random.Random(seed).sample(range(len(documents)), count))
+    kept = [document for i, document in enumerate(documents) if i not in drawn]
+    return kept, [documents[i] for i in sorted(drawn)]
+
+
 class Steps:
     """An endless, seeded order of steps over a corpus; step n is the same in every run."""
 
-    def __init__(self, documents: Sequence[AnnotatedDocument], tokenizer: FactTokenizer, config: TrainConfig) -> None:
+    def __init__(
+        self, documents: Sequence[AnnotatedDocument], tokenizer: FactTokenizer, config: TrainConfig
+    ) -> None:
         self.documents = [d for d in documents if any(span.question for span in d.facts)]
         self.tokenizer = tokenizer
         self.config = config
@@ -102,7 +113,9 @@ class Steps:
         scored: list[bool] = []
         pairs: list[Pair] = []
         for document in documents:
-            encoded = self._cut(self.tokenizer.document(document, with_title=rng.random() < self.config.title_fraction))
+            encoded = self._cut(
+                self.tokenizer.document(document, with_title=rng.random() < self.config.title_fraction)
+            )
             at = len(sequences)
             sequences.append(encoded)
             scored.append(True)
@@ -118,7 +131,9 @@ class Steps:
     def _query(self, span: FactSpan, rng: random.Random) -> tuple[Encoded, bool]:
         assert span.question is not None
         if rng.random() < self.config.qa_fraction:
-            return self.tokenizer.document(question_answer(span.question, span.value, rng.choice(QA_FORMS))), True
+            return self.tokenizer.document(
+                question_answer(span.question, span.value, rng.choice(QA_FORMS))
+            ), True
         return self.tokenizer.question(span.question, self.config.max_question_length), False
 
     def _cut(self, encoded: Encoded) -> Encoded:

@@ -12,6 +12,7 @@ Design:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -89,8 +90,15 @@ class DecodeConfig:
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise ValueError(f"mode {self.mode!r} is none of {', '.join(MODES)}")
-        if self.max_tokens < 1 or self.temperature < 0 or not 0 < self.top_p <= 1 or self.repetition_penalty <= 0:
-            raise ValueError("max_tokens and repetition_penalty must be positive, temperature >= 0, 0 < top_p <= 1")
+        if (
+            self.max_tokens < 1
+            or not 0 <= self.temperature < math.inf
+            or not 0 < self.top_p <= 1
+            or not 0 < self.repetition_penalty < math.inf
+        ):
+            raise ValueError(
+                "max_tokens and repetition_penalty must be positive, temperature >= 0, 0 < top_p <= 1"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,13 +151,14 @@ class _Run:
 
     def __init__(self, decoder: Decoder, prompts: Sequence[str], config: DecodeConfig) -> None:
         if config.mode != "off" and decoder.lookup is None:
-            raise ValueError(f"mode {config.mode!r} needs a knowledge base; decode with mode 'off' without one")
+            raise ValueError(
+                f"mode {config.mode!r} needs a knowledge base; decode with mode 'off' without one"
+            )
         self.decoder, self.config = decoder, config
         self.lm, self.tokenizer = decoder.lm, decoder.tokenizer
         self.rows = [self._row(number, prompt) for number, prompt in enumerate(prompts)]
         self.cache: Any = DynamicCache()
         self.attended_BS = torch.zeros(len(prompts), 0, dtype=torch.bool)
-        self.seq: int | None = None
         tokens = self.tokenizer
         self.always_banned = [tokens.fact_end, tokens.fact_q]
         self.ends = {tokens.end_of_text} | set(_end_ids(self.lm.causal.config.eos_token_id))
@@ -166,7 +175,7 @@ class _Run:
 
     def generation(self, row: Row) -> Generation:
         return Generation(
-            row.prompt, row.output(self.tokenizer), tuple(row.splices), self.seq, self.config.mode, row.content,
+            row.prompt, row.output(self.tokenizer), tuple(row.splices), row.seq, self.config.mode, row.content,
             row.finish or "length",
         )  # fmt: skip
 
@@ -174,7 +183,9 @@ class _Run:
     def _step(self, width: int, *, prefill: bool) -> None:
         states_BTD = self._feed(width, prefill=prefill)
         asking = [i for i, row in enumerate(self.rows) if row.awaits_lookup and not row.pending]
-        sampling = [i for i, row in enumerate(self.rows) if not row.finish and not row.pending and i not in asking]
+        sampling = [
+            i for i, row in enumerate(self.rows) if not row.finish and not row.pending and i not in asking
+        ]
         logits: dict[int, Tensor] = {}
         if sampling:
             logits_NV = self.lm.logits(states_BTD[sampling, -1])
@@ -228,7 +239,7 @@ class _Run:
         for i, found in zip(asking, results, strict=True):
             row = self.rows[i]
             row.awaits_lookup = False
-            self.seq = max(self.seq or 0, found.seq)
+            row.seq = max(row.seq or 0, found.seq)
             if found.hits:
                 best = found.hits[0]
                 record = SpliceRecord(0, 0, "hit", best.fact_id, best.version, best.score)
@@ -252,7 +263,9 @@ class _Run:
         no_fact = config.mode == "off" or row.content < row.no_fact_until
         banned = [*self.always_banned, *([tokens.fact] if no_fact else [])]
         adjusted_V = ban(penalise(logits_V, row.seen, config.repetition_penalty), banned)
-        token = sample(adjusted_V, temperature=config.temperature, top_p=config.top_p, generator=row.generator)
+        token = sample(
+            adjusted_V, temperature=config.temperature, top_p=config.top_p, generator=row.generator
+        )
         if token in self.ends:
             row.finish = "end"
         elif token == tokens.fact:

@@ -36,7 +36,7 @@ class KeyEncoder:
     def __init__(self, checkpoint: Checkpoint, *, batch_tokens: int = 4096, window: int = 2048) -> None:
         self.checkpoint = checkpoint
         self.batch_tokens = batch_tokens
-        self.window = window
+        self.window = min(window, int(checkpoint.lm.causal.config.max_position_embeddings))
 
     @property
     def dim(self) -> int:

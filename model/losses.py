@@ -14,7 +14,9 @@ def joint(next_token: Tensor, contrastive: Tensor, weight: float) -> Tensor:
     return next_token + weight * contrastive
 
 
-def info_nce(facts_ND: Tensor, queries_ND: Tensor, temperature: float, same_NN: Tensor | None = None) -> Tensor:
+def info_nce(
+    facts_ND: Tensor, queries_ND: Tensor, temperature: float, same_NN: Tensor | None = None
+) -> Tensor:
     """Mean of fact-to-query and query-to-fact cross-entropy over in-batch negatives.
 
     Rows are unit vectors and row i of one side belongs to row i of the other. `same_NN` marks pairs that

@@ -43,6 +43,7 @@ class Row:
     generator: torch.Generator
     seen: set[int] = field(default_factory=set)
     position: int = 0
+    seq: int | None = None
     text: str = ""
     tail: list[int] = field(default_factory=list)
     splices: list[SpliceRecord] = field(default_factory=list)

@@ -21,12 +21,14 @@ def penalise(logits_V: Tensor, seen: Iterable[int], penalty: float) -> Tensor:
     return logits_V
 
 
-def ban(logits_V: Tensor, token_ids: Sequence[int], bias: float = -100.0) -> Tensor:
-    """Logits with a bias on some tokens; the paper's no-KB setting uses -100 (appendix A)."""
+def ban(logits_V: Tensor, token_ids: Sequence[int]) -> Tensor:
+    """Logits that leave some tokens no chance. The paper's no-KB setting adds -100 (appendix A); a bound on
+    what a model may want would be a way round a ban, and after a miss a way to never end.
+    """
     if not token_ids:
         return logits_V
     logits_V = logits_V.clone()
-    logits_V[list(token_ids)] += bias
+    logits_V[list(token_ids)] = float("-inf")
     return logits_V
 
 
@@ -34,7 +36,8 @@ def sample(logits_V: Tensor, *, temperature: float, top_p: float, generator: tor
     """One token: the most likely at temperature 0, else drawn from the smallest set of mass `top_p`."""
     if temperature == 0.0:
         return int(logits_V.argmax())
-    probabilities_V = torch.softmax(logits_V.float() / temperature, dim=-1)
+    below_V = logits_V.float() - logits_V.max()  # so that no temperature overflows
+    probabilities_V = torch.softmax(below_V / max(temperature, 1e-6), dim=-1)
     ordered_V, order_V = probabilities_V.sort(descending=True)
     outside_V = ordered_V.cumsum(dim=-1) - ordered_V >= top_p
     ordered_V = ordered_V.masked_fill(outside_V, 0.0).cpu()

@@ -80,7 +80,9 @@ class FactTokenizer:
         ids = [self.end_of_text, *self.encode(question.strip())[-(max_length - 2) :], self.fact_q]
         return Encoded(tuple(ids), (len(ids) - 1,), (True,) * len(ids))
 
-    def document(self, document: AnnotatedDocument, *, with_title: bool = True, close: bool = True) -> Encoded:
+    def document(
+        self, document: AnnotatedDocument, *, with_title: bool = True, close: bool = True
+    ) -> Encoded:
         """A document with its spans in tags, its title as the first line where it has one."""
         lead = f"{document.title}\n\n" if with_title and document.title else ""
         return self.spans(lead, document.text, document.facts, close=close)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import csv
 import os
 import platform
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,12 +60,21 @@ class Trainer:
     """One run: build it, then iterate over `run()`, which yields the metrics of each step."""
 
     def __init__(
-        self, config: TrainConfig, documents: Sequence[AnnotatedDocument], directory: Path, cache: Path, name: str
+        self,
+        config: TrainConfig,
+        documents: Sequence[AnnotatedDocument],
+        directory: Path,
+        cache: Path,
+        name: str,
     ) -> None:
         torch.manual_seed(config.seed)
         self.config, self.directory, self.name = config, directory, name
         self.lm, self.tokenizer = for_training(
-            config.base, cache, rank=config.lora_rank, alpha=config.lora_alpha, compute=compute_dtype(config.precision)
+            config.base,
+            cache,
+            rank=config.lora_rank,
+            alpha=config.lora_alpha,
+            compute=compute_dtype(config.precision),
         )
         self.base_sha256 = base_digest(config.base, cache)
         self.steps = Steps(documents, self.tokenizer, config)
@@ -79,7 +89,7 @@ class Trainer:
         )
         self.trainable = trainable
 
-    def run(self, save_every_seconds: float = 300.0, on_save: Callable[[], None] | None = None) -> Iterator[Metrics]:
+    def run(self, save_every_seconds: float = 300.0) -> Iterator[Metrics]:
         """Train to the end, saving every few minutes and once more at the end."""
         self.directory.mkdir(parents=True, exist_ok=True)
         if (self.directory / STATE_FILE).is_file():
@@ -143,10 +153,15 @@ class Trainer:
             keep &= torch.rand(len(keep)) < self.config.ntp_fraction
             hidden.append(state[:-1][keep.to(state.device)])
             targets.append(torch.tensor(sequence.ids[1:])[keep])
+        if not sum(map(len, targets)):
+            return states[0].sum() * 0.0
         logits_NV = self.lm.logits(torch.cat(hidden))
         return F.cross_entropy(logits_NV, torch.cat(targets).to(logits_NV.device))
 
     def contrastive_loss(self, step: Step, states: Sequence[Tensor]) -> tuple[Tensor, float]:
+        """InfoNCE over the step's pairs and its accuracy; zeros where every fact lies beyond the cut."""
+        if not step.pairs:
+            return states[0].sum() * 0.0, 0.0
         facts_ND = unit(torch.stack([states[p.fact_sequence][p.fact_position] for p in step.pairs]))
         queries_ND = unit(torch.stack([states[p.query_sequence][p.query_position] for p in step.pairs]))
         same_NN = same_question([p.question for p in step.pairs]).to(facts_ND.device)
@@ -157,27 +172,41 @@ class Trainer:
 
     def save(self) -> None:
         """Write adapter, config, log and state; each file is replaced whole."""
-        self.checkpoint_config().save(self.directory)
         peft = self._peft()
-        peft.save_pretrained(self.directory, save_embedding_layers=False)
+        with tempfile.TemporaryDirectory(dir=self.directory, prefix=".saving-") as scratch:
+            peft.save_pretrained(scratch, save_embedding_layers=False)
+            self.checkpoint_config().save(Path(scratch))
+            for written in sorted(Path(scratch).iterdir()):
+                os.replace(written, self.directory / written.name)
         state = {
-            "adapter": {k: v.clone() for k, v in get_peft_model_state_dict(peft, save_embedding_layers=False).items()},
+            "adapter": {
+                k: v.clone() for k, v in get_peft_model_state_dict(peft, save_embedding_layers=False).items()
+            },
             "optimizer": self.optimizer.state_dict(),
             "rng": torch.get_rng_state(),
-            "progress": {"step": self.progress.step, "tokens": self.progress.tokens, "seconds": self.progress.seconds},
+            "progress": {
+                "step": self.progress.step,
+                "tokens": self.progress.tokens,
+                "seconds": self.progress.seconds,
+            },
             "log": [asdict(m) for m in self.progress.log],
             "data_sha256": self.data_sha256,
+            "base_sha256": self.base_sha256,
         }
-        scratch = self.directory / f".{STATE_FILE}"
-        torch.save(state, scratch)
-        os.replace(scratch, self.directory / STATE_FILE)
+        unfinished = self.directory / f".{STATE_FILE}"
+        torch.save(state, unfinished)
+        os.replace(unfinished, self.directory / STATE_FILE)
         self._write_log()
 
     def resume(self) -> None:
-        """Go on from the saved state. Refuses another data set: the order of steps would be another."""
+        """Go on from the saved state. Refuses another data set (the order of steps would be another) or base."""
         state = torch.load(self.directory / STATE_FILE, weights_only=True)
         if state["data_sha256"] != self.data_sha256:
-            raise ValueError(f"{self.directory} was trained on other data; name another --out or the same corpora")
+            raise ValueError(
+                f"{self.directory} was trained on other data; name another --out or the same corpora"
+            )
+        if state.get("base_sha256", self.base_sha256) != self.base_sha256:
+            raise ValueError(f"{self.directory} was trained on another base; name another --out or the same base")
         set_peft_model_state_dict(self._peft(), state["adapter"])
         self.optimizer.load_state_dict(state["optimizer"])
         torch.set_rng_state(state["rng"])
@@ -216,11 +245,13 @@ def hardware() -> str:
     """What trained it, in a line."""
     if torch.cuda.is_available():
         return torch.cuda.get_device_name()
-    cpu = next((line.split(":")[1].strip() for line in _cpuinfo() if line.startswith("model name")), platform.machine())
+    cpu = next(
+        (line.split(":")[1].strip() for line in _cpuinfo() if line.startswith("model name")),
+        platform.machine(),
+    )
     return f"{torch.get_num_threads()} cores of {cpu}"
 
 
 def _cpuinfo() -> list[str]:
     path = Path("/proc/cpuinfo")
     return path.read_text().splitlines() if path.is_file() else []
-

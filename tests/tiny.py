@@ -9,6 +9,7 @@ from tokenizers import AddedToken, Tokenizer
 from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
+from tokenizers.trainers import BpeTrainer
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from model.config import CheckpointConfig
@@ -58,11 +59,43 @@ def tiny_base(path: Path, seed: int = 3) -> Path:
     return path
 
 
-def tiny_checkpoint(path: Path, seed: int = 3) -> Path:
-    """A full checkpoint directory that `model.checkpoint.load` takes."""
+def tiny_checkpoint(path: Path, seed: int = 3, *, eagerness: float = 1.0, space_inside: bool = True) -> Path:
+    """A full checkpoint directory that `model.checkpoint.load` takes.
+
+    `eagerness` scales the row of ``<FACT>``, and with it how often the model wants to look something up: at 1
+    next to never, at 20 nearly every other token.
+    """
     tokenizer = byte_tokenizer()
+    model = tiny_llama(tokenizer.vocabulary_size, seed)
+    with torch.no_grad():
+        model.get_input_embeddings().weight[tokenizer.fact] *= eagerness
     path.mkdir(parents=True, exist_ok=True)
-    tiny_llama(tokenizer.vocabulary_size, seed).save_pretrained(path)
+    model.save_pretrained(path)
     tokenizer.save(path / "tokenizer.json")
-    CheckpointConfig(name=f"tiny-{seed}", kind="full", base=None, dim=64).save(path)
+    CheckpointConfig(
+        name=f"tiny-{seed}", kind="full", base=None, dim=64, space_inside=space_inside
+    ).save(path)
     return path
+
+
+TEXTS = (
+    "The capital of Peru is Lima, and in the year 1981 the river rose by 12 m. ",
+    "In 1911 the explorer came to the old city in the mountains of Peru; it's the best known. ",
+    "The explorer's name is known in the city, and the year of the river is 1981. ",
+)
+
+
+def merging_tokenizer(*, space_inside: bool = True) -> FactTokenizer:
+    """A byte-level BPE with a few hundred merges, learnt from `TEXTS`: words are tokens, as in a real one."""
+    tokenizer = Tokenizer(BPE())
+    tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = ByteLevelDecoder()
+    trainer = BpeTrainer(
+        vocab_size=600,
+        min_frequency=1,
+        special_tokens=[END_OF_TEXT],
+        initial_alphabet=ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(TEXTS, trainer)
+    return FactTokenizer(tokenizer, space_inside=space_inside)

@@ -43,7 +43,8 @@ async function afterEdit(splice, result) {
   minSeq = Math.max(minSeq ?? 0, result.min_seq);
   showTrace(await call("GET", `/v1/generations/${shown.generation_id}`));
   await choose(shown.splices[splice.ordinal]);
-  say(`Fact ${result.fact_ids[0]}: ${result.kind} is in force since change ${result.seq}. Generate again to see what is said now.`);
+  const done = result.kind === "delete" ? "deleted" : "restored";
+  say(`Fact ${result.fact_ids[0]} is ${done} since change ${result.seq}. Generate again to see what is said now.`);
 }
 
 async function generate() {

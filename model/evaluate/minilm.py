@@ -47,6 +47,8 @@ class SentenceEncoder:
 
     @torch.inference_mode()
     def encode_questions(self, questions: Sequence[str]) -> NDArray[np.float32]:
+        if not questions:
+            return np.zeros((0, self.model.config.hidden_size), dtype=np.float32)
         encoded = self.tokenizer.encode_batch(list(questions))
         ids_BT = torch.tensor([e.ids for e in encoded])
         mask_BT = torch.tensor([e.attention_mask for e in encoded])

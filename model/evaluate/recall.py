@@ -41,7 +41,9 @@ class Recall:
     mean_true_score: float
 
 
-def recall(queries_QD: Floats, target_Q: NDArray[np.int64], keys_KD: Floats, values_K: Sequence[str]) -> Recall:
+def recall(
+    queries_QD: Floats, target_Q: NDArray[np.int64], keys_KD: Floats, values_K: Sequence[str]
+) -> Recall:
     """Rank every key for every query; `target_Q[i]` is the row of the key that query i asks for.
 
     Ties rank the target last among its equals, so that a model that gives all facts one key scores 0.
@@ -52,7 +54,7 @@ def recall(queries_QD: Floats, target_Q: NDArray[np.int64], keys_KD: Floats, val
         scores_QK = queries_QD[at : at + 512] @ keys_KD.T
         wanted = target_Q[at : at + 512]
         own_Q = scores_QK[np.arange(len(wanted)), wanted]
-        ranks.append((scores_QK >= own_Q[:, None]).sum(axis=1))
+        ranks.append((~(scores_QK < own_Q[:, None])).sum(axis=1))  # NaN is last, too
         top.append(names[scores_QK.argmax(axis=1)] == names[wanted])
         true.append(own_Q)
     rank_Q = np.concatenate(ranks) if ranks else np.ones(0)
@@ -69,11 +71,13 @@ def recall(queries_QD: Floats, target_Q: NDArray[np.int64], keys_KD: Floats, val
     )
 
 
-def _share(values: NDArray[np.generic]) -> float:
+def _share(values: NDArray[np.floating] | NDArray[np.bool_]) -> float:
     return round(float(np.mean(values)), 4)
 
 
-def in_batches(encode: Callable[[list[str]], Floats], texts: Sequence[str], done: OnDone, size: int = 128) -> Floats:
+def in_batches(
+    encode: Callable[[list[str]], Floats], texts: Sequence[str], done: OnDone, size: int = 128
+) -> Floats:
     """Encode texts a batch at a time, telling `done` how many more are finished."""
     parts = []
     for at in range(0, len(texts), size):
@@ -83,7 +87,9 @@ def in_batches(encode: Callable[[list[str]], Floats], texts: Sequence[str], done
     return np.concatenate(parts)
 
 
-def document_keys(encoder: Encodes, documents: Sequence[AnnotatedDocument], done: OnDone, size: int = 32) -> Floats:
+def document_keys(
+    encoder: Encodes, documents: Sequence[AnnotatedDocument], done: OnDone, size: int = 32
+) -> Floats:
     """[num_facts, dim] keys of all facts of `documents`, in order."""
     parts = []
     for at in range(0, len(documents), size):

@@ -67,7 +67,7 @@ def new_key(kb: KnowledgeBase) -> Callable[[str], str]:
 
 @pytest.fixture
 def connect(new_key: Callable[[str], str]) -> Iterator[Connect]:
-    """Opens clients: `connect(app, role)` with a bearer key, `connect(app)` with none."""
+    """Opens clients: `connect(app, role)` with a bearer key, `connect(app)` with none. One for each app at a time."""
     with ExitStack() as clients:
 
         def open_client(app: Litestar, role: str | None = None) -> Client:

@@ -21,13 +21,11 @@ def test_token_verifies_and_is_not_stored(kb: KnowledgeBase) -> None:
     assert token.encode() not in stored.key_hash and token not in repr(vars(stored))
 
 
-@pytest.mark.parametrize("wrong", ["", "colmlm_", "x" * 50, "\x00", "\ud800", "é"])
-def test_anything_else_verifies_as_nobody(kb: KnowledgeBase, wrong: str) -> None:
+def test_anything_else_verifies_as_nobody(kb: KnowledgeBase) -> None:
     with Session(kb.engine) as session:
         token = create_key(session, "laptop", "reader")
-        assert verify(session, wrong) is None
-        assert verify(session, token + "x") is None
-        assert verify(session, token[:-1]) is None
+        for wrong in ("", "colmlm_", "x" * 50, "\x00", "\ud800", "é", token + "x", token[:-1]):
+            assert verify(session, wrong) is None, wrong
 
 
 def test_two_keys_never_share_a_token(kb: KnowledgeBase) -> None:

@@ -68,17 +68,17 @@ def home(database_url: str, checkpoint: Path, tmp_path: Path, monkeypatch: pytes
     return folder
 
 
+def invoke(*words: object, stdin: str | None = None) -> Ran:
+    """Run a command in this process. It may end as it likes, but never with a traceback."""
+    result = CliRunner().invoke(app, [str(word) for word in words], input=stdin)
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exc_info
+    assert "Traceback" not in result.stderr
+    return Ran(result.exit_code, result.stdout, result.stderr)
+
+
 @pytest.fixture
 def run(home: Path) -> Run:
-    """Run a command in this process. It may end as it likes, but never with a traceback."""
-    runner = CliRunner()
-
-    def invoke(*words: object, stdin: str | None = None) -> Ran:
-        result = runner.invoke(app, [str(word) for word in words], input=stdin)
-        assert result.exception is None or isinstance(result.exception, SystemExit), result.exc_info
-        assert "Traceback" not in result.stderr
-        return Ran(result.exit_code, result.stdout, result.stderr)
-
+    """`invoke`, on a knowledge base."""
     return invoke
 
 
@@ -104,9 +104,17 @@ def keyed(run: Run, atlas: list[int]) -> list[int]:
     return atlas
 
 
-def program(*words: object, env: dict[str, str] | None = None, **options: Any) -> subprocess.CompletedProcess[str]:
+def program(
+    *words: object, env: dict[str, str] | None = None, **options: Any
+) -> subprocess.CompletedProcess[str]:
     """Run the program in a process of its own."""
     command = [sys.executable, "-m", "cli", *map(str, words)]
     return subprocess.run(
-        command, env={**os.environ, **(env or {})}, cwd=ROOT, text=True, capture_output=True, timeout=120, **options
+        command,
+        env={**os.environ, **(env or {})},
+        cwd=ROOT,
+        text=True,
+        capture_output=True,
+        timeout=120,
+        **options,
     )

@@ -29,7 +29,9 @@ def test_an_error_has_its_exit_code(error: BaseException, code: int) -> None:
     assert explain(error).exit_code == code
 
 
-@pytest.mark.parametrize("error", [ValueError("a\nb\n\nc"), OSError(5, "Input/output\nerror", "a\nb"), KBError("x\ny")])
+@pytest.mark.parametrize(
+    "error", [ValueError("a\nb\n\nc"), OSError(5, "Input/output\nerror", "a\nb"), KBError("x\ny")]
+)
 def test_an_explanation_is_one_line(error: Exception) -> None:
     assert "\n" not in explain(error).line
 
@@ -53,6 +55,8 @@ def test_a_statement_with_its_parameters_is_not_repeated() -> None:
 def test_every_exit_code_is_in_the_table() -> None:
     named = {line.split()[0] for line in (errors.__doc__ or "").splitlines() if line[:1].isdigit()}
     kb_codes = {
-        error.exit_code for _, error in inspect.getmembers(kb_errors, inspect.isclass) if issubclass(error, KBError)
+        error.exit_code
+        for _, error in inspect.getmembers(kb_errors, inspect.isclass)
+        if issubclass(error, KBError)
     }
     assert {str(code) for code in kb_codes | set(errors._CODES.values())} <= named

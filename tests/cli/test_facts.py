@@ -20,13 +20,17 @@ def test_a_fact_is_found_by_its_text_and_shown_with_its_source(run: Run, atlas: 
 
 
 def test_a_table_has_one_line_a_fact_however_long(run: Run) -> None:
-    run("facts", "add", "--question", "q " * 200, "--value", "[red]v[/red] " * 50, "--reason", "r", "--no-key")
+    run(
+        "facts", "add", "--question", "q " * 200, "--value", "[red]v[/red] " * 50, "--reason", "r", "--no-key"
+    )
     header, line = run("facts", "list").out.splitlines()
     assert header.startswith("id") and "[red]v[/red]" in line
 
 
 def test_an_edit_is_a_change_with_actor_and_reason(run: Run, atlas: list[int]) -> None:
-    edit = run("facts", "edit", atlas[0], "--value", "Cusco", "--reason", "a test", "--actor", "ann", "--json").json
+    edit = run(
+        "facts", "edit", atlas[0], "--value", "Cusco", "--reason", "a test", "--actor", "ann", "--json"
+    ).json
     assert edit["kind"] == "update" and edit["fact_ids"] == atlas[:1]
     last = run("changes", "--after", edit["seq"] - 1, "--json").json["changes"][0]
     assert (last["actor"], last["reason"]) == ("ann", "a test")
@@ -71,7 +75,9 @@ def test_deleting_asks_first(run: Run, atlas: list[int], monkeypatch: pytest.Mon
 
 def test_an_added_fact_is_looked_up_at_once(run: Run, atlas: list[int]) -> None:
     question = "Who wrote Emma?"
-    added = run("facts", "add", "--question", question, "--value", "Jane Austen", "--reason", "r", "--json").json
+    added = run(
+        "facts", "add", "--question", question, "--value", "Jane Austen", "--reason", "r", "--json"
+    ).json
     assert added["keyed"]
     found = run("lookup", question, "-k", 1, "--threshold", 0.99, "--json").json
     assert found["match"] and found["hits"][0]["fact_id"] == added["fact_ids"][0]
@@ -79,15 +85,25 @@ def test_an_added_fact_is_looked_up_at_once(run: Run, atlas: list[int]) -> None:
 
 
 def test_a_fact_added_without_a_key_waits_for_one(run: Run, keyed: list[int]) -> None:
-    words = ("facts", "add", "--question", "Who wrote Emma?", "--value", "Jane Austen", "--reason", "r", "--no-key")
+    words = (
+        "facts",
+        "add",
+        "--question",
+        "Who wrote Emma?",
+        "--value",
+        "Jane Austen",
+        "--reason",
+        "r",
+        "--no-key",
+    )
     assert "colmlm rekey" in run(*words).err
     assert run("fsck", "--json").json["unkeyed_facts"] == 1
 
 
-def test_adding_says_that_the_fact_stands_where_it_cannot_be_keyed(run: Run, atlas: list[int]) -> None:
-    import os
-
-    os.environ["COLMLM_CHECKPOINT"] = "/no/such/checkpoint"  # monkeypatched by the fixture, which puts it back
+def test_adding_says_that_the_fact_stands_where_it_cannot_be_keyed(
+    run: Run, atlas: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLMLM_CHECKPOINT", "/no/such/checkpoint")
     ran = run("facts", "add", "--question", "Who wrote Emma?", "--value", "Jane Austen", "--reason", "r")
     assert ran.code == 7 and "was added" in ran.err
     assert len(run("facts", "list", "--text", "Emma", "--json").json["facts"]) == 1

@@ -163,6 +163,13 @@ def test_what_is_missing_is_padded_after_what_is_found() -> None:
     assert np.isfinite(scores[:, :2]).all() and (scores[:, 2:] == -np.inf).all()
 
 
+def test_lists_that_are_not_read_leave_padding_too() -> None:
+    index = index_of(range(400), "IVF128,Flat")  # 64 of the 128 lists are read
+    scores, ids = index.search(XQ, 400)
+    assert ((ids == -1) == (scores == -np.inf)).all()
+    assert (ids[:, 0] >= 0).all() and (ids[:, -1] == -1).all()
+
+
 def test_no_queries_give_no_rows() -> None:
     assert index_of([3]).search(np.empty((0, DIM)), 2)[1].shape == (0, 2)
 
@@ -435,7 +442,7 @@ def test_searches_beside_edits_give_right_ids_and_none_already_removed(spec: str
         except BaseException as failure:
             failures.append(failure)
 
-    searchers = [threading.Thread(target=search, args=(worker,)) for worker in range(3)]
+    searchers = [threading.Thread(target=search, args=(worker,), daemon=True) for worker in range(3)]
     editor = threading.Thread(target=edit, daemon=True)
     for thread in [*searchers, editor]:
         thread.start()

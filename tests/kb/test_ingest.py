@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kb.corpus import AnnotatedDocument, FactSpan, Parsed, Refusal
+from kb.corpus import FactSpan, Parsed, Refusal
 from kb.service import KnowledgeBase
 from kb.settings import Settings
 from tests.fakes import FakeEncoder

@@ -165,3 +165,13 @@ def test_a_spec_that_needs_more_keys_to_train_is_searched_exactly_until_then(
     kb.create_keyset(encoder.checkpoint, index_spec="IVF64,PQ8")
     kb.rekey(encoder)
     assert values(kb, encoder, [CAPITAL]) == ["Lima"]
+
+
+def test_a_keyset_is_on_disk_before_it_is_activated(kb: KnowledgeBase, encoder: FakeEncoder, monkeypatch):
+    ingest(kb, PERU)
+    kb.rekey(encoder)
+    newer = FakeEncoder(salt="2")
+    keyset = kb.rekey(newer)
+    kb.activate(keyset.keyset_id)
+    monkeypatch.setattr("kb.replica.rebuild", lambda *_: pytest.fail("the index was to be ready"))
+    assert values(kb, newer, [CAPITAL]) == ["Lima"]

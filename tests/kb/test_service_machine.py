@@ -137,7 +137,7 @@ def test_any_sequence_of_edits_answers_as_brute_force(server: URL):
     run_state_machine_as_test(
         Machine,
         settings=settings(
-            max_examples=10,
+            max_examples=8,
             stateful_step_count=12,
             derandomize=True,
             deadline=None,

@@ -1,0 +1,116 @@
+"""Whatever goes wrong, the answer is a problem document; and the OpenAPI document says what can be asked."""
+
+from __future__ import annotations
+
+import json
+
+from litestar import Litestar
+from sqlalchemy import create_engine
+
+from api.app import create_app
+from api.auth import gate
+from api.schemas import MAX_BODY_BYTES
+from kb.errors import KBError
+from kb.service import KnowledgeBase
+from tests.api.conftest import Client, Connect
+
+STANDARD = {"type", "title", "status", "detail"}
+
+
+REFUSED: list[tuple[str, str, bytes | None, int]] = [
+    ("GET", "/v1/facts/999", None, 404),
+    ("GET", "/v1/facts/999/trace", None, 404),
+    ("GET", "/v1/documents/999", None, 404),
+    ("GET", "/v1/generations/999", None, 404),
+    ("GET", "/v1/facts?corpus=nowhere", None, 404),
+    ("GET", "/v1/facts?corpus=%00", None, 404),
+    ("GET", "/v1/facts?text=%00", None, 422),
+    ("GET", "/v1/facts?limit=0", None, 400),
+    ("GET", "/v1/facts?limit=501", None, 400),
+    ("GET", "/v1/facts?after=-1", None, 400),
+    ("GET", "/v1/facts?after=9223372036854775808", None, 400),
+    ("GET", "/v1/facts?deleted=maybe", None, 400),
+    ("GET", "/v1/facts/0", None, 400),
+    ("GET", "/v1/facts/9223372036854775808", None, 400),
+    ("GET", "/v1/facts/x", None, 404),
+    ("GET", "/v1/nowhere", None, 404),
+    ("GET", "/console/..%2fpages.py", None, 404),
+    ("GET", "/console/pages.py", None, 404),
+    ("PUT", "/v1/facts", b"{}", 405),
+    ("POST", "/v1/facts", b"", 400),
+    ("POST", "/v1/facts", b"{", 400),
+    ("POST", "/v1/facts", b"[]", 400),
+    ("POST", "/v1/facts", b'{"question": "q", "value": "v"}', 400),
+    ("POST", "/v1/facts", b'{"question": "q", "value": "v", "reason": ""}', 400),
+    ("POST", "/v1/facts", b'{"question": "q", "value": " ", "reason": "r"}', 422),
+    ("POST", "/v1/facts", b'{"question": "q", "value": "\\u0000", "reason": "r"}', 422),
+    ("POST", "/v1/facts", b'{"question": "q", "value": "\\ud800", "reason": "r"}', 400),
+    ("POST", "/v1/facts", b'{"question": "q", "value": "\xff", "reason": "r"}', 400),
+    ("DELETE", "/v1/facts", b'{"fact_ids": [], "reason": "r"}', 400),
+    ("DELETE", "/v1/facts", b'{"fact_ids": [1.5], "reason": "r"}', 400),
+    ("POST", "/v1/facts", b'"' + b"x" * MAX_BODY_BYTES + b'"', 413),
+]
+
+
+def test_every_refusal_is_a_problem_document(editor: Client) -> None:
+    for method, path, body, status in REFUSED:
+        answer = editor.request(method, path, content=body, headers={"Content-Type": "application/json"})
+        case = (method, path, (body or b"")[:100], answer.text)
+        assert answer.status_code == status, case
+        assert answer.headers["content-type"] == "application/problem+json", case
+        assert set(answer.json()) >= STANDARD and answer.json()["status"] == status, case
+        assert "Traceback" not in answer.text and "psycopg" not in answer.text, case
+
+
+def test_malformed_field_is_named(editor: Client) -> None:
+    problem = editor.post("/v1/facts", json={"question": "q", "value": "v", "reason": 7}).json()
+    assert [(e["field"], e["source"]) for e in problem["errors"]] == [("reason", "body")]
+
+
+def test_database_that_is_down_is_a_503(kb: KnowledgeBase, connect: Connect) -> None:
+    app = create_app(kb)
+    app.gate = gate(create_engine("postgresql+psycopg://nobody:secret@127.0.0.1:1/x"), ["127.0.0.1"])  # type: ignore[attr-defined]
+    answer = connect(app, "reader").get("/v1/facts")
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+    assert answer.json()["title"] == "Database unavailable" and "secret" not in answer.text
+
+
+def leaves(error: type[KBError]) -> list[type[KBError]]:
+    return [error, *(leaf for child in error.__subclasses__() for leaf in leaves(child))]
+
+
+def test_every_error_has_a_status_that_http_knows() -> None:
+    assert all(400 <= error.status < 600 and error.title for error in leaves(KBError))
+
+
+def test_no_answer_goes_without_the_headers_that_protect_it(app: Litestar, connect: Connect) -> None:
+    client = connect(app, "reader")
+    for path in ("/", "/v1/facts", "/nowhere", "/console/app.js", "/schema/openapi.json"):
+        for answer in (client.get(path), client.get(path, headers={"Authorization": "Bearer no"})):
+            assert answer.headers["x-content-type-options"] == "nosniff"
+            assert answer.headers["cache-control"] == "no-store"
+            policy = answer.headers["content-security-policy"]
+            assert policy.startswith("default-src 'none'") and "frame-ancestors 'none'" in policy
+            assert "unsafe" not in policy
+
+
+def test_openapi_describes_every_route_and_its_references_resolve(reader: Client) -> None:
+    document = reader.get("/schema/openapi.json").json()
+    assert document["openapi"].startswith("3.1") and document["security"] == [{"key": []}]
+    schemas = document["components"]["schemas"]
+    text = json.dumps(document)
+    named = {part.split('"')[0] for part in text.split('"#/components/schemas/')[1:]}
+    assert named <= set(schemas)
+    operations = {(m.upper(), path): op for path, item in document["paths"].items() for m, op in item.items()}
+    assert ("POST", "/v1/lookups") in operations and ("GET", "/v1/documents/{document_id}") in operations
+    assert len({op["operationId"] for op in operations.values()}) == len(operations) == 16
+    for (method, path), operation in operations.items():
+        assert operation.get("description"), (method, path)
+        for status, answer in operation["responses"].items():
+            if int(status) >= 400 and path != "/health":
+                assert list(answer["content"]) == ["application/problem+json"], (method, path, status)
+
+
+def test_openapi_page_uses_no_external_resource(reader: Client) -> None:
+    assert "http" not in reader.get("/schema").headers.get("content-type", "").replace("html", "")
+    assert reader.get("/schema").headers["content-type"].startswith("application/")

@@ -1,0 +1,147 @@
+"""Facts over HTTP: every edit is one change, and what it did can be read back at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from api import facts
+from api.app import create_app
+from kb.corpus import AnnotatedDocument, FactSpan, Parsed
+from kb.service import KnowledgeBase
+from tests.api.conftest import CAPITAL, TEXT, Client, Connect
+from tests.fakes import FakeEncoder
+
+
+def look_up(client: Client, question: str, min_seq: int | None = None) -> list[str]:
+    answer = client.post("/v1/lookups", json={"questions": [question], "min_seq": min_seq})
+    assert answer.status_code == 200, answer.text
+    return [hit["value"] for hit in answer.json()["answers"][0]["hits"]]
+
+
+def delete(client: Client, **body: Any) -> Any:
+    return client.request("DELETE", "/v1/facts", json=body)
+
+
+def test_facts_are_listed_by_page_and_by_text(reader: Client) -> None:
+    (first,) = reader.get("/v1/facts", params={"limit": 1}).json()
+    (second,) = reader.get("/v1/facts", params={"limit": 1, "after": first["fact_id"]}).json()
+    assert [first["value"], second["value"]] == ["Lima", "Titicaca"]
+    assert first["source"]["title"] == "Peru" and first["question"] == CAPITAL
+    assert [
+        f["value"] for f in reader.get("/v1/facts", params={"text": "LIMA", "corpus": "atlas"}).json()
+    ] == ["Lima"]
+    assert reader.get("/v1/facts", params={"text": "%"}).json() == []
+    assert reader.get("/v1/facts", params={"deleted": True}).json() == []
+    assert reader.get(f"/v1/facts/{first['fact_id']}").json() == first
+
+
+def test_edits_take_effect_for_lookups_that_ask_for_them(editor: Client, fact_id: int) -> None:
+    assert look_up(editor, CAPITAL) == ["Lima"]
+    updated = editor.patch(f"/v1/facts/{fact_id}", json={"value": "Cusco", "reason": "test"}).json()
+    assert look_up(editor, CAPITAL, updated["min_seq"]) == ["Cusco"]
+    deleted = delete(editor, fact_ids=[fact_id, fact_id], reason="test").json()
+    assert deleted["fact_ids"] == [fact_id] and deleted["seq"] == updated["seq"] + 1
+    assert look_up(editor, CAPITAL, deleted["min_seq"]) == []
+    assert [f["fact_id"] for f in editor.get("/v1/facts", params={"deleted": True}).json()] == [fact_id]
+    restored = editor.post("/v1/facts/restore", json={"fact_ids": [fact_id], "reason": "test"}).json()
+    assert look_up(editor, CAPITAL, restored["min_seq"]) == ["Cusco"]
+
+
+def test_inserted_fact_is_found_by_the_next_lookup(editor: Client) -> None:
+    question = "Who wrote the report?"
+    assert look_up(editor, question) == []
+    edit = editor.post("/v1/facts", json={"question": question, "value": "Ana", "reason": "new"}).json()
+    assert edit["keyed"] and edit["kind"] == "insert" and edit["min_seq"] > edit["seq"]
+    assert look_up(editor, question) == ["Ana"]
+    assert look_up(editor, question, edit["min_seq"]) == ["Ana"]
+
+
+def test_first_fact_of_an_empty_base_is_found(
+    kb: KnowledgeBase, encoder: FakeEncoder, connect: Connect
+) -> None:
+    editor = connect(create_app(kb, encoder), "editor")
+    edit = editor.post("/v1/facts", json={"question": "Q?", "value": "A", "reason": "new"}).json()
+    assert edit["keyed"] and look_up(editor, "Q?") == ["A"]
+
+
+def test_insert_leaves_a_backlog_to_a_rekey(
+    atlas: KnowledgeBase, encoder: FakeEncoder, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "One and two."
+    spans = (FactSpan(0, 3, "One", "1?"), FactSpan(8, 11, "two", "2?"))
+    atlas.ingest(
+        [Parsed(AnnotatedDocument("numbers", text, spans))], "more", actor="tester", reason="backlog"
+    )
+    monkeypatch.setattr(facts, "MAX_KEYED_AT_ONCE", 2)
+    calls = list(encoder.calls)
+    editor = connect(create_app(atlas, encoder), "editor")
+    edit = editor.post("/v1/facts", json={"question": "Q?", "value": "A", "reason": "new"}).json()
+    assert not edit["keyed"] and encoder.calls == calls
+    assert look_up(editor, "Q?") == []
+
+
+def test_without_an_encoder_an_insert_is_stored_and_says_it_is_not_keyed(
+    atlas: KnowledgeBase, connect: Connect
+) -> None:
+    editor = connect(create_app(atlas), "editor")
+    edit = editor.post("/v1/facts", json={"question": "Q?", "value": "A", "reason": "new"}).json()
+    assert not edit["keyed"] and edit["min_seq"] == edit["seq"]
+    assert editor.get(f"/v1/facts/{edit['fact_ids'][0]}").json()["value"] == "A"
+
+
+def test_actor_is_the_keys_name_unless_one_is_given(editor: Client, fact_id: int) -> None:
+    first = editor.request("DELETE", f"/v1/facts/{fact_id}", json={"reason": "a reason"}).json()
+    body = {"fact_ids": [fact_id], "reason": "another", "actor": "ana"}
+    editor.post("/v1/facts/restore", json=body)
+    log = editor.get("/v1/changes", params={"after": first["seq"] - 1}).json()
+    assert [(c["kind"], c["actor"], c["reason"]) for c in log["changes"]] == [
+        ("delete", "the editor", "a reason"),
+        ("restore", "ana", "another"),
+    ]
+    assert log["head_seq"] == log["changes"][-1]["seq"]
+
+
+def test_edit_of_an_unknown_fact_does_nothing(editor: Client, fact_id: int) -> None:
+    head = editor.get("/v1/changes").json()["head_seq"]
+    for unknown in (999, 2**63 - 1):
+        answer = delete(editor, fact_ids=[fact_id, unknown], reason="test")
+        assert (answer.status_code, answer.json()["about"]["fact_ids"]) == (404, [unknown])
+    assert editor.get("/v1/changes").json()["head_seq"] == head
+
+
+def test_edits_of_facts_in_the_wrong_state_conflict(editor: Client, fact_id: int) -> None:
+    body = {"fact_ids": [fact_id], "reason": "test"}
+    assert editor.post("/v1/facts/restore", json=body).status_code == 409
+    assert delete(editor, **body).status_code == 200
+    assert delete(editor, **body).status_code == 409
+    assert editor.patch(f"/v1/facts/{fact_id}", json={"value": "x", "reason": "test"}).status_code == 409
+
+
+def test_trace_of_a_fact_names_its_source_and_history(editor: Client, fact_id: int) -> None:
+    editor.patch(f"/v1/facts/{fact_id}", json={"value": "Cusco", "reason": "test"})
+    trace = editor.get(f"/v1/facts/{fact_id}/trace").json()
+    assert [v["value"] for v in trace["versions"]] == ["Lima", "Cusco"]
+    assert "update" in [c["kind"] for c in trace["history"]]
+    source = trace["fact"]["source"]
+    document = editor.get(f"/v1/documents/{source['document_id']}").json()
+    assert document["text"] == TEXT and document["licence"] == "CC-BY-4.0" and document["corpus"] == "atlas"
+    assert document["text"][source["start"] : source["end"]] == "Lima"
+
+
+def test_health_says_what_is_missing(
+    reader: Client, kb: KnowledgeBase, connect: Connect, encoder: FakeEncoder
+) -> None:
+    healthy = reader.get("/health")
+    assert (healthy.status_code, healthy.json()["missing"]) == (200, [])
+    assert healthy.json()["index_seq"] == healthy.json()["head_seq"]
+    assert healthy.json()["active_keyset"]["num_keys"] == 2
+    other = connect(create_app(kb, FakeEncoder(salt="other")), "operator").get("/health")
+    assert other.status_code == 503
+    assert other.json()["missing"] == ["generator", "checkpoint of the active keyset"]
+
+
+def test_health_of_an_empty_base_is_no_failure(kb: KnowledgeBase, connect: Connect) -> None:
+    answer = connect(create_app(kb), "reader").get("/health")
+    assert (answer.status_code, answer.json()["missing"]) == (503, ["active keyset", "encoder", "generator"])

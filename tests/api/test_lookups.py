@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+from typing import Any
+
+from api.app import create_app
+from kb.service import KnowledgeBase
+from tests.api.conftest import CAPITAL, LAKE, Client, Connect
+from tests.fakes import FakeEncoder
+
+
+def test_questions_and_queries_are_answered_in_order(reader: Client, encoder: FakeEncoder) -> None:
+    (query,) = encoder.encode_questions([CAPITAL]).tolist()
+    body = {"questions": [LAKE, "Unheard of?"], "queries": [query], "checkpoint_id": "fake", "k": 2}
+    answers = reader.post("/v1/lookups", json=body).json()["answers"]
+    assert [[hit["value"] for hit in a["hits"]] for a in answers] == [["Titicaca"], [], ["Lima"]]
+    assert [a["question"] for a in answers] == [LAKE, "Unheard of?", None]
+    assert answers[1]["runner_up"] < answers[1]["threshold"]
+
+
+def test_threshold_of_the_request_counts(reader: Client) -> None:
+    answer = reader.post("/v1/lookups", json={"questions": ["Unheard of?"], "threshold": -1, "k": 5}).json()
+    assert len(answer["answers"][0]["hits"]) == 2
+
+
+REFUSED: list[tuple[dict[str, Any], int]] = [
+    ({}, 422),
+    ({"questions": []}, 422),
+    ({"queries": [[1.0] * 32]}, 422),
+    ({"queries": [[1.0] * 31], "checkpoint_id": "fake"}, 422),
+    ({"queries": [[1.0] * 32, [1.0] * 31], "checkpoint_id": "fake"}, 422),
+    ({"queries": [[1e300] * 32], "checkpoint_id": "fake"}, 422),
+    ({"queries": [[1.0] * 32], "checkpoint_id": "another"}, 409),
+    ({"questions": ["x"], "checkpoint_id": "another"}, 409),
+    ({"questions": ["x"] * 40, "queries": [[1.0] * 32] * 40, "checkpoint_id": "fake"}, 422),
+    ({"questions": ["x"] * 65}, 400),
+    ({"questions": ["x"], "k": 0}, 400),
+    ({"questions": ["x"], "k": 101}, 400),
+    ({"questions": ["x"], "k": True}, 400),
+    ({"questions": ["x"], "threshold": 2}, 400),
+    ({"questions": ["x"], "treshold": 0.5}, 400),
+    ({"questions": [""]}, 400),
+    ({"questions": ["x" * 2001]}, 400),
+    ({"questions": "x"}, 400),
+    ({"queries": [["a"]], "checkpoint_id": "fake"}, 400),
+    ({"questions": ["x"], "min_seq": -1}, 400),
+    ({"questions": ["x"], "min_seq": 2**63}, 400),
+]
+
+
+def test_lookups_that_cannot_be_answered_are_refused(reader: Client) -> None:
+    for body, status in REFUSED:
+        answer = reader.post("/v1/lookups", json=body)
+        assert answer.status_code == status, (body, answer.text)
+        assert answer.headers["content-type"] == "application/problem+json", body
+
+
+def test_lookup_past_the_head_waits_and_says_try_again(reader: Client) -> None:
+    answer = reader.post("/v1/lookups", json={"questions": [CAPITAL], "min_seq": 10_000})
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+    assert answer.json()["about"]["min_seq"] == 10_000
+
+
+def test_questions_need_an_encoder_and_queries_do_not(
+    atlas: KnowledgeBase, encoder: FakeEncoder, connect: Connect
+) -> None:
+    reader = connect(create_app(atlas), "reader")
+    refused = reader.post("/v1/lookups", json={"questions": [CAPITAL]})
+    assert refused.status_code == 503 and "COLMLM_CHECKPOINT" in refused.json()["detail"]
+    queries = encoder.encode_questions([CAPITAL]).tolist()
+    answer = reader.post("/v1/lookups", json={"queries": queries, "checkpoint_id": "fake"})
+    assert answer.json()["answers"][0]["hits"][0]["value"] == "Lima"
+
+
+def test_without_an_active_keyset_there_is_nothing_to_ask(
+    kb: KnowledgeBase, encoder: FakeEncoder, connect: Connect
+) -> None:
+    answer = connect(create_app(kb, encoder), "reader").post("/v1/lookups", json={"questions": [CAPITAL]})
+    assert (answer.status_code, answer.json()["type"]) == (409, "urn:colmlm:NoActiveKeyset")
+
+
+def test_keysets_are_listed(reader: Client) -> None:
+    (keyset,) = reader.get("/v1/keysets").json()
+    assert (keyset["checkpoint_id"], keyset["state"], keyset["num_keys"]) == ("fake", "active", 2)

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.conftest import QUESTIONS, Run
+
+PROMPT = "Question: What is the capital of Peru?\nAnswer:"
+FORCED = ("--mode", "forced", "--threshold", -1, "--max-tokens", 4)
+
+
+def test_an_output_is_stored_with_the_source_of_every_spliced_span(run: Run, keyed: list[int]) -> None:
+    said = run("generate", PROMPT, *FORCED, "--json").json
+    splice = said["splices"][0]
+    assert splice["outcome"] == "hit" and splice["fact_id"] in keyed
+    assert said["output"][splice["output_start"] : splice["output_end"]] == splice["value"]
+    traced = run("trace", "output", said["generation_id"], "--json").json
+    assert traced == said
+    shown = run("trace", "output", said["generation_id"]).out
+    assert f"[{splice['value']}](0)" in shown and "atlas/peru" in shown
+
+
+def test_a_fact_names_the_outputs_that_used_it_also_after_its_deletion(run: Run, keyed: list[int]) -> None:
+    said = run("generate", PROMPT, *FORCED, "--json").json
+    fact_id = said["splices"][0]["fact_id"]
+    run("facts", "delete", fact_id, "--reason", "wrong source", "--yes", "--actor", "ann")
+    traced = run("trace", "fact", fact_id, "--json").json
+    assert [use["generation_id"] for use in traced["uses"]] == [said["generation_id"]]
+    assert "wrong source" in run("trace", "fact", fact_id).out
+    assert "deleted by ann" in run("trace", "output", said["generation_id"]).out
+
+
+def test_no_match_is_a_normal_result(run: Run, keyed: list[int]) -> None:
+    said = run("generate", PROMPT, "--mode", "forced", "--threshold", 1, "--max-tokens", 2, "--json")
+    assert said.code == 0 and said.json["splices"][0]["outcome"] == "no_match"
+    found = run("lookup", "unheard of", "--threshold", 1, "--json")
+    assert found.code == 0 and not found.json["match"] and found.json["runner_up"] < 1
+    assert "No match" in run("lookup", "unheard of", "--threshold", 1).out
+
+
+def test_without_lookups_nothing_is_cited(run: Run, keyed: list[int]) -> None:
+    assert run("generate", PROMPT, "--mode", "off", "--max-tokens", 2, "--json").json["splices"] == []
+
+
+def test_a_stream_prints_what_generate_stores(run: Run, keyed: list[int]) -> None:
+    whole = run("generate", PROMPT, *FORCED, "--json").json
+    streamed = run("generate", PROMPT, *FORCED, "--stream").out
+    assert streamed.startswith(whole["output"] + "\n")
+
+
+def test_a_seed_decides_what_is_sampled(run: Run, keyed: list[int]) -> None:
+    words = ("generate", "Peru", "--mode", "off", "--temperature", 5, "--max-tokens", 8, "--json", "--seed")
+    assert run(*words, 1).json["output"] == run(*words, 1).json["output"] != run(*words, 2).json["output"]
+
+
+def test_a_lookup_gives_facts_best_first_with_their_sources(run: Run, keyed: list[int]) -> None:
+    found = run("lookup", QUESTIONS["Lima"], "-k", 5, "--threshold", -1, "--json").json
+    assert {hit["fact_id"] for hit in found["hits"]} == set(keyed)
+    assert found["hits"][0]["score"] >= found["hits"][1]["score"]
+    assert found["hits"][0]["source"]["external_id"] == "peru"
+    assert run("lookup", QUESTIONS["Lima"], "--threshold", -1).out.count("atlas/peru") == 2
+
+
+def test_a_lookup_waits_for_an_edit_and_says_so_where_it_never_comes(
+    run: Run, keyed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLMLM_INDEX_WAIT_SECONDS", "0.1")
+    ran = run("lookup", "anything", "--min-seq", 10_000)
+    assert ran.code == 6 and "COLMLM_INDEX_WAIT_SECONDS" in ran.err
+
+
+def test_before_anything_is_keyed_a_lookup_says_what_to_do(run: Run, atlas: list[int]) -> None:
+    for words in (
+        ["lookup", "anything"],
+        ["generate", PROMPT, "--mode", "forced"],
+        ["demo", "--corpus", "atlas"],
+    ):
+        ran = run(*words)
+        assert ran.code == 4 and "Rekey" in ran.err, words
+
+
+def test_a_prompt_that_is_no_text_is_one_line(run: Run, keyed: list[int]) -> None:
+    ran = run("generate", "\udcff", "--max-tokens", 2)
+    assert ran.code == 2 and ran.err.count("\n") == 1

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from cli.output import _Lines, plain, print_json, progress, shorten
+from kb.records import Hit, Lookup
+
+
+def test_dataclasses_and_times_become_json() -> None:
+    found = Lookup((Hit(1, 1, "Lima", 0.5, 7),), 0.5, 0.2, 3)
+    assert plain({"found": found, "at": datetime(2026, 1, 2, tzinfo=UTC)}) == {
+        "found": {
+            "hits": [{"fact_id": 1, "version": 1, "value": "Lima", "score": 0.5, "key_id": 7}],
+            "runner_up": 0.5,
+            "threshold": 0.2,
+            "seq": 3,
+        },
+        "at": "2026-01-02T00:00:00+00:00",
+    }
+
+
+def test_a_number_that_json_has_not_is_not_printed_as_one() -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        print_json({"score": float("nan")})
+
+
+def test_short_work_passes_in_silence_where_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress("Keying") as advance:
+        advance(1, 2)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_long_work_says_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    advance = _Lines("Keying", seconds=0)
+    advance(1, 2)
+    advance(3, None)
+    assert capsys.readouterr().err == "Keying: 1 of 2\nKeying: 3\n"
+
+
+def test_a_shortened_text_is_one_line() -> None:
+    assert shorten("a\nb  c", 10) == "a b c"
+    assert len(shorten("x" * 100, 10)) == 10

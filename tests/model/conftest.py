@@ -1,0 +1,44 @@
+"""Tiny real checkpoints, made once; one thread, since the other core may be training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from model.checkpoint import Checkpoint, load
+from model.tokens import FactTokenizer
+from tests.tiny import byte_tokenizer, merging_tokenizer, tiny_base, tiny_checkpoint
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_base(tmp_path_factory.mktemp("base"))
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    """Random weights that next to never look anything up."""
+    path = tiny_checkpoint(tmp_path_factory.mktemp("tiny"))
+    return load(path, path, precision="fp32")
+
+
+@pytest.fixture(scope="session")
+def eager(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    """Random weights that look something up at about every other token."""
+    path = tiny_checkpoint(tmp_path_factory.mktemp("eager"), eagerness=20.0)
+    return load(path, path, precision="fp32")
+
+
+@pytest.fixture(scope="session", params=[True, False], ids=["space inside", "space outside"])
+def either(request: pytest.FixtureRequest) -> FactTokenizer:
+    """The byte tokenizer, with the space in front of a span on either side of the tag."""
+    return byte_tokenizer(space_inside=request.param)
+
+
+@pytest.fixture(scope="session", params=[True, False], ids=["space inside", "space outside"])
+def merging(request: pytest.FixtureRequest) -> FactTokenizer:
+    return merging_tokenizer(space_inside=request.param)

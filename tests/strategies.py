@@ -1,0 +1,34 @@
+"""Hypothesis strategies: texts as hostile as documents get, and annotated documents made of them."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from kb.corpus import AnnotatedDocument, FactSpan
+
+HOSTILE = (
+    "<FACT>", "</FACT>", "<FACT-q>", '<FACT q="a" a="b">', "<|endoftext|>", "<|im_end|>", "<FACT", "FACT>",
+    "\r\n", "\n", " ", "  ", "\t", "🏔️", "👩‍👩‍👧", "é", "é", "שלום", "\u202eابج\u202c", "東京", "\u200b", "\ufeff", "\ufffd",
+    "'s", '"', "&quot;", "1981", "Lima", ".", "\x7f", "\u2028",
+)  # fmt: skip
+
+pieces = st.one_of(st.sampled_from(HOSTILE), st.text(st.characters(exclude_characters="\x00"), max_size=6))
+texts = st.lists(pieces, max_size=12).map("".join)
+names = st.text(st.characters(exclude_characters="\x00"), min_size=1, max_size=8)
+filled = names.filter(str.strip)
+
+
+@st.composite
+def documents(draw: st.DrawFn, tags_in_text: bool = True) -> AnnotatedDocument:
+    """A document whose spans hold: sorted, apart, verbatim, not blank."""
+    text, spans = "", []
+    for plain, value in draw(st.lists(st.tuples(texts, st.none() | texts.filter(str.strip)), max_size=5)):
+        text += plain
+        if value is not None:
+            question, answer = draw(st.none() | filled), draw(st.none() | filled)
+            spans.append(FactSpan(len(text), len(text) + len(value), value, question, answer))
+            text += value
+    if not text.strip():
+        text, spans = "some text", []
+    about = {name: draw(st.none() | names) for name in ("title", "uri", "licence", "revision")}
+    return AnnotatedDocument(draw(filled), text, tuple(spans), **about)
