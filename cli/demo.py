@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
@@ -43,7 +40,7 @@ def demo(
     The knowledge base is left as it was found. Facts the model does not find to begin with are counted and passed
     over. The exit code is 0 where the first run passes and no lookup of any run returned a deleted fact.
     """
-    with Runtime.from_environment(checkpoint=checkpoint) as runtime, _terminable():
+    with Runtime.from_environment(checkpoint=checkpoint) as runtime:
         runtime.kb.facts(corpus=corpus, limit=1)  # an unknown corpus is not worth loading a model for
         from cli.demonstration import Demonstration
 
@@ -53,16 +50,6 @@ def demo(
     print_json(report) if as_json else _show(report, runs)
     if not runs or not runs[0].passed or any(run.leaked for run in runs):
         raise typer.Exit(CHECK_FAILED)
-
-
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """Let a request to terminate unwind like Ctrl-C, so that what is deleted is restored."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _run(demonstration: Demonstration, wanted: int) -> list[Run]:

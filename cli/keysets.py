@@ -47,21 +47,20 @@ def rekey(
 ) -> None:
     """Give every live fact without a key one of the checkpoint's. Stop it and start it again to resume.
 
-    A keyset that was never active answers once it is activated, unless no other is. A new keyset's threshold is
-    calibrated at the end.
+    The new keyset is calibrated at the end. It answers at once where no other is active, else once it is activated.
     """
     with Runtime.from_environment(checkpoint=checkpoint) as runtime:
         runtime.open()
         keyset = key_everything(runtime, corpus=corpus)
     print_json(keyset) if as_json else _show([keyset])
-    if keyset.state == "ready":
-        note(f"Another keyset is active. To let this one answer: colmlm keysets activate {keyset.keyset_id}")
 
 
 def key_everything(runtime: Runtime, *, corpus: str | None = None) -> KeysetRecord:
     """Key what is unkeyed, and calibrate a keyset that has not been."""
     with progress("Keying facts") as advance:
         keyset = runtime.kb.rekey(runtime.encoder, corpus=corpus, on_facts=advance)
+    if keyset.state == "ready":
+        note(f"Another keyset is active. To let this one answer: colmlm keysets activate {keyset.keyset_id}")
     if keyset.calibrated or keyset.num_unkeyed or keyset.num_keys < 2:
         return keyset
     try:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Any
@@ -47,8 +49,9 @@ class Root(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            result = super().invoke(ctx)
-            sys.stdout.flush()
+            with _terminable():
+                result = super().invoke(ctx)
+                sys.stdout.flush()
         except (typer.Exit, typer.Abort, typer.TyperException):
             raise
         except (Exception, KeyboardInterrupt) as error:
@@ -76,6 +79,19 @@ class Root(TyperGroup):
             _complain("Not confirmed; nothing was done. Pass --yes to go on without being asked.")
             code = CHECK_FAILED
         sys.exit(code if isinstance(code, int) else 0)
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Let a request to terminate unwind like Ctrl-C.
+
+    Otherwise the demo would leave facts deleted, and nobody would stop the embedded database.
+    """
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def heavy_command(name: str) -> Any:
@@ -106,7 +122,7 @@ app = typer.Typer(
     name="colmlm",
     help="A knowledge base that a language model reads and people can edit, audit and trust.",
     epilog=examples(
-        "colmlm up", "colmlm demo", 'colmlm generate "Question: Who discovered hydrogen?\\nAnswer:"'
+        "colmlm up", "colmlm demo", 'colmlm generate "Question: Who discovered hydrogen? Answer:"'
     ),
     pretty_exceptions_enable=False,
 )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import sys
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -176,4 +178,6 @@ def _serve(runtime: Runtime, listener: socket.socket, *, with_model: bool) -> No
         create_app(runtime.kb, runtime.encoder, runtime.generator) if with_model else create_app(runtime.kb)
     )
     config = uvicorn.Config(application, log_level="warning", access_log=False, lifespan="on")
-    uvicorn.Server(config).run(sockets=[listener])
+    sys.stdout.flush()  # whoever started this reads the address now, not when the server has ended
+    with suppress(KeyboardInterrupt):  # a signal is how a server is meant to end
+        uvicorn.Server(config).run(sockets=[listener])

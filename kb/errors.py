@@ -74,7 +74,7 @@ class MigrationNeeded(KBError):
     def __init__(self, found: str | None, wanted: str) -> None:
         self.found, self.wanted = found, wanted
         super().__init__(
-            f"The database is at migration {found or 'none'}, this program needs {wanted}. Run: colmlm migrate"
+            f"The database is at migration {found or 'none'}, this program needs {wanted}. Run: colmlm db migrate"
         )
 
 

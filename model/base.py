@@ -128,4 +128,4 @@ def _remembered(note: Path, stamp: list[int]) -> str | None:
         record = json.loads(note.read_bytes())
     except (FileNotFoundError, ValueError):
         return None
-    return str(record["sha256"]) if record["stamp"] == stamp else None
+    return str(record["sha256"]) if isinstance(record, dict) and record.get("stamp") == stamp else None

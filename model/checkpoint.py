@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -175,7 +176,9 @@ def _config(path: Path) -> CheckpointConfig:
 def _adapted(model: LlamaForCausalLM, path: Path) -> torch.nn.Module:
     """`model` with the adapter in `path` merged in. All of the adapter: peft only warns of a part."""
     try:
-        peft = PeftModel.from_pretrained(model, path)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Found missing adapter keys")
+            peft = PeftModel.from_pretrained(model, path)
         stored = set(load_file(path / ADAPTER))
     except (OSError, RuntimeError, SafetensorError, ValueError) as error:
         raise CheckpointError(f"{path}: the adapter cannot be read ({error})") from error

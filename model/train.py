@@ -206,7 +206,9 @@ class Trainer:
                 f"{self.directory} was trained on other data; name another --out or the same corpora"
             )
         if state.get("base_sha256", self.base_sha256) != self.base_sha256:
-            raise ValueError(f"{self.directory} was trained on another base; name another --out or the same base")
+            raise ValueError(
+                f"{self.directory} was trained on another base; name another --out or the same base"
+            )
         set_peft_model_state_dict(self._peft(), state["adapter"])
         self.optimizer.load_state_dict(state["optimizer"])
         torch.set_rng_state(state["rng"])

@@ -8,18 +8,20 @@ from kb.corpus import AnnotatedDocument, FactSpan
 
 HOSTILE = (
     "<FACT>", "</FACT>", "<FACT-q>", '<FACT q="a" a="b">', "<|endoftext|>", "<|im_end|>", "<FACT", "FACT>",
-    "\r\n", "\n", " ", "  ", "\t", "🏔️", "👩‍👩‍👧", "é", "é", "שלום", "\u202eابج\u202c", "東京", "\u200b", "\ufeff", "\ufffd",
+    "\r\n", "\n", " ", "  ", "\t", "🏔️", "👩‍👩‍👧", "\u00e9", "e\u0301", "שלום",
+    "\u202eابج\u202c", "東京", "\u200b", "\ufeff", "\ufffd",
     "'s", '"', "&quot;", "1981", "Lima", ".", "\x7f", "\u2028",
 )  # fmt: skip
 
-pieces = st.one_of(st.sampled_from(HOSTILE), st.text(st.characters(exclude_characters="\x00"), max_size=6))
+characters = st.characters(exclude_categories=["Cs"], exclude_characters="\x00")
+pieces = st.one_of(st.sampled_from(HOSTILE), st.text(characters, max_size=6))
 texts = st.lists(pieces, max_size=12).map("".join)
-names = st.text(st.characters(exclude_characters="\x00"), min_size=1, max_size=8)
+names = st.text(characters, min_size=1, max_size=8)
 filled = names.filter(str.strip)
 
 
 @st.composite
-def documents(draw: st.DrawFn, tags_in_text: bool = True) -> AnnotatedDocument:
+def documents(draw: st.DrawFn) -> AnnotatedDocument:
     """A document whose spans hold: sorted, apart, verbatim, not blank."""
     text, spans = "", []
     for plain, value in draw(st.lists(st.tuples(texts, st.none() | texts.filter(str.strip)), max_size=5)):

@@ -13,20 +13,28 @@ from tokenizers.trainers import BpeTrainer
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from model.config import CheckpointConfig
-from model.tokens import ADDED_TOKENS, END_OF_TEXT, FactTokenizer
+from model.tokens import END_OF_TEXT, FactTokenizer
 
 
-def byte_tokenizer(*, space_inside: bool = True) -> FactTokenizer:
-    """One token a byte, end-of-text, and the three added tokens."""
+def bare_tokenizer() -> Tokenizer:
+    """One token a byte, and end-of-text."""
     vocabulary = {character: i for i, character in enumerate(sorted(ByteLevel.alphabet()))}
     tokenizer = Tokenizer(BPE(vocab=vocabulary, merges=[]))
     tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
     tokenizer.decoder = ByteLevelDecoder()
     tokenizer.add_special_tokens([AddedToken(END_OF_TEXT, special=True, normalized=False)])
-    return FactTokenizer(tokenizer, space_inside=space_inside)
+    return tokenizer
 
 
-def tiny_llama(vocabulary: int, seed: int = 3) -> LlamaForCausalLM:
+def byte_tokenizer(*, space_inside: bool = True) -> FactTokenizer:
+    """One token a byte, end-of-text, and the three added tokens."""
+    return FactTokenizer(bare_tokenizer(), space_inside=space_inside)
+
+
+def tiny_llama(
+    vocabulary: int, seed: int = 3, *, tied: bool = True, spread: float = 0.02
+) -> LlamaForCausalLM:
+    """`spread` is the weights' deviation: the larger, the more a state depends on all that came before it."""
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=vocabulary,
@@ -36,7 +44,8 @@ def tiny_llama(vocabulary: int, seed: int = 3) -> LlamaForCausalLM:
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=512,
-        tie_word_embeddings=True,
+        tie_word_embeddings=tied,
+        initializer_range=spread,
         bos_token_id=None,
         eos_token_id=256,
         pad_token_id=None,
@@ -46,35 +55,31 @@ def tiny_llama(vocabulary: int, seed: int = 3) -> LlamaForCausalLM:
 
 def tiny_base(path: Path, seed: int = 3) -> Path:
     """A base model directory, without the three tokens: what training starts from."""
-    tokenizer = byte_tokenizer()
+    tokenizer = bare_tokenizer()
     path.mkdir(parents=True, exist_ok=True)
-    tiny_llama(tokenizer.vocabulary_size - len(ADDED_TOKENS), seed).save_pretrained(path)
-    plain = Tokenizer.from_str(tokenizer.tokenizer.to_str())
-    vocabulary = {t: i for t, i in plain.get_vocab(with_added_tokens=False).items()}
-    bare = Tokenizer(BPE(vocab=vocabulary, merges=[]))
-    bare.pre_tokenizer = ByteLevel(add_prefix_space=False)
-    bare.decoder = ByteLevelDecoder()
-    bare.add_special_tokens([AddedToken(END_OF_TEXT, special=True, normalized=False)])
-    bare.save(str(path / "tokenizer.json"))
+    tiny_llama(tokenizer.get_vocab_size(), seed).save_pretrained(path)
+    tokenizer.save(str(path / "tokenizer.json"))
     return path
 
 
-def tiny_checkpoint(path: Path, seed: int = 3, *, eagerness: float = 1.0, space_inside: bool = True) -> Path:
+def tiny_checkpoint(path: Path, seed: int = 3, *, eagerness: float = 0.0, space_inside: bool = True) -> Path:
     """A full checkpoint directory that `model.checkpoint.load` takes.
 
-    `eagerness` scales the row of ``<FACT>``, and with it how often the model wants to look something up: at 1
-    next to never, at 20 nearly every other token.
+    `eagerness` is how much the model wants to look something up: by itself next to never, from 5 on about every
+    fourth token, in many directions (its weights are another, livelier draw).
     """
     tokenizer = byte_tokenizer()
     model = tiny_llama(tokenizer.vocabulary_size, seed)
-    with torch.no_grad():
-        model.get_input_embeddings().weight[tokenizer.fact] *= eagerness
+    if eagerness:
+        model = tiny_llama(tokenizer.vocabulary_size, seed, tied=False, spread=0.2)
+        with torch.no_grad():
+            model.lm_head.weight[tokenizer.fact] *= eagerness
     path.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(path)
     tokenizer.save(path / "tokenizer.json")
-    CheckpointConfig(
-        name=f"tiny-{seed}", kind="full", base=None, dim=64, space_inside=space_inside
-    ).save(path)
+    CheckpointConfig(name=f"tiny-{seed}", kind="full", base=None, dim=64, space_inside=space_inside).save(
+        path
+    )
     return path
 
 

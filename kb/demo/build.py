@@ -72,7 +72,9 @@ def compose(doc_id: str, title: str, sentences: Iterable[str]) -> Document:
             text += value
             last = mark.end()
         text += marked[last:]
-    return Document(doc_id, title[0].upper() + title[1:], f"colmlm:demo/{doc_id}", "Apache-2.0", "1", text, facts)
+    return Document(
+        doc_id, title[0].upper() + title[1:], f"colmlm:demo/{doc_id}", "Apache-2.0", "1", text, facts
+    )
 
 
 def fill(template: str, entity: dict[str, Any]) -> str:

@@ -408,6 +408,47 @@ def test_a_save_that_fails_leaves_the_old_snapshot_and_no_scraps(saved: Path) ->
 # Threads
 
 
+def started(call: Callable[[], Any]) -> threading.Thread:
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    return thread
+
+
+def is_waiting(thread: threading.Thread) -> bool:
+    thread.join(timeout=0.2)
+    return thread.is_alive()
+
+
+def test_searches_run_beside_each_other_but_not_beside_an_edit() -> None:
+    index = index_of(range(5))
+    with index._lock.reading():
+        beside = started(lambda: index.search(XQ, 1))
+        beside.join(timeout=60)
+        assert not beside.is_alive()
+        edits = [started(lambda: index.remove([0])), started(lambda: index.add([9], XB[9:10]))]
+        assert all(map(is_waiting, edits)) and len(index) == 5
+    for edit in edits:
+        edit.join(timeout=60)
+    assert_exact(index, {1, 2, 3, 4, 9})
+    with index._lock.writing():
+        search = started(lambda: index.search(XQ, 1))
+        assert is_waiting(search)
+    search.join(timeout=60)
+    assert not search.is_alive()
+
+
+def test_an_edit_that_waits_goes_before_searches_that_come_later() -> None:
+    index, outcomes = index_of(range(5)), list[str]()
+    with index._lock.reading():
+        edit = started(lambda: outcomes.append(f"edit {index.remove([0])}"))
+        assert is_waiting(edit)
+        search = started(lambda: outcomes.append(f"search {(index.search(XQ, 5)[1] == 0).sum()}"))
+        assert is_waiting(search)
+    for thread in (edit, search):
+        thread.join(timeout=60)
+    assert sorted(outcomes) == ["edit 1", "search 0"]  # the search no longer finds id 0
+
+
 @pytest.mark.parametrize("spec", [FLAT, IVF, PAPER])
 def test_searches_beside_edits_give_right_ids_and_none_already_removed(spec: str, tmp_path: Path) -> None:
     index = index_of(range(300), spec)
@@ -432,24 +473,22 @@ def test_searches_beside_edits_give_right_ids_and_none_already_removed(spec: str
 
     def edit() -> None:
         try:
-            for step in range(100):
+            for step in range(40):
                 index.add([300 + step], XB[300 + step : 301 + step])
                 batch = range(3 * step, 3 * step + 2)
                 assert index.remove(batch) == 2
                 gone.update(batch)
-                if step % 40 == 0:
+                if step % 20 == 0:
                     index.save(tmp_path, keyset_id=1, applied_seq=step)
         except BaseException as failure:
             failures.append(failure)
 
-    searchers = [threading.Thread(target=search, args=(worker,), daemon=True) for worker in range(3)]
-    editor = threading.Thread(target=edit, daemon=True)
-    for thread in [*searchers, editor]:
-        thread.start()
-    editor.join(timeout=60)  # searches without pause don't starve it
+    searchers = [started(lambda worker=worker: search(worker)) for worker in range(3)]  # type: ignore[misc]
+    editor = started(edit)
+    editor.join(timeout=120)  # searches without pause don't starve it
     is_starved = editor.is_alive()
     ended.set()
     for thread in searchers:
         thread.join(timeout=60)
     assert not is_starved and not failures and min(searches) > 0
-    assert index.ids.tolist() == sorted(set(range(400)) - gone)
+    assert index.ids.tolist() == sorted(set(range(340)) - gone)

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer
+from tokenizers.models import BPE
 
 from kb.corpus import AnnotatedDocument, FactSpan, parse_inline
 from model.tokens import ADDED_TOKENS, END_OF_TEXT, Encoded, FactTokenizer
@@ -38,7 +40,11 @@ def spans_in(tokenizer: FactTokenizer, encoded: Encoded) -> list[str]:
     values = []
     for position in encoded.fact_positions:
         assert encoded.ids[position] == tokenizer.fact
-        values.append(tokenizer.decode(list(encoded.ids[position + 1 : encoded.ids.index(tokenizer.fact_end, position)])))
+        values.append(
+            tokenizer.decode(
+                list(encoded.ids[position + 1 : encoded.ids.index(tokenizer.fact_end, position)])
+            )
+        )
     return values
 
 
@@ -65,7 +71,9 @@ def test_a_document_is_its_text_with_tags_around_the_spans(
     lead = f"{document.title}\n\n" if with_title and document.title else ""
     assert tokenizer.decode(list(encoded.ids)) == lead + document.text
     assert encoded.masked == mask_of_the_paper(tokenizer, encoded.ids)
-    spaced = [value.removeprefix(" ") if tokenizer.space_inside else value for value in spans_in(tokenizer, encoded)]
+    spaced = [
+        value.removeprefix(" ") if tokenizer.space_inside else value for value in spans_in(tokenizer, encoded)
+    ]
     expected = [s.value.removeprefix(" ") if tokenizer.space_inside else s.value for s in document.facts]
     assert spaced == expected
     assert encoded.ids.count(tokenizer.fact) == len(document.facts) == len(encoded.fact_positions)
@@ -129,7 +137,11 @@ def test_a_question_ends_in_its_marker_and_keeps_its_end_when_it_is_too_long(eit
 def test_a_saved_tokenizer_comes_back_and_still_reads_no_tag(tokenizer: FactTokenizer, tmp_path: Path):
     tokenizer.save(tmp_path / "tokenizer.json")
     again = FactTokenizer.load(tmp_path / "tokenizer.json")
-    assert (again.fact, again.fact_end, again.fact_q) == (tokenizer.fact, tokenizer.fact_end, tokenizer.fact_q)
+    assert (again.fact, again.fact_end, again.fact_q) == (
+        tokenizer.fact,
+        tokenizer.fact_end,
+        tokenizer.fact_q,
+    )
     assert again.vocabulary_size == tokenizer.vocabulary_size
     assert again.encode("<FACT>x<|endoftext|>") == tokenizer.encode("<FACT>x<|endoftext|>")
 
@@ -141,8 +153,5 @@ def test_the_three_tokens_are_the_last_of_the_vocabulary():
 
 
 def test_a_tokenizer_without_end_of_text_is_refused():
-    from tokenizers import Tokenizer
-    from tokenizers.models import BPE
-
-    with pytest.raises(ValueError, match="no <|endoftext|> token"):
+    with pytest.raises(ValueError, match=r"no <\|endoftext\|> token"):
         FactTokenizer(Tokenizer(BPE(vocab={"a": 0}, merges=[])))

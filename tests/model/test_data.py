@@ -1,0 +1,130 @@
+"""Steps: the same in every run, with positions that point at the markers they speak of."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from itertools import islice, pairwise
+
+import pytest
+
+from kb.corpus import AnnotatedDocument, FactSpan
+from model.config import TrainConfig
+from model.data import QA_FORMS, Step, Steps, data_hash, hold_out, question_answer
+from model.tokens import FactTokenizer
+from tests.kb.corpora import PERU, numbered
+from tests.tiny import byte_tokenizer
+
+CONFIG = TrainConfig(batch_documents=4, block=2, max_length=64)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> FactTokenizer:
+    return byte_tokenizer()
+
+
+def steps(
+    tokenizer: FactTokenizer, documents: list[AnnotatedDocument] | None = None, **changes: object
+) -> Steps:
+    return Steps(documents or numbered(11), tokenizer, replace(CONFIG, **changes))
+
+
+def test_step_n_is_the_same_however_one_gets_there(tokenizer: FactTokenizer):
+    whole = list(islice(steps(tokenizer), 9))
+    for start in (0, 1, 2, 5, 7):  # two steps an epoch
+        assert list(islice(steps(tokenizer).starting_at(start), 9 - start)) == whole[start:]
+    assert list(islice(steps(tokenizer, seed=18), 9)) != whole
+
+
+def test_an_epoch_takes_each_document_at_most_once_and_epochs_differ(tokenizer: FactTokenizer):
+    made = steps(tokenizer)
+    taken = [[p.question for p in step.pairs] for step in islice(made, 2 * made.per_epoch)]
+    first, second = taken[0] + taken[1], taken[2] + taken[3]
+    assert len(set(first)) == len(first) == 8
+    assert first != second
+
+
+def test_neighbours_stay_together_as_each_others_hard_negatives(tokenizer: FactTokenizer):
+    for epoch in range(20):
+        order = steps(tokenizer, block=4, batch_documents=4)._order(epoch)
+        assert sorted(order) == list(range(11))
+        breaks = sum(b != a + 1 for a, b in pairwise(order))
+        assert breaks <= 3
+
+
+def test_fewer_documents_than_a_batch_make_one_step_of_them_all(tokenizer: FactTokenizer):
+    made = steps(tokenizer, numbered(3))
+    assert made.per_epoch == 1
+    assert all(len(step.pairs) == 3 for step in islice(made, 4))
+
+
+def test_documents_without_a_question_are_left_out(tokenizer: FactTokenizer):
+    bare = AnnotatedDocument("bare", "It is Lima.", (FactSpan(6, 10, "Lima"),))
+    none = AnnotatedDocument("none", "Nothing.")
+    assert len(steps(tokenizer, [bare, none, PERU]).documents) == 1
+
+
+def check(step: Step, tokenizer: FactTokenizer) -> None:
+    for pair in step.pairs:
+        assert step.sequences[pair.fact_sequence].ids[pair.fact_position] == tokenizer.fact
+        query = step.sequences[pair.query_sequence]
+        is_qa = step.scored[pair.query_sequence]
+        assert query.ids[pair.query_position] == (tokenizer.fact if is_qa else tokenizer.fact_q)
+        assert pair.question in tokenizer.decode(list(query.ids))
+    assert len(step.sequences) == len(step.scored)
+
+
+@pytest.mark.parametrize("share, scored", [(0.0, 4), (1.0, 8)])
+def test_bare_questions_carry_no_next_token_loss_and_question_answers_do(
+    tokenizer: FactTokenizer, share: float, scored: int
+):
+    for step in islice(steps(tokenizer, qa_fraction=share), 6):
+        check(step, tokenizer)
+        assert sum(step.scored) == scored
+
+
+@pytest.mark.parametrize("limit", range(4, 140, 9))
+def test_a_cut_document_keeps_the_facts_before_the_cut_and_no_others(tokenizer: FactTokenizer, limit: int):
+    made = steps(tokenizer, [PERU], max_length=limit, title_fraction=0.0)
+    step = made.build([PERU], random.Random(0))
+    check(step, tokenizer)
+    whole = tokenizer.document(PERU)
+    assert len(step.sequences[0]) == min(limit, len(whole)) == len(step.sequences[0].masked)
+    assert len(step.pairs) == sum(p < limit for p in whole.fact_positions)
+    assert [p.question for p in step.pairs] == [s.question for s in PERU.facts][: len(step.pairs)]
+
+
+@pytest.mark.parametrize("form", QA_FORMS)
+def test_a_question_answer_document_holds_the_value_as_its_fact(form: str):
+    for question, value in (("Who {is} it?", "{value} %s"), ("Wer?", "é🏔️"), ("q", "<FACT>")):
+        document = question_answer(question, value, form)
+        (span,) = document.facts
+        assert document.text[span.start : span.end] == value and document.text.endswith(value)
+        assert question in document.text
+
+
+def test_the_decoders_query_position_follows_the_question_as_a_prompt_does(tokenizer: FactTokenizer):
+    asked = tokenizer.document(question_answer("Who?", "Lima"))
+    assert asked.ids[: asked.fact_positions[0]] == tuple(tokenizer.prompt("Question: Who?\nAnswer:"))
+
+
+def test_what_is_held_out_is_not_trained_on():
+    documents = numbered(20)
+    kept, held = hold_out(documents, 6)
+    assert len(held) == 6 and sorted(d.external_id for d in kept + held) == sorted(
+        d.external_id for d in documents
+    )
+    assert [kept, held] == list(hold_out(documents, 6)) != list(hold_out(documents, 6, seed=6))
+    assert kept == [d for d in documents if d in kept] and held == [d for d in documents if d in held]
+    assert hold_out(documents, 0) == (documents, [])
+
+
+def test_the_data_hash_knows_texts_spans_questions_and_order():
+    one, two = numbered(2)
+    moved = AnnotatedDocument(one.external_id, one.text, (FactSpan(0, 4, "Text", "Question 0?"),))
+    asked = AnnotatedDocument(
+        one.external_id, one.text, tuple(FactSpan(s.start, s.end, s.value, "Other?") for s in one.facts)
+    )
+    hashes = [data_hash(d) for d in ([one, two], [two, one], [one], [moved, two], [asked, two], [])]
+    assert len(set(hashes)) == len(hashes)
+    assert data_hash([one, two]) == data_hash(iter([one, two]))

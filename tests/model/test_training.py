@@ -1,0 +1,228 @@
+"""Training on the tiny base: it learns, goes on to the bit where it was cut off, and touches only what it may."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import islice, pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from kb.corpus import AnnotatedDocument
+from model.checkpoint import ADAPTER, load
+from model.config import TrainConfig
+from model.data import Step
+from model.encoder import KeyEncoder
+from model.lm import unit
+from model.release import release
+from model.tokens import Encoded
+from model.train import LOSS_FILE, STATE_FILE, Metrics, Trainer
+from tests.kb.corpora import numbered
+from tests.tiny import tiny_base
+
+DOCUMENTS = numbered(24)
+
+
+@pytest.fixture(scope="module")
+def config(base: Path) -> TrainConfig:
+    return TrainConfig(
+        base=str(base), steps=8, batch_documents=8, block=4, max_length=128, learning_rate=1e-2, warmup_steps=2,
+        lora_rank=4, lora_alpha=8, precision="fp32", title_fraction=0.0,
+    )  # fmt: skip
+
+
+def trainer(
+    config: TrainConfig, directory: Path, documents: Sequence[AnnotatedDocument] = DOCUMENTS
+) -> Trainer:
+    return Trainer(config, documents, directory, directory, "tiny")
+
+
+def losses(metrics: Sequence[Metrics]) -> list[tuple[float, ...]]:
+    return [(m.step, m.tokens, m.loss, m.next_token, m.contrastive, m.accuracy, m.pairs) for m in metrics]
+
+
+@pytest.fixture(scope="module")
+def finished(config: TrainConfig, tmp_path_factory: pytest.TempPathFactory) -> Trainer:
+    """A run of eight steps that nothing interrupted."""
+    run = trainer(config, tmp_path_factory.mktemp("run"))
+    assert len(list(run.run())) == 8
+    return run
+
+
+def live_keys(run: Trainer) -> list[np.ndarray]:
+    run.lm.eval()
+    encoded = [run.tokenizer.document(d, close=False) for d in DOCUMENTS]
+    with torch.inference_mode():
+        states = run.lm.forward_sequences(encoded, keep=[e.fact_positions for e in encoded])
+    return [unit(s).numpy() for s in states]
+
+
+def test_both_losses_fall_and_questions_come_nearer_to_their_facts(config: TrainConfig, tmp_path: Path):
+    metrics = list(trainer(replace(config, steps=60), tmp_path).run())
+    first, last = metrics[:5], metrics[-5:]
+    for name, most in (("loss", 0.9), ("next_token", 0.95), ("contrastive", 0.85)):
+        before, after = (sum(getattr(m, name) for m in some) for some in (first, last))
+        assert after < most * before, name
+    assert sum(m.accuracy for m in metrics[-10:]) > sum(m.accuracy for m in metrics[:10])
+
+
+def test_the_rate_warms_up_stays_and_cools_down(finished: Trainer):
+    rates = [m.learning_rate for m in finished.progress.log]
+    assert rates[0] == pytest.approx(5e-3) and rates[1:6] == [1e-2] * 5
+    assert rates[5] > rates[6] > rates[7] > 0
+
+
+@pytest.mark.parametrize("done", [1, 3, 7])
+def test_a_resumed_run_goes_on_to_the_bit(finished: Trainer, config: TrainConfig, tmp_path: Path, done: int):
+    cut = trainer(config, tmp_path)
+    before = list(islice(cut.run(), done))
+    cut.save()
+    torch.rand(5)  # another process has another random state
+    after = list(trainer(config, tmp_path).run())
+    assert losses(before + after) == losses(finished.progress.log)
+    ours, theirs = load_file(tmp_path / ADAPTER), load_file(finished.directory / ADAPTER)
+    assert ours.keys() == theirs.keys() and all(torch.equal(ours[k], theirs[k]) for k in ours)
+
+
+def test_steps_after_the_last_save_are_done_again_the_same(
+    finished: Trainer, config: TrainConfig, tmp_path: Path
+):
+    cut = trainer(config, tmp_path)
+    steps = cut.run(save_every_seconds=1e9)
+    list(islice(steps, 2))
+    cut.save()
+    list(islice(steps, 3))  # and then it is killed
+    again = trainer(config, tmp_path)
+    assert losses(list(again.run())) == losses(finished.progress.log[2:])
+    assert [m.step for m in again.progress.log] == list(range(1, 9))
+
+
+def test_a_finished_run_does_nothing_more(finished: Trainer, config: TrainConfig):
+    before = (finished.directory / ADAPTER).read_bytes()
+    assert list(trainer(config, finished.directory).run()) == []
+    assert (finished.directory / ADAPTER).read_bytes() == before
+
+
+def test_other_data_and_another_base_are_refused(finished: Trainer, config: TrainConfig, tmp_path: Path):
+    with pytest.raises(ValueError, match="trained on other data"):
+        next(trainer(config, finished.directory, DOCUMENTS[1:]).run())
+    other = replace(config, base=str(tiny_base(tmp_path / "base", seed=4)))
+    with pytest.raises(ValueError, match="trained on another base"):
+        next(trainer(other, finished.directory).run())
+
+
+def test_a_run_ends_with_its_time_and_has_cooled_down_by_then(config: TrainConfig, tmp_path: Path):
+    run = trainer(replace(config, steps=100_000, max_seconds=1.0, cooldown=0.5), tmp_path)
+    metrics = list(run.run())
+    assert 1.0 <= run.progress.seconds < 30
+    assert len(metrics) < 100_000
+    assert metrics[-1].learning_rate < 0.7 * max(m.learning_rate for m in metrics) or len(metrics) < 6
+    assert all(a.seconds <= b.seconds for a, b in pairwise(metrics))
+
+
+def test_only_the_adapter_and_the_three_rows_change(finished: Trainer, base: Path):
+    trained = [name for name, p in finished.lm.named_parameters() if p.requires_grad]
+    assert all("lora_" in name or "trainable_tokens" in name for name in trained)
+    assert any("lora_B" in name for name in trained) and any("trainable_tokens" in name for name in trained)
+    merged = load(finished.directory, finished.directory, precision="fp32").lm.causal.state_dict()
+    original = load_file(base / "model.safetensors")
+    rows = original["model.embed_tokens.weight"]
+    embedded = merged["model.embed_tokens.weight"]
+    assert torch.equal(embedded[:-3], rows)
+    assert not torch.isclose(embedded[-3:], rows.mean(dim=0).expand(3, -1), atol=1e-4).all(dim=1).any()
+    assert torch.equal(merged["lm_head.weight"], embedded)
+    changed = {
+        k
+        for k, v in original.items()
+        if k in merged and v.shape == merged[k].shape and not torch.equal(v, merged[k])
+    }
+    assert changed and all(k.endswith("proj.weight") for k in changed)
+
+
+def test_the_saved_adapter_gives_the_keys_of_the_live_model(finished: Trainer):
+    loaded = load(finished.directory, finished.directory, precision="fp32")
+    assert (loaded.config.name, loaded.config.kind) == ("tiny", "adapter")
+    for ours, theirs in zip(KeyEncoder(loaded).encode_documents(DOCUMENTS), live_keys(finished), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-4)
+
+
+def test_the_run_writes_its_log_and_what_it_was(finished: Trainer, config: TrainConfig):
+    with (finished.directory / LOSS_FILE).open() as lines:
+        rows = list(csv.DictReader(lines))
+    assert [int(row["step"]) for row in rows] == list(range(1, 9))
+    assert [float(row["loss"]) for row in rows] == [m.loss for m in finished.progress.log]
+    record = json.loads((finished.directory / "colmlm.json").read_text())["training"]
+    assert record["steps"] == 8 and record["documents"] == 24 and record["config"]["seed"] == config.seed
+    assert record["epochs"] == pytest.approx(8 / 3, abs=0.01)
+    assert not [p for p in finished.directory.iterdir() if p.name.startswith(".")]
+
+
+def test_a_save_that_is_cut_off_leaves_the_one_before(
+    finished: Trainer, config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    run = trainer(config, tmp_path)
+    steps = run.run()
+    list(islice(steps, 2))
+    run.save()
+    before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+    next(steps)
+
+    def no_space(*_: object, **__: object) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr("model.config.CheckpointConfig.save", no_space)
+    with pytest.raises(OSError, match="no space"):
+        run.save()
+    monkeypatch.undo()
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
+    assert losses(list(trainer(config, tmp_path).run())) == losses(finished.progress.log[2:])
+
+
+def test_a_step_whose_facts_all_lie_beyond_the_cut_still_trains(config: TrainConfig, tmp_path: Path):
+    run = trainer(replace(config, max_length=6, steps=2), tmp_path)
+    for metrics in run.run():
+        assert metrics.pairs == 0 and metrics.contrastive == 0.0 and np.isfinite(metrics.loss)
+
+
+def test_without_scored_positions_only_the_contrastive_loss_is_left(config: TrainConfig, tmp_path: Path):
+    run = trainer(replace(config, ntp_fraction=0.0, steps=2), tmp_path)
+    for metrics in run.run():
+        assert metrics.next_token == 0.0 and metrics.loss == pytest.approx(0.25 * metrics.contrastive)
+
+
+def test_the_next_token_loss_is_that_of_the_positions_outside_m(config: TrainConfig, tmp_path: Path):
+    run = trainer(replace(config, ntp_fraction=1.0), tmp_path)
+    sequence = run.tokenizer.document(DOCUMENTS[0])
+    bare = Encoded((5, 6, 7), (), (False,) * 3)
+    step = Step((sequence, bare), (True, False), ())
+    with torch.no_grad():
+        states = run.lm.forward_sequences(step.sequences)
+        loss = run.next_token_loss(step, states)
+        log_p = run.lm.logits(states[0]).log_softmax(-1)
+    terms = [-float(log_p[t - 1, sequence.ids[t]]) for t in range(1, len(sequence)) if not sequence.masked[t]]
+    assert float(loss) == pytest.approx(sum(terms) / len(terms), rel=1e-5)
+    assert run.tokenizer.fact in [sequence.ids[t] for t in range(len(sequence)) if not sequence.masked[t]]
+
+
+def test_a_release_is_small_and_gives_nearly_the_same_keys(finished: Trainer, tmp_path: Path):
+    release(finished.directory, tmp_path)
+    assert not (tmp_path / STATE_FILE).exists()
+    assert (
+        json.loads((tmp_path / "adapter_config.json").read_text())["base_model_name_or_path"]
+        == finished.config.base
+    )
+    released, own = (load(path, path, precision="fp32") for path in (tmp_path, finished.directory))
+    assert released.checkpoint_id != own.checkpoint_id
+    for ours, theirs in zip(
+        KeyEncoder(released).encode_documents(DOCUMENTS),
+        KeyEncoder(own).encode_documents(DOCUMENTS),
+        strict=True,
+    ):
+        np.testing.assert_allclose(ours, theirs, atol=2e-2)
+    assert (tmp_path / ADAPTER).stat().st_size < (finished.directory / ADAPTER).stat().st_size
