@@ -20,6 +20,7 @@ from tests.model.lookups import LOOK, NOTHING, answering, config, say, scripted,
         ("aXb", ("",), "aXb"),
         ("abcabd", ("abd",), "abc"),
         ("aab", ("ab",), "a"),
+        ("abcd", ("c", "bc"), "a"),
     ],
 )
 def test_the_output_is_cut_before_the_first_stop_string(script: str, stop: tuple[str, ...], output: str):
