@@ -99,6 +99,9 @@ $("sign-out").addEventListener("click", () => doing(async () => {
   location.assign("/");
 }));
 
+// Nothing can be pressed before it would be heard.
+for (const id of ["prompt", "generate", "sign-out"]) $(id).disabled = false;
+
 doing(async () => {
   await showEarlier();
   const linked = /^#output-(\d+)$/.exec(location.hash);

@@ -16,6 +16,7 @@ from tests.api.serving import served
 pytestmark = pytest.mark.browser
 
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+expect.set_options(timeout=20_000)  # a busy machine takes its time
 HOSTILE = '<img src=x onerror="document.title=1">'
 
 
@@ -41,7 +42,7 @@ def sign_in(page: Page, token: str) -> None:
     page.goto("/")
     page.get_by_label("API key").fill(token)
     page.get_by_role("button", name="Sign in").click()
-    expect(page.get_by_label("Prompt")).to_be_visible()
+    expect(page.get_by_label("Prompt")).to_be_enabled()
 
 
 def generate(page: Page, prompt: str) -> None:
