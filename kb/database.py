@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import warnings
 from functools import cache
 from pathlib import Path
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 MIGRATION_LOCK = 0x636F6C6D01  # advisory lock keys of this program start with "colm"
 
+START_SECONDS = 10.0  # how long the embedded server is waited for
+
 _starting = threading.Lock()
 
 
@@ -28,17 +31,23 @@ def connect(settings: Settings) -> Engine:
     The embedded server is started where it does not run, is shared by every process of this home, and is
     stopped by the last of them to exit. A client that is killed leaves it running for the next.
     """
-    url = settings.database_url or _start_embedded(settings.home / "postgres")
-    # The ping costs one round trip a checkout and survives a restart of the server between two verbs.
-    engine = create_engine(url, pool_pre_ping=True, connect_args={"application_name": "colmlm"})
-    try:
-        with engine.connect() as connection:
-            connection.execute(text("SELECT 1"))
-    except OperationalError as error:
-        engine.dispose()
-        where = make_url(url).render_as_string(hide_password=True)
-        raise DatabaseUnavailable(where, str(error.orig).strip().replace("\n", " ")) from error
-    return engine
+    deadline = time.monotonic() + (0.0 if settings.database_url else START_SECONDS)
+    while True:
+        url = settings.database_url or _start_embedded(settings.home / "postgres")
+        # The ping costs one round trip a checkout and survives a restart of the server between two verbs.
+        engine = create_engine(url, pool_pre_ping=True, connect_args={"application_name": "colmlm"})
+        try:
+            with engine.connect() as connection:
+                connection.execute(text("SELECT 1"))
+            return engine
+        except OperationalError as error:
+            engine.dispose()
+            # A server killed a moment ago may still look alive, so that nobody starts it: ask again for a while.
+            if time.monotonic() < deadline:
+                time.sleep(0.2)
+                continue
+            where = make_url(url).render_as_string(hide_password=True)
+            raise DatabaseUnavailable(where, str(error.orig).strip().replace("\n", " ")) from error
 
 
 def _start_embedded(data: Path) -> str:
