@@ -219,7 +219,7 @@ def test_a_separator_inside_a_paragraph_does_not_end_its_line(tmp_path: Path):
 
 @pytest.mark.shared_data
 def test_the_shared_squad_reads_without_a_refusal():
-    path = Path("/work/shared/data/squad/dev.jsonl")
+    path = Path(__file__).parents[3] / "shared" / "data" / "squad" / "dev.jsonl"
     if not path.is_file():
         pytest.skip(f"no {path}")
     parsed = list(read_squad(path))
