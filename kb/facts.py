@@ -9,18 +9,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
-from sqlalchemy import Row, Select, and_, exists, func, insert, or_, select, tuple_, update
+from sqlalchemy import Row, Select, and_, delete, exists, func, insert, or_, select, tuple_, update
 from sqlalchemy.orm import Session
 
 from kb import audit
 from kb.corpus import AnnotatedDocument, FactSpan
 from kb.errors import CorpusNotFound, DocumentNotFound, FactDeleted, FactNotDeleted, FactNotFound
 from kb.records import CorpusStats, Edit, FactRecord, Source
-from kb.tables import Document, Fact, FactVersion
+from kb.tables import Document, Fact, FactVersion, Tombstone
 
 MAX_ID = 2**63 - 1
 
 IS_LIVE = FactVersion.to_seq.is_(None)
+
+
+def is_kept(fact_id: Any) -> Any:
+    """SQL: this fact's keys belong in an index, as it is live or a tombstone."""
+    live = exists().where(FactVersion.fact_id == fact_id, IS_LIVE)
+    return or_(live, exists().where(Tombstone.fact_id == fact_id))
+
 
 # The version to show of a fact: the live one, or the last one where it is deleted.
 _LAST_VERSION = (
@@ -63,19 +70,27 @@ def update_fact(session: Session, fact_id: int, value: str, actor: str, reason: 
     return _done(session, pending, "update", [fact_id], payload)
 
 
-def delete_facts(session: Session, fact_ids: Sequence[int], actor: str, reason: str) -> Edit:
-    """Tombstone live facts: all of them or, with an error that names the others, none."""
+def delete_facts(
+    session: Session, fact_ids: Sequence[int], actor: str, reason: str, *, abstain: bool = False
+) -> Edit:
+    """Delete live facts: all of them or, with an error that names the others, none.
+
+    With `abstain` their keys stay, and a query that points at one gets no match instead of the runner-up.
+    """
     pending = audit.begin(session, actor, reason)
     versions = _last_versions(session, fact_ids)
     if deleted := [v.fact_id for v in versions if v.to_seq is not None]:
         raise FactDeleted(deleted)
     touched = [v.fact_id for v in versions]
-    tombstone(session, touched, pending.seq)
-    payload = {"was": {str(v.fact_id): pending.digest(v.value) for v in versions}}
+    end_facts(session, touched, pending.seq)
+    payload: dict[str, Any] = {"was": {str(v.fact_id): pending.digest(v.value) for v in versions}}
+    if abstain:
+        session.execute(insert(Tombstone), [{"fact_id": f, "seq": pending.seq} for f in touched])
+        payload["abstain"] = True
     return _done(session, pending, "delete", touched, payload)
 
 
-def tombstone(session: Session, fact_ids: Sequence[int], seq: int) -> None:
+def end_facts(session: Session, fact_ids: Sequence[int], seq: int) -> None:
     """End facts at change `seq`; part of a delete, and of an ingest that replaces a document."""
     _close_versions(session, fact_ids, seq)
     session.execute(update(Fact).where(Fact.id == func.any(list(fact_ids))).values(deleted_seq=seq))
@@ -90,6 +105,7 @@ def restore_facts(session: Session, fact_ids: Sequence[int], actor: str, reason:
     touched = [v.fact_id for v in versions]
     _open_versions(session, [(v.fact_id, v.version + 1, v.value) for v in versions], pending.seq)
     session.execute(update(Fact).where(Fact.id == func.any(touched)).values(deleted_seq=None))
+    session.execute(delete(Tombstone).where(Tombstone.fact_id == func.any(touched)))
     payload = {"values": {str(v.fact_id): pending.digest(v.value) for v in versions}}
     return _done(session, pending, "restore", touched, payload)
 

@@ -67,7 +67,7 @@ def _ids(session: Session, index_directory: Path, live_facts: int) -> tuple[keys
     if keyset_id is None:
         return np.empty(0, np.int64), np.empty(0, np.int64), live_facts
     keyset = keysets.get_keyset(session, keyset_id)
-    batches = [ids for ids, _ in keysets.live_keys(session, keyset_id, keyset.dim)]
+    batches = [ids for ids, _ in keysets.indexed_keys(session, keyset_id, keyset.dim)]
     live_ids = np.concatenate([np.empty(0, np.int64), *batches])
     return live_ids, open_replica(session, keyset, index_directory).index.ids, keyset.num_unkeyed
 

@@ -25,7 +25,7 @@ from sqlalchemy.orm import Session
 from kb import audit
 from kb.corpus import AnnotatedDocument, FactSpan, Parsed, Refusal, check_spans, to_record
 from kb.errors import InvalidValue
-from kb.facts import tombstone
+from kb.facts import end_facts
 from kb.records import IngestReport
 
 _STAGE = """
@@ -192,7 +192,7 @@ def _replace(session: Session, names: dict[str, Any]) -> tuple[list[int], list[i
     _run(session, _INSERT_DOCUMENTS, names)
     _run(session, _KEEP_STANDING, names)
     gone = list(_run(session, _GONE, names).scalars())
-    tombstone(session, gone, names["seq"])
+    end_facts(session, gone, names["seq"])
     dropped_keys = sorted(_run(session, _DROP_STALE_KEYS, names).scalars())
     moved = list(_run(session, _MOVE_KEPT, names).scalars())
     return sorted((*gone, *moved)), dropped_keys

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from kb import audit
 from kb.errors import InvalidValue, KeysetActive, KeysetNotFound, KeysetNotReady, NoActiveKeyset
-from kb.facts import IS_LIVE
+from kb.facts import IS_LIVE, is_kept
 from kb.index import default_spec
 from kb.records import CheckpointInfo, KeysetRecord
 from kb.tables import Checkpoint, Document, Fact, FactKey, FactVersion, Keyset
@@ -103,10 +103,10 @@ def _records(session: Session, keyset_id: int | None) -> list[KeysetRecord]:
 
 
 def num_unkeyed() -> Any:
-    """SQL: how many live facts the keyset of the enclosing statement has no key of. This is its rekey queue."""
-    keyed = exists().where(FactKey.keyset_id == Keyset.id, FactKey.fact_id == FactVersion.fact_id)
+    """SQL: how many facts the keyset of the enclosing statement has no key of. This is its rekey queue."""
+    keyed = exists().where(FactKey.keyset_id == Keyset.id, FactKey.fact_id == Fact.id)
     return (
-        select(func.count()).select_from(FactVersion).where(IS_LIVE, ~keyed.correlate(Keyset, FactVersion))
+        select(func.count()).select_from(Fact).where(is_kept(Fact.id), ~keyed.correlate(Keyset, Fact))
     ).scalar_subquery()
 
 
@@ -188,14 +188,13 @@ def _set(session: Session, keyset_id: int, **values: Any) -> None:
     session.execute(update(Keyset).where(Keyset.id == keyset_id).values(**values))
 
 
-def live_keys(
+def indexed_keys(
     session: Session, keyset_id: int, dim: int, batch: int = 20_000
 ) -> Iterator[tuple[Ids, Vectors]]:
-    """The ids and keys of every live fact, by id, in batches."""
+    """The ids and keys that an index holds, those of live facts and of tombstones; by id, in batches."""
     statement = (
         select(FactKey.id, FactKey.key)
-        .join(FactVersion, and_(FactVersion.fact_id == FactKey.fact_id, IS_LIVE))
-        .where(FactKey.keyset_id == keyset_id)
+        .where(FactKey.keyset_id == keyset_id, is_kept(FactKey.fact_id))
         .order_by(FactKey.id)
         .execution_options(yield_per=batch)
     )

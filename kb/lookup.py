@@ -3,6 +3,7 @@
 The SELECT gives, from one snapshot of the database: the head of the change log, the active keyset, and of
 the candidate keys those of live facts with value and exact key. Deleted facts drop out there however far the
 index lags, and a search that turns out to be of an old index or keyset is done again after catching up.
+Keys of tombstones come along without a value: a query nearest to one of these is no match.
 In the steady state that is one search and one round trip.
 """
 
@@ -35,22 +36,32 @@ FROM (SELECT) AS always
 LEFT JOIN keyset active ON active.state = 'active'
 LEFT JOIN LATERAL (
     SELECT k.id AS key_id, k.fact_id, v.version, v.value, k.key
-    FROM fact_key k JOIN fact_version v ON v.fact_id = k.fact_id AND v.to_seq IS NULL
+    FROM fact_key k
+    LEFT JOIN fact_version v ON v.fact_id = k.fact_id AND v.to_seq IS NULL
+    LEFT JOIN tombstone t ON t.fact_id = k.fact_id
     WHERE k.keyset_id = CAST(:keyset_id AS bigint) AND k.id = ANY(CAST(:key_ids AS bigint[]))
-      AND active.id = CAST(:keyset_id AS bigint)
+      AND active.id = CAST(:keyset_id AS bigint) AND (v.fact_id IS NOT NULL OR t.fact_id IS NOT NULL)
 ) AS found ON true
 """)
 
 
 @dataclass(frozen=True, slots=True)
 class _Decision:
-    """What the one SELECT said: where the database stands, and the live candidates by key id."""
+    """What the one SELECT said: where the database stands, and by key id the candidates that are live or tombstones."""
 
     head: int
     keyset_id: int | None
     checkpoint_id: str | None
     threshold: float
-    live: dict[int, Row[Any]]
+    keys: dict[int, Row[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Ranking:
+    """What is nearest to one query: live facts, best first, and the nearest tombstone with its score."""
+
+    hits: tuple[Hit, ...] = ()
+    tombstone: tuple[int, float] | None = None
 
 
 @dataclass(slots=True)
@@ -98,14 +109,13 @@ class Searcher:
             self._catch_up(replica)
         if decision.checkpoint_id != checkpoint_id:
             raise KeysetMismatch(checkpoint_id, str(decision.checkpoint_id))
-        return [
-            _lookup(hits, k, decision.threshold if threshold is None else threshold, seq) for hits in found
-        ]
+        least = decision.threshold if threshold is None else threshold
+        return [_lookup(ranking, k, least, seq) for ranking in found]
 
     def _search(
         self, replica: Replica, queries_BD: Vectors | None, k: int
-    ) -> tuple[list[list[Hit]], _Decision]:
-        """The live facts nearest to each query, best first (k, or all there are), and the last decision.
+    ) -> tuple[list[_Ranking], _Decision]:
+        """What is nearest to each query (k live facts, or all there are), and the last decision.
 
         The index is asked for more than k, since some keys share a fact and some facts are gone; where
         that was not enough it is asked for twice as many.
@@ -114,17 +124,16 @@ class Searcher:
             return [], self._decide(replica.keyset_id, [])
         if queries_BD.shape[1] != replica.dim:
             raise InvalidQuery(f"it has {queries_BD.shape[1]} numbers, the keys have {replica.dim}")
-        answers: list[list[Hit]] = [[] for _ in queries_BD]
+        answers = [_Ranking() for _ in queries_BD]
         short, fetch = np.arange(len(queries_BD)), 4 * k + 16
         while True:
             _, candidates = replica.index.search(queries_BD[short], fetch)
             decision = self._decide(replica.keyset_id, np.unique(candidates[candidates >= 0]).tolist())
             for b, key_ids in zip(short, candidates, strict=True):
-                answers[b] = _hits(
-                    queries_BD[b], [decision.live[i] for i in key_ids.tolist() if i in decision.live]
-                )
+                rows = [decision.keys[i] for i in key_ids.tolist() if i in decision.keys]
+                answers[b] = _rank(queries_BD[b], rows)
             exhausted = (candidates < 0).any(axis=1) | (fetch >= len(replica.index))
-            lacking = np.array([len(answers[b]) < k for b in short], dtype=bool)
+            lacking = np.array([len(answers[b].hits) < k for b in short], dtype=bool)
             short, fetch = short[lacking & ~exhausted], 2 * fetch
             if decision.keyset_id != replica.keyset_id or len(short) == 0:
                 return answers, decision
@@ -132,9 +141,9 @@ class Searcher:
     def _decide(self, keyset_id: int, key_ids: list[int]) -> _Decision:
         with self.autocommit.connect() as connection:
             rows = connection.execute(_DECIDE, {"keyset_id": keyset_id, "key_ids": key_ids}).all()
-        live = {row.key_id: row for row in rows if row.key_id is not None}
+        keys = {row.key_id: row for row in rows if row.key_id is not None}
         first = rows[0]
-        return _Decision(first.head, first.keyset_id, first.checkpoint_id, first.threshold, live)
+        return _Decision(first.head, first.keyset_id, first.checkpoint_id, first.threshold, keys)
 
     def _wait(self, replica: Replica, min_seq: int) -> None:
         """Wait until change `min_seq` is applied; it may not even be committed yet."""
@@ -188,24 +197,34 @@ def _as_queries(queries_BD: npt.NDArray[Any]) -> Vectors:
     return queries
 
 
-def _hits(query_D: Vectors, live: list[Row[Any]]) -> list[Hit]:
-    """One hit for each fact, at its best key, best first; ties go to the older fact."""
-    if not live:
-        return []
-    keys = np.frombuffer(b"".join(row.key for row in live), dtype=STORED).reshape(len(live), -1)
-    scores = keys.astype(np.float32) @ query_D
+def _rank(query_D: Vectors, rows: list[Row[Any]]) -> _Ranking:
+    """Each fact once, at its best key, best first; ties go to the older fact."""
+    if not rows:
+        return _Ranking()
+    keys = np.frombuffer(b"".join(row.key for row in rows), dtype=STORED).reshape(len(rows), -1)
+    scores = (keys.astype(np.float32) @ query_D).tolist()
     best: dict[int, Hit] = {}
-    for row, score in sorted(
-        zip(live, scores.tolist(), strict=True), key=lambda pair: (-pair[1], pair[0].key_id)
-    ):
-        best.setdefault(row.fact_id, Hit(row.fact_id, row.version, row.value, score, row.key_id))
-    return sorted(best.values(), key=lambda hit: (-hit.score, hit.fact_id))
+    tombstone: tuple[int, float] | None = None
+    for row, score in sorted(zip(rows, scores, strict=True), key=lambda pair: (-pair[1], pair[0].key_id)):
+        if row.version is not None:
+            best.setdefault(row.fact_id, Hit(row.fact_id, row.version, row.value, score, row.key_id))
+        elif tombstone is None:
+            tombstone = (row.fact_id, score)
+    return _Ranking(tuple(sorted(best.values(), key=lambda hit: (-hit.score, hit.fact_id))), tombstone)
 
 
-def _lookup(hits: list[Hit], k: int, threshold: float, seq: int) -> Lookup:
+def _lookup(ranking: _Ranking, k: int, threshold: float, seq: int) -> Lookup:
+    hits, tombstone = ranking.hits, ranking.tombstone
+    runner_up = hits[0].score if hits else None
+    abstains = (
+        tombstone is not None
+        and tombstone[1] >= threshold
+        and (runner_up is None or tombstone[1] > runner_up)
+    )
     return Lookup(
-        hits=tuple(hit for hit in hits[:k] if hit.score >= threshold),
-        runner_up=hits[0].score if hits else None,
+        hits=() if abstains else tuple(hit for hit in hits[:k] if hit.score >= threshold),
+        runner_up=runner_up,
         threshold=threshold,
         seq=seq,
+        abstained=tombstone[0] if tombstone is not None and abstains else None,
     )

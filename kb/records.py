@@ -109,20 +109,23 @@ class Lookup:
     """What one query gave: `hits` best first, all at or above `threshold`; empty is *no match*.
 
     `runner_up` is the best score of any live fact, also below the threshold (None in an empty base);
-    `seq` is the last change the index had applied.
+    `seq` is the last change the index had applied. `abstained` is the forgotten fact that the query
+    points at, where it was forgotten with the policy "abstain": then there are no hits.
     """
 
     hits: tuple[Hit, ...]
     runner_up: float | None
     threshold: float
     seq: int
+    abstained: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Splice:
     """One lookup of the decoder: ``output[output_start:output_end] == value`` where `outcome` is "hit".
 
-    `outcome` is "hit" or "no_match"; for the latter fact_id and version are None and the span is empty.
+    `outcome` is "hit", "no_match" or "abstained"; for the latter two fact_id and version are None and the span is
+    empty. `query` is what was asked, as little-endian fp16 bytes.
     """
 
     output_start: int
@@ -131,6 +134,7 @@ class Splice:
     fact_id: int | None = None
     version: int | None = None
     score: float | None = None
+    query: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from kb import audit
 from kb.corpus import AnnotatedDocument, FactSpan
 from kb.errors import InvalidKeys
-from kb.facts import IS_LIVE
+from kb.facts import is_kept
 from kb.keysets import encode
 from kb.records import CheckpointInfo
 from kb.tables import Document, Fact, FactKey, FactVersion
@@ -147,10 +147,9 @@ class _Keys:
 
 
 def _unkeyed(keyset_id: int) -> tuple[Any, ...]:
-    """SQL: the fact is live and has no key in the keyset."""
-    live = exists().where(FactVersion.fact_id == Fact.id, IS_LIVE)
+    """SQL: the fact is live or a tombstone, and has no key in the keyset."""
     keyed = exists().where(FactKey.keyset_id == keyset_id, FactKey.fact_id == Fact.id)
-    return live, ~keyed
+    return is_kept(Fact.id), ~keyed
 
 
 def _queue_length(session: Session, keyset_id: int, corpus: str | None) -> int:

@@ -22,7 +22,7 @@ from kb.facts import IS_LIVE
 from kb.index import FLAT_SPEC, KeyIndex
 from kb.keysets import Ids, Vectors
 from kb.records import KeysetRecord
-from kb.tables import Change, FactKey, FactVersion, Keyset
+from kb.tables import Change, FactKey, FactVersion, Keyset, Tombstone
 
 BATCH = 10_000
 
@@ -52,18 +52,21 @@ class Replica:
             return self.applied_seq
 
     def _renew(self, session: Session, fact_ids: list[int]) -> None:
-        """Make the index hold exactly the live keys of these facts."""
+        """Make the index hold exactly the keys of these facts that are live or tombstones."""
         statement = (
-            select(FactKey.id, FactKey.key, FactVersion.fact_id.label("live"))
+            select(
+                FactKey.id, FactKey.key, func.coalesce(FactVersion.fact_id, Tombstone.fact_id).label("kept")
+            )
             .outerjoin(FactVersion, and_(FactVersion.fact_id == FactKey.fact_id, IS_LIVE))
+            .outerjoin(Tombstone, Tombstone.fact_id == FactKey.fact_id)
             .where(FactKey.keyset_id == self.keyset_id, FactKey.fact_id == func.any(fact_ids))
         )
         rows = session.execute(statement).all()
-        self.index.remove([row.id for row in rows if row.live is None])
-        live = {row.id: row.key for row in rows if row.live is not None}
-        new = np.setdiff1d(np.fromiter(live, dtype=np.int64, count=len(live)), self.index.ids)
+        self.index.remove([row.id for row in rows if row.kept is None])
+        kept = {row.id: row.key for row in rows if row.kept is not None}
+        new = np.setdiff1d(np.fromiter(kept, dtype=np.int64, count=len(kept)), self.index.ids)
         if len(new):
-            self._add(new, keysets.decode([live[int(key_id)] for key_id in new], self.dim))
+            self._add(new, keysets.decode([kept[int(key_id)] for key_id in new], self.dim))
 
     def _add(self, ids: Ids, keys: Vectors) -> None:
         if len(self.index) == 0:
@@ -103,7 +106,7 @@ def build(dim: int, spec: str, ids: Ids, keys: Vectors) -> KeyIndex:
 def rebuild(session: Session, keyset: KeysetRecord) -> Replica:
     """The replica from the database alone."""
     head = audit.head_seq(session)  # before the keys, as in catch_up
-    batches = list(keysets.live_keys(session, keyset.keyset_id, keyset.dim))
+    batches = list(keysets.indexed_keys(session, keyset.keyset_id, keyset.dim))
     ids = np.concatenate([np.empty(0, np.int64), *(ids for ids, _ in batches)])
     keys = np.concatenate([np.empty((0, keyset.dim), np.float32), *(keys for _, keys in batches)])
     index = build(keyset.dim, keyset.index_spec, ids, keys)

@@ -109,10 +109,13 @@ class KnowledgeBase:
         with self._sessions.begin() as session:
             return facts.update_fact(session, fact_id, value, actor, reason)
 
-    def delete(self, fact_ids: Sequence[int], *, actor: str, reason: str) -> Edit:
-        """Tombstone facts, all or none; at commit no process answers with them."""
+    def delete(self, fact_ids: Sequence[int], *, actor: str, reason: str, abstain: bool = False) -> Edit:
+        """Delete facts, all or none; at commit no process answers with them.
+
+        With `abstain` a query that points at one of them gets no match instead of the runner-up.
+        """
         with self._sessions.begin() as session:
-            return facts.delete_facts(session, fact_ids, actor, reason)
+            return facts.delete_facts(session, fact_ids, actor, reason, abstain=abstain)
 
     def restore(self, fact_ids: Sequence[int], *, actor: str, reason: str) -> Edit:
         """Undo the delete of facts, all or none."""

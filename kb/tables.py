@@ -32,6 +32,8 @@ KEY_IDS = "fact_key_id_seq"
 
 key_kinds = ("context", "question", "alias")
 keyset_states = ("building", "ready", "active", "retired")
+forget_states = ("planned", "applied", "restored", "erased")
+forget_policies = ("successor", "abstain")
 
 
 class Base(DeclarativeBase):
@@ -101,6 +103,7 @@ class Fact(Base):
     answer: Mapped[str | None]
     created_seq: Mapped[int]
     deleted_seq: Mapped[int | None]
+    erased_seq: Mapped[int | None]
 
 
 class FactVersion(Base):
@@ -169,6 +172,7 @@ class Keyset(Base):
     calibrated: Mapped[bool]
     state: Mapped[str]
     applied_seq: Mapped[int]
+    gate: Mapped[dict[str, Any] | None]
 
 
 class FactKey(Base):
@@ -212,14 +216,18 @@ class Generation(Base):
     seq: Mapped[int]
     mode: Mapped[str]
     at: Mapped[datetime] = mapped_column(server_default=func.now())
+    redacted_seq: Mapped[int | None]
 
 
 class Attribution(Base):
-    """One splice. No foreign key to the fact: the record must outlive it."""
+    """One lookup of an output. No foreign key to the fact: the record must outlive it.
+
+    `query` is what was asked, as fp16 bytes in the space of the generation's checkpoint.
+    """
 
     __tablename__ = "attribution"
     __table_args__ = (
-        CheckConstraint("outcome IN ('hit', 'no_match')", name="outcome"),
+        CheckConstraint("outcome IN ('hit', 'no_match', 'abstained')", name="outcome"),
         CheckConstraint(
             "(outcome = 'hit') = (fact_id IS NOT NULL AND fact_version IS NOT NULL)", name="evidence"
         ),
@@ -236,6 +244,50 @@ class Attribution(Base):
     fact_version: Mapped[int | None] = mapped_column(Integer)
     score: Mapped[float | None] = mapped_column(Float)
     outcome: Mapped[str]
+    query: Mapped[bytes | None]
+
+
+class Tombstone(Base):
+    """A deleted fact whose keys stay in the index on purpose: a query that points at it gets no match."""
+
+    __tablename__ = "tombstone"
+
+    fact_id: Mapped[int] = mapped_column(ForeignKey("fact.id"), primary_key=True, autoincrement=False)
+    seq: Mapped[int]
+
+
+class Suppression(Base):
+    """Keyed digests of what was erased, so that an ingest does not bring it back unasked."""
+
+    __tablename__ = "suppression"
+
+    digest: Mapped[bytes] = mapped_column(primary_key=True)
+    seq: Mapped[int]
+
+
+class ForgetRun(Base):
+    """A set of facts chosen for forgetting: the plan, what was done, and the evidence that it held."""
+
+    __tablename__ = "forget_run"
+    __table_args__ = (
+        CheckConstraint(f"state IN {forget_states}", name="state"),
+        CheckConstraint(f"policy IN {forget_policies}", name="policy"),
+    )
+
+    id: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
+    state: Mapped[str]
+    policy: Mapped[str]
+    selector: Mapped[dict[str, Any]]
+    fact_ids: Mapped[list[int]]
+    plan: Mapped[dict[str, Any]]
+    verification: Mapped[dict[str, Any] | None]
+    certificate: Mapped[dict[str, Any] | None]
+    planned_seq: Mapped[int]
+    applied_seq: Mapped[int | None]
+    restored_seq: Mapped[int | None]
+    actor: Mapped[str]
+    reason: Mapped[str]
+    at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 
 class ApiKey(Base):

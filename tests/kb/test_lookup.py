@@ -9,7 +9,7 @@ from sqlalchemy import event
 from kb.errors import IndexBehind, InvalidQuery, KeysetMismatch
 from kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder
-from tests.kb.corpora import CAPITAL, PERU, ask, best, fact_id, ingest, numbered
+from tests.kb.corpora import CAPITAL, CHILE, PERU, RIVER, ask, best, fact_id, ingest, numbered
 
 WHO = {"actor": "tester", "reason": "test"}
 
@@ -104,3 +104,30 @@ def test_a_query_that_makes_no_sense_is_refused(kb: KnowledgeBase, encoder: Fake
     kb.rekey(encoder)
     with pytest.raises(InvalidQuery):
         kb.lookup(query, checkpoint_id="fake", **options)
+
+
+def test_a_fact_deleted_to_abstain_is_no_match_even_where_another_fact_is_near(
+    kb: KnowledgeBase, encoder: FakeEncoder
+):
+    ingest(kb, PERU, CHILE)
+    kb.rekey(encoder)
+    lima = fact_id(kb, "Lima")
+    kb.delete([lima], abstain=True, **WHO)
+    (lookup,) = ask(kb, encoder, CAPITAL, threshold=-1, k=3)
+    assert lookup.hits == () and lookup.abstained == lima and lookup.runner_up is not None
+    (elsewhere,) = ask(kb, encoder, RIVER, threshold=0.9)
+    assert elsewhere.abstained is None and elsewhere.hits[0].value == "Amazon"
+    assert kb.fsck().ok
+    kb.restore([lima], **WHO)
+    assert best(kb, encoder, CAPITAL, threshold=0.9).value == "Lima"
+
+
+def test_abstaining_survives_a_move_to_another_checkpoint(kb: KnowledgeBase, encoder: FakeEncoder):
+    ingest(kb, PERU)
+    kb.rekey(encoder)
+    lima = fact_id(kb, "Lima")
+    kb.delete([lima], abstain=True, **WHO)
+    newer = FakeEncoder(salt="newer")
+    kb.activate(kb.rekey(newer).keyset_id)
+    (lookup,) = ask(kb, newer, CAPITAL, threshold=-1)
+    assert lookup.hits == () and lookup.abstained == lima
