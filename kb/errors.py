@@ -23,6 +23,7 @@ KBError
 │   ├── InvalidQuery
 │   ├── InvalidSplice
 │   └── InvalidKeys
+├── SignatureRefused
 ├── IndexBehind
 ├── IndexInvariant
 └── SnapshotRefused
@@ -230,6 +231,16 @@ class InvalidKeys(Invalid):
     def __init__(self, checkpoint_id: str, cause: str) -> None:
         self.checkpoint_id = checkpoint_id
         super().__init__(f"Checkpoint {checkpoint_id!r} made keys that cannot be used: {cause}.")
+
+
+class SignatureRefused(KBError):
+    title = "Signature refused"
+    status = 422
+    exit_code = 1
+
+    def __init__(self, what: str, cause: str) -> None:
+        self.what = what
+        super().__init__(f"{what}: {cause}. It is no evidence; get it again from whoever signed it.")
 
 
 class IndexBehind(KBError):

@@ -42,10 +42,10 @@ class KnowledgeBase:
     def __init__(self, settings: Settings, engine: Engine) -> None:
         self.settings = settings
         self.engine = engine
-        self._sessions = sessionmaker(engine, expire_on_commit=False)
-        self._searcher = Searcher(
+        self.sessions = sessionmaker(engine, expire_on_commit=False)
+        self.searcher = Searcher(
             autocommit=engine.execution_options(isolation_level="AUTOCOMMIT"),
-            sessions=self._sessions,
+            sessions=self.sessions,
             directory=settings.index_directory,
             wait_seconds=settings.index_wait_seconds,
         )
@@ -84,29 +84,29 @@ class KnowledgeBase:
         on_document: Callable[[int], None] | None = None,
     ) -> IngestReport:
         """Take documents into a corpus: all that are sound, or (on an error, or kill -9) none."""
-        with self._sessions.begin() as session:
+        with self.sessions.begin() as session:
             return ingest(session, parsed, corpus, actor=actor, reason=reason, on_document=on_document)
 
     def export(self, corpus: str) -> Iterator[AnnotatedDocument]:
         """The corpus as documents with the live facts their texts still say, from one snapshot of the database."""
-        with self._sessions() as session:
+        with self.sessions() as session:
             facts.require_corpus(session, corpus)
         return self._export(corpus)
 
     def _export(self, corpus: str) -> Iterator[AnnotatedDocument]:
-        with self._sessions() as session:
+        with self.sessions() as session:
             yield from facts.export(session, corpus)
 
     def insert(
         self, question: str, value: str, *, answer: str | None = None, actor: str, reason: str
     ) -> Edit:
         """Add a fact that no document says. Lookups find it once a rekey has given it a key."""
-        with self._sessions.begin() as session:
+        with self.sessions.begin() as session:
             return facts.insert_fact(session, question, value, answer, actor, reason)
 
     def update(self, fact_id: int, value: str, *, actor: str, reason: str) -> Edit:
         """Correct a fact's value; at commit every process answers with it."""
-        with self._sessions.begin() as session:
+        with self.sessions.begin() as session:
             return facts.update_fact(session, fact_id, value, actor, reason)
 
     def delete(self, fact_ids: Sequence[int], *, actor: str, reason: str, abstain: bool = False) -> Edit:
@@ -114,16 +114,16 @@ class KnowledgeBase:
 
         With `abstain` a query that points at one of them gets no match instead of the runner-up.
         """
-        with self._sessions.begin() as session:
+        with self.sessions.begin() as session:
             return facts.delete_facts(session, fact_ids, actor, reason, abstain=abstain)
 
     def restore(self, fact_ids: Sequence[int], *, actor: str, reason: str) -> Edit:
         """Undo the delete of facts, all or none."""
-        with self._sessions.begin() as session:
+        with self.sessions.begin() as session:
             return facts.restore_facts(session, fact_ids, actor, reason)
 
     def fact(self, fact_id: int) -> FactRecord:
-        with self._sessions() as session:
+        with self.sessions() as session:
             return facts.get_fact(session, fact_id)
 
     def facts(
@@ -136,56 +136,56 @@ class KnowledgeBase:
         limit: int = 50,
     ) -> list[FactRecord]:
         """Facts past id `after`, by id. `deleted=None` gives both; `text` is sought in value and question as it is."""
-        with self._sessions() as session:
+        with self.sessions() as session:
             return facts.list_facts(session, corpus, text, deleted, after, limit)
 
     def document_text(self, document_id: int) -> str:
-        with self._sessions() as session:
+        with self.sessions() as session:
             return facts.document_text(session, document_id)
 
     def corpora(self) -> list[CorpusStats]:
-        with self._sessions() as session:
+        with self.sessions() as session:
             return facts.corpora(session)
 
     # The change log
 
     def changes(self, after: int = 0, limit: int = 100) -> list[ChangeRecord]:
         """Changes past `after`, oldest first."""
-        with self._sessions() as session:
+        with self.sessions() as session:
             return audit.changes(session, after, limit)
 
     def head_seq(self) -> int:
-        with self._sessions() as session:
+        with self.sessions() as session:
             return audit.head_seq(session)
 
     # Keysets
 
     def create_keyset(self, checkpoint: CheckpointInfo, index_spec: str | None = None) -> KeysetRecord:
         """Register a checkpoint and give its keyset: the one it has, unless that is retired, or a new one."""
-        with self._sessions.begin() as session:
+        with self.sessions.begin() as session:
             return keysets.create_keyset(session, checkpoint, index_spec, self.settings.actor)
 
     def keysets(self) -> list[KeysetRecord]:
-        with self._sessions() as session:
+        with self.sessions() as session:
             return keysets.list_keysets(session)
 
     def active_keyset(self) -> KeysetRecord:
-        with self._sessions() as session:
+        with self.sessions() as session:
             return keysets.active_keyset(session)
 
     def activate(self, keyset_id: int) -> KeysetRecord:
         """Let this keyset answer from now on, in every process. Raises `KeysetNotReady`."""
-        with self._sessions.begin() as session:
+        with self.sessions.begin() as session:
             return keysets.activate(session, keyset_id, self.settings.actor, "activate")
 
     def retire(self, keyset_id: int) -> KeysetRecord:
         """Drop a keyset's keys for good. Raises `KeysetActive`."""
-        with self._sessions.begin() as session:
+        with self.sessions.begin() as session:
             return keysets.retire(session, keyset_id, self.settings.actor, "retire")
 
     def set_threshold(self, keyset_id: int, threshold: float) -> KeysetRecord:
         """Calibrate a keyset: below this score a lookup is no match."""
-        with self._sessions.begin() as session:
+        with self.sessions.begin() as session:
             return keysets.set_threshold(session, keyset_id, threshold, self.settings.actor)
 
     def rekey(
@@ -203,22 +203,22 @@ class KnowledgeBase:
         `on_facts` hears (keyed, of how many).
         """
         if corpus is not None:
-            with self._sessions() as session:
+            with self.sessions() as session:
                 facts.require_corpus(session, corpus)
         keyset = self.create_keyset(encoder.checkpoint)
-        Rekey(self._sessions, encoder, keyset.keyset_id, self.settings.actor, corpus, batch, on_facts).run()
-        with self._sessions.begin() as session:
+        Rekey(self.sessions, encoder, keyset.keyset_id, self.settings.actor, corpus, batch, on_facts).run()
+        with self.sessions.begin() as session:
             keyset = keysets.finish_building(session, keyset.keyset_id, self.settings.actor)
-        self._searcher.prepare(keyset.keyset_id)
+        self.searcher.prepare(keyset.keyset_id)
         return self._keyset(keyset.keyset_id)
 
     def _keyset(self, keyset_id: int) -> KeysetRecord:
-        with self._sessions() as session:
+        with self.sessions() as session:
             return keysets.get_keyset(session, keyset_id)
 
     def keys(self, keyset_id: int, *, corpus: str | None = None) -> tuple[Ids, Vectors]:
         """Fact ids [n] and context keys [n, d] of live facts, by fact id."""
-        with self._sessions() as session:
+        with self.sessions() as session:
             return keysets.context_keys(session, keyset_id, corpus)
 
     # Lookup
@@ -237,41 +237,41 @@ class KnowledgeBase:
         `min_seq` is the seq of an edit to read back; `IndexBehind` where it does not arrive in time. Raises
         `KeysetMismatch` where the queries are not of the active keyset's checkpoint.
         """
-        return self._searcher.lookup(np.asarray(queries_BD), checkpoint_id, k, threshold, min_seq)
+        return self.searcher.lookup(np.asarray(queries_BD), checkpoint_id, k, threshold, min_seq)
 
     def catch_up(self) -> int:
         """Apply every committed change to this process's index and give the seq reached."""
-        return self._searcher.catch_up()
+        return self.searcher.catch_up()
 
     def rebuild_index(self) -> None:
         """Make the active keyset's index and snapshot anew from the database alone."""
-        self._searcher.rebuild()
+        self.searcher.rebuild()
 
     def snapshot(self) -> None:
         """Write the active keyset's index to disk, so that the next process starts from it."""
-        self._searcher.snapshot()
+        self.searcher.snapshot()
 
     # Attribution
 
     def record(self, generation: NewGeneration) -> int:
         """Store an output with its splices and give its id."""
-        with self._sessions.begin() as session:
+        with self.sessions.begin() as session:
             return attribution.record(session, generation)
 
     def trace_output(self, generation_id: int) -> OutputTrace:
-        with self._sessions() as session:
+        with self.sessions() as session:
             return attribution.trace_output(session, generation_id)
 
     def trace_fact(self, fact_id: int) -> FactTrace:
-        with self._sessions() as session:
+        with self.sessions() as session:
             return attribution.trace_fact(session, fact_id)
 
     def generations(self, after: int = 0, limit: int = 50) -> list[GenerationRecord]:
         """Stored outputs, newest first; `after` an id gives those older than it."""
-        with self._sessions() as session:
+        with self.sessions() as session:
             return attribution.generations(session, after, limit)
 
     def fsck(self) -> FsckReport:
         """Compare facts, keys, index, texts and log, and change nothing."""
-        with self._sessions() as session:
+        with self.sessions() as session:
             return fsck(session, self.settings.index_directory)

@@ -69,7 +69,7 @@ def test_a_lookup_in_the_steady_state_is_one_statement(keyed: KnowledgeBase, enc
     best(keyed, encoder, "Question 3?")
     statements: list[str] = []
     event.listen(keyed.engine, "before_cursor_execute", lambda *a: statements.append(a[2]))
-    best(keyed, encoder, "Question 4?", min_seq=keyed._searcher.current().applied_seq)
+    best(keyed, encoder, "Question 4?", min_seq=keyed.searcher.current().applied_seq)
     assert [s for s in statements if "FROM fact_key k" in s] == statements[-1:]
     statements.clear()
     best(keyed, encoder, "Question 4?")

@@ -36,7 +36,7 @@ def test_deleted_fact_is_gone_before_the_index_catches_up(
     ingest(kb, PERU)
     kb.rekey(encoder)
     assert best(another_process, encoder, CAPITAL).value == "Lima"
-    replica = another_process._searcher.current()
+    replica = another_process.searcher.current()
     monkeypatch.setattr(type(replica), "catch_up", lambda self, session: setattr(self, "applied_seq", 10**6))
     kb.delete([fact_id(kb, "Lima")], **WHO)
     kb.update(fact_id(kb, "Amazon"), "Ucayali", **WHO)
@@ -49,7 +49,7 @@ def test_lookup_widens_until_it_has_passed_every_dead_candidate(
 ):
     ingest(kb, *numbered(100))
     kb.rekey(encoder)
-    replica = another_process._searcher.current()
+    replica = another_process.searcher.current()
     monkeypatch.setattr(type(replica), "catch_up", lambda self, session: setattr(self, "applied_seq", 10**6))
     survivor = fact_id(kb, "value 7")
     kb.delete([fact.fact_id for fact in kb.facts(limit=200) if fact.fact_id != survivor], **WHO)
@@ -73,7 +73,7 @@ def test_index_follows_deletes_and_restores_of_another_process(
 ):
     ingest(kb, PERU, CHILE)
     kb.rekey(encoder)
-    index = another_process._searcher.current().index
+    index = another_process.searcher.current().index
     kb.delete([fact_id(kb, "Lima"), fact_id(kb, "Santiago")], **WHO)
     assert another_process.catch_up() == kb.head_seq() and len(index) == 2
     kb.restore([fact_id(kb, "Lima")], **WHO)
@@ -148,7 +148,7 @@ def test_reopening_starts_from_the_snapshot_and_catches_up(
     monkeypatch.setattr("kb.replica.rebuild", lambda *_: pytest.fail("the snapshot is good"))
     with KnowledgeBase.open(settings) as reopened:
         assert values(reopened, encoder, [CAPITAL, RIVER]) == [None, "Amazon"]
-        assert len(reopened._searcher.current().index) == 2
+        assert len(reopened.searcher.current().index) == 2
 
 
 def test_a_damaged_snapshot_is_refused_and_rebuilt(

@@ -1,0 +1,91 @@
+"""Signatures: Ed25519 over canonical JSON, so that evidence can be checked offline by whoever has the public key.
+
+The private key lies in the home directory and is made on first use. It is not in the database: whoever can
+rewrite the log could sign it anew.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from kb.errors import SignatureRefused
+
+KEY_FILE = "signing.key"
+_FIELDS = {"algorithm", "public_key", "signature"}
+
+
+def signing_key(home: Path) -> Ed25519PrivateKey:
+    """The key of this home, made where there is none. Raises `SignatureRefused` where its file is damaged."""
+    file = home / KEY_FILE
+    if not file.exists():
+        _create(file)
+    try:
+        return Ed25519PrivateKey.from_private_bytes(base64.b64decode(file.read_text(), validate=True))
+    except ValueError as error:
+        raise SignatureRefused(str(file), "the key file is damaged") from error
+
+
+def _create(file: Path) -> None:
+    """Write a new key whole or not at all; two processes at once end with one and the same."""
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    temporary = file.with_name(f"{file.name}.{os.getpid()}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as stream:
+        stream.write(base64.b64encode(Ed25519PrivateKey.generate().private_bytes_raw()))
+        stream.flush()
+        os.fsync(stream.fileno())
+    with suppress(FileExistsError):
+        os.link(temporary, file)
+    temporary.unlink()
+
+
+def sign(key: Ed25519PrivateKey, statement: Mapping[str, Any]) -> dict[str, Any]:
+    """`statement` (JSON, no floats that JSON can't give back) with a `signature` object added."""
+    return {
+        **statement,
+        "signature": {
+            "algorithm": "ed25519",
+            "public_key": _text(key.public_key().public_bytes_raw()),
+            "signature": _text(key.sign(_canonical(statement))),
+        },
+    }
+
+
+def verify(signed: Mapping[str, Any], what: str = "document") -> str:
+    """The fingerprint of the key that signed. Raises `SignatureRefused` unless every byte is as it was signed."""
+    signature = signed.get("signature")
+    if not isinstance(signature, dict) or set(signature) != _FIELDS or signature["algorithm"] != "ed25519":
+        raise SignatureRefused(what, "it has no signature this program knows")
+    statement = {name: value for name, value in signed.items() if name != "signature"}
+    try:
+        public = base64.b64decode(signature["public_key"], validate=True)
+        Ed25519PublicKey.from_public_bytes(public).verify(
+            base64.b64decode(signature["signature"], validate=True), _canonical(statement)
+        )
+    except (InvalidSignature, ValueError, TypeError, binascii.Error) as error:
+        raise SignatureRefused(what, "its signature does not fit what it says") from error
+    return fingerprint(public)
+
+
+def fingerprint(public_key: bytes) -> str:
+    """A short name of a public key, to compare by eye with one known from elsewhere."""
+    return hashlib.sha256(public_key).hexdigest()[:16]
+
+
+def _canonical(statement: Mapping[str, Any]) -> bytes:
+    return json.dumps(statement, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode()
