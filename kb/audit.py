@@ -89,7 +89,12 @@ def append(
 
 def chain_hash(change: Change) -> str:
     """SHA-256 of the change's canonical JSON, the previous hash within it."""
-    canonical = {
+    return entry_hash(entry(change))
+
+
+def entry(change: Change) -> dict[str, Any]:
+    """A change as its hash sees it, in JSON's own types."""
+    return {
         "seq": change.seq,
         "kind": change.kind,
         "fact_ids": change.fact_ids,
@@ -100,6 +105,10 @@ def chain_hash(change: Change) -> str:
         "prev_hash": change.prev_hash,
         "payload": change.payload,
     }
+
+
+def entry_hash(canonical: Mapping[str, Any]) -> str:
+    """The hash that an entry as `entry` gives it must have."""
     return hashlib.sha256(json.dumps(canonical, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 

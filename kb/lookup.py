@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,18 @@ class _Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class _Ranking:
+class Candidate:
+    """A key that may answer, with the value of its fact, or (`version` None) that of a tombstone."""
+
+    key_id: int
+    fact_id: int
+    version: int | None
+    value: str
+    key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
     """What is nearest to one query: live facts, best first, and the nearest tombstone with its score."""
 
     hits: tuple[Hit, ...] = ()
@@ -94,7 +106,7 @@ class Searcher:
         replica = self._replica or self.current()
         if min_seq is not None:
             self._wait(replica, min_seq)
-        queries = _as_queries(queries_BD)
+        queries = as_queries(queries_BD)
         required: int | None = None
         while True:
             seq = replica.applied_seq  # before the search: the index may hold more by then, never less
@@ -110,11 +122,11 @@ class Searcher:
         if decision.checkpoint_id != checkpoint_id:
             raise KeysetMismatch(checkpoint_id, str(decision.checkpoint_id))
         least = decision.threshold if threshold is None else threshold
-        return [_lookup(ranking, k, least, seq) for ranking in found]
+        return [decide(ranking, k, least, seq) for ranking in found]
 
     def _search(
         self, replica: Replica, queries_BD: Vectors | None, k: int
-    ) -> tuple[list[_Ranking], _Decision]:
+    ) -> tuple[list[Ranking], _Decision]:
         """What is nearest to each query (k live facts, or all there are), and the last decision.
 
         The index is asked for more than k, since some keys share a fact and some facts are gone; where
@@ -124,14 +136,14 @@ class Searcher:
             return [], self._decide(replica.keyset_id, [])
         if queries_BD.shape[1] != replica.dim:
             raise InvalidQuery(f"it has {queries_BD.shape[1]} numbers, the keys have {replica.dim}")
-        answers = [_Ranking() for _ in queries_BD]
+        answers = [Ranking() for _ in queries_BD]
         short, fetch = np.arange(len(queries_BD)), 4 * k + 16
         while True:
             _, candidates = replica.index.search(queries_BD[short], fetch)
             decision = self._decide(replica.keyset_id, np.unique(candidates[candidates >= 0]).tolist())
             for b, key_ids in zip(short, candidates, strict=True):
                 rows = [decision.keys[i] for i in key_ids.tolist() if i in decision.keys]
-                answers[b] = _rank(queries_BD[b], rows)
+                answers[b] = rank(queries_BD[b], rows)
             exhausted = (candidates < 0).any(axis=1) | (fetch >= len(replica.index))
             lacking = np.array([len(answers[b].hits) < k for b in short], dtype=bool)
             short, fetch = short[lacking & ~exhausted], 2 * fetch
@@ -188,7 +200,7 @@ class Searcher:
         self.prepare(self.current().keyset_id)
 
 
-def _as_queries(queries_BD: npt.NDArray[Any]) -> Vectors:
+def as_queries(queries_BD: npt.NDArray[Any]) -> Vectors:
     queries = np.asarray(queries_BD, dtype=np.float32)
     if queries.ndim != 2:
         raise InvalidQuery(f"its shape is {queries.shape}, not (batch, width)")
@@ -197,10 +209,10 @@ def _as_queries(queries_BD: npt.NDArray[Any]) -> Vectors:
     return queries
 
 
-def _rank(query_D: Vectors, rows: list[Row[Any]]) -> _Ranking:
+def rank(query_D: Vectors, rows: Sequence[Candidate | Row[Any]]) -> Ranking:
     """Each fact once, at its best key, best first; ties go to the older fact."""
     if not rows:
-        return _Ranking()
+        return Ranking()
     keys = np.frombuffer(b"".join(row.key for row in rows), dtype=STORED).reshape(len(rows), -1)
     scores = (keys.astype(np.float32) @ query_D).tolist()
     best: dict[int, Hit] = {}
@@ -210,10 +222,11 @@ def _rank(query_D: Vectors, rows: list[Row[Any]]) -> _Ranking:
             best.setdefault(row.fact_id, Hit(row.fact_id, row.version, row.value, score, row.key_id))
         elif tombstone is None:
             tombstone = (row.fact_id, score)
-    return _Ranking(tuple(sorted(best.values(), key=lambda hit: (-hit.score, hit.fact_id))), tombstone)
+    return Ranking(tuple(sorted(best.values(), key=lambda hit: (-hit.score, hit.fact_id))), tombstone)
 
 
-def _lookup(ranking: _Ranking, k: int, threshold: float, seq: int) -> Lookup:
+def decide(ranking: Ranking, k: int, threshold: float, seq: int) -> Lookup:
+    """The k best hits of a ranking at or above the threshold, or none where a tombstone is nearer than all of them."""
     hits, tombstone = ranking.hits, ranking.tombstone
     runner_up = hits[0].score if hits else None
     abstains = (
