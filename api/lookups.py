@@ -64,4 +64,5 @@ def _answer(question: str | None, lookup: Lookup) -> LookupAnswer:
         runner_up=lookup.runner_up,
         threshold=lookup.threshold,
         seq=lookup.seq,
+        abstained=lookup.abstained,
     )

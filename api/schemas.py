@@ -94,6 +94,7 @@ class LookupAnswer(msgspec.Struct, frozen=True, kw_only=True):
     runner_up: float | None
     threshold: float
     seq: int
+    abstained: int | None = None
 
 
 class LookupAnswers(msgspec.Struct, frozen=True, kw_only=True):

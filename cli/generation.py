@@ -153,10 +153,14 @@ def _as_dict(runtime: Runtime, question: str, found: Lookup) -> dict[str, object
         "runner_up": found.runner_up,
         "threshold": found.threshold,
         "seq": found.seq,
+        "abstained": found.abstained,
     }
 
 
 def _show(runtime: Runtime, found: Lookup) -> None:
+    if found.abstained is not None:
+        say(f"Abstained: the question points at fact {found.abstained}, which was forgotten.")
+        return
     if not found.hits:
         best = "" if found.runner_up is None else f"; the nearest fact scores {found.runner_up:.3f}"
         say(f"No match at or above {found.threshold:.3f}{best}.")

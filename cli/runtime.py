@@ -155,7 +155,7 @@ class StoringGenerator:
                 # Without a lookup the output depends on no change; it is dated by the last one.
                 seq=self.kb.head_seq() if generation.seq is None else generation.seq,
                 splices=tuple(
-                    Splice(s.output_start, s.output_end, s.outcome, s.fact_id, s.version, s.score)
+                    Splice(s.output_start, s.output_end, s.outcome, s.fact_id, s.version, s.score, s.query)
                     for s in generation.splices
                 ),
             )

@@ -52,9 +52,12 @@ def marked(trace: OutputTrace) -> str:
     return "".join((*pieces, trace.output[at:]))
 
 
+_MISSED = {"no_match": "(no match)", "abstained": "(abstained)"}
+
+
 def _splice_row(splice: TracedSplice) -> tuple[object, ...]:
     score = None if splice.score is None else f"{splice.score:.3f}"
-    found = shorten(splice.value) if splice.outcome == "hit" else "(no match)"
+    found = shorten(splice.value) if splice.outcome == "hit" else _MISSED[splice.outcome]
     return splice.ordinal, found, splice.fact_id, splice.version, score, place(splice.source), _now(splice)
 
 

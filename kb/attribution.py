@@ -27,7 +27,7 @@ from kb.records import (
 )
 from kb.tables import Attribution, Change, Document, FactVersion, Generation, Keyset
 
-OUTCOMES = ("hit", "no_match")
+OUTCOMES = ("hit", "no_match", "abstained")
 CONTEXT_CHARACTERS = 300
 SENTENCE_ENDS = (". ", "! ", "? ", "\n")
 
@@ -66,6 +66,7 @@ def _attribution(generation_id: int, ordinal: int, splice: Splice) -> dict[str, 
         "fact_id": splice.fact_id,
         "fact_version": splice.version,
         "score": splice.score,
+        "query": splice.query,
     }
 
 
@@ -79,9 +80,9 @@ def _check_splices(session: Session, generation: NewGeneration) -> None:
             )
         if not 0 <= start <= end <= len(generation.output):
             raise InvalidSplice(ordinal, f"[{start}, {end}) is outside the output")
-        if splice.outcome == "no_match":
+        if splice.outcome != "hit":
             if splice.fact_id is not None or splice.version is not None or start != end:
-                raise InvalidSplice(ordinal, "no match, and yet a fact, a version or a span")
+                raise InvalidSplice(ordinal, "no hit, and yet a fact, a version or a span")
         elif splice.fact_id is None or splice.version is None:
             raise InvalidSplice(ordinal, "a hit without a fact or a version")
         elif (value := values.get((splice.fact_id, splice.version))) != generation.output[start:end]:

@@ -70,6 +70,10 @@ def verify(signed: Mapping[str, Any], what: str = "document") -> str:
     statement = {name: value for name, value in signed.items() if name != "signature"}
     try:
         public = base64.b64decode(signature["public_key"], validate=True)
+        if any(
+            _text(base64.b64decode(signature[name])) != signature[name] for name in _FIELDS - {"algorithm"}
+        ):
+            raise ValueError("base64 in another spelling")
         Ed25519PublicKey.from_public_bytes(public).verify(
             base64.b64decode(signature["signature"], validate=True), _canonical(statement)
         )

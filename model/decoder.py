@@ -7,7 +7,7 @@ Design:
 - All lookups that a step calls for go to the knowledge base in one batch.
 - No match is a normal outcome: the ``<FACT>`` slot is masked out of the cache, the row goes on from the
   state before it, and ``<FACT>`` is forbidden for a while (appendix A, enforced lookup).
-- Attribution is recorded at the splice itself, in offsets of the output's characters.
+- Attribution is recorded at the splice itself, in offsets of the output's characters, with the query.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from model.sampling import ban, penalise, sample
 
 MODES = ("auto", "forced", "off")
 NO_FACT_AFTER_MISS = 8
+STORED = np.dtype("<f2")  # as keys are kept, so that a query can be asked again
 
 
 class FoundFact(Protocol):
@@ -50,6 +51,8 @@ class Found(Protocol):
     def runner_up(self) -> float | None: ...
     @property
     def seq(self) -> int: ...
+    @property
+    def abstained(self) -> int | None: ...
 
 
 class Lookup(Protocol):
@@ -236,22 +239,24 @@ class _Run:
             min_seq=self.config.min_seq,
         )
         missed: dict[int, Tensor] = {}
-        for i, found in zip(asking, results, strict=True):
-            row = self.rows[i]
+        for i, query_D, found in zip(asking, queries_BD, results, strict=True):
+            row, asked = self.rows[i], query_D.astype(STORED).tobytes()
             row.awaits_lookup = False
             row.seq = max(row.seq or 0, found.seq)
             if found.hits:
                 best = found.hits[0]
-                record = SpliceRecord(0, 0, "hit", best.fact_id, best.version, best.score)
+                record = SpliceRecord(0, 0, "hit", best.fact_id, best.version, best.score, asked)
                 row.splice(self.tokenizer, record, best.value)
                 self._check_context(row)
             else:
-                missed[i] = self._undo_fact(i, row, found.runner_up, states_BTD)
+                outcome = "no_match" if found.abstained is None else "abstained"
+                record = SpliceRecord(0, 0, outcome, score=found.runner_up, query=asked)
+                missed[i] = self._undo_fact(i, row, record, states_BTD)
         return missed
 
-    def _undo_fact(self, i: int, row: Row, score: float | None, states_BTD: Tensor) -> Tensor:
+    def _undo_fact(self, i: int, row: Row, record: SpliceRecord, states_BTD: Tensor) -> Tensor:
         """Take ``<FACT>`` back: its slot is never attended again, and the row goes on from before it."""
-        row.miss(self.tokenizer, score, NO_FACT_AFTER_MISS)
+        row.miss(self.tokenizer, record, NO_FACT_AFTER_MISS)
         self.attended_BS[i, -1] = False
         row.position -= 1
         if row.fallback_V is None:  # a forced lookup: the state before it came in the same forward

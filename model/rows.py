@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -18,7 +18,9 @@ _OPENING = "([{<“‘«$£€¥#/–—-"
 class SpliceRecord:
     """One lookup: ``output[output_start:output_end]`` is the spliced value where `outcome` is "hit".
 
-    For "no_match" the span is empty and there is no fact.
+    For "no_match" and "abstained" (it points at a fact that was forgotten) the span is empty and there is no
+    fact. `query` is what was asked, as little-endian fp16 bytes; its last bits depend on the batch, so records
+    compare without it.
     """
 
     output_start: int
@@ -27,6 +29,7 @@ class SpliceRecord:
     fact_id: int | None = None
     version: int | None = None
     score: float | None = None
+    query: bytes | None = field(default=None, compare=False)
 
 
 @dataclass(slots=True)
@@ -79,16 +82,14 @@ class Row:
             inside = tokenizer.encode(value)
         start = len(said)
         self.text, self.tail = said + value, []
-        self.splices.append(
-            SpliceRecord(start, start + len(value), "hit", hit.fact_id, hit.version, hit.score)
-        )
+        self.splices.append(replace(hit, output_start=start, output_end=start + len(value)))
         self.seen.update(inside)
         self.pending = [*inside, tokenizer.fact_end]
 
-    def miss(self, tokenizer: FactTokenizer, score: float | None, ban_tokens: int) -> None:
+    def miss(self, tokenizer: FactTokenizer, missed: SpliceRecord, ban_tokens: int) -> None:
         """Note that a lookup found nothing, and forbid another for the next `ban_tokens` content tokens."""
         at = len(self.output(tokenizer))
-        self.splices.append(SpliceRecord(at, at, "no_match", score=score))
+        self.splices.append(replace(missed, output_start=at, output_end=at))
         self.no_fact_until = self.content + ban_tokens
 
     def stop_at(self, tokenizer: FactTokenizer, stop: Sequence[str]) -> bool:

@@ -14,7 +14,7 @@ export function render(target, trace, choose) {
   let at = 0;
   for (const splice of trace.splices) {
     nodes.push(text.slice(at, splice.output_start).join(""));
-    nodes.push(splice.outcome === "hit" ? span(splice, choose) : noMatch());
+    nodes.push(splice.outcome === "hit" ? span(splice, choose) : missed(splice));
     at = splice.output_end;
   }
   nodes.push(text.slice(at).join(""));
@@ -48,7 +48,10 @@ function span(splice, choose) {
   return mark;
 }
 
-function noMatch() {
+function missed(splice) {
+  if (splice.outcome === "abstained") {
+    return element("span", { className: "no-match", title: "Looked up here; the fact asked for was forgotten" }, "abstained");
+  }
   return element("span", { className: "no-match", title: "Looked up here, and nothing was near enough" }, "no match");
 }
 

@@ -33,6 +33,7 @@ class Result:
     hits: tuple[Hit, ...]
     runner_up: float | None
     seq: int = 5
+    abstained: int | None = None
 
 
 @dataclass
@@ -43,6 +44,7 @@ class FakeLookup:
     seq: int = 5
     calls: list[int] = field(default_factory=list)
     asked: list[dict[str, Any]] = field(default_factory=list)
+    abstained: int | None = None
 
     def lookup(self, queries_BD: np.ndarray, **options: Any) -> list[Result]:
         assert queries_BD.dtype == np.float32 and queries_BD.ndim == 2
@@ -50,7 +52,10 @@ class FakeLookup:
         self.calls.append(len(queries_BD))
         self.asked.append(options)
         found = [self.answer(query) for query in queries_BD]
-        return [Result((hit,), None, self.seq) if hit else Result((), 0.3, self.seq) for hit in found]
+        return [
+            Result((hit,), None, self.seq) if hit else Result((), 0.3, self.seq, self.abstained)
+            for hit in found
+        ]
 
 
 VALUES = (

@@ -52,6 +52,31 @@ def test_a_record_tells_which_fact_in_which_version_at_what_score():
     assert (said.output, said.seq, said.mode, said.prompt) == ("a onebc", 5, "auto", "P:")
 
 
+def test_a_query_that_points_at_a_forgotten_fact_is_a_miss_of_its_own_kind():
+    missed, lm = say(f"a{LOOK}b", FakeLookup(lambda query: None, abstained=7))
+    never, plain = say("ab")
+    assert missed.output == never.output and lm.seen[-1] == plain.seen[-1]
+    (splice,) = missed.splices
+    assert (splice.outcome, splice.fact_id, splice.output_start, splice.output_end) == (
+        "abstained",
+        None,
+        1,
+        1,
+    )
+
+
+def test_what_was_asked_is_kept_with_each_record():
+    asked: list[np.ndarray] = []
+
+    def answer(query: np.ndarray) -> Hit | None:
+        asked.append(query)
+        return None if len(asked) == 2 else Hit(1, "one")
+
+    said, _ = say(f"a{LOOK}b{LOOK}c", FakeLookup(answer))
+    kept = [np.frombuffer(splice.query or b"", dtype="<f2") for splice in said.splices]
+    np.testing.assert_array_equal(kept, np.stack(asked).astype(np.float16))
+
+
 @pytest.mark.parametrize("prompt, script, output", [
     ("P:", f"{LOOK}.", " Lima."),
     ("P: ", f"{LOOK}.", "Lima."),
