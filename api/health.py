@@ -36,13 +36,16 @@ def _health(ports: Ports) -> Health:
         }.items()
         if is_missing
     ]
+    applied_seq = ports.kb.searcher.applied_seq  # before catching up: how far lookups would have had to go
+    head_seq = ports.kb.head_seq() if at_head else None
     return Health(
         ok=not missing,
         missing=missing,
         database=True,
         migrations_at_head=at_head,
-        head_seq=ports.kb.head_seq() if at_head else None,
+        head_seq=head_seq,
         index_seq=ports.kb.catch_up() if keyset else None,
+        index_lag=None if applied_seq is None or head_seq is None else max(0, head_seq - applied_seq),
         active_keyset=keyset,
         checkpoint_id=checkpoint_id,
         generator_loaded=ports.generator is not None,

@@ -142,8 +142,9 @@ class DocumentText(msgspec.Struct, frozen=True, kw_only=True):
 class Health(msgspec.Struct, frozen=True, kw_only=True):
     """`ok` where nothing is `missing`: lookups are answered, and prompts too.
 
-    `index_seq` is the last change in this process's index, `head_seq` the last there is. `checkpoint_id` is the
-    loaded model's; lookups need it to be the active keyset's.
+    `index_seq` is the last change in this process's index, `head_seq` the last there is; `index_lag` is how many
+    were not in the index when this was asked. `checkpoint_id` is the loaded model's; lookups need it to be the
+    active keyset's.
     """
 
     ok: bool
@@ -152,6 +153,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     migrations_at_head: bool
     head_seq: int | None = None
     index_seq: int | None = None
+    index_lag: int | None = None
     active_keyset: KeysetRecord | None = None
     checkpoint_id: str | None = None
     generator_loaded: bool

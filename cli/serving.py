@@ -173,11 +173,12 @@ def _serve(runtime: Runtime, listener: socket.socket, *, with_model: bool) -> No
     import uvicorn
 
     from api.app import create_app
+    from kb.follower import Follower
 
     application = (
         create_app(runtime.kb, runtime.encoder, runtime.generator) if with_model else create_app(runtime.kb)
     )
     config = uvicorn.Config(application, log_level="warning", access_log=False, lifespan="on")
     sys.stdout.flush()  # whoever started this reads the address now, not when the server has ended
-    with suppress(KeyboardInterrupt):  # a signal is how a server is meant to end
+    with Follower(runtime.kb), suppress(KeyboardInterrupt):  # a signal is how a server is meant to end
         uvicorn.Server(config).run(sockets=[listener])

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -88,6 +88,7 @@ class Searcher:
     directory: Path
     wait_seconds: float
     _replica: Replica | None = None
+    _standby: Replica | None = None  # of the keyset that was active before, or that may be next
     _opening: threading.Lock = field(default_factory=threading.Lock)
 
     def lookup(
@@ -174,8 +175,34 @@ class Searcher:
         with self._opening, self.sessions() as session:
             keyset_id = active_keyset_id(session)
             if self._replica is None or self._replica.keyset_id != keyset_id:
-                self._replica = open_replica(session, keysets.active_keyset(session), self.directory)
+                former, standby = self._replica, self._standby
+                if standby is None or standby.keyset_id != keyset_id:
+                    standby = open_replica(session, keysets.active_keyset(session), self.directory)
+                self._replica, self._standby = standby, former
             return self._replica
+
+    def stand_by(self, keyset_id: int | None, useful: Collection[int]) -> None:
+        """Hold this keyset's replica open (None: the one held so far), caught up; drop it where it is not `useful`.
+
+        Opened beside the lookups: a switch to its keyset then keeps none of them waiting.
+        """
+        held = self._standby
+        if keyset_id is not None and (held is None or held.keyset_id != keyset_id):
+            with self.sessions() as session:
+                held = open_replica(session, keysets.get_keyset(session, keyset_id), self.directory)
+        if held is not None and held.keyset_id in useful:
+            self._catch_up(held)
+        with self._opening:
+            active = self._replica
+            if (
+                held is None or active is None or held.keyset_id != active.keyset_id
+            ):  # no switch came in between
+                self._standby = held if held is not None and held.keyset_id in useful else None
+
+    @property
+    def applied_seq(self) -> int | None:
+        """The last change in this process's index; None where none is open yet."""
+        return self._replica.applied_seq if self._replica else None
 
     def catch_up(self) -> int:
         return self._catch_up(self.current())

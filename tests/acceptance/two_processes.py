@@ -1,0 +1,164 @@
+"""One process edits, another looks up; after an edit is acknowledged the old answer must never come again.
+
+The writer deletes, restores and updates random facts. After each commit it tells the reader, over a pipe, what the
+fact has to answer from now on, and goes on editing other facts at once; the reader looks that fact up without any
+other word from the writer, and says whether it was told the truth. The reader follows the log in the background as
+a server does.
+
+    python -m tests.acceptance.two_processes --operations 10000
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from kb import database
+from kb.follower import Follower
+from kb.service import KnowledgeBase
+from kb.settings import Settings
+from tests.fakes import FakeEncoder
+from tests.kb.corpora import ask, ingest, numbered
+
+WHO = {"actor": "writer", "reason": "acceptance"}
+IN_FLIGHT = 16  # facts edited and not yet confirmed: the writer is this far ahead of the reader at most
+FACTS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What happened: half of the operations are edits, half are lookups in the other process."""
+
+    operations: int
+    deletes: int
+    restores: int
+    updates: int
+    wrong: int
+    chain_ok: bool
+    index_ok: bool
+    seconds: float
+    lookup_p50_ms: float
+    lookup_p99_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """After an edit: `value` is what the question of fact number `number` must be answered with (None: nothing)."""
+
+    number: int
+    value: str | None
+
+
+def run(settings: Settings, operations: int, seed: int = 0) -> Outcome:
+    """Make `operations` of them on the empty, migrated database of `settings`."""
+    encoder = FakeEncoder()
+    with KnowledgeBase.open(settings) as kb:
+        ingest(kb, *numbered(FACTS))
+        kb.rekey(encoder)
+        with _reader(settings) as pipe:
+            started = time.monotonic()
+            kinds = _write(kb, pipe, operations // 2, random.Random(seed))
+            wrong, milliseconds = pipe.recv()
+        report = kb.fsck()
+    milliseconds.sort()
+    return Outcome(
+        operations=2 * len(milliseconds),
+        deletes=kinds.count("delete"),
+        restores=kinds.count("restore"),
+        updates=kinds.count("update"),
+        wrong=wrong,
+        chain_ok=report.chain_ok,
+        index_ok=report.ok,
+        seconds=round(time.monotonic() - started, 2),
+        lookup_p50_ms=round(milliseconds[len(milliseconds) // 2], 2),
+        lookup_p99_ms=round(milliseconds[len(milliseconds) * 99 // 100], 2),
+    )
+
+
+def _write(kb: KnowledgeBase, pipe: Connection, edits: int, choose: random.Random) -> list[str]:
+    """Edit, tell, and collect confirmations; the kinds of edits made."""
+    by_number = {int(fact.value.split()[1]): fact.fact_id for fact in kb.facts(limit=FACTS)}
+    live: dict[int, str] = {number: f"value {number}" for number in by_number}
+    last = dict(live)
+    unconfirmed: set[int] = set()
+    kinds: list[str] = []
+    for n in range(edits):
+        while len(unconfirmed) == IN_FLIGHT or (unconfirmed and pipe.poll()):
+            unconfirmed.discard(pipe.recv())
+        number = choose.choice([one for one in by_number if one not in unconfirmed])
+        fact_id = by_number[number]
+        if number not in live:
+            kinds.append(kb.restore([fact_id], **WHO).kind)
+            live[number] = last[number]
+        elif choose.random() < 0.5:
+            kinds.append(kb.delete([fact_id], **WHO, abstain=choose.random() < 0.3).kind)
+            del live[number]
+        else:
+            kinds.append(kb.update(fact_id, f"edited {n}", **WHO).kind)
+            live[number] = last[number] = f"edited {n}"
+        unconfirmed.add(number)
+        pipe.send(Told(number, live.get(number)))
+    while unconfirmed:
+        unconfirmed.discard(pipe.recv())
+    pipe.send(None)
+    return kinds
+
+
+@contextmanager
+def _reader(settings: Settings) -> Iterator[Connection]:
+    ours, theirs = multiprocessing.Pipe()
+    spawn = multiprocessing.get_context("spawn")  # nothing in common but the database
+    process = spawn.Process(target=read, args=(settings, theirs))
+    process.start()
+    theirs.close()
+    try:
+        yield ours
+    finally:
+        ours.close()
+        process.join()
+    assert process.exitcode == 0, "the reader ended with an error"
+
+
+def read(settings: Settings, pipe: Connection) -> None:
+    """The reader process: answer for each fact that was told, and report wrong answers and times at the end."""
+    encoder, wrong, milliseconds = FakeEncoder(), 0, []
+    with KnowledgeBase.open(settings) as kb, Follower(kb):
+        while (told := pipe.recv()) is not None:
+            started = time.perf_counter()
+            (lookup,) = ask(kb, encoder, f"Question {told.number}?")
+            milliseconds.append(1000 * (time.perf_counter() - started))
+            value = lookup.hits[0].value if lookup.hits else None
+            if value != told.value:
+                wrong += 1
+                print(f"fact {told.number}: {value!r} instead of {told.value!r}", file=sys.stderr)
+            pipe.send(told.number)
+    pipe.send((wrong, milliseconds))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--operations", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="colmlm-") as home:
+        settings = Settings(home=Path(home), actor="writer")
+        engine = database.connect(settings)
+        database.migrate(engine)
+        engine.dispose()
+        outcome = run(settings, options.operations, options.seed)
+    print(json.dumps(asdict(outcome)))
+    return 0 if outcome.wrong == 0 and outcome.chain_ok and outcome.index_ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
