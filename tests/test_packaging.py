@@ -47,7 +47,8 @@ def test_every_data_file_is_installed() -> None:
 
 
 def test_every_imported_library_is_a_dependency() -> None:
-    listed = [*PROJECT["project"]["dependencies"], *PROJECT["project"]["optional-dependencies"]["cpu"]]
+    extras = PROJECT["project"]["optional-dependencies"]
+    listed = [*PROJECT["project"]["dependencies"], *extras["cpu"], *extras["bench"]]
     declared = {normal(re.split(r"[^\w.-]", requirement)[0]) for requirement in listed}
     distributions = packages_distributions()
     missing = {

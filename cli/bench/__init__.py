@@ -1,0 +1,1 @@
+"""Benchmarks: the store at size, and beside other stores that do the same job."""
