@@ -119,6 +119,9 @@ class ModelEncoder:
     def encode_questions(self, questions: Sequence[str]) -> NDArray[np.float32]:
         return self._keys.encode_questions(questions)
 
+    def encode_contexts(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        return self._keys.encode_contexts(texts)
+
 
 @dataclass(slots=True)
 class StoringGenerator:

@@ -1,17 +1,21 @@
 """Rekey: give every live fact a key of a checkpoint. Facts without one are the queue, so it resumes by itself.
 
-Each batch is one transaction: its keys, and a change of kind "key" that tells every index to fetch them.
+Each batch is one transaction: claim, encode, store the keys, and append a change of kind "key" that tells every
+index to fetch them. Any number of workers may share a queue. A claim is an advisory lock on a document that
+lasts as long as the transaction: it meets no lock that an editor takes, needs no table, and ends with the keys
+being visible, or with the worker. What another worker has claimed is passed over; only where nothing else
+is left is it waited for, in case that worker dies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import and_, exists, func, select, text
+from sqlalchemy import Select, and_, exists, func, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from kb import audit
@@ -23,6 +27,17 @@ from kb.records import CheckpointInfo
 from kb.tables import Document, Fact, FactKey, FactVersion
 
 Vectors = npt.NDArray[np.float32]
+
+WINDOW = 32  # batches of candidates that a claim chooses from: more than workers are likely to share a queue
+
+# The candidates come as a list: in one statement with the search for them, the planner might lock what it then drops.
+_CLAIM = text("""
+SELECT id FROM unnest(CAST(:ids AS bigint[])) AS id
+WHERE pg_try_advisory_xact_lock(hashtextextended(:scope || ' ' || id, 0)) LIMIT :batch
+""")
+_AWAIT = text("""
+SELECT pg_advisory_xact_lock(hashtextextended(:scope || ' ' || id, 0)) FROM unnest(CAST(:ids AS bigint[])) AS id
+""")
 
 
 class Encoder(Protocol):
@@ -37,6 +52,10 @@ class Encoder(Protocol):
 
     def encode_questions(self, questions: Sequence[str]) -> Vectors:
         """[n, d]: the keys at `<FACT-q>`."""
+        ...
+
+    def encode_contexts(self, texts: Sequence[str]) -> Vectors:
+        """[n, d]: the queries at a `<FACT>` after each text: what the decoder would ask there."""
         ...
 
 
@@ -56,23 +75,81 @@ class Rekey:
         """Key until the queue is empty. Facts that appear meanwhile are keyed too."""
         with self.sessions() as session:
             total, done = _queue_length(session, self.keyset_id, self.corpus), 0
-        for next_batch in (self._documents, self._questions):
-            after = 0
-            while (batch := next_batch(after)) is not None:
-                after, keys = batch
-                done += self._store(keys)
+        for queue in (self._documents(), self._questions())[: 1 if self.corpus is not None else 2]:
+            for stored in self._work(queue):
+                done += stored
                 if self.on_facts is not None:
                     self.on_facts(done, max(done, total))
 
-    def _documents(self, after: int) -> tuple[int, _Keys] | None:
-        """The keys of the next documents past id `after` that have work."""
-        with self.sessions() as session:
-            statement = select(Fact.document_id).where(Fact.document_id > after, *_unkeyed(self.keyset_id))
+    def _work(self, queue: _Queue) -> Iterator[int]:
+        """Pass through the queue until a pass has nothing to do; yields how many keys each batch stored."""
+        while True:
+            after, stored, others = 0, 0, None
+            while (step := self._step(queue, after)) is not None:
+                after, others = step.last, others or step.others
+                if step.stored is not None:
+                    stored += step.stored
+                    yield step.stored
+            if stored == 0:
+                if others is None:
+                    return
+                self._wait(queue, others)
+
+    def _step(self, queue: _Queue, after: int) -> _Step | None:
+        """One batch past id `after`; None where the queue ends."""
+        with self.sessions.begin() as session:
+            session.execute(
+                text("SET LOCAL idle_in_transaction_session_timeout = 0")
+            )  # encoding takes its time
+            window = session.scalars(queue.statement(after).limit(WINDOW * self.batch)).all()
+            if not window:
+                return None
+            mine = session.scalars(_CLAIM, self._claims(queue, window) | {"batch": self.batch}).all()
+            last = mine[-1] if mine else window[-1]
+            others = next((one for one in window if one <= last and one not in set(mine)), None)
+            if not mine:
+                return _Step(last, others, None)
+            # Read anew: what was unkeyed in the window may have been keyed, and let go, before it was claimed.
+            keys = queue.encode(session, session.scalars(queue.statement(0, mine)).all())
+            return _Step(last, others, self._store(session, keys) if keys else 0)
+
+    def _wait(self, queue: _Queue, claimed: int) -> None:
+        """Return when nobody claims this any more."""
+        with self.sessions.begin() as session:
+            session.execute(_AWAIT, self._claims(queue, [claimed]))
+
+    def _claims(self, queue: _Queue, ids: Sequence[int]) -> dict[str, Any]:
+        return {"scope": f"colmlm rekey {self.keyset_id} {queue.kind}", "ids": list(ids)}
+
+    def _documents(self) -> _Queue:
+        """Documents that have facts to key."""
+
+        def statement(after: int, among: Sequence[int] | None = None) -> Select[Any]:
+            found = select(Fact.document_id).where(Fact.document_id > after, *_unkeyed(self.keyset_id))
             if self.corpus is not None:
-                statement = statement.join(Document, Document.id == Fact.document_id)
-                statement = statement.where(Document.corpus == self.corpus)
-            ids = session.scalars(statement.distinct().order_by(Fact.document_id).limit(self.batch)).all()
-            documents = _annotated(session, [document_id for document_id in ids if document_id is not None])
+                found = found.join(Document, Document.id == Fact.document_id)
+                found = found.where(Document.corpus == self.corpus)
+            if among is not None:
+                found = found.where(Fact.document_id == func.any(list(among)))
+            return found.distinct().order_by(Fact.document_id)
+
+        return _Queue("context", statement, self._encode_documents)
+
+    def _questions(self) -> _Queue:
+        """Facts to key that have no document."""
+
+        def statement(after: int, among: Sequence[int] | None = None) -> Select[Any]:
+            found = select(Fact.id).where(
+                Fact.id > after, Fact.document_id.is_(None), *_unkeyed(self.keyset_id)
+            )
+            if among is not None:
+                found = found.where(Fact.id == func.any(list(among)))
+            return found.order_by(Fact.id)
+
+        return _Queue("question", statement, self._encode_questions)
+
+    def _encode_documents(self, session: Session, ids: Sequence[int]) -> _Keys | None:
+        documents = _annotated(session, ids)
         if not documents:
             return None
         made = self.encoder.encode_documents([document for _, _, document in documents])
@@ -81,21 +158,14 @@ class Rekey:
         homes: dict[int, int | None] = {
             fact_id: document_id for document_id, fact_ids, _ in documents for fact_id in fact_ids
         }
-        return documents[-1][0], _Keys("context", homes, self._checked(np.concatenate(made)))
+        return _Keys("context", homes, self._checked(np.concatenate(made)))
 
-    def _questions(self, after: int) -> tuple[int, _Keys] | None:
-        """The keys of the next facts past id `after` that have no document."""
-        if self.corpus is not None:
-            return None
-        statement = select(Fact.id, Fact.question).where(
-            Fact.id > after, Fact.document_id.is_(None), *_unkeyed(self.keyset_id)
-        )
-        with self.sessions() as session:
-            rows = session.execute(statement.order_by(Fact.id).limit(self.batch)).all()
+    def _encode_questions(self, session: Session, ids: Sequence[int]) -> _Keys | None:
+        rows = session.execute(select(Fact.id, Fact.question).where(Fact.id == func.any(list(ids)))).all()
         if not rows:
             return None
         made = self.encoder.encode_questions([row.question for row in rows])
-        return rows[-1].id, _Keys("question", {row.id: None for row in rows}, self._checked(made))
+        return _Keys("question", {row.id: None for row in rows}, self._checked(made))
 
     def _checked(self, keys: Vectors) -> Vectors:
         checkpoint = self.encoder.checkpoint
@@ -106,25 +176,24 @@ class Rekey:
             raise InvalidKeys(checkpoint.checkpoint_id, "they are not unit vectors")
         return keys
 
-    def _store(self, keys: _Keys) -> int:
-        """Commit the keys that are still wanted; how many those were.
+    def _store(self, session: Session, keys: _Keys) -> int:
+        """Insert the keys that are still wanted; how many those were.
 
-        Under the log's lock, what was read before encoding is read again: a fact may have been deleted, keyed by
-        another run, or moved to another text meanwhile, for which this key would be wrong.
+        Under the log's lock, what was read before encoding is read again: a fact may have been deleted, or moved
+        to another text meanwhile, for which this key would be wrong.
         """
-        with self.sessions.begin() as session:
-            pending = audit.begin(session, self.actor, "rekey")
-            statement = select(Fact.id, Fact.document_id).where(
-                Fact.id == func.any(list(keys.homes)), *_unkeyed(self.keyset_id)
-            )
-            wanted = {row.id for row in session.execute(statement) if row.document_id == keys.homes[row.id]}
-            fact_ids = sorted(wanted)
-            if not fact_ids:
-                return 0
-            rows = dict(zip(keys.homes, encode(keys.vectors), strict=True))
-            self._insert(session, keys.kind, fact_ids, [rows[fact_id] for fact_id in fact_ids])
-            audit.append(session, pending, "key", fact_ids, payload={"keyset": self.keyset_id})
-            return len(fact_ids)
+        pending = audit.begin(session, self.actor, "rekey")
+        statement = select(Fact.id, Fact.document_id).where(
+            Fact.id == func.any(list(keys.homes)), *_unkeyed(self.keyset_id)
+        )
+        wanted = {row.id for row in session.execute(statement) if row.document_id == keys.homes[row.id]}
+        fact_ids = sorted(wanted)
+        if not fact_ids:
+            return 0
+        rows = dict(zip(keys.homes, encode(keys.vectors), strict=True))
+        self._insert(session, keys.kind, fact_ids, [rows[fact_id] for fact_id in fact_ids])
+        audit.append(session, pending, "key", fact_ids, payload={"keyset": self.keyset_id})
+        return len(fact_ids)
 
     def _insert(self, session: Session, kind: str, fact_ids: list[int], stored: list[bytes]) -> None:
         session.execute(
@@ -135,6 +204,30 @@ class Rekey:
             ),
             {"keyset_id": self.keyset_id, "kind": kind, "fact_ids": fact_ids, "keys": stored},
         )
+
+
+class _Statement(Protocol):
+    """The ids of what is to be keyed, ascending, past `after`; where given, only of those `among`."""
+
+    def __call__(self, after: int, among: Sequence[int] | None = None) -> Select[Any]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Queue:
+    """What is claimed, and how it is encoded: documents, or facts without one."""
+
+    kind: str
+    statement: _Statement
+    encode: Callable[[Session, Sequence[int]], _Keys | None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """The last id looked at, the first that others had claimed, and how many keys were stored (None: all claimed)."""
+
+    last: int
+    others: int | None
+    stored: int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,15 @@ class KeyEncoder:
         rows = self._at_markers(encoded, [e.fact_positions for e in encoded])
         return np.concatenate(rows) if rows else np.zeros((0, self.dim), dtype=np.float32)
 
+    def encode_contexts(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """[n, dim] unit rows, read at a ``<FACT>`` after each text: what a decoder would ask there.
+
+        Of a text longer than the window the end is kept.
+        """
+        encoded = [self.checkpoint.tokenizer.context(text, self.window) for text in texts]
+        rows = self._at_markers(encoded, [e.fact_positions for e in encoded])
+        return np.concatenate(rows) if rows else np.zeros((0, self.dim), dtype=np.float32)
+
     @torch.inference_mode()
     def _at_markers(
         self, sequences: Sequence[Encoded], positions: Sequence[tuple[int, ...]]

@@ -80,6 +80,13 @@ class FactTokenizer:
         ids = [self.end_of_text, *self.encode(question.strip())[-(max_length - 2) :], self.fact_q]
         return Encoded(tuple(ids), (len(ids) - 1,), (True,) * len(ids))
 
+    def context(self, text: str, max_length: int) -> Encoded:
+        """A text closed by ``<FACT>``, as far as a document has it there; of a longer one the end is kept."""
+        if self.space_inside:
+            text = text.removesuffix(" ")  # it belongs to the value
+        ids = [*self.prompt(text), self.fact][-max_length:]
+        return Encoded(tuple(ids), (len(ids) - 1,), (False,) * len(ids))
+
     def document(
         self, document: AnnotatedDocument, *, with_title: bool = True, close: bool = True
     ) -> Encoded:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -59,6 +61,19 @@ def test_a_key_is_the_state_at_its_marker(encoder: KeyEncoder, checkpoint: Check
     encoded = checkpoint.tokenizer.document(PERU)
     (states,) = checkpoint.lm.forward_sequences([encoded])
     close(keys(encoder, PERU), unit(states[list(encoded.fact_positions)]).numpy())
+
+
+@pytest.mark.parametrize("space_inside", [True, False])
+def test_a_context_asks_what_a_document_has_there_as_key(checkpoint: Checkpoint, space_inside: bool):
+    tokenizer = FactTokenizer(checkpoint.tokenizer.tokenizer, space_inside=space_inside)
+    encoder = KeyEncoder(replace(checkpoint, tokenizer=tokenizer))
+    texts = ["Its capital is ", "Its capital is", "<FACT>", "", "é🏔️ "]
+    asked = encoder.encode_contexts(texts)
+    close(asked, np.concatenate([keys(encoder, document("a", text, ("Lima", "q"))) for text in texts]))
+    assert bool(np.abs(asked[0] - asked[1]).max() < 1e-5) == space_inside
+    long = "word " * 5000
+    close(encoder.encode_contexts([long]), encoder.encode_contexts([f"other {long}"]))
+    assert encoder.encode_contexts([]).shape == (0, 64)
 
 
 def test_documents_without_facts_have_no_keys(encoder: KeyEncoder):
