@@ -6,10 +6,9 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -19,6 +18,7 @@ from cli.output import note, print_json, print_table, progress, say
 from cli.runtime import Runtime
 from kb.corpus import Parsed, Refusal, read_annotated, to_record
 from kb.errors import CorpusNotFound
+from kb.ingest import COMMIT_EVERY
 from kb.records import CorpusStats, IngestReport
 from kb.squad import read_squad
 
@@ -56,10 +56,13 @@ def ingest(
     reason: Annotated[
         str | None, typer.Option("--reason", help="Why; by default the name of the file.")
     ] = None,
+    commit_every: Annotated[
+        int, typer.Option("--commit-every", min=1, help="Documents of one transaction and change.")
+    ] = COMMIT_EVERY,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Do all of it, then roll it back.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Take a file of annotated documents in: every sound document, in one transaction.
+    """Take a file of annotated documents in: every sound document. If it is interrupted, run it again to go on.
 
     What does not check out is refused with document, offset and reason, and the rest is taken; the exit
     code is then 3. A document that is there already, unchanged, is passed over. Facts are keyed by `colmlm rekey`.
@@ -67,7 +70,13 @@ def ingest(
     with Runtime.from_environment() as runtime:
         because = reason or f"ingest of {file.name}"
         report = _ingest(
-            runtime, _READERS[format_](file), corpus, runtime.actor(actor), because, dry_run=dry_run
+            runtime,
+            _READERS[format_](file),
+            corpus,
+            actor=runtime.actor(actor),
+            reason=because,
+            commit_every=commit_every,
+            dry_run=dry_run,
         )
     if as_json:
         print_json({"dry_run": dry_run, "refused": len(report.refusals), **_as_dict(report)})
@@ -77,25 +86,13 @@ def ingest(
         raise typer.Exit(REFUSED)
 
 
-def _ingest(
-    runtime: Runtime, parsed: Iterator[Parsed], corpus: str, actor: str, reason: str, *, dry_run: bool
-) -> IngestReport:
+def _ingest(runtime: Runtime, parsed: Iterator[Parsed], corpus: str, **how: Any) -> IngestReport:
     with progress("Reading documents") as advance:
 
         def on_document(done: int) -> None:
             advance(done, None)
 
-        if not dry_run:
-            return runtime.kb.ingest(parsed, corpus, actor=actor, reason=reason, on_document=on_document)
-        from sqlalchemy.orm import Session
-
-        from kb.ingest import ingest as ingest_in
-
-        # A session that is never committed: the same checks against the same corpus, and nothing stays.
-        with Session(runtime.kb.engine) as session:
-            report = ingest_in(session, parsed, corpus, actor=actor, reason=reason, on_document=on_document)
-            session.rollback()
-        return replace(report, seq=None)
+        return runtime.kb.ingest(parsed, corpus, on_document=on_document, **how)
 
 
 def _as_dict(report: IngestReport) -> dict[str, object]:

@@ -18,11 +18,13 @@ document, the offset and the reason, and the rest of the file goes on.
 
 from __future__ import annotations
 
+import hashlib
 import html
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from json.encoder import encode_basestring_ascii as _quoted
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +33,23 @@ _ATTRIBUTE = re.compile(r"([qa])=\"([^\"]*)\"")
 _ANY_TAG = re.compile(r"</?FACT\b")
 CLOSE_TAG = "</FACT>"
 _ABOUT = ("title", "uri", "licence", "revision")
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
 class FactSpan:
-    """One fact of a document: ``text[start:end]`` is its value, in Unicode code points."""
+    """One fact of a document: ``text[start:end]`` is its value, in Unicode code points.
+
+    `current` is the value it has now where that was corrected since; `deleted`, that it no longer holds.
+    """
 
     start: int
     end: int
     value: str
     question: str | None = None
     answer: str | None = None
+    current: str | None = None
+    deleted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +166,8 @@ def check_spans(
     document: str, text: str, spans: Sequence[FactSpan]
 ) -> tuple[tuple[FactSpan, ...], tuple[Refusal, ...]]:
     """Split spans into those that hold (sorted, verbatim, apart) and refusals with their reasons."""
+    if _all_hold(text, spans):
+        return tuple(spans), ()
     kept: list[FactSpan] = []
     refusals: list[Refusal] = []
     reached = 0
@@ -173,6 +183,17 @@ def check_spans(
     return tuple(kept), tuple(refusals)
 
 
+def _all_hold(text: str, spans: Sequence[FactSpan]) -> bool:
+    """Whether there is nothing to sort or to refuse: nearly always, so this is what has to be fast."""
+    reached, length = 0, len(text)
+    for span in spans:
+        start, end, value = span.start, span.end, span.value
+        if not reached <= start < end <= length or text[start:end] != value or value.isspace():
+            return False
+        reached = end
+    return True
+
+
 def _fault(text: str, span: FactSpan) -> str | None:
     if not 0 <= span.start < span.end <= len(text):
         return f"span [{span.start}, {span.end}) is empty or outside the text of {len(text)} characters"
@@ -184,10 +205,17 @@ def _fault(text: str, span: FactSpan) -> str | None:
     return None
 
 
-def read_annotated(path: Path) -> Iterator[Parsed]:
-    """Every line of an annotated JSONL file, in order; blank lines are passed over."""
+def read_annotated(path: Path, on_bytes: Callable[[int], None] | None = None) -> Iterator[Parsed]:
+    """Every line of an annotated JSONL file, in order; blank lines are passed over.
+
+    `on_bytes` hears how far into the file the reading has come.
+    """
+    reached = 0
     with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
+            reached += len(line)
+            if on_bytes is not None:
+                on_bytes(reached)
             if line.strip():
                 yield parse_line(line, where=f"{path.name}:{number}")
 
@@ -232,12 +260,11 @@ def parse_json(text: bytes | str, where: str) -> Any:
 
 def unstorable(text: str) -> tuple[int, str] | None:
     """Where `text` holds a character that no UTF-8 database can store, and which."""
-    for offset, character in enumerate(text):
-        if character == "\x00":
-            return offset, "a NUL character, which PostgreSQL cannot store"
-        if "\ud800" <= character <= "\udfff":
-            return offset, "a lone surrogate, which is not a character"
-    return None
+    if (found := _UNSTORABLE.search(text)) is None:
+        return None
+    if found.group() == "\x00":
+        return found.start(), "a NUL character, which PostgreSQL cannot store"
+    return found.start(), "a lone surrogate, which is not a character"
 
 
 def _document(external_id: str, text: str, record: Mapping[str, Any]) -> Parsed:
@@ -273,19 +300,34 @@ def _spans_of(external_id: str, records: object) -> tuple[list[FactSpan], list[R
 def _span_of(record: object) -> FactSpan:
     if not isinstance(record, dict):
         raise TypeError("not a JSON object")
-    for name, kind in (("start", int), ("end", int), ("value", str)):
-        if not isinstance(record.get(name), kind) or isinstance(record[name], bool):
-            raise TypeError(f"{name!r} must be {'an integer' if kind is int else 'a string'}")
-    for name in ("question", "answer"):
-        if not isinstance(record.get(name), str | None) or unstorable(record.get(name) or ""):
-            raise TypeError(f"{name!r} must be a string that can be stored")
-    return FactSpan(
-        record["start"],
-        record["end"],
-        record["value"],
-        record.get("question") or None,
-        record.get("answer") or None,
-    )
+    start, end, value = record.get("start"), record.get("end"), record.get("value")
+    # `type` and not `isinstance`: True is no offset.
+    if type(start) is not int:
+        raise TypeError("'start' must be an integer")
+    if type(end) is not int:
+        raise TypeError("'end' must be an integer")
+    if type(value) is not str:
+        raise TypeError("'value' must be a string")
+    question, answer = _words(record, "question"), _words(record, "answer")
+    if "current" not in record and "deleted" not in record:
+        return FactSpan(start, end, value, question, answer)
+    deleted = record.get("deleted")
+    if not isinstance(deleted, bool | None):
+        raise TypeError("'deleted' must be true or false")
+    current = _words(record, "current")
+    if current is not None and not current.strip():
+        raise TypeError("'current' must not be blank")
+    current = None if current == value else current
+    return FactSpan(start, end, value, question, answer, current, bool(deleted))
+
+
+def _words(record: Mapping[str, Any], name: str) -> str | None:
+    words = record.get(name)
+    if words is None:
+        return None
+    if type(words) is not str or unstorable(words):
+        raise TypeError(f"{name!r} must be a string that can be stored")
+    return words or None
 
 
 def _refused(document: str, offset: int, reason: str) -> Parsed:
@@ -299,8 +341,41 @@ def to_record(document: AnnotatedDocument) -> dict[str, Any]:
         if (value := getattr(document, name)) is not None:
             record[name] = value
     record["text"] = document.text
-    record["facts"] = [
-        {"start": s.start, "end": s.end, "value": s.value, "question": s.question, "answer": s.answer}
-        for s in document.facts
-    ]
+    record["facts"] = [_fact_record(span) for span in document.facts]
     return record
+
+
+def _fact_record(span: FactSpan) -> dict[str, Any]:
+    record: dict[str, Any] = {
+        "start": span.start,
+        "end": span.end,
+        "value": span.value,
+        "question": span.question,
+        "answer": span.answer,
+    }
+    if span.current is not None:
+        record["current"] = span.current
+    if span.deleted:
+        record["deleted"] = True
+    return record
+
+
+def digests(document: AnnotatedDocument) -> tuple[str, str]:
+    """SHA-256 of the document's text, and of its record: what tells that a file brings nothing new.
+
+    The record is ``json.dumps(to_record(document), sort_keys=True, separators=(",", ":"))`` without `current` and
+    `deleted`, which tell what became of the document's facts and not what it says: so an export is no new edition.
+    """
+    quote = _quoted  # put together by hand: json.dumps of a dictionary a fact takes three times as long
+    facts = ",".join(
+        [
+            f'{{"answer":{"null" if s.answer is None else quote(s.answer)},"end":{s.end},"question":'
+            f'{"null" if s.question is None else quote(s.question)},"start":{s.start},"value":{quote(s.value)}}}'
+            for s in document.facts
+        ]
+    )
+    about = {"id": document.external_id, "text": document.text}
+    about |= {name: words for name in _ABOUT if (words := getattr(document, name)) is not None}
+    others = ",".join([f'"{name}":{quote(about[name])}' for name in sorted(about)])
+    record = f'{{"facts":[{facts}],{others}}}'
+    return hashlib.sha256(document.text.encode()).hexdigest(), hashlib.sha256(record.encode()).hexdigest()

@@ -1,291 +1,246 @@
-"""Ingest: annotated documents into a corpus, by COPY, in one transaction with one change.
+"""Ingest: annotated documents into a corpus, by COPY, in pieces; each is one transaction with one change.
 
-The file is read into a temporary table first and the log's lock is taken only then, so that a slow or long
-file keeps no editor waiting. What to do with each document is decided under the lock, in SQL:
+A piece is read and checked first and the log's lock is taken only then, so that a slow or long file keeps no
+editor waiting. What to do with each document is decided under the lock:
 
 - unchanged (same digest of the whole record): counted, not written; its deleted facts stay deleted;
 - new: inserted;
-- changed: the document gets a new row and the old one stays as evidence of what was once spliced. A fact
-  that stands as it was (value, question and the 40 characters before) moves to the new row with its id,
-  corrections and tombstone; where anything before it changed, its keys go and it waits to be keyed again.
+- changed: the document gets a new row; see kb/editions.py for what it keeps.
+
+An ingest that was interrupted is taken up by ingesting the same file again: what is there is passed over.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from itertools import islice
 
-import psycopg
-from sqlalchemy import text
-from sqlalchemy.orm import Session
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session, sessionmaker
 
 from kb import audit
-from kb.corpus import AnnotatedDocument, FactSpan, Parsed, Refusal, check_spans, to_record
+from kb.copying import Row, copy_documents, reserve
+from kb.corpus import AnnotatedDocument, Parsed, Refusal, check_spans, digests
+from kb.editions import Replaced, move_kept, replace_old
 from kb.errors import InvalidValue
-from kb.facts import end_facts
 from kb.records import IngestReport
+from kb.tables import Document, Fact
 
-_STAGE = """
-CREATE TEMPORARY TABLE staged_document (
-    position bigint PRIMARY KEY, external_id text UNIQUE, title text, uri text, licence text, revision text,
-    sha256 text, record_sha256 text, text text, old_id bigint, new_id bigint
-) ON COMMIT DROP;
-CREATE TEMPORARY TABLE staged_fact (
-    position bigint, ordinal integer, span_start integer, span_end integer, value text, question text, answer text,
-    kept_id bigint, new_id bigint
-) ON COMMIT DROP;
-"""
+COMMIT_EVERY = 10_000  # documents: a smaller file is in as a whole or not at all
 
-_DROP_UNCHANGED = """
-DELETE FROM staged_document s USING document d
-WHERE d.corpus = :corpus AND d.external_id = s.external_id AND d.replaced_seq IS NULL
-  AND d.record_sha256 = s.record_sha256
-"""
-_DROP_FACTS_OF_UNCHANGED = """
-DELETE FROM staged_fact f WHERE NOT EXISTS (SELECT FROM staged_document s WHERE s.position = f.position)
-"""
-_FIND_OLD = """
-UPDATE staged_document s SET old_id = d.id FROM document d
-WHERE d.corpus = :corpus AND d.external_id = s.external_id AND d.replaced_seq IS NULL
-"""
-_REPLACE_OLD = "UPDATE document d SET replaced_seq = :seq FROM staged_document s WHERE d.id = s.old_id"
-_INSERT_DOCUMENTS = """
-WITH inserted AS (
-    INSERT INTO document (corpus, external_id, uri, title, licence, revision, sha256, record_sha256, text)
-    SELECT :corpus, external_id, uri, title, licence, revision, sha256, record_sha256, text
-    FROM staged_document ORDER BY position
-    RETURNING id, external_id
-)
-UPDATE staged_document s SET new_id = i.id FROM inserted i WHERE i.external_id = s.external_id
-"""
-
-# The nth of several that look alike answers to the nth. Version 1 is what the old text said; a correction since
-# is not in it.
-_KEEP_STANDING = """
-WITH was AS (
-    SELECT *, row_number() OVER (PARTITION BY position, value, question, before ORDER BY span_start) AS nth FROM (
-        SELECT s.position, f.id, f.span_start, v.value, coalesce(f.question, '') AS question,
-               right(substr(d.text, 1, f.span_start), 40) AS before
-        FROM staged_document s
-        JOIN document d ON d.id = s.old_id
-        JOIN fact f ON f.document_id = d.id
-        JOIN fact_version v ON v.fact_id = f.id AND v.version = 1
-    ) AS old
-), now AS (
-    SELECT *, row_number() OVER (PARTITION BY position, value, question, before ORDER BY span_start) AS nth FROM (
-        SELECT s.position, f.ordinal, f.span_start, f.value, coalesce(f.question, '') AS question,
-               right(substr(s.text, 1, f.span_start), 40) AS before
-        FROM staged_document s
-        JOIN staged_fact f ON f.position = s.position
-        WHERE s.old_id IS NOT NULL
-    ) AS new
-)
-UPDATE staged_fact f SET kept_id = was.id FROM was JOIN now USING (position, value, question, before, nth)
-WHERE f.position = now.position AND f.ordinal = now.ordinal
-"""
-_GONE = """
-SELECT f.id FROM staged_document s JOIN fact f ON f.document_id = s.old_id
-WHERE f.deleted_seq IS NULL AND NOT EXISTS (SELECT FROM staged_fact k WHERE k.kept_id = f.id)
-ORDER BY f.id
-"""
-_DROP_STALE_KEYS = """
-DELETE FROM fact_key k USING staged_fact f, staged_document s, fact was, document d
-WHERE s.position = f.position AND was.id = f.kept_id AND d.id = s.old_id AND k.fact_id = f.kept_id
-  AND substr(d.text, 1, was.span_start) <> substr(s.text, 1, f.span_start)
-RETURNING k.id
-"""
-_MOVE_KEPT = """
-UPDATE fact f
-SET document_id = s.new_id, ordinal = k.ordinal, span_start = k.span_start, span_end = k.span_end, answer = k.answer
-FROM staged_fact k JOIN staged_document s USING (position) WHERE f.id = k.kept_id
-RETURNING f.id
-"""
-_NUMBER_FACTS = """
-WITH numbered AS MATERIALIZED (
-    SELECT position, ordinal, nextval(pg_get_serial_sequence('fact', 'id')) AS id
-    FROM (SELECT position, ordinal FROM staged_fact WHERE kept_id IS NULL ORDER BY position, ordinal) AS ordered
-)
-UPDATE staged_fact f SET new_id = n.id FROM numbered n WHERE n.position = f.position AND n.ordinal = f.ordinal
-"""
-_INSERT_FACTS = """
-INSERT INTO fact (id, document_id, ordinal, span_start, span_end, question, answer, created_seq)
-SELECT f.new_id, s.new_id, f.ordinal, f.span_start, f.span_end, f.question, f.answer, :seq
-FROM staged_fact f JOIN staged_document s USING (position) WHERE f.new_id IS NOT NULL
-"""
-_INSERT_VERSIONS = """
-INSERT INTO fact_version (fact_id, version, value, from_seq)
-SELECT new_id, 1, value, :seq FROM staged_fact WHERE new_id IS NOT NULL
-"""
-_COUNTS = """
-SELECT (SELECT count(*) FROM staged_document), (SELECT count(*) FROM staged_document WHERE old_id IS NOT NULL),
-       count(new_id), min(new_id), max(new_id) FROM staged_fact
-"""
+_MAX_TEXT = 100_000_000
+_MAX_WORDS = 10_000
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(slots=True)
-class _Reading:
-    """What reading the file gave so far."""
+class Reading:
+    """Takes the sound documents of `parsed`, one piece after the other, and remembers what it refused."""
 
+    parsed: Iterable[Parsed]
+    on_document: Callable[[int], None] | None = None
     taken: int = 0
     overlaps_resolved: int = 0
     refusals: list[Refusal] = field(default_factory=list)
-    seen: set[str] = field(default_factory=set)
+    _seen: set[str] = field(default_factory=set)
+
+    def pieces(self, size: int) -> Iterator[list[AnnotatedDocument]]:
+        documents = self._sound()
+        while piece := list(islice(documents, size)):
+            yield piece
+
+    def _sound(self) -> Iterator[AnnotatedDocument]:
+        for item in self.parsed:
+            self.refusals += item.refusals
+            self.overlaps_resolved += item.overlaps_resolved
+            if (document := item.document) is None:
+                continue
+            if (refusal := self._refusal(document)) is not None:
+                self.refusals.append(refusal)
+                continue
+            kept, refusals = check_spans(document.external_id, document.text, document.facts)
+            self.refusals += refusals
+            self._seen.add(document.external_id)
+            self.taken += 1
+            yield document if kept == document.facts else replace(document, facts=kept)
+            if self.on_document is not None:
+                self.on_document(self.taken)
+
+    def _refusal(self, document: AnnotatedDocument) -> Refusal | None:
+        if document.external_id in self._seen:
+            return Refusal(document.external_id, 0, "a second document with this id in the same file")
+        try:
+            _check_storable(document)
+        except InvalidValue as error:
+            return Refusal(document.external_id, 0, str(error))
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Ingest:
+    """One run: into which corpus, by whom and why. With `dry_run` every piece is rolled back."""
+
+    sessions: sessionmaker[Session]
+    corpus: str
+    actor: str
+    reason: str
+    commit_every: int = COMMIT_EVERY
+    dry_run: bool = False
+
+    def run(
+        self,
+        parsed: Iterable[Parsed],
+        on_document: Callable[[int], None] | None = None,
+        on_piece: Callable[[IngestReport], None] | None = None,
+    ) -> IngestReport:
+        """Take every sound document of `parsed`; what is refused is named in the report, and the rest goes on.
+
+        `documents` and `facts` count what was inserted (for a replaced document, the facts that were not there
+        before); `on_document` hears how many documents were read so far, `on_piece` what is committed so far.
+        """
+        audit.check_text("corpus", self.corpus, blank=False, limit=200)
+        reading = Reading(parsed, on_document)
+        report = IngestReport(self.corpus, 0, 0, 0, 0, 0, (), None)
+        for piece in reading.pieces(max(1, self.commit_every)):
+            report = _sum(report, self._take(piece))
+            if on_piece is not None:
+                on_piece(report)
+        return replace(report, overlaps_resolved=reading.overlaps_resolved, refusals=tuple(reading.refusals))
+
+    def _take(self, piece: Sequence[AnnotatedDocument]) -> IngestReport:
+        with self.sessions() as session:
+            report = ingest(session, piece, self.corpus, actor=self.actor, reason=self.reason)
+            if self.dry_run:
+                session.rollback()
+                return replace(report, seq=None)
+            session.commit()
+        return report
+
+
+def _sum(one: IngestReport, other: IngestReport) -> IngestReport:
+    return replace(
+        one,
+        documents=one.documents + other.documents,
+        facts=one.facts + other.facts,
+        unchanged=one.unchanged + other.unchanged,
+        replaced=one.replaced + other.replaced,
+        still_deleted=one.still_deleted + other.still_deleted,
+        seq=one.seq if other.seq is None else other.seq,
+    )
 
 
 def ingest(
-    session: Session,
-    parsed: Iterable[Parsed],
-    corpus: str,
-    *,
-    actor: str,
-    reason: str,
-    on_document: Callable[[int], None] | None = None,
+    session: Session, documents: Sequence[AnnotatedDocument], corpus: str, *, actor: str, reason: str
 ) -> IngestReport:
-    """Take every sound document of `parsed`; what is refused is named in the report, and the rest goes on.
-
-    `documents` and `facts` count what was inserted (for a replaced document, the facts that were not there
-    before); `on_document` hears how many documents were read so far.
-    """
-    audit.check_text("corpus", corpus, blank=False, limit=200)
-    reading = _Reading()
-    _stage(session, parsed, reading, on_document)
+    """Take documents that were checked, in one change. Does not commit."""
+    rows = _rows(documents)
     pending = audit.begin(session, actor, reason)
-    names = {"corpus": corpus, "seq": pending.seq}
-    unchanged = _run(session, _DROP_UNCHANGED, names).rowcount
-    _run(session, _DROP_FACTS_OF_UNCHANGED, names)
-    touched, dropped_keys = _replace(session, names)
-    for statement in (_NUMBER_FACTS, _INSERT_FACTS, _INSERT_VERSIONS):
-        _run(session, statement, names)
-    documents, replaced, facts, first, last = _run(session, _COUNTS, names).one()
-    seq = None
-    if documents:
+    known = _known(session, corpus, [document.external_id for document in documents])
+    changed: dict[int, Row] = {}
+    unchanged: list[int] = []
+    taken: list[Row] = []
+    for row in rows:
+        old_id, record_sha256 = known.get(row.document.external_id, (None, None))
+        if old_id is not None and record_sha256 == row.record_sha256:
+            unchanged.append(old_id)
+            continue
+        taken.append(row)
+        if old_id is not None:
+            changed[old_id] = row
+    replaced, num_facts, seq = Replaced(), 0, None
+    if taken:
+        replaced, inserted, num_facts = _write(session, corpus, taken, changed, pending.seq)
         payload = {
             "corpus": corpus,
-            "documents": documents,
-            "replaced": replaced,
-            "inserted": [first, last],
-            "dropped_keys": dropped_keys,
+            "documents": len(taken),
+            "replaced": len(changed),
+            "inserted": inserted,
+            "dropped_keys": list(replaced.dropped_keys),
         }
         # An ingest's own facts are those with its seq in `created_seq`: a million ids are not listed twice.
+        touched = sorted((*replaced.gone, *replaced.kept))
         seq = audit.append(
-            session, pending, "ingest", touched, num_facts=facts + len(touched), payload=payload
+            session, pending, "ingest", touched, num_facts=num_facts + len(touched), payload=payload
         )
     return IngestReport(
         corpus=corpus,
-        documents=documents,
-        facts=facts,
-        unchanged=unchanged,
-        replaced=replaced,
-        overlaps_resolved=reading.overlaps_resolved,
-        refusals=tuple(reading.refusals),
+        documents=len(taken),
+        facts=num_facts,
+        unchanged=len(unchanged),
+        replaced=len(changed),
+        overlaps_resolved=0,
+        refusals=(),
         seq=seq,
+        still_deleted=replaced.kept_deleted + _num_deleted(session, unchanged),
     )
 
 
-def _replace(session: Session, names: dict[str, Any]) -> tuple[list[int], list[int]]:
-    """Put new rows under changed documents; the old facts this touched, and the keys it dropped."""
-    _run(session, _FIND_OLD, names)
-    _run(session, _REPLACE_OLD, names)
-    _run(session, _INSERT_DOCUMENTS, names)
-    _run(session, _KEEP_STANDING, names)
-    gone = list(_run(session, _GONE, names).scalars())
-    end_facts(session, gone, names["seq"])
-    dropped_keys = sorted(_run(session, _DROP_STALE_KEYS, names).scalars())
-    moved = list(_run(session, _MOVE_KEPT, names).scalars())
-    return sorted((*gone, *moved)), dropped_keys
+def _rows(documents: Sequence[AnnotatedDocument]) -> list[Row]:
+    """The documents as they go in, with the digests of just that."""
+    return [Row(document, *digests(document)) for document in documents]
 
 
-def _run(session: Session, statement: str, names: dict[str, Any]) -> Any:
-    return session.execute(text(statement), {name: names[name] for name in names if f":{name}" in statement})
+def _known(session: Session, corpus: str, external_ids: list[str]) -> dict[str, tuple[int, str]]:
+    """The ids and digests of the current documents among these."""
+    statement = select(Document.external_id, Document.id, Document.record_sha256).where(
+        Document.corpus == corpus,
+        Document.external_id == func.any(external_ids),
+        Document.replaced_seq.is_(None),
+    )
+    return {row.external_id: (row.id, row.record_sha256) for row in session.execute(statement)}
 
 
-def _stage(
-    session: Session, parsed: Iterable[Parsed], reading: _Reading, on_document: Callable[[int], None] | None
-) -> None:
-    """COPY the sound documents into the temporary tables.
-
-    A connection carries one COPY at a time, so facts wait for theirs in memory: a few numbers and strings each.
-    """
-    connection = session.connection().connection.driver_connection
-    assert isinstance(connection, psycopg.Connection)
-    facts: list[tuple[Any, ...]] = []
-    with connection.cursor() as cursor:
-        cursor.execute(_STAGE.encode())
-        columns = b"position, external_id, title, uri, licence, revision, sha256, record_sha256, text"
-        with cursor.copy(b"COPY staged_document (" + columns + b") FROM STDIN") as copy:
-            for document in _sound(parsed, reading, on_document):
-                copy.write_row(_document_row(reading.taken, document))
-                facts += ((reading.taken, n, *_fact_row(span)) for n, span in enumerate(document.facts))
-        columns = b"position, ordinal, span_start, span_end, value, question, answer"
-        with cursor.copy(b"COPY staged_fact (" + columns + b") FROM STDIN") as copy:
-            for row in facts:
-                copy.write_row(row)
-        cursor.execute(b"ANALYZE staged_document, staged_fact")
+def _write(
+    session: Session, corpus: str, rows: list[Row], changed: dict[int, Row], seq: int
+) -> tuple[Replaced, list[int | None], int]:
+    """Insert these documents; what of older ones this replaced, the first and last new fact id, and their number."""
+    document_id = reserve(session, "document_id_seq", len(rows))
+    for offset, row in enumerate(rows):
+        row.document_id = document_id + offset
+    replaced = replace_old(session, changed, seq) if changed else Replaced()
+    num_facts = sum(row.num_new_facts for row in rows)
+    first = reserve(session, "fact_id_seq", num_facts) if num_facts else 0
+    copy_documents(session, corpus, rows, first, seq)
+    if changed:
+        replaced = move_kept(session, replaced)
+    inserted: list[int | None] = [first, first + num_facts - 1] if num_facts else [None, None]
+    return replaced, inserted, num_facts
 
 
-def _sound(
-    parsed: Iterable[Parsed], reading: _Reading, on_document: Callable[[int], None] | None
-) -> Iterator[AnnotatedDocument]:
-    for item in parsed:
-        reading.refusals += item.refusals
-        reading.overlaps_resolved += item.overlaps_resolved
-        if (document := item.document) is None:
-            continue
-        if (refusal := _refusal(document, reading.seen)) is not None:
-            reading.refusals.append(refusal)
-            continue
-        kept, refusals = check_spans(document.external_id, document.text, document.facts)
-        reading.refusals += refusals
-        reading.seen.add(document.external_id)
-        reading.taken += 1
-        yield _with_facts(document, kept)
-        if on_document is not None:
-            on_document(reading.taken)
-
-
-def _refusal(document: AnnotatedDocument, seen: set[str]) -> Refusal | None:
-    if document.external_id in seen:
-        return Refusal(document.external_id, 0, "a second document with this id in the same file")
-    try:
-        _check_storable(document)
-    except InvalidValue as error:
-        return Refusal(document.external_id, 0, str(error))
-    return None
+def _num_deleted(session: Session, document_ids: list[int]) -> int:
+    if not document_ids:
+        return 0
+    statement = select(func.count(Fact.deleted_seq)).where(Fact.document_id == func.any(document_ids))
+    return session.scalar(statement) or 0
 
 
 def _check_storable(document: AnnotatedDocument) -> None:
-    """One character that cannot be stored would end the COPY, and with it the whole file."""
+    """One character that cannot be stored would end the COPY, and with it the whole piece."""
+    about = (document.title, document.uri, document.licence, document.revision)
+    words = [w for w in about if w]
+    for span in document.facts:  # a value is verbatim of the text, or refused for that
+        words += (span.value, span.question or "", span.answer or "", span.current or "")
+    whole = "".join((document.external_id, document.text, *words))
+    if (
+        document.text.strip()
+        and document.external_id.strip()
+        and "\x00" not in whole
+        and (whole.isascii() or not _SURROGATE.search(whole))
+        and max(map(len, words), default=0) <= _MAX_WORDS
+        and len(document.external_id) <= 1000
+        and len(document.text) <= _MAX_TEXT
+    ):
+        return
+    _name_the_fault(document)
+
+
+def _name_the_fault(document: AnnotatedDocument) -> None:
     audit.check_text("document id", document.external_id, blank=False, limit=1000)
-    audit.check_text("text", document.text, blank=False, limit=100_000_000)
+    audit.check_text("text", document.text, blank=False, limit=_MAX_TEXT)
     for name in ("title", "uri", "licence", "revision"):
-        audit.check_text(name, getattr(document, name) or "")
+        audit.check_text(name, getattr(document, name) or "", limit=_MAX_WORDS)
     for span in document.facts:
-        audit.check_text("value", span.value)
-        audit.check_text("question", span.question or "")
-        audit.check_text("answer", span.answer or "")
-
-
-def _with_facts(document: AnnotatedDocument, facts: tuple[Any, ...]) -> AnnotatedDocument:
-    return document if facts == document.facts else replace(document, facts=facts)
-
-
-def _document_row(position: int, document: AnnotatedDocument) -> tuple[Any, ...]:
-    record = json.dumps(to_record(document), sort_keys=True, separators=(",", ":"))
-    return (
-        position,
-        document.external_id,
-        document.title,
-        document.uri,
-        document.licence,
-        document.revision,
-        hashlib.sha256(document.text.encode()).hexdigest(),
-        hashlib.sha256(record.encode()).hexdigest(),
-        document.text,
-    )
-
-
-def _fact_row(span: FactSpan) -> tuple[Any, ...]:
-    return span.start, span.end, span.value, span.question, span.answer
+        for name in ("value", "question", "answer", "current"):
+            audit.check_text(name, getattr(span, name) or "", limit=_MAX_WORDS)

@@ -52,7 +52,10 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class IngestReport:
-    """What an ingest took and what it refused. `seq` is None where nothing changed."""
+    """What an ingest took and what it refused. `seq` is the last of its changes, None where nothing changed.
+
+    `still_deleted` are facts that the file names, and that were deleted before and stay so.
+    """
 
     corpus: str
     documents: int
@@ -62,6 +65,7 @@ class IngestReport:
     overlaps_resolved: int
     refusals: tuple[Refusal, ...]
     seq: int | None
+    still_deleted: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from sqlalchemy.orm import sessionmaker
 from kb import attribution, audit, database, facts, keysets
 from kb.corpus import AnnotatedDocument, Parsed
 from kb.fsck import fsck
-from kb.ingest import ingest
+from kb.ingest import COMMIT_EVERY, Ingest
 from kb.keysets import Ids, Vectors
 from kb.lookup import Searcher
 from kb.records import (
@@ -82,10 +82,16 @@ class KnowledgeBase:
         actor: str,
         reason: str,
         on_document: Callable[[int], None] | None = None,
+        on_piece: Callable[[IngestReport], None] | None = None,
+        commit_every: int = COMMIT_EVERY,
+        dry_run: bool = False,
     ) -> IngestReport:
-        """Take documents into a corpus: all that are sound, or (on an error, or kill -9) none."""
-        with self.sessions.begin() as session:
-            return ingest(session, parsed, corpus, actor=actor, reason=reason, on_document=on_document)
+        """Take the sound documents into a corpus, so many in one transaction and change: these, or (on kill -9) none.
+
+        `on_piece` hears what is committed so far; calling again with the same documents goes on from there.
+        """
+        run = Ingest(self.sessions, corpus, actor, reason, commit_every, dry_run)
+        return run.run(parsed, on_document, on_piece)
 
     def export(self, corpus: str) -> Iterator[AnnotatedDocument]:
         """The corpus as documents with the live facts their texts still say, from one snapshot of the database."""

@@ -107,11 +107,14 @@ class Fact(Base):
 
 
 class FactVersion(Base):
-    """A value, true from change `from_seq` until `to_seq` (exclusive; NULL: still)."""
+    """A value, true from change `from_seq` until `to_seq` (exclusive; NULL: still).
+
+    With both the same it was never true here: a fact came in already corrected or deleted.
+    """
 
     __tablename__ = "fact_version"
     __table_args__ = (
-        CheckConstraint("to_seq > from_seq", name="range"),
+        CheckConstraint("to_seq >= from_seq", name="range"),
         Index("fact_version_live_key", "fact_id", unique=True, postgresql_where=text("to_seq IS NULL")),
     )
 

@@ -43,6 +43,8 @@ CREATE TABLE forget_run (
 );
 
 ALTER TABLE fact ADD COLUMN erased_seq bigint;
+ALTER TABLE fact_version DROP CONSTRAINT fact_version_range_check;
+ALTER TABLE fact_version ADD CONSTRAINT fact_version_range_check CHECK (to_seq >= from_seq);
 ALTER TABLE keyset ADD COLUMN gate jsonb;
 ALTER TABLE generation ADD COLUMN redacted_seq bigint;
 ALTER TABLE attribution ADD COLUMN query bytea;
@@ -74,6 +76,8 @@ ALTER TABLE attribution DROP COLUMN query;
 ALTER TABLE generation DROP COLUMN redacted_seq;
 ALTER TABLE keyset DROP COLUMN gate;
 ALTER TABLE fact DROP COLUMN erased_seq;
+ALTER TABLE fact_version DROP CONSTRAINT fact_version_range_check;
+ALTER TABLE fact_version ADD CONSTRAINT fact_version_range_check CHECK (to_seq > from_seq) NOT VALID;
 DROP TRIGGER change_announced ON change;
 DROP FUNCTION announce_change;
 DROP TABLE forget_run, suppression, tombstone;

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from kb.corpus import (
     Parsed,
     Refusal,
     check_spans,
+    digests,
     format_inline,
     parse_inline,
     parse_line,
@@ -169,6 +172,10 @@ def test_a_document_that_cannot_be_stored_is_refused_by_its_id(
         (FACT | {"answer": []}, 15, "'answer' must be a string"),
         (FACT | {"question": "Who\0?"}, 15, "'question' must be a string that can be stored"),
         (FACT | {"answer": "\ud800"}, 15, "'answer' must be a string that can be stored"),
+        (FACT | {"current": 7}, 15, "'current' must be a string that can be stored"),
+        (FACT | {"current": "\0"}, 15, "'current' must be a string that can be stored"),
+        (FACT | {"current": " "}, 15, "'current' must not be blank"),
+        (FACT | {"deleted": 1}, 15, "'deleted' must be true or false"),
         (FACT | {"start": -5, "end": -1}, -5, "outside the text of 20 characters"),
         (FACT | {"start": 10**30, "end": 10**30 + 4}, 10**30, "outside the text"),
         (FACT | {"end": 21}, 15, "outside the text"),
@@ -301,3 +308,13 @@ def test_spans_that_hold_are_all_kept_in_any_order(document: AnnotatedDocument, 
     assume(document.facts)
     shuffled = data.draw(st.permutations(document.facts))
     assert check_spans("d", document.text, shuffled) == (document.facts, ())
+
+
+@given(documents())
+def test_the_digest_is_that_of_the_canonical_record_without_what_became_of_it(document: AnnotatedDocument):
+    canonical = json.dumps(to_record(document), sort_keys=True, separators=(",", ":"))
+    sha256 = [hashlib.sha256(words.encode()).hexdigest() for words in (document.text, canonical)]
+    assert list(digests(document)) == sha256
+    edited = replace(document, facts=tuple(replace(s, current="x", deleted=True) for s in document.facts))
+    assert digests(edited) == digests(document)
+    assert parse(json.dumps(to_record(edited))) == Parsed(edited)
