@@ -25,6 +25,10 @@ from model.memory import prefer_jemalloc
 _HEAVY = {
     "train": ("cli.train", "Train a checkpoint on an annotated corpus."),
     "evaluate": ("cli.evaluate", "Measure a checkpoint: recall of its keys, answers, and unlearning."),
+    "crashlab": (
+        "cli.crashlab.command",
+        "Kill processes at seeded instants and check that nothing was lost.",
+    ),
 }
 
 # Commands that train or encode: the allocator decides how fast those are.

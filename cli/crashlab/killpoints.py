@@ -1,0 +1,142 @@
+"""The instants at which a child kills itself, as hooks on what it calls; in the product there is no trace of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import event
+
+import kb.index
+from cli.crashlab.encoder import HashEncoder
+from kb.index import KeyIndex
+from kb.replica import Replica
+from kb.service import KnowledgeBase
+
+# A point, and how often one step may pass it: the nth is drawn from so many.
+_STATEMENTS = [
+    ("before a statement", 8),
+    ("after a statement", 8),
+    ("before a commit", 1),
+    ("after a commit", 1),
+]
+_FILES = [
+    ("index half written", 1),
+    ("before an fsync", 6),
+    ("after an fsync", 6),
+    ("before a rename", 2),
+    ("after a rename", 2),
+    ("text half written", 2),
+    ("before an unlink", 3),
+    ("after an unlink", 3),
+]
+_FOLLOWING = [
+    ("before keys are added", 1),
+    ("after keys are added", 1),
+    ("before keys are removed", 2),
+    ("after keys are removed", 2),
+    ("before facts are renewed", 1),
+]
+_ENCODING = [("before keys are made", 3), ("after keys are made", 3), ("after a commit", 4)]
+
+
+def points_of(kind: str) -> list[tuple[str, int]]:
+    """The points that a step of this kind passes."""
+    match kind:
+        case "snapshot":
+            return _FILES
+        case "catch_up" | "lookup":
+            return [*_FOLLOWING, *_STATEMENTS[:2]]
+        case "rekey":
+            return [*_STATEMENTS, *_ENCODING, *_FILES]
+        case "ingest":
+            return [*_STATEMENTS, ("before a statement", 20), ("while documents are read", 2)]
+        case _:
+            return _STATEMENTS
+
+
+@dataclass(slots=True)
+class Trap:
+    """Kills this process at the `nth` passing of `point` once it is armed. `tell` hears of it a moment before."""
+
+    point: str
+    nth: int
+    tell: Callable[[str], object]
+    armed: bool = False
+
+    def passing(self, point: str) -> None:
+        if self.is_due(point):
+            self.kill(point)
+
+    def is_due(self, point: str) -> bool:
+        if not self.armed or point != self.point:
+            return False
+        self.nth -= 1
+        return self.nth == 0
+
+    def kill(self, point: str) -> None:
+        self.tell(point)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def install(self, opened: KnowledgeBase) -> None:
+        """Hook this process's database, files and index."""
+        self._hook_database(opened)
+        for owner, name, what in (
+            (os, "fsync", "an fsync"),
+            (Path, "replace", "a rename"),
+            (Path, "unlink", "an unlink"),
+            (KeyIndex, "add", "keys are added"),
+            (KeyIndex, "remove", "keys are removed"),
+            (Replica, "_renew", "facts are renewed"),
+            (HashEncoder, "encode_documents", "keys are made"),
+            (HashEncoder, "encode_questions", "keys are made"),
+        ):
+            self._around(owner, name, what)
+        self._tear_texts()
+        self._tear_indexes()
+
+    def _hook_database(self, opened: KnowledgeBase) -> None:
+        engine: Any = opened.engine
+        event.listen(engine, "before_cursor_execute", lambda *_: self.passing("before a statement"))
+        event.listen(engine, "after_cursor_execute", lambda *_: self.passing("after a statement"))
+        event.listen(engine, "commit", lambda *_: self.passing("before a commit"))
+        event.listen(opened.sessions, "after_commit", lambda *_: self.passing("after a commit"))
+
+    def _around(self, owner: Any, name: str, what: str) -> None:
+        original = getattr(owner, name)
+
+        def wrapped(*arguments: Any, **options: Any) -> Any:
+            self.passing(f"before {what}")
+            result = original(*arguments, **options)
+            self.passing(f"after {what}")
+            return result
+
+        setattr(owner, name, wrapped)
+
+    def _tear_texts(self) -> None:
+        original = Path.write_text
+
+        def wrapped(file: Path, text: str, *arguments: Any, **options: Any) -> int:
+            due = self.is_due("text half written")
+            written = original(file, text[: len(text) // 2] if due else text, *arguments, **options)
+            if due:
+                self.kill("text half written")
+            return written
+
+        Path.write_text = wrapped  # type: ignore[method-assign,assignment]
+
+    def _tear_indexes(self) -> None:
+        faiss: Any = kb.index.faiss
+        original = faiss.write_index
+
+        def wrapped(index: Any, file: str) -> None:
+            original(index, file)
+            if self.is_due("index half written"):
+                os.truncate(file, Path(file).stat().st_size // 2)
+                self.kill("index half written")
+
+        faiss.write_index = wrapped

@@ -1,0 +1,30 @@
+"""Knowledge bases broken on purpose, each in one way that crashlab has to notice. Called in its child processes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy.orm import Session
+
+from kb import audit, facts
+from kb.records import Edit
+from kb.replica import Replica
+from kb.service import KnowledgeBase
+
+
+def deletes_are_acknowledged_and_rolled_back() -> None:
+    def delete(
+        self: KnowledgeBase, fact_ids: Sequence[int], *, actor: str, reason: str, abstain: bool = False
+    ) -> Edit:
+        with self.sessions() as session:
+            return facts.delete_facts(session, fact_ids, actor, reason, abstain=abstain)
+
+    KnowledgeBase.delete = delete  # type: ignore[method-assign]
+
+
+def indexes_claim_changes_they_have_not_applied() -> None:
+    def catch_up(self: Replica, session: Session) -> int:
+        self.applied_seq = audit.head_seq(session)
+        return self.applied_seq
+
+    Replica.catch_up = catch_up  # type: ignore[method-assign]
