@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from sqlalchemy.exc import DBAPIError
 
@@ -29,10 +29,19 @@ from kb.settings import Settings
 
 CORPUS = "crashlab"
 INDEX_SPECS = (None, "IVF4,Flat")  # the second keyset's index has to be trained
-WHO = {"actor": "crashlab", "reason": "crashlab"}
 STOPPED, FAILED = 3, 4  # exit codes: the database went away; something else went wrong
 
 Line = Callable[..., object]
+
+
+class Who(TypedDict):
+    """By whom and why, as every edit is told."""
+
+    actor: str
+    reason: str
+
+
+WHO: Who = {"actor": "crashlab", "reason": "crashlab"}
 
 
 def nursery() -> None:

@@ -206,7 +206,7 @@ class Laboratory:
 def _populate(opened: KnowledgeBase, step: Step) -> None:
     if step.do == "ingest":
         parsed = [Parsed(text.document(name)) for name, text in step.documents]
-        opened.ingest(parsed, CORPUS, actor=WHO["actor"], reason=WHO["reason"])
+        opened.ingest(parsed, CORPUS, **WHO)
     else:
         opened.insert(step.questions[0], step.value, **WHO)
 
