@@ -14,6 +14,7 @@ from api.errors import PROBLEMS
 from api.ports import FromPorts, Ports
 from api.schemas import MAX_QUERIES, LookupAnswer, LookupAnswers, LookupRequest
 from kb.errors import InvalidQuery, KeysetMismatch
+from kb.history import AsOfLookup, kb_as_of
 from kb.records import Lookup
 
 
@@ -22,7 +23,8 @@ def look_up(ports: FromPorts, data: JSONBody[LookupRequest]) -> LookupAnswers:
     """Hits of each question and query, best first, at or above the threshold. No match is a normal answer."""
     checkpoint_id = _checkpoint_id(ports, data)
     queries_BD = _queries(ports, data)
-    lookups = ports.kb.lookup(
+    asked = ports.kb if data.as_of is None else kb_as_of(ports.kb, data.as_of)
+    lookups = asked.lookup(
         queries_BD, checkpoint_id=checkpoint_id, k=data.k, threshold=data.threshold, min_seq=data.min_seq
     )
     questions = chain(data.questions, repeat(None, len(data.queries)))
@@ -65,4 +67,5 @@ def _answer(question: str | None, lookup: Lookup) -> LookupAnswer:
         threshold=lookup.threshold,
         seq=lookup.seq,
         abstained=lookup.abstained,
+        redacted=lookup.redacted if isinstance(lookup, AsOfLookup) else None,
     )

@@ -84,10 +84,11 @@ class LookupRequest(Request, frozen=True, kw_only=True):
     k: Annotated[int, Meta(ge=1, le=100)] = 1
     threshold: Threshold | None = None
     min_seq: Seq | None = None
+    as_of: Annotated[Seq | None, Meta(description="Answer as the base stood at this change")] = None
 
 
 class LookupAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What one query gave; no hits is a normal answer. See `kb.records.Lookup`."""
+    """What one query gave; no hits is a normal answer. See `kb.records.Lookup`; for `redacted`, `kb.history`."""
 
     question: str | None
     hits: list[Hit]
@@ -95,6 +96,7 @@ class LookupAnswer(msgspec.Struct, frozen=True, kw_only=True):
     threshold: float
     seq: int
     abstained: int | None = None
+    redacted: int | None = None
 
 
 class LookupAnswers(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from cli.errors import CHECK_FAILED
-from cli.options import After, AsJson, Limit, examples
-from cli.output import note, print_json, say
+from cli.options import MAX_BIGINT, After, AsJson, Limit, examples
+from cli.output import note, plain, print_json, print_table, say, shorten
 from cli.runtime import Runtime
 from cli.trace import show_changes
+from kb.diff import FactDifference, diff
 from kb.records import FsckReport
 
-CHANGES_EXAMPLES = examples("colmlm changes", "colmlm changes --after 100 --json")
+app = typer.Typer(
+    invoke_without_command=True,
+    epilog=examples("colmlm changes", "colmlm changes --after 100 --json", "colmlm changes diff 12 40"),
+)
 FSCK_EXAMPLES = examples("colmlm fsck", "colmlm fsck --json")
 
 
-def changes(after: After = 0, limit: Limit = 100, as_json: AsJson = False) -> None:
+@app.callback()
+def changes(context: typer.Context, after: After = 0, limit: Limit = 100, as_json: AsJson = False) -> None:
     """Show the change log: who changed what, when and why, oldest first. It holds no fact text."""
+    if context.invoked_subcommand is not None:
+        return
     with Runtime.from_environment() as runtime:
         found = runtime.kb.changes(after, limit)
     more = found[-1].seq if len(found) == limit else None
@@ -26,6 +35,40 @@ def changes(after: After = 0, limit: Limit = 100, as_json: AsJson = False) -> No
     show_changes(found)
     if more is not None:
         note(f"More changes: --after {more}")
+
+
+@app.command(
+    "diff", epilog=examples("colmlm changes diff 12 40", "colmlm changes diff 12 40 --corpus demo --json")
+)
+def show_diff(
+    first: Annotated[int, typer.Argument(metavar="A", min=0, max=MAX_BIGINT, help="The earlier change.")],
+    last: Annotated[int, typer.Argument(metavar="B", min=0, max=MAX_BIGINT, help="The later change.")],
+    corpus: Annotated[str | None, typer.Option("--corpus", help="Only facts of this corpus.")] = None,
+    after: After = 0,
+    limit: Limit = 100,
+    as_json: AsJson = False,
+) -> None:
+    """Show which facts were not the same at two changes, with the values then and then, by their ids.
+
+    What became of a fact in between and was undone is no difference. An erased fact is named without its values.
+    """
+    with Runtime.from_environment() as runtime:
+        found = diff(runtime.kb, first, last, corpus=corpus, after=after, limit=limit)
+    more = found.facts[-1].fact_id if len(found.facts) == limit else None
+    if as_json:
+        print_json({**plain(found), "next_after": more})
+        return
+    say(f"From change {first} to {last}: " + ", ".join(f"{n} {kind}" for kind, n in found.counts.items()))
+    columns = ("fact", "what", "corpus", f"at {first}", f"at {last}")
+    print_table(columns, [_diff_row(difference) for difference in found.facts])
+    if more is not None:
+        note(f"More facts: --after {more}")
+
+
+def _diff_row(d: FactDifference) -> tuple[object, ...]:
+    if d.is_redacted:
+        return d.fact_id, d.kind, d.corpus, "(erased)", "(erased)"
+    return d.fact_id, d.kind, d.corpus, shorten(d.old), shorten(d.new)
 
 
 def fsck(as_json: AsJson = False) -> None:

@@ -12,6 +12,7 @@ from cli.facts import where
 from cli.options import (
     MAX_BIGINT,
     AsJson,
+    AsOf,
     CheckpointPath,
     MinSeq,
     Threshold,
@@ -21,8 +22,9 @@ from cli.options import (
     some_text,
 )
 from cli.output import note, print_json, print_table, say, shorten
-from cli.runtime import Runtime
+from cli.runtime import Runtime, StoringGenerator
 from cli.trace import show_output
+from kb.history import AsOfLookup, kb_as_of
 from kb.records import Lookup, OutputTrace
 
 if TYPE_CHECKING:
@@ -31,8 +33,12 @@ if TYPE_CHECKING:
 GENERATE_EXAMPLES = examples(
     'colmlm generate "Question: What is the capital of Peru? Answer:" --mode forced',
     'colmlm generate "Hydrogen was discovered by" --max-tokens 20 --json',
+    'colmlm generate "Question: What is the capital of Peru? Answer:" --mode forced --as-of 12',
 )
-LOOKUP_EXAMPLES = examples('colmlm lookup "What is the capital of Peru?" -k 3')
+LOOKUP_EXAMPLES = examples(
+    'colmlm lookup "What is the capital of Peru?" -k 3',
+    'colmlm lookup "What is the capital of Peru?" --as-of 12',
+)
 
 
 class Mode(StrEnum):
@@ -64,6 +70,7 @@ def generate(
     seed: Annotated[int, typer.Option("--seed", min=0, max=MAX_BIGINT, help="Of the sampling.")] = 0,
     threshold: Threshold = None,
     min_seq: MinSeq = None,
+    as_of: AsOf = None,
     stream: Annotated[bool, typer.Option("--stream", help="Print the text as it is decoded.")] = False,
     checkpoint: CheckpointPath = None,
     as_json: AsJson = False,
@@ -74,6 +81,7 @@ def generate(
     if stream and as_json:
         raise typer.BadParameter("it prints text as it comes, --json one object at the end; take one of them.",
                                  param_hint="--stream")  # fmt: skip
+    _one_time(min_seq, as_of)
     if stop and "" in stop:
         raise typer.BadParameter("an empty text stops at once.", param_hint="--stop")
     request = GenerationRequest(
@@ -82,7 +90,8 @@ def generate(
     )  # fmt: skip
     with Runtime.from_environment(checkpoint=checkpoint) as runtime:
         runtime.open()
-        trace = _stream(runtime, request) if stream else runtime.generator.generate(request)
+        generator = runtime.generator if as_of is None else runtime.generator_as_of(as_of)
+        trace = _stream(generator, request) if stream else generator.generate(request)
     if as_json:
         print_json(trace)
         return
@@ -91,9 +100,14 @@ def generate(
     _show_evidence(trace)
 
 
-def _stream(runtime: Runtime, request: GenerationRequest) -> OutputTrace:
+def _one_time(min_seq: int | None, as_of: int | None) -> None:
+    if min_seq is not None and as_of is not None:
+        raise typer.BadParameter("the past waits for no change; leave --min-seq out.", param_hint="--as-of")
+
+
+def _stream(generator: StoringGenerator, request: GenerationRequest) -> OutputTrace:
     trace = None
-    for item in runtime.generator.stream(request):
+    for item in generator.stream(request):
         if isinstance(item, OutputTrace):
             trace = item
         else:
@@ -115,14 +129,17 @@ def lookup(
     k: Annotated[int, typer.Option("-k", min=1, max=1000, help="How many facts.")] = 5,
     threshold: Threshold = None,
     min_seq: MinSeq = None,
+    as_of: AsOf = None,
     checkpoint: CheckpointPath = None,
     as_json: AsJson = False,
 ) -> None:
     """Find the facts nearest to a question, without decoding. No match is a normal result."""
+    _one_time(min_seq, as_of)
     with Runtime.from_environment(checkpoint=checkpoint) as runtime:
         runtime.kb.active_keyset()
+        asked = runtime.kb if as_of is None else kb_as_of(runtime.kb, as_of)
         encoder = runtime.encoder
-        (found,) = runtime.kb.lookup(
+        (found,) = asked.lookup(
             encoder.encode_questions([question]),
             checkpoint_id=encoder.checkpoint.checkpoint_id, k=k, threshold=threshold, min_seq=min_seq,
         )  # fmt: skip
@@ -154,10 +171,13 @@ def _as_dict(runtime: Runtime, question: str, found: Lookup) -> dict[str, object
         "threshold": found.threshold,
         "seq": found.seq,
         "abstained": found.abstained,
+        **({"redacted": found.redacted} if isinstance(found, AsOfLookup) else {}),
     }
 
 
 def _show(runtime: Runtime, found: Lookup) -> None:
+    if isinstance(found, AsOfLookup) and found.redacted:
+        note(f"{found.redacted} facts that were live at change {found.seq} are erased and can't be found.")
     if found.abstained is not None:
         say(f"Abstained: the question points at fact {found.abstained}, which was forgotten.")
         return

@@ -16,7 +16,20 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from cli import changes, checkpoint, corpus, database, demo, facts, generation, keys, keysets, serving, trace
+from cli import (
+    audit,
+    changes,
+    checkpoint,
+    corpus,
+    database,
+    demo,
+    facts,
+    generation,
+    keys,
+    keysets,
+    serving,
+    trace,
+)
 from cli.errors import BROKEN_PIPE, CHECK_FAILED, explain, one_line
 from cli.options import examples
 from model.memory import prefer_jemalloc
@@ -138,7 +151,9 @@ app.command("lookup", epilog=generation.LOOKUP_EXAMPLES)(generation.lookup)
 app.add_typer(facts.app, name="facts")
 app.add_typer(corpus.app, name="corpus")
 app.add_typer(trace.app, name="trace")
-app.command("changes", epilog=changes.CHANGES_EXAMPLES)(changes.changes)
+app.add_typer(changes.app, name="changes")
+app.add_typer(audit.app, name="audit")
+app.command("impact", epilog=audit.IMPACT_EXAMPLES)(audit.impact)
 app.command("fsck", epilog=changes.FSCK_EXAMPLES)(changes.fsck)
 app.command("rekey", epilog=keysets.REKEY_EXAMPLES)(keysets.rekey)
 app.add_typer(keysets.app, name="keysets")

@@ -78,3 +78,7 @@ MinSeq = Annotated[
     int | None,
     typer.Option("--min-seq", min=0, max=MAX_BIGINT, help="Wait until the index has applied this change."),
 ]
+AsOf = Annotated[
+    int | None,
+    typer.Option("--as-of", min=0, max=MAX_BIGINT, help="Answer as the knowledge base stood at this change."),
+]

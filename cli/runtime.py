@@ -73,6 +73,13 @@ class Runtime:
     def generator(self) -> StoringGenerator:
         return StoringGenerator(self.checkpoint, self.kb)
 
+    def generator_as_of(self, seq: int) -> StoringGenerator:
+        """A generator whose lookups find what was true at change `seq`, and whose outputs are dated by it."""
+        from kb.history import kb_as_of
+
+        past = kb_as_of(self.kb, seq)
+        return StoringGenerator(self.checkpoint, self.kb, lookup=past, seq=seq)
+
     def actor(self, named: str | None) -> str:
         return named or self.settings.actor
 
@@ -127,12 +134,14 @@ class ModelEncoder:
 class StoringGenerator:
     """Decodes and stores every output with its attribution, as `api.ports.Generator` wants it.
 
-    `lookup` is the knowledge base, or something that stands before it.
+    `lookup` is the knowledge base, or something that stands before it. `seq` dates an output that looked nothing up:
+    by default the last change.
     """
 
     checkpoint: Checkpoint
     kb: KnowledgeBase
     lookup: Lookup | None = None
+    seq: int | None = None
 
     def generate(self, request: GenerationRequest) -> OutputTrace:
         (generation,) = self._decoder().generate([request.prompt], decode_config(request))
@@ -155,8 +164,7 @@ class StoringGenerator:
                 output=generation.output,
                 checkpoint_id=self.checkpoint.checkpoint_id,
                 mode=generation.mode,
-                # Without a lookup the output depends on no change; it is dated by the last one.
-                seq=self.kb.head_seq() if generation.seq is None else generation.seq,
+                seq=self._seq() if generation.seq is None else generation.seq,
                 splices=tuple(
                     Splice(s.output_start, s.output_end, s.outcome, s.fact_id, s.version, s.score, s.query)
                     for s in generation.splices
@@ -164,6 +172,10 @@ class StoringGenerator:
             )
         )
         return self.kb.trace_output(generation_id)
+
+    def _seq(self) -> int:
+        """What dates an output without a lookup, which depends on no change."""
+        return self.kb.head_seq() if self.seq is None else self.seq
 
 
 def decode_config(request: GenerationRequest) -> DecodeConfig:

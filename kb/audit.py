@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import select, text
+from sqlalchemy import or_, select, text
 from sqlalchemy.orm import Session
 
 from kb.errors import InvalidValue
 from kb.records import ChangeRecord
-from kb.tables import Change, Secret
+from kb.tables import Change, Fact, Secret
 
 CHANGE_LOCK = 0x636F6C6D02
 GENESIS = "0" * 64
@@ -49,7 +49,7 @@ class Pending:
 def begin(session: Session, actor: str, reason: str) -> Pending:
     """Lock the log until this transaction ends and take the next seq."""
     check_text("actor", actor, blank=False)
-    check_text("reason", reason)
+    check_text("reason", reason, blank=False)
     session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": CHANGE_LOCK})
     # A statement of its own: under READ COMMITTED it sees what the lock's last holder committed.
     at, secret = session.execute(
@@ -131,10 +131,34 @@ def head_seq(session: Session) -> int:
     return session.scalar(select(Change.seq).order_by(Change.seq.desc()).limit(1)) or 0
 
 
-def changes(session: Session, after: int, limit: int) -> list[ChangeRecord]:
-    """Up to `limit` changes past `after`, oldest first."""
-    found = session.scalars(select(Change).where(Change.seq > after).order_by(Change.seq).limit(limit))
-    return [as_record(change) for change in found]
+def changes(
+    session: Session,
+    after: int,
+    limit: int,
+    *,
+    actor: str | None = None,
+    kind: str | None = None,
+    fact_id: int | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+) -> list[ChangeRecord]:
+    """Up to `limit` changes past `after`, oldest first: all, or those that fit every filter.
+
+    A change touches `fact_id` too where it created it: an ingest does not list the facts it brought.
+    """
+    statement = select(Change).where(Change.seq > after).order_by(Change.seq).limit(limit)
+    if actor is not None:
+        statement = statement.where(Change.actor == actor)
+    if kind is not None:
+        statement = statement.where(Change.kind == kind)
+    if fact_id is not None:
+        created = select(Fact.created_seq).where(Fact.id == fact_id).scalar_subquery()
+        statement = statement.where(or_(Change.fact_ids.contains([fact_id]), Change.seq == created))
+    if since is not None:
+        statement = statement.where(Change.at >= since)
+    if until is not None:
+        statement = statement.where(Change.at < until)
+    return [as_record(change) for change in session.scalars(statement)]
 
 
 def as_record(change: Change) -> ChangeRecord:

@@ -9,7 +9,8 @@ KBError
 │   ├── DocumentNotFound
 │   ├── GenerationNotFound
 │   ├── CorpusNotFound
-│   └── KeysetNotFound
+│   ├── KeysetNotFound
+│   └── NoSuchChange
 ├── Conflict
 │   ├── FactDeleted
 │   ├── FactNotDeleted
@@ -24,6 +25,7 @@ KBError
 │   ├── InvalidSplice
 │   └── InvalidKeys
 ├── SignatureRefused
+├── LogRefused
 ├── IndexBehind
 ├── IndexInvariant
 └── SnapshotRefused
@@ -126,6 +128,16 @@ class KeysetNotFound(NotFound):
     def __init__(self, keyset_id: int) -> None:
         self.keyset_id = keyset_id
         super().__init__(f"No keyset {keyset_id}. List the keysets for its id, or rekey to make one.")
+
+
+class NoSuchChange(NotFound):
+    title = "No such change"
+
+    def __init__(self, seq: int, head: int) -> None:
+        self.seq, self.head = seq, head
+        super().__init__(
+            f"No change {seq}: the log goes from 0 (before the first change) to {head}. See `colmlm changes`."
+        )
 
 
 class Conflict(KBError):
@@ -241,6 +253,16 @@ class SignatureRefused(KBError):
     def __init__(self, what: str, cause: str) -> None:
         self.what = what
         super().__init__(f"{what}: {cause}. It is no evidence; get it again from whoever signed it.")
+
+
+class LogRefused(KBError):
+    title = "Change log refused"
+    status = 422
+    exit_code = 1
+
+    def __init__(self, what: str, seq: int, cause: str) -> None:
+        self.what, self.seq = what, seq
+        super().__init__(f"{what}, change {seq}: {cause}. It is no evidence; export the log again.")
 
 
 class IndexBehind(KBError):

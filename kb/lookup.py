@@ -100,10 +100,7 @@ class Searcher:
         min_seq: int | None,
     ) -> list[Lookup]:
         """The best facts of each query; see `KnowledgeBase.lookup`."""
-        if not 1 <= k <= MAX_K:
-            raise InvalidQuery(f"k is {k}, not between 1 and {MAX_K}")
-        if threshold is not None and not -1 <= threshold <= 1:
-            raise InvalidQuery(f"the threshold {threshold} is not a cosine, from -1 to 1")
+        check_options(k, threshold)
         replica = self._replica or self.current()
         if min_seq is not None:
             self._wait(replica, min_seq)
@@ -227,7 +224,16 @@ class Searcher:
         self.prepare(self.current().keyset_id)
 
 
+def check_options(k: int, threshold: float | None) -> None:
+    """Raise `InvalidQuery` where no lookup can be asked for so many facts, or at such a threshold."""
+    if not 1 <= k <= MAX_K:
+        raise InvalidQuery(f"k is {k}, not between 1 and {MAX_K}")
+    if threshold is not None and not -1 <= threshold <= 1:
+        raise InvalidQuery(f"the threshold {threshold} is not a cosine, from -1 to 1")
+
+
 def as_queries(queries_BD: npt.NDArray[Any]) -> Vectors:
+    """Queries as float32 rows. Raises `InvalidQuery` where they are no finite rows."""
     queries = np.asarray(queries_BD, dtype=np.float32)
     if queries.ndim != 2:
         raise InvalidQuery(f"its shape is {queries.shape}, not (batch, width)")

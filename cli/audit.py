@@ -1,0 +1,188 @@
+"""`colmlm audit` and `colmlm impact`: the log with filters, the proof that it stands, and who was told a fact."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import nullcontext
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.errors import CHECK_FAILED
+from cli.options import After, AsJson, FactId, Limit, examples
+from cli.output import note, print_json, progress, say, shorten
+from cli.runtime import Runtime
+from cli.trace import show_changes
+from kb import audit
+from kb.errors import SignatureRefused
+from kb.impact import Impact, ImpactedOutput, impact_of
+from kb.signing import signing_key
+from kb.witness import AuditReport, Head, check_database, check_log, export_log, read_head, signed_head
+
+app = typer.Typer(help="Read, verify and witness the change log.", epilog=examples("colmlm audit verify"))
+
+IMPACT_EXAMPLES = examples("colmlm impact 12", "colmlm impact 12 --json")
+
+InputFile = Annotated[
+    Path | None,
+    typer.Option("--against", exists=True, dir_okay=False, help="A witnessed head; it must be in the log."),
+]
+
+
+def moment(value: str) -> datetime:
+    """A time as ISO 8601 has it; one without a zone is UTC."""
+    try:
+        time = datetime.fromisoformat(value)
+    except ValueError as error:
+        raise typer.BadParameter(
+            f"{value!r} is no time, such as 2026-01-31 or 2026-01-31T12:00+01:00."
+        ) from error
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
+
+
+@app.command(
+    epilog=examples(
+        "colmlm audit log --actor ann --kind delete", "colmlm audit log --fact 12 --since 2026-01-01"
+    )
+)
+def log(
+    actor: Annotated[str | None, typer.Option("--actor", help="Only changes by this person or key.")] = None,
+    kind: Annotated[str | None, typer.Option("--kind", help="Only this kind, such as delete.")] = None,
+    fact: Annotated[int | None, typer.Option("--fact", min=1, help="Only changes of this fact.")] = None,
+    since: Annotated[
+        datetime | None, typer.Option("--since", parser=moment, metavar="TIME", help="From this time on.")
+    ] = None,
+    until: Annotated[
+        datetime | None, typer.Option("--until", parser=moment, metavar="TIME", help="Before this time.")
+    ] = None,
+    after: After = 0,
+    limit: Limit = 100,
+    as_json: AsJson = False,
+) -> None:
+    """Show the changes that fit every filter, oldest first."""
+    with Runtime.from_environment() as runtime, runtime.kb.sessions() as session:
+        found = audit.changes(
+            session, after, limit, actor=actor, kind=kind, fact_id=fact, since=since, until=until
+        )
+    more = found[-1].seq if len(found) == limit else None
+    if as_json:
+        print_json({"changes": found, "next_after": more})
+        return
+    show_changes(found)
+    if more is not None:
+        note(f"More changes: --after {more}")
+
+
+@app.command(
+    epilog=examples(
+        "colmlm audit verify",
+        "colmlm audit verify --against head-2026-01.json",
+        "colmlm audit verify --log changes.jsonl --key 0123456789abcdef",
+    )
+)
+def verify(
+    against: InputFile = None,
+    log_file: Annotated[
+        Path | None,
+        typer.Option("--log", exists=True, dir_okay=False, help="Check an exported log, not the database."),
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", help="Fingerprint of the key that must have signed the files.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check the hash of every change, and whether a head that was witnessed earlier is still in the log.
+
+    The exit code is 1 where it is not, or where a change was altered, removed or put in.
+    """
+    witnessed = _read_head(against, key) if against else None
+    if log_file:
+        _read_head(log_file, key)
+        with log_file.open(encoding="utf-8") as lines:
+            report = check_log(lines, log_file.name, witnessed)
+    else:
+        with Runtime.from_environment() as runtime:
+            report = check_database(runtime.kb, witnessed)
+    print_json(report) if as_json else _show_report(report)
+    if not report.ok:
+        raise typer.Exit(CHECK_FAILED)
+
+
+def _read_head(file: Path, key: str | None) -> Head:
+    with file.open(encoding="utf-8") as lines:
+        head = read_head(lines.readline(), file.name)
+    if key is not None and head.key != key:
+        raise SignatureRefused(file.name, f"it was signed by key {head.key}, not {key}")
+    return head
+
+
+def _show_report(report: AuditReport) -> None:
+    say("ok" if report.ok else "NOT ok")
+    say(f"database {report.database}, {report.changes_checked} changes checked")
+    if report.first_break is not None:
+        say(f"the chain breaks at change {report.first_break}")
+    else:
+        say(f"it ends with change {report.seq}, hash {report.hash}")
+    if (head := report.witnessed) is not None:
+        stands = "is" if report.holds_witnessed else "IS NOT"
+        say(f"change {head.seq}, witnessed {head.at} by key {head.key}, {stands} in this log")
+
+
+@app.command(
+    epilog=examples(
+        "colmlm audit export --output head.json", "colmlm audit export --log --output changes.jsonl"
+    )
+)
+def export(
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", dir_okay=False, help="Write here; default: stdout.")
+    ] = None,
+    whole_log: Annotated[
+        bool, typer.Option("--log", help="With every change as a line of JSON; no fact text.")
+    ] = False,
+) -> None:
+    """Write the head of the change log, signed by the key of this installation, to be kept elsewhere.
+
+    `colmlm audit verify --against` checks later that the log was not rewritten before it.
+    """
+    with Runtime.from_environment() as runtime, progress("Exporting changes") as advance:
+        key = signing_key(runtime.settings.home)
+        runtime.open()
+        with output.open("w", encoding="utf-8") if output else nullcontext(sys.stdout) as target:
+            if whole_log:
+                for done, line in enumerate(export_log(runtime.kb, key)):
+                    target.write(line)
+                    advance(done, None)
+            else:
+                with runtime.kb.sessions() as session:
+                    target.write(json.dumps(signed_head(session, key), ensure_ascii=False) + "\n")
+
+
+def impact(fact_id: FactId, as_json: AsJson = False) -> None:
+    """Show every stored output that a fact was spliced into, where, in which version, and what became of it since."""
+    with Runtime.from_environment() as runtime:
+        found = impact_of(runtime.kb, fact_id)
+    print_json(found) if as_json else _show_impact(found)
+
+
+def _show_impact(found: Impact) -> None:
+    state = "live" if found.is_live else "deleted" if found.erased_seq is None else "erased"
+    say(f"fact {found.fact_id}, {state}: {len(found.outputs)} uses in stored outputs")
+    for used in found.outputs:
+        say(f"output {used.generation_id}, {used.at:%Y-%m-%d %H:%M}, as of change {used.seq}, {_since(used)}")
+        say(f"  prompt: {shorten(used.prompt)}")
+        before, after = used.output[: used.output_start], used.output[used.output_end :]
+        span = used.output[used.output_start : used.output_end]
+        say(f"  output: {shorten(before[-40:])} [{span}] {shorten(after[:40])}")
+
+
+def _since(used: ImpactedOutput) -> str:
+    return {
+        "current": "still so",
+        "corrected": "CORRECTED since",
+        "deleted": "DELETED since",
+        "erased": "ERASED since",
+    }[used.since]
