@@ -17,6 +17,8 @@ KBError
 │   ├── CorpusInUse
 │   ├── NoActiveKeyset
 │   ├── KeysetNotReady
+│   ├── GateRefused
+│   ├── NoFormerKeyset
 │   ├── KeysetActive
 │   └── KeysetMismatch
 ├── Invalid
@@ -186,6 +188,27 @@ class KeysetNotReady(Conflict):
     def __init__(self, keyset_id: int, state: str) -> None:
         self.keyset_id, self.state = keyset_id, state
         super().__init__(f"Keyset {keyset_id} is {state}, not ready. Rekey its checkpoint to the end first.")
+
+
+class GateRefused(Conflict):
+    title = "Keyset has not passed its gate"
+
+    def __init__(self, keyset_id: int, cause: str) -> None:
+        self.keyset_id = keyset_id
+        super().__init__(
+            f"Keyset {keyset_id} was not activated: {cause}. "
+            "Run `colmlm keysets check` on it, or activate it with --force, which is recorded."
+        )
+
+
+class NoFormerKeyset(Conflict):
+    title = "No former keyset"
+
+    def __init__(self, keyset_id: int) -> None:
+        self.keyset_id = keyset_id
+        super().__init__(
+            f"No keyset was active before keyset {keyset_id}, so there is nothing to go back to."
+        )
 
 
 class KeysetActive(Conflict):

@@ -5,7 +5,7 @@ building -> ready (every live fact was keyed once) -> active <-> ready -> retire
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -127,8 +127,13 @@ def _record(row: Row[Any]) -> KeysetRecord:
     )
 
 
-def activate(session: Session, keyset_id: int, actor: str, reason: str) -> KeysetRecord:
-    """Make this keyset the one that answers, in every process, at commit. Rollback is activating the old one."""
+def activate(
+    session: Session, keyset_id: int, actor: str, reason: str, evidence: Mapping[str, Any] | None = None
+) -> KeysetRecord:
+    """Make this keyset the one that answers, in every process, at commit. `evidence` is kept with the change.
+
+    The flip alone: whether a keyset should answer is for `kb.retraining` to say.
+    """
     pending = audit.begin(session, actor, reason)
     keyset = get_keyset(session, keyset_id)
     if keyset.state == "active":
@@ -137,9 +142,8 @@ def activate(session: Session, keyset_id: int, actor: str, reason: str) -> Keyse
         raise KeysetNotReady(keyset_id, keyset.state)
     session.execute(update(Keyset).where(Keyset.state == "active").values(state="ready"))
     _set(session, keyset_id, state="active")
-    audit.append(
-        session, pending, "activate", payload={"keyset": keyset_id, "checkpoint": keyset.checkpoint_id}
-    )
+    payload = {**(evidence or {}), "keyset": keyset_id, "checkpoint": keyset.checkpoint_id}
+    audit.append(session, pending, "activate", payload=payload)
     return get_keyset(session, keyset_id)
 
 
@@ -182,6 +186,33 @@ def set_threshold(session: Session, keyset_id: int, threshold: float, actor: str
 def note_snapshot(session: Session, keyset_id: int, applied_seq: int) -> None:
     """Remember how far the newest snapshot of this keyset goes."""
     _set(session, keyset_id, applied_seq=applied_seq)
+
+
+def note_gate(session: Session, keyset_id: int, gate: dict[str, Any]) -> None:
+    """Keep the newest report of this keyset's gate."""
+    _set(session, keyset_id, gate=gate)
+
+
+def gate_of(session: Session, keyset_id: int) -> dict[str, Any] | None:
+    """The newest report of this keyset's gate; None where it was never checked."""
+    return session.scalar(select(Keyset.gate).where(Keyset.id == keyset_id))
+
+
+def checkpoint_of(session: Session, keyset_id: int) -> CheckpointInfo:
+    """Who makes this keyset's keys. Raises `KeysetNotFound`."""
+    checkpoint = session.scalar(
+        select(Checkpoint).join(Keyset, Keyset.checkpoint_id == Checkpoint.id).where(Keyset.id == keyset_id)
+    )
+    if checkpoint is None:
+        raise KeysetNotFound(keyset_id)
+    return CheckpointInfo(
+        checkpoint.id,
+        checkpoint.name,
+        checkpoint.dim,
+        checkpoint.path,
+        checkpoint.tokenizer_hash,
+        checkpoint.trained_on,
+    )
 
 
 def _set(session: Session, keyset_id: int, **values: Any) -> None:

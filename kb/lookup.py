@@ -191,9 +191,7 @@ class Searcher:
             self._catch_up(held)
         with self._opening:
             active = self._replica
-            if (
-                held is None or active is None or held.keyset_id != active.keyset_id
-            ):  # no switch came in between
+            if held is None or active is None or held.keyset_id != active.keyset_id:  # no switch in between
                 self._standby = held if held is not None and held.keyset_id in useful else None
 
     @property

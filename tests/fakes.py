@@ -49,7 +49,9 @@ class FakeEncoder:
 
     def encode_contexts(self, texts: Sequence[str]) -> Vectors:
         """A text that ends in a question asks for it, as a prompt does; any other asks for what follows it."""
-        return self._stack([text.removeprefix("Question: ").removesuffix(" Answer:") for text in texts])
+        return self._stack(
+            [text.strip().removeprefix("Question: ").removesuffix(" Answer:") for text in texts]
+        )
 
     def _stack(self, texts: Sequence[str]) -> Vectors:
         rows = [unit_vector(f"{self.salt}/{text}", self.dim) for text in texts]
