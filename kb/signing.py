@@ -30,10 +30,20 @@ def signing_key(home: Path) -> Ed25519PrivateKey:
     file = home / KEY_FILE
     if not file.exists():
         _create(file)
+    content = file.read_bytes()
     try:
-        return Ed25519PrivateKey.from_private_bytes(base64.b64decode(file.read_text(), validate=True))
+        key = Ed25519PrivateKey.from_private_bytes(base64.b64decode(content)[:32])
     except ValueError as error:
         raise SignatureRefused(str(file), "the key file is damaged") from error
+    # Most damage gives another key that works: only the public half beside it tells.
+    if content != _content(key):
+        raise SignatureRefused(str(file), "the key file is damaged")
+    return key
+
+
+def _content(key: Ed25519PrivateKey) -> bytes:
+    """The key file: both halves of the key."""
+    return base64.b64encode(key.private_bytes_raw() + key.public_key().public_bytes_raw())
 
 
 def _create(file: Path) -> None:
@@ -42,7 +52,7 @@ def _create(file: Path) -> None:
     temporary = file.with_name(f"{file.name}.{os.getpid()}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as stream:
-        stream.write(base64.b64encode(Ed25519PrivateKey.generate().private_bytes_raw()))
+        stream.write(_content(Ed25519PrivateKey.generate()))
         stream.flush()
         os.fsync(stream.fileno())
     with suppress(FileExistsError):
