@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import or_, select, text
+from sqlalchemy import insert, or_, select, text
 from sqlalchemy.orm import Session
 
 from kb.errors import InvalidValue
@@ -28,6 +28,14 @@ GENESIS = "0" * 64
 
 # Kinds that do not edit facts: they feed indexes and keep the record complete.
 MAINTENANCE = ("key", "activate", "threshold", "retire")
+
+_FIELDS = ("seq", "kind", "fact_ids", "num_facts", "actor", "reason", "at", "prev_hash", "payload")
+_LOCK = text("SELECT pg_advisory_xact_lock(:key)")
+_HEAD = text("""
+SELECT clock_timestamp() AS at, secret.value AS secret, head.seq, head.hash
+FROM secret LEFT JOIN (SELECT seq, hash FROM change ORDER BY seq DESC LIMIT 1) AS head ON true
+WHERE secret.name = 'change_log'
+""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +58,11 @@ def begin(session: Session, actor: str, reason: str) -> Pending:
     """Lock the log until this transaction ends and take the next seq."""
     check_text("actor", actor, blank=False)
     check_text("reason", reason, blank=False)
-    session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": CHANGE_LOCK})
+    session.execute(_LOCK, {"key": CHANGE_LOCK})
     # A statement of its own: under READ COMMITTED it sees what the lock's last holder committed.
-    at, secret = session.execute(
-        text("SELECT clock_timestamp(), (SELECT value FROM secret WHERE name = 'change_log')")
-    ).one()
-    head = session.execute(select(Change.seq, Change.hash).order_by(Change.seq.desc()).limit(1)).one_or_none()
-    seq, prev_hash = (head.seq + 1, head.hash) if head else (1, GENESIS)
-    return Pending(seq, prev_hash, at.astimezone(UTC), actor, reason, bytes(secret))
+    row = session.execute(_HEAD).one()
+    seq, prev_hash = (row.seq + 1, row.hash) if row.seq else (1, GENESIS)
+    return Pending(seq, prev_hash, row.at.astimezone(UTC), actor, reason, bytes(row.secret))
 
 
 def append(
@@ -81,9 +86,9 @@ def append(
         prev_hash=pending.prev_hash,
         payload=dict(payload or {}),
     )
-    change.hash = chain_hash(change)
-    session.add(change)
-    session.flush()
+    # Not through the unit of work: an edit of one fact should cost a few round trips and little else.
+    row = {name: getattr(change, name) for name in _FIELDS} | {"hash": chain_hash(change)}
+    session.execute(insert(Change), row)
     return pending.seq
 
 

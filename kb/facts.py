@@ -5,11 +5,11 @@ Every edit takes the log's lock before it reads, so what it checks still holds w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
-from sqlalchemy import Row, Select, and_, delete, exists, func, insert, or_, select, tuple_, update
+from sqlalchemy import Row, Select, and_, exists, func, insert, or_, select, text, update
 from sqlalchemy.orm import Session
 
 from kb import audit
@@ -78,22 +78,51 @@ def delete_facts(
     With `abstain` their keys stay, and a query that points at one gets no match instead of the runner-up.
     """
     pending = audit.begin(session, actor, reason)
-    versions = _last_versions(session, fact_ids)
-    if deleted := [v.fact_id for v in versions if v.to_seq is not None]:
-        raise FactDeleted(deleted)
-    touched = [v.fact_id for v in versions]
-    end_facts(session, touched, pending.seq)
-    payload: dict[str, Any] = {"was": {str(v.fact_id): pending.digest(v.value) for v in versions}}
+    ended = end_facts(session, storable_ids(fact_ids), pending.seq)
+    if len(ended) < len(set(fact_ids)):
+        raise FactDeleted([v.fact_id for v in _last_versions(session, set(fact_ids) - {f for f, _ in ended})])
+    touched = [fact_id for fact_id, _ in ended]
+    payload: dict[str, Any] = {"was": {str(fact_id): pending.digest(value) for fact_id, value in ended}}
     if abstain:
-        session.execute(insert(Tombstone), [{"fact_id": f, "seq": pending.seq} for f in touched])
+        session.execute(_ABSTAIN, {"fact_ids": touched, "seq": pending.seq})
         payload["abstain"] = True
     return _done(session, pending, "delete", touched, payload)
 
 
-def end_facts(session: Session, fact_ids: Sequence[int], seq: int) -> None:
-    """End facts at change `seq`; part of a delete, and of an ingest that replaces a document."""
-    _close_versions(session, fact_ids, seq)
-    session.execute(update(Fact).where(Fact.id == func.any(list(fact_ids))).values(deleted_seq=seq))
+# One statement for any number of facts: a deletion is the edit that people wait for.
+_END = text("""
+WITH ended AS (
+    UPDATE fact_version SET to_seq = :seq
+    WHERE fact_id = ANY(CAST(:fact_ids AS bigint[])) AND to_seq IS NULL
+    RETURNING fact_id, value
+), dated AS (
+    UPDATE fact SET deleted_seq = :seq FROM ended WHERE fact.id = ended.fact_id
+)
+SELECT fact_id, value FROM ended ORDER BY fact_id
+""")
+_ABSTAIN = text(
+    "INSERT INTO tombstone (fact_id, seq) SELECT fact_id, :seq FROM unnest(CAST(:fact_ids AS bigint[])) AS t (fact_id)"
+)
+_REOPEN = text("""
+WITH last AS (
+    SELECT DISTINCT ON (fact_id) fact_id, version, value FROM fact_version
+    WHERE fact_id = ANY(CAST(:fact_ids AS bigint[])) ORDER BY fact_id, version DESC
+), opened AS (
+    INSERT INTO fact_version (fact_id, version, value, from_seq) SELECT fact_id, version + 1, value, :seq FROM last
+), undated AS (
+    UPDATE fact SET deleted_seq = NULL FROM last WHERE fact.id = last.fact_id
+)
+DELETE FROM tombstone USING last WHERE tombstone.fact_id = last.fact_id
+""")
+
+
+def end_facts(session: Session, fact_ids: Sequence[int], seq: int) -> list[tuple[int, str]]:
+    """End those of these facts that live, at change `seq`, and give their ids and values.
+
+    Part of a delete, and of an ingest that replaces a document.
+    """
+    ended = session.execute(_END, {"fact_ids": list(fact_ids), "seq": seq})
+    return [(row.fact_id, row.value) for row in ended]
 
 
 def restore_facts(session: Session, fact_ids: Sequence[int], actor: str, reason: str) -> Edit:
@@ -103,9 +132,7 @@ def restore_facts(session: Session, fact_ids: Sequence[int], actor: str, reason:
     if live := [v.fact_id for v in versions if v.to_seq is None]:
         raise FactNotDeleted(live)
     touched = [v.fact_id for v in versions]
-    _open_versions(session, [(v.fact_id, v.version + 1, v.value) for v in versions], pending.seq)
-    session.execute(update(Fact).where(Fact.id == func.any(touched)).values(deleted_seq=None))
-    session.execute(delete(Tombstone).where(Tombstone.fact_id == func.any(touched)))
+    session.execute(_REOPEN, {"fact_ids": touched, "seq": pending.seq})
     payload = {"values": {str(v.fact_id): pending.digest(v.value) for v in versions}}
     return _done(session, pending, "restore", touched, payload)
 
@@ -117,22 +144,22 @@ def _done(
     return Edit(seq=seq, kind=kind, fact_ids=tuple(fact_ids))
 
 
-def _last_versions(session: Session, fact_ids: Sequence[int]) -> list[FactVersion]:
+def storable_ids(fact_ids: Iterable[int]) -> list[int]:
+    """These ids, each once, without those that no bigint can be."""
+    return sorted(fact_id for fact_id in set(fact_ids) if 0 < fact_id <= MAX_ID)
+
+
+def _last_versions(session: Session, fact_ids: Iterable[int]) -> list[Row[Any]]:
     """The last version of each fact, by id, each id once. Raises `FactNotFound` with every id that has none."""
-    storable = [fact_id for fact_id in set(fact_ids) if 0 < fact_id <= MAX_ID]
-    last = select(FactVersion.fact_id, func.max(FactVersion.version)).group_by(FactVersion.fact_id)
+    wanted = set(fact_ids)
     statement = (
-        select(FactVersion)
-        .where(
-            tuple_(FactVersion.fact_id, FactVersion.version).in_(
-                last.where(FactVersion.fact_id == func.any(storable))
-            )
-        )
-        .order_by(FactVersion.fact_id)
-        .execution_options(populate_existing=True)
+        select(FactVersion.fact_id, FactVersion.version, FactVersion.value, FactVersion.to_seq)
+        .distinct(FactVersion.fact_id)
+        .where(FactVersion.fact_id == func.any(storable_ids(wanted)))
+        .order_by(FactVersion.fact_id, FactVersion.version.desc())
     )
-    versions = list(session.scalars(statement))
-    if missing := sorted(set(fact_ids) - {v.fact_id for v in versions}):
+    versions: list[Row[Any]] = list(session.execute(statement))
+    if missing := sorted(wanted - {v.fact_id for v in versions}):
         raise FactNotFound(missing)
     return versions
 
