@@ -50,6 +50,13 @@ def connect(settings: Settings) -> Engine:
             raise DatabaseUnavailable(where, str(error.orig).strip().replace("\n", " ")) from error
 
 
+def reader(engine: Engine) -> Engine:
+    """An engine on the same database for single statements: no transaction around them and no ping before."""
+    return create_engine(
+        engine.url, isolation_level="AUTOCOMMIT", connect_args={"application_name": "colmlm"}
+    )
+
+
 def _start_embedded(data: Path) -> str:
     """Start or join the server on `data` and give its URL.
 

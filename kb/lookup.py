@@ -18,7 +18,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import Engine, Row, text
+import psycopg
+from psycopg.rows import namedtuple_row
+from sqlalchemy import Engine, Row
 from sqlalchemy.orm import Session, sessionmaker
 
 from kb import keysets
@@ -30,7 +32,8 @@ from kb.replica import Replica, active_keyset_id, open_replica, rebuild, save
 POLL_SECONDS = 0.02
 MAX_K = 1000
 
-_DECIDE = text("""
+# For the driver itself: in its binary form keys come as they are, and a prepared statement is planned once.
+_DECIDE = """
 SELECT coalesce((SELECT max(seq) FROM change), 0) AS head, active.id AS keyset_id, active.checkpoint_id,
        active.threshold, found.key_id, found.fact_id, found.version, found.value, found.key
 FROM (SELECT) AS always
@@ -40,10 +43,10 @@ LEFT JOIN LATERAL (
     FROM fact_key k
     LEFT JOIN fact_version v ON v.fact_id = k.fact_id AND v.to_seq IS NULL
     LEFT JOIN tombstone t ON t.fact_id = k.fact_id
-    WHERE k.keyset_id = CAST(:keyset_id AS bigint) AND k.id = ANY(CAST(:key_ids AS bigint[]))
-      AND active.id = CAST(:keyset_id AS bigint) AND (v.fact_id IS NOT NULL OR t.fact_id IS NOT NULL)
+    WHERE k.keyset_id = %(keyset_id)s::bigint AND k.id = ANY(%(key_ids)s::bigint[])
+      AND active.id = %(keyset_id)s::bigint AND (v.fact_id IS NOT NULL OR t.fact_id IS NOT NULL)
 ) AS found ON true
-""")
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +83,10 @@ class Ranking:
 class Searcher:
     """The replica of the active keyset and the lookups on it; one a process, shared by its threads.
 
-    `autocommit` serves the deciding SELECT, which then costs no BEGIN and no ROLLBACK.
+    `reader` serves the deciding SELECT, which then costs no BEGIN, no ROLLBACK and no ping.
     """
 
-    autocommit: Engine
+    reader: Engine
     sessions: sessionmaker[Session]
     directory: Path
     wait_seconds: float
@@ -135,7 +138,7 @@ class Searcher:
         if queries_BD.shape[1] != replica.dim:
             raise InvalidQuery(f"it has {queries_BD.shape[1]} numbers, the keys have {replica.dim}")
         answers = [Ranking() for _ in queries_BD]
-        short, fetch = np.arange(len(queries_BD)), 4 * k + 16
+        short, fetch = np.arange(len(queries_BD)), replica.index.over_fetch(k)
         while True:
             _, candidates = replica.index.search(queries_BD[short], fetch)
             decision = self._decide(replica.keyset_id, np.unique(candidates[candidates >= 0]).tolist())
@@ -149,11 +152,26 @@ class Searcher:
                 return answers, decision
 
     def _decide(self, keyset_id: int, key_ids: list[int]) -> _Decision:
-        with self.autocommit.connect() as connection:
-            rows = connection.execute(_DECIDE, {"keyset_id": keyset_id, "key_ids": key_ids}).all()
+        parameters = {"keyset_id": keyset_id, "key_ids": key_ids}
+        try:
+            rows = self._fetch(parameters)
+        except psycopg.OperationalError:  # the server was restarted since the last lookup
+            self.reader.dispose()
+            rows = self._fetch(parameters)
         keys = {row.key_id: row for row in rows if row.key_id is not None}
         first = rows[0]
         return _Decision(first.head, first.keyset_id, first.checkpoint_id, first.threshold, keys)
+
+    def _fetch(self, parameters: dict[str, Any]) -> list[Any]:
+        with self.reader.connect() as connection:
+            driver = connection.connection.driver_connection
+            assert isinstance(driver, psycopg.Connection)
+            try:
+                with driver.cursor(binary=True, row_factory=namedtuple_row) as cursor:
+                    return cursor.execute(_DECIDE, parameters, prepare=True).fetchall()
+            except psycopg.OperationalError:
+                connection.invalidate()
+                raise
 
     def _wait(self, replica: Replica, min_seq: int) -> None:
         """Wait until change `min_seq` is applied; it may not even be committed yet."""

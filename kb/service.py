@@ -44,7 +44,7 @@ class KnowledgeBase:
         self.engine = engine
         self.sessions = sessionmaker(engine, expire_on_commit=False)
         self.searcher = Searcher(
-            autocommit=engine.execution_options(isolation_level="AUTOCOMMIT"),
+            reader=database.reader(engine),
             sessions=self.sessions,
             directory=settings.index_directory,
             wait_seconds=settings.index_wait_seconds,
@@ -62,6 +62,7 @@ class KnowledgeBase:
         return cls(settings, engine)
 
     def close(self) -> None:
+        self.searcher.reader.dispose()
         self.engine.dispose()
 
     def __enter__(self) -> Self:
