@@ -10,6 +10,7 @@ from contextlib import closing
 from typing import Any
 
 from sqlalchemy import Row, Select, and_, exists, func, insert, or_, select, text, update
+from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import Session
 
 from kb import audit
@@ -154,7 +155,7 @@ def _last_versions(session: Session, fact_ids: Iterable[int]) -> list[Row[Any]]:
     wanted = set(fact_ids)
     statement = (
         select(FactVersion.fact_id, FactVersion.version, FactVersion.value, FactVersion.to_seq)
-        .distinct(FactVersion.fact_id)
+        .ext(distinct_on(FactVersion.fact_id))
         .where(FactVersion.fact_id == func.any(storable_ids(wanted)))
         .order_by(FactVersion.fact_id, FactVersion.version.desc())
     )

@@ -35,6 +35,7 @@ Ids = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32]
 
 FLAT_SPEC = "IDMap2,Flat"
+AUTO_SPEC = "auto"  # of a keyset: choose by the number of keys whenever the index is built
 FLAT_UP_TO = 50_000  # keys; exact and needs no training, at some milliseconds a query
 NPROBE = 64  # inverted lists read per query (0.9 ms at 1 M x 128); all of them where nlist is smaller
 QUERIES_PER_THREAD = 16  # a batch of fewer is searched by one thread
@@ -64,7 +65,7 @@ class KeyIndex:
     def __init__(self, dim: int, spec: str = FLAT_SPEC) -> None:
         """An empty index. IndexInvariant where `spec` is not known to remove rightly or can't hold `dim`."""
         self.dim, self.spec, self._lock = dim, spec, _ReadWriteLock()
-        index, self._train_min = _build(dim, spec)
+        index, self.train_min = _build(dim, spec)
         self._adopt(index)
 
     def _adopt(self, index: Any) -> None:  # and read back which ids it holds
@@ -97,7 +98,7 @@ class KeyIndex:
         with self._lock.writing():
             self._refuse_duplicates(ids_n)
             if not self._index.is_trained:
-                self._train(xb)
+                self.train(xb)
             self._index.add_with_ids(xb, ids_n)
             self._ids = np.sort(np.concatenate([self._ids, ids_n]), kind="stable")  # merges two runs
 
@@ -108,14 +109,29 @@ class KeyIndex:
         """
         wanted = np.unique(_as_ids(ids))
         with self._lock.writing():
-            present = wanted[np.isin(wanted, self._ids, assume_unique=True)]
+            at, is_present = self._find(wanted)
+            present = wanted[is_present]
             # The Hashtable takes only an IDSelectorArray; a flat scan with one is n x m, so there a hash set.
             selector = faiss.IDSelectorBatch if self._ivf is None else faiss.IDSelectorArray
             removed = int(self._index.remove_ids(selector(present))) if len(present) else 0
-            self._ids = np.setdiff1d(self._ids, present, assume_unique=True)
+            self._ids = np.delete(self._ids, at[is_present])
             if removed != len(present) or self._index.ntotal != len(self._ids):
                 raise IndexInvariant(f"Faiss removed {removed} keys where {len(present)} were present")
             return removed
+
+    def missing(self, ids: Iterable[int] | Ids) -> Ids:
+        """Those of these ids that are not in the index, ascending and each once."""
+        wanted = np.unique(_as_ids(ids))
+        return wanted[~self._find(wanted)[1]]
+
+    def _find(self, ids: Ids) -> tuple[Ids, npt.NDArray[np.bool_]]:
+        """Where each id is, or would be, among those present, and whether it is there."""
+        present = self._ids
+        at = np.searchsorted(present, ids)
+        is_present = np.zeros(len(ids), dtype=np.bool_)
+        inside = at < len(present)
+        is_present[inside] = present[at[inside]] == ids[inside]
+        return at, is_present
 
     def search(self, queries_BD: npt.NDArray[Any], k: int) -> tuple[Vectors, Ids]:
         """The k keys of largest inner product for each query: scores D [B, k] and ids I [B, k], best first.
@@ -180,14 +196,22 @@ class KeyIndex:
         except _DOUBTS as doubt:
             raise SnapshotRefused(keyset_id=keyset_id, cause=str(doubt)) from doubt
 
-    def _train(self, xb: Vectors) -> None:
-        if len(xb) < self._train_min:
-            raise IndexInvariant(f"{self.spec} trains on its first add: {len(xb)} of {self._train_min} keys")
-        self._index.train(xb)
+    @property
+    def train_size(self) -> int:
+        """How many keys are worth training on; more take longer and change little."""
+        return max(64 * (self._ivf.nlist if self._ivf is not None else 0), 2 * self.train_min)
+
+    def train(self, keys: npt.NDArray[Any]) -> None:
+        """Fit the spec to a sample of the keys [n, d], n at least `train_min`. Once, before the first add."""
+        xb = self._as_vectors(keys)
+        if len(xb) < self.train_min:
+            raise IndexInvariant(f"{self.spec} trains on its first add: {len(xb)} of {self.train_min} keys")
+        if not self._index.is_trained:
+            self._index.train(xb)
 
     def _refuse_duplicates(self, ids: Ids) -> None:
         unique, counts = np.unique(ids, return_counts=True)
-        twice = unique[(counts > 1) | np.isin(unique, self._ids, assume_unique=True)]
+        twice = unique[(counts > 1) | self._find(unique)[1]]
         if len(twice):
             raise IndexInvariant(f"{len(twice)} ids are given twice or present: {twice[:5].tolist()}")
 

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from kb import audit
 from kb.errors import InvalidValue, KeysetActive, KeysetNotFound, KeysetNotReady, NoActiveKeyset
 from kb.facts import IS_LIVE, is_kept
-from kb.index import default_spec
+from kb.index import AUTO_SPEC
 from kb.records import CheckpointInfo, KeysetRecord
 from kb.tables import Checkpoint, Document, Fact, FactKey, FactVersion, Keyset
 
@@ -49,12 +49,11 @@ def create_keyset(
     )
     if (found := session.scalar(in_use)) is not None:
         return get_keyset(session, found)
-    num_facts = session.scalar(select(func.count()).select_from(FactVersion).where(IS_LIVE)) or 0
     keyset_id = session.scalars(
         insert(Keyset)
         .values(
             checkpoint_id=checkpoint.checkpoint_id,
-            index_spec=index_spec or default_spec(num_facts, checkpoint.dim),
+            index_spec=index_spec or AUTO_SPEC,
             threshold=DEFAULT_THRESHOLD,
             calibrated=False,
             state="building",
@@ -231,6 +230,24 @@ def indexed_keys(
     )
     for rows in session.execute(statement).partitions():
         yield np.array([row.id for row in rows], dtype=np.int64), decode([row.key for row in rows], dim)
+
+
+def num_indexed_keys(session: Session, keyset_id: int) -> int:
+    """How many keys an index of this keyset holds."""
+    statement = select(func.count()).where(FactKey.keyset_id == keyset_id, is_kept(FactKey.fact_id))
+    return session.scalar(statement) or 0
+
+
+def sample_keys(session: Session, keyset_id: int, dim: int, size: int, num_keys: int) -> Vectors:
+    """About `size` keys [n, d] by a hash of the id, so from all corpora; all where there are fewer."""
+    # The ids of two keysets may alternate, so an id modulo something is no sample.
+    spread = func.hashint8(FactKey.id).op("&")(0x7FFFFFFF)
+    statement = select(FactKey.key).where(
+        FactKey.keyset_id == keyset_id,
+        is_kept(FactKey.fact_id),
+        spread % max(1, num_keys // size) == 0,
+    )
+    return decode(list(session.scalars(statement)), dim)
 
 
 def context_keys(session: Session, keyset_id: int, corpus: str | None) -> tuple[Ids, Vectors]:

@@ -230,9 +230,14 @@ class Searcher:
         """Write a keyset's index to disk, caught up, whether it is active or about to be."""
         held = self._replica
         with self.sessions.begin() as session:
+            keyset = keysets.get_keyset(session, keyset_id)
             if held is None or held.keyset_id != keyset_id:
-                held = open_replica(session, keysets.get_keyset(session, keyset_id), self.directory)
+                held = open_replica(session, keyset, self.directory)
             held.catch_up(session)
+            if held.has_outgrown(keyset):
+                held = rebuild(session, keyset)
+                if self._replica is not None and self._replica.keyset_id == keyset_id:
+                    self._replica = held
             save(session, held, self.directory)
 
     def snapshot(self) -> None:

@@ -12,14 +12,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-from sqlalchemy import Integer, and_, cast, func, or_, select
+from sqlalchemy import Integer, and_, case, cast, func, or_, select
 from sqlalchemy.orm import Session
 
 from kb import audit, keysets
 from kb.errors import IndexInvariant, SnapshotRefused
 from kb.facts import IS_LIVE
-from kb.index import FLAT_SPEC, KeyIndex
+from kb.index import AUTO_SPEC, FLAT_SPEC, FLAT_UP_TO, KeyIndex, default_spec
 from kb.keysets import Ids, Vectors
 from kb.records import KeysetRecord
 from kb.tables import Change, FactKey, FactVersion, Keyset, Tombstone
@@ -51,22 +50,25 @@ class Replica:
                 self.applied_seq = head
             return self.applied_seq
 
+    def has_outgrown(self, keyset: KeysetRecord) -> bool:
+        """Whether the index is still exact where the keyset has grown to a size that wants another."""
+        is_exact = keyset.index_spec == AUTO_SPEC and self.index.spec == FLAT_SPEC
+        return is_exact and len(self.index) > 2 * FLAT_UP_TO
+
     def _renew(self, session: Session, fact_ids: list[int]) -> None:
         """Make the index hold exactly the keys of these facts that are live or tombstones."""
+        kept = func.coalesce(FactVersion.fact_id, Tombstone.fact_id)
         statement = (
-            select(
-                FactKey.id, FactKey.key, func.coalesce(FactVersion.fact_id, Tombstone.fact_id).label("kept")
-            )
+            select(FactKey.id, case((kept.is_not(None), FactKey.key)).label("key"))
             .outerjoin(FactVersion, and_(FactVersion.fact_id == FactKey.fact_id, IS_LIVE))
             .outerjoin(Tombstone, Tombstone.fact_id == FactKey.fact_id)
             .where(FactKey.keyset_id == self.keyset_id, FactKey.fact_id == func.any(fact_ids))
         )
-        rows = session.execute(statement).all()
-        self.index.remove([row.id for row in rows if row.kept is None])
-        kept = {row.id: row.key for row in rows if row.kept is not None}
-        new = np.setdiff1d(np.fromiter(kept, dtype=np.int64, count=len(kept)), self.index.ids)
+        keys: dict[int, bytes | None] = {row.id: row.key for row in session.execute(statement)}
+        self.index.remove([key_id for key_id, key in keys.items() if key is None])
+        new = self.index.missing([key_id for key_id, key in keys.items() if key is not None])
         if len(new):
-            self._add(new, keysets.decode([kept[int(key_id)] for key_id in new], self.dim))
+            self._add(new, keysets.decode([keys[key_id] for key_id in new.tolist()], self.dim))  # type: ignore[misc]
 
     def _add(self, ids: Ids, keys: Vectors) -> None:
         if len(self.index) == 0:
@@ -104,13 +106,25 @@ def build(dim: int, spec: str, ids: Ids, keys: Vectors) -> KeyIndex:
 
 
 def rebuild(session: Session, keyset: KeysetRecord) -> Replica:
-    """The replica from the database alone."""
+    """The replica from the database alone, a batch of keys at a time."""
     head = audit.head_seq(session)  # before the keys, as in catch_up
-    batches = list(keysets.indexed_keys(session, keyset.keyset_id, keyset.dim))
-    ids = np.concatenate([np.empty(0, np.int64), *(ids for ids, _ in batches)])
-    keys = np.concatenate([np.empty((0, keyset.dim), np.float32), *(keys for _, keys in batches)])
-    index = build(keyset.dim, keyset.index_spec, ids, keys)
+    index = _untrained(session, keyset)
+    for ids, keys in keysets.indexed_keys(session, keyset.keyset_id, keyset.dim):
+        index.add(ids, keys)
     return Replica(keyset.keyset_id, keyset.checkpoint_id, keyset.dim, index, head)
+
+
+def _untrained(session: Session, keyset: KeysetRecord) -> KeyIndex:
+    """An empty index ready for all keys of the keyset. One that has too few keys for its spec is searched exactly."""
+    num_keys = keysets.num_indexed_keys(session, keyset.keyset_id)
+    spec = default_spec(num_keys, keyset.dim) if keyset.index_spec == AUTO_SPEC else keyset.index_spec
+    index = KeyIndex(keyset.dim, spec)
+    if index.train_min:
+        sample = keysets.sample_keys(session, keyset.keyset_id, keyset.dim, index.train_size, num_keys)
+        if len(sample) < index.train_min:
+            return KeyIndex(keyset.dim, FLAT_SPEC)
+        index.train(sample)
+    return index
 
 
 def open_replica(session: Session, keyset: KeysetRecord, directory: Path) -> Replica:

@@ -19,7 +19,7 @@ def test_a_checkpoint_has_one_keyset_until_that_is_retired(kb: KnowledgeBase, en
         "building",
         False,
         32,
-        "IDMap2,Flat",
+        "auto",
     )
     assert kb.create_keyset(encoder.checkpoint) == first and kb.keysets() == [first]
     kb.retire(first.keyset_id)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import psycopg
 import pytest
-from sqlalchemy import event
 
 from kb.errors import IndexBehind, InvalidQuery, KeysetMismatch
 from kb.service import KnowledgeBase
@@ -65,15 +67,21 @@ def test_a_fact_with_several_keys_is_one_hit_at_its_best(keyed: KnowledgeBase, e
     assert keyed.fsck().ok
 
 
-def test_a_lookup_in_the_steady_state_is_one_statement(keyed: KnowledgeBase, encoder: FakeEncoder):
+def test_a_lookup_in_the_steady_state_is_one_statement(
+    keyed: KnowledgeBase, encoder: FakeEncoder, monkeypatch: pytest.MonkeyPatch
+):
     best(keyed, encoder, "Question 3?")
+    applied_seq = keyed.searcher.current().applied_seq
     statements: list[str] = []
-    event.listen(keyed.engine, "before_cursor_execute", lambda *a: statements.append(a[2]))
-    best(keyed, encoder, "Question 4?", min_seq=keyed.searcher.current().applied_seq)
-    assert [s for s in statements if "FROM fact_key k" in s] == statements[-1:]
-    statements.clear()
-    best(keyed, encoder, "Question 4?")
-    assert len(statements) == 1
+    execute = psycopg.Cursor.execute
+
+    def spy(cursor: Any, statement: Any, *arguments: Any, **options: Any) -> Any:
+        statements.append(str(statement))
+        return execute(cursor, statement, *arguments, **options)
+
+    monkeypatch.setattr(psycopg.Cursor, "execute", spy)
+    best(keyed, encoder, "Question 4?", min_seq=applied_seq)
+    assert len(statements) == 1 and "FROM fact_key k" in statements[0]
 
 
 def test_a_seq_that_does_not_come_is_index_behind(keyed: KnowledgeBase, encoder: FakeEncoder):
