@@ -7,6 +7,7 @@ KBError
 ├── NotFound
 │   ├── FactNotFound
 │   ├── DocumentNotFound
+│   ├── ExternalIdNotFound
 │   ├── GenerationNotFound
 │   ├── CorpusNotFound
 │   ├── KeysetNotFound
@@ -104,6 +105,18 @@ class DocumentNotFound(NotFound):
     def __init__(self, document_id: int) -> None:
         self.document_id = document_id
         super().__init__(f"No document {document_id}. A fact's source names its document.")
+
+
+class ExternalIdNotFound(NotFound):
+    title = "No such document"
+
+    def __init__(self, corpus: str, external_ids: Sequence[str]) -> None:
+        self.corpus, self.external_ids = corpus, tuple(external_ids)
+        shown = ", ".join(map(repr, external_ids[:10]))
+        more = f" and {len(external_ids) - 10} more" if len(external_ids) > 10 else ""
+        super().__init__(
+            f"No document {shown}{more} in corpus {corpus!r}. Nothing was done; check the names."
+        )
 
 
 class GenerationNotFound(NotFound):

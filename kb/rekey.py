@@ -22,7 +22,7 @@ from kb import audit
 from kb.corpus import AnnotatedDocument, FactSpan
 from kb.errors import InvalidKeys
 from kb.facts import is_kept
-from kb.keysets import encode
+from kb.keycopy import copy_keys, require_unit
 from kb.records import CheckpointInfo
 from kb.tables import Document, Fact, FactKey, FactVersion
 
@@ -169,11 +169,7 @@ class Rekey:
 
     def _checked(self, keys: Vectors) -> Vectors:
         checkpoint = self.encoder.checkpoint
-        if keys.ndim != 2 or keys.shape[1] != checkpoint.dim:
-            raise InvalidKeys(checkpoint.checkpoint_id, f"shape {keys.shape}, not (n, {checkpoint.dim})")
-        # Written so that NaN fails too.
-        if not (np.abs(np.linalg.norm(keys, axis=1) - 1) < 0.01).all():
-            raise InvalidKeys(checkpoint.checkpoint_id, "they are not unit vectors")
+        require_unit(keys, checkpoint.dim, checkpoint.checkpoint_id)
         return keys
 
     def _store(self, session: Session, keys: _Keys) -> int:
@@ -190,20 +186,11 @@ class Rekey:
         fact_ids = sorted(wanted)
         if not fact_ids:
             return 0
-        rows = dict(zip(keys.homes, encode(keys.vectors), strict=True))
-        self._insert(session, keys.kind, fact_ids, [rows[fact_id] for fact_id in fact_ids])
+        rows = {fact_id: n for n, fact_id in enumerate(keys.homes)}
+        vectors = keys.vectors[[rows[fact_id] for fact_id in fact_ids]]
+        copy_keys(session, self.keyset_id, keys.kind, fact_ids, vectors)
         audit.append(session, pending, "key", fact_ids, payload={"keyset": self.keyset_id})
         return len(fact_ids)
-
-    def _insert(self, session: Session, kind: str, fact_ids: list[int], stored: list[bytes]) -> None:
-        session.execute(
-            text(
-                "INSERT INTO fact_key (keyset_id, id, fact_id, kind, key)"
-                " SELECT :keyset_id, nextval('fact_key_id_seq'), fact_id, :kind, key"
-                " FROM unnest(CAST(:fact_ids AS bigint[]), CAST(:keys AS bytea[])) AS new (fact_id, key)"
-            ),
-            {"keyset_id": self.keyset_id, "kind": kind, "fact_ids": fact_ids, "keys": stored},
-        )
 
 
 class _Statement(Protocol):

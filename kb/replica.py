@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sqlalchemy import Integer, and_, case, cast, func, or_, select
+from sqlalchemy import ColumnElement, Integer, and_, case, cast, func, or_, select
 from sqlalchemy.orm import Session
 
 from kb import audit, keysets
@@ -43,10 +43,13 @@ class Replica:
             # Read before the keys: whatever is committed in between is newer than `head` and seen again next time.
             head = audit.head_seq(session)
             if head > self.applied_seq:
-                touched, dropped = _touched(session, self.keyset_id, self.applied_seq, head)
+                touched, dropped, stored = _touched(session, self.keyset_id, self.applied_seq, head)
                 self.index.remove(dropped)
                 for start in range(0, len(touched), BATCH):
-                    self._renew(session, touched[start : start + BATCH])
+                    self._renew(session, FactKey.fact_id == func.any(touched[start : start + BATCH]))
+                for first, last in stored:
+                    for start in range(first, last + 1, BATCH):
+                        self._renew(session, FactKey.id.between(start, min(start + BATCH - 1, last)))
                 self.applied_seq = head
             return self.applied_seq
 
@@ -55,14 +58,14 @@ class Replica:
         is_exact = keyset.index_spec == AUTO_SPEC and self.index.spec == FLAT_SPEC
         return is_exact and len(self.index) > 2 * FLAT_UP_TO
 
-    def _renew(self, session: Session, fact_ids: list[int]) -> None:
-        """Make the index hold exactly the keys of these facts that are live or tombstones."""
+    def _renew(self, session: Session, which: ColumnElement[bool]) -> None:
+        """Make the index hold, of these keys, exactly those whose facts are live or tombstones."""
         kept = func.coalesce(FactVersion.fact_id, Tombstone.fact_id)
         statement = (
             select(FactKey.id, case((kept.is_not(None), FactKey.key)).label("key"))
             .outerjoin(FactVersion, and_(FactVersion.fact_id == FactKey.fact_id, IS_LIVE))
             .outerjoin(Tombstone, Tombstone.fact_id == FactKey.fact_id)
-            .where(FactKey.keyset_id == self.keyset_id, FactKey.fact_id == func.any(fact_ids))
+            .where(FactKey.keyset_id == self.keyset_id, which)
         )
         keys: dict[int, bytes | None] = {row.id: row.key for row in session.execute(statement)}
         self.index.remove([key_id for key_id, key in keys.items() if key is None])
@@ -77,18 +80,23 @@ class Replica:
             self.index.add(ids, keys)
 
 
-def _touched(session: Session, keyset_id: int, after: int, head: int) -> tuple[list[int], list[int]]:
-    """The facts touched by the changes past `after` up to `head`, and the ids of keys whose rows those removed."""
+def _touched(
+    session: Session, keyset_id: int, after: int, head: int
+) -> tuple[list[int], list[int], list[tuple[int, int]]]:
+    """What the changes past `after` up to `head` touched: facts, ids of keys whose rows went, ranges of new key ids."""
     # Keys of another keyset are another index's business: a rekey of everything must not make this one re-read it.
     concerns = or_(Change.kind != "key", cast(Change.payload["keyset"].astext, Integer) == keyset_id)
     between = and_(Change.seq > after, Change.seq <= head)
     touched: set[int] = set()
     dropped: list[int] = []
-    statement = select(Change.fact_ids, Change.payload["dropped_keys"]).where(between, concerns)
-    for fact_ids, dropped_keys in session.execute(statement):
+    stored: list[tuple[int, int]] = []
+    columns = Change.fact_ids, Change.payload["dropped_keys"], Change.payload["keys"]
+    for fact_ids, dropped_keys, keys in session.execute(select(*columns).where(between, concerns)):
         touched.update(fact_ids)
         dropped += dropped_keys or ()
-    return sorted(touched), dropped
+        if keys:
+            stored.append((keys[0], keys[1]))
+    return sorted(touched), dropped, stored
 
 
 def build(dim: int, spec: str, ids: Ids, keys: Vectors) -> KeyIndex:
