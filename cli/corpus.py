@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from cli.errors import REFUSED
-from cli.options import Actor, AsJson, examples, some_text
+from cli.options import Actor, AllowErased, AsJson, examples, some_text
 from cli.output import note, print_json, print_table, progress, say
 from cli.runtime import Runtime
 from kb.corpus import Parsed, Refusal, read_annotated, to_record
@@ -60,6 +60,7 @@ def ingest(
         int, typer.Option("--commit-every", min=1, help="Documents of one transaction and change.")
     ] = COMMIT_EVERY,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Do all of it, then roll it back.")] = False,
+    allow_erased: AllowErased = False,
     as_json: AsJson = False,
 ) -> None:
     """Take a file of annotated documents in: every sound document. If it is interrupted, run it again to go on.
@@ -77,6 +78,7 @@ def ingest(
             reason=because,
             commit_every=commit_every,
             dry_run=dry_run,
+            allow_erased=allow_erased,
         )
     if as_json:
         print_json({"dry_run": dry_run, "refused": len(report.refusals), **_as_dict(report)})
@@ -108,6 +110,12 @@ def _show(report: IngestReport, dry_run: bool) -> None:
         say(f"{report.replaced} of them replace an older text.")
     if report.overlaps_resolved:
         say(f"{report.overlaps_resolved} overlapping spans left out.")
+    if report.suppressed:
+        say(
+            f"{report.suppressed} spans left out and redacted, as they were erased before (see --allow-erased):"
+        )
+        shown = report.suppressed_at[:MOST_REFUSALS_SHOWN]
+        print_table(("document", "start", "end"), [(s.document, s.start, s.end) for s in shown])
     _show_refusals(report.refusals)
     if report.facts and not dry_run:
         note("Facts are found once they have keys. Run: colmlm rekey")

@@ -7,7 +7,19 @@ from typing import Annotated
 
 import typer
 
-from cli.options import Actor, After, AsJson, FactId, FactIds, Limit, Reason, each_once, examples, some_text
+from cli.options import (
+    Actor,
+    After,
+    AllowErased,
+    AsJson,
+    FactId,
+    FactIds,
+    Limit,
+    Reason,
+    each_once,
+    examples,
+    some_text,
+)
 from cli.output import note, print_json, print_table, progress, say, shorten
 from cli.runtime import Runtime
 from kb.errors import FactDeleted
@@ -61,6 +73,8 @@ def where(fact: FactRecord) -> str:
 
 
 def _deleted(fact: FactRecord) -> str:
+    if fact.erased_seq is not None:
+        return f"erased by change {fact.erased_seq}"
     return "" if fact.deleted_seq is None else f"by change {fact.deleted_seq}"
 
 
@@ -77,7 +91,8 @@ def _show(fact: FactRecord) -> None:
     if fact.question:
         say(f"question: {fact.question}")
     say(f"source:   {where(fact)}" + (f" {fact.source.uri}" if fact.source and fact.source.uri else ""))
-    say(f"live since change {fact.created_seq}" if fact.deleted_seq is None else f"deleted {_deleted(fact)}")
+    gone = _deleted(fact) if fact.erased_seq is not None else f"deleted {_deleted(fact)}"
+    say(f"live since change {fact.created_seq}" if fact.deleted_seq is None else gone)
 
 
 @app.command(
@@ -96,11 +111,19 @@ def add(
     no_key: Annotated[
         bool, typer.Option("--no-key", help="Leave the key to the next `colmlm rekey`.")
     ] = False,
+    allow_erased: AllowErased = False,
     as_json: AsJson = False,
 ) -> None:
     """Add a fact that has no document. It is keyed from its question at once, so lookups find it."""
     with Runtime.from_environment() as runtime:
-        edit = runtime.kb.insert(question, value, answer=answer, actor=runtime.actor(actor), reason=reason)
+        edit = runtime.kb.insert(
+            question,
+            value,
+            answer=answer,
+            actor=runtime.actor(actor),
+            reason=reason,
+            allow_erased=allow_erased,
+        )
         keyed = False
         if not no_key:
             try:

@@ -23,6 +23,7 @@ from cli import (
     corpus,
     database,
     demo,
+    erase,
     facts,
     generation,
     keys,
@@ -149,6 +150,8 @@ app.command("demo", epilog=demo.EXAMPLES)(demo.demo)
 app.command("generate", epilog=generation.GENERATE_EXAMPLES)(generation.generate)
 app.command("lookup", epilog=generation.LOOKUP_EXAMPLES)(generation.lookup)
 app.add_typer(facts.app, name="facts")
+app.command("erase", epilog=erase.ERASE_EXAMPLES)(erase.erase)
+app.command("scan-residue", epilog=erase.SCAN_EXAMPLES)(erase.scan_residue)
 app.add_typer(corpus.app, name="corpus")
 app.add_typer(trace.app, name="trace")
 app.add_typer(changes.app, name="changes")

@@ -55,6 +55,9 @@ Actor = Annotated[
 Reason = Annotated[
     str, typer.Option("--reason", callback=some_text, help="Why; it is kept with the change, for auditors.")
 ]
+AllowErased = Annotated[
+    bool, typer.Option("--allow-erased", help="Bring back, as new facts, what was erased before.")
+]
 FactId = Annotated[int, typer.Argument(metavar="FACT_ID", min=1, help="The fact's id.")]
 FactIds = Annotated[list[int], typer.Argument(metavar="FACT_ID...", min=1, help="Ids of facts.")]
 After = Annotated[int, typer.Option("--after", min=0, max=MAX_BIGINT, help="Go on after this id.")]

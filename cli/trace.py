@@ -73,8 +73,13 @@ def _now(splice: TracedSplice) -> str:
         return ""
     if splice.live:
         return "live" if splice.current_value == splice.value else f"now {shorten(splice.current_value)}"
-    last = next((change for change in reversed(splice.history) if change.kind in ("delete", "ingest")), None)
-    return f"deleted by {last.actor}, change {last.seq}: {last.reason}" if last else "deleted"
+    kinds = ("erase",) if splice.erased else ("delete", "ingest")
+    last = next((change for change in reversed(splice.history) if change.kind in kinds), None)
+    return (
+        f"{'erased' if splice.erased else 'deleted'} by {last.actor}, change {last.seq}: {last.reason}"
+        if last
+        else "deleted"
+    )
 
 
 @app.command(epilog=examples("colmlm trace fact 12", "colmlm trace fact 12 --json"))

@@ -116,6 +116,7 @@ def trace_output(session: Session, generation_id: int) -> OutputTrace:
         seq=stored.seq,
         at=stored.at.astimezone(UTC),
         splices=tuple(splices),
+        redacted_seq=stored.redacted_seq,
     )
 
 
@@ -136,6 +137,7 @@ def _traced(
         live=live,
         current_value=fact.value if fact and live else None,
         history=_edits(session, spliced.fact_id, stored.seq) if spliced.fact_id is not None else (),
+        erased=fact is not None and fact.erased_seq is not None,
     )
 
 

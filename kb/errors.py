@@ -15,6 +15,8 @@ KBError
 ├── Conflict
 │   ├── FactDeleted
 │   ├── FactNotDeleted
+│   ├── FactErased
+│   ├── FactSuppressed
 │   ├── CorpusInUse
 │   ├── NoActiveKeyset
 │   ├── KeysetNotReady
@@ -176,6 +178,26 @@ class FactNotDeleted(Conflict):
     def __init__(self, fact_ids: Sequence[int]) -> None:
         self.fact_ids = tuple(fact_ids)
         super().__init__(f"Not deleted: {_listed(fact_ids)}. Nothing was restored; leave them out.")
+
+
+class FactErased(Conflict):
+    title = "Fact is erased"
+
+    def __init__(self, fact_ids: Sequence[int]) -> None:
+        self.fact_ids = tuple(fact_ids)
+        super().__init__(
+            f"Erased for good: {_listed(fact_ids)}. Nothing was done; their text is gone, so leave them out."
+        )
+
+
+class FactSuppressed(Conflict):
+    title = "Fact was erased before"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "A fact with this question and value was erased. Nothing was added; "
+            "pass --allow-erased (allow_erased) to bring it back on purpose."
+        )
 
 
 class CorpusInUse(Conflict):

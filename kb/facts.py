@@ -13,9 +13,16 @@ from sqlalchemy import Row, Select, and_, exists, func, insert, or_, select, tex
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import Session
 
-from kb import audit
+from kb import audit, suppression
 from kb.corpus import AnnotatedDocument, FactSpan
-from kb.errors import CorpusNotFound, DocumentNotFound, FactDeleted, FactNotDeleted, FactNotFound
+from kb.errors import (
+    CorpusNotFound,
+    DocumentNotFound,
+    FactDeleted,
+    FactErased,
+    FactNotDeleted,
+    FactNotFound,
+)
 from kb.records import CorpusStats, Edit, FactRecord, Source
 from kb.tables import Document, Fact, FactVersion, Tombstone
 
@@ -40,18 +47,31 @@ _LAST_VERSION = (
 
 
 def insert_fact(
-    session: Session, question: str, value: str, answer: str | None, actor: str, reason: str
+    session: Session,
+    question: str,
+    value: str,
+    answer: str | None,
+    actor: str,
+    reason: str,
+    *,
+    allow_erased: bool = False,
 ) -> Edit:
-    """Add a fact that has no document; it is keyed from its question."""
+    """Add a fact that has no document; it is keyed from its question.
+
+    Raises `FactSuppressed` where this question and value were erased, unless `allow_erased` takes that back.
+    """
     audit.check_text("question", question, blank=False)
     audit.check_text("value", value, blank=False)
     audit.check_text("answer", answer or "")
+    came_back = suppression.check_insert(session, question, value, allow_erased=allow_erased)
     pending = audit.begin(session, actor, reason)
     fact = Fact(ordinal=0, question=question, answer=answer, created_seq=pending.seq)
     session.add(fact)
     session.flush()
     _open_versions(session, [(fact.id, 1, value)], pending.seq)
-    payload = {"values": {str(fact.id): pending.digest(value)}}
+    payload: dict[str, Any] = {"values": {str(fact.id): pending.digest(value)}}
+    if came_back:
+        payload["allowed_erased"] = came_back
     return _done(session, pending, "insert", [fact.id], payload)
 
 
@@ -60,6 +80,7 @@ def update_fact(session: Session, fact_id: int, value: str, actor: str, reason: 
     audit.check_text("value", value, blank=False)
     pending = audit.begin(session, actor, reason)
     (version,) = _last_versions(session, [fact_id])
+    _refuse_erased(session, [fact_id])
     if version.to_seq is not None:
         raise FactDeleted([fact_id])
     _close_versions(session, [fact_id], pending.seq)
@@ -81,7 +102,9 @@ def delete_facts(
     pending = audit.begin(session, actor, reason)
     ended = end_facts(session, storable_ids(fact_ids), pending.seq)
     if len(ended) < len(set(fact_ids)):
-        raise FactDeleted([v.fact_id for v in _last_versions(session, set(fact_ids) - {f for f, _ in ended})])
+        left = [v.fact_id for v in _last_versions(session, set(fact_ids) - {f for f, _ in ended})]
+        _refuse_erased(session, left)
+        raise FactDeleted(left)
     touched = [fact_id for fact_id, _ in ended]
     payload: dict[str, Any] = {"was": {str(fact_id): pending.digest(value) for fact_id, value in ended}}
     if abstain:
@@ -130,12 +153,19 @@ def restore_facts(session: Session, fact_ids: Sequence[int], actor: str, reason:
     """Bring deleted facts back with the value they had last: all of them or none."""
     pending = audit.begin(session, actor, reason)
     versions = _last_versions(session, fact_ids)
+    _refuse_erased(session, fact_ids)
     if live := [v.fact_id for v in versions if v.to_seq is None]:
         raise FactNotDeleted(live)
     touched = [v.fact_id for v in versions]
     session.execute(_REOPEN, {"fact_ids": touched, "seq": pending.seq})
     payload = {"values": {str(v.fact_id): pending.digest(v.value) for v in versions}}
     return _done(session, pending, "restore", touched, payload)
+
+
+def _refuse_erased(session: Session, fact_ids: Sequence[int]) -> None:
+    erased = select(Fact.id).where(Fact.id == func.any(list(fact_ids)), Fact.erased_seq.is_not(None))
+    if found := session.scalars(erased.order_by(Fact.id)).all():
+        raise FactErased(found)
 
 
 def _done(
@@ -244,6 +274,7 @@ def _record(row: Row[Any]) -> FactRecord:
         source=source,
         created_seq=fact.created_seq,
         deleted_seq=fact.deleted_seq,
+        erased_seq=fact.erased_seq,
     )
 
 

@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from typing import Any
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session, sessionmaker
@@ -26,6 +27,7 @@ from kb.corpus import AnnotatedDocument, Parsed, Refusal, check_spans, digests
 from kb.editions import Replaced, move_kept, replace_old
 from kb.errors import InvalidValue
 from kb.records import IngestReport
+from kb.suppression import Suppressor
 from kb.tables import Document, Fact
 
 COMMIT_EVERY = 10_000  # documents: a smaller file is in as a whole or not at all
@@ -88,6 +90,7 @@ class Ingest:
     reason: str
     commit_every: int = COMMIT_EVERY
     dry_run: bool = False
+    allow_erased: bool = False
 
     def run(
         self,
@@ -111,7 +114,14 @@ class Ingest:
 
     def _take(self, piece: Sequence[AnnotatedDocument]) -> IngestReport:
         with self.sessions() as session:
-            report = ingest(session, piece, self.corpus, actor=self.actor, reason=self.reason)
+            report = ingest(
+                session,
+                piece,
+                self.corpus,
+                actor=self.actor,
+                reason=self.reason,
+                allow_erased=self.allow_erased,
+            )
             if self.dry_run:
                 session.rollback()
                 return replace(report, seq=None)
@@ -128,13 +138,26 @@ def _sum(one: IngestReport, other: IngestReport) -> IngestReport:
         replaced=one.replaced + other.replaced,
         still_deleted=one.still_deleted + other.still_deleted,
         seq=one.seq if other.seq is None else other.seq,
+        suppressed=one.suppressed + other.suppressed,
+        suppressed_at=one.suppressed_at + other.suppressed_at,
     )
 
 
 def ingest(
-    session: Session, documents: Sequence[AnnotatedDocument], corpus: str, *, actor: str, reason: str
+    session: Session,
+    documents: Sequence[AnnotatedDocument],
+    corpus: str,
+    *,
+    actor: str,
+    reason: str,
+    allow_erased: bool = False,
 ) -> IngestReport:
-    """Take documents that were checked, in one change. Does not commit."""
+    """Take documents that were checked, in one change. Does not commit.
+
+    What was erased before is left out and redacted, unless `allow_erased` takes the erasure back.
+    """
+    suppressor = Suppressor(session, allow_erased=allow_erased)
+    documents = [suppressor.apply(document)[0] for document in documents]
     rows = _rows(documents)
     pending = audit.begin(session, actor, reason)
     known = _known(session, corpus, [document.external_id for document in documents])
@@ -152,13 +175,15 @@ def ingest(
     replaced, num_facts, seq = Replaced(), 0, None
     if taken:
         replaced, inserted, num_facts = _write(session, corpus, taken, changed, pending.seq)
-        payload = {
+        payload: dict[str, Any] = {
             "corpus": corpus,
             "documents": len(taken),
             "replaced": len(changed),
             "inserted": inserted,
             "dropped_keys": list(replaced.dropped_keys),
         }
+        if came_back := suppressor.lift(session):
+            payload["allowed_erased"] = came_back
         # An ingest's own facts are those with its seq in `created_seq`: a million ids are not listed twice.
         touched = sorted((*replaced.gone, *replaced.kept))
         seq = audit.append(
@@ -174,6 +199,8 @@ def ingest(
         refusals=(),
         seq=seq,
         still_deleted=replaced.kept_deleted + _num_deleted(session, unchanged),
+        suppressed=len(suppressor.found),
+        suppressed_at=tuple(suppressor.found),
     )
 
 
@@ -212,7 +239,9 @@ def _write(
 def _num_deleted(session: Session, document_ids: list[int]) -> int:
     if not document_ids:
         return 0
-    statement = select(func.count(Fact.deleted_seq)).where(Fact.document_id == func.any(document_ids))
+    statement = select(func.count(Fact.deleted_seq)).where(
+        Fact.document_id == func.any(document_ids), Fact.erased_seq.is_(None)
+    )
     return session.scalar(statement) or 0
 
 

@@ -51,10 +51,21 @@ class Edit:
 
 
 @dataclass(frozen=True, slots=True)
+class Suppressed:
+    """A span that an ingest left out and redacted, since it says what was erased."""
+
+    document: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
 class IngestReport:
     """What an ingest took and what it refused. `seq` is the last of its changes, None where nothing changed.
 
     `still_deleted` are facts that the file names, and that were deleted before and stay so.
+
+    `suppressed` spans were erased before and were left out; `suppressed_at` says where they are.
     """
 
     corpus: str
@@ -66,6 +77,8 @@ class IngestReport:
     refusals: tuple[Refusal, ...]
     seq: int | None
     still_deleted: int = 0
+    suppressed: int = 0
+    suppressed_at: tuple[Suppressed, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +98,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class FactRecord:
-    """A fact as it stands: its live value (the last one where it is deleted) and its provenance."""
+    """A fact as it stands: its live value (the last one where it is deleted, a mark where it is erased), its source."""
 
     fact_id: int
     value: str
@@ -95,6 +108,7 @@ class FactRecord:
     source: Source | None
     created_seq: int
     deleted_seq: int | None
+    erased_seq: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +198,7 @@ class TracedSplice:
     live: bool
     current_value: str | None
     history: tuple[ChangeRecord, ...] = ()
+    erased: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +228,7 @@ class OutputTrace:
     seq: int
     at: datetime
     splices: tuple[TracedSplice, ...]
+    redacted_seq: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

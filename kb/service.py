@@ -86,12 +86,14 @@ class KnowledgeBase:
         on_piece: Callable[[IngestReport], None] | None = None,
         commit_every: int = COMMIT_EVERY,
         dry_run: bool = False,
+        allow_erased: bool = False,
     ) -> IngestReport:
         """Take the sound documents into a corpus, so many in one transaction and change: these, or (on kill -9) none.
 
-        `on_piece` hears what is committed so far; calling again with the same documents goes on from there.
+        `on_piece` hears what is committed so far; calling again with the same documents goes on from there. What was
+        erased stays out, unless `allow_erased`.
         """
-        run = Ingest(self.sessions, corpus, actor, reason, commit_every, dry_run)
+        run = Ingest(self.sessions, corpus, actor, reason, commit_every, dry_run, allow_erased)
         return run.run(parsed, on_document, on_piece)
 
     def export(self, corpus: str) -> Iterator[AnnotatedDocument]:
@@ -105,11 +107,23 @@ class KnowledgeBase:
             yield from facts.export(session, corpus)
 
     def insert(
-        self, question: str, value: str, *, answer: str | None = None, actor: str, reason: str
+        self,
+        question: str,
+        value: str,
+        *,
+        answer: str | None = None,
+        actor: str,
+        reason: str,
+        allow_erased: bool = False,
     ) -> Edit:
-        """Add a fact that no document says. Lookups find it once a rekey has given it a key."""
+        """Add a fact that no document says. Lookups find it once a rekey has given it a key.
+
+        Raises `FactSuppressed` where this question and value were erased, unless `allow_erased`.
+        """
         with self.sessions.begin() as session:
-            return facts.insert_fact(session, question, value, answer, actor, reason)
+            return facts.insert_fact(
+                session, question, value, answer, actor, reason, allow_erased=allow_erased
+            )
 
     def update(self, fact_id: int, value: str, *, actor: str, reason: str) -> Edit:
         """Correct a fact's value; at commit every process answers with it."""

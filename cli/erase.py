@@ -1,0 +1,248 @@
+"""`colmlm erase` and `colmlm scan-residue`: remove facts for good, and look whether anything of them is left."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.errors import CHECK_FAILED
+from cli.facts import is_attended, where
+from cli.options import Actor, AsJson, each_once, examples, some_text
+from cli.output import note, print_json, print_table, progress, say, shorten
+from cli.runtime import Runtime
+from kb.errors import FactErased
+
+if TYPE_CHECKING:
+    from kb.erasure import Erased, ErasureReport
+    from kb.probes import Probe
+    from kb.residue import ResidueReport
+    from kb.service import KnowledgeBase
+
+ERASE_EXAMPLES = examples(
+    "colmlm erase 12 15 --dry-run",
+    'colmlm erase 12 15 --reason "request of the person" --now --yes',
+    "colmlm erase --now",
+)
+SCAN_EXAMPLES = examples(
+    "colmlm scan-residue --probes probes.json", 'colmlm scan-residue --text "born in Lima in 1901" --json'
+)
+
+Words = Annotated[list[int] | None, typer.Argument(metavar="[FACT_ID]...", min=1, help="Ids of facts.")]
+
+
+def erase(
+    fact_ids: Words = None,
+    reason: Annotated[
+        str | None, typer.Option("--reason", callback=some_text, help="Why; required unless --dry-run.")
+    ] = None,
+    actor: Actor = None,
+    now: Annotated[
+        bool, typer.Option("--now", help="Rewrite tables and clear the log too: as far as the server lets.")
+    ] = False,
+    scan: Annotated[
+        bool, typer.Option("--scan", help="Search all files before and after; --now does so too.")
+    ] = False,
+    probes_out: Annotated[
+        Path | None,
+        typer.Option(
+            "--probes-out",
+            dir_okay=False,
+            help="Write the byte strings to search for here, for `scan-residue`. The file holds the erased texts "
+            "themselves: only you can read it, and you should remove it.",
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be erased and stop.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Erase facts for good, live or deleted, all of them or none. Nothing brings them back.
+
+    Their texts go from documents, outputs and plans, their keys from every index. The report says how far it
+    got: 1 not retrievable, 2 out of indexes, 3 out of the tables' files, 4 out of the write-ahead log. Without
+    --now it stops at 2; without ids, --now takes earlier erasures on. The exit code is 1 where a scan finds residue.
+    """
+    _require_usage(
+        fact_ids, reason, now=now, dry_run=dry_run, unasked=not yes and (as_json or not is_attended())
+    )
+    wanted = each_once(fact_ids or ())
+    with Runtime.from_environment() as runtime:
+        kb = runtime.kb
+        if dry_run:
+            _preview(kb, wanted, as_json)
+            return
+        if wanted and not yes:
+            _show_facts(kb, wanted)
+            count = "this fact" if len(wanted) == 1 else f"these {len(wanted)} facts"
+            typer.confirm(f"Erase {count} for good? This cannot be undone.", abort=True, err=True)
+        report, before, after, shared = _erase(
+            kb, wanted, runtime.actor(actor), reason or "", now=now, scan=scan or now, probes_out=probes_out
+        )
+    if as_json:
+        residue = {"before": before, "after": after} if after else None
+        print_json({**_as_dict(report), "residue": residue, "shared_probes": shared})
+    else:
+        _show_report(report, before, after, shared)
+    if after is not None and after.num_found:
+        raise typer.Exit(CHECK_FAILED)
+
+
+def _require_usage(
+    fact_ids: list[int] | None, reason: str | None, *, now: bool, dry_run: bool, unasked: bool
+) -> None:
+    if not fact_ids and (dry_run or not now):
+        raise typer.BadParameter(
+            "name facts, or pass --now to take earlier erasures on.", param_hint="FACT_ID"
+        )
+    if fact_ids and reason is None and not dry_run:
+        raise typer.BadParameter("say why.", param_hint="--reason")
+    if fact_ids and unasked and not dry_run:
+        raise typer.BadParameter("there is nobody to ask; pass it to erase.", param_hint="--yes")
+
+
+def _erase(
+    kb: KnowledgeBase,
+    fact_ids: list[int],
+    actor: str,
+    reason: str,
+    *,
+    now: bool,
+    scan: bool,
+    probes_out: Path | None,
+) -> tuple[ErasureReport, ResidueReport | None, ResidueReport | None, int]:
+    """The report, the residue before and after (None: not looked for), and how many probes prove nothing."""
+    from kb.erasure import Erasure
+    from kb.probes import save_probes
+
+    erasure = Erasure(kb)
+    if not fact_ids:
+        return erasure.finish(now=now, on_step=note), None, None, 0
+    probes = erasure.probes(fact_ids) if scan or probes_out else ()
+    if probes_out is not None:
+        save_probes(probes, probes_out)
+    before = _scan(kb, probes) if scan else None
+    report = erasure.erase(fact_ids, actor=actor, reason=reason, now=now, on_step=note)
+    after = _scan(kb, probes) if scan else None
+    return report, before, after, sum(probe.shared for probe in probes)
+
+
+def _scan(kb: KnowledgeBase, probes: Sequence[Probe]) -> ResidueReport:
+    from kb.residue import scan_residue
+
+    telling = [probe for probe in probes if not probe.shared]
+    with progress("Reading files") as advance:
+        return scan_residue(
+            [probe.needle for probe in telling],
+            engine=kb.engine,
+            settings=kb.settings,
+            keys=[n for n, probe in enumerate(telling) if probe.kind == "key"],
+            on_file=advance,
+        )
+
+
+def _preview(kb: KnowledgeBase, fact_ids: list[int], as_json: bool) -> None:
+    from kb.erasure import Erasure
+
+    preview = Erasure(kb).preview(fact_ids)
+    if as_json:
+        print_json({"dry_run": True, "facts": [kb.fact(fact_id) for fact_id in fact_ids], **_counts(preview)})
+        return
+    _show_facts(kb, fact_ids)
+    say(f"Would redact {_touched(preview)}, and drop {preview.num_keys} keys.")
+    _show_twins(preview)
+
+
+def _show_facts(kb: KnowledgeBase, fact_ids: list[int]) -> None:
+    facts = [kb.fact(fact_id) for fact_id in fact_ids]
+    if erased := [fact.fact_id for fact in facts if fact.erased_seq is not None]:
+        raise FactErased(erased)
+    rows = [(f.fact_id, shorten(f.value), shorten(f.question), where(f)) for f in facts]
+    print_table(("id", "value", "question", "source"), rows)
+
+
+def _counts(erased: Erased) -> dict[str, object]:
+    return {
+        "documents": erased.documents,
+        "generations": erased.generations,
+        "forget_runs": erased.forget_runs,
+        "keys": erased.num_keys,
+        "also_said_by": erased.also_said_by,
+    }
+
+
+def _as_dict(report: ErasureReport) -> dict[str, object]:
+    done = report.erased
+    of_change = {"seq": done.seq, "fact_ids": done.fact_ids, **_counts(done)} if done else {"seq": None}
+    return {**of_change, "level": report.level, "levels": report.levels}
+
+
+def _touched(erased: Erased) -> str:
+    return (
+        f"{len(erased.fact_ids)} facts in {len(erased.documents)} texts, "
+        f"{len(erased.generations)} outputs and {len(erased.forget_runs)} forget runs"
+    )
+
+
+def _show_twins(erased: Erased) -> None:
+    if erased.also_said_by:
+        ids = ", ".join(map(str, erased.also_said_by[:20]))
+        more = f" and {len(erased.also_said_by) - 20} more" if len(erased.also_said_by) > 20 else ""
+        say(f"Other facts say the same and stay: {ids}{more}. Erase them too if they must go.")
+
+
+def _show_report(
+    report: ErasureReport, before: ResidueReport | None, after: ResidueReport | None, shared: int
+) -> None:
+    if (done := report.erased) is not None:
+        say(f"Change {done.seq}: erased {_touched(done)}; {done.num_keys} keys dropped.")
+        _show_twins(done)
+    say(f"Level {report.level} of {len(report.levels)} is reached:")
+    rows = [(level.level, level.name, level.state, level.left, level.remedy) for level in report.levels]
+    print_table(("level", "", "state", "left", "what to do"), rows)
+    if before is not None and after is not None:
+        say(
+            f"Residue of {after.num_probes} byte strings ({shared} more are said elsewhere too and prove nothing):"
+        )
+        print_table(("area", "before", "after"), [(a, before.found[a], after.found[a]) for a in after.found])
+        _show_unseen(after)
+
+
+def _show_unseen(report: ResidueReport) -> None:
+    for cause in report.unseen:
+        say(f"Not seen: {cause}.")
+
+
+def scan_residue(
+    probes: Annotated[
+        Path | None,
+        typer.Option("--probes", exists=True, dir_okay=False, help="A file of `erase --probes-out`."),
+    ] = None,
+    texts: Annotated[
+        list[str] | None, typer.Option("--text", help="A text to search for; may be repeated.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Search the files of server, index and home for erased texts and keys. Changes nothing.
+
+    The exit code is 1 where any is found.
+    """
+    from kb.probes import Probe, load_probes
+
+    if bool(probes) == bool(texts):
+        raise typer.BadParameter("pass either --probes or --text.", param_hint="--probes")
+    wanted = load_probes(probes) if probes else [Probe(0, "text", said.encode()) for said in texts or ()]
+    with Runtime.from_environment() as runtime:
+        report = _scan(runtime.kb, wanted)
+    if as_json:
+        print_json(report)
+    else:
+        say(
+            f"{report.num_found} of {report.num_probes} byte strings found in {report.num_bytes / 1e6:.0f} MB."
+        )
+        print_table(("area", "found"), list(report.found.items()))
+        print_table(("file", "area", "found"), [(f.path, f.area, f.num_probes) for f in report.files])
+        _show_unseen(report)
+    if report.num_found:
+        raise typer.Exit(CHECK_FAILED)

@@ -1,0 +1,217 @@
+"""Erasure: facts removed for good. What remains is that they were, when, why and by whom.
+
+One transaction redacts every text that tells of them, drops their keys, and appends one change of kind
+"erase" that holds counts and ids only. What lies in files after that goes level by level; see kb/purge.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import case, delete, func, select, text, update
+from sqlalchemy.orm import Session
+
+from kb import audit, suppression
+from kb.errors import FactErased, FactNotFound
+from kb.facts import MAX_ID
+from kb.probes import Probe, make_probes
+from kb.purge import Level, purge, reached
+from kb.redaction import MARK, Target, redact_documents, redact_forget_runs, redact_generations
+from kb.service import KnowledgeBase
+from kb.tables import Document, Fact, FactKey, FactVersion, Tombstone
+
+Heard = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Erased:
+    """What one erasure did in the database. `also_said_by` are other facts that say the same and still stand."""
+
+    seq: int
+    fact_ids: tuple[int, ...]
+    documents: tuple[int, ...]
+    generations: tuple[int, ...]
+    forget_runs: tuple[int, ...]
+    num_keys: int
+    num_digests: int
+    also_said_by: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ErasureReport:
+    """What was erased (None: that had been done before), and how far: `level` and all below it are reached."""
+
+    erased: Erased | None
+    level: int
+    levels: tuple[Level, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Erasure:
+    """Final erasure on a knowledge base."""
+
+    kb: KnowledgeBase
+
+    def erase(
+        self,
+        fact_ids: Sequence[int],
+        *,
+        actor: str,
+        reason: str,
+        now: bool = False,
+        on_step: Heard | None = None,
+    ) -> ErasureReport:
+        """Erase facts, live or deleted, all or none, then go on to level 2, or with `now` as far as the server lets.
+
+        Raises `FactErased` where one already is; `finish` takes those further.
+        """
+        with self.kb.sessions.begin() as session:
+            erased = erase_facts(session, fact_ids, actor, reason)
+        return self._report(erased, now, on_step)
+
+    def preview(self, fact_ids: Sequence[int]) -> Erased:
+        """What `erase` would do in the database: done, counted and rolled back."""
+        with self.kb.sessions() as session:
+            return erase_facts(session, fact_ids, self.kb.settings.actor, "preview")
+
+    def finish(self, *, now: bool = True, on_step: Heard | None = None) -> ErasureReport:
+        """Take every erasure so far to level 2, or with `now` as far as the server lets."""
+        return self._report(None, now, on_step)
+
+    def _report(self, erased: Erased | None, now: bool, on_step: Heard | None) -> ErasureReport:
+        levels = purge(self.kb, now=now, on_step=on_step or (lambda _: None))
+        return ErasureReport(erased, reached(levels), levels)
+
+    def probes(self, fact_ids: Sequence[int]) -> tuple[Probe, ...]:
+        """Byte strings that should be nowhere once these facts are erased. To be made before; they hold the texts."""
+        with self.kb.sessions() as session:
+            targets = load_targets(session, fact_ids)
+            return make_probes(session, targets)
+
+
+def erase_facts(session: Session, fact_ids: Sequence[int], actor: str, reason: str) -> Erased:
+    """Redact and end these facts, drop their keys, and append the change. Does not commit."""
+    suppression.begin_erasure(session)
+    pending = audit.begin(session, actor, reason)
+    targets = load_targets(session, fact_ids)
+    ids = [target.fact_id for target in targets]
+    num_digests, also_said_by = suppression.remember(session, targets, pending.seq)
+    documents = redact_documents(session, targets)
+    generations = redact_generations(session, {target.fact_id: target for target in targets}, pending.seq)
+    forget_runs = redact_forget_runs(session, targets)
+    _end(session, targets, pending.seq)
+    dropped = sorted(
+        session.scalars(delete(FactKey).where(FactKey.fact_id == func.any(ids)).returning(FactKey.id))
+    )
+    payload = {
+        "documents": documents,
+        "generations": generations,
+        "forget_runs": forget_runs,
+        "digests": num_digests,
+        "dropped_keys": dropped,
+    }
+    seq = audit.append(session, pending, "erase", ids, payload=payload)
+    return Erased(
+        seq=seq,
+        fact_ids=tuple(ids),
+        documents=tuple(documents),
+        generations=tuple(generations),
+        forget_runs=tuple(forget_runs),
+        num_keys=len(dropped),
+        num_digests=num_digests,
+        also_said_by=tuple(also_said_by),
+    )
+
+
+_REDACT_VALUES = text("""
+UPDATE fact_version v
+SET value = m.marker, to_seq = coalesce(v.to_seq, :seq)
+FROM unnest(CAST(:ids AS bigint[]), CAST(:markers AS text[])) AS m (fact_id, marker) WHERE v.fact_id = m.fact_id
+""")
+
+
+def _end(session: Session, targets: Sequence[Target], seq: int) -> None:
+    ids = [target.fact_id for target in targets]
+    markers = [target.marker for target in targets]
+    session.execute(_REDACT_VALUES, {"seq": seq, "ids": ids, "markers": markers})
+    session.execute(
+        update(Fact)
+        .where(Fact.id == func.any(ids))
+        .values(
+            # A fact without a document is held by its question, which may not be null.
+            question=case((Fact.document_id.is_(None), MARK)),
+            answer=None,
+            erased_seq=seq,
+            deleted_seq=func.coalesce(Fact.deleted_seq, seq),
+        )
+    )
+    session.execute(delete(Tombstone).where(Tombstone.fact_id == func.any(ids)))
+
+
+def load_targets(session: Session, fact_ids: Sequence[int]) -> list[Target]:
+    """These facts by id, each once, with their texts. Raises `FactNotFound` or `FactErased`, naming all of them."""
+    wanted = sorted(set(fact_ids))
+    storable = [fact_id for fact_id in wanted if 0 < fact_id <= MAX_ID]
+    rows = session.execute(
+        select(Fact, Document.corpus, Document.external_id)
+        .outerjoin(Document, Document.id == Fact.document_id)
+        .where(Fact.id == func.any(storable))
+        .order_by(Fact.id)
+        .execution_options(populate_existing=True)
+    ).all()
+    if missing := sorted(set(wanted) - {row.Fact.id for row in rows}):
+        raise FactNotFound(missing)
+    if erased := [row.Fact.id for row in rows if row.Fact.erased_seq is not None]:
+        raise FactErased(erased)
+    values = _values(session, storable)
+    documents = sorted({row.Fact.document_id for row in rows if row.Fact.document_id is not None})
+    texts, spans = _texts(session, documents)
+    return [_target(row, values[row.Fact.id], texts, spans) for row in rows]
+
+
+def _values(session: Session, fact_ids: list[int]) -> dict[int, list[str]]:
+    found: dict[int, list[str]] = {}
+    statement = select(FactVersion.fact_id, FactVersion.value).where(
+        FactVersion.fact_id == func.any(fact_ids)
+    )
+    for fact_id, value in session.execute(statement.order_by(FactVersion.fact_id, FactVersion.version)):
+        found.setdefault(fact_id, []).append(value)
+    return found
+
+
+def _texts(session: Session, documents: list[int]) -> tuple[dict[int, str], dict[int, list[tuple[int, int]]]]:
+    """By document its text, and all spans of facts in it, erased ones too."""
+    of_documents = select(Document.id, Document.text).where(Document.id == func.any(documents))
+    texts = {row.id: row.text for row in session.execute(of_documents)}
+    spans: dict[int, list[tuple[int, int]]] = {}
+    statement = select(Fact.document_id, Fact.span_start, Fact.span_end)
+    for row in session.execute(statement.where(Fact.document_id == func.any(documents))):
+        spans.setdefault(row.document_id, []).append((row.span_start, row.span_end))
+    return texts, spans
+
+
+def _target(
+    row: Any,
+    values: list[str],
+    texts: dict[int, str],
+    spans: dict[int, list[tuple[int, int]]],
+) -> Target:
+    fact: Fact = row.Fact
+    if fact.document_id is None:
+        return Target(fact.id, fact.question, fact.answer, tuple(values))
+    assert fact.span_start is not None and fact.span_end is not None, "a fact of a document has a span"
+    return Target(
+        fact.id,
+        fact.question,
+        fact.answer,
+        tuple(values),
+        document_id=fact.document_id,
+        corpus=row.corpus,
+        external_id=row.external_id,
+        start=fact.span_start,
+        end=fact.span_end,
+        text=texts[fact.document_id],
+        spans=tuple(spans[fact.document_id]),
+    )

@@ -1,0 +1,194 @@
+"""Suppression: what was erased does not come back by the next ingest of the same file.
+
+The database keeps digests of erased facts, HMACs under its own secret: of value and question, of value and
+the 40 characters before it, of these within one document, and of value and place in that document. Texts are
+compared without regard to case and runs of blanks. The other spans of the document count as blank there, so
+that it does not matter which of them were erased, or in which order.
+
+A digest that another fact would meet as well is not kept: the same is still said on purpose elsewhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from sqlalchemy import delete, func, select, text
+from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy.orm import Session
+
+from kb.corpus import AnnotatedDocument, FactSpan
+from kb.errors import FactSuppressed
+from kb.records import Suppressed
+from kb.redaction import Span, Target, blank
+from kb.tables import Secret, Suppression
+
+ERASE_LOCK = 0x636F6C6D03
+BEFORE = 40  # characters, as in an ingest that looks for facts that stood before
+
+
+def hold_off_erasure(session: Session) -> None:
+    """Let no erasure commit until this transaction ends: it would be undone by texts read before it."""
+    session.execute(text("SELECT pg_advisory_xact_lock_shared(:key)"), {"key": ERASE_LOCK})
+
+
+def begin_erasure(session: Session) -> None:
+    """Wait for the ingests and inserts that are under way. To be called before the change log is locked."""
+    session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": ERASE_LOCK})
+
+
+def check_insert(session: Session, question: str, value: str, *, allow_erased: bool) -> int:
+    """Raise `FactSuppressed` where this was erased; with `allow_erased` take that back. How many digests went."""
+    suppressor = Suppressor(session, allow_erased=allow_erased)
+    if suppressor.matches([value], question, None) and not allow_erased:
+        raise FactSuppressed
+    return suppressor.lift(session)
+
+
+class Suppressor:
+    """Knows what was erased, for one transaction: it holds erasures off until that ends.
+
+    With `allow_erased` it lets everything pass and remembers what would not have; `lift` then forgets that
+    it was erased. `found` are the spans that were left out.
+    """
+
+    def __init__(self, session: Session, *, allow_erased: bool = False) -> None:
+        hold_off_erasure(session)
+        self.allow_erased = allow_erased
+        self.found: list[Suppressed] = []
+        self._allowed: set[bytes] = set()
+        self._erased = frozenset(session.scalars(select(Suppression.digest)))
+        self._digests = Digests.of(session) if self._erased else None
+
+    def apply(self, document: AnnotatedDocument) -> tuple[AnnotatedDocument, int]:
+        """The document without the spans that were erased, their text redacted; and how many those are."""
+        if self._digests is None:
+            return document, 0
+        spans = [(span.start, span.end) for span in document.facts]
+        erased: list[FactSpan] = []
+        for span in document.facts:
+            place = Place(document.external_id, span.start, text_before(document.text, spans, span.start))
+            if self.matches((span.value, span.current), span.question, place):
+                erased.append(span)
+        if not erased or self.allow_erased:
+            return document, 0
+        gone = [(span.start, span.end) for span in erased]
+        self.found += [Suppressed(document.external_id, start, end) for start, end in gone]
+        kept = tuple(span for span in document.facts if (span.start, span.end) not in set(gone))
+        return replace(document, text=blank(document.text, gone), facts=kept), len(gone)
+
+    def matches(self, values: Iterable[str | None], question: str | None, place: Place | None) -> bool:
+        """Whether a fact like this, with one of these values, was erased."""
+        if self._digests is None:
+            return False
+        made = [
+            digest for value in values if value for digest in self._digests.of_fact(value, question, place)
+        ]
+        met = self._erased.intersection(made)
+        self._allowed |= met
+        return bool(met)
+
+    def lift(self, session: Session) -> int:
+        """Forget that what passed was erased, where it was allowed to; how many digests this removed."""
+        if not (self.allow_erased and self._allowed):
+            return 0
+        session.execute(delete(Suppression).where(Suppression.digest == func.any(list(self._allowed))))
+        return len(self._allowed)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a span is: the document's external id, the offset, and the 40 characters before it."""
+
+    external_id: str
+    start: int
+    before: str
+
+
+@dataclass(frozen=True, slots=True)
+class Digests:
+    """Makes the digests under the database's secret."""
+
+    _hmac: hmac.HMAC = field(repr=False)
+
+    @classmethod
+    def of(cls, session: Session) -> Digests:
+        secret = session.scalars(select(Secret.value).where(Secret.name == "change_log")).one()
+        return cls(hmac.new(secret, b"suppression\0", hashlib.sha256))
+
+    def of_fact(self, value: str, question: str | None, place: Place | None) -> list[bytes]:
+        """All digests that a fact has."""
+        made = [self._make("question", value, question)] if question else []
+        if place is not None:
+            made.append(self._make("place", value, place.external_id, str(place.start)))
+            made.append(self._make("document", value, place.external_id, place.before))
+            if len(place.before) == BEFORE:  # less is no context: at the start of a text any text would do
+                made.append(self._make("context", value, place.before))
+        return made
+
+    def _make(self, kind: str, *texts: str) -> bytes:
+        digest = self._hmac.copy()
+        digest.update("\0".join((kind, *map(normalised, texts))).encode())
+        return digest.digest()
+
+
+def normalised(value: str) -> str:
+    """The text as it is compared: without regard to case and runs of blanks."""
+    return " ".join(value.split()).casefold()
+
+
+def text_before(document_text: str, spans: Iterable[Span], start: int) -> str:
+    """The 40 characters before a span, those of other spans blanked."""
+    first = max(0, start - BEFORE)
+    inside = [(max(s, first) - first, min(e, start) - first) for s, e in spans if s < start and first < e]
+    return blank(document_text[first:start], inside)
+
+
+def remember(session: Session, targets: Sequence[Target], seq: int) -> tuple[int, list[int]]:
+    """Keep the digests of facts that change `seq` erases, while their texts still stand.
+
+    Gives how many are new, and the other facts that say the same as one of these.
+    """
+    digests = Digests.of(session)
+    made: set[bytes] = set()
+    for target in targets:
+        place = None
+        if target.document_id is not None:
+            before = text_before(target.text, target.spans, target.start)
+            place = Place(target.external_id, target.start, before)
+        for value in dict.fromkeys(target.values):
+            made.update(digests.of_fact(value, target.question, place))
+    others = {fact_id: made & theirs for fact_id, theirs in _of_others(session, targets, digests).items()}
+    made = made.difference(*others.values())
+    statement = upsert(Suppression).on_conflict_do_nothing().returning(Suppression.digest)
+    rows = [{"digest": digest, "seq": seq} for digest in sorted(made)]
+    kept = len(session.scalars(statement, rows).all()) if rows else 0
+    return kept, sorted(fact_id for fact_id, shared in others.items() if shared)
+
+
+_OTHERS = text(r"""
+SELECT f.id, v.value, f.question, d.external_id, f.span_start, d.id AS document_id,
+       right(substr(d.text, 1, f.span_start), :before) AS before,
+       (SELECT coalesce(jsonb_agg(jsonb_build_array(o.span_start, o.span_end)), '[]') FROM fact o
+        WHERE o.document_id = d.id AND o.span_start < f.span_start AND o.span_end > f.span_start - :before) AS spans
+FROM fact_version v JOIN fact f ON f.id = v.fact_id LEFT JOIN document d ON d.id = f.document_id
+WHERE f.erased_seq IS NULL AND f.id <> ALL(CAST(:erased AS bigint[]))
+  AND lower(regexp_replace(btrim(v.value), '\s+', ' ', 'g')) = ANY(:values)
+""")
+
+
+def _of_others(session: Session, targets: Sequence[Target], digests: Digests) -> dict[int, set[bytes]]:
+    """By fact, the digests of those with a value of one of these that are not erased themselves."""
+    values = sorted({" ".join(value.split()).lower() for target in targets for value in target.values})
+    names = {"before": BEFORE, "erased": [target.fact_id for target in targets], "values": values}
+    others: dict[int, set[bytes]] = {}
+    for row in session.execute(_OTHERS, names):
+        place = None
+        if row.document_id is not None:
+            first = row.span_start - len(row.before)
+            inside = [(max(s - first, 0), min(e - first, len(row.before))) for s, e in row.spans]
+            place = Place(row.external_id, row.span_start, blank(row.before, inside))
+        others.setdefault(row.id, set()).update(digests.of_fact(row.value, row.question, place))
+    return others
