@@ -57,7 +57,7 @@ def synthetic_keys(num: int, dim: int, *, seed: int, intrinsic_dim: int = 32) ->
 
 
 def queries_near(
-    keys: npt.NDArray[np.float32], num: int, *, seed: int, noise: float = 0.6
+    keys: npt.NDArray[np.float32], num: int, *, seed: int, noise: float = 0.8
 ) -> npt.NDArray[np.float32]:
     """Unit vectors [num, dim], each a sampled key that was moved by `noise` of its length.
 
@@ -65,14 +65,16 @@ def queries_near(
     be the nearest any more: ask `exact_top1`.
     """
     random = np.random.default_rng([seed, len(keys)])
-    near = keys[random.integers(len(keys), size=num)]
-    towards = keys[random.integers(len(keys), size=num)] - near
+    sampled = random.integers(len(keys), size=num)
+    others = (sampled + random.integers(1, len(keys), size=num)) % len(keys)
+    near = keys[sampled]
+    towards = keys[others] - near
     normalize(towards)
     anywhere = random.standard_normal(near.shape, np.float32)
     normalize(anywhere)
     towards += anywhere
     normalize(towards)
-    queries = near + np.float32(noise) * towards
+    queries: npt.NDArray[np.float32] = near + np.float32(noise) * towards
     normalize(queries)
     return queries
 

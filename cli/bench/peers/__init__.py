@@ -12,6 +12,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+THREADS = 2  # what each store may use, where it lets one say
+
 Keys = npt.NDArray[np.float32]
 
 
