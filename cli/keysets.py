@@ -2,52 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated
 
-import numpy as np
 import typer
-from numpy.typing import NDArray
 
-from cli.options import MAX_BIGINT, AsJson, CheckpointPath, examples, finite
+from cli import calibration, keyset_gate
+from cli.calibration import DEFAULT_SAMPLE, describe_calibration, measure
+from cli.facts import is_attended
+from cli.keyset_gate import KeysetId, encoder_of
+from cli.options import Actor, AsJson, CheckpointPath, Reason, examples
 from cli.output import note, print_json, print_table, progress, say
 from cli.runtime import ModelEncoder, Runtime
-from kb.calibration import Calibration
-from kb.calibration import calibrate as choose_threshold
-from kb.errors import InvalidValue, KeysetMismatch, KeysetNotFound
+from kb.errors import InvalidValue, KeysetNotFound, KeysetNotReady
 from kb.records import KeysetRecord
+from kb.retraining import GateStanding, Retraining
 
 REKEY_EXAMPLES = examples("colmlm rekey", "colmlm rekey --checkpoint runs/mine --corpus handbook")
-DEFAULT_SAMPLE = 300
+Corpus = Annotated[str | None, typer.Option("--corpus", help="Only this corpus.")]
 
-app = typer.Typer(help="List, activate and calibrate keysets.", epilog=examples("colmlm keysets list"))
-
-KeysetId = Annotated[
-    int, typer.Argument(metavar="KEYSET_ID", min=1, max=MAX_BIGINT, help="See `colmlm keysets list`.")
-]
-Sample = Annotated[
-    int, typer.Option("--sample", min=2, max=100_000, help="How many questions to measure with.")
-]
-FalseAcceptRate = Annotated[
-    float | None,
-    typer.Option(
-        "--false-accept-rate",
-        min=0,
-        max=1,
-        callback=finite,
-        help="Share of questions without an answer that may be answered. Default: the best balance of both errors.",
-    ),
-]
+app = typer.Typer(
+    help="Make, check, activate, calibrate and retire keysets.", epilog=examples("colmlm keysets list")
+)
+app.command("check", epilog=keyset_gate.CHECK_EXAMPLES)(keyset_gate.check)
+app.command("activate", epilog=keyset_gate.ACTIVATE_EXAMPLES)(keyset_gate.activate)
+app.command("rollback", epilog=keyset_gate.ROLLBACK_EXAMPLES)(keyset_gate.rollback)
+app.command("calibrate", epilog=calibration.CALIBRATE_EXAMPLES)(calibration.calibrate)
+app.command("threshold", epilog=calibration.THRESHOLD_EXAMPLES)(calibration.threshold)
 
 
-def rekey(
-    checkpoint: CheckpointPath = None,
-    corpus: Annotated[str | None, typer.Option("--corpus", help="Only this corpus.")] = None,
-    as_json: AsJson = False,
-) -> None:
+def rekey(checkpoint: CheckpointPath = None, corpus: Corpus = None, as_json: AsJson = False) -> None:
     """Give every live fact without a key one of the checkpoint's. Stop it and start it again to resume.
 
     The new keyset is calibrated at the end. It answers at once where no other is active, else once it is activated.
+    Several may run at once, on one machine or many; they share the work.
     """
     with Runtime.from_environment(checkpoint=checkpoint) as runtime:
         runtime.open()
@@ -55,16 +44,22 @@ def rekey(
     print_json(keyset) if as_json else _show([keyset])
 
 
-def key_everything(runtime: Runtime, *, corpus: str | None = None) -> KeysetRecord:
-    """Key what is unkeyed, and calibrate a keyset that has not been."""
+def key_everything(
+    runtime: Runtime, *, corpus: str | None = None, encoder: ModelEncoder | None = None
+) -> KeysetRecord:
+    """Key what is unkeyed, and calibrate a keyset that has not been. The encoder is by default the settings'."""
+    encoder = encoder or runtime.encoder
     with progress("Keying facts") as advance:
-        keyset = runtime.kb.rekey(runtime.encoder, corpus=corpus, on_facts=advance)
+        keyset = runtime.kb.rekey(encoder, corpus=corpus, on_facts=advance)
     if keyset.state == "ready":
-        note(f"Another keyset is active. To let this one answer: colmlm keysets activate {keyset.keyset_id}")
+        note(
+            "Another keyset is active. To let this one answer: "
+            f"colmlm keysets check {keyset.keyset_id}, then: colmlm keysets activate {keyset.keyset_id}"
+        )
     if keyset.calibrated or keyset.num_unkeyed or keyset.num_keys < 2:
         return keyset
     try:
-        measured = measure(runtime, keyset, None, DEFAULT_SAMPLE)
+        measured = measure(runtime.kb, encoder, keyset, None, DEFAULT_SAMPLE)
     except InvalidValue as error:  # a base without questions is keyed all the same
         note(f"Not calibrated. {error}")
         return keyset
@@ -74,123 +69,111 @@ def key_everything(runtime: Runtime, *, corpus: str | None = None) -> KeysetReco
 
 @app.command("list", epilog=examples("colmlm keysets list", "colmlm keysets list --json"))
 def list_keysets(as_json: AsJson = False) -> None:
-    """List the keysets: which checkpoint made them, which one is active, what is still to be keyed."""
+    """List the keysets: who made them, which one is active, what is still to be keyed, what their gates said."""
     with Runtime.from_environment() as runtime:
         keysets = runtime.kb.keysets()
-    print_json({"keysets": keysets}) if as_json else _show(keysets)
+        gates = [Retraining(runtime.kb).standing(keyset.keyset_id) for keyset in keysets]
+    if as_json:
+        rows = zip(keysets, gates, strict=True)
+        print_json({"keysets": [asdict(keyset) | {"gate": asdict(gate)} for keyset, gate in rows]})
+    else:
+        _show(keysets, gates)
 
 
-@app.command(epilog=examples("colmlm keysets activate 2"))
-def activate(keyset_id: KeysetId, as_json: AsJson = False) -> None:
-    """Let this keyset answer from now on, in every process. Activating the old one again undoes it."""
-    with Runtime.from_environment() as runtime:
-        keyset = runtime.kb.activate(keyset_id)
-    print_json(keyset) if as_json else say(f"Keyset {keyset.keyset_id} ({keyset.checkpoint_name}) is active.")
-
-
-@app.command(
-    epilog=examples(
-        "colmlm keysets calibrate", "colmlm keysets calibrate --false-accept-rate 0.05 --dry-run --json"
-    )
-)
-def calibrate(
-    keyset_id: Annotated[
-        int | None, typer.Argument(metavar="[KEYSET_ID]", min=1, help="Default: the checkpoint's own.")
-    ] = None,
-    false_accept_rate: FalseAcceptRate = None,
-    sample: Sample = DEFAULT_SAMPLE,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Measure, and leave the threshold as it is.")
-    ] = False,
+@app.command(epilog=examples("colmlm keysets create --checkpoint runs/mine --index-spec IVF1024,PQ32"))
+def create(
     checkpoint: CheckpointPath = None,
+    index_spec: Annotated[
+        str | None,
+        typer.Option("--index-spec", help="A Faiss factory string. Default: by the number of facts."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Choose the score below which a lookup is no match, from the facts' own questions.
+    """Make an empty keyset of a checkpoint, or name the one it has. Needed only to choose the index."""
+    from kb.index import KeyIndex
 
-    Each question is looked up with its fact present, and as if every fact of its value were deleted.
-    """
     with Runtime.from_environment(checkpoint=checkpoint) as runtime:
         runtime.open()
-        keyset = _keyset_of(runtime, keyset_id)
-        measured = measure(runtime, keyset, false_accept_rate, sample)
-        if not dry_run:
-            runtime.kb.set_threshold(keyset.keyset_id, measured.threshold)
+        made_by = runtime.encoder.checkpoint
+        if index_spec is not None:
+            KeyIndex(made_by.dim, index_spec)  # refuses now what a build would only refuse after the keying
+        keyset = runtime.kb.create_keyset(made_by, index_spec)
+    print_json(keyset) if as_json else _show([keyset])
+
+
+@app.command("rekey", epilog=examples("colmlm keysets rekey 2", "colmlm keysets rekey 2 --corpus handbook"))
+def rekey_one(
+    keyset_id: KeysetId,
+    checkpoint: CheckpointPath = None,
+    corpus: Corpus = None,
+    as_json: AsJson = False,
+) -> None:
+    """Key what a keyset has no key of, with its own checkpoint, from where that was registered."""
+    with Runtime.from_environment() as runtime:
+        _required(runtime, keyset_id)
+        keyset = key_everything(runtime, corpus=corpus, encoder=encoder_of(runtime, keyset_id, checkpoint))
+    print_json(keyset) if as_json else _show([keyset])
+
+
+@app.command(epilog=examples("colmlm keysets build 2"))
+def build(keyset_id: KeysetId, as_json: AsJson = False) -> None:
+    """Make a keyset's index anew, trained on all its keys, and write the snapshot that servers open."""
+    with Runtime.from_environment() as runtime, progress("Building the index"):
+        built = Retraining(runtime.kb).build(keyset_id)
     if as_json:
-        print_json({"keyset_id": keyset.keyset_id, "dry_run": dry_run, **asdict(measured)})
+        print_json(built)
     else:
-        say(describe_calibration(measured))
+        say(f"Keyset {keyset_id}: {built.num_keys} keys in {built.index_spec}, up to change {built.seq}.")
 
 
-def _keyset_of(runtime: Runtime, keyset_id: int | None) -> KeysetRecord:
-    """The keyset to calibrate; questions can only be encoded by the checkpoint that made its keys."""
-    checkpoint_id = runtime.encoder.checkpoint.checkpoint_id
-    wanted = [k for k in runtime.kb.keysets() if k.state != "retired"]
-    if keyset_id is None:
-        found = next((k for k in wanted if k.checkpoint_id == checkpoint_id), None)
-        return found or runtime.kb.create_keyset(runtime.encoder.checkpoint)
-    found = next((k for k in wanted if k.keyset_id == keyset_id), None)
+@app.command(epilog=examples("colmlm keysets retire 1 --dry-run", "colmlm keysets retire 1 --yes"))
+def retire(
+    keyset_id: KeysetId,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be dropped and stop.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    reason: Reason = "retire",
+    actor: Actor = None,
+    as_json: AsJson = False,
+) -> None:
+    """Drop a keyset's keys for good; only a rekey brings them back. The active one is refused."""
+    if not (yes or dry_run) and (as_json or not is_attended()):
+        raise typer.BadParameter("there is nobody to ask; pass it to retire.", param_hint="--yes")
+    with Runtime.from_environment() as runtime:
+        retraining = Retraining(runtime.kb)
+        keyset = retraining.retirable(keyset_id)
+        if not (dry_run or yes):
+            count = f"the {keyset.num_keys} keys of keyset {keyset_id} ({keyset.checkpoint_name})"
+            typer.confirm(f"Drop {count} for good?", abort=True, err=True)
+        if not dry_run:
+            retraining.retire(keyset_id, actor=runtime.actor(actor), reason=reason)
+    if as_json:
+        print_json({"keyset_id": keyset_id, "dry_run": dry_run, "num_keys": keyset.num_keys})
+    else:
+        say(f"{'Would drop' if dry_run else 'Dropped'} {keyset.num_keys} keys of keyset {keyset_id}.")
+
+
+def _required(runtime: Runtime, keyset_id: int) -> KeysetRecord:
+    """The keyset, which must not be retired: its checkpoint's next one has another id."""
+    found = next((k for k in runtime.kb.keysets() if k.keyset_id == keyset_id), None)
     if found is None:
         raise KeysetNotFound(keyset_id)
-    if found.checkpoint_id != checkpoint_id:
-        raise KeysetMismatch(checkpoint_id, found.checkpoint_id)
+    if found.state == "retired":
+        raise KeysetNotReady(keyset_id, found.state)
     return found
 
 
-def measure(
-    runtime: Runtime, keyset: KeysetRecord, false_accept_rate: float | None, sample: int
-) -> Calibration:
-    """Calibrate on up to `sample` questions, evenly over the facts. Raises `InvalidValue` for want of them."""
-    fact_ids, keys_ND = runtime.kb.keys(keyset.keyset_id)
-    values, questions = _facts_by_id(runtime)
-    asked = [int(fact_id) for fact_id in fact_ids if questions.get(int(fact_id))]
-    asked = asked[:: max(1, -(-len(asked) // sample))]
-    queries_BD = _encode(runtime.encoder, [questions[fact_id] for fact_id in asked])
-    return choose_threshold(
-        queries_BD,
-        asked,
-        keys_ND,
-        fact_ids.tolist(),
-        values,
-        false_accept_rate=false_accept_rate,
-    )
-
-
-def _encode(encoder: ModelEncoder, questions: list[str], batch: int = 32) -> NDArray[np.float32]:
-    pieces = [encoder.encode_questions([])]
-    with progress("Calibrating") as advance:
-        for start in range(0, len(questions), batch):
-            pieces.append(encoder.encode_questions(questions[start : start + batch]))
-            advance(min(start + batch, len(questions)), len(questions))
-    return np.concatenate(pieces)
-
-
-def _facts_by_id(runtime: Runtime) -> tuple[dict[int, str], dict[int, str]]:
-    """Values and questions of every live fact."""
-    values: dict[int, str] = {}
-    questions: dict[int, str] = {}
-    after = 0
-    while page := runtime.kb.facts(after=after, limit=5000):
-        for fact in page:
-            values[fact.fact_id] = fact.value
-            questions[fact.fact_id] = fact.question or ""
-        after = page[-1].fact_id
-    return values, questions
-
-
-def describe_calibration(measured: Calibration) -> str:
-    """The threshold and both error rates, in a sentence."""
-    return (
-        f"Threshold {measured.threshold:.3f}: of {measured.num_questions} questions it refuses "
-        f"{measured.false_reject_rate:.1%} whose fact is there and accepts "
-        f"{measured.false_accept_rate:.1%} whose is not."
-    )
-
-
-def _show(keysets: list[KeysetRecord]) -> None:
-    columns = ("id", "checkpoint", "state", "keys", "unkeyed", "threshold", "index", "applied change")
+def _show(keysets: list[KeysetRecord], gates: Sequence[GateStanding | None] | None = None) -> None:
+    columns = ("id", "checkpoint", "state", "keys", "unkeyed", "threshold", "index", "applied change", "gate")
     rows = [
         (k.keyset_id, k.checkpoint_name, k.state, k.num_keys, k.num_unkeyed,
-         f"{k.threshold:.3f}{'' if k.calibrated else ' (not calibrated)'}", k.index_spec, k.applied_seq)
-        for k in keysets
+         f"{k.threshold:.3f}{'' if k.calibrated else ' (not calibrated)'}", k.index_spec, k.applied_seq, gate)
+        for k, gate in zip(keysets, [_said(gate) for gate in gates or [None] * len(keysets)], strict=True)
     ]  # fmt: skip
     print_table(columns, rows)
+
+
+def _said(gate: GateStanding | None) -> str:
+    if gate is None or not gate.checked:
+        return ""
+    said = "passed" if gate.passed else f"failed ({', '.join(gate.failed)})"
+    return f"{said} at change {gate.seq}, {gate.edits_since} edits ago"

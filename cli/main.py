@@ -46,7 +46,7 @@ _HEAVY = {
 }
 
 # Commands that train or encode: the allocator decides how fast those are.
-_TENSOR_COMMANDS = frozenset({"train", "evaluate", "rekey", "up", "serve"})
+_TENSOR_COMMANDS = frozenset({"train", "evaluate", "rekey", "check", "calibrate", "up", "serve"})
 
 
 class Root(TyperGroup):

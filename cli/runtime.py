@@ -69,6 +69,14 @@ class Runtime:
     def encoder(self) -> ModelEncoder:
         return ModelEncoder(self.checkpoint)
 
+    def encoder_at(self, path: Path | None) -> ModelEncoder:
+        """The encoder of another checkpoint; None is the settings' own."""
+        if path is None:
+            return self.encoder
+        from model.checkpoint import load
+
+        return ModelEncoder(load(path, self.settings.home / "models"))
+
     @cached_property
     def generator(self) -> StoringGenerator:
         return StoringGenerator(self.checkpoint, self.kb)

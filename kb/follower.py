@@ -42,7 +42,7 @@ class Follower:
 
     def start(self) -> Self:
         self._ringing, self._bell = socket.socketpair()
-        self._thread = threading.Thread(target=self._run, name="colmlm follower", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="follower", daemon=True)
         self._thread.start()
         return self
 

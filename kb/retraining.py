@@ -13,7 +13,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from kb import audit, keysets
-from kb.errors import GateRefused, KeysetNotReady, NoActiveKeyset, NoFormerKeyset
+from kb.errors import GateRefused, KeysetActive, KeysetNotReady, NoActiveKeyset, NoFormerKeyset
 from kb.records import KeysetRecord
 from kb.replica import active_keyset_id, rebuild, save
 from kb.service import KnowledgeBase
@@ -105,6 +105,19 @@ class Retraining:
             former = _former(session, active)
             evidence = {"was": active, "rollback": True}
             return keysets.activate(session, former, actor, reason, evidence)
+
+    def retirable(self, keyset_id: int) -> KeysetRecord:
+        """The keyset as it is before its keys are dropped. Raises `KeysetActive`."""
+        with self.kb.sessions() as session:
+            keyset = keysets.get_keyset(session, keyset_id)
+        if keyset.state == "active":
+            raise KeysetActive(keyset_id)
+        return keyset
+
+    def retire(self, keyset_id: int, *, actor: str | None = None, reason: str = "retire") -> KeysetRecord:
+        """Drop a keyset's keys for good. Raises `KeysetActive`."""
+        with self.kb.sessions.begin() as session:
+            return keysets.retire(session, keyset_id, actor or self.kb.settings.actor, reason)
 
 
 def _standing(session: Session, keyset_id: int) -> GateStanding:

@@ -28,11 +28,65 @@ def test_a_new_checkpoint_answers_once_activated_and_the_old_one_again(
     assert new.json["state"] == "ready" and "keysets activate" in new.err
     asked = ("lookup", "anything", "--threshold", -1)
     assert run(*asked).code == 0 and run(*asked, "--checkpoint", other).code == 4
-    run("keysets", "activate", new.json["keyset_id"])
+    refused = run("keysets", "activate", new.json["keyset_id"])
+    assert refused.code == 4 and "never checked" in refused.err
+    run("keysets", "activate", new.json["keyset_id"], "--force")
     assert run(*asked).code == 4 and run(*asked, "--checkpoint", other).code == 0
     states = {k["keyset_id"]: k["state"] for k in run("keysets", "list", "--json").json["keysets"]}
     assert states == {1: "ready", new.json["keyset_id"]: "active"}
-    assert run("keysets", "activate", 1, "--json").json["state"] == "active"
+    run("facts", "add", "--question", "Who?", "--value", "Ann", "--reason", "r", "--no-key")
+    back = run("keysets", "rollback", "--json")
+    assert back.json["state"] == "active" and back.json["keyset_id"] == 1
+    assert "1 facts have no key in it" in back.err and "colmlm keysets rekey 1" in back.err
+    assert run("keysets", "rekey", 1, "--json").json["num_unkeyed"] == 0
+    assert run("keysets", "rekey", 77).code == 3
+
+
+def test_a_keyset_is_checked_against_the_active_one_with_both_models_and_then_activated(
+    run: Run, keyed: list[int], other: Path, tmp_path: Path
+) -> None:
+    assert run("keysets", "create", "--checkpoint", other, "--index-spec", "IDMap,IVF4,Flat").code == 6
+    new = run("keysets", "create", "--checkpoint", other, "--json").json["keyset_id"]
+    assert run("keysets", "check", new).code == 4
+    run("keysets", "rekey", new)
+    assert run("keysets", "build", new, "--json").json["num_keys"] == 2
+    plot = tmp_path / "drift.png"
+    lenient = ("--max-question-loss", 1, "--min-agreement", 0, "--plot", plot)
+    checked = run("keysets", "check", new, *lenient, "--json")
+    figures = {c["name"]: c for c in checked.json["criteria"]}
+    assert checked.code == 0 and checked.json["passed"] and checked.json["active_keyset_id"] == 1
+    assert figures["question recall@1"]["note"].startswith("active keyset: ")
+    assert plot.read_bytes().startswith(b"\x89PNG") and plot.stat().st_size > 10_000
+    said = run("keysets", "check", new, *lenient)
+    assert "facts lost" in said.out and "passed." in said.out
+    assert "passed at change" in run("keysets", "list").out
+    assert run("keysets", "activate", new, "--json").json["state"] == "active"
+    run("facts", "add", "--question", "Who?", "--value", "Ann", "--reason", "r", "--no-key")
+    failed = run("keysets", "check", new)
+    assert failed.code == 1 and "FAILED" in failed.out
+    assert "failed (facts lost)" in run("keysets", "list").out
+
+
+def test_retiring_says_what_goes_and_asks(run: Run, keyed: list[int], other: Path) -> None:
+    new = run("rekey", "--checkpoint", other, "--json").json["keyset_id"]
+    assert run("keysets", "retire", 1, "--yes").code == 4, "it is active"
+    assert run("keysets", "retire", new).code == 2
+    tried = run("keysets", "retire", new, "--dry-run", "--json").json
+    assert tried == {"keyset_id": new, "dry_run": True, "num_keys": 2}
+    assert run("keysets", "retire", new, "--yes", "--reason", "worse", "--actor", "Ann").code == 0
+    last = run("changes", "--json").json["changes"][-1]
+    assert (last["kind"], last["actor"], last["reason"]) == ("retire", "Ann", "worse")
+    assert run("keysets", "rekey", new).code == 4 and run("keysets", "build", new).code == 4
+
+
+def test_a_threshold_is_shown_and_set(run: Run, keyed: list[int]) -> None:
+    assert run("keysets", "threshold", 1, "--set", 0.25, "--json").json == {
+        "keyset_id": 1,
+        "threshold": 0.25,
+        "calibrated": True,
+    }
+    assert "0.250" in run("keysets", "threshold", 1).out
+    assert run("keysets", "threshold", 77).code == 3 and run("keysets", "threshold", 1, "--set", 2).code == 2
 
 
 def test_a_base_without_questions_is_keyed_and_says_that_it_is_not_calibrated(run: Run) -> None:

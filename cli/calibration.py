@@ -1,0 +1,160 @@
+"""`colmlm keysets calibrate` and `threshold`: the score below which a lookup is no match."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+
+from cli.keyset_gate import KeysetId
+from cli.options import AsJson, CheckpointPath, examples, finite
+from cli.output import print_json, progress, say
+from cli.runtime import ModelEncoder, Runtime
+from kb.calibration import Calibration
+from kb.calibration import calibrate as choose_threshold
+from kb.errors import KeysetMismatch, KeysetNotFound
+from kb.records import KeysetRecord
+from kb.service import KnowledgeBase
+
+DEFAULT_SAMPLE = 300
+CALIBRATE_EXAMPLES = examples(
+    "colmlm keysets calibrate", "colmlm keysets calibrate --false-accept-rate 0.05 --dry-run --json"
+)
+THRESHOLD_EXAMPLES = examples("colmlm keysets threshold 2", "colmlm keysets threshold 2 --set 0.62")
+
+Sample = Annotated[
+    int, typer.Option("--sample", min=2, max=100_000, help="How many questions to measure with.")
+]
+FalseAcceptRate = Annotated[
+    float | None,
+    typer.Option(
+        "--false-accept-rate",
+        min=0,
+        max=1,
+        callback=finite,
+        help="Share of questions without an answer that may be answered. Default: the best balance of both errors.",
+    ),
+]
+
+
+def calibrate(
+    keyset_id: Annotated[
+        int | None, typer.Argument(metavar="[KEYSET_ID]", min=1, help="Default: the checkpoint's own.")
+    ] = None,
+    false_accept_rate: FalseAcceptRate = None,
+    sample: Sample = DEFAULT_SAMPLE,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Measure, and leave the threshold as it is.")
+    ] = False,
+    checkpoint: CheckpointPath = None,
+    as_json: AsJson = False,
+) -> None:
+    """Choose the score below which a lookup is no match, from the facts' own questions.
+
+    Each question is looked up with its fact present, and as if every fact of its value were deleted.
+    """
+    with Runtime.from_environment(checkpoint=checkpoint) as runtime:
+        runtime.open()
+        keyset = _keyset_of(runtime, keyset_id)
+        measured = measure(runtime.kb, runtime.encoder, keyset, false_accept_rate, sample)
+        if not dry_run:
+            runtime.kb.set_threshold(keyset.keyset_id, measured.threshold)
+    if as_json:
+        print_json({"keyset_id": keyset.keyset_id, "dry_run": dry_run, **asdict(measured)})
+    else:
+        say(describe_calibration(measured))
+
+
+def _keyset_of(runtime: Runtime, keyset_id: int | None) -> KeysetRecord:
+    """The keyset to calibrate; questions can only be encoded by the checkpoint that made its keys."""
+    checkpoint_id = runtime.encoder.checkpoint.checkpoint_id
+    wanted = [k for k in runtime.kb.keysets() if k.state != "retired"]
+    if keyset_id is None:
+        found = next((k for k in wanted if k.checkpoint_id == checkpoint_id), None)
+        return found or runtime.kb.create_keyset(runtime.encoder.checkpoint)
+    found = next((k for k in wanted if k.keyset_id == keyset_id), None)
+    if found is None:
+        raise KeysetNotFound(keyset_id)
+    if found.checkpoint_id != checkpoint_id:
+        raise KeysetMismatch(checkpoint_id, found.checkpoint_id)
+    return found
+
+
+def measure(
+    kb: KnowledgeBase,
+    encoder: ModelEncoder,
+    keyset: KeysetRecord,
+    false_accept_rate: float | None,
+    sample: int,
+) -> Calibration:
+    """Calibrate on up to `sample` questions, evenly over the facts. Raises `InvalidValue` for want of them."""
+    fact_ids, keys_ND = kb.keys(keyset.keyset_id)
+    values, questions = _facts_by_id(kb)
+    asked = [int(fact_id) for fact_id in fact_ids if questions.get(int(fact_id))]
+    asked = asked[:: max(1, -(-len(asked) // sample))]
+    queries_BD = _encode(encoder, [questions[fact_id] for fact_id in asked])
+    return choose_threshold(
+        queries_BD,
+        asked,
+        keys_ND,
+        fact_ids.tolist(),
+        values,
+        false_accept_rate=false_accept_rate,
+    )
+
+
+def _encode(encoder: ModelEncoder, questions: list[str], batch: int = 32) -> NDArray[np.float32]:
+    pieces = [encoder.encode_questions([])]
+    with progress("Calibrating") as advance:
+        for start in range(0, len(questions), batch):
+            pieces.append(encoder.encode_questions(questions[start : start + batch]))
+            advance(min(start + batch, len(questions)), len(questions))
+    return np.concatenate(pieces)
+
+
+def _facts_by_id(kb: KnowledgeBase) -> tuple[dict[int, str], dict[int, str]]:
+    """Values and questions of every live fact."""
+    values: dict[int, str] = {}
+    questions: dict[int, str] = {}
+    after = 0
+    while page := kb.facts(after=after, limit=5000):
+        for fact in page:
+            values[fact.fact_id] = fact.value
+            questions[fact.fact_id] = fact.question or ""
+        after = page[-1].fact_id
+    return values, questions
+
+
+def describe_calibration(measured: Calibration) -> str:
+    """The threshold and both error rates, in a sentence."""
+    return (
+        f"Threshold {measured.threshold:.3f}: of {measured.num_questions} questions it refuses "
+        f"{measured.false_reject_rate:.1%} whose fact is there and accepts "
+        f"{measured.false_accept_rate:.1%} whose is not."
+    )
+
+
+def threshold(
+    keyset_id: KeysetId,
+    value: Annotated[
+        float | None,
+        typer.Option(
+            "--set", min=-1, max=1, callback=finite, help="The new one. Default: only say what it is."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say or set a keyset's threshold. It holds from the next lookup on, in every process."""
+    with Runtime.from_environment() as runtime:
+        if value is not None:
+            runtime.kb.set_threshold(keyset_id, value)
+        found = next((k for k in runtime.kb.keysets() if k.keyset_id == keyset_id), None)
+    if found is None:
+        raise KeysetNotFound(keyset_id)
+    if as_json:
+        print_json({"keyset_id": keyset_id, "threshold": found.threshold, "calibrated": found.calibrated})
+    else:
+        say(f"Threshold {found.threshold:.3f}{'' if found.calibrated else ', not calibrated'}.")

@@ -1,0 +1,182 @@
+"""`colmlm keysets check`, `activate` and `rollback`: whether a keyset may answer, and the switch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.errors import CHECK_FAILED
+from cli.options import MAX_BIGINT, Actor, AsJson, CheckpointPath, Reason, examples, finite
+from cli.output import note, print_json, print_table, progress, say
+from cli.runtime import ModelEncoder, Runtime
+from kb import keysets
+from kb.errors import KBError, KeysetMismatch, NoActiveKeyset
+from kb.gate import Criterion, GateLimits, GateReport, check_keyset
+from kb.records import KeysetRecord
+from kb.retraining import MAX_EDITS, Retraining
+
+CHECK_EXAMPLES = examples(
+    "colmlm keysets check 2", "colmlm keysets check 2 --plot drift.png --max-question-loss 0.05 --json"
+)
+ACTIVATE_EXAMPLES = examples(
+    "colmlm keysets activate 2", 'colmlm keysets activate 2 --force --reason "checked by hand"'
+)
+ROLLBACK_EXAMPLES = examples(
+    "colmlm keysets rollback", 'colmlm keysets rollback --reason "wrong dates" --json'
+)
+
+KeysetId = Annotated[
+    int, typer.Argument(metavar="KEYSET_ID", min=1, max=MAX_BIGINT, help="See `colmlm keysets list`.")
+]
+_DEFAULTS = GateLimits()
+
+
+def check(
+    keyset_id: KeysetId,
+    sample: Annotated[
+        int, typer.Option("--sample", min=1, max=100_000, help="How many questions, and prefixes, to encode.")
+    ] = _DEFAULTS.sample,
+    min_recall_at_1: Annotated[
+        float, typer.Option(min=0, max=1, callback=finite, help="Of the index, against exact search.")
+    ] = _DEFAULTS.min_recall_at_1,
+    min_recall_at_10: Annotated[
+        float, typer.Option(min=0, max=1, callback=finite, help="The same, of the ten nearest keys.")
+    ] = _DEFAULTS.min_recall_at_10,
+    max_facts_lost: Annotated[
+        int, typer.Option(min=0, help="How many live facts may be without a key.")
+    ] = _DEFAULTS.max_facts_lost,
+    max_question_loss: Annotated[
+        float,
+        typer.Option(
+            min=0, max=1, callback=finite, help="How far question recall and MRR may fall below the active's."
+        ),
+    ] = _DEFAULTS.max_question_loss,
+    min_agreement: Annotated[
+        float, typer.Option(min=0, max=1, callback=finite, help="With what stored outputs looked up.")
+    ] = _DEFAULTS.min_agreement,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", dir_okay=False, help="Write histograms of scores here, as PNG.")
+    ] = None,
+    checkpoint: CheckpointPath = None,
+    active_checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            "--active-checkpoint",
+            exists=True,
+            file_okay=False,
+            help="Where the active keyset's has moved to.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure a keyset before it answers, and store the report. The exit code is 1 where it fails.
+
+    Loads the keyset's checkpoint and the active one's from where they were registered.
+    """
+    limits = GateLimits(
+        sample=sample,
+        min_recall_at_1=min_recall_at_1,
+        min_recall_at_10=min_recall_at_10,
+        max_facts_lost=max_facts_lost,
+        max_question_loss=max_question_loss,
+        min_agreement=min_agreement,
+    )
+    with Runtime.from_environment() as runtime:
+        encoder = encoder_of(runtime, keyset_id, checkpoint)
+        active_encoder = _active_encoder(runtime, keyset_id, active_checkpoint)
+        with progress("Asking") as advance:
+            report = check_keyset(
+                runtime.kb, keyset_id, encoder, limits, active_encoder=active_encoder, on_texts=advance
+            )
+    if plot is not None:
+        from cli.plots import score_histograms
+
+        score_histograms(report.drift, plot)
+    print_json(report.stored()) if as_json else _show(report)
+    if not report.passed:
+        raise typer.Exit(CHECK_FAILED)
+
+
+def encoder_of(runtime: Runtime, keyset_id: int, named: Path | None = None) -> ModelEncoder:
+    """The encoder that made this keyset's keys: from `named`, from where it was registered, or the settings' own.
+
+    Raises `KeysetMismatch` where what lies there is another checkpoint.
+    """
+    with runtime.kb.sessions() as session:
+        known = keysets.checkpoint_of(session, keyset_id)
+    path = named or (Path(known.path) if known.path and Path(known.path).is_dir() else None)
+    encoder = runtime.encoder_at(path)
+    if encoder.checkpoint.checkpoint_id != known.checkpoint_id:
+        raise KeysetMismatch(encoder.checkpoint.checkpoint_id, known.checkpoint_id)
+    return encoder
+
+
+def _active_encoder(runtime: Runtime, keyset_id: int, named: Path | None) -> ModelEncoder | None:
+    """The active keyset's encoder; None where that one is checked itself, none is active, or it cannot be loaded."""
+    from model.checkpoint import CheckpointError
+
+    try:
+        active = runtime.kb.active_keyset()
+        return None if active.keyset_id == keyset_id else encoder_of(runtime, active.keyset_id, named)
+    except NoActiveKeyset:
+        return None
+    except (KBError, CheckpointError, OSError) as error:
+        if named is not None:
+            raise
+        note(f"The active keyset's encoder cannot be loaded, its own gate is compared with. {error}")
+        return None
+
+
+def activate(
+    keyset_id: KeysetId,
+    force: Annotated[
+        bool, typer.Option("--force", help="Without a gate that passed lately; this is recorded.")
+    ] = False,
+    max_edits: Annotated[
+        int, typer.Option(min=0, help="How many edits of facts the gate may be behind.")
+    ] = MAX_EDITS,
+    reason: Reason = "activate",
+    actor: Actor = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let this keyset answer from now on, in every process. `colmlm keysets rollback` undoes it.
+
+    It must have passed `colmlm keysets check`, unless no keyset is active.
+    """
+    with Runtime.from_environment() as runtime:
+        keyset = Retraining(runtime.kb).activate(
+            keyset_id, force=force, max_edits=max_edits, actor=runtime.actor(actor), reason=reason
+        )
+    _switched(keyset, as_json)
+
+
+def rollback(reason: Reason = "rollback", actor: Actor = None, as_json: AsJson = False) -> None:
+    """Let the keyset answer again that was active before this one, at once. Twice ends where it began."""
+    with Runtime.from_environment() as runtime:
+        keyset = Retraining(runtime.kb).rollback(actor=runtime.actor(actor), reason=reason)
+    _switched(keyset, as_json)
+
+
+def _switched(keyset: KeysetRecord, as_json: bool) -> None:
+    print_json(keyset) if as_json else say(f"Keyset {keyset.keyset_id} ({keyset.checkpoint_name}) is active.")
+    if keyset.num_unkeyed:
+        note(
+            f"{keyset.num_unkeyed} facts have no key in it and are not found. "
+            f"Run: colmlm keysets rekey {keyset.keyset_id}"
+        )
+
+
+def _show(report: GateReport) -> None:
+    print_table(("criterion", "", "figure", "limit", "note"), [_row(c) for c in report.criteria])
+    what = f"Keyset {report.keyset_id} at change {report.seq}"
+    against = f" against keyset {report.active_keyset_id}" if report.active_keyset_id is not None else ""
+    asked = f"{report.num_questions} questions and {report.num_contexts} prefixes of stored outputs"
+    say(f"{what}{against}, with {asked}: {'passed' if report.passed else 'failed'}.")
+
+
+def _row(criterion: Criterion) -> tuple[object, ...]:
+    figure = "not measured" if criterion.figure is None else f"{criterion.figure:.4g}"
+    passed = "ok" if criterion.passed else "FAILED"
+    return criterion.name, passed, figure, f"{criterion.limit:.4g}", criterion.note

@@ -1,0 +1,207 @@
+"""Switch the active keyset to and fro while another process looks up and a third edits: no request fails.
+
+The reader process asks from several threads, with both encoders at hand, and follows the log as a server does. For
+each answer it checks that the key that answered is of the keyset whose checkpoint asked, at a score only that
+keyset's keys can have, and that the value is right. Facts that the editor touches are not among those it asks for.
+
+    python -m tests.acceptance.switch_under_load --seconds 20
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from kb import database
+from kb.follower import Follower
+from kb.gate import check_keyset
+from kb.questions import Questions
+from kb.retraining import Retraining
+from kb.service import KnowledgeBase
+from kb.settings import Settings
+from kb.tables import FactKey
+from tests.fakes import FakeEncoder
+from tests.kb.corpora import ingest, numbered
+
+WHO = {"actor": "editor", "reason": "acceptance"}
+FACTS, ASKED, THREADS = 400, 300, 3
+OLD, NEW = FakeEncoder(), FakeEncoder(salt="2")
+
+
+@dataclass(slots=True)
+class Answers:
+    """What a thread of the reader got. `mixed`: a key of another keyset than the asking checkpoint's, or its score."""
+
+    requests: int = 0
+    failed: int = 0
+    mixed: int = 0
+    wrong: int = 0
+    of_new: int = 0
+    slowest_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    requests: int
+    failed: int
+    mixed: int
+    wrong: int
+    answered_by_new: int
+    activations: int
+    rollbacks: int
+    edits: int
+    index_ok: bool
+    chain_ok: bool
+    seconds: float
+    slowest_ms: float
+
+
+def run(settings: Settings, seconds: float) -> Outcome:
+    """Load the empty, migrated database of `settings` for so long."""
+    with KnowledgeBase.open(settings) as kb, KnowledgeBase.open(settings) as editing:
+        ingest(kb, *numbered(FACTS))
+        old, new = (kb.set_threshold(kb.rekey(e).keyset_id, 0.9).keyset_id for e in (OLD, NEW))
+        assert check_keyset(kb, new, NEW, active_encoder=OLD).passed
+        stop = threading.Event()
+        with _reader(
+            settings, {OLD.checkpoint.checkpoint_id: old, NEW.checkpoint.checkpoint_id: new}
+        ) as pipe:
+            assert pipe.recv() == "asking"
+            with ThreadPoolExecutor(max_workers=1) as editor:
+                edits, started = editor.submit(_edit, editing, stop), time.monotonic()
+                activations, rollbacks = _switch(Retraining(kb), new, started + seconds)
+                stop.set()
+                num_edits = edits.result()
+            took = time.monotonic() - started
+            pipe.send("stop")
+            answers: list[Answers] = pipe.recv()
+        kb.catch_up()
+        report = kb.fsck()
+    return Outcome(
+        requests=sum(a.requests for a in answers),
+        failed=sum(a.failed for a in answers),
+        mixed=sum(a.mixed for a in answers),
+        wrong=sum(a.wrong for a in answers),
+        answered_by_new=sum(a.of_new for a in answers),
+        activations=activations,
+        rollbacks=rollbacks,
+        edits=num_edits,
+        index_ok=report.ok,
+        chain_ok=report.chain_ok,
+        seconds=round(took, 1),
+        slowest_ms=round(max(a.slowest_ms for a in answers), 1),
+    )
+
+
+def _switch(retraining: Retraining, new: int, until: float) -> tuple[int, int]:
+    """Activate and roll back until the time is over, at least twice each; how often."""
+    activations = rollbacks = 0
+    while time.monotonic() < until or activations < 2:
+        retraining.activate(new, max_edits=10**6)
+        activations += 1
+        time.sleep(0.2)
+        retraining.rollback()
+        rollbacks += 1
+        time.sleep(0.2)
+    return activations, rollbacks
+
+
+def _edit(kb: KnowledgeBase, stop: threading.Event) -> int:
+    """Delete, restore and correct the facts that nobody asks for; how many edits."""
+    facts = [f.fact_id for f in kb.facts(limit=FACTS) if int(f.value.split()[1]) >= ASKED]
+    edits = 0
+    while not stop.is_set():
+        fact_id = facts[edits % len(facts)]
+        kb.delete([fact_id], **WHO)
+        kb.restore([fact_id], **WHO)
+        kb.update(fact_id, f"edited {edits}", **WHO)
+        edits += 3
+    return edits
+
+
+@contextmanager
+def _reader(settings: Settings, keysets: dict[str, int]) -> Iterator[Connection]:
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=read, args=(settings, keysets, theirs))
+    process.start()
+    theirs.close()
+    try:
+        yield ours
+    finally:
+        ours.close()
+        process.join()
+    assert process.exitcode == 0, "the reader ended with an error"
+
+
+def read(settings: Settings, keysets: dict[str, int], pipe: Connection) -> None:
+    """The reader process."""
+    stop = threading.Event()
+    with KnowledgeBase.open(settings) as kb, Follower(kb):
+        of_keyset = _keyset_of_keys(kb, keysets)
+        questions = Questions(kb, [OLD, NEW])
+        questions.ask(["Question 0?"])
+        pipe.send("asking")
+        with ThreadPoolExecutor(max_workers=THREADS) as threads:
+            asking = [threads.submit(_ask, questions, of_keyset, stop, n) for n in range(THREADS)]
+            pipe.recv()
+            stop.set()
+            pipe.send([one.result() for one in asking])
+
+
+def _keyset_of_keys(kb: KnowledgeBase, keysets: dict[str, int]) -> dict[str, set[int]]:
+    """By checkpoint: the ids of its keys."""
+    with kb.sessions() as session:
+        return {
+            checkpoint_id: {k for (k,) in session.query(FactKey.id).where(FactKey.keyset_id == keyset_id)}
+            for checkpoint_id, keyset_id in keysets.items()
+        }
+
+
+def _ask(questions: Questions, key_ids: dict[str, set[int]], stop: threading.Event, number: int) -> Answers:
+    answers = Answers()
+    while not stop.is_set():
+        number = (number + 7) % ASKED
+        started = time.perf_counter()
+        answers.requests += 1
+        try:
+            checkpoint_id, (lookup,) = questions.ask([f"Question {number}?"])
+        except Exception as error:
+            answers.failed += 1
+            print(f"{type(error).__name__}: {error}", file=sys.stderr)
+            continue
+        answers.slowest_ms = max(answers.slowest_ms, 1000 * (time.perf_counter() - started))
+        answers.of_new += checkpoint_id == NEW.checkpoint.checkpoint_id
+        best = lookup.hits[0] if lookup.hits else None
+        answers.wrong += best is None or best.value != f"value {number}"
+        answers.mixed += best is None or best.key_id not in key_ids[checkpoint_id] or best.score < 0.99
+    return answers
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--seconds", type=float, default=20)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="colmlm-") as home:
+        settings = Settings(home=Path(home), actor="switch")
+        engine = database.connect(settings)
+        database.migrate(engine)
+        engine.dispose()
+        outcome = run(settings, options.seconds)
+    print(json.dumps(asdict(outcome)))
+    broken = outcome.failed or outcome.mixed or outcome.wrong
+    return 1 if broken or not (outcome.index_ok and outcome.chain_ok) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
