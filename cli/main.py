@@ -18,6 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from cli import (
     audit,
+    backup,
     changes,
     checkpoint,
     corpus,
@@ -156,6 +157,7 @@ app.add_typer(corpus.app, name="corpus")
 app.add_typer(trace.app, name="trace")
 app.add_typer(changes.app, name="changes")
 app.add_typer(audit.app, name="audit")
+app.add_typer(backup.app, name="backup")
 app.command("impact", epilog=audit.IMPACT_EXAMPLES)(audit.impact)
 app.command("fsck", epilog=changes.FSCK_EXAMPLES)(changes.fsck)
 app.command("rekey", epilog=keysets.REKEY_EXAMPLES)(keysets.rekey)

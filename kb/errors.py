@@ -23,7 +23,8 @@ KBError
 │   ├── GateRefused
 │   ├── NoFormerKeyset
 │   ├── KeysetActive
-│   └── KeysetMismatch
+│   ├── KeysetMismatch
+│   └── DatabaseNotEmpty
 ├── Invalid
 │   ├── InvalidValue
 │   ├── InvalidQuery
@@ -31,6 +32,7 @@ KBError
 │   └── InvalidKeys
 ├── SignatureRefused
 ├── LogRefused
+├── BackupRefused
 ├── IndexBehind
 ├── IndexInvariant
 └── SnapshotRefused
@@ -321,6 +323,27 @@ class LogRefused(KBError):
     def __init__(self, what: str, seq: int, cause: str) -> None:
         self.what, self.seq = what, seq
         super().__init__(f"{what}, change {seq}: {cause}. It is no evidence; export the log again.")
+
+
+class BackupRefused(KBError):
+    title = "Backup refused"
+    status = 422
+    exit_code = 1
+
+    def __init__(self, file: str, cause: str) -> None:
+        self.file = file
+        super().__init__(f"{file}: {cause}. Nothing was restored; take another copy of it.")
+
+
+class DatabaseNotEmpty(Conflict):
+    title = "Database is not empty"
+
+    def __init__(self, table: str) -> None:
+        self.table = table
+        super().__init__(
+            f"A backup goes into an empty database only, and this one has rows in {table!r}. "
+            "Name a new one with COLMLM_HOME or COLMLM_DATABASE_URL, then run: colmlm db migrate"
+        )
 
 
 class IndexBehind(KBError):

@@ -61,11 +61,15 @@ def create_keyset(
         )
         .returning(Keyset.id)
     ).one()
-    # DDL takes no parameters; the id is the database's own integer.
+    create_partition(session, keyset_id)
+    return get_keyset(session, keyset_id)
+
+
+def create_partition(session: Session, keyset_id: int) -> None:
+    """The table of a keyset's keys. DDL takes no parameters; the id is the database's own integer."""
     session.execute(
         text(f"CREATE TABLE {_partition(keyset_id)} PARTITION OF fact_key FOR VALUES IN ({keyset_id:d})")
     )
-    return get_keyset(session, keyset_id)
 
 
 def _partition(keyset_id: int) -> str:

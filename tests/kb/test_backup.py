@@ -1,0 +1,173 @@
+"""A backup is whole or refused; a restore brings everything back but what was erased since."""
+
+from __future__ import annotations
+
+import random
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kb.erasure import Erasure
+from sqlalchemy import URL, text
+
+from kb.backup import tables, verify_backup, write_backup
+from kb.backup_restore import restore_backup
+from kb.errors import BackupRefused, DatabaseNotEmpty, LogRefused
+from kb.records import NewGeneration, Splice
+from kb.service import KnowledgeBase
+from kb.settings import Settings
+from kb.signing import signing_key
+from kb.witness import export_log
+from tests.conftest import clone
+from tests.fakes import FakeEncoder
+from tests.kb.corpora import CAPITAL, HEIGHT, PERU, RIVER, ask, fact_id, ingest
+
+WHO = {"actor": "tester", "reason": "test"}
+
+
+@pytest.fixture
+def original(kb: KnowledgeBase, encoder: FakeEncoder) -> KnowledgeBase:
+    """A base with something in every table."""
+    ingest(kb, PERU)
+    kb.rekey(encoder)
+    kb.rekey(FakeEncoder(salt="2"))
+    kb.insert("Who wrote Emma?", "Jane Austen", **WHO)
+    kb.delete([fact_id(kb, "Amazon")], abstain=True, **WHO)
+    kb.update(fact_id(kb, "Lima"), "Cusco", **WHO)
+    lima = fact_id(kb, "Cusco")
+    splice = Splice(6, 11, "hit", lima, 2, 0.9, b"\x00\x3c" * 32)
+    kb.record(NewGeneration(CAPITAL, "It is Cusco.", "fake", "auto", kb.head_seq(), (splice,)))
+    with kb.engine.begin() as connection:
+        connection.execute(
+            text("INSERT INTO api_key (name, key_hash, role) VALUES ('ann', '\\x00', 'reader')")
+        )
+        connection.execute(text("INSERT INTO suppression VALUES ('\\x01', 1)"))
+        connection.execute(
+            text(
+                "INSERT INTO forget_run (state, policy, selector, fact_ids, plan, planned_seq, actor, reason)"
+                " VALUES ('planned', 'abstain', '{}', '{1}', '{}', 3, 'ann', 'test')"
+            )
+        )
+    return kb
+
+
+@pytest.fixture
+def empty(server: URL, tmp_path: Path) -> Iterator[KnowledgeBase]:
+    with (
+        clone(server) as url,
+        KnowledgeBase.open(Settings(home=tmp_path / "new", database_url=url)) as opened,
+    ):
+        yield opened
+
+
+def _backup(kb: KnowledgeBase, tmp_path: Path) -> Path:
+    file = tmp_path / "kb.backup"
+    write_backup(kb, file, signing_key(kb.settings.home))
+    return file
+
+
+def _rows(kb: KnowledgeBase) -> dict[str, list[str]]:
+    with kb.engine.connect() as connection:
+        return {
+            table.name: sorted(connection.scalars(text(f"SELECT t::text FROM {table.name} t")))
+            for table in tables()
+        }
+
+
+def test_a_restored_base_is_the_original_to_the_last_row(
+    original: KnowledgeBase, empty: KnowledgeBase, encoder: FakeEncoder, tmp_path: Path
+):
+    file = _backup(original, tmp_path)
+    assert file.stat().st_mode & 0o777 == 0o600 and verify_backup(file).seq == original.head_seq()
+    assert restore_backup(empty, file, actor="tester", dry_run=True).backup.rows["fact"] == 4
+    assert empty.head_seq() == 0 and empty.fsck().ok
+    restore_backup(empty, file, actor="tester")
+    rows = _rows(original)
+    assert all(rows.values()) and _rows(empty) == rows
+    assert empty.fsck().ok
+    questions = (CAPITAL, RIVER, HEIGHT, "Unheard of?")
+    assert ask(empty, encoder, *questions, k=3) == ask(original, encoder, *questions, k=3)
+    edits = [base.insert("New?", "new", **WHO).fact_ids for base in (original, empty)]
+    assert edits[0] == edits[1] and empty.rekey(encoder).num_keys == 5
+    with pytest.raises(Exception, match="append-only"), empty.engine.begin() as connection:
+        connection.execute(text("DELETE FROM change"))
+    with pytest.raises(DatabaseNotEmpty):
+        restore_backup(empty, file, actor="tester")
+    with pytest.raises(FileExistsError):
+        write_backup(original, file, signing_key(original.settings.home))
+
+
+def test_any_flipped_bit_and_any_missing_end_is_refused(original: KnowledgeBase, tmp_path: Path):
+    file = _backup(original, tmp_path)
+    good = file.read_bytes()
+    with zipfile.ZipFile(file) as archive:
+        members = archive.infolist()
+    starts = [member.header_offset for member in members]
+    chance = random.Random(3)
+    offsets = {
+        *(
+            start + within for start in starts for within in (0, 10, 31, 60)
+        ),  # header, name, rows of each member
+        *range(len(good) - 200, len(good), 7),  # the directory and the seal
+        *chance.sample(range(len(good)), 200),
+    }
+    for offset in sorted(offsets):
+        damaged = bytearray(good)
+        damaged[offset] ^= 1 << chance.randrange(8)
+        file.write_bytes(damaged)
+        with pytest.raises(BackupRefused):
+            verify_backup(file)
+    for length in (0, 1, 71, len(good) // 2, len(good) - 71, len(good) - 1):
+        file.write_bytes(good[:length])
+        with pytest.raises(BackupRefused):
+            verify_backup(file)
+    file.write_bytes(good)
+    assert verify_backup(file).rows["fact"] == 4
+
+
+def test_a_failed_backup_leaves_no_file(original: KnowledgeBase, tmp_path: Path):
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        write_backup(original, tmp_path / "kb.backup", signing_key(original.settings.home), on_bytes=full)
+    assert not list(tmp_path.glob("*backup*"))
+
+
+def test_what_was_erased_after_the_backup_stays_erased(
+    original: KnowledgeBase, empty: KnowledgeBase, encoder: FakeEncoder, tmp_path: Path
+):
+    file, log = _backup(original, tmp_path), tmp_path / "log.jsonl"
+    cusco, height = fact_id(original, "Cusco"), fact_id(original, "6,768 m")
+    Erasure(original).erase([cusco], **WHO)
+    original.delete([height], **WHO)
+    original.restore([height], **WHO)
+    original.delete([height], **WHO)
+    (later,) = original.insert("Later?", "later", **WHO).fact_ids
+    Erasure(original).erase([later], **WHO)
+    lines = list(export_log(original, signing_key(original.settings.home)))
+    log.write_text("".join(lines))
+    report = restore_backup(empty, file, actor="tester", log_file=log, reapply_deletes=True)
+    assert (report.erased_again, report.deleted_again) == ((cusco,), (height,))
+    assert [lookup.hits for lookup in ask(empty, encoder, CAPITAL, HEIGHT)] == [(), ()]
+    told = " ".join(row for rows in _rows(empty).values() for row in rows)
+    assert "Cusco" not in told and "Lima" not in told and "6,768 m" in told
+    assert empty.fsck().ok and empty.changes()[-1].kind == "delete"
+
+
+def test_a_log_of_another_life_is_refused(original: KnowledgeBase, empty: KnowledgeBase, tmp_path: Path):
+    before = list(export_log(original, signing_key(original.settings.home)))
+    original.insert("Later?", "later", **WHO)
+    file, log = _backup(original, tmp_path), tmp_path / "log.jsonl"
+    ingest(empty, PERU)
+    other = list(export_log(empty, signing_key(empty.settings.home)))
+    newer = list(export_log(original, signing_key(original.settings.home)))
+    with empty.engine.begin() as connection:
+        connection.execute(text("ALTER TABLE change DISABLE TRIGGER change_append_only"))
+        connection.execute(text("TRUNCATE document, fact, fact_version, change CASCADE"))
+    for lines in (before, other, newer[:-1], [*newer[:3], *newer[4:]]):
+        log.write_text("".join(lines))
+        with pytest.raises(LogRefused):
+            restore_backup(empty, file, actor="tester", log_file=log)
+    assert empty.head_seq() == 0
