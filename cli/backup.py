@@ -129,4 +129,4 @@ def _show_restored(report: RestoreReport, dry_run: bool) -> None:
                 f"{what}: {', '.join(map(str, fact_ids[:20]))}{' ...' if len(fact_ids) > 20 else ''} ({len(fact_ids)})"
             )
     if report.erased_again and not dry_run:
-        note("The files of this server still hold what was erased. Run: colmlm erase --finish")
+        note("The files of this server still hold what was erased. Run: colmlm erase --now")

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kb.erasure import Erasure
 from sqlalchemy import URL, text
 
 from kb.backup import tables, verify_backup, write_backup
 from kb.backup_restore import restore_backup
+from kb.erasure import Erasure
 from kb.errors import BackupRefused, DatabaseNotEmpty, LogRefused
 from kb.records import NewGeneration, Splice
 from kb.service import KnowledgeBase
