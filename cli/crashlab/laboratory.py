@@ -104,7 +104,7 @@ class Laboratory:
 
     def _round(self, number: int, base: Base) -> Base:
         random = Random(f"{self.seed}/{number}")
-        kind = random.choices(("point", "outside", "server", "two"), (55, 20, 10, 15))[0]
+        kind = random.choices(("point", "outside", "server", "two"), (64, 12, 10, 14))[0]
         if kind == "server" and not self.server.can_be_killed:
             kind = "outside"
         children = self._children(random, number, base.world, kind)

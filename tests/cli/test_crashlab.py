@@ -73,9 +73,9 @@ PERU, CHILE = Text(0, (("Capital of Peru", "Lima"),)), Text(0, (("Capital of Chi
 @pytest.fixture
 def opened(kb: KnowledgeBase) -> Iterator[KnowledgeBase]:
     """A base of three facts: one is live, one deleted, one of a document."""
-    kb.insert("Live", "1", actor="test", reason="")
-    kb.delete(kb.insert("Dead", "2", actor="test", reason="").fact_ids, actor="test", reason="")
-    kb.ingest([Parsed(PERU.document("peru"))], "lands", actor="test", reason="")
+    kb.insert("Live", "1", actor="test", reason="test")
+    kb.delete(kb.insert("Dead", "2", actor="test", reason="test").fact_ids, actor="test", reason="")
+    kb.ingest([Parsed(PERU.document("peru"))], "lands", actor="test", reason="test")
     kb.rekey(ENCODERS[0])
     return kb
 
@@ -113,7 +113,7 @@ def test_the_judge_takes_a_step_in_doubt_as_done_or_not_but_not_by_half(opened: 
     assert kinds_found(opened, in_doubt=Step("rekey", encoder=1)) == set()
     both = Step("ingest", documents=(("chile", CHILE), ("peru", replace(PERU, intro=1))))
     assert kinds_found(opened, in_doubt=both) == set()
-    opened.ingest([Parsed(CHILE.document("chile"))], "lands", actor="test", reason="")
+    opened.ingest([Parsed(CHILE.document("chile"))], "lands", actor="test", reason="test")
     assert "mismatched" in kinds_found(opened, in_doubt=both)
 
 
