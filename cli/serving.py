@@ -130,7 +130,10 @@ def access_token(runtime: Runtime) -> str:
 
     file = runtime.settings.home / TOKEN_FILE
     with Session(runtime.kb.engine) as session, session.begin():
-        if file.is_file() and access.verify(session, token := file.read_text(errors="replace").strip()) is not None:
+        if (
+            file.is_file()
+            and access.verify(session, token := file.read_text(errors="replace").strip()) is not None
+        ):
             return token
         taken = {key.name for key in access.list_keys(session)}
         name = next(name for n in range(len(taken) + 1) if (name := f"up-{n}" if n else "up") not in taken)

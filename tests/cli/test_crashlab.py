@@ -74,7 +74,7 @@ PERU, CHILE = Text(0, (("Capital of Peru", "Lima"),)), Text(0, (("Capital of Chi
 def opened(kb: KnowledgeBase) -> Iterator[KnowledgeBase]:
     """A base of three facts: one is live, one deleted, one of a document."""
     kb.insert("Live", "1", actor="test", reason="test")
-    kb.delete(kb.insert("Dead", "2", actor="test", reason="test").fact_ids, actor="test", reason="")
+    kb.delete(kb.insert("Dead", "2", actor="test", reason="test").fact_ids, actor="test", reason="test")
     kb.ingest([Parsed(PERU.document("peru"))], "lands", actor="test", reason="test")
     kb.rekey(ENCODERS[0])
     return kb
