@@ -19,6 +19,7 @@ from typer.core import TyperCommand, TyperGroup
 from cli import (
     audit,
     backup,
+    certificates,
     changes,
     checkpoint,
     corpus,
@@ -26,6 +27,7 @@ from cli import (
     demo,
     erase,
     facts,
+    forget,
     generation,
     keys,
     keysets,
@@ -47,7 +49,7 @@ _HEAVY = {
 }
 
 # Commands that train or encode: the allocator decides how fast those are.
-_TENSOR_COMMANDS = frozenset({"train", "evaluate", "rekey", "check", "calibrate", "up", "serve"})
+_TENSOR_COMMANDS = frozenset({"train", "evaluate", "rekey", "check", "calibrate", "up", "serve", "forget"})
 
 
 class Root(TyperGroup):
@@ -153,6 +155,8 @@ app.command("lookup", epilog=generation.LOOKUP_EXAMPLES)(generation.lookup)
 app.add_typer(facts.app, name="facts")
 app.command("erase", epilog=erase.ERASE_EXAMPLES)(erase.erase)
 app.command("scan-residue", epilog=erase.SCAN_EXAMPLES)(erase.scan_residue)
+app.add_typer(forget.app, name="forget")
+app.command("verify-certificate", epilog=certificates.CHECK_EXAMPLES)(certificates.verify_certificate)
 app.add_typer(corpus.app, name="corpus")
 app.add_typer(trace.app, name="trace")
 app.add_typer(changes.app, name="changes")

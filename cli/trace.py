@@ -73,7 +73,7 @@ def _now(splice: TracedSplice) -> str:
         return ""
     if splice.live:
         return "live" if splice.current_value == splice.value else f"now {shorten(splice.current_value)}"
-    kinds = ("erase",) if splice.erased else ("delete", "ingest")
+    kinds = ("erase",) if splice.erased else ("delete", "forget", "ingest")
     last = next((change for change in reversed(splice.history) if change.kind in kinds), None)
     return (
         f"{'erased' if splice.erased else 'deleted'} by {last.actor}, change {last.seq}: {last.reason}"

@@ -182,8 +182,13 @@ def as_record(change: Change) -> ChangeRecord:
 
 def database_id(session: Session) -> str:
     """A name for this database that no other has, and that tells nothing of its secret."""
+    return keyed_digest(session, "database")[:16]
+
+
+def keyed_digest(session: Session, value: str) -> str:
+    """An HMAC of `value` under this database's secret, as the log keeps them."""
     secret = session.scalars(select(Secret.value).where(Secret.name == "change_log")).one()
-    return hmac.new(secret, b"database", hashlib.sha256).hexdigest()[:16]
+    return hmac.new(secret, value.encode(), hashlib.sha256).hexdigest()
 
 
 def check_text(field: str, value: str, *, blank: bool = True, limit: int = 10_000) -> None:

@@ -11,7 +11,9 @@ KBError
 │   ├── GenerationNotFound
 │   ├── CorpusNotFound
 │   ├── KeysetNotFound
-│   └── NoSuchChange
+│   ├── NoSuchChange
+│   ├── ForgetRunNotFound
+│   └── NothingSelected
 ├── Conflict
 │   ├── FactDeleted
 │   ├── FactNotDeleted
@@ -24,9 +26,12 @@ KBError
 │   ├── NoFormerKeyset
 │   ├── KeysetActive
 │   ├── KeysetMismatch
-│   └── DatabaseNotEmpty
+│   ├── DatabaseNotEmpty
+│   ├── ForgetRunState
+│   └── PlanStale
 ├── Invalid
 │   ├── InvalidValue
+│   ├── InvalidSelector
 │   ├── InvalidQuery
 │   ├── InvalidSplice
 │   └── InvalidKeys
@@ -159,6 +164,23 @@ class NoSuchChange(NotFound):
         )
 
 
+class ForgetRunNotFound(NotFound):
+    title = "No such forget run"
+
+    def __init__(self, run_id: int) -> None:
+        self.run_id = run_id
+        super().__init__(f"No forget run {run_id}. List them with `colmlm forget list`.")
+
+
+class NothingSelected(NotFound):
+    title = "Nothing selected"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The selector matches no live fact, so nothing was planned. Widen it, or allow an empty selection."
+        )
+
+
 class Conflict(KBError):
     status = 409
     exit_code = 4
@@ -269,6 +291,27 @@ class KeysetMismatch(Conflict):
         )
 
 
+class ForgetRunState(Conflict):
+    title = "Forget run in another state"
+
+    def __init__(self, run_id: int, found: str, wanted: str) -> None:
+        self.run_id, self.found = run_id, found
+        super().__init__(
+            f"Forget run {run_id} is {found}; this needs one that is {wanted}. Nothing was done."
+        )
+
+
+class PlanStale(Conflict):
+    title = "Plan is stale"
+
+    def __init__(self, run_id: int, fact_ids: Sequence[int]) -> None:
+        self.run_id, self.fact_ids = run_id, tuple(fact_ids)
+        super().__init__(
+            f"Edited or deleted since forget run {run_id} was planned: {_listed(fact_ids)}. Nothing was done; "
+            "plan again and look at the new plan."
+        )
+
+
 class Invalid(KBError):
     status = 422
     exit_code = 2
@@ -280,6 +323,13 @@ class InvalidValue(Invalid):
     def __init__(self, field: str, cause: str) -> None:
         self.field = field
         super().__init__(f"The {field} cannot be stored: {cause}.")
+
+
+class InvalidSelector(Invalid):
+    title = "Invalid selector"
+
+    def __init__(self, cause: str) -> None:
+        super().__init__(f"The selector cannot be used: {cause}.")
 
 
 class InvalidQuery(Invalid):

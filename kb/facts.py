@@ -105,12 +105,26 @@ def delete_facts(
         left = [v.fact_id for v in _last_versions(session, set(fact_ids) - {f for f, _ in ended})]
         _refuse_erased(session, left)
         raise FactDeleted(left)
+    return log_end(session, pending, "delete", ended, abstain=abstain)
+
+
+def log_end(
+    session: Session,
+    pending: audit.Pending,
+    kind: str,
+    ended: Sequence[tuple[int, str]],
+    *,
+    abstain: bool,
+    payload: Mapping[str, Any] | None = None,
+) -> Edit:
+    """Append the change of this kind that ended these facts (ids and values); `abstain` makes them tombstones."""
     touched = [fact_id for fact_id, _ in ended]
-    payload: dict[str, Any] = {"was": {str(fact_id): pending.digest(value) for fact_id, value in ended}}
+    was = {str(fact_id): pending.digest(value) for fact_id, value in ended}
+    said: dict[str, Any] = {**(payload or {}), "was": was}
     if abstain:
         session.execute(_ABSTAIN, {"fact_ids": touched, "seq": pending.seq})
-        payload["abstain"] = True
-    return _done(session, pending, "delete", touched, payload)
+        said["abstain"] = True
+    return _done(session, pending, kind, touched, said)
 
 
 # One statement for any number of facts: a deletion is the edit that people wait for.

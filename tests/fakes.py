@@ -54,5 +54,30 @@ class FakeEncoder:
         )
 
     def _stack(self, texts: Sequence[str]) -> Vectors:
-        rows = [unit_vector(f"{self.salt}/{text}", self.dim) for text in texts]
+        rows = [self.vector(text) for text in texts]
         return np.stack(rows) if rows else np.empty((0, self.dim), np.float32)
+
+    def vector(self, text: str) -> Vectors:
+        return unit_vector(f"{self.salt}/{text}", self.dim)
+
+
+@dataclass(slots=True)
+class WordEncoder(FakeEncoder):
+    """Keys by the words of the question, whatever their order: what shares words is near, as with a real model."""
+
+    dim: int = 64
+    words: dict[str, Vectors] = field(default_factory=dict)
+
+    def vector(self, text: str) -> Vectors:
+        words = [word.strip("?:.,!'\"").lower() for word in text.split()]
+        content = {word for word in words if word and f" {word} " not in _FUNCTION_WORDS}
+        for word in content - set(self.words):
+            self.words[word] = unit_vector(f"{self.salt}/{word}", self.dim)
+        total = np.sum([self.words[word] for word in sorted(content)], axis=0)
+        return np.asarray(total / np.linalg.norm(total), dtype=np.float32)
+
+
+# What may stand in any question and says nothing of what it asks.
+_FUNCTION_WORDS = (
+    " a an answer by did do for in is it know me of on question tell the to was were what when which who you "
+)

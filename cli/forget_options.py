@@ -1,0 +1,114 @@
+"""What the commands of `colmlm forget` can be told: the parts of a selector, and how to work."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from cli.options import MAX_BIGINT, finite, some_text
+
+
+class Policy(StrEnum):
+    successor = "successor"
+    abstain = "abstain"
+
+
+class Equivalents(StrEnum):
+    include = "include"
+    only_list = "only-list"
+    exclude = "exclude"
+
+
+def moment(said: str | None) -> datetime | None:
+    """A date or a time as ISO 8601 has it; without a zone it is UTC."""
+    if said is None:
+        return None
+    try:
+        at = datetime.fromisoformat(said)
+    except ValueError as error:
+        raise typer.BadParameter(
+            f"{said!r} is no date or time, as 2026-01-31 or 2026-01-31T12:00."
+        ) from error
+    return at if at.tzinfo else at.replace(tzinfo=UTC)
+
+
+RunId = Annotated[int, typer.Argument(metavar="RUN", min=1, max=MAX_BIGINT, help="See `colmlm forget list`.")]
+
+Facts = Annotated[
+    list[int] | None, typer.Option("--fact", min=1, max=MAX_BIGINT, help="A fact's id; may be repeated.")
+]
+OfDocument = Annotated[
+    str | None, typer.Option("--document", callback=some_text, help="A document's id, or corpus/name.")
+]
+OfCorpus = Annotated[str | None, typer.Option("--corpus", callback=some_text, help="Facts of this corpus.")]
+OfUri = Annotated[
+    str | None, typer.Option("--uri", callback=some_text, help="Facts of documents with this address.")
+]
+UriPrefix = Annotated[
+    str | None,
+    typer.Option("--uri-prefix", callback=some_text, help="Facts of documents whose address begins so."),
+]
+WithText = Annotated[
+    str | None,
+    typer.Option("--text", callback=some_text, help="Value or question holds this text, in either case."),
+]
+WithQuestion = Annotated[
+    str | None, typer.Option("--question", callback=some_text, help="The question is exactly this.")
+]
+Licence = Annotated[
+    str | None,
+    typer.Option("--licence", callback=some_text, help="Facts of documents under this licence."),
+]
+FromSeq = Annotated[
+    int | None,
+    typer.Option("--from-seq", min=1, max=MAX_BIGINT, help="Added by this change or a later one."),
+]
+ToSeq = Annotated[
+    int | None,
+    typer.Option("--to-seq", min=1, max=MAX_BIGINT, help="Added by this change or an earlier one."),
+]
+Since = Annotated[str | None, typer.Option("--since", help="Added at this time or later (ISO 8601; UTC).")]
+Until = Annotated[str | None, typer.Option("--until", help="Added at this time or before (ISO 8601; UTC).")]
+Like = Annotated[
+    int | None,
+    typer.Option("--like", min=1, max=MAX_BIGINT, help="Facts whose key is near this fact's."),
+]
+Radius = Annotated[
+    float | None,
+    typer.Option(
+        "--radius",
+        min=-1,
+        max=1,
+        callback=finite,
+        help="Least cosine for --like and for equivalents. Default: the keyset's threshold.",
+    ),
+]
+Everything = Annotated[
+    bool, typer.Option("--everything", help="Every live fact; leaves no room for other parts.")
+]
+AllowEmpty = Annotated[bool, typer.Option("--allow-empty", help="Matching nothing is no error.")]
+WithEquivalents = Annotated[
+    Equivalents, typer.Option("--equivalents", help="What to do with facts that say the same elsewhere.")
+]
+WithPolicy = Annotated[
+    Policy, typer.Option("--policy", help="What a question gets: the next fact, or no match.")
+]
+
+NoModel = Annotated[
+    bool, typer.Option("--no-model", help="Load no model: stored keys stand for the questions of facts.")
+]
+Sample = Annotated[
+    int,
+    typer.Option("--sample", min=1, max=100_000, help="How many facts to preview and probe at most."),
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done and stop.")]
+WhyOrDefault = Annotated[
+    str | None, typer.Option("--reason", callback=some_text, help="Why. Default: the plan's reason.")
+]
+WhyUnlessDry = Annotated[
+    str | None, typer.Option("--reason", callback=some_text, help="Why; required unless --dry-run.")
+]

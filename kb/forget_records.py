@@ -1,0 +1,176 @@
+"""What forgetting plans, finds and reports: frozen, made of builtins, and free of fact text.
+
+Plans and verifications are stored as JSON in `forget_run` and must be able to outlive an erasure, so they name
+facts by id; whoever shows them reads the texts that are still there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any, Self
+
+
+@dataclass(frozen=True, slots=True)
+class Successor:
+    """What a question that asked for a forgotten fact would get: `outcome` "answers", "abstained" or "no_match".
+
+    `score` is of the nearest remaining fact, whether or not it reaches the threshold. `encoded` says that the
+    question was encoded; else the fact's own key stands for it.
+    """
+
+    asked_fact_id: int
+    encoded: bool
+    successor_id: int | None
+    score: float | None
+    outcome: str
+
+    @property
+    def would_answer(self) -> bool:
+        return self.outcome == "answers"
+
+
+@dataclass(frozen=True, slots=True)
+class Collateral:
+    """What else forgetting touches.
+
+    Of `neighbours` remaining facts near the forgotten ones, `displaced` now get a forgotten fact first for their own
+    question. `generations` stored outputs spliced forgotten facts, `splices` times.
+    """
+
+    neighbours: int
+    displaced: int
+    generations: int
+    splices: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """How the probes of one class were answered; the five outcomes add up to `probes`.
+
+    `leaks`: a forgotten fact is among the hits. `value_leaks`: the first hit is another fact with the same value.
+    `wrong_neighbours`: the first hit says something else. The others gave no hit.
+    """
+
+    probes: int
+    leaks: int
+    value_leaks: int
+    wrong_neighbours: int
+    abstained: int
+    no_match: int
+
+    def rate(self, outcome: str) -> float:
+        return float(getattr(self, outcome)) / self.probes if self.probes else 0.0
+
+
+OUTCOMES = ("leaks", "value_leaks", "wrong_neighbours", "abstained", "no_match")
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetPlan:
+    """What forgetting a set of facts would do. `fact_ids` are the facts that go, `equivalents` of them included.
+
+    `equivalents` say the same elsewhere (`included` or only listed); `conflicting` answer one of the questions
+    with another value and stay. `previewed` of `affected` questions have a successor here. `before` tells how
+    probes are answered now. `selector_digest` is an HMAC of the selector under this database's secret.
+    """
+
+    run_id: int
+    policy: str
+    fact_ids: tuple[int, ...]
+    selected: int
+    equivalents: tuple[int, ...]
+    included: bool
+    conflicting: tuple[int, ...]
+    successors: tuple[Successor, ...]
+    affected: int
+    previewed: int
+    collateral: Collateral
+    live_facts: int
+    unkeyed: int
+    keyset_id: int
+    checkpoint_id: str
+    threshold: float
+    radius: float
+    planned_seq: int
+    before: Mapping[str, Rates]
+    selector_digest: str
+
+    def to_json(self) -> dict[str, Any]:
+        """All but what the run's own row holds."""
+        return {name: value for name, value in asdict(self).items() if name not in _OF_THE_ROW}
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any], **of_the_row: Any) -> Self:
+        parts = {
+            **stored,
+            "equivalents": tuple(stored["equivalents"]),
+            "conflicting": tuple(stored["conflicting"]),
+            "successors": tuple(Successor(**successor) for successor in stored["successors"]),
+            "collateral": Collateral(**stored["collateral"]),
+            "before": {name: Rates(**rates) for name, rates in stored["before"].items()},
+        }
+        return cls(**parts, **of_the_row)
+
+
+_OF_THE_ROW = ("run_id", "policy", "fact_ids", "planned_seq")
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What was checked after forgetting. `holds` where no forgotten fact was found in any way that was tried.
+
+    `still_live` and `keys_in_index` count facts and keys of the run that should not be there; with the policy
+    "abstain" keys stay in the index on purpose (`tombstones`). `level` is 0 where it does not hold, 1 where no
+    probe got a forgotten fact, 2 where its keys are also out of the index of the process that checked.
+    """
+
+    at: str
+    seq: int
+    keyset_id: int
+    checkpoint_id: str
+    threshold: float
+    probes: Mapping[str, Rates]
+    still_live: int
+    tombstones: int
+    keys_in_index: int
+    leaked: tuple[int, ...]
+    level: int
+
+    @property
+    def holds(self) -> bool:
+        return self.level > 0
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> Self:
+        probes = {name: Rates(**rates) for name, rates in stored["probes"].items()}
+        return cls(**{**stored, "probes": probes, "leaked": tuple(stored["leaked"])})
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """What changed since a plan: `stale` facts make it unusable; the others are new and not in it."""
+
+    stale: tuple[int, ...]
+    newly_selected: tuple[int, ...]
+    newly_equivalent: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """A forget run in a list. `state` is planned, applied, restored or erased."""
+
+    run_id: int
+    state: str
+    policy: str
+    selector: Mapping[str, Any]
+    num_facts: int
+    planned_seq: int
+    applied_seq: int | None
+    restored_seq: int | None
+    verified: bool
+    level: int | None
+    actor: str
+    reason: str
+    at: datetime
