@@ -23,6 +23,7 @@ from cli.crashlab.killpoints import Trap
 from cli.crashlab.world import Step
 from kb import database
 from kb.corpus import Parsed
+from kb.erasure import Erasure
 from kb.errors import KeysetMismatch
 from kb.service import KnowledgeBase
 from kb.settings import Settings
@@ -133,6 +134,9 @@ class Worker:
 
     def _restore(self, step: Step) -> None:
         self.kb.restore(self._ids(step), **WHO)
+
+    def _erase(self, step: Step) -> None:
+        Erasure(self.kb).erase(self._ids(step), **WHO)
 
     def _ids(self, step: Step) -> list[int]:
         return [self.fact_ids[q] for q in step.questions]

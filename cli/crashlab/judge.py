@@ -27,6 +27,17 @@ FROM fact f
 JOIN fact_version v ON v.fact_id = f.id
     AND v.version = (SELECT max(version) FROM fact_version WHERE fact_id = f.id)
 LEFT JOIN tombstone t ON t.fact_id = f.id
+WHERE f.erased_seq IS NULL
+""")
+_ERASED = text("SELECT id FROM fact WHERE erased_seq IS NOT NULL")
+# Everything that holds texts, and the log, which must not.
+_SAYING = text("""
+SELECT said.place, erased.value FROM unnest(CAST(:values AS text[])) AS erased (value) JOIN (
+    SELECT 'document ' || id AS place, text FROM document
+    UNION ALL SELECT 'fact ' || id, concat_ws(' ', question, answer) FROM fact
+    UNION ALL SELECT 'value of fact ' || fact_id, value FROM fact_version
+    UNION ALL SELECT 'change ' || seq, CAST(payload AS text) FROM change
+) AS said ON strpos(said.text, erased.value) > 0
 """)
 _KEYSETS = text("SELECT checkpoint_id, state FROM keyset ORDER BY id")
 _KEYS = text(
@@ -46,9 +57,10 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the tables say: facts by question, texts by external id, and the state of each encoder's keyset."""
+    """What the tables say: facts by question, ids of erased ones, texts by external id, states of keysets."""
 
     facts: dict[str, Known]
+    erased: frozenset[int]
     documents: dict[str, str]
     keysets: tuple[str, str]
     logged: Counter[str]
@@ -72,6 +84,7 @@ def judge(opened: KnowledgeBase, world: World, journals: Sequence[Journal], head
     ids = {question: fact.fact_id for question, fact in seen.facts.items()}
     world = world.seen(ids, seen.keysets)
     findings += [*_said(journals), *_logged(seen, journals), *_fsck(opened)]
+    findings += _still_said(opened, world)
     if ACTIVE in seen.keysets:
         findings += [*_answers(opened, world), *_index(opened, world), *_other_space(opened, world)]
     return Verdict(tuple(findings), world, opened.head_seq())
@@ -104,13 +117,14 @@ def _done_or_not(world: World, step: Step) -> list[World]:
 
 def _see(connection: Connection, head: int) -> Seen:
     facts = {
-        row.question: Known(row.value, row.live, row.abstain, fact_id=row.id)
+        row.question: Known(row.value, live=row.live, abstain=row.abstain, fact_id=row.id)
         for row in connection.execute(_FACTS)
     }
     states = dict(tuple(row) for row in connection.execute(_KEYSETS))  # the newest of a checkpoint counts
     first, second = (states.get(e.checkpoint.checkpoint_id, NO_KEYSET) for e in ENCODERS)
     return Seen(
         facts=facts,
+        erased=frozenset(connection.scalars(_ERASED)),
         documents=dict(tuple(row) for row in connection.execute(_DOCUMENTS)),
         keysets=(first, second),
         logged=Counter({row.kind: row.n for row in connection.execute(_LOGGED, {"after": head})}),
@@ -120,10 +134,14 @@ def _see(connection: Connection, head: int) -> Seen:
 def _compare(world: World, seen: Seen) -> Iterator[Finding]:
     """How the tables differ from a world."""
     for question, fact in world.facts.items():
-        yield from _compare_fact(question, fact, seen.facts.get(question))
+        if fact.erased:
+            yield from _compare_erased(question, fact, seen)
+        else:
+            yield from _compare_fact(question, fact, seen.facts.get(question))
     for question in seen.facts.keys() - world.facts.keys():
         yield Finding("mismatched", f"{question!r}: nobody inserted it")
-    texts = {d: t.document(d).text for d, t in world.documents.items()}
+    erased = world.erased
+    texts = {d: t.without(erased).document(d).text for d, t in world.documents.items()}
     for external_id in sorted(d for d in texts | seen.documents if texts.get(d) != seen.documents.get(d)):
         yield Finding("mismatched", f"document {external_id} has another text, or one too many or too few")
     if world.keysets != seen.keysets:
@@ -143,6 +161,13 @@ def _compare_fact(question: str, fact: Known, found: Known | None) -> Iterator[F
         yield Finding("mismatched", f"{question!r}: {found.value!r}, not {fact.value!r}")
     elif found.abstain != fact.abstain:
         yield Finding("mismatched", f"{question!r}: a tombstone or none, contrary to its deletion")
+
+
+def _compare_erased(question: str, fact: Known, seen: Seen) -> Iterator[Finding]:
+    if question in seen.facts:
+        yield Finding("resurrected", f"{question!r}: there after its erasure was acknowledged")
+    elif fact.fact_id and fact.fact_id not in seen.erased:
+        yield Finding("lost", f"{question!r}: nothing says that it was erased")
 
 
 def _said(journals: Sequence[Journal]) -> Iterator[Finding]:
@@ -165,12 +190,20 @@ def _logged(seen: Seen, journals: Sequence[Journal]) -> Iterator[Finding]:
     """One change for each acknowledged edit, at most one for one in doubt, and no others."""
     least = Counter(step.do for journal in journals for step in journal.acknowledged)
     most = least + Counter(journal.in_doubt.do for journal in journals if journal.in_doubt)
-    for kind in ("insert", "update", "delete", "restore", "ingest", "activate", "retire"):
+    for kind in ("insert", "update", "delete", "restore", "ingest", "erase", "activate", "retire"):
         if not least[kind] <= seen.logged[kind] <= most[kind]:
             lost: Kind = "lost" if seen.logged[kind] < least[kind] else "mismatched"
             yield Finding(
                 lost, f"{seen.logged[kind]} changes of kind {kind}, not {least[kind]} to {most[kind]}"
             )
+
+
+def _still_said(opened: KnowledgeBase, world: World) -> Iterator[Finding]:
+    """No table says what an erased fact said, in any of its versions."""
+    values = [v for fact in world.facts.values() if fact.erased for v in (fact.value, *fact.past)]
+    with opened.engine.connect() as connection:
+        for row in connection.execute(_SAYING, {"values": values}):
+            yield Finding("resurrected", f"{row.place} says {row.value!r}, which was erased")
 
 
 def _fsck(opened: KnowledgeBase) -> Iterator[Finding]:
@@ -197,7 +230,7 @@ def _answers(opened: KnowledgeBase, world: World) -> Iterator[Finding]:
             yield Finding("resurrected", f"a lookup of {question!r} finds {hit.value!r}")
         elif (hit.fact_id, hit.value) != (fact.fact_id, fact.value):
             yield Finding("mismatched", f"a lookup of {question!r} finds {hit.value!r}, not {fact.value!r}")
-        if keyed and (lookup.abstained is not None) != (fact.abstain and not fact.live):
+        if keyed and (lookup.abstained is not None) != fact.abstain:
             yield Finding("mismatched", f"a lookup of {question!r} abstains, or should")
 
 

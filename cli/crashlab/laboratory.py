@@ -93,12 +93,18 @@ class Laboratory:
             _pipe(nursery.stdin).close()
 
     def rounds(self, first: int, last: int) -> Iterator[Tally]:
-        """Run these rounds, from the start of the base that the first one works on."""
+        """Run these rounds, from the start of the base that the first one works on.
+
+        A base at which something was found is not worked on any more, so that one fault counts in one round.
+        """
         base: Base | None = None
         for number in range(first - first % ROUNDS_OF_A_BASE, last):
             if base is None or number % ROUNDS_OF_A_BASE == 0:
                 base = self._fresh_base(number)
+            found = len(self.tally.findings)
             base = self._round(number, base)
+            if len(self.tally.findings) > found:
+                base = None
             self.tally.rounds += 1
             yield self.tally
 

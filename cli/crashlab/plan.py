@@ -21,6 +21,7 @@ _WEIGHTS = {
     "lookup": 3,
     "switch": 2,
     "retire": 2,
+    "erase": 2,
 }
 _OF_A_SECOND_CHILD = ("insert", "update", "delete", "restore", "snapshot", "catch_up", "lookup")
 
@@ -70,6 +71,11 @@ class Planner:
     def _restore(self, world: World) -> list[Step]:
         chosen = self._some(world, live=False, most=3)
         return [Step("restore", chosen)] if chosen else []
+
+    def _erase(self, world: World) -> list[Step]:
+        """Live facts and deleted ones."""
+        chosen = self._some(world, live=self.random.random() < 0.7, most=2)
+        return [Step("erase", chosen)] if chosen else []
 
     def _ingest_new(self, world: World) -> list[Step]:
         return [Step("ingest", documents=(self._document(), self._document()))]

@@ -6,11 +6,12 @@ before anybody knows its id.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kb.corpus import AnnotatedDocument, FactSpan
+from kb.redaction import MARK
 
 NO_KEYSET, BUILDING, READY, ACTIVE, RETIRED = "none", "building", "ready", "active", "retired"
 
@@ -30,6 +31,12 @@ class Text:
             spans.append(FactSpan(len(text), len(text) + len(value), value, question, value))
             text += f"{value}."
         return AnnotatedDocument(external_id, text, tuple(spans))
+
+    def without(self, erased: Container[str]) -> Text:
+        """What is left of this text once the values of these questions are erased."""
+        return replace(
+            self, spans=tuple((q, MARK * len(value) if q in erased else value) for q, value in self.spans)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +63,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What the model knows of a fact. `fact_id` is 0 until the database was asked."""
+    """What the model knows of a fact. `fact_id` is 0 until the database was asked; `past` are former values."""
 
     value: str
+    past: tuple[str, ...] = ()
     live: bool = True
     abstain: bool = False
     erased: bool = False
@@ -68,6 +76,9 @@ class Known:
     def kept(self) -> bool:
         """Whether its keys belong in an index."""
         return self.live or self.abstain
+
+    def corrected(self, value: str) -> Known:
+        return replace(self, value=value, past=(*self.past, self.value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +110,7 @@ class World:
         return self._with({q: Known(step.value) for q in step.questions})
 
     def _update(self, step: Step) -> World:
-        return self._with({q: replace(self.facts[q], value=step.value) for q in step.questions})
+        return self._with({q: self.facts[q].corrected(step.value) for q in step.questions})
 
     def _delete(self, step: Step) -> World:
         return self._with(
@@ -108,6 +119,14 @@ class World:
 
     def _restore(self, step: Step) -> World:
         return self._with({q: replace(self.facts[q], live=True, abstain=False) for q in step.questions})
+
+    def _erase(self, step: Step) -> World:
+        gone = {q: replace(self.facts[q], live=False, abstain=False, erased=True) for q in step.questions}
+        return self._with(gone, gone)
+
+    @property
+    def erased(self) -> frozenset[str]:
+        return frozenset(q for q, fact in self.facts.items() if fact.erased)
 
     def _ingest(self, step: Step) -> World:
         facts: dict[str, Known] = {}

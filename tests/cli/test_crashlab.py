@@ -16,6 +16,7 @@ from cli.crashlab.judge import judge
 from cli.crashlab.laboratory import Laboratory
 from cli.crashlab.world import BUILDING, NO_KEYSET, Step, Text, World
 from kb.corpus import Parsed
+from kb.erasure import Erasure
 from kb.service import KnowledgeBase
 from tests.cli.conftest import Ran, invoke
 from tests.conftest import clone
@@ -106,6 +107,7 @@ def test_the_judge_sees_what_was_acknowledged_and_does_not_hold(opened: Knowledg
     assert "lost" in kinds_found(opened, Step("restore", ("Dead",)))
     assert "lost" in kinds_found(opened, Step("ingest", documents=(("chile", CHILE),)))
     assert "mismatched" in kinds_found(opened, Step("rekey", encoder=1))
+    assert {"resurrected", "lost"} <= kinds_found(opened, Step("erase", ("Capital of Peru",)))
 
 
 def test_the_judge_takes_a_step_in_doubt_as_done_or_not_but_not_by_half(opened: KnowledgeBase) -> None:
@@ -145,6 +147,15 @@ def test_the_judge_sees_damage(opened: KnowledgeBase, damage: str, kind: str) ->
     with opened.engine.begin() as connection:
         connection.execute(text(damage))
     assert kind in kinds_found(opened)
+
+
+def test_the_judge_sees_what_an_erasure_left(opened: KnowledgeBase) -> None:
+    erase = Step("erase", ("Capital of Peru",))
+    Erasure(opened).erase([3], actor="test", reason="test")
+    assert kinds_found(opened, in_doubt=erase) == set()
+    with opened.engine.begin() as connection:
+        connection.execute(text("UPDATE fact_version SET value = 'It was Lima.' WHERE fact_id = 3"))
+    assert "resurrected" in kinds_found(opened, in_doubt=erase)
 
 
 def test_a_journal_that_was_cut_short_counts_whole_lines(tmp_path: Path) -> None:
