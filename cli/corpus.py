@@ -1,4 +1,4 @@
-"""`colmlm corpus`: take annotated corpora in, give them back, count them."""
+"""`colmlm corpus`: take annotated corpora in, give them back, delete and count them."""
 
 from __future__ import annotations
 
@@ -13,29 +13,42 @@ from typing import Annotated, Any
 import typer
 
 from cli.errors import REFUSED
+from cli.facts import is_attended
 from cli.options import Actor, AllowErased, AsJson, examples, some_text
 from cli.output import note, print_json, print_table, progress, say
 from cli.runtime import Runtime
 from kb.corpus import Parsed, Refusal, read_annotated, to_record
 from kb.errors import CorpusNotFound
-from kb.ingest import COMMIT_EVERY
-from kb.records import CorpusStats, IngestReport
+from kb.records import CorpusStats, Edit, IngestReport
 from kb.squad import read_squad
 
 MOST_REFUSALS_SHOWN = 20
 
-app = typer.Typer(help="Ingest, export, list and count corpora.", epilog=examples("colmlm corpus list"))
+app = typer.Typer(
+    help="Ingest, export, delete, list and count corpora.", epilog=examples("colmlm corpus list")
+)
 
 
 class Format(StrEnum):
     annotated = "annotated"
+    parquet = "parquet"
     squad = "squad"
 
 
-_READERS: dict[Format, Callable[[Path], Iterator[Parsed]]] = {
-    Format.annotated: read_annotated,
-    Format.squad: read_squad,
-}
+class ExportFormat(StrEnum):
+    annotated = "annotated"
+    parquet = "parquet"
+
+
+def _read(file: Path, format_: Format, on_bytes: Callable[[int], None]) -> Iterator[Parsed]:
+    if format_ is Format.annotated:
+        return read_annotated(file, on_bytes)
+    if format_ is Format.squad:
+        return read_squad(file)
+    from kb.parquet import read_parquet  # pyarrow takes a moment
+
+    return read_parquet(file, on_bytes)
+
 
 CorpusName = Annotated[str, typer.Argument(metavar="NAME", help="The corpus.")]
 
@@ -43,6 +56,7 @@ CorpusName = Annotated[str, typer.Argument(metavar="NAME", help="The corpus.")]
 @app.command(
     epilog=examples(
         "colmlm corpus ingest facts.jsonl --format annotated --corpus handbook",
+        "colmlm corpus ingest facts.parquet --format parquet --corpus handbook --commit-every 50000",
         "colmlm corpus ingest dev-v2.0.json --format squad --corpus squad --dry-run",
     )
 )
@@ -50,15 +64,21 @@ def ingest(
     file: Annotated[
         Path, typer.Argument(exists=True, dir_okay=False, readable=True, help="The file to read.")
     ],
-    format_: Annotated[Format, typer.Option("--format", help="JSON Lines of documents and facts, or SQuAD.")],
+    format_: Annotated[
+        Format,
+        typer.Option("--format", help="JSON Lines of documents and facts, the same as Parquet, or SQuAD."),
+    ],
     corpus: Annotated[str, typer.Option("--corpus", callback=some_text, help="The corpus to put it in.")],
     actor: Actor = None,
     reason: Annotated[
         str | None, typer.Option("--reason", help="Why; by default the name of the file.")
     ] = None,
     commit_every: Annotated[
-        int, typer.Option("--commit-every", min=1, help="Documents of one transaction and change.")
-    ] = COMMIT_EVERY,
+        int | None,
+        typer.Option(
+            "--commit-every", min=1, help="Documents of one transaction and change. Default: 10000."
+        ),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Do all of it, then roll it back.")] = False,
     allow_erased: AllowErased = False,
     as_json: AsJson = False,
@@ -69,13 +89,13 @@ def ingest(
     code is then 3. A document that is there already, unchanged, is passed over. Facts are keyed by `colmlm rekey`.
     """
     with Runtime.from_environment() as runtime:
-        because = reason or f"ingest of {file.name}"
         report = _ingest(
             runtime,
-            _READERS[format_](file),
+            file,
+            format_,
             corpus,
             actor=runtime.actor(actor),
-            reason=because,
+            reason=reason or f"ingest of {file.name}",
             commit_every=commit_every,
             dry_run=dry_run,
             allow_erased=allow_erased,
@@ -88,13 +108,22 @@ def ingest(
         raise typer.Exit(REFUSED)
 
 
-def _ingest(runtime: Runtime, parsed: Iterator[Parsed], corpus: str, **how: Any) -> IngestReport:
-    with progress("Reading documents") as advance:
+def _ingest(runtime: Runtime, file: Path, format_: Format, corpus: str, **how: Any) -> IngestReport:
+    committed: list[IngestReport] = []
+    total = file.stat().st_size
+    with progress("Ingesting (KB)") as advance:
 
-        def on_document(done: int) -> None:
-            advance(done, None)
+        def on_bytes(reached: int) -> None:
+            advance(reached // 1000, total // 1000)
 
-        return runtime.kb.ingest(parsed, corpus, on_document=on_document, **how)
+        try:
+            parsed = _read(file, format_, on_bytes)
+            return runtime.kb.ingest(parsed, corpus, on_piece=committed.append, **how)
+        except BaseException:
+            if committed and not how["dry_run"]:
+                done = committed[-1].documents + committed[-1].unchanged
+                note(f"{done} documents are in {corpus!r}. Run the same command again to go on from there.")
+            raise
 
 
 def _as_dict(report: IngestReport) -> dict[str, object]:
@@ -108,6 +137,8 @@ def _show(report: IngestReport, dry_run: bool) -> None:
     )
     if report.replaced:
         say(f"{report.replaced} of them replace an older text.")
+    if report.still_deleted:
+        say(f"{report.still_deleted} facts that the file names were deleted here, and stay so.")
     if report.overlaps_resolved:
         say(f"{report.overlaps_resolved} overlapping spans left out.")
     if report.suppressed:
@@ -134,23 +165,107 @@ def _show_refusals(refusals: tuple[Refusal, ...]) -> None:
 
 
 @app.command(
-    epilog=examples("colmlm corpus export demo > demo.jsonl", "colmlm corpus export demo --output demo.jsonl")
+    epilog=examples(
+        "colmlm corpus export demo > demo.jsonl",
+        "colmlm corpus export demo --live-only --output train.jsonl",
+        "colmlm corpus export demo --format parquet --output demo.parquet",
+    )
 )
 def export(
     corpus: CorpusName,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", dir_okay=False, help="Write here; default: stdout.")
     ] = None,
+    format_: Annotated[
+        ExportFormat, typer.Option("--format", help="JSON Lines, or Parquet.")
+    ] = ExportFormat.annotated,
+    live_only: Annotated[
+        bool, typer.Option("--live-only", help="Only live facts that the text still says, to train on.")
+    ] = False,
 ) -> None:
-    """Write a corpus as annotated JSON Lines, which `colmlm corpus ingest` takes back.
+    """Write a corpus as `colmlm corpus ingest` takes it back: every fact, corrected and deleted ones too.
 
-    A fact whose value was corrected is left out: the text no longer says it.
+    Facts that were erased are not in it, and facts without a document are in no corpus.
     """
+    if format_ is ExportFormat.parquet and output is None:
+        raise typer.BadParameter("Parquet goes into a file; name it.", param_hint="--output")
     with Runtime.from_environment() as runtime:
-        documents = runtime.kb.export(corpus)  # an unknown corpus ends here and leaves no empty file behind
+        # An unknown corpus ends here and leaves no empty file behind.
+        documents = runtime.kb.export(corpus, live_only=live_only)
+        if format_ is ExportFormat.parquet:
+            from kb.parquet import write_parquet
+
+            assert output is not None
+            write_parquet(documents, output)
+            return
         with output.open("w", encoding="utf-8") if output else nullcontext(sys.stdout) as target:
             for document in documents:
                 target.write(json.dumps(to_record(document), ensure_ascii=False) + "\n")
+
+
+@app.command(
+    epilog=examples(
+        "colmlm corpus delete handbook --document peru --document chile --dry-run",
+        'colmlm corpus delete handbook --reason "licence withdrawn" --yes',
+    )
+)
+def delete(
+    corpus: CorpusName,
+    document: Annotated[
+        list[str] | None,
+        typer.Option("--document", metavar="ID", help="Only this document; may be given several times."),
+    ] = None,
+    reason: Annotated[
+        str | None, typer.Option("--reason", callback=some_text, help="Why; required unless --dry-run.")
+    ] = None,
+    actor: Actor = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count what would be deleted and stop.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete every live fact of a corpus, or of some of its documents, in one change. The texts stay.
+
+    `colmlm facts restore` brings facts back. An ingest of the same file leaves them deleted.
+    """
+    if reason is None and not dry_run:
+        raise typer.BadParameter("say why.", param_hint="--reason")
+    if not (yes or dry_run) and (as_json or not is_attended()):
+        raise typer.BadParameter("there is nobody to ask; pass it to delete.", param_hint="--yes")
+    with Runtime.from_environment() as runtime:
+        from kb.bulk import Bulk
+
+        bulk = Bulk(runtime.kb)
+        documents, facts = bulk.count_documents(corpus, document)
+        if not (dry_run or yes):
+            typer.confirm(f"Delete {_counted(documents, facts)} of {corpus!r}?", abort=True, err=True)
+        edit = None
+        if not dry_run:
+            assert reason is not None
+            edit = bulk.delete_documents(corpus, document, actor=runtime.actor(actor), reason=reason)
+    _show_deleted(corpus, documents, edit, facts, as_json)
+
+
+def _counted(documents: int, facts: int) -> str:
+    return (
+        f"{facts} live fact{'' if facts == 1 else 's'} in {documents} document{'' if documents == 1 else 's'}"
+    )
+
+
+def _show_deleted(corpus: str, documents: int, edit: Edit | None, facts: int, as_json: bool) -> None:
+    if as_json:
+        counts = {"dry_run": edit is None, "corpus": corpus, "documents": documents}
+        done = {"facts": facts} if edit is None else {"facts": len(edit.fact_ids), **_as_edit(edit)}
+        print_json({**counts, **done})
+    elif edit is None:
+        say(f"Would delete {_counted(documents, facts)} of {corpus!r}.")
+    elif edit.fact_ids:
+        say(f"Change {edit.seq}: deleted {_counted(documents, len(edit.fact_ids))} of {corpus!r}.")
+    else:
+        say(f"No live fact in {corpus!r} to delete; nothing was changed.")
+
+
+def _as_edit(edit: Edit) -> dict[str, object]:
+    return {"seq": edit.seq if edit.fact_ids else None, "fact_ids": edit.fact_ids}
 
 
 @app.command(epilog=examples("colmlm corpus stats demo", "colmlm corpus stats demo --json"))

@@ -223,8 +223,11 @@ def read_annotated(path: Path, on_bytes: Callable[[int], None] | None = None) ->
 def parse_line(line: bytes | str, where: str) -> Parsed:
     """One JSONL line as a document. `where` names the line in refusals that have no document id."""
     record = parse_json(line, where)
-    if isinstance(record, Refusal):
-        return Parsed(None, (record,))
+    return Parsed(None, (record,)) if isinstance(record, Refusal) else parse_record(record, where)
+
+
+def parse_record(record: object, where: str) -> Parsed:
+    """One record, however it was written, as a document."""
     if not isinstance(record, dict):
         return _refused(where, 0, "not a JSON object")
     external_id, text = record.get("id"), record.get("text")

@@ -5,8 +5,7 @@ Every edit takes the log's lock before it reads, so what it checks still holds w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Row, Select, and_, exists, func, insert, or_, select, text, update
@@ -14,7 +13,6 @@ from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import Session
 
 from kb import audit, suppression
-from kb.corpus import AnnotatedDocument, FactSpan
 from kb.errors import (
     CorpusNotFound,
     DocumentNotFound,
@@ -341,37 +339,3 @@ def corpora(session: Session) -> list[CorpusStats]:
         )
         for corpus, documents, characters, facts, deleted in session.execute(statement)
     ]
-
-
-def export(session: Session, corpus: str) -> Iterator[AnnotatedDocument]:
-    """The corpus's current documents in the order they came, with the live facts that its text still says.
-
-    A fact whose value was corrected has no place in a file whose spans must be verbatim, so it is left out.
-    """
-    spans = func.jsonb_agg(
-        func.jsonb_build_array(Fact.span_start, Fact.span_end, FactVersion.value, Fact.question, Fact.answer)
-    )
-    verbatim = (
-        func.substr(Document.text, Fact.span_start + 1, Fact.span_end - Fact.span_start) == FactVersion.value
-    )
-    facts = (
-        select(spans)
-        .join(FactVersion, and_(FactVersion.fact_id == Fact.id, IS_LIVE))
-        .where(Fact.document_id == Document.id, verbatim)
-        .correlate(Document)
-        .scalar_subquery()
-    )
-    statement = (
-        select(Document.text, facts.label("facts"), *DOCUMENT_COLUMNS[1:])
-        .where(Document.corpus == corpus, Document.replaced_seq.is_(None))
-        .order_by(Document.id)
-        .execution_options(yield_per=200)
-    )
-    with closing(session.execute(statement)) as rows:  # a reader may stop in the middle
-        yield from map(_exported, rows)
-
-
-def _exported(row: Row[Any]) -> AnnotatedDocument:
-    names = {column.key: getattr(row, column.key) for column in DOCUMENT_COLUMNS[1:]}
-    ordered = tuple(sorted((FactSpan(*span) for span in row.facts or ()), key=lambda span: span.start))
-    return AnnotatedDocument(text=row.text, facts=ordered, **names)

@@ -13,6 +13,7 @@ from sqlalchemy.orm import sessionmaker
 
 from kb import attribution, audit, database, facts, keysets
 from kb.corpus import AnnotatedDocument, Parsed
+from kb.export import export
 from kb.fsck import fsck
 from kb.ingest import COMMIT_EVERY, Ingest
 from kb.keysets import Ids, Vectors
@@ -84,7 +85,7 @@ class KnowledgeBase:
         reason: str,
         on_document: Callable[[int], None] | None = None,
         on_piece: Callable[[IngestReport], None] | None = None,
-        commit_every: int = COMMIT_EVERY,
+        commit_every: int | None = None,
         dry_run: bool = False,
         allow_erased: bool = False,
     ) -> IngestReport:
@@ -93,18 +94,20 @@ class KnowledgeBase:
         `on_piece` hears what is committed so far; calling again with the same documents goes on from there. What was
         erased stays out, unless `allow_erased`.
         """
-        run = Ingest(self.sessions, corpus, actor, reason, commit_every, dry_run, allow_erased)
+        every = commit_every or COMMIT_EVERY
+        run = Ingest(self.sessions, corpus, actor, reason, every, dry_run, allow_erased)
         return run.run(parsed, on_document, on_piece)
 
-    def export(self, corpus: str) -> Iterator[AnnotatedDocument]:
-        """The corpus as documents with the live facts their texts still say, from one snapshot of the database."""
+    def export(self, corpus: str, *, live_only: bool = True) -> Iterator[AnnotatedDocument]:
+        """The corpus as documents, from one snapshot of the database: with the live facts their texts still say, or
+        (not `live_only`) with every fact and what became of it, as an ingest takes it back."""
         with self.sessions() as session:
             facts.require_corpus(session, corpus)
-        return self._export(corpus)
+        return self._export(corpus, live_only)
 
-    def _export(self, corpus: str) -> Iterator[AnnotatedDocument]:
+    def _export(self, corpus: str, live_only: bool) -> Iterator[AnnotatedDocument]:
         with self.sessions() as session:
-            yield from facts.export(session, corpus)
+            yield from export(session, corpus, live_only=live_only)
 
     def insert(
         self,

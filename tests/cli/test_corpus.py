@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from kb.corpus import read_annotated, to_record
+from kb.corpus import Parsed, read_annotated, to_record
 from tests.cli.conftest import Run, document
 
 INGEST = ("corpus", "ingest")
@@ -73,7 +74,7 @@ def test_squad_is_read_in_its_own_format(run: Run, tmp_path: Path) -> None:
     assert ran.code == 0 and ran.json["facts"] == 1
 
 
-@pytest.mark.parametrize("format_", ["annotated", "squad"])
+@pytest.mark.parametrize("format_", ["annotated", "parquet", "squad"])
 @pytest.mark.parametrize("name", ["x.jsonl", "x.json"])
 def test_a_binary_file_is_refused_without_a_traceback(
     run: Run, tmp_path: Path, format_: str, name: str
@@ -105,3 +106,69 @@ def test_exporting_an_unknown_corpus_leaves_no_file(run: Run, tmp_path: Path) ->
 def test_an_export_that_cannot_be_written_is_one_line(run: Run, atlas: list[int], tmp_path: Path) -> None:
     ran = run("corpus", "export", "atlas", "--output", tmp_path / "missing" / "out.jsonl")
     assert ran.code == 2 and ran.err.startswith("error: ") and ran.err.count("\n") == 1
+
+
+def test_an_export_holds_corrections_and_deletions_in_either_format(
+    run: Run, atlas: list[int], tmp_path: Path
+) -> None:
+    run("facts", "edit", atlas[0], "--value", "Cusco", "--reason", "test")
+    run("facts", "delete", atlas[1], "--reason", "test", "--yes")
+    lines, columns = tmp_path / "x.jsonl", tmp_path / "x.parquet"
+    assert run("corpus", "export", "atlas", "-o", lines).code == 0
+    assert run("corpus", "export", "atlas", "-o", columns, "--format", "parquet").code == 0
+    first, second = json.loads(lines.read_text(encoding="utf-8"))["facts"]
+    assert first["current"] == "Cusco" and second["deleted"] is True
+    (live,) = map(json.loads, run("corpus", "export", "atlas", "--live-only").out.splitlines())
+    assert live["facts"] == []
+    again = run(*INGEST, columns, "--format", "parquet", "--corpus", "atlas", "--json").json
+    assert (again["unchanged"], again["still_deleted"], again["seq"]) == (1, 1, None)
+    other = run(*INGEST, columns, "--format", "parquet", "--corpus", "other", "--json").json
+    assert (other["documents"], other["facts"], other["refused"]) == (1, 2, 0)
+    exported = run("corpus", "export", "other").out
+    assert exported == lines.read_text(encoding="utf-8")
+    assert run("corpus", "export", "atlas", "--format", "parquet").code == 2
+
+
+@pytest.mark.parametrize("content", [b"", b"{}\n", b"PAR1" + bytes(200) + b"PAR1"])
+def test_what_is_no_parquet_file_is_refused_in_one_line(run: Run, tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "x.parquet"
+    file.write_bytes(content)
+    ran = run(*INGEST, file, "--format", "parquet", "--corpus", "x", "--json")
+    (refusal,) = ran.json["refusals"]
+    assert ran.code == 3 and refusal["document"] == "x.parquet" and "not a Parquet file" in refusal["reason"]
+
+
+def test_an_interrupted_ingest_says_how_far_it_came_and_goes_on(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = [to_record(document(f"d{n}")) for n in range(5)]
+    file = write(tmp_path / "five.jsonl", *records)
+
+    def interrupted(path: Path, on_bytes: object) -> Iterator[Parsed]:
+        yield from list(read_annotated(path))[:4]
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("cli.corpus.read_annotated", interrupted)
+        ran = run(*INGEST, file, *INTO, "--commit-every", 2)
+    assert ran.code == 130 and "4 documents are in 'atlas'. Run the same command again" in ran.err
+    ran = run(*INGEST, file, *INTO, "--commit-every", 2)
+    assert ran.code == 0 and "Took 1 documents" in ran.out and "4 were there already" in ran.out
+
+
+def test_documents_are_deleted_after_a_count_and_stay_deleted(
+    run: Run, atlas: list[int], annotated: Path
+) -> None:
+    delete = ("corpus", "delete", "atlas", "--document", document().external_id)
+    dry = run(*delete, "--dry-run", "--json").json
+    assert (dry["dry_run"], dry["documents"], dry["facts"]) == (True, 1, 2)
+    assert "Would delete 2 live facts in 1 document of 'atlas'." in run(*delete, "--dry-run").out
+    assert run(*delete, "--reason", "test").code == 2 and run(*delete, "--yes").code == 2
+    assert run("corpus", "delete", "atlas", "--document", "no", "--reason", "x", "--yes").code == 3
+    assert run("corpus", "stats", "atlas", "--json").json["facts"] == 2
+    done = run(*delete, "--reason", "test", "--yes", "--json").json
+    assert done["fact_ids"] == atlas and done["seq"]
+    assert "No live fact" in run("corpus", "delete", "atlas", "--reason", "test", "--yes").out
+    assert "2 facts that the file names were deleted here" in run(*INGEST, annotated, *INTO).out
+    assert run("facts", "restore", *atlas, "--reason", "test").code == 0
+    assert "deleted 2 live facts in 1 document" in run("corpus", "delete", "atlas", "--reason", "x", "-y").out
