@@ -13,12 +13,13 @@ from cli.runtime import Runtime
 from cli.trace import show_changes
 from kb.diff import FactDifference, diff
 from kb.records import FsckReport
+from kb.repair import Repair, RepairReport
 
 app = typer.Typer(
     invoke_without_command=True,
     epilog=examples("colmlm changes", "colmlm changes --after 100 --json", "colmlm changes diff 12 40"),
 )
-FSCK_EXAMPLES = examples("colmlm fsck", "colmlm fsck --json")
+FSCK_EXAMPLES = examples("colmlm fsck", "colmlm fsck --json", "colmlm fsck --repair --dry-run")
 
 
 @app.callback()
@@ -71,16 +72,43 @@ def _diff_row(d: FactDifference) -> tuple[object, ...]:
     return d.fact_id, d.kind, d.corpus, shorten(d.old), shorten(d.new)
 
 
-def fsck(as_json: AsJson = False) -> None:
-    """Compare facts, keys, index, documents and the change log with one another; change nothing.
+def fsck(
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Mend what is derived: indexes, snapshots, files left over.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="With --repair: say what it would mend and stop.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compare facts, keys, indexes, documents and the change log with one another; change nothing unless told to.
 
     The exit code is 1 where anything is missing, left over or broken. Facts without a key are work, not damage.
+    --repair never touches texts, facts or the log: what is wrong there is named with what to do.
     """
+    if dry_run and not repair:
+        raise typer.BadParameter("fsck changes nothing without --repair.", param_hint="--dry-run")
     with Runtime.from_environment() as runtime:
-        report = runtime.kb.fsck()
-    print_json(report) if as_json else _show(report)
+        if repair:
+            mended = Repair(runtime.kb).run(dry_run=dry_run)
+            print_json({**plain(mended), "ok": mended.after.ok}) if as_json else _show_repair(mended)
+            report = mended.after
+        else:
+            report = runtime.kb.fsck()
+            print_json(report) if as_json else _show(report)
     if not report.ok:
         raise typer.Exit(CHECK_FAILED)
+
+
+def _show_repair(repaired: RepairReport) -> None:
+    for line in repaired.mended:
+        say(f"{'would mend' if repaired.dry_run else 'mended'}: {line}")
+    if not repaired.mended:
+        say("nothing to mend")
+    for left in repaired.left:
+        say(f"NOT mended: {left.problem}")
+        say(f"  {left.remedy}")
+    _show(repaired.after)
 
 
 def _show(report: FsckReport) -> None:
@@ -102,3 +130,5 @@ def _show(report: FsckReport) -> None:
             say(f"{what}: {', '.join(map(str, ids[:20]))}{' ...' if len(ids) > 20 else ''} ({len(ids)})")
     for problem in report.problems:
         say(problem)
+    for mendable in report.mendable:
+        say(f"{mendable} (run: colmlm fsck --repair)")

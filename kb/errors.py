@@ -424,7 +424,7 @@ class SnapshotRefused(KBError):
     exit_code = 6
 
     def __init__(self, *, keyset_id: int, cause: str) -> None:
-        self.keyset_id = keyset_id
+        self.keyset_id, self.cause = keyset_id, cause
         super().__init__(f"Snapshot of keyset {keyset_id}: {cause}. The index is rebuilt from the database.")
 
 

@@ -1,4 +1,4 @@
-"""fsck: compares sets, not counts, and says what differs. It repairs nothing.
+"""fsck: compares sets, not counts, and says what differs. It repairs nothing; kb/repair.py does.
 
 Everything is read in one REPEATABLE READ transaction, so edits beside it are no differences.
 """
@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 from sqlalchemy import and_, func, select, text
 from sqlalchemy.orm import Session
 
 from kb import audit, keysets
 from kb.facts import IS_LIVE
 from kb.records import FsckReport
-from kb.replica import active_keyset_id, open_replica
+from kb.replica import active_keyset_id, rebuild
+from kb.snapshots import Inspection, Snapshot, compare, inspect
 from kb.tables import Document, Fact, FactVersion
 
 # Each gives ids where something is wrong. What the database's constraints rule out is not asked again.
@@ -34,42 +34,46 @@ _PROBLEMS = {
 def fsck(session: Session, index_directory: Path) -> FsckReport:
     """Check keys against index, facts against texts, and the log against its chain.
 
-    The index is opened afresh from its snapshot and caught up, which is what the next process would do. Facts
+    The index is opened afresh from its snapshot and caught up, which is what the next process would do; so is that of
+    every other keyset that has a snapshot. Facts
     without a key are work for rekey, not damage: they are counted and leave `ok` as it is.
     """
     session.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
     live_facts = session.scalar(select(func.count()).select_from(FactVersion).where(IS_LIVE)) or 0
-    live_ids, index_ids, unkeyed = _ids(session, index_directory, live_facts)
-    missing = np.setdiff1d(live_ids, index_ids)
-    left_over = np.setdiff1d(index_ids, live_ids)
+    snapshots = inspect(session, index_directory)
+    active, num_keys, unkeyed = _active(session, snapshots, live_facts)
     non_verbatim = _non_verbatim(session)
     checked, first_break = audit.verify_chain(session)
-    problems = _problems(session)
+    problems = (*_problems(session), *snapshots.differences(but=active.keyset_id))
     return FsckReport(
-        ok=not (missing.size or left_over.size or non_verbatim or first_break is not None or problems),
+        ok=active.is_good and first_break is None and not (non_verbatim or problems),
         live_facts=live_facts,
-        live_keys=len(live_ids),
-        index_ids=len(index_ids),
-        keys_missing_from_index=tuple(missing.tolist()),
-        index_ids_without_live_key=tuple(left_over.tolist()),
+        live_keys=num_keys,
+        index_ids=active.num_ids,
+        keys_missing_from_index=active.missing,
+        index_ids_without_live_key=active.left_over,
         unkeyed_facts=unkeyed,
         non_verbatim_facts=non_verbatim,
         changes_checked=checked,
         chain_ok=first_break is None,
         chain_first_break=first_break,
         problems=problems,
+        mendable=snapshots.mendable(),
     )
 
 
-def _ids(session: Session, index_directory: Path, live_facts: int) -> tuple[keysets.Ids, keysets.Ids, int]:
-    """The active keyset's live key ids, its index's ids, and how many facts have no key; all empty without one."""
+def _active(session: Session, found: Inspection, live_facts: int) -> tuple[Snapshot, int, int]:
+    """The active keyset's index as the next process has it, how many keys it should hold, and facts without a key.
+
+    All empty where no keyset is active.
+    """
     keyset_id = active_keyset_id(session)
     if keyset_id is None:
-        return np.empty(0, np.int64), np.empty(0, np.int64), live_facts
+        return Snapshot(0), 0, live_facts
     keyset = keysets.get_keyset(session, keyset_id)
-    batches = [ids for ids, _ in keysets.indexed_keys(session, keyset_id, keyset.dim)]
-    live_ids = np.concatenate([np.empty(0, np.int64), *batches])
-    return live_ids, open_replica(session, keyset, index_directory).index.ids, keyset.num_unkeyed
+    good = next((s for s in found.snapshots if s.keyset_id == keyset_id and s.refused is None), None)
+    active = good or compare(session, rebuild(session, keyset))
+    return active, keysets.num_indexed_keys(session, keyset_id), keyset.num_unkeyed
 
 
 def _non_verbatim(session: Session) -> tuple[int, ...]:

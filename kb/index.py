@@ -161,7 +161,7 @@ class KeyIndex:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         temporary = path / f"keyset-{keyset_id}.tmp"  # a fixed name: the next save clears up after a crash
         fields: dict[str, Any] = {"format": FORMAT, "keyset_id": keyset_id, "applied_seq": applied_seq}
-        with _locked_directory(path, fcntl.LOCK_EX) as directory:
+        with locked_directory(path, fcntl.LOCK_EX) as directory:
             try:
                 with self._lock.reading():
                     faiss.write_index(self._index, str(temporary))
@@ -182,7 +182,7 @@ class KeyIndex:
     def load(cls, path: Path, *, keyset_id: int, dim: int) -> tuple[KeyIndex, int]:
         """This keyset's snapshot in `path` and the seq of its last change. SnapshotRefused on any doubt."""
         try:
-            with _locked_directory(path, fcntl.LOCK_SH):
+            with locked_directory(path, fcntl.LOCK_SH):
                 manifest = _read_manifest(path / f"keyset-{keyset_id}.json", keyset_id, dim)
                 file = path / Path(manifest["file"]).name
                 if _sha256(file) != manifest["sha256"]:
@@ -322,7 +322,7 @@ def _publish(temporary: Path, file: Path, directory: int) -> None:
 
 
 @contextmanager
-def _locked_directory(path: Path, mode: int) -> Iterator[int]:
+def locked_directory(path: Path, mode: int) -> Iterator[int]:
     """Hold the directory against the other processes that share it, and give its descriptor."""
     directory = os.open(path, os.O_RDONLY)
     try:

@@ -274,7 +274,11 @@ class CorpusStats:
 
 @dataclass(frozen=True, slots=True)
 class FsckReport:
-    """Sets compared, not counts: `ok` only where nothing is missing, left over or broken."""
+    """Sets compared, not counts: `ok` only where nothing is missing, left over or broken.
+
+    `mendable` is what a repair clears up though no answer depends on it: snapshots that are refused, files left
+    over, keysets that were keyed to the end and not finished.
+    """
 
     ok: bool
     live_facts: int
@@ -288,3 +292,4 @@ class FsckReport:
     chain_ok: bool
     chain_first_break: int | None
     problems: tuple[str, ...] = field(default=())
+    mendable: tuple[str, ...] = field(default=())

@@ -137,25 +137,30 @@ def _untrained(session: Session, keyset: KeysetRecord) -> KeyIndex:
 
 def open_replica(session: Session, keyset: KeysetRecord, directory: Path) -> Replica:
     """The replica from the keyset's snapshot where that is good, else rebuilt; caught up either way."""
-    directory /= audit.database_id(
-        session
-    )  # an index directory may serve several databases, one after the other
     try:
-        index, applied_seq = KeyIndex.load(directory, keyset_id=keyset.keyset_id, dim=keyset.dim)
-        _require_same_history(session, directory, keyset.keyset_id, applied_seq)
+        replica = load_replica(session, keyset, directory)
     except SnapshotRefused:
         replica = rebuild(session, keyset)
-    else:
-        replica = Replica(keyset.keyset_id, keyset.checkpoint_id, keyset.dim, index, applied_seq)
     replica.catch_up(session)
     return replica
 
 
+def load_replica(session: Session, keyset: KeysetRecord, directory: Path) -> Replica:
+    """The replica as the keyset's snapshot has it, not caught up. Raises `SnapshotRefused` on any doubt."""
+    directory = snapshots_of(session, directory)
+    index, applied_seq = KeyIndex.load(directory, keyset_id=keyset.keyset_id, dim=keyset.dim)
+    _require_same_history(session, directory, keyset.keyset_id, applied_seq)
+    return Replica(keyset.keyset_id, keyset.checkpoint_id, keyset.dim, index, applied_seq)
+
+
+def snapshots_of(session: Session, directory: Path) -> Path:
+    """Where this database's snapshots lie: an index directory may serve several databases, one after the other."""
+    return directory / audit.database_id(session)
+
+
 def save(session: Session, replica: Replica, directory: Path) -> None:
     """Write the replica's snapshot, caught up, so that no process brings back what another has removed."""
-    directory /= audit.database_id(
-        session
-    )  # an index directory may serve several databases, one after the other
+    directory = snapshots_of(session, directory)
     with replica._follow:
         replica.index.save(directory, keyset_id=replica.keyset_id, applied_seq=replica.applied_seq)
         _history_file(directory, replica.keyset_id).write_text(
