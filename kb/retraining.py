@@ -84,8 +84,8 @@ class Retraining:
         with self.kb.sessions.begin() as session:
             audit.begin(session, actor, reason)  # no edit comes between the gate's age and the flip
             former = active_keyset_id(session)
-            standing = _standing(session, keyset_id)
-            if former not in (None, keyset_id) and not force:
+            keyset, standing = keysets.get_keyset(session, keyset_id), _standing(session, keyset_id)
+            if keyset.state == "ready" and former is not None and not force:
                 _require_passed(keyset_id, standing, max_edits)
             evidence = {"was": former, "gate_seq": standing.seq, "forced": force}
             return keysets.activate(session, keyset_id, actor, reason, evidence)

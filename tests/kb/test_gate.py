@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from kb.errors import GateRefused, KeysetMismatch, KeysetNotReady, NoFormerKeyset
+from kb.errors import GateRefused, KeysetMismatch, KeysetNotFound, KeysetNotReady, NoFormerKeyset
 from kb.gate import Criterion, GateLimits, GateReport, check_keyset
 from kb.records import KeysetRecord, NewGeneration, Splice
 from kb.retraining import Retraining
@@ -157,6 +157,10 @@ def test_activation_needs_a_gate_that_passed_lately_or_force(kb: KnowledgeBase, 
     new, retraining = two[1].keyset_id, Retraining(kb)
     with pytest.raises(GateRefused, match="never checked"):
         retraining.activate(new)
+    with pytest.raises(KeysetNotFound):
+        retraining.activate(77)
+    with pytest.raises(KeysetNotReady):
+        retraining.activate(kb.create_keyset(FakeEncoder(salt="3").checkpoint).keyset_id)
     assert check_keyset(kb, new, FakeEncoder(salt="2"), active_encoder=encoder).passed
     for n in range(3):
         kb.update(fact_id(kb, "value 1" if n == 0 else f"other {n - 1}"), f"other {n}", **WHO)
