@@ -34,6 +34,7 @@ from cli import (
     serving,
     trace,
 )
+from cli.bench import command as bench
 from cli.errors import BROKEN_PIPE, CHECK_FAILED, explain, one_line
 from cli.options import examples
 from model.memory import prefer_jemalloc
@@ -169,6 +170,7 @@ app.add_typer(keysets.app, name="keysets")
 app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(database.app, name="db")
 app.add_typer(keys.app, name="keys")
+app.add_typer(bench.app, name="bench")
 
 
 @app.callback(invoke_without_command=True)

@@ -81,6 +81,11 @@ class KeyIndex:
         """The ids present at this instant, ascending; a copy."""
         return self._ids.copy()
 
+    @property
+    def bare(self) -> Any:
+        """The Faiss index itself, for measurements beside it; who changes it breaks this one."""
+        return self._index
+
     def __len__(self) -> int:
         return len(self._ids)
 
@@ -142,12 +147,25 @@ class KeyIndex:
         xq = self._as_vectors(queries_BD)
         shape = len(xq), k
         D, I = np.full(shape, -np.inf, np.float32), np.full(shape, -1, np.int64)  # noqa: E741
-        with self._lock.reading(), _threads(len(xq)):
+        with self._lock.reading(), self.threads(len(xq) // QUERIES_PER_THREAD):
             k_present = min(k, len(self._ids))
             if k_present and len(xq):  # an untrained index can't be asked
                 D[:, :k_present], I[:, :k_present] = self._index.search(xq, k_present)
         D[I < 0] = -np.inf  # Faiss pads with the lowest float32
         return D, I
+
+    @staticmethod
+    @contextmanager
+    def threads(wanted: int) -> Iterator[None]:
+        """Let Faiss use up to so many threads in the block, and at least one.
+
+        With two for one query p99 beside a busy process was 18 to 46 ms, with one under 5.
+        """
+        before = faiss.omp_get_max_threads()
+        try:
+            yield faiss.omp_set_num_threads(max(1, min(before, wanted)))
+        finally:
+            faiss.omp_set_num_threads(before)  # it is the calling thread's, and torch may share it
 
     def over_fetch(self, k: int) -> int:
         """How many keys to ask for so that the k best are among them, after exact scoring and a few deletions."""
@@ -245,19 +263,6 @@ class _ReadWriteLock:
             with self._left:
                 self._left.wait_for(lambda: self._readers == 0)
             yield
-
-
-@contextmanager
-def _threads(num_queries: int) -> Iterator[None]:
-    """One thread for a few queries, more for a batch.
-
-    With two OpenMP threads for one query p99 beside a busy process was 18 to 46 ms, with one under 5.
-    """
-    before = faiss.omp_get_max_threads()
-    try:
-        yield faiss.omp_set_num_threads(max(1, min(before, num_queries // QUERIES_PER_THREAD)))
-    finally:
-        faiss.omp_set_num_threads(before)  # it is the calling thread's, and torch may share it
 
 
 def _build(dim: int, spec: str) -> tuple[Any, int]:

@@ -27,7 +27,7 @@ from kb import keysets
 from kb.errors import IndexBehind, InvalidQuery, KeysetMismatch
 from kb.keysets import STORED, Vectors
 from kb.records import Hit, Lookup
-from kb.replica import Replica, active_keyset_id, open_replica, rebuild, save
+from kb.replica import OnKeys, Replica, active_keyset_id, open_replica, rebuild, save
 
 POLL_SECONDS = 0.02
 MAX_K = 1000
@@ -226,16 +226,19 @@ class Searcher:
             self._replica = rebuild(session, keysets.active_keyset(session))
         self.snapshot()
 
-    def prepare(self, keyset_id: int) -> None:
-        """Write a keyset's index to disk, caught up, whether it is active or about to be."""
+    def prepare(self, keyset_id: int, on_keys: OnKeys | None = None) -> None:
+        """Write a keyset's index to disk, caught up, whether it is active or about to be.
+
+        `on_keys` hears (keys added, keys there are) where the index has to be built.
+        """
         held = self._replica
         with self.sessions.begin() as session:
             keyset = keysets.get_keyset(session, keyset_id)
             if held is None or held.keyset_id != keyset_id:
-                held = open_replica(session, keyset, self.directory)
+                held = open_replica(session, keyset, self.directory, on_keys)
             held.catch_up(session)
             if held.has_outgrown(keyset):
-                held = rebuild(session, keyset)
+                held = rebuild(session, keyset, on_keys)
                 if self._replica is not None and self._replica.keyset_id == keyset_id:
                     self._replica = held
             save(session, held, self.directory)

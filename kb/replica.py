@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,8 @@ from kb.records import KeysetRecord
 from kb.tables import Change, FactKey, FactVersion, Keyset, Tombstone
 
 BATCH = 10_000
+
+OnKeys = Callable[[int, int], None]
 
 
 @dataclass(slots=True)
@@ -113,18 +116,24 @@ def build(dim: int, spec: str, ids: Ids, keys: Vectors) -> KeyIndex:
     return index
 
 
-def rebuild(session: Session, keyset: KeysetRecord) -> Replica:
-    """The replica from the database alone, a batch of keys at a time."""
+def rebuild(session: Session, keyset: KeysetRecord, on_keys: OnKeys | None = None) -> Replica:
+    """The replica from the database alone, a batch of keys at a time.
+
+    `on_keys` hears (keys added, keys there are) from the moment on when the index is trained.
+    """
     head = audit.head_seq(session)  # before the keys, as in catch_up
-    index = _untrained(session, keyset)
+    num_keys = keysets.num_indexed_keys(session, keyset.keyset_id)
+    index = _trained(session, keyset, num_keys)
+    report = on_keys or (lambda done, total: None)
+    report(0, num_keys)
     for ids, keys in keysets.indexed_keys(session, keyset.keyset_id, keyset.dim):
         index.add(ids, keys)
+        report(len(index), max(num_keys, len(index)))
     return Replica(keyset.keyset_id, keyset.checkpoint_id, keyset.dim, index, head)
 
 
-def _untrained(session: Session, keyset: KeysetRecord) -> KeyIndex:
+def _trained(session: Session, keyset: KeysetRecord, num_keys: int) -> KeyIndex:
     """An empty index ready for all keys of the keyset. One that has too few keys for its spec is searched exactly."""
-    num_keys = keysets.num_indexed_keys(session, keyset.keyset_id)
     spec = default_spec(num_keys, keyset.dim) if keyset.index_spec == AUTO_SPEC else keyset.index_spec
     index = KeyIndex(keyset.dim, spec)
     if index.train_min:
@@ -135,12 +144,14 @@ def _untrained(session: Session, keyset: KeysetRecord) -> KeyIndex:
     return index
 
 
-def open_replica(session: Session, keyset: KeysetRecord, directory: Path) -> Replica:
+def open_replica(
+    session: Session, keyset: KeysetRecord, directory: Path, on_keys: OnKeys | None = None
+) -> Replica:
     """The replica from the keyset's snapshot where that is good, else rebuilt; caught up either way."""
     try:
         replica = load_replica(session, keyset, directory)
     except SnapshotRefused:
-        replica = rebuild(session, keyset)
+        replica = rebuild(session, keyset, on_keys)
     replica.catch_up(session)
     return replica
 

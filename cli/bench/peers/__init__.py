@@ -94,6 +94,7 @@ class PeerKind:
 PEERS = {
     kind.name: kind
     for kind in (
+        PeerKind("colmlm", "colmlm", "cli.bench.peers.ours:Ours"),
         PeerKind("pgvector", "pgvector", "cli.bench.peers.pgvector:Pgvector"),
         PeerKind("qdrant", "qdrant-edge-py", "cli.bench.peers.qdrant:Qdrant"),
         PeerKind("lancedb", "lancedb", "cli.bench.peers.lance:Lance"),
