@@ -179,10 +179,11 @@ def measure(kind: PeerKind, task: Task, directory: Path, on_progress: Progress) 
     bytes_before = peer.bytes_on_disk()
     clean_up_seconds = _seconds(peer.clean_up)
     bytes_after = peer.bytes_on_disk()
+    version = peer.version()
     peer.close()
     return PeerResult(
         name=name,
-        version=str(kind.version()),
+        version=version,
         threads=peer.threads,
         durability=peer.durability,
         num_facts=len(keys),

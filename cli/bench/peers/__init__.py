@@ -32,6 +32,9 @@ class Peer(Protocol):
     durability: str  # when an acknowledged write survives what, in words
     efforts: Sequence[int]  # what `set_search` takes, least effort first
 
+    def version(self) -> str:
+        """What answers, with its version; once it is open."""
+
     def open(self, directory: Path, dim: int) -> None:
         """Make the store in `directory`, or open the one that is there."""
 

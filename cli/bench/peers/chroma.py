@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,12 @@ _VACUUM = "import sys; from chromadb.cli.cli import app; sys.argv = ['chroma', *
 
 
 class Chroma:
-    threads = f"{THREADS} (hnsw num_threads)"
+    threads = f"{THREADS} asked for (num_threads)"
     durability = "the transaction of its SQLite log is committed"
     efforts: Sequence[int] = (10, 20, 40, 80, 160, 320, 640, 1280)
+
+    def version(self) -> str:
+        return version("chromadb")
 
     def open(self, directory: Path, dim: int) -> None:
         self._directory = directory / "chroma"
@@ -51,7 +55,10 @@ class Chroma:
         """Nothing: keys go into the graph as they are added."""
 
     def set_search(self, effort: int) -> None:
+        """Chroma takes a changed ef_search up only when it loads the index anew."""
         self._collection.modify(configuration={"hnsw": {"ef_search": effort}})
+        self.close()
+        self.open(self._directory.parent, self._dim)
 
     def lookup(self, query: Keys) -> Found | None:
         return self.lookup_batch(query[np.newaxis])[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from datetime import timedelta
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,9 @@ class Lance:
     threads = f"{THREADS} (LANCE_CPU_THREADS)"
     durability = "a new version's manifest is written and renamed: survives the death of the process"
     efforts: Sequence[int] = (8, 16, 32, 64, 128, 256, 512, 1024)
+
+    def version(self) -> str:
+        return version("lancedb")
 
     def open(self, directory: Path, dim: int) -> None:
         self._directory = directory / "lance"

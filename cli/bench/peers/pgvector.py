@@ -27,6 +27,10 @@ class Pgvector:
     durability = "COMMIT has written the log through to the disk: survives a power failure"
     efforts: Sequence[int] = (10, 20, 40, 80, 160, 320, 640, 1000)
 
+    def version(self) -> str:
+        extension = self._value("SELECT extversion FROM pg_extension WHERE extname = 'vector'")
+        return f"{extension} on PostgreSQL {self._value('SHOW server_version')}"
+
     def open(self, directory: Path, dim: int) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # no XDG_RUNTIME_DIR: it says that it uses /tmp

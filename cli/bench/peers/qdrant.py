@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,9 @@ class Qdrant:
     threads = f"{THREADS} to build, {THREADS} for the segments of a lookup"
     durability = "update and flush: the log and the segments are written through"
     efforts: Sequence[int] = (8, 16, 32, 64, 128, 256, 512, 1024)
+
+    def version(self) -> str:
+        return version("qdrant-edge-py")
 
     def open(self, directory: Path, dim: int) -> None:
         self._directory = directory / "shard"
