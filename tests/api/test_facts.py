@@ -137,6 +137,8 @@ def test_health_says_what_is_missing(
     assert (healthy.status_code, healthy.json()["missing"]) == (200, [])
     assert healthy.json()["index_seq"] == healthy.json()["head_seq"]
     assert healthy.json()["active_keyset"]["num_keys"] == 2
+    kb.insert("Who?", "Ann", actor="tester", reason="test")
+    assert [reader.get("/health").json()["index_lag"] for _ in range(2)] == [1, 0]
     other = connect(create_app(kb, FakeEncoder(salt="other")), "operator").get("/health")
     assert other.status_code == 503
     assert other.json()["missing"] == ["generator", "checkpoint of the active keyset"]
