@@ -68,4 +68,5 @@ def _answer(question: str | None, lookup: Lookup) -> LookupAnswer:
         seq=lookup.seq,
         abstained=lookup.abstained,
         redacted=lookup.redacted if isinstance(lookup, AsOfLookup) else None,
+        unkeyed=lookup.unkeyed if isinstance(lookup, AsOfLookup) else None,
     )

@@ -88,7 +88,7 @@ class LookupRequest(Request, frozen=True, kw_only=True):
 
 
 class LookupAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What one query gave; no hits is a normal answer. See `kb.records.Lookup`; for `redacted`, `kb.history`."""
+    """What one query gave; no hits is a normal answer. See `kb.records.Lookup`; for the last two, `kb.history`."""
 
     question: str | None
     hits: list[Hit]
@@ -97,6 +97,7 @@ class LookupAnswer(msgspec.Struct, frozen=True, kw_only=True):
     seq: int
     abstained: int | None = None
     redacted: int | None = None
+    unkeyed: int | None = None
 
 
 class LookupAnswers(msgspec.Struct, frozen=True, kw_only=True):

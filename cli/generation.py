@@ -171,13 +171,15 @@ def _as_dict(runtime: Runtime, question: str, found: Lookup) -> dict[str, object
         "threshold": found.threshold,
         "seq": found.seq,
         "abstained": found.abstained,
-        **({"redacted": found.redacted} if isinstance(found, AsOfLookup) else {}),
+        **({"redacted": found.redacted, "unkeyed": found.unkeyed} if isinstance(found, AsOfLookup) else {}),
     }
 
 
 def _show(runtime: Runtime, found: Lookup) -> None:
     if isinstance(found, AsOfLookup) and found.redacted:
         note(f"{found.redacted} facts that were live at change {found.seq} are erased and can't be found.")
+    if isinstance(found, AsOfLookup) and found.unkeyed:
+        note(f"{found.unkeyed} facts that were live at change {found.seq} have no key of this checkpoint.")
     if found.abstained is not None:
         say(f"Abstained: the question points at fact {found.abstained}, which was forgotten.")
         return

@@ -8,6 +8,7 @@ missing, is found before anything is read. The file holds all texts and the secr
 from __future__ import annotations
 
 import base64
+import glob
 import hashlib
 import json
 import os
@@ -94,6 +95,7 @@ def write_backup(
     """
     if file.exists() and not replace:
         raise FileExistsError(17, "it exists; name another file, or pass --replace", str(file))
+    _clear_up(file)
     temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     try:
         descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -111,6 +113,24 @@ def write_backup(
         os.close(directory)
     with open_backup(file) as archive:
         return archive.backup
+
+
+def _clear_up(file: Path) -> None:
+    """Remove what writers of this backup left that were killed: it holds texts."""
+    for temporary in file.parent.glob(f".{glob.escape(file.name)}.*.tmp"):
+        pid = temporary.name.split(".")[-2]
+        if pid.isdecimal() and not _is_running(int(pid)):
+            temporary.unlink(missing_ok=True)
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # another user's
+        pass
+    return True
 
 
 def _write(kb: KnowledgeBase, stream: IO[bytes], key: Ed25519PrivateKey, on_bytes: Heard) -> None:

@@ -45,10 +45,13 @@ WHERE k.keyset_id = :keyset_id AND f.erased_seq IS NULL
 ORDER BY k.fact_id, k.id
 """)
 
-_REDACTED = text("""
-SELECT count(*) FROM fact f WHERE f.erased_seq IS NOT NULL AND EXISTS (
-    SELECT FROM fact_version v
-    WHERE v.fact_id = f.id AND v.from_seq <= :seq AND (v.to_seq IS NULL OR v.to_seq > :seq))
+# Of the facts that were live at :seq, those that can't be found any more: erased, or never keyed in this keyset.
+_LOST = text("""
+SELECT count(*) FILTER (WHERE f.erased_seq IS NOT NULL) AS redacted,
+       count(*) FILTER (WHERE f.erased_seq IS NULL AND NOT EXISTS (
+           SELECT FROM fact_key k WHERE k.keyset_id = :keyset_id AND k.fact_id = f.id)) AS unkeyed
+FROM fact f JOIN fact_version v ON v.fact_id = f.id
+WHERE v.from_seq <= :seq AND (v.to_seq IS NULL OR v.to_seq > :seq)
 """)
 
 
@@ -56,10 +59,12 @@ SELECT count(*) FROM fact f WHERE f.erased_seq IS NOT NULL AND EXISTS (
 class AsOfLookup(Lookup):
     """What a query would have found as of change `seq`.
 
-    `redacted` facts were live then and are erased now: any of them may be missing from the hits.
+    `redacted` facts were live then and are erased now; `unkeyed` ones were live then and have no key in this keyset,
+    as those deleted before it was made. Any of these may be missing from the hits.
     """
 
     redacted: int = 0
+    unkeyed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +95,13 @@ class History:
             keyset = _keyset(session, checkpoint_id)
             if queries.shape[1] != keyset.dim:
                 raise InvalidQuery(f"it has {queries.shape[1]} numbers, the keys have {keyset.dim}")
-            redacted = session.scalar(_REDACTED, {"seq": as_of}) or 0
+            lost = session.execute(_LOST, {"keyset_id": keyset.keyset_id, "seq": as_of}).one()
             rankings = _rankings(session, keyset, queries, as_of, k)
         least = keyset.threshold if threshold is None else threshold
         found = (decide(ranking, k, least, as_of) for ranking in rankings)
-        return [AsOfLookup(**_fields(lookup), redacted=redacted) for lookup in found]
+        return [
+            AsOfLookup(**_fields(lookup), redacted=lost.redacted, unkeyed=lost.unkeyed) for lookup in found
+        ]
 
 
 @dataclass(frozen=True, slots=True)

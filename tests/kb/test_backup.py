@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import zipfile
 from collections.abc import Iterator
@@ -133,6 +134,14 @@ def test_a_failed_backup_leaves_no_file(original: KnowledgeBase, tmp_path: Path)
     with pytest.raises(OSError, match="No space"):
         write_backup(original, tmp_path / "kb.backup", signing_key(original.settings.home), on_bytes=full)
     assert not list(tmp_path.glob("*backup*"))
+
+
+def test_what_a_killed_backup_left_goes_with_the_next(original: KnowledgeBase, tmp_path: Path):
+    died, lives = tmp_path / ".kb.backup.999999999.tmp", tmp_path / f".kb.backup.{os.getppid()}.tmp"
+    for left in (died, lives):
+        left.write_text("texts")
+    _backup(original, tmp_path)
+    assert not died.exists() and lives.exists()
 
 
 def test_what_was_erased_after_the_backup_stays_erased(

@@ -8,12 +8,13 @@ import pytest
 from sqlalchemy import text
 
 from kb.diff import diff
+from kb.erasure import Erasure
 from kb.errors import InvalidQuery, KeysetMismatch, NoSuchChange
 from kb.history import AsOfLookup, History, kb_as_of
 from kb.records import Lookup
 from kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder
-from tests.kb.corpora import CAPITAL, CHILE, PERU, ask, fact_id, ingest, numbered
+from tests.kb.corpora import CAPITAL, CHILE, PERU, RIVER, ask, fact_id, ingest, numbered
 
 WHO = {"actor": "tester", "reason": "test"}
 
@@ -139,13 +140,25 @@ def test_what_was_erased_since_is_counted_and_never_told(kb: KnowledgeBase, enco
     ingest(kb, PERU)
     kb.rekey(encoder)
     then, lima = kb.head_seq(), fact_id(kb, "Lima")
-    kb.delete([lima], **WHO)
-    with kb.engine.begin() as connection:  # as an erasure leaves it that came no further than this
-        connection.execute(text(f"UPDATE fact SET erased_seq = deleted_seq WHERE id = {lima}"))
-    (found,) = _ask_as_of(kb, encoder, then, CAPITAL)
-    assert (found.hits, found.redacted) == ((), 1)
+    kb.update(lima, "Cusco", **WHO)
+    Erasure(kb).erase([lima], **WHO)
+    for seq in (then, then + 1):
+        (found,) = _ask_as_of(kb, encoder, seq, CAPITAL)
+        assert (found.hits, found.abstained, found.redacted, found.unkeyed) == ((), None, 1, 0)
+    assert _ask_as_of(kb, encoder, kb.head_seq(), CAPITAL)[0].redacted == 0
     (erased,) = diff(kb, then, kb.head_seq()).facts
     assert (erased.kind, erased.old, erased.new, erased.is_redacted) == ("erased", None, None, True)
+    (corrected,) = diff(kb, then, then + 1).facts
+    assert (corrected.kind, corrected.old, corrected.new) == ("updated", None, None)
+
+
+def test_a_keyset_made_after_a_deletion_says_what_it_cannot_find(kb: KnowledgeBase, encoder: FakeEncoder):
+    ingest(kb, PERU)
+    then = kb.head_seq()
+    kb.delete([fact_id(kb, "Lima")], **WHO)
+    kb.rekey(encoder)
+    capital, river = _ask_as_of(kb, encoder, then, CAPITAL, RIVER)
+    assert (capital.hits, capital.unkeyed, river.hits[0].value) == ((), 1, "Amazon")
 
 
 def test_a_past_that_was_not_is_refused(kb: KnowledgeBase, encoder: FakeEncoder):
