@@ -25,6 +25,8 @@ from kb import database
 from kb.corpus import Parsed
 from kb.erasure import Erasure
 from kb.errors import KeysetMismatch
+from kb.forgetting import Forgetting
+from kb.selectors import Selector
 from kb.service import KnowledgeBase
 from kb.settings import Settings
 
@@ -134,6 +136,12 @@ class Worker:
 
     def _restore(self, step: Step) -> None:
         self.kb.restore(self._ids(step), **WHO)
+
+    def _forget(self, step: Step) -> None:
+        forgetting = Forgetting(self.kb)
+        selector = Selector(fact_ids=tuple(self._ids(step)))
+        plan = forgetting.plan(selector, policy="abstain" if step.abstain else "successor", **WHO)
+        forgetting.apply(plan.run_id, **WHO)
 
     def _erase(self, step: Step) -> None:
         Erasure(self.kb).erase(self._ids(step), **WHO)

@@ -37,6 +37,7 @@ SELECT said.place, erased.value FROM unnest(CAST(:values AS text[])) AS erased (
     UNION ALL SELECT 'fact ' || id, concat_ws(' ', question, answer) FROM fact
     UNION ALL SELECT 'value of fact ' || fact_id, value FROM fact_version
     UNION ALL SELECT 'change ' || seq, CAST(payload AS text) FROM change
+    UNION ALL SELECT 'forget run ' || id, concat(selector, plan, verification, certificate) FROM forget_run
 ) AS said ON strpos(said.text, erased.value) > 0
 """)
 _KEYSETS = text("SELECT checkpoint_id, state FROM keyset ORDER BY id")
@@ -190,7 +191,7 @@ def _logged(seen: Seen, journals: Sequence[Journal]) -> Iterator[Finding]:
     """One change for each acknowledged edit, at most one for one in doubt, and no others."""
     least = Counter(step.do for journal in journals for step in journal.acknowledged)
     most = least + Counter(journal.in_doubt.do for journal in journals if journal.in_doubt)
-    for kind in ("insert", "update", "delete", "restore", "ingest", "erase", "activate", "retire"):
+    for kind in ("insert", "update", "delete", "forget", "restore", "ingest", "erase", "activate", "retire"):
         if not least[kind] <= seen.logged[kind] <= most[kind]:
             lost: Kind = "lost" if seen.logged[kind] < least[kind] else "mismatched"
             yield Finding(

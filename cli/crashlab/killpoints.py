@@ -55,6 +55,8 @@ def points_of(kind: str) -> list[tuple[str, int]]:
             return [*_STATEMENTS, *_ENCODING, *_FILES]
         case "ingest":
             return [*_STATEMENTS, ("before a statement", 20), ("while documents are read", 2)]
+        case "forget":
+            return [*_STATEMENTS, ("before a statement", 30), ("after a commit", 2)]
         case "erase":
             return [*_STATEMENTS, ("before a statement", 25), ("after a commit", 3), *_FILES]
         case _:

@@ -21,6 +21,7 @@ _WEIGHTS = {
     "lookup": 3,
     "switch": 2,
     "retire": 2,
+    "forget": 2,
     "erase": 2,
 }
 _OF_A_SECOND_CHILD = ("insert", "update", "delete", "restore", "snapshot", "catch_up", "lookup")
@@ -67,6 +68,9 @@ class Planner:
     def _delete(self, world: World) -> list[Step]:
         chosen = self._some(world, live=True, most=3)
         return [Step("delete", chosen, abstain=self.random.random() < 0.4)] if chosen else []
+
+    def _forget(self, world: World) -> list[Step]:
+        return [replace(step, do="forget") for step in self._delete(world)]
 
     def _restore(self, world: World) -> list[Step]:
         chosen = self._some(world, live=False, most=3)

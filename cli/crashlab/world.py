@@ -117,6 +117,9 @@ class World:
             {q: replace(self.facts[q], live=False, abstain=step.abstain) for q in step.questions}
         )
 
+    def _forget(self, step: Step) -> World:
+        return self._delete(step)
+
     def _restore(self, step: Step) -> World:
         return self._with({q: replace(self.facts[q], live=True, abstain=False) for q in step.questions})
 

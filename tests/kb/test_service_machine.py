@@ -16,6 +16,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from sqlalchemy import URL
 
 from kb.corpus import AnnotatedDocument
+from kb.erasure import Erasure
+from kb.forgetting import Forgetting
+from kb.selectors import Selector
 from kb.service import KnowledgeBase
 from kb.settings import Settings
 from tests.conftest import clone
@@ -106,6 +109,28 @@ class Machine(RuleBasedStateMachine):
             self.abstaining -= set(fact_ids)
 
         self._move(picks, self.dead, self.live, restore)
+
+    @rule(picks=strategies.lists(PICKS, min_size=1, max_size=3), abstain=strategies.booleans())
+    def forget(self, picks: list[int], abstain: bool) -> None:
+        def forget(fact_ids: list[int]) -> None:
+            selector, policy = Selector(fact_ids=tuple(fact_ids)), "abstain" if abstain else "successor"
+            run = Forgetting(self.kb).plan(selector, policy=policy, **WHO).run_id
+            Forgetting(self.kb).apply(run, **WHO)
+            self.abstaining |= set(fact_ids) if abstain else set()
+
+        self._move(picks, self.live, self.dead, forget)
+
+    @rule(pick=PICKS)
+    def erase(self, pick: int) -> None:
+        """A live fact or a deleted one; its question stays to be asked."""
+        there = self.live | self.dead
+        if there:
+            fact_id = sorted(there)[pick % len(there)]
+            Erasure(self.kb).erase([fact_id], **WHO)
+            self.live.pop(fact_id, None)
+            self.dead.pop(fact_id, None)
+            for kept in (self.abstaining, *self.keyed):
+                kept.discard(fact_id)
 
     def _move(
         self,
@@ -214,8 +239,8 @@ def test_any_sequence_of_edits_answers_as_brute_force(server: URL):
     run_state_machine_as_test(
         Machine,
         settings=settings(
-            max_examples=EXAMPLES or 8,
-            stateful_step_count=60 if EXAMPLES else 20,
+            max_examples=EXAMPLES or 6,
+            stateful_step_count=60 if EXAMPLES else 16,
             derandomize=not EXAMPLES,
             deadline=None,
             database=None,
