@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -13,10 +14,12 @@ import chromadb
 import numpy as np
 import numpy.typing as npt
 from chromadb.config import Settings
+from chromadb.errors import InternalError
 
 from cli.bench.peers import THREADS, Found, Keys, bytes_of
 
 _VACUUM = "import sys; from chromadb.cli.cli import app; sys.argv = ['chroma', *sys.argv[1:]]; app()"
+_LOCKED_SECONDS = 10.0  # it tidies its log beside us, and refuses to change a collection meanwhile
 
 
 class Chroma:
@@ -56,7 +59,15 @@ class Chroma:
 
     def set_search(self, effort: int) -> None:
         """Chroma takes a changed ef_search up only when it loads the index anew."""
-        self._collection.modify(configuration={"hnsw": {"ef_search": effort}})
+        deadline = time.monotonic() + _LOCKED_SECONDS
+        while True:
+            try:
+                self._collection.modify(configuration={"hnsw": {"ef_search": effort}})
+                break
+            except InternalError as error:
+                if "database is locked" not in str(error) or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
         self.close()
         self.open(self._directory.parent, self._dim)
 
