@@ -263,7 +263,7 @@ def parse_json(text: bytes | str, where: str) -> Any:
 
 def unstorable(text: str) -> tuple[int, str] | None:
     """Where `text` holds a character that no UTF-8 database can store, and which."""
-    if (found := _UNSTORABLE.search(text)) is None:
+    if (text.isascii() and "\x00" not in text) or (found := _UNSTORABLE.search(text)) is None:
         return None
     if found.group() == "\x00":
         return found.start(), "a NUL character, which PostgreSQL cannot store"

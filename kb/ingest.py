@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
@@ -105,12 +106,28 @@ class Ingest:
         """
         audit.check_text("corpus", self.corpus, blank=False, limit=200)
         reading = Reading(parsed, on_document)
-        report = IngestReport(self.corpus, 0, 0, 0, 0, 0, (), None)
-        for piece in reading.pieces(max(1, self.commit_every)):
-            report = _sum(report, self._take(piece))
+        so_far = [IngestReport(self.corpus, 0, 0, 0, 0, 0, (), None)]
+
+        def finish(writing: Future[IngestReport]) -> None:
+            so_far.append(_sum(so_far.pop(), writing.result()))
             if on_piece is not None:
-                on_piece(report)
-        return replace(report, overlaps_resolved=reading.overlaps_resolved, refusals=tuple(reading.refusals))
+                on_piece(so_far[0])
+
+        # While the server takes one piece in, the next is read and checked.
+        with ThreadPoolExecutor(1, "ingest") as writer:
+            writing: Future[IngestReport] | None = None
+            try:
+                for piece in reading.pieces(max(1, self.commit_every)):
+                    if writing is not None:
+                        before, writing = writing, None
+                        finish(before)
+                    writing = writer.submit(self._take, piece)
+            finally:
+                if writing is not None:
+                    finish(writing)
+        return replace(
+            so_far[0], overlaps_resolved=reading.overlaps_resolved, refusals=tuple(reading.refusals)
+        )
 
     def _take(self, piece: Sequence[AnnotatedDocument]) -> IngestReport:
         with self.sessions() as session:
