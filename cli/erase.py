@@ -64,9 +64,10 @@ def erase(
     got: 1 not retrievable, 2 out of indexes, 3 out of the tables' files, 4 out of the write-ahead log. Without
     --now it stops at 2; without ids, --now takes earlier erasures on. The exit code is 1 where a scan finds residue.
     """
-    _require_usage(
-        fact_ids, reason, now=now, dry_run=dry_run, unasked=not yes and (as_json or not is_attended())
-    )
+    if not fact_ids and (dry_run or scan or probes_out or not now):
+        raise typer.BadParameter("name facts, or pass just --now for earlier erasures.", param_hint="FACT_ID")
+    if fact_ids and not dry_run:
+        _require_usage(reason, unasked=not yes and (as_json or not is_attended()))
     wanted = each_once(fact_ids or ())
     with Runtime.from_environment() as runtime:
         kb = runtime.kb
@@ -89,16 +90,10 @@ def erase(
         raise typer.Exit(CHECK_FAILED)
 
 
-def _require_usage(
-    fact_ids: list[int] | None, reason: str | None, *, now: bool, dry_run: bool, unasked: bool
-) -> None:
-    if not fact_ids and (dry_run or not now):
-        raise typer.BadParameter(
-            "name facts, or pass --now to take earlier erasures on.", param_hint="FACT_ID"
-        )
-    if fact_ids and reason is None and not dry_run:
+def _require_usage(reason: str | None, *, unasked: bool) -> None:
+    if reason is None:
         raise typer.BadParameter("say why.", param_hint="--reason")
-    if fact_ids and unasked and not dry_run:
+    if unasked:
         raise typer.BadParameter("there is nobody to ask; pass it to erase.", param_hint="--yes")
 
 
