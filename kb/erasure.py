@@ -132,6 +132,14 @@ FROM unnest(CAST(:ids AS bigint[]), CAST(:markers AS text[])) AS m (fact_id, mar
 """)
 
 
+# What a run forgot cannot be restored any more once all of it is erased.
+_END_FORGET_RUNS = text("""
+UPDATE forget_run r SET state = 'erased'
+WHERE r.state = 'applied' AND r.fact_ids && CAST(:ids AS bigint[])
+  AND NOT EXISTS (SELECT FROM fact f WHERE f.id = ANY(r.fact_ids) AND f.erased_seq IS NULL)
+""")
+
+
 def _end(session: Session, targets: Sequence[Target], seq: int) -> None:
     ids = [target.fact_id for target in targets]
     markers = [target.marker for target in targets]
@@ -147,6 +155,7 @@ def _end(session: Session, targets: Sequence[Target], seq: int) -> None:
             deleted_seq=func.coalesce(Fact.deleted_seq, seq),
         )
     )
+    session.execute(_END_FORGET_RUNS, {"ids": ids})
     session.execute(delete(Tombstone).where(Tombstone.fact_id == func.any(ids)))
 
 

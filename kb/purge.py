@@ -24,6 +24,7 @@ from sqlalchemy.exc import DBAPIError
 from kb import audit
 from kb.errors import KBError, NoActiveKeyset
 from kb.service import KnowledgeBase
+from kb.snapshots import remove_orphans
 
 NAMES = ("not retrievable", "out of indexes and snapshots", "out of the heap", "out of the write-ahead log")
 
@@ -138,8 +139,9 @@ def _out_of_indexes(kb: KnowledgeBase, on_step: Heard) -> str:
         try:
             kb.searcher.prepare(keyset_id)
         except KBError:  # a keyset that is retired or gone: nobody opens its snapshot again
-            for file in (manifest, *directory.glob(f"keyset-{keyset_id}[-.]*")):
-                file.unlink(missing_ok=True)
+            manifest.unlink(missing_ok=True)
+    with kb.sessions() as session:
+        remove_orphans(session, kb.settings.index_directory)
     return (
         "Other running processes answer without it already, and drop its keys from memory at their next lookup. "
         "Snapshots of other machines are rewritten when they are next saved."

@@ -26,7 +26,7 @@ from tests.fakes import FakeEncoder
 
 DEBIAN = Path("/usr/lib/postgresql/15/bin")
 TEMPLATE = "colmlm_template"
-ON_THE_OLDEST_TOO = {f"test_{name}" for name in ("database", "ingest", "keysets", "attribution")}
+ON_THE_OLDEST_TOO = {f"test_{name}" for name in ("database", "erasure", "ingest", "keysets", "attribution")}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

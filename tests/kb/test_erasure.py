@@ -254,6 +254,27 @@ def test_forget_runs_quote_no_erased_fact(kb: KnowledgeBase) -> None:
     assert plan == {"facts": [{"q": MARK * len(CAPITAL), "n": 4}], "other": "Limassol"}
 
 
+def test_a_forget_run_ends_as_erased_once_all_of_it_is(kb: KnowledgeBase) -> None:
+    ingest(kb, PERU)
+    lima, amazon = fact_id(kb, "Lima"), fact_id(kb, "Amazon")
+    states = text("SELECT state FROM forget_run ORDER BY id")
+    with kb.engine.begin() as connection:
+        for state in ("applied", "planned"):
+            connection.execute(
+                text(
+                    "INSERT INTO forget_run (state, policy, selector, fact_ids, plan, planned_seq, actor, reason)"
+                    " VALUES (:state, 'abstain', '{}', :ids, '{}', 1, 'a', 'r')"
+                ),
+                {"state": state, "ids": [lima, amazon]},
+            )
+    erase(kb, lima)
+    with kb.engine.connect() as connection:
+        assert connection.scalars(states).all() == ["applied", "planned"]
+    erase(kb, amazon)
+    with kb.engine.connect() as connection:
+        assert connection.scalars(states).all() == ["erased", "planned"]
+
+
 def test_level_two_takes_the_key_out_of_every_snapshot(kb: KnowledgeBase, encoder: FakeEncoder) -> None:
     ingest(kb, PERU)
     kb.rekey(encoder)
