@@ -11,24 +11,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import Select, and_, exists, func, select, text
+from sqlalchemy import Select, and_, exists, func, or_, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from kb import audit
 from kb.corpus import AnnotatedDocument, FactSpan
 from kb.errors import InvalidKeys
-from kb.facts import is_kept
 from kb.keycopy import copy_keys, require_unit
 from kb.records import CheckpointInfo
-from kb.tables import Document, Fact, FactKey, FactVersion
+from kb.tables import Document, Fact, FactKey, FactVersion, Tombstone
 
 Vectors = npt.NDArray[np.float32]
 
-WINDOW = 32  # batches of candidates that a claim chooses from: more than workers are likely to share a queue
+WINDOW = 8  # batches of candidates that a claim chooses from; where more workers share a queue they look further on
 
 # The candidates come as a list: in one statement with the search for them, the planner might lock what it then drops.
 _CLAIM = text("""
@@ -106,7 +106,8 @@ class Rekey:
                 return None
             mine = session.scalars(_CLAIM, self._claims(queue, window) | {"batch": self.batch}).all()
             last = mine[-1] if mine else window[-1]
-            others = next((one for one in window if one <= last and one not in set(mine)), None)
+            ours = set(mine)
+            others = next((one for one in takewhile(last.__ge__, window) if one not in ours), None)
             if not mine:
                 return _Step(last, others, None)
             # Read anew: what was unkeyed in the window may have been keyed, and let go, before it was claimed.
@@ -228,8 +229,12 @@ class _Keys:
 
 def _unkeyed(keyset_id: int) -> tuple[Any, ...]:
     """SQL: the fact is live or a tombstone, and has no key in the keyset."""
-    keyed = exists().where(FactKey.keyset_id == keyset_id, FactKey.fact_id == Fact.id)
-    return is_kept(Fact.id), ~keyed
+    # OFFSET keeps it from becoming a join, which without statistics of so young a partition reads all its keys a fact.
+    keyed = select(FactKey.id).where(FactKey.keyset_id == keyset_id, FactKey.fact_id == Fact.id)
+    keyed = keyed.correlate(Fact).offset(0)
+    # Not `is_kept`: without statistics, as after a first ingest, that reads all versions for every batch.
+    kept = or_(Fact.deleted_seq.is_(None), exists().where(Tombstone.fact_id == Fact.id))
+    return kept, ~exists(keyed)
 
 
 def _queue_length(session: Session, keyset_id: int, corpus: str | None) -> int:
