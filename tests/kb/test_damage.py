@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from sqlalchemy.orm import Session
@@ -62,9 +63,9 @@ def files(kb: KnowledgeBase) -> list[Path]:
 def test_a_damaged_snapshot_is_never_loaded(saved: KnowledgeBase, monkeypatch: pytest.MonkeyPatch):
     rebuilt: list[int] = []
 
-    def counting(session: Session, keyset: keysets.KeysetRecord) -> Replica:
+    def counting(session: Session, keyset: keysets.KeysetRecord, *rest: Any) -> Replica:
         rebuilt.append(keyset.keyset_id)
-        return rebuild(session, keyset)
+        return rebuild(session, keyset, *rest)
 
     rebuild = kb.replica.rebuild
     monkeypatch.setattr(kb.replica, "rebuild", counting)
