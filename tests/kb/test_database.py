@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -127,6 +128,13 @@ def _holder(home: Path) -> subprocess.Popen[str]:
     return process
 
 
+def _resume_when_in_the_way(process: psutil.Process, log: Path) -> None:
+    deadline = time.monotonic() + 60
+    while "shared memory block" not in log.read_text() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.resume()
+
+
 def test_the_embedded_server_outlives_killed_clients_and_its_own_kill(home: Path):
     """One test, since each start of a server costs seconds."""
     with _holder(home) as first:
@@ -138,8 +146,8 @@ def test_the_embedded_server_outlives_killed_clients_and_its_own_kill(home: Path
         slow, *_ = psutil.Process(server_pid).children()
         slow.suspend()  # while a child of the dead server lives, no other one can start
         os.kill(server_pid, signal.SIGKILL)
-        threading.Timer(1.5, slow.resume).start()
         second.communicate("")
+    threading.Thread(target=_resume_when_in_the_way, args=[slow, home / "postgres" / "log"]).start()
     with _holder(home) as third:
         restarted = psutil.Process(int((home / "postgres" / "postmaster.pid").read_text().split()[0]))
         assert restarted.pid != server_pid
