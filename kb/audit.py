@@ -16,9 +16,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import insert, or_, select, text
+from psycopg.types.json import Jsonb
+from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
+from kb.database import connection_of
 from kb.errors import InvalidValue
 from kb.records import ChangeRecord
 from kb.tables import Change, Fact, Secret
@@ -29,13 +31,12 @@ GENESIS = "0" * 64
 # Kinds that do not edit facts: they feed indexes and keep the record complete.
 MAINTENANCE = ("key", "activate", "threshold", "retire")
 
-_FIELDS = ("seq", "kind", "fact_ids", "num_facts", "actor", "reason", "at", "prev_hash", "payload")
-_LOCK = text("SELECT pg_advisory_xact_lock(:key)")
-_HEAD = text("""
-SELECT clock_timestamp() AS at, secret.value AS secret, head.seq, head.hash
-FROM secret LEFT JOIN (SELECT seq, hash FROM change ORDER BY seq DESC LIMIT 1) AS head ON true
-WHERE secret.name = 'change_log'
-""")
+# For the driver itself: every edit makes these two statements, and they should cost a round trip and little else.
+_BEGIN = "SELECT at, secret, seq, hash FROM begin_change(%s)"
+_APPEND = """
+INSERT INTO change (seq, kind, fact_ids, num_facts, actor, reason, at, prev_hash, hash, payload)
+VALUES (%s, %s, %s::bigint[], %s, %s, %s, %s, %s, %s, %s)
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +59,13 @@ def begin(session: Session, actor: str, reason: str) -> Pending:
     """Lock the log until this transaction ends and take the next seq."""
     check_text("actor", actor, blank=False)
     check_text("reason", reason, blank=False)
-    session.execute(_LOCK, {"key": CHANGE_LOCK})
-    # A statement of its own: under READ COMMITTED it sees what the lock's last holder committed.
-    row = session.execute(_HEAD).one()
-    seq, prev_hash = (row.seq + 1, row.hash) if row.seq else (1, GENESIS)
-    return Pending(seq, prev_hash, row.at.astimezone(UTC), actor, reason, bytes(row.secret))
+    # The function's second statement sees what the lock's last holder committed: under READ COMMITTED each has a
+    # snapshot of its own.
+    row = connection_of(session).execute(_BEGIN, (CHANGE_LOCK,)).fetchone()
+    assert row is not None, "the first migration makes the secret"
+    at, secret, head, hash_ = row
+    seq, prev_hash = (head + 1, hash_) if head else (1, GENESIS)
+    return Pending(seq, prev_hash, at.astimezone(UTC), actor, reason, bytes(secret))
 
 
 def append(
@@ -86,9 +89,21 @@ def append(
         prev_hash=pending.prev_hash,
         payload=dict(payload or {}),
     )
-    # Not through the unit of work: an edit of one fact should cost a few round trips and little else.
-    row = {name: getattr(change, name) for name in _FIELDS} | {"hash": chain_hash(change)}
-    session.execute(insert(Change), row)
+    connection_of(session).execute(
+        _APPEND,
+        (
+            change.seq,
+            change.kind,
+            change.fact_ids,
+            change.num_facts,
+            change.actor,
+            change.reason,
+            change.at,
+            change.prev_hash,
+            chain_hash(change),
+            Jsonb(change.payload),
+        ),
+    )
     return pending.seq
 
 

@@ -28,8 +28,7 @@ from sqlalchemy import Table, text
 from sqlalchemy.orm import Session
 
 from kb import audit, signing
-from kb.copying import connection_of
-from kb.database import head_revision
+from kb.database import connection_of, head_revision
 from kb.errors import BackupRefused, SignatureRefused
 from kb.tables import Base, FactKey
 from kb.witness import hash_at

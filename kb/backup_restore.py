@@ -17,8 +17,7 @@ from sqlalchemy.orm import Session
 
 from kb import audit, keysets
 from kb.backup import Archive, Backup, Heard, open_backup, tables
-from kb.copying import connection_of
-from kb.database import head_revision
+from kb.database import connection_of, head_revision
 from kb.erasure import erase_facts
 from kb.errors import BackupRefused, DatabaseNotEmpty, LogRefused
 from kb.facts import delete_facts

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-import psycopg
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from kb.corpus import AnnotatedDocument
+from kb.database import connection_of
 
 _BLOCK = 1 << 18
 
@@ -49,13 +49,6 @@ def reserve(session: Session, sequence: str, count: int) -> int:
     )
     first: int = session.execute(reserving, {"name": sequence, "count": count}).scalar_one()
     return first
-
-
-def connection_of(session: Session) -> psycopg.Connection:
-    """The driver's own connection, in the session's transaction."""
-    connection = session.connection().connection.driver_connection
-    assert isinstance(connection, psycopg.Connection)
-    return connection
 
 
 def copy_blocks(session: Session, statement: bytes, blocks: Iterable[bytes | str]) -> None:

@@ -11,8 +11,12 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, Engine, create_engine, inspect, make_url, text
-from sqlalchemy.exc import OperationalError
+import psycopg
+from sqlalchemy import Connection, Engine, create_engine, event, inspect, make_url, text
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import DisconnectionError, OperationalError
+from sqlalchemy.orm import Session
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from kb.errors import DatabaseUnavailable, MigrationNeeded
 from kb.settings import Settings
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
 
 MIGRATION_LOCK = 0x636F6C6D01  # advisory lock keys of this program start with "colm"
 
+PAUSE_SECONDS = 1.0  # a connection that was used so recently is taken to be alive
 START_SECONDS = 10.0  # how long the embedded server is waited for
 
 _starting = threading.Lock()
@@ -36,8 +41,8 @@ def connect(settings: Settings) -> Engine:
     deadline = time.monotonic() + (0.0 if settings.database_url else START_SECONDS)
     while True:
         url = settings.database_url or _start_embedded(settings.home / "postgres", deadline)
-        # The ping costs one round trip a checkout and survives a restart of the server between two verbs.
-        engine = create_engine(url, pool_pre_ping=True, connect_args={"application_name": "colmlm"})
+        engine = create_engine(url, connect_args={"application_name": "colmlm"})
+        _ping_after_a_pause(engine)
         try:
             with engine.connect() as connection:
                 connection.execute(text("SELECT 1"))
@@ -52,10 +57,39 @@ def connect(settings: Settings) -> Engine:
             raise DatabaseUnavailable(where, str(error.orig).strip().replace("\n", " ")) from error
 
 
+def _ping_after_a_pause(engine: Engine) -> None:
+    """Let a verb survive a restart of the server since the last one, at no cost where verbs follow each other."""
+
+    def checkout(connection: DBAPIConnection, record: ConnectionPoolEntry, _: object) -> None:
+        if time.monotonic() - record.info.get("used", 0.0) > PAUSE_SECONDS:
+            try:
+                engine.dialect.do_ping(connection)
+            except psycopg.OperationalError as error:
+                raise DisconnectionError from error  # the pool takes another one
+
+    def checkin(_: object, record: ConnectionPoolEntry) -> None:
+        record.info["used"] = time.monotonic()
+
+    event.listen(engine, "checkout", checkout)
+    event.listen(engine, "checkin", checkin)
+
+
+def connection_of(session: Session) -> psycopg.Connection:
+    """The driver's own connection, in the session's transaction: for COPY, and where a statement's cost counts."""
+    connection = session.connection().connection.driver_connection
+    assert isinstance(connection, psycopg.Connection)
+    return connection
+
+
 def reader(engine: Engine) -> Engine:
-    """An engine on the same database for single statements: no transaction around them and no ping before."""
+    """An engine on the same database for single statements: no transaction around them and no ping before.
+
+    Its statements are planned once: a list of ids that looks shorter or longer than the last is no other case.
+    """
     return create_engine(
-        engine.url, isolation_level="AUTOCOMMIT", connect_args={"application_name": "colmlm"}
+        engine.url,
+        isolation_level="AUTOCOMMIT",
+        connect_args={"application_name": "colmlm", "options": "-c plan_cache_mode=force_generic_plan"},
     )
 
 

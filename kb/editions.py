@@ -14,7 +14,8 @@ from typing import Any
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from kb.copying import Row, connection_of
+from kb.copying import Row
+from kb.database import connection_of
 from kb.facts import end_facts
 
 _STAGE = b"""

@@ -13,6 +13,7 @@ from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import Session
 
 from kb import audit, suppression
+from kb.database import connection_of
 from kb.errors import (
     CorpusNotFound,
     DocumentNotFound,
@@ -126,16 +127,16 @@ def log_end(
 
 
 # One statement for any number of facts: a deletion is the edit that people wait for.
-_END = text("""
+_END = """
 WITH ended AS (
-    UPDATE fact_version SET to_seq = :seq
-    WHERE fact_id = ANY(CAST(:fact_ids AS bigint[])) AND to_seq IS NULL
+    UPDATE fact_version SET to_seq = %(seq)s
+    WHERE fact_id = ANY(%(fact_ids)s::bigint[]) AND to_seq IS NULL
     RETURNING fact_id, value
 ), dated AS (
-    UPDATE fact SET deleted_seq = :seq FROM ended WHERE fact.id = ended.fact_id
+    UPDATE fact SET deleted_seq = %(seq)s FROM ended WHERE fact.id = ended.fact_id
 )
 SELECT fact_id, value FROM ended ORDER BY fact_id
-""")
+"""
 _ABSTAIN = text(
     "INSERT INTO tombstone (fact_id, seq) SELECT fact_id, :seq FROM unnest(CAST(:fact_ids AS bigint[])) AS t (fact_id)"
 )
@@ -157,8 +158,8 @@ def end_facts(session: Session, fact_ids: Sequence[int], seq: int) -> list[tuple
 
     Part of a delete, and of an ingest that replaces a document.
     """
-    ended = session.execute(_END, {"fact_ids": list(fact_ids), "seq": seq})
-    return [(row.fact_id, row.value) for row in ended]
+    session.flush()
+    return connection_of(session).execute(_END, {"fact_ids": list(fact_ids), "seq": seq}).fetchall()
 
 
 def restore_facts(session: Session, fact_ids: Sequence[int], actor: str, reason: str) -> Edit:

@@ -160,7 +160,7 @@ def _rankings(session: Session, keyset: KeysetRecord, queries_BD: Vectors, seq: 
             near = _nearest(scores_NB[:, b], fact_ids, is_live, k)
             merged = candidates[b] + [_candidate(rows[n]) for n in near.tolist()]
             candidates[b] = _needed(merged, query_D, k)
-    return [rank(query_D, found) for query_D, found in zip(queries_BD, candidates, strict=True)]
+    return [rank(query_D, found, k) for query_D, found in zip(queries_BD, candidates, strict=True)]
 
 
 def _nearest(
@@ -181,9 +181,9 @@ def _nearest(
 
 def _needed(candidates: list[Candidate], query_D: Vectors, k: int) -> list[Candidate]:
     """The candidates that the answer can still depend on, so that what is held does not grow with the base."""
-    ranking = rank(query_D, candidates)
+    ranking = rank(query_D, candidates, k)
     tombstone = ranking.tombstone
-    wanted = {hit.key_id for hit in ranking.hits[:k]}
+    wanted = {hit.key_id for hit in ranking.hits}
     return [
         c
         for c in candidates

@@ -5,7 +5,7 @@ building -> ready (every live fact was keyed once) -> active <-> ready -> retire
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -220,20 +220,6 @@ def checkpoint_of(session: Session, keyset_id: int) -> CheckpointInfo:
 
 def _set(session: Session, keyset_id: int, **values: Any) -> None:
     session.execute(update(Keyset).where(Keyset.id == keyset_id).values(**values))
-
-
-def indexed_keys(
-    session: Session, keyset_id: int, dim: int, batch: int = 20_000
-) -> Iterator[tuple[Ids, Vectors]]:
-    """The ids and keys that an index holds, those of live facts and of tombstones; by id, in batches."""
-    statement = (
-        select(FactKey.id, FactKey.key)
-        .where(FactKey.keyset_id == keyset_id, is_kept(FactKey.fact_id))
-        .order_by(FactKey.id)
-        .execution_options(yield_per=batch)
-    )
-    for rows in session.execute(statement).partitions():
-        yield np.array([row.id for row in rows], dtype=np.int64), decode([row.key for row in rows], dim)
 
 
 def num_indexed_keys(session: Session, keyset_id: int) -> int:

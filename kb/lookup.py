@@ -144,7 +144,7 @@ class Searcher:
             decision = self._decide(replica.keyset_id, np.unique(candidates[candidates >= 0]).tolist())
             for b, key_ids in zip(short, candidates, strict=True):
                 rows = [decision.keys[i] for i in key_ids.tolist() if i in decision.keys]
-                answers[b] = rank(queries_BD[b], rows)
+                answers[b] = rank(queries_BD[b], rows, k)
             exhausted = (candidates < 0).any(axis=1) | (fetch >= len(replica.index))
             lacking = np.array([len(answers[b].hits) < k for b in short], dtype=bool)
             short, fetch = short[lacking & ~exhausted], 2 * fetch
@@ -266,20 +266,24 @@ def as_queries(queries_BD: npt.NDArray[Any]) -> Vectors:
     return queries
 
 
-def rank(query_D: Vectors, rows: Sequence[Candidate | Row[Any]]) -> Ranking:
-    """Each fact once, at its best key, best first; ties go to the older fact."""
+def rank(query_D: Vectors, rows: Sequence[Candidate | Row[Any]], k: int) -> Ranking:
+    """The k best facts, each once, at its best key, best first; ties go to the older fact."""
     if not rows:
         return Ranking()
     keys = np.frombuffer(b"".join(row.key for row in rows), dtype=STORED).reshape(len(rows), -1)
     scores = (keys.astype(np.float32) @ query_D).tolist()
-    best: dict[int, Hit] = {}
+    order = sorted(range(len(rows)), key=lambda i: (-scores[i], rows[i].fact_id, rows[i].key_id))
+    hits: dict[int, Hit] = {}
     tombstone: tuple[int, float] | None = None
-    for row, score in sorted(zip(rows, scores, strict=True), key=lambda pair: (-pair[1], pair[0].key_id)):
-        if row.version is not None:
-            best.setdefault(row.fact_id, Hit(row.fact_id, row.version, row.value, score, row.key_id))
-        elif tombstone is None:
-            tombstone = (row.fact_id, score)
-    return Ranking(tuple(sorted(best.values(), key=lambda hit: (-hit.score, hit.fact_id))), tombstone)
+    for i in order:
+        row = rows[i]
+        if row.version is None:
+            tombstone = tombstone or (row.fact_id, scores[i])
+        elif row.fact_id not in hits:
+            hits[row.fact_id] = Hit(row.fact_id, row.version, row.value, scores[i], row.key_id)
+            if len(hits) == k:
+                break
+    return Ranking(tuple(hits.values()), tombstone)
 
 
 def decide(ranking: Ranking, k: int, threshold: float, seq: int) -> Lookup:

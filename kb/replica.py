@@ -20,6 +20,7 @@ from kb import audit, keysets
 from kb.errors import IndexInvariant, SnapshotRefused
 from kb.facts import IS_LIVE
 from kb.index import AUTO_SPEC, FLAT_SPEC, FLAT_UP_TO, KeyIndex, default_spec
+from kb.keycopy import indexed_keys
 from kb.keysets import Ids, Vectors
 from kb.records import KeysetRecord
 from kb.tables import Change, FactKey, FactVersion, Keyset, Tombstone
@@ -126,7 +127,7 @@ def rebuild(session: Session, keyset: KeysetRecord, on_keys: OnKeys | None = Non
     index = _trained(session, keyset, num_keys)
     report = on_keys or (lambda done, total: None)
     report(0, num_keys)
-    for ids, keys in keysets.indexed_keys(session, keyset.keyset_id, keyset.dim):
+    for ids, keys in indexed_keys(session, keyset.keyset_id, keyset.dim):
         index.add(ids, keys)
         report(len(index), max(num_keys, len(index)))
     return Replica(keyset.keyset_id, keyset.checkpoint_id, keyset.dim, index, head)

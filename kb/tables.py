@@ -199,7 +199,8 @@ class FactKey(Base):
         {"postgresql_partition_by": "LIST (keyset_id)"},
     )
 
-    keyset_id: Mapped[int] = mapped_column(ForeignKey("keyset.id"), primary_key=True)
+    # No foreign key: a partition exists only for a keyset that does, and this is written once for every key.
+    keyset_id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     id: Mapped[int] = mapped_column(
         Sequence(KEY_IDS, data_type=BigInteger, metadata=Base.metadata), primary_key=True
     )

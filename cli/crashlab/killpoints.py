@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psycopg
 from sqlalchemy import event
 
 import kb.index
@@ -90,6 +91,7 @@ class Trap:
         """Hook this process's database, files and index."""
         self._hook_database(opened)
         for owner, name, what in (
+            (psycopg.Cursor, "execute", "a statement"),  # below SQLAlchemy: some go straight to the driver
             (os, "fsync", "an fsync"),
             (Path, "replace", "a rename"),
             (Path, "unlink", "an unlink"),
@@ -105,8 +107,6 @@ class Trap:
 
     def _hook_database(self, opened: KnowledgeBase) -> None:
         engine: Any = opened.engine
-        event.listen(engine, "before_cursor_execute", lambda *_: self.passing("before a statement"))
-        event.listen(engine, "after_cursor_execute", lambda *_: self.passing("after a statement"))
         event.listen(engine, "commit", lambda *_: self.passing("before a commit"))
         event.listen(opened.sessions, "after_commit", lambda *_: self.passing("after a commit"))
 

@@ -42,6 +42,8 @@ CREATE TABLE forget_run (
     CONSTRAINT forget_run_policy_check CHECK (policy IN ('successor', 'abstain'))
 );
 
+-- A partition exists only for a keyset that does, so this says nothing new, once for every key.
+ALTER TABLE fact_key DROP CONSTRAINT fact_key_keyset_id_fkey;
 ALTER TABLE fact ADD COLUMN erased_seq bigint;
 ALTER TABLE fact_version DROP CONSTRAINT fact_version_range_check;
 ALTER TABLE fact_version ADD CONSTRAINT fact_version_range_check CHECK (to_seq >= from_seq);
@@ -51,6 +53,16 @@ ALTER TABLE attribution ADD COLUMN query bytea;
 ALTER TABLE attribution DROP CONSTRAINT attribution_outcome_check;
 ALTER TABLE attribution ADD CONSTRAINT attribution_outcome_check
     CHECK (outcome IN ('hit', 'no_match', 'abstained'));
+
+CREATE FUNCTION begin_change(lock_key bigint, OUT at timestamptz, OUT secret bytea, OUT seq bigint, OUT hash text)
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock(lock_key);
+    SELECT clock_timestamp(), s.value, head.seq, head.hash INTO at, secret, seq, hash
+    FROM secret s LEFT JOIN (SELECT c.seq, c.hash FROM change c ORDER BY c.seq DESC LIMIT 1) AS head ON true
+    WHERE s.name = 'change_log';
+END
+$$;
 
 CREATE FUNCTION announce_change() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -76,10 +88,11 @@ ALTER TABLE attribution DROP COLUMN query;
 ALTER TABLE generation DROP COLUMN redacted_seq;
 ALTER TABLE keyset DROP COLUMN gate;
 ALTER TABLE fact DROP COLUMN erased_seq;
+ALTER TABLE fact_key ADD CONSTRAINT fact_key_keyset_id_fkey FOREIGN KEY (keyset_id) REFERENCES keyset;
 ALTER TABLE fact_version DROP CONSTRAINT fact_version_range_check;
 ALTER TABLE fact_version ADD CONSTRAINT fact_version_range_check CHECK (to_seq > from_seq) NOT VALID;
 DROP TRIGGER change_announced ON change;
-DROP FUNCTION announce_change;
+DROP FUNCTION announce_change, begin_change;
 DROP TABLE forget_run, suppression, tombstone;
 """
 
