@@ -57,8 +57,7 @@ class Pending:
 
 def begin(session: Session, actor: str, reason: str) -> Pending:
     """Lock the log until this transaction ends and take the next seq."""
-    check_text("actor", actor, blank=False)
-    check_text("reason", reason, blank=False)
+    check_who(actor, reason)
     # The function's second statement sees what the lock's last holder committed: under READ COMMITTED each has a
     # snapshot of its own.
     row = connection_of(session).execute(_BEGIN, (CHANGE_LOCK,)).fetchone()
@@ -66,6 +65,12 @@ def begin(session: Session, actor: str, reason: str) -> Pending:
     at, secret, head, hash_ = row
     seq, prev_hash = (head + 1, hash_) if head else (1, GENESIS)
     return Pending(seq, prev_hash, at.astimezone(UTC), actor, reason, bytes(secret))
+
+
+def check_who(actor: str, reason: str) -> None:
+    """Raise `InvalidValue` unless a change would name who made it and why."""
+    check_text("actor", actor, blank=False)
+    check_text("reason", reason, blank=False)
 
 
 def append(

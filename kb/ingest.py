@@ -105,6 +105,7 @@ class Ingest:
         before); `on_document` hears how many documents were read so far, `on_piece` what is committed so far.
         """
         audit.check_text("corpus", self.corpus, blank=False, limit=200)
+        audit.check_who(self.actor, self.reason)
         reading = Reading(parsed, on_document)
         so_far = [IngestReport(self.corpus, 0, 0, 0, 0, 0, (), None)]
 

@@ -5,6 +5,8 @@ import { element } from "./output.js";
 
 // `edited(result)` is called after a delete or a restore, `again()` by the button that generates anew.
 export async function show(panel, splice, { edited, again }) {
+  // What is there is of another span, or older: nobody should begin to fill in its form.
+  panel.replaceChildren(element("p", { className: "small" }, "Loading …"));
   const trace = await call("GET", `/v1/facts/${splice.fact_id}/trace`);
   const source = trace.fact.source;
   const document = source && (await call("GET", `/v1/documents/${source.document_id}`));
