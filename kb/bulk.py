@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from kb import audit, keysets
 from kb.errors import ExternalIdNotFound, FactDeleted, FactNotFound, InvalidKeys, InvalidValue, KeysetNotFound
 from kb.facts import end_facts, require_corpus
+from kb.ingest import MANY_FACTS
 from kb.keycopy import Keys, copy_keys, require_unit
 from kb.records import Edit, KeysetRecord
 from kb.service import KnowledgeBase
@@ -55,6 +56,9 @@ class Bulk:
                 )
             if on_facts is not None:
                 on_facts(min(piece.stop, len(fact_ids)), len(fact_ids))
+        if len(fact_ids) >= MANY_FACTS:
+            with self.kb.sessions.begin() as session:
+                keysets.analyze(session, keyset_id)
         return edits
 
     def finish_keyset(self, keyset_id: int) -> KeysetRecord:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from kb import audit
@@ -31,6 +31,7 @@ from kb.records import IngestReport
 from kb.suppression import Suppressor
 from kb.tables import Document, Fact
 
+MANY_FACTS = 10_000  # after so many the planner is told how big the tables have become
 COMMIT_EVERY = 10_000  # documents: a smaller file is in as a whole or not at all
 
 _MAX_TEXT = 100_000_000
@@ -126,6 +127,9 @@ class Ingest:
             finally:
                 if writing is not None:
                     finish(writing)
+        if so_far[0].facts >= MANY_FACTS and not self.dry_run:
+            with self.sessions.begin() as session:
+                session.execute(text("ANALYZE document, fact, fact_version"))
         return replace(
             so_far[0], overlaps_resolved=reading.overlaps_resolved, refusals=tuple(reading.refusals)
         )

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from sqlalchemy import Select, and_, exists, func, or_, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
-from kb import audit
+from kb import audit, keysets
 from kb.corpus import AnnotatedDocument, FactSpan
 from kb.errors import InvalidKeys
 from kb.keycopy import copy_keys, require_unit
@@ -74,10 +74,14 @@ class Rekey:
     def run(self) -> None:
         """Key until the queue is empty. Facts that appear meanwhile are keyed too."""
         with self.sessions() as session:
-            total, done = _queue_length(session, self.keyset_id, self.corpus), 0
+            total, done, analyzed = _queue_length(session, self.keyset_id, self.corpus), 0, 250
         for queue in (self._documents(), self._questions())[: 1 if self.corpus is not None else 2]:
             for stored in self._work(queue):
                 done += stored
+                if done >= 4 * analyzed:
+                    analyzed = done
+                    with self.sessions.begin() as session:
+                        keysets.analyze(session, self.keyset_id)
                 if self.on_facts is not None:
                     self.on_facts(done, max(done, total))
 
