@@ -16,6 +16,7 @@ def test_dataclasses_and_times_become_json() -> None:
             "runner_up": 0.5,
             "threshold": 0.2,
             "seq": 3,
+            "abstained": None,
         },
         "at": "2026-01-02T00:00:00+00:00",
     }
