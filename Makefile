@@ -6,7 +6,7 @@ STAMP := $(VENV)/installed-$(shell { echo $(EXTRAS); cat $(INPUTS); } | cksum | 
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install up demo format check test
+.PHONY: help install up demo format check test bench crashlab
 
 help:
 	@echo "make up      start the API and the console on http://127.0.0.1:8484"
@@ -14,6 +14,8 @@ help:
 	@echo "make check   format, lint, types, layers, migrations"
 	@echo "make test    make check, then the tests"
 	@echo "make format  put the code in order"
+	@echo "make bench   measure the store at 100,000 facts; some minutes, on an idle machine"
+	@echo "make crashlab  kill processes at 500 seeded instants and check that nothing was lost; some minutes"
 
 install: $(STAMP)
 
@@ -40,3 +42,9 @@ check: $(STAMP)
 
 test: check
 	$(BIN)/python -m pytest --cov --cov-report=term $(PYTEST_ARGS)
+
+bench: $(STAMP)
+	$(BIN)/colmlm bench store --facts 100000 --dim 576
+
+crashlab: $(STAMP)
+	$(BIN)/colmlm crashlab --rounds 500 --seed 1
