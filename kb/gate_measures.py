@@ -42,7 +42,7 @@ def index_recall(index: KeyIndex, keys: Keys, queries_BD: Vectors, k: int) -> fl
         chunk = queries_BD[start : start + _CHUNK]
         scores_BN = chunk @ keys.vectors.T
         kth_B = np.partition(scores_BN, -k, axis=1)[:, -k]
-        _, candidates = index.search(chunk, 4 * k + 16)  # as many as a lookup scores for k facts
+        _, candidates = index.search(chunk, index.over_fetch(k))  # as many as a lookup scores for k facts
         for b, row in enumerate(candidates):
             places = np.searchsorted(keys.ids, row)
             known = (places < len(keys.ids)) & (keys.ids[np.minimum(places, len(keys.ids) - 1)] == row)

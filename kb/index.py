@@ -169,7 +169,7 @@ class KeyIndex:
 
     def over_fetch(self, k: int) -> int:
         """How many keys to ask for so that the k best are among them, after exact scoring and a few deletions."""
-        return k + 4 if self.spec == FLAT_SPEC else 4 * k + 16
+        return k + 4 if self.spec == FLAT_SPEC else 2 * k + 8
 
     def save(self, path: Path, *, keyset_id: int, applied_seq: int) -> None:
         """Replace this keyset's snapshot in the directory `path`: on disk on return, and older ones are gone.

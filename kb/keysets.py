@@ -18,7 +18,7 @@ from kb import audit
 from kb.errors import InvalidValue, KeysetActive, KeysetNotFound, KeysetNotReady, NoActiveKeyset
 from kb.facts import IS_LIVE, is_kept
 from kb.index import AUTO_SPEC
-from kb.records import CheckpointInfo, KeysetRecord
+from kb.records import CheckpointInfo, KeysetHead, KeysetRecord
 from kb.tables import Checkpoint, Document, Fact, FactKey, FactVersion, Keyset
 
 DEFAULT_THRESHOLD = 0.7  # the paper's, until the keyset is calibrated
@@ -89,6 +89,19 @@ def get_keyset(session: Session, keyset_id: int) -> KeysetRecord:
     if not found:
         raise KeysetNotFound(keyset_id)
     return found[0]
+
+
+def keyset_head(session: Session, keyset_id: int | None) -> KeysetHead:
+    """What opening this keyset's index takes. Raises `NoActiveKeyset` for None, and `KeysetNotFound`."""
+    if keyset_id is None:
+        raise NoActiveKeyset
+    statement = select(Keyset.id, Keyset.checkpoint_id, Checkpoint.dim, Keyset.index_spec)
+    statement = statement.join(Checkpoint, Checkpoint.id == Keyset.checkpoint_id).where(
+        Keyset.id == keyset_id
+    )
+    if (row := session.execute(statement).one_or_none()) is None:
+        raise KeysetNotFound(keyset_id)
+    return KeysetHead(row.id, row.checkpoint_id, row.dim, row.index_spec)
 
 
 def list_keysets(session: Session) -> list[KeysetRecord]:

@@ -192,7 +192,7 @@ class Searcher:
             if self._replica is None or self._replica.keyset_id != keyset_id:
                 former, standby = self._replica, self._standby
                 if standby is None or standby.keyset_id != keyset_id:
-                    standby = open_replica(session, keysets.active_keyset(session), self.directory)
+                    standby = open_replica(session, keysets.keyset_head(session, keyset_id), self.directory)
                 self._replica, self._standby = standby, former
             return self._replica
 
@@ -204,7 +204,7 @@ class Searcher:
         held = self._standby
         if keyset_id is not None and (held is None or held.keyset_id != keyset_id):
             with self.sessions() as session:
-                held = open_replica(session, keysets.get_keyset(session, keyset_id), self.directory)
+                held = open_replica(session, keysets.keyset_head(session, keyset_id), self.directory)
         if held is not None and held.keyset_id in useful:
             self._catch_up(held)
         with self._opening:
@@ -223,7 +223,7 @@ class Searcher:
     def rebuild(self) -> None:
         """Replace the replica by one made from the database alone, and its snapshot with it."""
         with self._opening, self.sessions() as session:
-            self._replica = rebuild(session, keysets.active_keyset(session))
+            self._replica = rebuild(session, keysets.keyset_head(session, active_keyset_id(session)))
         self.snapshot()
 
     def prepare(self, keyset_id: int, on_keys: OnKeys | None = None) -> None:
@@ -233,7 +233,7 @@ class Searcher:
         """
         held = self._replica
         with self.sessions.begin() as session:
-            keyset = keysets.get_keyset(session, keyset_id)
+            keyset = keysets.keyset_head(session, keyset_id)
             if held is None or held.keyset_id != keyset_id:
                 held = open_replica(session, keyset, self.directory, on_keys)
             held.catch_up(session)

@@ -25,6 +25,16 @@ class CheckpointInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class KeysetHead:
+    """What opening a keyset's index takes. Unlike a `KeysetRecord` it counts no keys, which takes seconds."""
+
+    keyset_id: int
+    checkpoint_id: str
+    dim: int
+    index_spec: str
+
+
+@dataclass(frozen=True, slots=True)
 class KeysetRecord:
     """All keys one checkpoint made. `state` is building, ready, active or retired."""
 

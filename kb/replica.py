@@ -22,12 +22,13 @@ from kb.facts import IS_LIVE
 from kb.index import AUTO_SPEC, FLAT_SPEC, FLAT_UP_TO, KeyIndex, default_spec
 from kb.keycopy import indexed_keys
 from kb.keysets import Ids, Vectors
-from kb.records import KeysetRecord
+from kb.records import KeysetHead, KeysetRecord
 from kb.tables import Change, FactKey, FactVersion, Keyset, Tombstone
 
 BATCH = 10_000
 
 OnKeys = Callable[[int, int], None]
+AnyKeyset = KeysetHead | KeysetRecord
 
 
 @dataclass(slots=True)
@@ -57,7 +58,7 @@ class Replica:
                 self.applied_seq = head
             return self.applied_seq
 
-    def has_outgrown(self, keyset: KeysetRecord) -> bool:
+    def has_outgrown(self, keyset: AnyKeyset) -> bool:
         """Whether the index is still exact where the keyset has grown to a size that wants another."""
         is_exact = keyset.index_spec == AUTO_SPEC and self.index.spec == FLAT_SPEC
         return is_exact and len(self.index) > 2 * FLAT_UP_TO
@@ -117,7 +118,7 @@ def build(dim: int, spec: str, ids: Ids, keys: Vectors) -> KeyIndex:
     return index
 
 
-def rebuild(session: Session, keyset: KeysetRecord, on_keys: OnKeys | None = None) -> Replica:
+def rebuild(session: Session, keyset: AnyKeyset, on_keys: OnKeys | None = None) -> Replica:
     """The replica from the database alone, a batch of keys at a time.
 
     `on_keys` hears (keys added, keys there are) from the moment on when the index is trained.
@@ -133,7 +134,7 @@ def rebuild(session: Session, keyset: KeysetRecord, on_keys: OnKeys | None = Non
     return Replica(keyset.keyset_id, keyset.checkpoint_id, keyset.dim, index, head)
 
 
-def _trained(session: Session, keyset: KeysetRecord, num_keys: int) -> KeyIndex:
+def _trained(session: Session, keyset: AnyKeyset, num_keys: int) -> KeyIndex:
     """An empty index ready for all keys of the keyset. One that has too few keys for its spec is searched exactly."""
     spec = default_spec(num_keys, keyset.dim) if keyset.index_spec == AUTO_SPEC else keyset.index_spec
     index = KeyIndex(keyset.dim, spec)
@@ -146,7 +147,7 @@ def _trained(session: Session, keyset: KeysetRecord, num_keys: int) -> KeyIndex:
 
 
 def open_replica(
-    session: Session, keyset: KeysetRecord, directory: Path, on_keys: OnKeys | None = None
+    session: Session, keyset: AnyKeyset, directory: Path, on_keys: OnKeys | None = None
 ) -> Replica:
     """The replica from the keyset's snapshot where that is good, else rebuilt; caught up either way."""
     try:
@@ -157,7 +158,7 @@ def open_replica(
     return replica
 
 
-def load_replica(session: Session, keyset: KeysetRecord, directory: Path) -> Replica:
+def load_replica(session: Session, keyset: AnyKeyset, directory: Path) -> Replica:
     """The replica as the keyset's snapshot has it, not caught up. Raises `SnapshotRefused` on any doubt."""
     directory = snapshots_of(session, directory)
     index, applied_seq = KeyIndex.load(directory, keyset_id=keyset.keyset_id, dim=keyset.dim)
