@@ -44,6 +44,7 @@ def test_a_store_finds_the_nearest_text_and_keeps_a_delete_over_a_restart(
 ) -> None:
     store = kind.make()
     store.open(directory, DIM)
+    assert store.version()
     for part in (slice(0, 300), slice(300, 500)):
         texts, sources = zip(*((t.value, t.source) for t in TEXTS[part]), strict=True)
         store.ingest(np.arange(500)[part], KEYS[part], texts, sources)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from sqlalchemy import text
 
 from cli.bench.peers import Found, Keys, bytes_of
 from kb import database
@@ -46,6 +48,10 @@ class Ours:
 
     def build(self) -> None:
         Bulk(self._kb).finish_keyset(self._keyset_id)
+
+    def version(self) -> str:
+        with self._kb.sessions() as session:
+            return f"{version('colmlm')} on PostgreSQL {session.scalar(text('SHOW server_version'))}"
 
     def set_search(self, effort: int) -> None:
         """Nothing: it is compared as it is set up."""
