@@ -8,6 +8,7 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 
 from cli.bench.compare import PeerResult
 
@@ -74,6 +75,9 @@ def plot_latencies(series: Mapping[str, Mapping[float, float]], path: Path, *, t
     axes.set_yscale("log")
     axes.set_xticks([_rarity(p) for p in ticks], [f"p{p:g}" for p in ticks])
     axes.minorticks_off()
+    # Figures of one decade would have no tick of a power of ten.
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
+    axes.yaxis.set_major_formatter("{x:g}")
     axes.set_ylabel("milliseconds")
     axes.grid(axis="y", alpha=0.3)
     axes.legend(loc="best")
