@@ -91,7 +91,7 @@ def store(
         return
     _show(figures)
     if others:
-        _show_peers(figures, others)
+        _show_peers(others)
 
 
 def _compare(figures: StoreFigures) -> list[PeerResult | PeerFailure]:
@@ -114,34 +114,39 @@ def _plot(directory: Path, ours: StoreFigures, others: Sequence[PeerResult | Pee
         "delete, to the commit": {50.0: ours.delete_p50_ms, 99.0: ours.delete_p99_ms},
     }
     plot_latencies(latencies, directory / "store.png", title=title)
-    mine = System(
-        "colmlm", ours.lookup_p50_ms, ours.lookup_p99_ms, ours.end_to_end_facts_per_s, ours.recall_at_1
-    )
-    theirs = [System.of(other) for other in others if isinstance(other, PeerResult)]
-    if theirs:
-        plot_systems([mine, *theirs], directory / "peers.png", title=title)
+    systems = [System.of(other) for other in others if isinstance(other, PeerResult)]
+    if systems:
+        plot_systems(systems, directory / "peers.png", title=title)
 
 
-def _show_peers(ours: StoreFigures, others: Sequence[PeerResult | PeerFailure]) -> None:
+def _show_peers(stores: Sequence[PeerResult | PeerFailure]) -> None:
+    """Every store through the same job; this program is one of them."""
     from cli.bench.compare import PeerResult
 
-    rows: list[tuple[str, ...]] = [
-        (
-            "colmlm", f"{ours.recall_at_1:.3f}", f"{ours.end_to_end_facts_per_s:.0f}", f"{ours.lookup_p50_ms:.2f}",
-            f"{ours.lookup_p99_ms:.2f}", f"{ours.delete_p50_ms:.2f}", f"{ours.delete_p99_ms:.2f}",
-        )
-    ]  # fmt: skip
-    for other in others:
-        if isinstance(other, PeerResult):
+    columns = (
+        "store",
+        "recall@1",
+        "facts/s",
+        "lookup p50 ms",
+        "p99",
+        "delete p50 ms",
+        "p99",
+        "MB",
+        "deleted left",
+    )
+    rows: list[tuple[str, ...]] = []
+    for store in stores:
+        if isinstance(store, PeerResult):
+            left = store.residue_of_deleted
             rows.append((
-                f"{other.name} {other.version}", f"{other.recall_at_1:.3f}", f"{other.facts_per_second:.0f}",
-                f"{other.lookup_ms.p50:.2f}", f"{other.lookup_ms.p99:.2f}", f"{other.delete_ms.p50:.2f}",
-                f"{other.delete_ms.p99:.2f}",
+                f"{store.name} {store.version}", f"{store.recall_at_1:.3f}", f"{store.facts_per_second:.0f}",
+                f"{store.lookup_ms.p50:.2f}", f"{store.lookup_ms.p99:.2f}", f"{store.delete_ms.p50:.2f}",
+                f"{store.delete_ms.p99:.2f}", f"{store.bytes_after_clean_up / 1e6:.0f}",
+                f"{left.values} values, {left.keys} keys of {left.num_facts}",
             ))  # fmt: skip
         else:
-            rows.append((other.name, other.reason))
-    columns = ("store", "recall@1", "facts/s", "lookup p50 ms", "p99", "delete p50 ms", "p99")
-    print_table(columns, [row + ("",) * (len(columns) - len(row)) for row in rows])
+            rows.append((store.name, store.reason, *("",) * (len(columns) - 2)))
+    print_table(columns, rows)
 
 
 def _machine() -> dict[str, Any]:

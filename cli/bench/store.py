@@ -80,17 +80,6 @@ class StoreFigures:
     bytes_per_fact: float
     database_bytes_per_fact: float
 
-    @property
-    def end_to_end_facts_per_s(self) -> float:
-        """From documents and keys to a store that answers: the training of the index included."""
-        steps = (
-            self.ingest_documents_seconds,
-            self.ingest_keys_seconds,
-            self.index_train_seconds,
-            self.index_add_seconds,
-        )
-        return self.facts / sum(steps)
-
 
 @dataclass(slots=True)
 class StoreBench:
