@@ -161,10 +161,12 @@ class Demonstration:
         )
 
     def _statements(self, fact: FactRecord, question_key: Vectors) -> list[int]:
-        """The fact and every live one that says the same: by its question, or near it with the same value."""
-        (near,) = self.kb.lookup(
-            question_key, checkpoint_id=self.checkpoint_id, k=STATEMENTS_SOUGHT, threshold=EVERYTHING
-        )
+        """The fact and every live one that says the same: by its question, or near it with the same value.
+
+        Near is what a lookup of the question would accept. Further off, the same value is another fact: two
+        things may have happened in one year.
+        """
+        (near,) = self.kb.lookup(question_key, checkpoint_id=self.checkpoint_id, k=STATEMENTS_SOUGHT)
         found = {fact.fact_id} | {hit.fact_id for hit in near.hits if same(hit.value, fact.value)}
         asked_alike = self.kb.facts(text=fact.question, limit=1000)
         return sorted(found | {other.fact_id for other in asked_alike if other.question == fact.question})

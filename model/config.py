@@ -7,7 +7,16 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from model.files import file_digest
+
 CONFIG_FILE = "colmlm.json"
+SEALED_FILES = (
+    "adapter_config.json",
+    "adapter_model.safetensors",
+    "config.json",
+    "model.safetensors",
+    "tokenizer.json",
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,7 +70,9 @@ class CheckpointConfig:
     """What a checkpoint directory holds and where it came from.
 
     `kind` is "adapter" (LoRA and token rows over `base`) or "full" (a plain Llama with all weights).
-    `training` records the run: config, data hash, steps, tokens, seconds, hardware.
+    `training` records the run: config, data hash, steps, tokens, seconds, hardware. `digests` are the SHA-256 of
+    the files beside it that keys depend on: safetensors takes any bytes for weights, so only they tell that
+    a file is the one that was written.
     """
 
     name: str
@@ -71,9 +82,13 @@ class CheckpointConfig:
     space_inside: bool = True
     format: int = 1
     training: dict[str, Any] = field(default_factory=dict)
+    digests: dict[str, str] = field(default_factory=dict)
 
     def save(self, directory: Path) -> None:
-        (directory / CONFIG_FILE).write_text(json.dumps(asdict(self), indent=2, sort_keys=True) + "\n")
+        """Write it with the digests of what is in `directory` now: the last file of a checkpoint."""
+        sealed = [name for name in SEALED_FILES if (directory / name).is_file()]
+        record = asdict(self) | {"digests": {name: file_digest(directory / name) for name in sealed}}
+        (directory / CONFIG_FILE).write_text(json.dumps(record, indent=2, sort_keys=True) + "\n")
 
     @classmethod
     def load(cls, directory: Path) -> CheckpointConfig:

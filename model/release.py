@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from model.checkpoint import ADAPTER, CheckpointError
-from model.config import CONFIG_FILE, CheckpointConfig
+from model.config import CheckpointConfig
 from model.train import LOSS_FILE
 
 ADAPTER_CONFIG = "adapter_config.json"
@@ -36,6 +36,6 @@ def release(run: Path, target: Path) -> CheckpointConfig:
     adapter["base_model_name_or_path"] = config.base  # not a path of the machine that trained it
     adapter["target_modules"] = sorted(adapter["target_modules"])
     (target / ADAPTER_CONFIG).write_text(json.dumps(adapter, indent=2, sort_keys=True) + "\n")
-    for name in (CONFIG_FILE, LOSS_FILE):
-        shutil.copyfile(run / name, target / name)
+    shutil.copyfile(run / LOSS_FILE, target / LOSS_FILE)
+    config.save(target)
     return config

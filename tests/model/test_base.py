@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 from huggingface_hub import constants
 
 from model.base import (
+    DIGESTS,
     WEIGHTS,
     WHEEL_BASE,
     WHEEL_HUB_ID,
     WHEEL_PACKAGE,
     BaseNotFound,
-    file_digest,
     resolve_base,
 )
+from model.files import file_digest
 from model.tokens import FactTokenizer
+
+
+def seal(base: Path, target: Path) -> Path:
+    """A copy of `base` with the digests of its files, as a conversion leaves it."""
+    shutil.copytree(base, target, dirs_exist_ok=True)
+    names = ("config.json", "tokenizer.json", WEIGHTS)
+    (target / DIGESTS).write_text(json.dumps({name: file_digest(target / name) for name in names}))
+    return target
 
 
 @pytest.fixture(autouse=True)
@@ -56,8 +65,34 @@ def test_a_hub_id_that_cannot_be_had_is_not_found(name: str, tmp_path: Path):
 
 @pytest.mark.parametrize("name", [WHEEL_BASE, WHEEL_HUB_ID])
 def test_a_converted_base_is_used_again(name: str, base: Path, tmp_path: Path):
-    (tmp_path / WHEEL_BASE).symlink_to(base)
-    assert resolve_base(name, tmp_path) == tmp_path / WHEEL_BASE
+    converted = seal(base, tmp_path / WHEEL_BASE)
+    assert resolve_base(name, tmp_path) == converted
+
+
+@pytest.mark.parametrize("damage", ["flipped", "cut", "gone", "unsealed", "half sealed"])
+def test_a_damaged_conversion_is_made_again(
+    damage: str, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    converted = seal(base, tmp_path / WHEEL_BASE)
+    expected = {path.name: path.read_bytes() for path in converted.iterdir()}
+    weights, digests = converted / WEIGHTS, converted / DIGESTS
+    content = bytearray(weights.read_bytes())
+    content[-9] ^= 1
+    match damage:
+        case "flipped":
+            weights.write_bytes(content)
+        case "cut":
+            weights.write_bytes(content[:-1])
+        case "gone":
+            weights.unlink()
+        case "unsealed":
+            digests.unlink()
+        case "half sealed":
+            digests.write_text(digests.read_text()[:30])
+    monkeypatch.setattr("model.base.WHEEL_PACKAGE", "model")  # there is one, and its conversion is the copy
+    monkeypatch.setattr("model.base._convert", lambda source, target: seal(base, target))
+    assert resolve_base(WHEEL_BASE, tmp_path) == converted
+    assert {path.name: path.read_bytes() for path in converted.iterdir()} == expected
 
 
 def test_without_the_wheel_the_error_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -79,32 +114,3 @@ def test_the_wheels_model_is_converted_once(tmp_path: Path):
     assert resolve_base(WHEEL_BASE, tmp_path) == converted
     assert (converted / WEIGHTS).stat().st_mtime_ns == stamp
     assert [p.name for p in tmp_path.iterdir() if p.name != "hub"] == [WHEEL_BASE]
-
-
-def test_a_digest_is_remembered_for_large_files_until_they_change(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("model.base._WORTH_REMEMBERING", 4)
-    weights, note = tmp_path / WEIGHTS, tmp_path / "model.sha256.json"
-    weights.write_bytes(b"some weights")
-    first = file_digest(weights)
-    assert first == hashlib.sha256(b"some weights").hexdigest()
-    note.write_text(note.read_text().replace(first, "remembered"))
-    assert file_digest(weights) == "remembered"
-    weights.write_bytes(b"other weights!")
-    assert file_digest(weights) == hashlib.sha256(b"other weights!").hexdigest()
-
-
-@pytest.mark.parametrize("content", ["", '{"stamp": [1', "{}", "[]", '{"stamp": [12, 0]}'])
-def test_a_damaged_note_counts_for_nothing(tmp_path: Path, content: str):
-    weights = tmp_path / WEIGHTS
-    weights.write_bytes(b"some weights")
-    (tmp_path / "model.sha256.json").write_text(content)
-    assert file_digest(weights) == hashlib.sha256(b"some weights").hexdigest()
-
-
-def test_a_small_file_is_hashed_anew_each_time(tmp_path: Path):
-    weights = tmp_path / WEIGHTS
-    weights.write_bytes(b"x")
-    file_digest(weights)
-    assert [p.name for p in tmp_path.iterdir()] == [WEIGHTS]

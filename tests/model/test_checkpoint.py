@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+import model
 from model.checkpoint import (
     ADAPTER,
     Checkpoint,
@@ -24,6 +25,7 @@ from model.checkpoint import (
 )
 from model.config import CONFIG_FILE, TrainConfig
 from model.encoder import KeyEncoder
+from model.files import damaged
 from model.lm import unit
 from model.train import Trainer
 from tests.kb.corpora import PERU, numbered
@@ -63,6 +65,13 @@ def copied(adapter: Path, target: Path) -> Path:
     record["base"] = str(target / "base")
     path.write_text(json.dumps(record))
     return target
+
+
+def unseal(directory: Path) -> Path:
+    """Take the digests away, as in a checkpoint that has none: what else is wrong must be noticed all the same."""
+    path = directory / CONFIG_FILE
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"digests": {}}))
+    return directory
 
 
 def opened(path: Path) -> Checkpoint:
@@ -173,9 +182,9 @@ def test_damaged_weights_are_refused_and_never_made_up(
 ):
     run = copied(adapter, tmp_path / "copy")
     weights, opens = {
-        "full": (full / "model.safetensors", full),
+        "full": (full / "model.safetensors", unseal(full)),
         "base": (run / "base" / "model.safetensors", run / "run"),
-        "adapter": (run / "run" / ADAPTER, run / "run"),
+        "adapter": (run / "run" / ADAPTER, unseal(run / "run")),
     }[file]
     if damage == "gone":
         weights.unlink()
@@ -185,6 +194,29 @@ def test_damaged_weights_are_refused_and_never_made_up(
         weights.write_bytes(weights.read_bytes()[:500] if damage == "cut" else b"")
     with pytest.raises((CheckpointError, LookupError)):
         opened(opens)
+
+
+@pytest.mark.parametrize(
+    "file", ["full/model.safetensors", "full/tokenizer.json", "run/" + ADAPTER, "run/adapter_config.json"]
+)
+def test_a_flipped_bit_is_refused_in_every_file_that_keys_depend_on(
+    full: Path, adapter: Path, tmp_path: Path, file: str
+):
+    run = copied(adapter, tmp_path / "copy") / "run"
+    folder, name = file.split("/")
+    directory = {"full": full, "run": run}[folder]
+    opened(directory)
+    content = bytearray((directory / name).read_bytes())
+    content[-9] ^= 1
+    (directory / name).write_bytes(content)
+    with pytest.raises(CheckpointError, match=rf"{name} is not the file that was written"):
+        opened(directory)
+
+
+def test_the_released_checkpoint_is_whole_and_sealed():
+    released = Path(model.__file__).parent / "released" / "co-lmlm-135m"
+    digests = json.loads((released / CONFIG_FILE).read_text())["digests"]
+    assert set(digests) == {ADAPTER, "adapter_config.json"} and damaged(released, digests) is None
 
 
 def test_an_adapter_is_refused_over_another_base(adapter: Path, tmp_path: Path):
@@ -210,10 +242,10 @@ def test_the_id_changes_with_everything_that_keys_depend_on(adapter: Path, tmp_p
     ids = [opened(adapter / "run").checkpoint_id, opened(tiny_checkpoint(tmp_path / "a")).checkpoint_id]
     ids += [opened(tiny_checkpoint(tmp_path / "b", seed=4)).checkpoint_id]
     ids += [opened(tiny_checkpoint(tmp_path / "c", space_inside=False)).checkpoint_id]
-    one = copied(adapter, tmp_path / "one") / "run"
+    one = unseal(copied(adapter, tmp_path / "one") / "run")
     changed(one / ADAPTER, lora_A=torch.tensor(1e-3))
     ids += [opened(one).checkpoint_id]
-    two = copied(adapter, tmp_path / "two") / "run"
+    two = unseal(copied(adapter, tmp_path / "two") / "run")
     record = json.loads((two / "adapter_config.json").read_text())
     (two / "adapter_config.json").write_text(json.dumps(record | {"lora_alpha": 2 * record["lora_alpha"]}))
     assert np.abs(keys(opened(two)) - keys(opened(adapter / "run"))).max() > 1e-3
