@@ -119,9 +119,9 @@ def _asked(facts: Sequence[FactRecord]) -> Asked:
 
 def _baselines(cache: Path) -> dict[str, Callable[[], Encodes]]:
     from model.checkpoint import base_checkpoint
-    from model.config import TrainConfig
     from model.encoder import KeyEncoder
     from model.evaluate.minilm import SentenceEncoder
+    from model.training.config import TrainConfig
 
     return {
         "minilm": SentenceEncoder,

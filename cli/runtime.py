@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from api.ports import GenerationRequest
     from kb.service import KnowledgeBase
     from model.checkpoint import Checkpoint
-    from model.decoder import DecodeConfig, Decoder, Generation, Lookup
+    from model.decoding.decoder import DecodeConfig, Decoder, Generation, Lookup
 
 RELEASED = Path("released", "co-lmlm-135m")
 
@@ -161,7 +161,7 @@ class StoringGenerator:
             yield item if isinstance(item, str) else self._store(item)
 
     def _decoder(self) -> Decoder:
-        from model.decoder import Decoder
+        from model.decoding.decoder import Decoder
 
         return Decoder(self.checkpoint, self.lookup or self.kb)
 
@@ -187,7 +187,7 @@ class StoringGenerator:
 
 
 def decode_config(request: GenerationRequest) -> DecodeConfig:
-    from model.decoder import DecodeConfig
+    from model.decoding.decoder import DecodeConfig
 
     return DecodeConfig(
         mode=request.mode,

@@ -18,9 +18,9 @@ from cli.runtime import Runtime
 from kb.corpus import AnnotatedDocument, Parsed, read_annotated
 from kb.demo import DEMO_CORPUS
 from kb.squad import read_squad
-from model.config import TrainConfig
-from model.data import hold_out
-from model.train import Trainer
+from model.training.config import TrainConfig
+from model.training.steps import hold_out
+from model.training.trainer import Trainer
 
 app = typer.Typer()
 _DEFAULTS = TrainConfig()

@@ -1,7 +1,7 @@
 """Checkpoints: load, save, export and import (sections 3.1 and appendix A).
 
 A checkpoint is a directory with ``colmlm.json`` and either a LoRA adapter (``adapter_model.safetensors``:
-the adapter and the three token rows; the tokenizer is the base's) or all weights (``model.safetensors``,
+the adapter and the rows of the added tokens; the tokenizer is the base's) or all weights (``model.safetensors``,
 ``tokenizer.json``), always safetensors. The exported form is a plain ``LlamaForCausalLM`` with the
 three rows at the end of its vocabulary, which transformers loads alone: the paper's released form.
 """
@@ -26,7 +26,8 @@ from model.base import WEIGHTS, resolve_base
 from model.config import CONFIG_FILE, CheckpointConfig
 from model.files import damaged, file_digest
 from model.lm import FactLM
-from model.tokens import ADDED_TOKENS, FactTokenizer
+from model.markup import CO_LMLM, MARKUPS, Markup
+from model.tokens import FactTokenizer
 
 ADAPTER = "adapter_model.safetensors"
 LORA_LAYERS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
@@ -72,9 +73,11 @@ def load(path: Path, cache: Path, *, precision: str = "auto") -> Checkpoint:
         assert config.base is not None
         source = resolve_base(config.base, cache)
         _same_base(config, source)
-        model = _adapted(with_token_rows(_llama(source, torch.float32)), path)
+        model = _adapted(with_token_rows(_llama(source, torch.float32), _markup(config)), path)
         digest = f"{file_digest(source / WEIGHTS)}:{file_digest(path / ADAPTER)}:{_scaling(path)}"
-    tokenizer = FactTokenizer.load(source / "tokenizer.json", space_inside=config.space_inside)
+    tokenizer = FactTokenizer.load(
+        source / "tokenizer.json", markup=_markup(config), space_inside=config.space_inside
+    )
     return _ready(config, model, tokenizer, digest, path, precision)
 
 
@@ -112,24 +115,23 @@ def export(checkpoint: Checkpoint, target: Path) -> None:
     config = checkpoint.config
     CheckpointConfig(
         name=config.name, kind="full", base=config.base, dim=config.dim, space_inside=config.space_inside,
-        training=config.training,
+        method=config.method, training=config.training,
     ).save(target)  # fmt: skip
 
 
 def for_training(
-    base: str, cache: Path, *, rank: int, alpha: int, compute: torch.dtype
+    base: str, cache: Path, *, rank: int, alpha: int, compute: torch.dtype, markup: Markup = CO_LMLM
 ) -> tuple[FactLM, FactTokenizer]:
-    """The base under a fresh LoRA adapter on every linear layer, the three token rows trainable."""
+    """The base under a fresh LoRA adapter on every linear layer, the rows of the added tokens trainable."""
     directory = resolve_base(base, cache)
-    model = with_token_rows(_llama(directory, compute))
-    tokenizer = FactTokenizer.load(directory / "tokenizer.json")
+    model = with_token_rows(_llama(directory, compute), markup)
+    tokenizer = FactTokenizer.load(directory / "tokenizer.json", markup=markup)
     _same_vocabulary(str(directory), model, tokenizer)
-    rows = model.config.vocab_size
     lora = LoraConfig(
         r=rank,
         lora_alpha=alpha,
         target_modules=LORA_LAYERS,
-        trainable_token_indices=list(range(rows - len(ADDED_TOKENS), rows)),
+        trainable_token_indices=tokenizer.added or None,
     )
     return FactLM(get_peft_model(model, lora), compute=compute), tokenizer
 
@@ -139,11 +141,13 @@ def base_digest(base: str, cache: Path) -> str:
     return file_digest(resolve_base(base, cache) / WEIGHTS)
 
 
-def with_token_rows(model: LlamaForCausalLM) -> LlamaForCausalLM:
+def with_token_rows(model: LlamaForCausalLM, markup: Markup = CO_LMLM) -> LlamaForCausalLM:
     """Add one vocabulary row for each added token, set to the mean of the others."""
+    if not markup.tokens:
+        return model
     old = model.config.vocab_size
     transformers_logging.set_verbosity_error()
-    model.resize_token_embeddings(old + len(ADDED_TOKENS), mean_resizing=False)
+    model.resize_token_embeddings(old + len(markup.tokens), mean_resizing=False)
     with torch.no_grad():
         for table in {id(w): w for w in (model.get_input_embeddings().weight, model.lm_head.weight)}.values():
             table[old:] = table[:old].float().mean(dim=0).to(table.dtype)
@@ -180,6 +184,12 @@ def _config(path: Path) -> CheckpointConfig:
     return config
 
 
+def _markup(config: CheckpointConfig) -> Markup:
+    if config.method not in MARKUPS:
+        raise CheckpointError(f"{config.name}: method {config.method!r} is none of {', '.join(MARKUPS)}")
+    return MARKUPS[config.method]
+
+
 def _adapted(model: LlamaForCausalLM, path: Path) -> torch.nn.Module:
     """`model` with the adapter in `path` merged in. All of the adapter: peft only warns of a part."""
     try:
@@ -205,8 +215,9 @@ def _scaling(path: Path) -> str:
 def _same_vocabulary(name: str, model: LlamaForCausalLM, tokenizer: FactTokenizer) -> None:
     """The rows of the added tokens must be the model's last three, or another token's row would be read."""
     if model.config.vocab_size != tokenizer.vocabulary_size:
+        added = ", ".join(tokenizer.markup.tokens)
         raise CheckpointError(
-            f"{name}: the model has {model.config.vocab_size} rows and its tokenizer with {', '.join(ADDED_TOKENS)} "
+            f"{name}: the model has {model.config.vocab_size} rows and its tokenizer with {added} "
             f"{tokenizer.vocabulary_size}; this model was not trained with these tokens"
         )
 

@@ -1,4 +1,4 @@
-"""Text to token ids and back, with the three tokens that Co-LMLM adds to a vocabulary (section 3.1).
+"""Text to token ids and back, with the tokens that a method adds to a vocabulary (section 3.1).
 
 Documents and prompts are never trusted: a literal ``<FACT>`` in a text is encoded as the characters it
 is, not as the token, so no document can trigger or forge a lookup.
@@ -6,25 +6,25 @@ is, not as the token, so no document can trigger or forge a lookup.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer
 
 from kb.corpus import AnnotatedDocument, FactSpan
+from model.markup import CO_LMLM, Markup
 
-FACT, FACT_END, FACT_Q = "<FACT>", "</FACT>", "<FACT-q>"
-ADDED_TOKENS = (FACT, FACT_END, FACT_Q)
 END_OF_TEXT = "<|endoftext|>"
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """One sequence: its ids, where its query markers are, and which tokens the loss leaves out.
+    """One sequence: its ids, where its lookups begin, and which tokens the loss leaves out.
 
-    `fact_positions` are indices of ``<FACT>`` (or ``<FACT-q>``) in `ids`, in the order of the facts;
-    `masked[t]` is True where token t belongs to M of section 3.2: the span and its ``</FACT>``, but not
-    the opening ``<FACT>``.
+    `fact_positions` are indices of the opening token (``<FACT>``, or ``<FACT-q>`` of a question) in `ids`, in the
+    order of the facts; `masked[t]` is True where token t belongs to M of section 3.2: the span and its closing
+    token, but not the opening one, nor a query in words.
     """
 
     ids: tuple[int, ...]
@@ -36,29 +36,44 @@ class Encoded:
 
 
 class FactTokenizer:
-    """A byte-level BPE tokenizer with ``<FACT>``, ``</FACT>`` and ``<FACT-q>`` as its last three ids.
+    """A byte-level BPE tokenizer with the tokens of a markup as its last ids.
 
     `space_inside` says where the space before a span goes. True: into the span's first token
     (``in<FACT> 1981</FACT>``), so that the text around keeps the base model's own tokens. False: before
     ``<FACT>`` (``in <FACT>1981</FACT>``), as plain tokenisation of the paper's inline form gives.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, space_inside: bool = True) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, markup: Markup = CO_LMLM, space_inside: bool = True) -> None:
         tokenizer.no_padding()
         tokenizer.no_truncation()
-        missing = [token for token in ADDED_TOKENS if tokenizer.token_to_id(token) is None]
+        missing = [token for token in markup.tokens if tokenizer.token_to_id(token) is None]
         tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in missing])
         tokenizer.encode_special_tokens = True
         self.tokenizer = tokenizer
+        self.markup = markup
         self.space_inside = space_inside
-        self.fact, self.fact_end, self.fact_q, self.end_of_text = (
-            self._required(token) for token in (*ADDED_TOKENS, END_OF_TEXT)
-        )
+        self.added = [self.id_of(token) for token in markup.tokens]
+        self.end_of_text = self.id_of(END_OF_TEXT)
 
     @classmethod
-    def load(cls, path: Path, *, space_inside: bool = True) -> FactTokenizer:
+    def load(cls, path: Path, *, markup: Markup = CO_LMLM, space_inside: bool = True) -> FactTokenizer:
         """Read a ``tokenizer.json``."""
-        return cls(Tokenizer.from_file(str(path)), space_inside=space_inside)
+        return cls(Tokenizer.from_file(str(path)), markup=markup, space_inside=space_inside)
+
+    @property
+    def fact(self) -> int:
+        """The token that begins a lookup."""
+        return self.id_of(self.markup.opens)
+
+    @property
+    def fact_end(self) -> int:
+        """The token after a value."""
+        return self.id_of(self.markup.closes)
+
+    @property
+    def fact_q(self) -> int:
+        """The token that ends a question and whose state is a key."""
+        return self.id_of(self.markup.key)
 
     @property
     def vocabulary_size(self) -> int:
@@ -68,8 +83,8 @@ class FactTokenizer:
         """Ids of plain text; special tokens in it are read as characters."""
         return list(self.tokenizer.encode(text, add_special_tokens=False).ids)
 
-    def decode(self, ids: list[int]) -> str:
-        return str(self.tokenizer.decode(ids, skip_special_tokens=True))
+    def decode(self, ids: Sequence[int]) -> str:
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
 
     def prompt(self, text: str) -> list[int]:
         """Ids of a prompt: every sequence starts with the end-of-text token, as documents do."""
@@ -87,26 +102,46 @@ class FactTokenizer:
         ids = [*self.prompt(text), self.fact][-max_length:]
         return Encoded(tuple(ids), (len(ids) - 1,), (False,) * len(ids))
 
+    def query_in_words(self, ids: Sequence[int]) -> str:
+        """The text of a query that was written between `opens` and `asks`, its parts on lines of their own."""
+        if self.markup.parts is None:
+            return self.decode(ids).strip()
+        parts: list[list[int]] = [[]]
+        separator = self.id_of(self.markup.parts)
+        for token in ids:
+            if token == separator:
+                parts.append([])
+            else:
+                parts[-1].append(token)
+        return "\n".join(self.decode(part).strip() for part in parts)
+
     def document(
         self, document: AnnotatedDocument, *, with_title: bool = True, close: bool = True
     ) -> Encoded:
-        """A document with its spans in tags, its title as the first line where it has one."""
+        """A document with its lookups, its title as the first line where it has one."""
         lead = f"{document.title}\n\n" if with_title and document.title else ""
         return self.spans(lead, document.text, document.facts, close=close)
 
-    def spans(self, lead: str, text: str, facts: tuple[FactSpan, ...], *, close: bool = True) -> Encoded:
-        """`lead` and `text` as one sequence, each fact of `text` in tags; `close` appends end-of-text."""
+    def spans(self, lead: str, text: str, facts: Sequence[FactSpan], *, close: bool = True) -> Encoded:
+        """`lead` and `text` as one sequence, each fact of `text` as a lookup; `close` appends end-of-text.
+
+        A markup without lookups leaves the text as it is. One with queries in words writes each fact's question
+        there, and leaves facts without one as they are.
+        """
         ids, masked, positions = [self.end_of_text], [False], []
         at = 0
-        for span in facts:
+        for span in facts if self.markup.opens else ():
+            if self.markup.asks and not span.question:
+                continue
             before, value = (lead + text[at : span.start]), span.value
             lead = ""
             if self.space_inside and before.endswith(" "):
                 before, value = before[:-1], f" {value}"
-            outside, inside = self.encode(before), self.encode(value)
-            positions.append(len(ids) + len(outside))
-            ids += [*outside, self.fact, *inside, self.fact_end]
-            masked += [*[False] * (len(outside) + 1), *[True] * (len(inside) + 1)]
+            outside, inside = [*self.encode(before), self.fact], self.encode(value)
+            positions.append(len(ids) + len(outside) - 1)
+            outside += self._query(span.question)
+            ids += [*outside, *inside, self.fact_end]
+            masked += [*[False] * len(outside), *[True] * (len(inside) + 1)]
             at = span.end
         tail = self.encode(lead + text[at:]) + [self.end_of_text] * close
         return Encoded(tuple(ids + tail), tuple(positions), tuple(masked + [False] * len(tail)))
@@ -114,8 +149,22 @@ class FactTokenizer:
     def save(self, path: Path) -> None:
         self.tokenizer.save(str(path))
 
-    def _required(self, token: str) -> int:
-        token_id = self.tokenizer.token_to_id(token)
+    def id_of(self, token: str | None) -> int:
+        """The id of a token that this tokenizer must have."""
+        token_id = None if token is None else self.tokenizer.token_to_id(token)
         if token_id is None:
-            raise ValueError(f"the tokenizer has no {token} token")
+            raise ValueError(
+                f"the tokenizer of method {self.markup.method} has no token {token or 'for this'}"
+            )
         return int(token_id)
+
+    def _query(self, question: str | None) -> list[int]:
+        """The ids of a query in words with its closing token; nothing where the state is the query."""
+        if self.markup.asks is None:
+            return []
+        ids: list[int] = []
+        for number, part in enumerate(
+            (question or "").split("\n") if self.markup.parts else [question or ""]
+        ):
+            ids += [self.id_of(self.markup.parts)] * (number > 0) + self.encode(part.strip())
+        return [*ids, self.id_of(self.markup.asks)]

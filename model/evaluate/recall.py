@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kb.corpus import AnnotatedDocument
-from model.data import question_answer
+from model.training.steps import question_answer
 
 Floats = NDArray[np.float32]
 OnDone = Callable[[int], None]

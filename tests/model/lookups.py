@@ -13,7 +13,7 @@ from torch import Tensor
 
 from model.checkpoint import Checkpoint
 from model.config import CheckpointConfig
-from model.decoder import DecodeConfig, Decoder, Generation
+from model.decoding.decoder import DecodeConfig, Decoder, Generation
 from model.tokens import FactTokenizer
 from tests.tiny import byte_tokenizer
 

@@ -23,11 +23,12 @@ from model.checkpoint import (
     import_released,
     load,
 )
-from model.config import CONFIG_FILE, TrainConfig
+from model.config import CONFIG_FILE
 from model.encoder import KeyEncoder
 from model.files import damaged
 from model.lm import unit
-from model.train import Trainer
+from model.training.config import TrainConfig
+from model.training.trainer import Trainer
 from tests.kb.corpora import PERU, numbered
 from tests.strategies import HOSTILE
 from tests.tiny import bare_tokenizer, tiny_base, tiny_checkpoint, tiny_llama

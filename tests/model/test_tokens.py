@@ -11,7 +11,8 @@ from tokenizers import Tokenizer
 from tokenizers.models import BPE
 
 from kb.corpus import AnnotatedDocument, FactSpan, parse_inline
-from model.tokens import ADDED_TOKENS, END_OF_TEXT, Encoded, FactTokenizer
+from model.markup import CO_LMLM
+from model.tokens import END_OF_TEXT, Encoded, FactTokenizer
 from tests.strategies import documents, texts
 from tests.tiny import TEXTS, byte_tokenizer, merging_tokenizer
 
@@ -55,7 +56,7 @@ def test_decoding_what_was_encoded_gives_the_text_back(tokenizer: FactTokenizer,
     assert not special(tokenizer) & set(ids)
 
 
-@pytest.mark.parametrize("literal", [*ADDED_TOKENS, END_OF_TEXT])
+@pytest.mark.parametrize("literal", [*CO_LMLM.tokens, END_OF_TEXT])
 def test_a_literal_tag_in_a_text_is_its_characters(either: FactTokenizer, literal: str):
     assert either.encode(literal) == [token for character in literal for token in either.encode(character)]
     assert either.prompt(f"a{literal}")[0] == either.end_of_text

@@ -23,10 +23,11 @@ from torch.nn import functional as F
 
 from kb.corpus import AnnotatedDocument
 from model.checkpoint import base_digest, compute_dtype, for_training
-from model.config import CheckpointConfig, TrainConfig
-from model.data import Step, Steps, data_hash
+from model.config import CheckpointConfig
 from model.lm import unit
-from model.losses import info_nce, joint, same_question
+from model.training.config import TrainConfig
+from model.training.losses import info_nce, joint, same_question
+from model.training.steps import Step, Steps, data_hash
 
 STATE_FILE, LOSS_FILE = "state.pt", "loss.csv"
 

@@ -16,13 +16,13 @@ from safetensors.torch import load_file
 
 from kb.corpus import AnnotatedDocument
 from model.checkpoint import ADAPTER, load
-from model.config import TrainConfig
-from model.data import Step
 from model.encoder import KeyEncoder
 from model.lm import unit
 from model.release import release
 from model.tokens import Encoded
-from model.train import LOSS_FILE, STATE_FILE, Metrics, Trainer
+from model.training.config import TrainConfig
+from model.training.steps import Step
+from model.training.trainer import LOSS_FILE, STATE_FILE, Metrics, Trainer
 from tests.kb.corpora import numbered
 from tests.tiny import tiny_base
 

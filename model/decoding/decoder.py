@@ -24,9 +24,9 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from model.checkpoint import Checkpoint
+from model.decoding.rows import Row, SpliceRecord
+from model.decoding.sampling import ban, penalise, sample
 from model.lm import unit
-from model.rows import Row, SpliceRecord
-from model.sampling import ban, penalise, sample
 
 MODES = ("auto", "forced", "off")
 NO_FACT_AFTER_MISS = 8

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import RepetitionPenaltyLogitsProcessor, TopPLogitsWarper
 
-from model.sampling import ban, penalise, sample
+from model.decoding.sampling import ban, penalise, sample
 
 
 def logits(seed: int = 0, size: int = 50) -> torch.Tensor:

@@ -9,9 +9,9 @@ from itertools import islice, pairwise
 import pytest
 
 from kb.corpus import AnnotatedDocument, FactSpan
-from model.config import TrainConfig
-from model.data import QA_FORMS, Step, Steps, data_hash, hold_out, question_answer
 from model.tokens import FactTokenizer
+from model.training.config import TrainConfig
+from model.training.steps import QA_FORMS, Step, Steps, data_hash, hold_out, question_answer
 from tests.kb.corpora import PERU, numbered
 from tests.tiny import byte_tokenizer
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from model.lm import unit
-from model.losses import info_nce, joint, same_question
+from model.training.losses import info_nce, joint, same_question
 
 
 def naive(facts: Tensor, queries: Tensor, temperature: float, same: Tensor | None = None) -> float:

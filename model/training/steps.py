@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from kb.corpus import AnnotatedDocument, FactSpan
-from model.config import TrainConfig
 from model.tokens import Encoded, FactTokenizer
+from model.training.config import TrainConfig
 
 QA_FORMS = (
     "Question: {question}\nAnswer: ",

@@ -10,7 +10,7 @@ import torch
 from transformers import LogitsProcessorList, RepetitionPenaltyLogitsProcessor
 
 from model.checkpoint import Checkpoint
-from model.decoder import DecodeConfig, Decoder, Generation
+from model.decoding.decoder import DecodeConfig, Decoder, Generation
 from tests.model.lookups import FakeLookup, Hit, by_direction
 
 PROMPTS = [
@@ -118,8 +118,8 @@ def test_a_prompt_that_fills_the_context_harms_no_other_row(eager: Checkpoint):
 
 
 def test_the_query_of_a_forced_lookup_is_the_key_of_that_place(checkpoint: Checkpoint):
-    from model.data import question_answer
     from model.encoder import KeyEncoder
+    from model.training.steps import question_answer
 
     asked: list[np.ndarray] = []
     lookup = FakeLookup(lambda query: asked.append(query) or Hit(1, "Lima"))  # type: ignore[func-returns-value]
