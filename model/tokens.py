@@ -153,9 +153,7 @@ class FactTokenizer:
         """The id of a token that this tokenizer must have."""
         token_id = None if token is None else self.tokenizer.token_to_id(token)
         if token_id is None:
-            raise ValueError(
-                f"the tokenizer of method {self.markup.method} has no token {token or 'for this'}"
-            )
+            raise ValueError(f"method {self.markup.method}: the tokenizer has no {token or 'such'} token")
         return int(token_id)
 
     def _query(self, question: str | None) -> list[int]:
