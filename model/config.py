@@ -25,7 +25,8 @@ class CheckpointConfig:
 
     `kind` is "adapter" (LoRA and token rows over `base`) or "full" (a plain Llama with all weights). `method` names
     its markup: how it asks, if it does.
-    `training` records the run: config, data hash, steps, tokens, seconds, hardware. `digests` are the SHA-256 of
+    `training` records the run: config, data hash, steps, tokens, seconds, hardware. `decoding` is what was calibrated
+    for it afterwards (`fact_bias`) and no key depends on. `digests` are the SHA-256 of
     the files beside it that keys depend on: safetensors takes any bytes for weights, so only they tell that
     a file is the one that was written.
     """
@@ -38,6 +39,7 @@ class CheckpointConfig:
     space_inside: bool = True
     format: int = 1
     training: dict[str, Any] = field(default_factory=dict)
+    decoding: dict[str, Any] = field(default_factory=dict)
     digests: dict[str, str] = field(default_factory=dict)
 
     def save(self, directory: Path) -> None:

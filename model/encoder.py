@@ -39,6 +39,10 @@ class KeyEncoder:
         self.window = min(window, int(checkpoint.lm.causal.config.max_position_embeddings))
 
     @property
+    def checkpoint_id(self) -> str:
+        return self.checkpoint.checkpoint_id
+
+    @property
     def dim(self) -> int:
         return self.checkpoint.lm.dim
 

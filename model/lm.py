@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import LlamaForCausalLM
-from transformers.cache_utils import Cache
 
+from model.llama import Llama
 from model.tokens import Encoded
 
 
@@ -24,6 +24,7 @@ class FactLM(nn.Module):
         super().__init__()
         self.model = model
         self.compute = compute
+        self._inference: Llama | None = None
 
     @property
     def causal(self) -> LlamaForCausalLM:
@@ -40,8 +41,19 @@ class FactLM(nn.Module):
     def device(self) -> torch.device:
         return next(self.model.parameters()).device
 
+    @property
+    def inference(self) -> Llama:
+        """The forward pass for inference over these weights. Raises `TypeError` under an adapter."""
+        if not isinstance(self.model, LlamaForCausalLM):
+            raise TypeError(f"{type(self.model).__name__} is no plain Llama: merge the adapter first")
+        if self._inference is None or not self._inference.is_of(self.causal):
+            self._inference = Llama(self.causal)
+        return self._inference
+
     def hidden(self, ids_BT: Tensor) -> Tensor:
         """[B, T, D] states after the final norm. Right padding needs no mask: attention is causal."""
+        if torch.is_inference_mode_enabled() and self._is_plain:
+            return self.inference.states(ids_BT)
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.compute is torch.bfloat16):
             return self.causal.model(input_ids=ids_BT, use_cache=False).last_hidden_state
 
@@ -73,19 +85,10 @@ class FactLM(nn.Module):
                 states[i] = hidden_BTD[row, here]
         return states
 
-    def advance(self, ids_BT: Tensor, attended_BS: Tensor, positions_BT: Tensor, cache: Cache) -> Tensor:
-        """[B, T, D] states of the next T tokens of every row, over one KV cache.
-
-        `attended_BS` covers the S cached and new slots; a False slot is never looked at again.
-        """
-        output = self.causal.model(
-            input_ids=ids_BT.to(self.device),
-            attention_mask=attended_BS.to(self.device),
-            position_ids=positions_BT.to(self.device),
-            past_key_values=cache,
-            use_cache=True,
-        )
-        return output.last_hidden_state
+    @property
+    def _is_plain(self) -> bool:
+        """Whether weights are what is computed with: no adapter beside them, no other precision than theirs."""
+        return isinstance(self.model, LlamaForCausalLM) and self.compute is torch.float32
 
 
 def unit(states_ND: Tensor) -> Tensor:

@@ -1,36 +1,21 @@
-"""Decoding with lookups (section 3.1): at ``<FACT>`` the hidden state is the query, the hit is spliced in.
-
-Design:
-- Rows are decoded together over one KV cache. Each has a queue of forced tokens (its prompt, later the
-  spliced values); a row whose queue is empty samples. Forced tokens are fed as many at a time as every
-  row has, so a lone row takes a whole value in one forward.
-- All lookups that a step calls for go to the knowledge base in one batch.
-- No match is a normal outcome: the ``<FACT>`` slot is masked out of the cache, the row goes on from the
-  state before it, and ``<FACT>`` is forbidden for a while (appendix A, enforced lookup).
-- Attribution is recorded at the splice itself, in offsets of the output's characters, with the query.
-"""
+"""Decoding with lookups (section 3.1): a query goes out where the model opens a lookup, the hit is spliced in."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from transformers import DynamicCache
 
 from model.checkpoint import Checkpoint
+from model.decoding.queries import Queries, QueryEncoder, StateQueries, WordQueries
 from model.decoding.rows import Row, SpliceRecord
-from model.decoding.sampling import ban, penalise, sample
-from model.lm import unit
+from model.decoding.run import Run, end_tokens
 
 MODES = ("auto", "forced", "off")
-NO_FACT_AFTER_MISS = 8
-STORED = np.dtype("<f2")  # as keys are kept, so that a query can be asked again
 
 
 class FoundFact(Protocol):
@@ -76,12 +61,14 @@ class DecodeConfig:
     """How to decode. `max_tokens` counts sampled tokens only; spliced ones are free (appendix A).
 
     `mode`: "auto" lets the model decide when to look up, "forced" looks up once before the first token
-    as well, "off" forbids it (the paper's normal, enforced-lookup and no-KB settings). `threshold` None
-    means the keyset's own.
+    as well, "off" forbids it (the paper's normal, enforced-lookup and no-KB settings). `fact_bias` is added to the
+    logit of a lookup in "auto" (None: as calibrated for the checkpoint); `threshold` None means the keyset's own.
+    A text does not end before `min_tokens`.
     """
 
     mode: str = "auto"
     max_tokens: int = 64
+    min_tokens: int = 0
     temperature: float = 0.0
     top_p: float = 1.0
     repetition_penalty: float = 1.2
@@ -89,6 +76,7 @@ class DecodeConfig:
     seed: int = 0
     threshold: float | None = None
     min_seq: int | None = None
+    fact_bias: float | None = None
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -102,6 +90,8 @@ class DecodeConfig:
             raise ValueError(
                 "max_tokens and repetition_penalty must be positive, temperature >= 0, 0 < top_p <= 1"
             )
+        if self.fact_bias is not None and not math.isfinite(self.fact_bias):
+            raise ValueError(f"fact_bias {self.fact_bias} is not a finite number")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,174 +111,60 @@ class Generation:
 
 
 class Decoder:
-    """Decodes prompts with one checkpoint, against one knowledge base."""
+    """Decodes prompts with one checkpoint, against one knowledge base.
 
-    def __init__(self, checkpoint: Checkpoint, lookup: Lookup | None) -> None:
-        self.checkpoint = checkpoint
-        self.lm = checkpoint.lm
-        self.tokenizer = checkpoint.tokenizer
-        self.lookup = lookup
-        self.context = int(self.lm.causal.config.max_position_embeddings)
+    A method that asks in words needs a `query_encoder`, in the key space of the keyset that it asks.
+    """
+
+    def __init__(
+        self, checkpoint: Checkpoint, lookup: Lookup | None, query_encoder: QueryEncoder | None = None
+    ) -> None:
+        self.checkpoint, self.tokenizer = checkpoint, checkpoint.tokenizer
+        self.lookup, self.query_encoder = lookup, query_encoder
 
     def generate(self, prompts: Sequence[str], config: DecodeConfig) -> list[Generation]:
         """Decode all prompts as one batch; each row's output is what it would be alone."""
         if not prompts:
             return []
-        run = _Run(self, prompts, config)
+        run = self.run(prompts, config)
         for _ in run.steps():
             pass
-        return [run.generation(row) for row in run.rows]
+        return [self._generation(row, config) for row in run.rows]
 
     def stream(self, prompt: str, config: DecodeConfig) -> Iterator[str | Generation]:
         """Pieces of the output as they are decoded (joined, they are the output), then the generation."""
-        run = _Run(self, [prompt], config)
-        row = run.rows[0]
+        run = self.run([prompt], config)
+        (row,) = run.rows
         for _ in run.steps():
             if piece := row.release(self.tokenizer, config.stop):
                 yield piece
-        yield run.generation(row)
+        yield self._generation(row, config)
 
+    def run(self, prompts: Sequence[str], config: DecodeConfig) -> Run:
+        """The run that decodes these prompts, not begun. Raises `ValueError` where it could not look up."""
+        if config.mode != "off":
+            self._check_lookups(config.mode)
+        lookup = None if config.mode == "off" else self.lookup
+        return Run(self.checkpoint, prompts, config, lookup, self._queries())
 
-class _Run:
-    """One call: the rows, their cache, and what has been looked up."""
-
-    def __init__(self, decoder: Decoder, prompts: Sequence[str], config: DecodeConfig) -> None:
-        if config.mode != "off" and decoder.lookup is None:
+    def _check_lookups(self, mode: str) -> None:
+        markup = self.tokenizer.markup
+        if markup.opens is None:
+            raise ValueError(f"a model of method {markup.method} never looks anything up; use mode 'off'")
+        if self.lookup is None:
+            raise ValueError(f"mode {mode!r} needs a knowledge base; decode with mode 'off' without one")
+        if markup.asks is not None and self.query_encoder is None:
             raise ValueError(
-                f"mode {config.mode!r} needs a knowledge base; decode with mode 'off' without one"
+                f"a model of method {markup.method} asks in words; give the decoder their encoder"
             )
-        self.decoder, self.config = decoder, config
-        self.lm, self.tokenizer = decoder.lm, decoder.tokenizer
-        self.rows = [self._row(number, prompt) for number, prompt in enumerate(prompts)]
-        self.cache: Any = DynamicCache()
-        self.attended_BS = torch.zeros(len(prompts), 0, dtype=torch.bool)
-        tokens = self.tokenizer
-        self.always_banned = [tokens.fact_end, tokens.fact_q]
-        self.ends = {tokens.end_of_text} | set(_end_ids(self.lm.causal.config.eos_token_id))
 
-    def _row(self, number: int, prompt: str) -> Row:
-        ids = self.tokenizer.prompt(prompt)
-        row = Row(ids, prompt, torch.Generator().manual_seed(self.config.seed + number), seen=set(ids[1:]))
-        if len(ids) >= self.decoder.context:
-            row.finish = "context"
-        elif self.config.mode == "forced":
-            row.pending.append(self.tokenizer.fact)
-            row.awaits_lookup = True
-        return row
+    def _queries(self) -> Queries:
+        if self.query_encoder is None or self.tokenizer.markup.asks is None:
+            return StateQueries(self.checkpoint.checkpoint_id)
+        return WordQueries(self.tokenizer, self.query_encoder, end_tokens(self.checkpoint))
 
-    def generation(self, row: Row) -> Generation:
+    def _generation(self, row: Row, config: DecodeConfig) -> Generation:
         return Generation(
-            row.prompt, row.output(self.tokenizer), tuple(row.splices), row.seq, self.config.mode, row.content,
+            row.prompt, row.output(self.tokenizer), tuple(row.splices), row.seq, config.mode, row.content,
             row.finish or "length",
         )  # fmt: skip
-
-    @torch.inference_mode()
-    def _step(self, width: int, *, prefill: bool) -> None:
-        states_BTD = self._feed(width, prefill=prefill)
-        asking = [i for i, row in enumerate(self.rows) if row.awaits_lookup and not row.pending]
-        sampling = [
-            i for i, row in enumerate(self.rows) if not row.finish and not row.pending and i not in asking
-        ]
-        logits: dict[int, Tensor] = {}
-        if sampling:
-            logits_NV = self.lm.logits(states_BTD[sampling, -1])
-            logits = dict(zip(sampling, logits_NV, strict=True))
-        if asking:
-            logits |= self._look_up(asking, states_BTD)
-        for i, logits_V in logits.items():
-            self._sample(self.rows[i], logits_V)
-
-    def steps(self) -> Iterator[None]:
-        """Run to the end, yielding after every forward."""
-        prefill = True
-        while any(row.finish is None for row in self.rows):
-            open_rows = [row for row in self.rows if row.finish is None]
-            widths = [len(row.pending) for row in open_rows]
-            self._step(max(widths) if prefill else min(widths), prefill=prefill)
-            prefill = False
-            yield
-
-    def _feed(self, width: int, *, prefill: bool) -> Tensor:
-        """Feed `width` queued tokens of every row. The first time, shorter prompts are padded on the left."""
-        count = len(self.rows)
-        ids_BT = torch.zeros(count, width, dtype=torch.long)
-        positions_BT = torch.zeros(count, width, dtype=torch.long)
-        fed_BT = torch.zeros(count, width, dtype=torch.bool)
-        for i, row in enumerate(self.rows):
-            if row.finish is not None:
-                continue
-            taken, row.pending = row.pending[:width], row.pending[width:]
-            first = width - len(taken)
-            assert prefill or first == 0
-            ids_BT[i, first:] = torch.tensor(taken)
-            positions_BT[i, first:] = torch.arange(row.position, row.position + len(taken))
-            fed_BT[i, first:] = True
-            row.position += len(taken)
-        self.attended_BS = torch.cat([self.attended_BS, fed_BT], dim=1)
-        return self.lm.advance(ids_BT, self.attended_BS, positions_BT, self.cache)
-
-    def _look_up(self, asking: list[int], states_BTD: Tensor) -> dict[int, Tensor]:
-        """Answer the rows at ``<FACT>`` in one batch; the logits of those that found nothing."""
-        assert self.decoder.lookup is not None
-        queries_BD = unit(states_BTD[asking, -1]).cpu().numpy()
-        results = self.decoder.lookup.lookup(
-            queries_BD,
-            checkpoint_id=self.decoder.checkpoint.checkpoint_id,
-            k=1,
-            threshold=self.config.threshold,
-            min_seq=self.config.min_seq,
-        )
-        missed: dict[int, Tensor] = {}
-        for i, query_D, found in zip(asking, queries_BD, results, strict=True):
-            row, asked = self.rows[i], query_D.astype(STORED).tobytes()
-            row.awaits_lookup = False
-            row.seq = max(row.seq or 0, found.seq)
-            if found.hits:
-                best = found.hits[0]
-                record = SpliceRecord(0, 0, "hit", best.fact_id, best.version, best.score, asked)
-                row.splice(self.tokenizer, record, best.value)
-                self._check_context(row)
-            else:
-                outcome = "no_match" if found.abstained is None else "abstained"
-                record = SpliceRecord(0, 0, outcome, score=found.runner_up, query=asked)
-                missed[i] = self._undo_fact(i, row, record, states_BTD)
-        return missed
-
-    def _undo_fact(self, i: int, row: Row, record: SpliceRecord, states_BTD: Tensor) -> Tensor:
-        """Take ``<FACT>`` back: its slot is never attended again, and the row goes on from before it."""
-        row.miss(self.tokenizer, record, NO_FACT_AFTER_MISS)
-        self.attended_BS[i, -1] = False
-        row.position -= 1
-        if row.fallback_V is None:  # a forced lookup: the state before it came in the same forward
-            return self.lm.logits(states_BTD[i, -2][None])[0]
-        return row.fallback_V
-
-    def _sample(self, row: Row, logits_V: Tensor) -> None:
-        tokens, config = self.tokenizer, self.config
-        no_fact = config.mode == "off" or row.content < row.no_fact_until
-        banned = [*self.always_banned, *([tokens.fact] if no_fact else [])]
-        adjusted_V = ban(penalise(logits_V, row.seen, config.repetition_penalty), banned)
-        token = sample(
-            adjusted_V, temperature=config.temperature, top_p=config.top_p, generator=row.generator
-        )
-        if token in self.ends:
-            row.finish = "end"
-        elif token == tokens.fact:
-            row.pending, row.awaits_lookup, row.fallback_V = [token], True, logits_V
-        else:
-            row.take(token)
-            if row.stop_at(tokens, config.stop):
-                row.finish = "stop"
-            elif row.content >= config.max_tokens:
-                row.finish = "length"
-        self._check_context(row)
-
-    def _check_context(self, row: Row) -> None:
-        if row.finish is None and row.position + len(row.pending) >= self.decoder.context:
-            row.finish = "context"
-
-
-def _end_ids(eos: int | list[int] | None) -> list[int]:
-    if eos is None:
-        return []
-    return [eos] if isinstance(eos, int) else list(eos)

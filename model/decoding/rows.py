@@ -20,7 +20,7 @@ class SpliceRecord:
 
     For "no_match" and "abstained" (it points at a fact that was forgotten) the span is empty and there is no
     fact. `query` is what was asked, as little-endian fp16 bytes; its last bits depend on the batch, so records
-    compare without it.
+    compare without it. None: there was nothing to ask. `words` is the query where the model wrote one.
     """
 
     output_start: int
@@ -30,32 +30,44 @@ class SpliceRecord:
     version: int | None = None
     score: float | None = None
     query: bytes | None = field(default=None, compare=False)
+    words: str | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Row:
     """One sequence. `pending` is the queue of forced tokens: the prompt, then every spliced value.
 
     `text` is what has been said up to the last splice and `tail` the tokens sampled since, so that
     offsets into the output are exact whatever the tokens look like. Only sampled tokens count as
-    `content`; a splice and its tags cost nothing of the budget.
+    `content`; a splice, its tags and a query in words cost nothing of the budget. `seen_V` marks what the
+    repetition penalty holds against a token.
+
+    Inside a lookup `opened_at` is the position of its first token, `fallback_V` the logits in its place, and
+    `query` and `words` what the model has written as its query.
     """
 
     pending: list[int]
     prompt: str
     generator: torch.Generator
-    seen: set[int] = field(default_factory=set)
+    seen_V: Tensor
     position: int = 0
     seq: int | None = None
     text: str = ""
     tail: list[int] = field(default_factory=list)
     splices: list[SpliceRecord] = field(default_factory=list)
     content: int = 0
-    awaits_lookup: bool = False
-    no_fact_until: int = 0
+    opened_at: int | None = None
     fallback_V: Tensor | None = None
+    query: list[int] = field(default_factory=list)
+    words: str = ""
+    no_fact_until: int = 0
     finish: str | None = None
     released: int = 0
+
+    @property
+    def is_forced(self) -> bool:
+        """Whether it is in a lookup that it did not choose, and whose alternative is not known yet."""
+        return self.opened_at is not None and self.fallback_V is None
 
     @property
     def after_splice(self) -> int:
@@ -68,12 +80,18 @@ class Row:
     def take(self, token: int) -> None:
         """Say a sampled token."""
         self.tail.append(token)
-        self.seen.add(token)
+        self.seen_V[token] = True
         self.pending = [token]
         self.content += 1
 
+    def open(self, opens: int, fallback_V: Tensor | None) -> None:
+        """Begin a lookup; `fallback_V` may come later, where the token before is yet to be fed."""
+        self.opened_at = self.position + len(self.pending)
+        self.pending = [*self.pending, opens]
+        self.fallback_V, self.query, self.words = fallback_V, [], ""
+
     def splice(self, tokenizer: FactTokenizer, hit: SpliceRecord, value: str) -> None:
-        """Say a fact's value: queue its tokens and ``</FACT>``, and record where in the output it stands."""
+        """Say a fact's value: queue its tokens and the closing one, and record where in the output it stands."""
         said = self.output(tokenizer)
         if tokenizer.space_inside and _needs_space(self.prompt + said):
             said += " "
@@ -83,17 +101,25 @@ class Row:
         start = len(said)
         self.text, self.tail = said + value, []
         self.splices.append(replace(hit, output_start=start, output_end=start + len(value)))
-        self.seen.update(inside)
-        self.pending = [*inside, tokenizer.fact_end]
+        self.seen_V[inside] = True
+        asks = [] if tokenizer.markup.asks is None else [tokenizer.id_of(tokenizer.markup.asks)]
+        self.pending = [*asks, *inside, tokenizer.fact_end]
+        self.opened_at = self.fallback_V = None
 
-    def miss(self, tokenizer: FactTokenizer, missed: SpliceRecord, ban_tokens: int) -> None:
-        """Note that a lookup found nothing, and forbid another for the next `ban_tokens` content tokens."""
+    def miss(self, tokenizer: FactTokenizer, missed: SpliceRecord, ban_tokens: int) -> Tensor:
+        """Take the lookup back: the logits before it. Another is forbidden for the next `ban_tokens` content tokens."""
         at = len(self.output(tokenizer))
         self.splices.append(replace(missed, output_start=at, output_end=at))
         self.no_fact_until = self.content + ban_tokens
+        assert self.opened_at is not None and self.fallback_V is not None
+        fallback_V, self.position, self.pending = self.fallback_V, self.opened_at, []
+        self.opened_at = self.fallback_V = None
+        return fallback_V
 
     def stop_at(self, tokenizer: FactTokenizer, stop: Sequence[str]) -> bool:
         """Cut the output before the first stop string in the text sampled since the last splice."""
+        if not stop:
+            return False
         said = tokenizer.decode(self.tail)
         cuts = [cut for string in stop if string and (cut := said.find(string)) >= 0]
         if cuts:

@@ -1,4 +1,4 @@
-"""Choosing the next token: repetition penalty, bans, temperature, top-p."""
+"""Choosing the next tokens of a batch: repetition penalty, bans, temperature, top-p."""
 
 from __future__ import annotations
 
@@ -8,37 +8,43 @@ import torch
 from torch import Tensor
 
 
-def penalise(logits_V: Tensor, seen: Iterable[int], penalty: float) -> Tensor:
+def penalise(logits_NV: Tensor, seen_NV: Tensor, penalty: float) -> Tensor:
     """Logits with tokens already seen made less likely: divided where positive, multiplied where negative."""
     if penalty == 1.0:
-        return logits_V
-    ids = torch.tensor(sorted(set(seen)), dtype=torch.long, device=logits_V.device)
-    if not len(ids):
-        return logits_V
-    logits_V = logits_V.clone()
-    chosen = logits_V[ids]
-    logits_V[ids] = torch.where(chosen > 0, chosen / penalty, chosen * penalty)
-    return logits_V
+        return logits_NV
+    less_likely_NV = torch.where(logits_NV > 0, logits_NV / penalty, logits_NV * penalty)
+    return torch.where(seen_NV, less_likely_NV, logits_NV)
 
 
-def ban(logits_V: Tensor, token_ids: Sequence[int]) -> Tensor:
-    """Logits that leave some tokens no chance. The paper's no-KB setting adds -100 (appendix A); a bound on
-    what a model may want would be a way round a ban, and after a miss a way to never end.
+def add(logits_NV: Tensor, biases: Iterable[tuple[int, int, float]]) -> Tensor:
+    """Logits with something added, given as (row, token, how much).
+
+    Minus infinity is a ban: it leaves a token no chance at all. The paper's no-KB setting adds -100 (appendix A);
+    a bound on what a model may want would be a way round a ban, and after a miss a way to never end.
     """
-    if not token_ids:
-        return logits_V
-    logits_V = logits_V.clone()
-    logits_V[list(token_ids)] = float("-inf")
-    return logits_V
+    if not (listed := list(biases)):
+        return logits_NV
+    rows, tokens, amounts = zip(*listed, strict=True)
+    logits_NV = logits_NV.clone()
+    amounts_N = torch.tensor(amounts, dtype=logits_NV.dtype, device=logits_NV.device)
+    logits_NV.index_put_((torch.tensor(rows), torch.tensor(tokens)), amounts_N, accumulate=True)
+    return logits_NV
 
 
-def sample(logits_V: Tensor, *, temperature: float, top_p: float, generator: torch.Generator) -> int:
-    """One token: the most likely at temperature 0, else drawn from the smallest set of mass `top_p`."""
+def sample(
+    logits_NV: Tensor, *, temperature: float, top_p: float, generators: Sequence[torch.Generator]
+) -> list[int]:
+    """One token a row: the likeliest at temperature 0, else drawn from the smallest set of mass `top_p`."""
     if temperature == 0.0:
-        return int(logits_V.argmax())
-    below_V = logits_V.float() - logits_V.max()  # so that no temperature overflows
-    probabilities_V = torch.softmax(below_V / max(temperature, 1e-6), dim=-1)
-    ordered_V, order_V = probabilities_V.sort(descending=True)
-    outside_V = ordered_V.cumsum(dim=-1) - ordered_V >= top_p
-    ordered_V = ordered_V.masked_fill(outside_V, 0.0).cpu()
-    return int(order_V[torch.multinomial(ordered_V, 1, generator=generator)])
+        return logits_NV.argmax(dim=-1).tolist()
+    below_NV = (
+        logits_NV.float() - logits_NV.max(dim=-1, keepdim=True).values
+    )  # so that no temperature overflows
+    probabilities_NV = torch.softmax(below_NV / max(temperature, 1e-6), dim=-1)
+    ordered_NV, order_NV = probabilities_NV.sort(dim=-1, descending=True)
+    outside_NV = ordered_NV.cumsum(dim=-1) - ordered_NV >= top_p
+    ordered_NV = ordered_NV.masked_fill(outside_NV, 0.0).cpu()
+    drawn = [
+        torch.multinomial(row, 1, generator=own) for row, own in zip(ordered_NV, generators, strict=True)
+    ]
+    return [int(order_V[at]) for order_V, at in zip(order_NV, drawn, strict=True)]

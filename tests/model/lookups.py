@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -14,8 +16,9 @@ from torch import Tensor
 from model.checkpoint import Checkpoint
 from model.config import CheckpointConfig
 from model.decoding.decoder import DecodeConfig, Decoder, Generation
+from model.markup import CO_LMLM, Markup
 from model.tokens import FactTokenizer
-from tests.tiny import byte_tokenizer
+from tests.tiny import bare_tokenizer
 
 CHECKPOINT_ID = "scripted"
 
@@ -84,58 +87,63 @@ Script = Sequence[str | int]
 
 
 @dataclass
+class Slots:
+    """What each row of a `ScriptedLM` was fed, by position, as a cache holds it."""
+
+    rows: list[list[int]]
+
+    def keep(self, rows: Sequence[int]) -> None:
+        self.rows = [self.rows[row] for row in rows]
+
+
+@dataclass
 class ScriptedLM:
     """Says a row's script, token by token, from what the row can see and nothing else.
 
-    It keeps, as a cache does, all it was ever fed, and looks only at the slots that `advance` says are attended.
-    A ``<FACT>`` in the script wants a lookup; where it was taken back (or forbidden) the script goes on behind it.
-    That what a row sees stands at positions 0, 1, 2 ... is checked at every step.
+    A lookup in the script is wanted; where it was taken back (or forbidden) the script goes on behind it.
+    Asked where the script has no lookup, a model that asks in words says `unasked`.
     """
 
     tokenizer: FactTokenizer
     scripts: dict[str, list[int]]
     context: int = 1000
+    unasked: str = "what?"
     seen: list[tuple[int, ...]] = field(default_factory=lambda: [()])
     widths: list[int] = field(default_factory=list)
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
-    def __post_init__(self) -> None:
-        self.slots: list[list[tuple[int, int]]] = []
+    @property
+    def inference(self) -> ScriptedLM:
+        return self
 
     @property
     def causal(self) -> SimpleNamespace:
-        return SimpleNamespace(
-            config=SimpleNamespace(
-                max_position_embeddings=self.context, eos_token_id=self.tokenizer.end_of_text
-            )
-        )
+        return SimpleNamespace(config=SimpleNamespace(eos_token_id=self.tokenizer.end_of_text))
 
-    def advance(self, ids_BT: Tensor, attended_BS: Tensor, positions_BT: Tensor, cache: Any) -> Tensor:
+    def cache(self, rows: int) -> Slots:
+        return Slots([[] for _ in range(rows)])
+
+    def advance(self, ids_BT: Tensor, starts: Sequence[int], cache: Slots) -> Tensor:
         rows, width = ids_BT.shape
+        assert rows == len(starts) == len(cache.rows)
         self.widths.append(width)
-        self.slots = self.slots or [[] for _ in range(rows)]
         states = torch.ones(rows, width, 2)
-        for row in range(rows):
-            self.slots[row] += zip(positions_BT[row].tolist(), ids_BT[row].tolist(), strict=True)
-            assert len(self.slots[row]) == attended_BS.shape[1]
+        for row, start in enumerate(starts):
+            assert start <= len(cache.rows[row]) and start + width <= self.context
+            cache.rows[row] = cache.rows[row][:start] + ids_BT[row].tolist()
             for t in range(width):
-                upto = attended_BS.shape[1] - width + t + 1
-                attended = attended_BS[row, :upto].tolist()
-                if attended[-1]:
-                    visible = [slot for slot, see in zip(self.slots[row], attended, strict=False) if see]
-                    assert [position for position, _ in visible] == list(range(len(visible)))
-                    assert len(visible) <= self.context
-                    self.seen.append(tuple(token for _, token in visible))
-                    states[row, t, 0] = len(self.seen) - 1
+                self.seen.append(tuple(cache.rows[row][: start + t + 1]))
+                states[row, t, 0] = len(self.seen) - 1
         return states
 
     def logits(self, states_ND: Tensor) -> Tensor:
         logits = torch.zeros(len(states_ND), self.tokenizer.vocabulary_size)
         for row, state in zip(logits, states_ND, strict=True):
             first, *then = self._wanted(self.seen[int(state[0])])
+            row[[token for token in self.tokenizer.added if token != self._opens]] = 900.0
             row[first] = 1000.0
             for token in then:
                 row[token] = 500.0
-            row[[self.tokenizer.fact_end, self.tokenizer.fact_q]] = 900.0
         return logits
 
     def context_of(self, query: np.ndarray) -> str:
@@ -144,23 +152,60 @@ class ScriptedLM:
         return str(self.tokenizer.tokenizer.decode(list(ids), skip_special_tokens=False))
 
     def _wanted(self, visible: tuple[int, ...]) -> list[int]:
-        fact, end = self.tokenizer.fact, self.tokenizer.fact_end
+        """The token that comes next, and the one that comes where that is a lookup and forbidden."""
         script, said = self._script(visible)
-        at, inside = 0, False
-        for token in said:
-            if inside:
-                inside = token != end
+        at = number = 0
+        while number < len(said):
+            if said[number] == self._opens:
+                at, number, waiting = self._looked_up(script, at, said, number)
+                if waiting:
+                    return waiting
                 continue
-            while script[at] == fact and token != fact:
-                at += 1
-            inside = token == fact
-            if inside and script[at] != fact:
-                continue  # a forced lookup, which the script does not know of
-            assert script[at] == token, f"said {token} where the script has {script[at]}"
-            at += 1
-        following = script[at:] or [self.tokenizer.end_of_text]
-        plain = next((token for token in following if token != fact), self.tokenizer.end_of_text)
-        return [following[0], plain] if following[0] == fact else [following[0]]
+            while script[at] == self._opens:  # taken back, or forbidden
+                at = self._behind(script, at)
+            assert script[at] == said[number], f"said {said[number]} where the script has {script[at]}"
+            at, number = at + 1, number + 1
+        following = [*script[at:], self.tokenizer.end_of_text]
+        plain = 0
+        while following[plain] == self._opens:
+            plain = self._behind(following, plain)
+        return [following[0], following[plain]] if plain else [following[0]]
+
+    def _looked_up(
+        self, script: list[int], at: int, said: tuple[int, ...], number: int
+    ) -> tuple[int, int, list[int]]:
+        """Where script and row go on behind a lookup; or what the row says next inside it."""
+        asks, closes = self._asks, self.tokenizer.fact_end
+        wanted = [*self.tokenizer.encode(self.unasked), *asks] if asks else []
+        if at < len(script) and script[at] == self._opens:
+            wanted, at = script[at + 1 : self._behind(script, at)], self._behind(script, at)
+        number += 1
+        for position, token in enumerate(wanted):
+            if number + position == len(said):
+                return at, number, [token]
+            assert said[number + position] == token
+        number += len(wanted)
+        if closes in said[number:]:
+            return at, said.index(closes, number) + 1, []
+        return (
+            at,
+            len(said),
+            [self.tokenizer.end_of_text],
+        )  # the value is being fed: nobody asks what comes next
+
+    @property
+    def _opens(self) -> int | None:
+        opens = self.tokenizer.markup.opens
+        return None if opens is None else self.tokenizer.id_of(opens)
+
+    @property
+    def _asks(self) -> list[int]:
+        asks = self.tokenizer.markup.asks
+        return [] if asks is None else [self.tokenizer.id_of(asks)]
+
+    def _behind(self, script: list[int], at: int) -> int:
+        """Where a script goes on behind the lookup that begins at `at`."""
+        return script.index(self._asks[0], at) + 1 if self._asks else at + 1
 
     def _script(self, visible: tuple[int, ...]) -> tuple[list[int], tuple[int, ...]]:
         prompts = {tuple(self.tokenizer.prompt(prompt)): script for prompt, script in self.scripts.items()}
@@ -169,27 +214,50 @@ class ScriptedLM:
         return prompts[longest], visible[len(longest) :]
 
 
-LOOK = "<LOOK>"
+@dataclass
+class FakeWords:
+    """Vectors of queries in words: each points along an axis that the words pick. Notes what was encoded together."""
+
+    asked: list[list[str]] = field(default_factory=list)
+    checkpoint_id: str = "words"
+
+    def encode_questions(self, questions: Sequence[str]) -> np.ndarray:
+        self.asked.append(list(questions))
+        axes = [zlib.crc32(question.encode()) % 64 for question in questions]
+        return np.eye(64, dtype=np.float32)[axes]
+
+
+LOOK, ASKED = "<LOOK>", "<ASKED>"
 
 
 def scripted(
-    scripts: dict[str, Script | str], *, space_inside: bool = True, context: int = 1000
+    scripts: dict[str, Script | str],
+    *,
+    space_inside: bool = True,
+    context: int = 1000,
+    markup: Markup = CO_LMLM,
 ) -> tuple[Checkpoint, ScriptedLM]:
-    """A checkpoint that answers each prompt with its script; ``<LOOK>`` in one stands for the ``<FACT>`` token."""
-    tokenizer = byte_tokenizer(space_inside=space_inside)
+    """A checkpoint that answers each prompt with its script.
+
+    In a script ``<LOOK>`` stands for the token that opens a lookup and ``<ASKED>`` for the one that ends its words.
+    """
+    tokenizer = FactTokenizer(bare_tokenizer(), markup=markup, space_inside=space_inside)
+    signs = {LOOK: markup.opens, ASKED: markup.asks}
 
     def ids(script: Script | str) -> list[int]:
         made: list[int] = []
         for part in [script] if isinstance(script, str) else script:
             if isinstance(part, int):
                 made.append(part)
-            else:
-                for number, text in enumerate(part.split(LOOK)):
-                    made += [tokenizer.fact] * (number > 0) + tokenizer.encode(text)
+                continue
+            for text in re.split(f"({LOOK}|{ASKED})", part):
+                made += [tokenizer.id_of(signs[text])] if text in signs else tokenizer.encode(text)
         return made
 
     lm = ScriptedLM(tokenizer, {prompt: ids(script) for prompt, script in scripts.items()}, context)
-    config = CheckpointConfig(name="scripted", kind="full", base=None, dim=2, space_inside=space_inside)
+    config = CheckpointConfig(
+        name="scripted", kind="full", base=None, dim=2, space_inside=space_inside, method=markup.method
+    )
     return Checkpoint(CHECKPOINT_ID, config, lm, tokenizer, None), lm  # type: ignore[arg-type]
 
 
@@ -218,11 +286,13 @@ def say(
     prompt: str = "P:",
     context: int = 1000,
     space_inside: bool = True,
+    markup: Markup = CO_LMLM,
+    words: FakeWords | None = None,
     **options: Any,
 ) -> tuple[Generation, ScriptedLM]:
     """The one row's generation, and the model that spoke."""
-    checkpoint, lm = scripted({prompt: script}, space_inside=space_inside, context=context)
-    (generation,) = Decoder(checkpoint, lookup).generate([prompt], config(**options))
+    checkpoint, lm = scripted({prompt: script}, space_inside=space_inside, context=context, markup=markup)
+    (generation,) = Decoder(checkpoint, lookup, words).generate([prompt], config(**options))
     return generation, lm
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 import pytest
 import torch
 from transformers import RepetitionPenaltyLogitsProcessor, TopPLogitsWarper
 
-from model.decoding.sampling import ban, penalise, sample
+from model.decoding.sampling import add, penalise, sample
 
 
 def logits(seed: int = 0, size: int = 50) -> torch.Tensor:
@@ -18,28 +19,50 @@ def logits(seed: int = 0, size: int = 50) -> torch.Tensor:
 def draw(values: torch.Tensor, count: int = 2000, **options: float) -> Counter[int]:
     generator = torch.Generator().manual_seed(7)
     settings = {"temperature": 1.0, "top_p": 1.0, **options}
-    return Counter(sample(values, generator=generator, **settings) for _ in range(count))
+    return Counter(sample(values[None], generators=[generator], **settings)[0] for _ in range(count))
 
 
 @pytest.mark.parametrize("penalty", [1.0, 1.2, 0.8])
 @pytest.mark.parametrize("seen", [[], [3], [0, 3, 3, 49, 7]])
 def test_the_penalty_is_that_of_transformers(penalty: float, seen: list[int]):
-    before = logits()
+    before = torch.stack([logits(), logits(1)])
     given = before.clone()
-    ours = penalise(given, seen, penalty)
+    marked = torch.zeros(before.shape, dtype=torch.bool)
+    marked[1, seen] = True
+    ours = penalise(given, marked, penalty)
     ids = torch.tensor([seen], dtype=torch.long)
-    theirs = RepetitionPenaltyLogitsProcessor(penalty)(ids, before[None].clone())[0] if seen else before
-    torch.testing.assert_close(ours, theirs)
+    theirs = RepetitionPenaltyLogitsProcessor(penalty)(ids, before[1:].clone())[0] if seen else before[1]
+    torch.testing.assert_close(ours[1], theirs)
+    torch.testing.assert_close(ours[0], before[0])
     torch.testing.assert_close(given, before)
 
 
 def test_a_ban_holds_however_much_the_model_wants_the_token():
     values = logits()
     values[4] = 1e4
-    banned = ban(values, [4])
-    assert sample(banned, temperature=0.0, top_p=1.0, generator=torch.Generator()) != 4
+    (banned,) = add(values[None], [(0, 4, 7.0), (0, 4, -math.inf)])
+    assert sample(banned[None], temperature=0.0, top_p=1.0, generators=[torch.Generator()]) != [4]
     assert 4 not in draw(banned, temperature=50.0)
-    assert values[4] == 1e4 and ban(values, []) is values
+    assert values[4] == 1e4 and add(values, []) is values
+
+
+def test_a_bias_is_added_to_one_token_of_one_row():
+    values = torch.stack([logits(), logits(1)])
+    biased = add(values, [(1, 3, 2.5)])
+    assert biased[1, 3] == values[1, 3] + 2.5
+    biased[1, 3] = values[1, 3]
+    torch.testing.assert_close(biased, values, rtol=0, atol=0)
+
+
+def test_rows_are_drawn_each_with_its_own_generator():
+    values = torch.stack([logits(seed) for seed in range(4)])
+    seeded = [torch.Generator().manual_seed(seed) for seed in range(4)]
+    together = sample(values, temperature=1.0, top_p=0.9, generators=seeded)
+    alone = [
+        sample(row[None], temperature=1.0, top_p=0.9, generators=[torch.Generator().manual_seed(seed)])[0]
+        for seed, row in enumerate(values)
+    ]
+    assert together == alone
 
 
 def test_at_temperature_zero_the_likeliest_is_taken():
@@ -68,7 +91,7 @@ def test_draws_follow_the_softmax():
 
 @pytest.mark.parametrize("temperature", [1e-45, 1e-30, 1e-3, 1e6])
 def test_no_temperature_breaks_the_draw(temperature: float):
-    values = ban(logits() * 100, [1, 2])
+    (values,) = add(logits()[None] * 100, [(0, 1, -math.inf), (0, 2, -math.inf)])
     drawn = draw(values, count=20, temperature=temperature)
     assert not {1, 2} & set(drawn)
     if temperature < 1e-2:

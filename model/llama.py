@@ -1,0 +1,227 @@
+"""A Llama's forward pass for inference: transformers' numbers without what they cost there.
+
+Design:
+- q, k and v are one matrix product, and so are gate and up. The model's own weights become views of the joined
+  ones, so nothing is held twice and the model can still be saved or run by transformers.
+- Token t of a sequence stands in slot t of its row of the cache, and a token sees the slots up to its own. So
+  tokens are taken back by feeding others at their positions, and what a shorter row was padded with is written
+  over before anything can see it. Neither needs a mask of its own.
+- Masks and rotations are made once a forward, not once a layer; logits only where they are asked for.
+
+Every operation rounds where transformers rounds, so that bf16 agrees as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import LlamaForCausalLM
+
+_MOVING_ROTATIONS = ("dynamic", "longrope")
+_ROOM = 128  # slots a cache is made with beyond what it has to hold
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """The weights of one layer. Rows of `qkv` are the heads of q, then k, then v."""
+
+    norm_D: Tensor
+    qkv: Tensor
+    qkv_bias: Tensor | None
+    out: Tensor
+    out_bias: Tensor | None
+    mlp_norm_D: Tensor
+    gate_up: Tensor
+    gate_up_bias: Tensor | None
+    down: Tensor
+    down_bias: Tensor | None
+
+
+class Cache:
+    """Keys and values of `rows` sequences: in each layer one row a slot, the k heads and then the v heads."""
+
+    def __init__(self, llama: Llama, rows: int) -> None:
+        self.llama, self.rows, self.slots = llama, rows, 0
+        self.layers = [llama.embedding.new_zeros(0, llama.kv_width) for _ in llama.layers]
+
+    def reserve(self, slots: int) -> None:
+        """Make room for `slots` tokens a row."""
+        if slots <= self.slots:
+            return
+        more = min(max(slots + _ROOM, 2 * self.slots), max(slots, self.llama.context))
+        width = self.llama.kv_width
+        for number, old in enumerate(self.layers):
+            new = old.new_zeros(self.rows, more, width)
+            new[:, : self.slots] = old.view(self.rows, self.slots, width)
+            self.layers[number] = new.view(-1, width)
+        self.slots = more
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Go on with these rows only, in this order."""
+        width = self.llama.kv_width
+        self.layers = [
+            layer.view(self.rows, self.slots, width)[list(rows)].view(-1, width) for layer in self.layers
+        ]
+        self.rows = len(rows)
+
+
+class Llama:
+    """The forward pass of a plain Llama (no adapter layers), over its own weights."""
+
+    def __init__(self, causal: LlamaForCausalLM) -> None:
+        config, model = causal.config, causal.model
+        kind = model.rotary_emb.rope_type
+        if kind in _MOVING_ROTATIONS:
+            raise ValueError(f"rotary embeddings of kind {kind!r} change with the length of a text")
+        attention = model.layers[0].self_attn
+        self.head_dim = int(attention.head_dim)
+        self.heads, self.kv_heads = int(config.num_attention_heads), int(config.num_key_value_heads)
+        self.rotated = (self.heads + self.kv_heads) * self.head_dim
+        self.q_width, self.kv_width = self.heads * self.head_dim, 2 * self.kv_heads * self.head_dim
+        self.scale, self.eps = float(attention.scaling), float(config.rms_norm_eps)
+        self.context = int(config.max_position_embeddings)
+        self.activation = model.layers[0].mlp.act_fn
+        self.embedding, self.norm_D, self.head = (
+            model.embed_tokens.weight, model.norm.weight, causal.lm_head.weight,
+        )  # fmt: skip
+        with torch.inference_mode(False):  # they become the model's own, which may yet be trained or cast
+            self.layers = [_layer(layer) for layer in model.layers]
+            self.cos_SD, self.sin_SD = _rotations(causal, self.context)
+
+    def is_of(self, causal: LlamaForCausalLM) -> bool:
+        """Whether `causal` still computes with these weights: moved or cast ones are others."""
+        ends = ((causal.model.layers[at], self.layers[at]) for at in (0, -1))
+        return all(theirs.self_attn.q_proj.weight.data_ptr() == mine.qkv.data_ptr() for theirs, mine in ends)
+
+    def states(self, ids_BT: Tensor) -> Tensor:
+        """[B, T, D] states after the final norm. Right padding needs no mask: attention is causal."""
+        width = ids_BT.shape[1]
+        return self._forward(ids_BT, self.cos_SD[:width], self.sin_SD[:width], None, None, None)
+
+    def cache(self, rows: int) -> Cache:
+        """An empty cache for that many sequences."""
+        return Cache(self, rows)
+
+    def advance(self, ids_BT: Tensor, starts: Sequence[int], cache: Cache) -> Tensor:
+        """[B, T, D] states of T further tokens a row; row i's stand at positions `starts[i]` and on.
+
+        What a row held there, or later, is forgotten.
+        """
+        rows, width = ids_BT.shape
+        end = max(starts) + width
+        cache.reserve(end)
+        device = self.embedding.device
+        first_B1 = torch.tensor(starts, device=device)[:, None]
+        positions_BT = first_B1 + torch.arange(width, device=device)
+        slots_N = (torch.arange(rows, device=device)[:, None] * cache.slots + positions_BT).flatten()
+        mask = self._mask(positions_BT, end) if width > 1 or min(starts) < max(starts) else None
+        cos, sin = (table[positions_BT.clamp(max=self.context - 1)] for table in (self.cos_SD, self.sin_SD))
+        if not any(starts):
+            return self._forward(ids_BT, cos, sin, None, cache, slots_N)
+        return self._forward(ids_BT, cos, sin, mask, cache, slots_N, end)
+
+    def logits(self, states_ND: Tensor) -> Tensor:
+        """[N, V] next-token logits, in float32 (or better, where the model is)."""
+        logits_NV = F.linear(states_ND, self.head)
+        return logits_NV if logits_NV.dtype is torch.float64 else logits_NV.float()
+
+    def _forward(
+        self,
+        ids_BT: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        mask: Tensor | None,
+        cache: Cache | None,
+        slots_N: Tensor | None,
+        end: int = 0,
+    ) -> Tensor:
+        x_BTD = F.embedding(ids_BT.to(self.embedding.device), self.embedding)
+        rows, width, _ = x_BTD.shape
+        cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)  # the same for all heads
+        for number, layer in enumerate(self.layers):
+            qkv = F.linear(_rms_norm(x_BTD, layer.norm_D, self.eps), layer.qkv, layer.qkv_bias)
+            _rotate(qkv[..., : self.rotated].view(rows, width, -1, self.head_dim), cos, sin)
+            kv = qkv[..., self.q_width :]
+            if cache is not None and slots_N is not None:
+                cache.layers[number].index_copy_(0, slots_N, kv.reshape(-1, self.kv_width))
+            if end:  # there is a past
+                assert cache is not None
+                kv = cache.layers[number].view(rows, cache.slots, -1)[:, :end]
+            attended = self._attend(qkv[..., : self.q_width], kv, mask)
+            x_BTD = x_BTD + F.linear(attended, layer.out, layer.out_bias)
+            inner = _rms_norm(x_BTD, layer.mlp_norm_D, self.eps)
+            gate, up = F.linear(inner, layer.gate_up, layer.gate_up_bias).chunk(2, dim=-1)
+            x_BTD = x_BTD + F.linear(self.activation(gate).mul_(up), layer.down, layer.down_bias)
+        return _rms_norm(x_BTD, self.norm_D, self.eps)
+
+    def _attend(self, q: Tensor, kv_BSW: Tensor, mask: Tensor | None) -> Tensor:
+        """[B, T, heads * head_dim]; without a past each token sees itself and those before it."""
+        rows, width, _ = q.shape
+        k, v = kv_BSW.view(rows, -1, 2, self.kv_heads, self.head_dim).permute(2, 0, 3, 1, 4)
+        if k.shape[2] == width and width > 1:
+            q = q.view(rows, width, self.heads, self.head_dim).transpose(1, 2)
+            out = F.scaled_dot_product_attention(
+                q, k, v, is_causal=True, scale=self.scale, enable_gqa=self.heads != self.kv_heads
+            )
+            return out.transpose(1, 2).reshape(rows, width, -1)
+        # The heads that share a key head ask beside each other, as if they were further tokens.
+        q = q.view(rows, width, self.kv_heads, -1, self.head_dim).permute(0, 2, 3, 1, 4)
+        folded = q.reshape(rows, self.kv_heads, -1, self.head_dim)
+        out = F.scaled_dot_product_attention(folded, k, v, attn_mask=mask, scale=self.scale)
+        return out.view(q.shape).permute(0, 3, 1, 2, 4).reshape(rows, width, -1)
+
+    def _mask(self, positions_BT: Tensor, end: int) -> Tensor:
+        """[B, 1, heads a key head * T, S]: what is added to the scores, so that none sees beyond itself."""
+        unseen = torch.arange(end, device=positions_BT.device) > positions_BT[..., None]
+        mask = torch.zeros(unseen.shape, dtype=self.embedding.dtype, device=unseen.device)
+        mask.masked_fill_(unseen, float("-inf"))
+        return mask.repeat(1, self.heads // self.kv_heads, 1)[:, None]
+
+
+def _layer(layer: nn.Module) -> Layer:
+    attention, mlp = layer.self_attn, layer.mlp
+    qkv, qkv_bias = _join(attention.q_proj, attention.k_proj, attention.v_proj)
+    gate_up, gate_up_bias = _join(mlp.gate_proj, mlp.up_proj)
+    return Layer(
+        layer.input_layernorm.weight, qkv, qkv_bias, attention.o_proj.weight, attention.o_proj.bias,
+        layer.post_attention_layernorm.weight, gate_up, gate_up_bias, mlp.down_proj.weight, mlp.down_proj.bias,
+    )  # fmt: skip
+
+
+def _join(*linears: nn.Linear) -> tuple[Tensor, Tensor | None]:
+    """Their weights as one matrix, of which each becomes a view."""
+    if not all(type(linear) is nn.Linear for linear in linears):
+        raise TypeError(f"{type(linears[0]).__name__} is no plain linear layer: merge the adapter first")
+    weight = torch.cat([linear.weight.data for linear in linears])
+    at = 0
+    for linear in linears:
+        linear.weight.data = weight[at : at + linear.out_features]
+        at += linear.out_features
+    biases = [linear.bias for linear in linears]
+    return weight, None if biases[0] is None else torch.cat([bias.data for bias in biases])
+
+
+def _rotations(causal: LlamaForCausalLM, context: int) -> tuple[Tensor, Tensor]:
+    """[context, head_dim] cosines, and sines with the sign that `_rotate` wants: minus on the first half."""
+    weight = causal.model.embed_tokens.weight
+    positions = torch.arange(context, device=weight.device)[None]
+    with torch.no_grad():
+        cos, sin = causal.model.rotary_emb(weight, position_ids=positions)
+    first, second = sin[0].chunk(2, dim=-1)
+    return cos[0], torch.cat([-first, second], dim=-1)
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> None:
+    """Rotate [..., head_dim] in place: the halves of a head are the two coordinates."""
+    swapped = x.roll(x.shape[-1] // 2, dims=-1).mul_(sin)
+    x.mul_(cos).add_(swapped)
+
+
+def _rms_norm(x: Tensor, weight_D: Tensor, eps: float) -> Tensor:
+    at_least_32 = x if x.dtype is torch.float64 else x.float()
+    scale = at_least_32.square().mean(-1, keepdim=True).add_(eps).rsqrt_()
+    return (at_least_32 * scale).to(x.dtype).mul_(weight_D)
