@@ -125,7 +125,7 @@ def _baselines(cache: Path) -> dict[str, Callable[[], Encodes]]:
 
     return {
         "minilm": SentenceEncoder,
-        "untrained": lambda: KeyEncoder(base_checkpoint(TrainConfig().base, cache)),
+        "untrained": lambda: KeyEncoder(base_checkpoint(TrainConfig().init, cache)),
     }
 
 

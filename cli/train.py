@@ -51,7 +51,7 @@ def train(
     ] = 0,
     base: Annotated[
         str, typer.Option("--base", help="A local path, a hub id, or smollm2-135m.")
-    ] = _DEFAULTS.base,
+    ] = _DEFAULTS.init,
     steps: Annotated[int, typer.Option("--steps", min=1, help="Most optimiser steps.")] = _DEFAULTS.steps,
     max_minutes: Annotated[
         float | None,
@@ -81,7 +81,7 @@ def train(
     if demo:
         documents += _readable(read_annotated(DEMO_CORPUS))
     config = TrainConfig(
-        base=base, steps=steps, max_seconds=max_minutes and max_minutes * 60, batch_documents=batch,
+        init=base, steps=steps, max_seconds=max_minutes and max_minutes * 60, batch_documents=batch,
         learning_rate=learning_rate, seed=seed,
     )  # fmt: skip
     if not any(span.question for document in documents for span in document.facts):

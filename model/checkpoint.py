@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
+from peft import PeftModel, get_peft_model_state_dict
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers import AutoTokenizer, LlamaForCausalLM
@@ -26,11 +26,10 @@ from model.base import WEIGHTS, resolve_base
 from model.config import CONFIG_FILE, CheckpointConfig
 from model.files import damaged, file_digest
 from model.lm import FactLM
-from model.markup import CO_LMLM, MARKUPS, Markup
+from model.markup import MARKUPS, Markup
 from model.tokens import FactTokenizer
 
 ADAPTER = "adapter_model.safetensors"
-LORA_LAYERS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 
 class CheckpointError(ValueError):
@@ -64,31 +63,27 @@ def load(path: Path, cache: Path, *, precision: str = "auto") -> Checkpoint:
     """A checkpoint ready for inference: adapter merged, gradients off, on the GPU where there is one."""
     if not (path / CONFIG_FILE).is_file():
         return import_released(path, precision=precision)
-    config = _config(path)
+    config = config_of(path)
+    source = path if config.kind == "full" else base_of(config, cache)
+    tokenizer = tokenizer_at(source, config)
     if config.kind == "full":
-        source = path
-        model = _llama(path, torch.float32)
+        model: torch.nn.Module = llama_at(path, torch.float32)
         digest = file_digest(path / WEIGHTS)
     else:
-        assert config.base is not None
-        source = resolve_base(config.base, cache)
-        _same_base(config, source)
-        model = _adapted(with_token_rows(_llama(source, torch.float32), _markup(config)), path)
+        bare = with_token_rows(llama_at(source, torch.float32), tokenizer.num_fresh)
+        model = adapted(bare, path).merge_and_unload()
         digest = f"{file_digest(source / WEIGHTS)}:{file_digest(path / ADAPTER)}:{_scaling(path)}"
-    tokenizer = FactTokenizer.load(
-        source / "tokenizer.json", markup=_markup(config), space_inside=config.space_inside
-    )
     return _ready(config, model, tokenizer, digest, path, precision)
 
 
 def base_checkpoint(base: str, cache: Path, *, precision: str = "auto") -> Checkpoint:
     """The untrained base with three fresh token rows: the baseline every trained key is measured against."""
     directory = resolve_base(base, cache)
-    model = with_token_rows(_llama(directory, torch.float32))
+    tokenizer = FactTokenizer.load(directory / "tokenizer.json")
+    model = with_token_rows(llama_at(directory, torch.float32), tokenizer.num_fresh)
     config = CheckpointConfig(
         name=f"{base} (untrained)", kind="full", base=base, dim=model.config.hidden_size
     )
-    tokenizer = FactTokenizer.load(directory / "tokenizer.json")
     return _ready(config, model, tokenizer, file_digest(directory / WEIGHTS), None, precision)
 
 
@@ -99,7 +94,7 @@ def import_released(path: Path, *, precision: str = "auto") -> Checkpoint:
             f"{path}: neither {CONFIG_FILE} nor config.json is there; name a checkpoint directory"
         )
     tokenizer = FactTokenizer.load(path / "tokenizer.json", space_inside=False)
-    model = _llama(path, torch.float32)
+    model = llama_at(path, torch.float32)
     config = CheckpointConfig(
         name=path.name, kind="full", base=None, dim=model.config.hidden_size, space_inside=False
     )
@@ -119,35 +114,13 @@ def export(checkpoint: Checkpoint, target: Path) -> None:
     ).save(target)  # fmt: skip
 
 
-def for_training(
-    base: str, cache: Path, *, rank: int, alpha: int, compute: torch.dtype, markup: Markup = CO_LMLM
-) -> tuple[FactLM, FactTokenizer]:
-    """The base under a fresh LoRA adapter on every linear layer, the rows of the added tokens trainable."""
-    directory = resolve_base(base, cache)
-    model = with_token_rows(_llama(directory, compute), markup)
-    tokenizer = FactTokenizer.load(directory / "tokenizer.json", markup=markup)
-    _same_vocabulary(str(directory), model, tokenizer)
-    lora = LoraConfig(
-        r=rank,
-        lora_alpha=alpha,
-        target_modules=LORA_LAYERS,
-        trainable_token_indices=tokenizer.added or None,
-    )
-    return FactLM(get_peft_model(model, lora), compute=compute), tokenizer
-
-
-def base_digest(base: str, cache: Path) -> str:
-    """SHA-256 of the base's weights: an adapter belongs to these and no others."""
-    return file_digest(resolve_base(base, cache) / WEIGHTS)
-
-
-def with_token_rows(model: LlamaForCausalLM, markup: Markup = CO_LMLM) -> LlamaForCausalLM:
-    """Add one vocabulary row for each added token, set to the mean of the others."""
-    if not markup.tokens:
+def with_token_rows(model: LlamaForCausalLM, count: int) -> LlamaForCausalLM:
+    """Add `count` vocabulary rows for added tokens, each set to the mean of the others."""
+    if not count:
         return model
     old = model.config.vocab_size
     transformers_logging.set_verbosity_error()
-    model.resize_token_embeddings(old + len(markup.tokens), mean_resizing=False)
+    model.resize_token_embeddings(old + count, mean_resizing=False)
     with torch.no_grad():
         for table in {id(w): w for w in (model.get_input_embeddings().weight, model.lm_head.weight)}.values():
             table[old:] = table[:old].float().mean(dim=0).to(table.dtype)
@@ -158,7 +131,8 @@ def tokenizer_digest(tokenizer: FactTokenizer) -> str:
     return hashlib.sha256(tokenizer.tokenizer.to_str().encode()).hexdigest()
 
 
-def _llama(directory: Path, dtype: torch.dtype) -> LlamaForCausalLM:
+def llama_at(directory: Path, dtype: torch.dtype) -> LlamaForCausalLM:
+    """The weights of a directory, all of them, as `dtype`."""
     transformers_logging.disable_progress_bar()
     try:
         model, loaded = LlamaForCausalLM.from_pretrained(
@@ -171,7 +145,8 @@ def _llama(directory: Path, dtype: torch.dtype) -> LlamaForCausalLM:
     return model
 
 
-def _config(path: Path) -> CheckpointConfig:
+def config_of(path: Path) -> CheckpointConfig:
+    """What a checkpoint says of itself, its files checked against their digests."""
     try:
         config = CheckpointConfig.load(path)
     except (ValueError, TypeError) as error:
@@ -190,12 +165,12 @@ def _markup(config: CheckpointConfig) -> Markup:
     return MARKUPS[config.method]
 
 
-def _adapted(model: LlamaForCausalLM, path: Path) -> torch.nn.Module:
-    """`model` with the adapter in `path` merged in. All of the adapter: peft only warns of a part."""
+def adapted(model: LlamaForCausalLM, path: Path, *, trainable: bool = False) -> PeftModel:
+    """`model` under the adapter in `path`. All of the adapter: peft only warns of a part."""
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Found missing adapter keys")
-            peft = PeftModel.from_pretrained(model, path)
+            peft = PeftModel.from_pretrained(model, path, is_trainable=trainable)
         stored = set(load_file(path / ADAPTER))
     except (OSError, RuntimeError, SafetensorError, ValueError) as error:
         raise CheckpointError(f"{path}: the adapter cannot be read ({error})") from error
@@ -203,7 +178,7 @@ def _adapted(model: LlamaForCausalLM, path: Path) -> torch.nn.Module:
         raise CheckpointError(
             f"{path}: the adapter is not whole: {len(differing)} weights, {min(differing)} for one"
         )
-    return peft.merge_and_unload()
+    return peft
 
 
 def _scaling(path: Path) -> str:
@@ -212,7 +187,7 @@ def _scaling(path: Path) -> str:
     return json.dumps([record.get(name) for name in ("r", "lora_alpha", "use_rslora", "alpha_pattern")])
 
 
-def _same_vocabulary(name: str, model: LlamaForCausalLM, tokenizer: FactTokenizer) -> None:
+def same_vocabulary(name: str, model: LlamaForCausalLM, tokenizer: FactTokenizer) -> None:
     """The rows of the added tokens must be the model's last three, or another token's row would be read."""
     if model.config.vocab_size != tokenizer.vocabulary_size:
         added = ", ".join(tokenizer.markup.tokens)
@@ -222,12 +197,23 @@ def _same_vocabulary(name: str, model: LlamaForCausalLM, tokenizer: FactTokenize
         )
 
 
-def _same_base(config: CheckpointConfig, base: Path) -> None:
+def base_of(config: CheckpointConfig, cache: Path) -> Path:
+    """The directory of an adapter's base; refused where its weights are not those it was trained over."""
+    assert config.base is not None
+    base = resolve_base(config.base, cache)
     expected = config.training.get("base_sha256")
     if expected is not None and file_digest(base / WEIGHTS) != expected:
         raise CheckpointError(
             f"{config.name}: trained on another {config.base} than the weights in {base}; remove that copy"
         )
+    return base
+
+
+def tokenizer_at(directory: Path, config: CheckpointConfig) -> FactTokenizer:
+    """The tokenizer in `directory`, with the tokens and the spacing of a checkpoint's config."""
+    return FactTokenizer.load(
+        directory / "tokenizer.json", markup=_markup(config), space_inside=config.space_inside
+    )
 
 
 def _ready(
@@ -238,7 +224,7 @@ def _ready(
     path: Path | None,
     precision: str,
 ) -> Checkpoint:
-    _same_vocabulary(str(path or config.name), model, tokenizer)
+    same_vocabulary(str(path or config.name), model, tokenizer)
     dtype = compute_dtype(precision)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = model.to(device=device, dtype=dtype).requires_grad_(False).eval()

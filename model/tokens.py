@@ -41,6 +41,7 @@ class FactTokenizer:
     `space_inside` says where the space before a span goes. True: into the span's first token
     (``in<FACT> 1981</FACT>``), so that the text around keeps the base model's own tokens. False: before
     ``<FACT>`` (``in <FACT>1981</FACT>``), as plain tokenisation of the paper's inline form gives.
+    `num_fresh` is how many tokens of the markup the tokenizer did not have before: a model needs as many new rows.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, markup: Markup = CO_LMLM, space_inside: bool = True) -> None:
@@ -49,6 +50,7 @@ class FactTokenizer:
         missing = [token for token in markup.tokens if tokenizer.token_to_id(token) is None]
         tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in missing])
         tokenizer.encode_special_tokens = True
+        self.num_fresh = len(missing)
         self.tokenizer = tokenizer
         self.markup = markup
         self.space_inside = space_inside

@@ -2,50 +2,199 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from model.markup import MARKUPS, Markup
+
+RANDOM = "random"
+ADAPT, PRECISION, LAYOUT = ("full", "lora"), ("auto", "fp32", "bf16"), ("padded", "packed")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Architecture:
+    """A decoder of the Llama family, without its vocabulary: the tokenizer and the method give that.
+
+    `context` is the longest sequence it may read. `spread` is the deviation of the random weights it starts from.
+    """
+
+    layers: int
+    width: int
+    heads: int
+    kv_heads: int
+    ffn: int
+    rope_theta: float = 100_000.0
+    context: int = 4096
+    tied: bool = True
+    norm_epsilon: float = 1e-5
+    spread: float = 0.02
+
+    def __post_init__(self) -> None:
+        if min(self.layers, self.width, self.heads, self.kv_heads, self.ffn, self.context) < 1:
+            raise ValueError("every size of an architecture must be positive")
+        if self.width % self.heads or self.heads % self.kv_heads:
+            raise ValueError(
+                f"width {self.width} must be a multiple of {self.heads} heads, and those of {self.kv_heads} kv heads"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainConfig:
-    """One training run. The defaults are the small preset for two CPU cores, LoRA on SmolLM2-135M.
+    """One training run. The defaults are the preset `small`: LoRA on SmolLM2-135M for two CPU cores.
 
-    `temperature`, `contrastive_weight` and `max_question_length` are the paper's (appendix A).
-    A step takes `batch_documents` documents in blocks of `block` neighbours from the corpus, so that
-    facts of one article are each other's hard negatives. `qa_fraction` of the pairs are queried as
-    ``Question: ... Answer: <FACT>`` instead of at ``<FACT-q>``, since that is how the decoder will ask.
-    `ntp_fraction` of the unmasked positions carry the next-token loss (the head is 20 % of a step).
-    The rate warms up, stays, and falls linearly over the last `cooldown` share of the run, which ends at
-    `steps` or after `max_seconds`, whichever is first.
+    Start: `init` is "random" (weights of `architecture`, vocabulary of `tokenizer`), a base model, or a checkpoint
+    directory to go on from. `adapt` is "full" (all weights) or "lora" on the top `lora_layers` layers (None: all).
+
+    Data: a step takes `batch_documents` documents, or as many as fill `batch_rows` rows of `max_length` tokens; a
+    document longer than `max_length` counts as several. They come in blocks of `block` neighbours from the corpus,
+    so that facts of one article are each other's hard negatives, and with `hard_negatives` each document brings
+    that many of those that the model confuses with it, looked for every `mine_every` steps.
+    `micro_documents` is how many documents one forward takes (None: all of the rank's). `layout` says how sequences
+    share a forward: padded to groups of like length, or packed into rows of `max_length`. `mix` weighs the corpora in
+    the order they are given (empty: one corpus of them all), `cooldown_mix` does so in the cooldown (empty: as
+    before). `title_fraction` of the documents begin with their title.
+    `qa_fraction` of the pairs are queried as ``Question: ... Answer: <FACT>`` instead of at ``<FACT-q>``, since
+    that is how the decoder will ask.
+
+    Loss: `temperature`, `contrastive_weight` and `max_question_length` are the paper's (appendix A). `memory` is how
+    many keys of earlier steps are negatives too. `ntp_fraction` of the unmasked positions carry the next-token loss
+    (the head is 20 % of a small step).
+
+    Rate: it warms up, stays, and falls to `final_learning_rate` over the last `cooldown_steps` steps, or where those
+    are None over the last `cooldown` share of the run, which ends at `steps` or after `max_seconds`, whichever
+    is first.
     """
 
-    base: str = "smollm2-135m"
-    steps: int = 600
-    max_seconds: float | None = None
-    batch_documents: int = 16
-    block: int = 4
-    max_length: int = 512
-    max_question_length: int = 128
-    temperature: float = 0.07
-    contrastive_weight: float = 0.25
-    qa_fraction: float = 0.4
-    title_fraction: float = 0.5
-    ntp_fraction: float = 0.3
-    learning_rate: float = 1e-3
-    weight_decay: float = 0.0
-    beta1: float = 0.9
-    beta2: float = 0.95
-    clip_norm: float = 1.0
-    warmup_steps: int = 20
-    cooldown: float = 0.3
+    preset: str = "small"
+    method: str = "co-lmlm"
+
+    init: str = "smollm2-135m"
+    architecture: Architecture | None = None
+    tokenizer: str = "smollm2-135m"
+    adapt: str = "lora"
     lora_rank: int = 16
     lora_alpha: int = 32
-    seed: int = 17
+    lora_layers: int | None = None
+
+    steps: int = 600
+    max_seconds: float | None = None
+    warmup_steps: int = 20
+    cooldown_steps: int | None = None
+    cooldown: float = 0.3
+    learning_rate: float = 1e-3
+    final_learning_rate: float = 1e-5
+    beta1: float = 0.9
+    beta2: float = 0.95
+    epsilon: float = 1e-8
+    clip_norm: float = 1.0
+    weight_decay: float = 0.0
     precision: str = "auto"
+    checkpointing: bool = False
+    seed: int = 17
+
+    batch_documents: int = 16
+    batch_rows: int | None = None
+    micro_documents: int | None = None
+    block: int = 4
+    layout: str = "padded"
+    max_length: int = 512
+    max_question_length: int = 128
+    title_fraction: float = 0.5
+    qa_fraction: float = 0.4
+    mix: tuple[float, ...] = ()
+    cooldown_mix: tuple[float, ...] = ()
+    hard_negatives: int = 0
+    mine_every: int = 50
+
+    temperature: float = 0.07
+    contrastive_weight: float = 0.25
+    memory: int = 0
+    ntp_fraction: float = 0.3
 
     def __post_init__(self) -> None:
-        if self.batch_documents % self.block:
+        self._check_start()
+        self._check_batches()
+        self._check_rates()
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> TrainConfig:
+        """The config that a checkpoint's record tells of, also of one written before fields were added.
+
+        Raises ValueError where it tells of what this program does not know.
+        """
+        values = {("init" if name == "base" else name): value for name, value in record.items()}
+        if unknown := sorted(values.keys() - {field.name for field in fields(cls)}):
+            raise ValueError(f"unknown training settings: {', '.join(unknown)}")
+        if values.get("architecture"):
+            values["architecture"] = Architecture(**values["architecture"])
+        return cls(**values | {name: tuple(values.get(name, ())) for name in ("mix", "cooldown_mix")})
+
+    @property
+    def markup(self) -> Markup:
+        """How this method writes a lookup."""
+        return MARKUPS[self.method]
+
+    @property
+    def cooldown_share(self) -> float:
+        """The share of the run, by steps or by time, over which the rate falls."""
+        return self.cooldown if self.cooldown_steps is None else self.cooldown_steps / self.steps
+
+    @property
+    def cooldown_start(self) -> int:
+        """The first step of the cooldown where the run ends by its steps; data of the cooldown begin here."""
+        length = round(self.cooldown * self.steps) if self.cooldown_steps is None else self.cooldown_steps
+        return self.steps - length
+
+    def _check_start(self) -> None:
+        _one_of("method", self.method, tuple(MARKUPS))
+        _one_of("adapt", self.adapt, ADAPT)
+        _one_of("precision", self.precision, PRECISION)
+        if (self.init == RANDOM) != (self.architecture is not None):
+            raise ValueError("random weights need an architecture, and given weights have their own")
+        if self.init == RANDOM and self.adapt != "full":
+            raise ValueError("an adapter over random weights learns next to nothing: adapt 'full'")
+        if self.adapt == "lora" and min(self.lora_rank, self.lora_alpha, self.lora_layers or 1) < 1:
+            raise ValueError("lora_rank, lora_alpha and lora_layers must be positive")
+        if self.architecture is not None and self.architecture.context < self.max_length:
+            raise ValueError(
+                f"max_length {self.max_length} is beyond the context of {self.architecture.context}"
+            )
+
+    def _check_batches(self) -> None:
+        _one_of("layout", self.layout, LAYOUT)
+        if min(self.batch_documents, self.batch_rows or 1, self.micro_documents or 1, self.block) < 1:
+            raise ValueError("batch_documents, batch_rows, micro_documents and block must be positive")
+        if self.batch_rows is None and self.batch_documents % self.block:
             raise ValueError(f"batch_documents {self.batch_documents} is no multiple of block {self.block}")
+        if min(self.max_length, self.max_question_length) < 4:
+            raise ValueError("max_length and max_question_length must be at least 4")
+        if min(self.hard_negatives, self.memory) < 0 or self.mine_every < 1:
+            raise ValueError(
+                "hard_negatives and memory must not be negative, and mine_every must be positive"
+            )
+        for name in ("title_fraction", "qa_fraction", "ntp_fraction"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} must be within [0, 1]")
+        for mix in (self.mix, self.cooldown_mix):
+            if mix and (min(mix) < 0 or sum(mix) <= 0):
+                raise ValueError("weights of a mix must not be negative, and one must be positive")
+        if self.mix and self.cooldown_mix and len(self.mix) != len(self.cooldown_mix):
+            raise ValueError("mix and cooldown_mix must weigh the same corpora")
+
+    def _check_rates(self) -> None:
         if self.steps < 1 or not 0 <= self.cooldown <= 1 or self.temperature <= 0:
             raise ValueError("steps and temperature must be positive and cooldown within [0, 1]")
-        if self.precision not in ("auto", "fp32", "bf16"):
-            raise ValueError(f"precision {self.precision!r} is not auto, fp32 or bf16")
+        if self.warmup_steps < 0 or not 0 <= (self.cooldown_steps or 0) <= self.steps:
+            raise ValueError("warmup_steps must not be negative, and cooldown_steps at most the steps")
+        if not 0 <= self.final_learning_rate <= self.learning_rate or self.learning_rate == 0:
+            raise ValueError("learning rates must be positive, and the final one at most the peak")
+        if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1) or min(self.epsilon, self.clip_norm) <= 0:
+            raise ValueError("betas must be within [0, 1), and epsilon and clip_norm positive")
+        if self.weight_decay < 0 or self.contrastive_weight < 0:
+            raise ValueError("weight_decay and contrastive_weight must not be negative")
+
+
+def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ValueError(f"{name} {value!r} is none of {', '.join(known)}")

@@ -1,16 +1,22 @@
-"""What the trainer reads: annotated documents as steps of sequences with their pairs."""
+"""What the trainer reads: documents as steps of sequences with their pairs."""
 
 from __future__ import annotations
 
-import hashlib
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import count
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from kb.corpus import AnnotatedDocument, FactSpan
 from model.tokens import Encoded, FactTokenizer
 from model.training.config import TrainConfig
+from model.training.corpora import Corpus, merged, question_sequence
+from model.training.mining import Mined, confusable
+from model.training.streams import Pieces, Place, Quota, Stream, apportion
 
 QA_FORMS = (
     "Question: {question}\nAnswer: ",
@@ -19,6 +25,8 @@ QA_FORMS = (
     "{question}\n",
     "{question} ",
 )
+
+Keys = Callable[[Sequence[Encoded]], list[NDArray[np.float32]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +42,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The sequences of one optimiser step and the pairs among them.
+    """The sequences of some documents and the pairs among them: a whole optimiser step, or a part of one.
 
     `scored[i]` says whether sequence i carries the next-token loss; bare questions do not.
     """
@@ -48,21 +56,28 @@ class Step:
         return sum(len(sequence) for sequence in self.sequences)
 
 
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """One document of a step, or a piece of a longer one. `draw` seeds what is drawn for it."""
+
+    corpus: int
+    place: Place
+    draw: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Phase:
+    """Steps from `begin` on take their documents from these streams: numbers of corpora, each with its stream."""
+
+    begin: int
+    streams: tuple[tuple[int, Stream], ...]
+
+
 def question_answer(question: str, value: str, form: str = QA_FORMS[0]) -> AnnotatedDocument:
     """A document that asks `question` and answers it with the fact `value`."""
     lead = form.format(question=question)
     span = FactSpan(len(lead), len(lead) + len(value), value, question)
     return AnnotatedDocument("qa", lead + value, (span,))
-
-
-def data_hash(documents: Iterable[AnnotatedDocument]) -> str:
-    """SHA-256 over every document's text and spans, in order."""
-    digest = hashlib.sha256()
-    for document in documents:
-        digest.update(document.text.encode() + b"\0")
-        for span in document.facts:
-            digest.update(f"{span.start}:{span.end}:{span.question}\0".encode())
-    return digest.hexdigest()
 
 
 def hold_out(
@@ -75,70 +90,147 @@ def hold_out(
 
 
 class Steps:
-    """An endless, seeded order of steps over a corpus; step n is the same in every run."""
+    """An endless, seeded order of steps over corpora; step n is the same in every run and for any number of processes.
+
+    `drawn(n)` names the documents of a step; `build` makes sequences of all or some of them, which come out the same
+    whatever part they are built in. `keys` gives the unit rows at the lookups of sequences, made with the model as it
+    is now and the same in all processes; only hard negatives need it.
+    """
 
     def __init__(
-        self, documents: Sequence[AnnotatedDocument], tokenizer: FactTokenizer, config: TrainConfig
+        self,
+        corpora: Sequence[Corpus],
+        tokenizer: FactTokenizer,
+        config: TrainConfig,
+        *,
+        keys: Keys | None = None,
     ) -> None:
-        self.documents = [d for d in documents if any(span.question for span in d.facts)]
-        self.tokenizer = tokenizer
-        self.config = config
-        self.per_epoch = max(1, len(self.documents) // config.batch_documents)
+        self.tokenizer, self.config, self._keys = tokenizer, config, keys
+        for mix in (config.mix, config.cooldown_mix):
+            if mix and len(mix) != len(corpora):
+                raise ValueError(f"the mix weighs {len(mix)} corpora, and there are {len(corpora)}")
+        if config.hard_negatives and keys is None:
+            raise ValueError("hard negatives are looked for with the model's own keys")
+        self.corpora = [*corpora, merged(corpora)]
+        if config.markup.key and not self.corpora[-1].num_questions:
+            raise ValueError("nothing to train on: no document has a fact with a question")
+        self._pieces: dict[int, Pieces] = {}
+        self._phases = [self._phase("main", 0, config.mix)]
+        if config.cooldown_mix:
+            self._phases.append(self._phase("cooldown", config.cooldown_start, config.cooldown_mix))
+
+    @property
+    def sha256(self) -> str:
+        """A digest of all data."""
+        return self.corpora[-1].sha256
+
+    @property
+    def num_documents(self) -> int:
+        return self.corpora[-1].num_documents
+
+    def epochs(self, steps: int) -> float:
+        """How often `steps` steps have gone through the corpus that the run begins with."""
+        return min(steps, self._ends(0)) / self._phases[0].streams[0][1].per_epoch
 
     def __iter__(self) -> Iterator[Step]:
         return self.starting_at(0)
 
     def starting_at(self, step: int) -> Iterator[Step]:
-        while True:
-            epoch, within = divmod(step, self.per_epoch)
-            order = self._order(epoch)
-            for number in range(within, self.per_epoch):
-                size = self.config.batch_documents
-                chosen = [self.documents[i] for i in order[number * size : (number + 1) * size]]
-                yield self.build(chosen, random.Random(f"{self.config.seed}/{epoch}/{number}"))
-            step = (epoch + 1) * self.per_epoch
+        return (self.build(self.drawn(n)) for n in count(step))
 
-    def _order(self, epoch: int) -> list[int]:
-        """Blocks of neighbours in a shuffled order, cut at another place in every epoch."""
-        rng = random.Random(f"{self.config.seed}/{epoch}")
-        count, block = len(self.documents), self.config.block
-        cuts = [0, *range(rng.randrange(block) or block, count, block), count]
-        blocks = [range(start, end) for start, end in pairwise(cuts)]
-        rng.shuffle(blocks)
-        return [i for block in blocks for i in block]
+    def drawn(self, step: int) -> list[Drawn]:
+        """The documents of a step."""
+        phase = next(phase for phase in reversed(self._phases) if phase.begin <= step)
+        return [
+            Drawn(corpus, self._pieces[corpus].place(int(number)), f"{self.config.seed}/{step}/{corpus}/{number}")
+            for corpus, stream in phase.streams
+            for number in stream.numbers(step - phase.begin)
+        ]  # fmt: skip
 
-    def build(self, documents: Sequence[AnnotatedDocument], rng: random.Random) -> Step:
-        """One step: the documents, and for each fact a question or a question-answer document."""
+    def build(self, documents: Sequence[Drawn]) -> Step:
+        """The sequences of these documents: each with, for every fact, a question or a question-answer document."""
         sequences: list[Encoded] = []
         scored: list[bool] = []
         pairs: list[Pair] = []
-        for document in documents:
-            encoded = self._cut(
-                self.tokenizer.document(document, with_title=rng.random() < self.config.title_fraction)
-            )
-            at = len(sequences)
+        for drawn in documents:
+            rng, at = random.Random(drawn.draw), len(sequences)
+            shard = self.corpora[drawn.corpus].shards[drawn.place.shard]
+            encoded, facts = shard.piece(drawn.place.document, drawn.place.start, drawn.place.end)
             sequences.append(encoded)
             scored.append(True)
-            for span, position in zip(document.facts, encoded.fact_positions, strict=False):
-                if span.question is None:
+            for fact, position in zip(facts, encoded.fact_positions, strict=True):
+                if not (ids := shard.question(fact)):
                     continue
-                query, is_qa = self._query(span, rng)
-                pairs.append(Pair(at, position, len(sequences), query.fact_positions[0], span.question))
+                question = self.tokenizer.decode(ids[1:-1])
+                query, is_qa = question_sequence(ids), False
+                if rng.random() < self.config.qa_fraction:
+                    value = shard.value(drawn.place.document, fact)
+                    query, is_qa = self._asked(question, value, rng.choice(QA_FORMS)), True
+                pairs.append(Pair(at, position, len(sequences), query.fact_positions[0], question))
                 sequences.append(query)
                 scored.append(is_qa)
         return Step(tuple(sequences), tuple(scored), tuple(pairs))
 
-    def _query(self, span: FactSpan, rng: random.Random) -> tuple[Encoded, bool]:
-        assert span.question is not None
-        if rng.random() < self.config.qa_fraction:
-            return self.tokenizer.document(
-                question_answer(span.question, span.value, rng.choice(QA_FORMS))
-            ), True
-        return self.tokenizer.question(span.question, self.config.max_question_length), False
+    def state(self) -> dict[str, Any]:
+        """What a resumed run must take up; empty without hard negatives."""
+        streams = [stream.state() for phase in self._phases for _, stream in phase.streams]
+        return {"streams": streams} if any(streams) else {}
 
-    def _cut(self, encoded: Encoded) -> Encoded:
-        limit = self.config.max_length
-        if len(encoded) <= limit:
-            return encoded
-        positions = tuple(p for p in encoded.fact_positions if p < limit)
-        return Encoded(encoded.ids[:limit], positions, encoded.masked[:limit])
+    def restore(self, state: dict[str, Any]) -> None:
+        if state:
+            streams = [stream for phase in self._phases for _, stream in phase.streams]
+            for stream, kept in zip(streams, state["streams"], strict=True):
+                stream.restore(kept)
+
+    def _asked(self, question: str, value_ids: Sequence[int], form: str) -> Encoded:
+        value = self.tokenizer.decode(value_ids)
+        if self.tokenizer.space_inside:
+            value = value.removeprefix(" ")
+        return self.tokenizer.document(question_answer(question, value, form))
+
+    def _phase(self, name: str, begin: int, mix: Sequence[float]) -> _Phase:
+        corpora = range(len(mix)) if mix else [len(self.corpora) - 1]
+        quotas = self._quotas(mix or (1.0,))
+        streams = [
+            (corpus, self._stream(name, corpus, quota))
+            for corpus, quota in zip(corpora, quotas, strict=True)
+            if quota.documents or quota.tokens
+        ]
+        return _Phase(begin, tuple(streams))
+
+    def _quotas(self, mix: Sequence[float]) -> list[Quota]:
+        config = self.config
+        if config.batch_rows is None:
+            return [Quota(documents=share) for share in apportion(config.batch_documents, mix)]
+        tokens = config.batch_rows * config.max_length
+        return [Quota(tokens=round(tokens * weight / sum(mix))) for weight in mix]
+
+    def _stream(self, name: str, corpus: int, quota: Quota) -> Stream:
+        config = self.config
+        pieces = self._pieces.setdefault(corpus, Pieces(self.corpora[corpus], config.max_length))
+        return Stream(
+            pieces,
+            quota,
+            block=config.block,
+            tag=f"{config.seed}/{name}/{corpus}",
+            compose=self._composer(corpus) if config.hard_negatives else None,
+            window=config.mine_every,
+        )
+
+    def _composer(self, corpus: int) -> Callable[[Sequence[NDArray[np.int64]]], list[NDArray[np.int64]]]:
+        def compose(steps: Sequence[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
+            mined = [self._mined(corpus, int(number)) for step in steps for number in step]
+            assert self._keys is not None
+            return confusable(steps, mined, self._keys, self.config.hard_negatives)
+
+        return compose
+
+    def _mined(self, corpus: int, number: int) -> Mined:
+        """What hard negatives of a document are looked for with: its facts and their questions."""
+        place = self._pieces[corpus].place(number)
+        shard = self.corpora[corpus].shards[place.shard]
+        encoded, facts = shard.piece(place.document, place.start, place.end)
+        return Mined.of(encoded, [shard.question(fact) for fact in facts])
+
+    def _ends(self, phase: int) -> int:
+        return self._phases[phase + 1].begin if phase + 1 < len(self._phases) else self.config.steps

@@ -22,12 +22,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from kb.corpus import AnnotatedDocument
-from model.checkpoint import base_digest, compute_dtype, for_training
 from model.config import CheckpointConfig
 from model.lm import unit
 from model.training.config import TrainConfig
+from model.training.corpora import tokenise
 from model.training.losses import info_nce, joint, same_question
-from model.training.steps import Step, Steps, data_hash
+from model.training.start import start
+from model.training.steps import Step, Steps
 
 STATE_FILE, LOSS_FILE = "state.pt", "loss.csv"
 
@@ -68,18 +69,13 @@ class Trainer:
         cache: Path,
         name: str,
     ) -> None:
-        torch.manual_seed(config.seed)
         self.config, self.directory, self.name = config, directory, name
-        self.lm, self.tokenizer = for_training(
-            config.base,
-            cache,
-            rank=config.lora_rank,
-            alpha=config.lora_alpha,
-            compute=compute_dtype(config.precision),
-        )
-        self.base_sha256 = base_digest(config.base, cache)
-        self.steps = Steps(documents, self.tokenizer, config)
-        self.data_sha256 = data_hash(self.steps.documents)
+        begin = start(config, cache)
+        self.lm, self.tokenizer, self.base, self.base_sha256 = (
+            begin.lm, begin.tokenizer, begin.base, begin.base_sha256,
+        )  # fmt: skip
+        self.steps = Steps([tokenise(documents, self.tokenizer, config)], self.tokenizer, config)
+        self.data_sha256 = self.steps.sha256
         self.progress = Progress()
         trainable = [p for p in self.lm.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(
@@ -220,17 +216,17 @@ class Trainer:
             "config": asdict(self.config),
             "base_sha256": self.base_sha256,
             "data_sha256": self.data_sha256,
-            "documents": len(self.steps.documents),
+            "documents": self.steps.num_documents,
             "steps": self.progress.step,
             "tokens": self.progress.tokens,
             "seconds": round(self.progress.seconds),
-            "epochs": round(self.progress.step / self.steps.per_epoch, 2),
+            "epochs": round(self.steps.epochs(self.progress.step), 2),
             "hardware": hardware(),
             "torch": torch.__version__,
             "precision": str(self.lm.compute).removeprefix("torch."),
         }
         return CheckpointConfig(
-            name=self.name, kind="adapter", base=self.config.base, dim=self.lm.dim, training=training
+            name=self.name, kind="adapter", base=self.base, dim=self.lm.dim, training=training
         )
 
     def _peft(self) -> PeftModel:

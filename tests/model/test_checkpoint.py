@@ -51,7 +51,7 @@ def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A trained adapter beside its base, `base`."""
     root = tmp_path_factory.mktemp("adapter")
     config = TrainConfig(
-        base=str(tiny_base(root / "base")), steps=3, batch_documents=4, learning_rate=1e-2, warmup_steps=0, lora_rank=2,
+        init=str(tiny_base(root / "base")), steps=3, batch_documents=4, learning_rate=1e-2, warmup_steps=0, lora_rank=2,
         precision="fp32",
     )  # fmt: skip
     list(Trainer(config, numbered(8), root / "run", root, "small").run())
@@ -161,7 +161,7 @@ def test_a_base_with_more_rows_than_tokens_is_refused_since_its_last_rows_are_ot
     with pytest.raises(CheckpointError, match=r"267 rows and its tokenizer .* 260"):
         base_checkpoint(str(tmp_path), tmp_path)
     with pytest.raises(CheckpointError, match=r"267 rows"):
-        Trainer(TrainConfig(base=str(tmp_path)), numbered(4), tmp_path / "run", tmp_path, "x")
+        Trainer(TrainConfig(init=str(tmp_path)), numbered(4), tmp_path / "run", tmp_path, "x")
 
 
 def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path):

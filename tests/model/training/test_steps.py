@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
-from itertools import islice, pairwise
+from itertools import islice
 
 import pytest
 
 from kb.corpus import AnnotatedDocument, FactSpan
 from model.tokens import FactTokenizer
 from model.training.config import TrainConfig
-from model.training.steps import QA_FORMS, Step, Steps, data_hash, hold_out, question_answer
+from model.training.corpora import data_hash, tokenise
+from model.training.steps import QA_FORMS, Step, Steps, hold_out, question_answer
 from tests.kb.corpora import PERU, numbered
 from tests.tiny import byte_tokenizer
 
@@ -26,7 +26,8 @@ def tokenizer() -> FactTokenizer:
 def steps(
     tokenizer: FactTokenizer, documents: list[AnnotatedDocument] | None = None, **changes: object
 ) -> Steps:
-    return Steps(documents or numbered(11), tokenizer, replace(CONFIG, **changes))
+    config = replace(CONFIG, **changes)
+    return Steps([tokenise(documents or numbered(11), tokenizer, config)], tokenizer, config)
 
 
 def test_step_n_is_the_same_however_one_gets_there(tokenizer: FactTokenizer):
@@ -38,30 +39,25 @@ def test_step_n_is_the_same_however_one_gets_there(tokenizer: FactTokenizer):
 
 def test_an_epoch_takes_each_document_at_most_once_and_epochs_differ(tokenizer: FactTokenizer):
     made = steps(tokenizer)
-    taken = [[p.question for p in step.pairs] for step in islice(made, 2 * made.per_epoch)]
+    taken = [[p.question for p in step.pairs] for step in islice(made, 4)]  # two steps an epoch
     first, second = taken[0] + taken[1], taken[2] + taken[3]
     assert len(set(first)) == len(first) == 8
     assert first != second
-
-
-def test_neighbours_stay_together_as_each_others_hard_negatives(tokenizer: FactTokenizer):
-    for epoch in range(20):
-        order = steps(tokenizer, block=4, batch_documents=4)._order(epoch)
-        assert sorted(order) == list(range(11))
-        breaks = sum(b != a + 1 for a, b in pairwise(order))
-        assert breaks <= 3
+    assert made.epochs(1) == 0.5 and made.epochs(4) == 2
 
 
 def test_fewer_documents_than_a_batch_make_one_step_of_them_all(tokenizer: FactTokenizer):
     made = steps(tokenizer, numbered(3))
-    assert made.per_epoch == 1
-    assert all(len(step.pairs) == 3 for step in islice(made, 4))
+    assert all(len(step.pairs) == 3 for step in islice(made, 4)) and made.epochs(4) == 4
 
 
-def test_documents_without_a_question_are_left_out(tokenizer: FactTokenizer):
+def test_documents_without_a_question_carry_the_next_token_loss_alone(tokenizer: FactTokenizer):
     bare = AnnotatedDocument("bare", "It is Lima.", (FactSpan(6, 10, "Lima"),))
     none = AnnotatedDocument("none", "Nothing.")
-    assert len(steps(tokenizer, [bare, none, PERU]).documents) == 1
+    step = next(iter(steps(tokenizer, [bare, none, PERU], qa_fraction=0.0, max_length=512)))
+    assert len(step.pairs) == sum(step.scored) == 3
+    with pytest.raises(ValueError, match="no document has a fact with a question"):
+        steps(tokenizer, [bare, none])
 
 
 def check(step: Step, tokenizer: FactTokenizer) -> None:
@@ -84,14 +80,15 @@ def test_bare_questions_carry_no_next_token_loss_and_question_answers_do(
 
 
 @pytest.mark.parametrize("limit", range(4, 140, 9))
-def test_a_cut_document_keeps_the_facts_before_the_cut_and_no_others(tokenizer: FactTokenizer, limit: int):
-    made = steps(tokenizer, [PERU], max_length=limit, title_fraction=0.0)
-    step = made.build([PERU], random.Random(0))
+def test_a_long_document_comes_in_pieces_that_lose_nothing(tokenizer: FactTokenizer, limit: int):
+    made = steps(tokenizer, [PERU], max_length=limit, title_fraction=0.0, qa_fraction=0.0, batch_documents=64)
+    whole, step = tokenizer.document(PERU), next(iter(made))
     check(step, tokenizer)
-    whole = tokenizer.document(PERU)
-    assert len(step.sequences[0]) == min(limit, len(whole)) == len(step.sequences[0].masked)
-    assert len(step.pairs) == sum(p < limit for p in whole.fact_positions)
-    assert [p.question for p in step.pairs] == [s.question for s in PERU.facts][: len(step.pairs)]
+    pieces = [s for s, is_scored in zip(step.sequences, step.scored, strict=True) if is_scored]
+    assert len(pieces) == -(-len(whole) // limit) and max(map(len, pieces)) <= limit
+    assert sorted(i for p in pieces for i in p.ids) == sorted(whole.ids)
+    assert sum(sum(p.masked) for p in pieces) == sum(whole.masked)
+    assert sorted(p.question for p in step.pairs) == sorted(s.question or "" for s in PERU.facts)
 
 
 @pytest.mark.parametrize("form", QA_FORMS)

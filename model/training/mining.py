@@ -1,0 +1,104 @@
+"""Hard negatives: documents that the model confuses are put into the same step.
+
+The facts of a window of steps are asked for with the model as it is. Where a document's question lies near another
+document's fact of another question, the two belong into one step. No document is added or lost: the window's steps
+only exchange them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model.tokens import Encoded
+from model.training.corpora import question_sequence
+
+FACTS_PER_DOCUMENT = 4
+_ROWS = 2048  # questions scored at once
+
+
+@dataclass(frozen=True, slots=True)
+class Mined:
+    """A document up to the last of some of its facts, and the questions of these."""
+
+    context: Encoded
+    questions: tuple[Encoded, ...]
+
+    @classmethod
+    def of(cls, encoded: Encoded, questions: Sequence[tuple[int, ...]]) -> Mined:
+        """At most `FACTS_PER_DOCUMENT` facts with a question, spread over the document."""
+        asked = [i for i, ids in enumerate(questions) if ids]
+        spread = np.linspace(0, len(asked) - 1, min(FACTS_PER_DOCUMENT, len(asked))).round().astype(int)
+        chosen = [asked[i] for i in spread]
+        positions = tuple(encoded.fact_positions[i] for i in chosen)
+        end = positions[-1] + 1 if positions else 0
+        return cls(
+            Encoded(encoded.ids[:end], positions, encoded.masked[:end]),
+            tuple(question_sequence(questions[i]) for i in chosen),
+        )
+
+
+def confusable(
+    steps: Sequence[NDArray[np.int64]],
+    mined: Sequence[Mined],
+    keys: Callable[[Sequence[Encoded]], list[NDArray[np.float32]]],
+    count: int,
+) -> list[NDArray[np.int64]]:
+    """The documents of `steps` in steps of the same sizes, each beside up to `count` that it is confused with.
+
+    `mined` has one entry a document, in the order of the steps. The first document not yet placed takes those nearest
+    to it that are not placed either, and so on: nothing is drawn.
+    """
+    with_facts = [i for i, document in enumerate(mined) if document.questions]
+    facts = keys([mined[i].context for i in with_facts])
+    queries = keys([question for i in with_facts for question in mined[i].questions])
+    owners = np.repeat(with_facts, [len(mined[i].questions) for i in with_facts]).astype(np.int64)
+    asked = [question.ids for i in with_facts for question in mined[i].questions]
+    near: dict[int, list[int]] = {}
+    if with_facts:
+        near = _nearest(np.concatenate(facts), np.concatenate(queries), owners, asked, count)
+    ends = np.cumsum([len(step) for step in steps]).tolist()
+    order = _together(ends, near, count)
+    return list(np.split(np.concatenate(steps)[order], ends[:-1]))
+
+
+def _nearest(
+    facts_ND: NDArray[np.float32],
+    queries_ND: NDArray[np.float32],
+    owners: NDArray[np.int64],
+    asked: Sequence[tuple[int, ...]],
+    count: int,
+) -> dict[int, list[int]]:
+    """For each document the others whose facts its questions come nearest to, nearest first."""
+    names = {ids: number for number, ids in enumerate(dict.fromkeys(asked))}
+    question_N = np.array([names[ids] for ids in asked])
+    found: dict[int, dict[int, float]] = {}
+    reach = min(len(owners), count + FACTS_PER_DOCUMENT)
+    for start in range(0, len(owners), _ROWS):
+        rows = slice(start, start + _ROWS)
+        scores = queries_ND[rows] @ facts_ND.T
+        scores[owners[rows, None] == owners[None, :]] = -np.inf
+        scores[question_N[rows, None] == question_N[None, :]] = -np.inf  # the same question is no negative
+        best = np.argsort(-scores, axis=1, kind="stable")[:, :reach]
+        for row, columns in enumerate(best):
+            others = found.setdefault(int(owners[start + row]), {})
+            for column in columns:
+                if np.isfinite(score := scores[row, column]):
+                    other = int(owners[column])
+                    others[other] = max(others.get(other, -np.inf), float(score))
+    return {owner: sorted(others, key=lambda o: (-others[o], o)) for owner, others in found.items()}
+
+
+def _together(ends: Sequence[int], near: dict[int, list[int]], count: int) -> list[int]:
+    """Each document in turn with those near it, as many as its step has room for; a step ends at each of `ends`."""
+    placed: dict[int, None] = {}
+    for document in range(ends[-1]):
+        if document not in placed:
+            placed[document] = None
+            room = next(end for end in ends if end >= len(placed)) - len(placed)
+            free = [other for other in near.get(document, ()) if other not in placed]
+            placed.update(dict.fromkeys(free[: min(count, room)]))
+    return list(placed)

@@ -1,0 +1,137 @@
+"""Presets: training runs by name, as functions. A value of the paper's tables stands here and nowhere else.
+
+The paper's runs are those of appendix A (pre-training hyperparameters); its LMLM-Asker and standard models are
+trained with the same ones, less those of the contrastive loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from model.markup import CO_LMLM, MARKUPS
+from model.training.config import RANDOM, Architecture, TrainConfig
+
+SMOLLM2 = "smollm2-135m"  # whose tokenizer all sizes of SmolLM2 share
+PAPER_CONTEXT = 4096
+
+
+def smollm2_135m() -> Architecture:
+    """SmolLM2-135M, read up to the paper's context."""
+    return Architecture(
+        layers=30, width=576, heads=9, kv_heads=3, ffn=1536, context=PAPER_CONTEXT, spread=1 / 24
+    )
+
+
+def smollm2_360m() -> Architecture:
+    """SmolLM2-360M, read up to the paper's context."""
+    return Architecture(layers=32, width=960, heads=15, kv_heads=5, ffn=2560, context=PAPER_CONTEXT)
+
+
+def small() -> TrainConfig:
+    """What two CPU cores can do in an hour or two: an adapter on SmolLM2-135M."""
+    return TrainConfig(preset="small", init=SMOLLM2, tokenizer=SMOLLM2)
+
+
+def co_lmlm_135m() -> TrainConfig:
+    """The paper's 135M model on annotated Wikipedia."""
+    return _paper("co-lmlm-135m", smollm2_135m(), stable=88_000, cooldown=10_000)
+
+
+def co_lmlm_360m() -> TrainConfig:
+    """The paper's 360M model on annotated Wikipedia."""
+    return _paper("co-lmlm-360m", smollm2_360m(), stable=88_000, cooldown=10_000)
+
+
+def co_lmlm_360m_fw() -> TrainConfig:
+    """The paper's 360M model on annotated FineWeb-Edu, with Wikipedia beside it 1:1 in the cooldown.
+
+    The corpora are to be given in this order.
+    """
+    config = _paper("co-lmlm-360m-fw", smollm2_360m(), stable=148_000, cooldown=20_000)
+    return replace(config, mix=(1.0, 0.0), cooldown_mix=(1.0, 1.0))
+
+
+def _paper(preset: str, architecture: Architecture, *, stable: int, cooldown: int) -> TrainConfig:
+    """The table's values. A batch is 128 rows of the context, filled: what makes the paper's "fewer than 100B
+    tokens" of 170,000 steps. Documents begin with their title, as the paper's prompts for biographies do."""
+    warmup = 2_000
+    return TrainConfig(
+        preset=preset,
+        init=RANDOM,
+        architecture=architecture,
+        tokenizer=SMOLLM2,
+        adapt="full",
+        steps=warmup + stable + cooldown,
+        warmup_steps=warmup,
+        cooldown_steps=cooldown,
+        learning_rate=5e-4,
+        final_learning_rate=0.0,
+        beta1=0.9,
+        beta2=0.95,
+        epsilon=1e-8,
+        clip_norm=1.0,
+        weight_decay=0.01,
+        batch_rows=128,
+        max_length=PAPER_CONTEXT,
+        max_question_length=128,
+        temperature=0.07,
+        contrastive_weight=0.25,
+        precision="bf16",
+        layout="packed",
+        block=1,
+        title_fraction=1.0,
+        qa_fraction=0.0,
+        ntp_fraction=1.0,
+    )
+
+
+_CO_LMLM: dict[str, Callable[[], TrainConfig]] = {
+    "small": small,
+    "co-lmlm-135m": co_lmlm_135m,
+    "co-lmlm-360m": co_lmlm_360m,
+    "co-lmlm-360m-fw": co_lmlm_360m_fw,
+}
+
+
+def names() -> tuple[str, ...]:
+    """Every preset: the Co-LMLM runs, and each of them for the other methods (``asker-360m``, ``small-standard``)."""
+    return tuple(_named(run, method) for method in MARKUPS for run in _CO_LMLM)
+
+
+def preset(name: str) -> TrainConfig:
+    """The preset of this name. Raises ValueError where there is none."""
+    for run, make in _CO_LMLM.items():
+        for method in MARKUPS:
+            if name == _named(run, method):
+                return make() if method == CO_LMLM.method else as_method(make(), method)
+    raise ValueError(f"no preset {name!r}; there are {', '.join(names())}")
+
+
+def as_method(config: TrainConfig, method: str) -> TrainConfig:
+    """The same run for another method, less what belongs to the contrastive loss."""
+    changes: dict[str, Any] = {"method": method, "preset": _named(config.preset, method)}
+    if MARKUPS[method].key is None:
+        changes |= {"contrastive_weight": 0.0, "qa_fraction": 0.0, "memory": 0, "hard_negatives": 0}
+    return replace(config, **changes)
+
+
+def shortened(config: TrainConfig, steps: int) -> TrainConfig:
+    """The same run in fewer (or more) steps: warmup and cooldown keep their shares where they would not fit."""
+    share = steps / config.steps
+    fixed = config.cooldown_steps
+    if config.warmup_steps + (fixed or 0) <= steps:
+        return replace(config, steps=steps)
+    return replace(
+        config,
+        steps=steps,
+        warmup_steps=int(config.warmup_steps * share),
+        cooldown_steps=None if fixed is None else int(fixed * share),
+    )
+
+
+def _named(run: str, method: str) -> str:
+    if method == CO_LMLM.method:
+        return run
+    return run.replace(CO_LMLM.method, method) if CO_LMLM.method in run else f"{run}-{method}"

@@ -1,0 +1,194 @@
+"""What a training run starts from: random weights, a base model, or a checkpoint to go on from (section 3.2)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from model.base import WEIGHTS, resolve_base
+from model.checkpoint import (
+    CheckpointError,
+    adapted,
+    base_of,
+    compute_dtype,
+    config_of,
+    llama_at,
+    same_vocabulary,
+    tokenizer_at,
+    with_token_rows,
+)
+from model.config import CONFIG_FILE, CheckpointConfig
+from model.files import file_digest
+from model.lm import FactLM
+from model.markup import STANDARD, Markup
+from model.tokens import FactTokenizer
+from model.training.config import RANDOM, Architecture, TrainConfig
+
+LORA_MODULES = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A model ready to be trained, and what its checkpoint will have to say of it.
+
+    `kind` is how the run is saved: "adapter" (LoRA and token rows over `base`) or "full". `base` is None for random
+    weights; `base_sha256` digests the weights it starts from, so that a resumed run can tell another start.
+    All that is trained is float32, whatever the precision of the arithmetic.
+    """
+
+    lm: FactLM
+    tokenizer: FactTokenizer
+    kind: str
+    base: str | None
+    base_sha256: str | None
+
+
+def start(config: TrainConfig, cache: Path) -> Start:
+    """The model and the tokenizer that `config` begins with; the same weights for the same seed.
+
+    Raises `CheckpointError` or `BaseNotFound` where `config.init` cannot be gone on from.
+    """
+    torch.manual_seed(config.seed)
+    if config.init == RANDOM:
+        return _random(config, cache)
+    path = Path(config.init).expanduser()
+    if not (path / CONFIG_FILE).is_file():
+        return _from_weights(config, resolve_base(config.init, cache), None)
+    known = config_of(path)
+    _may_go_on(config, known)
+    if known.kind == "adapter":
+        return _from_adapter(config, path, known, cache)
+    return _from_weights(config, path, known)
+
+
+def tokenizer_file(name: str, cache: Path) -> Path:
+    """The ``tokenizer.json`` of a base model, of a directory, or itself named."""
+    path = Path(name).expanduser()
+    if path.is_file():
+        return path
+    if (path / "tokenizer.json").is_file():
+        return path / "tokenizer.json"
+    return resolve_base(name, cache) / "tokenizer.json"
+
+
+def llama_config(architecture: Architecture, tokenizer: FactTokenizer) -> LlamaConfig:
+    """The transformers' config of an architecture with this tokenizer's vocabulary, added tokens included."""
+    return LlamaConfig(
+        vocab_size=tokenizer.vocabulary_size,
+        hidden_size=architecture.width,
+        intermediate_size=architecture.ffn,
+        num_hidden_layers=architecture.layers,
+        num_attention_heads=architecture.heads,
+        num_key_value_heads=architecture.kv_heads,
+        max_position_embeddings=architecture.context,
+        rms_norm_eps=architecture.norm_epsilon,
+        initializer_range=architecture.spread,
+        rope_parameters={"rope_type": "default", "rope_theta": architecture.rope_theta},
+        tie_word_embeddings=architecture.tied,
+        bos_token_id=tokenizer.end_of_text,
+        eos_token_id=tokenizer.end_of_text,
+        pad_token_id=None,
+    )
+
+
+def _random(config: TrainConfig, cache: Path) -> Start:
+    assert config.architecture is not None
+    tokenizer = FactTokenizer.load(tokenizer_file(config.tokenizer, cache), markup=config.markup)
+    model = LlamaForCausalLM(llama_config(config.architecture, tokenizer))
+    return Start(_lm(model, config), tokenizer, "full", None, None)
+
+
+def _from_weights(config: TrainConfig, directory: Path, known: CheckpointConfig | None) -> Start:
+    """A base, or a checkpoint with all its weights: the rows it has are kept, those it lacks are added."""
+    spacing = known.space_inside if known else not _has_tokens(directory, config.markup)
+    tokenizer = FactTokenizer.load(directory / "tokenizer.json", markup=config.markup, space_inside=spacing)
+    frozen = config.adapt == "lora"
+    model = llama_at(directory, compute_dtype(config.precision) if frozen else torch.float32)
+    model = with_token_rows(model, tokenizer.num_fresh)
+    same_vocabulary(str(directory), model, tokenizer)
+    digest = file_digest(directory / WEIGHTS)
+    if not frozen:
+        return Start(_lm(model, config), tokenizer, "full", _name(config.init), digest)
+    lora = LoraConfig(
+        r=config.lora_rank,
+        lora_alpha=config.lora_alpha,
+        target_modules=LORA_MODULES,
+        trainable_token_indices=tokenizer.added or None,
+        layers_to_transform=_layers(config, model.config.num_hidden_layers),
+    )
+    return Start(_lm(get_peft_model(model, lora), config), tokenizer, "adapter", _name(config.init), digest)
+
+
+def _from_adapter(config: TrainConfig, path: Path, known: CheckpointConfig, cache: Path) -> Start:
+    """An adapter's own base again, with the adapter trained further, or merged in where all weights are trained."""
+    base = base_of(known, cache)
+    tokenizer = tokenizer_at(base, known)
+    digest = file_digest(base / WEIGHTS)
+    further = config.adapt == "lora"
+    model = llama_at(base, compute_dtype(config.precision) if further else torch.float32)
+    model = with_token_rows(model, tokenizer.num_fresh)
+    same_vocabulary(str(base), model, tokenizer)
+    if further:
+        _same_adapter(config, path, model.config.num_hidden_layers)
+        peft = adapted(model, path, trainable=True)
+        return Start(_lm(peft, config), tokenizer, "adapter", known.base, digest)
+    merged = adapted(model, path).merge_and_unload().requires_grad_(True)
+    if known.method != config.method:  # a standard model, which has no rows of its own
+        tokenizer = FactTokenizer(tokenizer.tokenizer, markup=config.markup, space_inside=known.space_inside)
+        merged = with_token_rows(merged, tokenizer.num_fresh)
+    return Start(_lm(merged, config), tokenizer, "full", known.base, digest)
+
+
+def _lm(model: LlamaForCausalLM | PeftModel, config: TrainConfig) -> FactLM:
+    return FactLM(model, compute=compute_dtype(config.precision))
+
+
+def _may_go_on(config: TrainConfig, known: CheckpointConfig) -> None:
+    if known.method not in (config.method, STANDARD.method):
+        raise CheckpointError(
+            f"{config.init}: trained as {known.method}, which has other tokens than {config.method}; "
+            f"pass --method {known.method}, or start from a standard model"
+        )
+    if known.method != config.method and known.kind == "adapter" and config.adapt == "lora":
+        raise CheckpointError(
+            f"{config.init}: an adapter of a {known.method} model cannot lie under one of a {config.method} model; "
+            "export it first with `colmlm checkpoint export`, or train all weights"
+        )
+
+
+def _same_adapter(config: TrainConfig, path: Path, num_layers: int) -> None:
+    """An adapter that is trained further keeps its shape."""
+    record = json.loads((path / "adapter_config.json").read_text())
+    layers = record.get("layers_to_transform")
+    theirs = (record["r"], record["lora_alpha"], len(layers) if layers else None)
+    ours = _layers(config, num_layers)
+    if theirs != (config.lora_rank, config.lora_alpha, len(ours) if ours else None):
+        raise CheckpointError(
+            f"{path}: its adapter has rank {theirs[0]}, alpha {theirs[1]} and {theirs[2] or 'all'} layers; "
+            "ask for the same, or train all weights"
+        )
+
+
+def _layers(config: TrainConfig, num_layers: int) -> list[int] | None:
+    """The layers under the adapter, counted from below; None for all."""
+    if config.lora_layers is None or config.lora_layers >= num_layers:
+        return None
+    return list(range(num_layers - config.lora_layers, num_layers))
+
+
+def _has_tokens(directory: Path, markup: Markup) -> bool:
+    """Whether this is the paper's released form: the tokens are there, and spaces stand outside them."""
+    if not markup.tokens:
+        return False
+    return FactTokenizer.load(directory / "tokenizer.json", markup=markup).num_fresh == 0
+
+
+def _name(init: str) -> str:
+    """A base's name; a directory by its whole path, since the checkpoint will be read from elsewhere."""
+    path = Path(init).expanduser()
+    return str(path.absolute()) if (path / "config.json").is_file() else init
