@@ -50,12 +50,17 @@ class FactLM(nn.Module):
             self._inference = Llama(self.causal)
         return self._inference
 
-    def hidden(self, ids_BT: Tensor) -> Tensor:
-        """[B, T, D] states after the final norm. Right padding needs no mask: attention is causal."""
+    def hidden(self, ids_BT: Tensor, positions_BT: Tensor | None = None) -> Tensor:
+        """[B, T, D] states after the final norm. Right padding needs no mask: attention is causal.
+
+        Where positions begin anew in a row, another sequence begins that sees nothing of the one before.
+        """
         if torch.is_inference_mode_enabled() and self._is_plain:
             return self.inference.states(ids_BT)
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.compute is torch.bfloat16):
-            return self.causal.model(input_ids=ids_BT, use_cache=False).last_hidden_state
+            return self.causal.model(
+                input_ids=ids_BT, position_ids=positions_BT, use_cache=False
+            ).last_hidden_state
 
     def logits(self, hidden_ND: Tensor) -> Tensor:
         """[N, V] next-token logits, in float32."""

@@ -1,0 +1,105 @@
+"""Packing: sequences in one row see nothing of each other, forwards and backwards."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from model.lm import FactLM
+from model.tokens import Encoded
+from model.training.packing import batches, forward, rows_of
+from tests.tiny import tiny_llama
+
+
+@pytest.fixture(params=["sdpa", "eager"])
+def lm(request: pytest.FixtureRequest) -> FactLM:
+    """In double precision and with lively weights, so that a state depends on all before it and little else."""
+    model = tiny_llama(260, spread=0.2)
+    model.set_attn_implementation(request.param)
+    return FactLM(model.double(), compute=torch.float32)
+
+
+def sequences(*lengths: int) -> list[Encoded]:
+    random = torch.Generator().manual_seed(1)
+    return [
+        Encoded(tuple(torch.randint(0, 260, (n,), generator=random).tolist()), (), (False,) * n)
+        for n in lengths
+    ]
+
+
+LENGTHS = (30, 1, 12, 1, 40, 7, 2, 25, 64)
+
+
+@given(st.lists(st.integers(1, 70), max_size=40), st.integers(1, 64), st.sampled_from([64, 128, 1000]))
+def test_every_sequence_is_in_one_row_and_rows_and_batches_keep_their_bounds(
+    lengths: list[int], row_length: int, max_tokens: int
+):
+    rows = rows_of(lengths, row_length)
+    assert sorted(i for row in rows for i in row) == list(range(len(lengths)))
+    sizes = [sum(lengths[i] for i in row) for row in rows]
+    assert all(size <= row_length or len(row) == 1 for size, row in zip(sizes, rows, strict=True))
+    if len(rows) > 1:  # first fit leaves no two rows that would go into one
+        assert sorted(sizes)[0] + sorted(sizes)[1] > row_length
+    made = batches(lengths, row_length, max_tokens)
+    assert sorted(row for batch in made for row in batch) == sorted(rows)
+    for batch in made:
+        width = max(sum(lengths[i] for i in row) for row in batch)
+        assert width * len(batch) <= max_tokens or len(batch) == 1
+
+
+@pytest.mark.parametrize("row_length, max_tokens", [(64, 64), (64, 10_000), (200, 10_000), (1, 1)])
+def test_states_in_a_row_are_those_of_each_sequence_alone(lm: FactLM, row_length: int, max_tokens: int):
+    made = sequences(*LENGTHS)
+    with torch.no_grad():
+        packed = forward(lm, made, layout="packed", row_length=row_length, max_tokens=max_tokens)
+        for sequence, states in zip(made, packed, strict=True):
+            alone = lm.hidden(torch.tensor([sequence.ids]))[0]
+            torch.testing.assert_close(states, alone, atol=1e-5, rtol=1e-5)
+
+
+def test_gradients_in_a_row_are_those_of_the_sequences_alone(lm: FactLM):
+    made = sequences(*LENGTHS)
+    weights = [
+        torch.randn(len(s), 64, generator=torch.Generator().manual_seed(i)) for i, s in enumerate(made)
+    ]
+
+    def gradients(layout: str, row_length: int, max_tokens: int) -> dict[str, torch.Tensor]:
+        lm.zero_grad()
+        states = forward(lm, made, layout=layout, row_length=row_length, max_tokens=max_tokens)
+        sum((s * w).sum() for s, w in zip(states, weights, strict=True)).backward()
+        return {name: p.grad.clone() for name, p in lm.named_parameters() if p.grad is not None}
+
+    alone, packed = gradients("padded", 1, 1), gradients("packed", 100, 10_000)
+    assert alone.keys() == packed.keys() and len(alone) > 10
+    for name in alone:
+        torch.testing.assert_close(packed[name], alone[name], atol=1e-5, rtol=1e-5)
+
+
+def test_what_stands_elsewhere_in_a_row_changes_no_state(lm: FactLM):
+    first, *rest = sequences(20, 30, 10)
+    with torch.no_grad():
+        one = forward(lm, [first, *rest], layout="packed", row_length=100)
+        other = forward(lm, [first, *sequences(25, 35)], layout="packed", row_length=100)
+    torch.testing.assert_close(one[0], other[0], atol=1e-5, rtol=1e-5)
+
+
+def test_rows_without_positions_would_mix_their_sequences(lm: FactLM):
+    """What the tests above would find: as one sequence, the second's states are others."""
+    one, two = sequences(20, 20)
+    with torch.no_grad():
+        together = lm.hidden(torch.tensor([one.ids + two.ids]))[0, 20:]
+        alone = lm.hidden(torch.tensor([two.ids]))[0]
+    assert not torch.allclose(together, alone, atol=1e-2)
+
+
+@pytest.mark.parametrize("layout", ["padded", "packed"])
+def test_only_the_states_asked_for_are_kept(lm: FactLM, layout: str):
+    made = sequences(4, 2, 1)
+    with torch.no_grad():
+        whole = forward(lm, made, layout=layout, row_length=8)
+        kept = forward(lm, made, layout=layout, row_length=8, keep=[[3, 0], [], [0]])
+    torch.testing.assert_close(kept[0], whole[0][[3, 0]])
+    assert kept[1].shape == (0, 64)
+    torch.testing.assert_close(kept[2], whole[2])
