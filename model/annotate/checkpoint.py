@@ -1,0 +1,141 @@
+"""Annotators on disk: a directory with ``annotator.json`` and an adapter over a named base, or all weights.
+
+As with a checkpoint of Co-LMLM the description holds the digest of every file beside it, since safetensors takes any
+bytes for weights, and an adapter is refused over another base than its own.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import PeftModel, get_peft_model_state_dict
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from model.annotate.base import bare, base_directory
+from model.base import WEIGHTS
+from model.checkpoint import ADAPTER, CheckpointError, compute_dtype
+from model.config import SEALED_FILES
+from model.files import damaged, file_digest
+
+ANNOTATOR_FILE = "annotator.json"
+ADAPTER_CONFIG = "adapter_config.json"
+MAX_BYTES = 16 * 1000 * 1000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AnnotatorConfig:
+    """What an annotator's directory holds. `role` is "spans" or "questions", `kind` "adapter" or "full".
+
+    `reading` is how it reads texts: window, overlap and, for spans, the threshold. `training` records the run, with
+    the digest of the base's weights. `digests` are those of the files beside it.
+    """
+
+    name: str
+    role: str
+    kind: str
+    base: str
+    reading: dict[str, Any]
+    training: dict[str, Any] = field(default_factory=dict)
+    digests: dict[str, str] = field(default_factory=dict)
+    format: int = 1
+
+    def save(self, directory: Path) -> None:
+        """Write it with the digests of what is in `directory` now: the last file of an annotator."""
+        sealed = [name for name in SEALED_FILES if (directory / name).is_file()]
+        record = asdict(self) | {"digests": {name: file_digest(directory / name) for name in sealed}}
+        (directory / ANNOTATOR_FILE).write_text(json.dumps(record, indent=2, sort_keys=True) + "\n")
+
+    @classmethod
+    def load(cls, directory: Path, role: str | None = None) -> AnnotatorConfig:
+        """Read and check it. Raises `CheckpointError` on what is damaged, missing or of another role."""
+        if not (directory / ANNOTATOR_FILE).is_file():
+            raise CheckpointError(f"{directory}: no {ANNOTATOR_FILE} is there; name an annotator's directory")
+        try:
+            config = cls(**json.loads((directory / ANNOTATOR_FILE).read_text()))
+        except (ValueError, TypeError) as error:
+            raise CheckpointError(f"{directory / ANNOTATOR_FILE} cannot be read ({error})") from error
+        if role is not None and config.role != role:
+            raise CheckpointError(f"{directory}: this annotator makes {config.role}, not {role}")
+        if name := damaged(directory, config.digests):
+            raise CheckpointError(
+                f"{directory / name} is not the file that was written with {ANNOTATOR_FILE}: damaged or replaced; "
+                "take the annotator again from where it came"
+            )
+        return config
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model ready for inference, its description, and where its tokenizer lies."""
+
+    config: AnnotatorConfig
+    model: Any
+    tokenizer_file: Path
+    device: torch.device
+
+
+def load(path: Path, role: str, cache: Path, *, precision: str = "auto") -> Loaded:
+    """An annotator with its adapter merged and gradients off, on the GPU where there is one.
+
+    Raises `CheckpointError`, and `BaseNotFound` where the base is out of reach.
+    """
+    config = AnnotatorConfig.load(path, role)
+    source = path
+    if config.kind == "full":
+        model = bare(role, path, torch.float32)
+    else:
+        source = base_directory(config.base, cache)
+        if file_digest(source / WEIGHTS) != config.training.get("base_sha256"):
+            raise CheckpointError(
+                f"{config.name}: trained on another {config.base} than the weights in {source}; remove that copy"
+            )
+        model = _adapted(bare(role, source, torch.float32), path)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model = model.to(device=device, dtype=compute_dtype(precision)).requires_grad_(False).eval()
+    return Loaded(config, model, source / "tokenizer.json", device)
+
+
+def release(run: Path, target: Path) -> AnnotatorConfig:
+    """Write the adapter of a run in float16, with its description and without optimiser state, in at most 16 MB."""
+    config = AnnotatorConfig.load(run)
+    if config.kind != "adapter":
+        raise CheckpointError(f"{run}: only an adapter is released; copy a full annotator instead")
+    target.mkdir(parents=True, exist_ok=True)
+    weights = {name: w.to(torch.float16) for name, w in load_file(run / ADAPTER).items()}
+    save_file(weights, target / ADAPTER, metadata={"format": "pt"})
+    if (size := (target / ADAPTER).stat().st_size) > MAX_BYTES:
+        raise CheckpointError(
+            f"{run}: the adapter takes {size} bytes, more than {MAX_BYTES}; train a lower rank"
+        )
+    adapter = json.loads((run / ADAPTER_CONFIG).read_text())
+    adapter["base_model_name_or_path"] = config.base  # not a path of the machine that trained it
+    for name in ("target_modules", "modules_to_save", "exclude_modules"):
+        adapter[name] = sorted(adapter[name]) if isinstance(adapter.get(name), list) else adapter.get(name)
+    (target / ADAPTER_CONFIG).write_text(json.dumps(adapter, indent=2, sort_keys=True) + "\n")
+    for log in run.glob("*.csv"):
+        shutil.copyfile(log, target / log.name)
+    config.save(target)
+    return config
+
+
+def _adapted(model: Any, path: Path) -> Any:
+    """`model` with the adapter in `path` merged in. All of the adapter: peft only warns of a part."""
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Found missing adapter keys")
+            peft = PeftModel.from_pretrained(model, path)
+        stored = set(load_file(path / ADAPTER))
+    except (OSError, RuntimeError, SafetensorError, ValueError) as error:
+        raise CheckpointError(f"{path}: the adapter cannot be read ({error})") from error
+    if differing := stored ^ set(get_peft_model_state_dict(peft, save_embedding_layers=False)):
+        raise CheckpointError(
+            f"{path}: the adapter is not whole: {len(differing)} weights, {min(differing)} for one"
+        )
+    return peft.merge_and_unload()

@@ -1,0 +1,135 @@
+"""Training the question generator: one sequence a document, its prefix and then every question after its own suffix.
+
+The attention mask makes each question see what it will see when it is written: the prefix up to its stop, its own
+suffix and what it has written, and no other question. So one pass over a document trains all its questions, as one
+pass over it will serve them all.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from kb.corpus import AnnotatedDocument
+from model.annotate.config import QuestionConfig
+from model.annotate.prompts import (
+    NUMBERS,
+    GeneratedQuestion,
+    Prefix,
+    mark,
+    number,
+    prefixes,
+    suffix,
+    target,
+)
+from model.annotate.spans import padded
+from model.tokens import FactTokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A prefix with its questions behind it, as one sequence.
+
+    For token t: `segments[t]` is 0 in the prefix and n in question n; `stops[t]` is how much of the prefix it sees;
+    `positions[t]` is where it would stand alone; `learnt[t]` says whether the loss counts it.
+    """
+
+    ids: list[int]
+    segments: list[int]
+    stops: list[int]
+    positions: list[int]
+    learnt: list[bool]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def num_learnt(self) -> int:
+        return sum(self.learnt)
+
+
+def examples(
+    tokenizer: FactTokenizer, documents: Sequence[AnnotatedDocument], config: QuestionConfig
+) -> Iterator[Asked]:
+    """Every window of every document that has a question with its answer.
+
+    Numbering begins anywhere: a short document would never show a high number.
+    """
+    for ordinal, document in enumerate(documents):
+        first = random.Random(f"{config.seed}/{ordinal}").randrange(1, NUMBERS + 1)
+        spans = [(span.start, span.end) for span in document.facts]
+        marked = mark(tokenizer, document.text, spans, document.title, first=first)
+        for prefix in prefixes(marked, config.max_length):
+            asked = _asked(tokenizer, document, prefix, first)
+            if asked.num_learnt:
+                yield asked
+
+
+def _asked(tokenizer: FactTokenizer, document: AnnotatedDocument, prefix: Prefix, first: int) -> Asked:
+    length = len(prefix.ids)
+    asked = Asked(list(prefix.ids), [0] * length, [length] * length, list(range(length)), [False] * length)
+    for segment, (index, stop) in enumerate(zip(prefix.spans, prefix.stops, strict=True), start=1):
+        span = document.facts[index]
+        if not span.question:
+            continue
+        lead = suffix(tokenizer, span.value, number(index, first))
+        written = target(tokenizer, GeneratedQuestion(span.question, span.answer or span.value))
+        count = len(lead) + len(written)
+        asked.ids.extend([*lead, *written])
+        asked.segments.extend([segment] * count)
+        asked.stops.extend([stop] * count)
+        asked.positions.extend(range(stop, stop + count))
+        asked.learnt.extend([False] * len(lead) + [True] * len(written))
+    return asked
+
+
+def visible(asked: Asked, length: int) -> Tensor:
+    """[T, T] True where token i may look at token j; rows and columns from the sequence's end to `length` are padding.
+
+    A padding row looks at itself, since a row that sees nothing has no softmax.
+    """
+    segments_T = torch.full((length,), -1)
+    stops_T = torch.zeros(length, dtype=torch.long)
+    segments_T[: len(asked)] = torch.tensor(asked.segments)
+    stops_T[: len(asked)] = torch.tensor(asked.stops)
+    at_T = torch.arange(length)
+    own_TT = segments_T[:, None] == segments_T[None, :]
+    prefix_TT = (segments_T[None, :] == 0) & (at_T[None, :] < stops_T[:, None])
+    return (own_TT | prefix_TT) & (at_T[None, :] <= at_T[:, None])
+
+
+class QuestionNet(nn.Module):
+    """A causal language model, bare or under an adapter, that gives logits only where they are learnt."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self, ids_BT: Tensor, positions_BT: Tensor, visible_B1TT: Tensor, learnt_BT: Tensor
+    ) -> Tensor:
+        """[N, V] logits of the N learnt tokens, each read at the token before it, in float32."""
+        causal = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
+        states_BTD = causal.model(
+            input_ids=ids_BT, position_ids=positions_BT, attention_mask=visible_B1TT, use_cache=False
+        ).last_hidden_state
+        # The token before a learnt one is of the same question: a suffix is never empty.
+        return causal.lm_head(states_BTD[:, :-1][learnt_BT[:, 1:]]).float()
+
+
+def question_loss(module: Any, batch: Sequence[Asked], device: torch.device) -> Tensor:
+    """The sum of the cross-entropies of the batch's questions and answers."""
+    ids_BT, _ = padded([asked.ids for asked in batch], 0)
+    positions_BT, _ = padded([asked.positions for asked in batch], 0)
+    learnt_BT = padded([[int(x) for x in asked.learnt] for asked in batch], 0)[0].bool()
+    visible_B1TT = torch.stack([visible(asked, ids_BT.shape[1]) for asked in batch])[:, None]
+    logits_NV = module(
+        ids_BT.to(device), positions_BT.to(device), visible_B1TT.to(device), learnt_BT.to(device)
+    )
+    return F.cross_entropy(logits_NV, ids_BT[learnt_BT].to(device), reduction="sum")

@@ -1,0 +1,175 @@
+"""The question generator: a decoder that asks, for each marked span, a question that the span answers (section 3.3).
+
+A document is encoded once. Its KV cache is copied for every span, each copy seeing it up to its own stop (see
+`model.annotate.prompts`), and all spans of several documents are decoded as one batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+
+from model.annotate.base import QUESTIONS
+from model.annotate.bio import Span
+from model.annotate.checkpoint import Loaded, load
+from model.annotate.prompts import GeneratedQuestion, Prefix, mark, number, one_each, parse, prefixes, suffix
+from model.annotate.spans import padded
+from model.lm import length_groups
+from model.markup import STANDARD
+from model.tokens import FactTokenizer
+
+__all__ = ["GeneratedQuestion", "Passage", "QuestionGenerator"]
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A text with its spans (sorted, apart) and its title."""
+
+    text: str
+    spans: Sequence[Span]
+    title: str | None = None
+
+
+@dataclass(slots=True)
+class _Row:
+    """One span's question as it is written: where its answer goes, and what it may see of the prefix."""
+
+    passage: int
+    span: int
+    prefix: int
+    stop: int
+    suffix: list[int]
+    written: list[int] = field(default_factory=list)
+    finished: bool = False
+
+
+class QuestionGenerator:
+    """Writes questions, greedily. `batch_tokens` bounds the tokens that a batch of rows keeps in its cache."""
+
+    def __init__(self, loaded: Loaded, *, batch_tokens: int = 16384) -> None:
+        reading = loaded.config.reading
+        self.config, self.model, self.device = loaded.config, loaded.model, loaded.device
+        self.tokenizer = FactTokenizer.load(loaded.tokenizer_file, markup=STANDARD)
+        self.window, self.max_new_tokens = int(reading["window"]), int(reading["max_new_tokens"])
+        self.batch_tokens = batch_tokens
+        eos = loaded.model.config.eos_token_id
+        self.ends = {self.tokenizer.end_of_text, *(eos if isinstance(eos, list) else [eos])}
+
+    @classmethod
+    def load(cls, path: Path, cache: Path, *, precision: str = "auto") -> Self:
+        """Read an annotator's directory; `cache` holds base models. Raises `CheckpointError` and `BaseNotFound`."""
+        return cls(load(path, QUESTIONS, cache, precision=precision))
+
+    def questions(
+        self, text: str, spans: Sequence[Span], title: str | None = None
+    ) -> list[GeneratedQuestion | None]:
+        """For each span (sorted, apart) its question; None where the model wrote no question and answer."""
+        return self.annotate([Passage(text, spans, title)])[0]
+
+    def annotate(
+        self, passages: Sequence[Passage], *, share_prefix: bool = True
+    ) -> list[list[GeneratedQuestion | None]]:
+        """The questions of several documents, decoded together.
+
+        Without `share_prefix` each span's part of the document is read anew, which is what sharing is measured against.
+        """
+        found: list[list[GeneratedQuestion | None]] = [[None] * len(p.spans) for p in passages]
+        read = [(i, prefix) for i, p in enumerate(passages) for prefix in self._prefixes(p, share_prefix)]
+        for group in length_groups([len(p.ids) for _, p in read], waste=0.3, max_tokens=self.batch_tokens):
+            batch = [read[i] for i in group]
+            for row in self._write(passages, batch):
+                if row.finished:
+                    found[row.passage][row.span] = parse(self.tokenizer.decode(row.written))
+        return found
+
+    def _prefixes(self, passage: Passage, share_prefix: bool) -> Iterator[Prefix]:
+        if not passage.spans:
+            return
+        for prefix in prefixes(mark(self.tokenizer, passage.text, passage.spans, passage.title), self.window):
+            yield from [prefix] if share_prefix else one_each(prefix)
+
+    def _rows(self, passages: Sequence[Passage], batch: Sequence[tuple[int, Prefix]]) -> list[_Row]:
+        rows: list[_Row] = []
+        for at, (i, prefix) in enumerate(batch):
+            for span, stop in zip(prefix.spans, prefix.stops, strict=True):
+                start, end = passages[i].spans[span]
+                asked = suffix(self.tokenizer, passages[i].text[start:end], number(span))
+                rows.append(_Row(i, span, at, stop, asked))
+        return rows
+
+    @torch.inference_mode()
+    def _write(self, passages: Sequence[Passage], batch: Sequence[tuple[int, Prefix]]) -> list[_Row]:
+        """Read the prefixes, then write the questions of all their spans, as many at a time as the cache may hold."""
+        ids_BT, _ = padded(
+            [prefix.ids for _, prefix in batch], 0
+        )  # attention is causal: padding needs no mask
+        cache: Any = DynamicCache()
+        self.model.model(input_ids=ids_BT.to(self.device), past_key_values=cache, use_cache=True)
+        rows = self._rows(passages, batch)
+        width = ids_BT.shape[1]
+        longest = width + max(len(row.suffix) for row in rows) + self.max_new_tokens
+        size = max(1, self.batch_tokens // longest)
+        for at in range(0, len(rows), size):
+            self._decode(cache, width, rows[at : at + size])
+        return rows
+
+    def _decode(self, prefilled: Any, width: int, rows: list[_Row]) -> None:
+        """Decode rows to their ends. Rows that are done are taken out of the batch once half of them are."""
+        cache = expanded(prefilled, torch.tensor([row.prefix for row in rows], device=self.device))
+        ids_RT, fed_RT = padded([row.suffix for row in rows], 0)
+        stops_R = torch.tensor([row.stop for row in rows])
+        attended_RS = torch.cat([torch.arange(width) < stops_R[:, None], fed_RT.bool()], dim=1)
+        positions_RT = stops_R[:, None] + torch.arange(ids_RT.shape[1])
+        last_R = fed_RT.sum(dim=1) - 1
+        states_RTD = self._advance(ids_RT, attended_RS, positions_RT, cache)
+        states_RD = states_RTD[torch.arange(len(rows)), last_R.to(states_RTD.device)]
+        next_R = stops_R + last_R + 1
+        for _ in range(self.max_new_tokens):
+            tokens_R = self.model.lm_head(states_RD).argmax(dim=-1).cpu()
+            for row, token in zip(rows, tokens_R.tolist(), strict=True):
+                self._take(row, token)
+            going = [i for i, row in enumerate(rows) if not row.finished]
+            if not going:
+                return
+            if len(going) <= len(rows) // 2:
+                rows = [rows[i] for i in going]
+                tokens_R, next_R, attended_RS = tokens_R[going], next_R[going], attended_RS[going]
+                cache.batch_select_indices(torch.tensor(going, device=self.device))
+            attended_RS = torch.cat([attended_RS, torch.ones(len(rows), 1, dtype=torch.bool)], dim=1)
+            states_RD = self._advance(tokens_R[:, None], attended_RS, next_R[:, None], cache)[:, -1]
+            next_R = next_R + 1
+
+    def _take(self, row: _Row, token: int) -> None:
+        """Add a token to a row unless that ends it: at the end of the text, or of its second line."""
+        if row.finished:
+            return
+        if token in self.ends:
+            row.finished = True
+            return
+        row.written.append(token)
+        row.finished = self.tokenizer.decode(row.written).count("\n") > 1
+
+    def _advance(self, ids_RT: Tensor, attended_RS: Tensor, positions_RT: Tensor, cache: Any) -> Tensor:
+        """[R, T, D] states of the next T tokens of every row; a slot that is not attended is never looked at."""
+        output = self.model.model(
+            input_ids=ids_RT.to(self.device),
+            attention_mask=attended_RS.to(self.device),
+            position_ids=positions_RT.to(self.device),
+            past_key_values=cache,
+            use_cache=True,
+        )
+        return output.last_hidden_state
+
+
+def expanded(cache: Any, rows_R: Tensor) -> Any:
+    """A cache whose row i is a copy of row `rows_R[i]` of `cache`, which stays as it is."""
+    copy: Any = DynamicCache()
+    for depth, layer in enumerate(cache.layers):
+        copy.update(layer.keys[rows_R], layer.values[rows_R], depth)
+    return copy

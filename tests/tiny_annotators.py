@@ -1,0 +1,84 @@
+"""Real, tiny annotators with random weights: a BERT that tags letters, and a Llama that writes bytes."""
+
+from __future__ import annotations
+
+import string
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordPiece
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
+from transformers import BertConfig, BertForTokenClassification, BertModel
+
+from model.annotate.bio import TAGS
+from model.annotate.checkpoint import AnnotatorConfig
+from tests.tiny import bare_tokenizer, tiny_llama
+
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
+
+
+def letter_tokenizer() -> Tokenizer:
+    """One token a letter, digit or ASCII sign; a word is several."""
+    signs = string.ascii_lowercase + string.digits + string.punctuation
+    vocabulary = [*SPECIAL, *signs, *(f"##{sign}" for sign in signs)]
+    tokenizer = Tokenizer(WordPiece({token: i for i, token in enumerate(vocabulary)}, unk_token="[UNK]"))
+    tokenizer.normalizer = BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = BertPreTokenizer()
+    tokenizer.add_special_tokens(list(SPECIAL))
+    return tokenizer
+
+
+def _bert_config(vocabulary: int, spread: float) -> BertConfig:
+    return BertConfig(
+        vocab_size=vocabulary,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=256,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        initializer_range=spread,
+        num_labels=len(TAGS),
+    )
+
+
+def tiny_encoder(path: Path, seed: int = 3) -> Path:
+    """A base encoder's directory: what training a span annotator starts from."""
+    tokenizer = letter_tokenizer()
+    torch.manual_seed(seed)
+    path.mkdir(parents=True, exist_ok=True)
+    BertModel(_bert_config(tokenizer.get_vocab_size(), 0.02)).save_pretrained(path)
+    tokenizer.save(str(path / "tokenizer.json"))
+    return path
+
+
+def tiny_span_annotator(path: Path, seed: int = 3, *, window: int = 24, overlap: int = 8) -> Path:
+    """A span annotator that `SpanAnnotator.load` takes: it marks about a third of the words, at random."""
+    tokenizer = letter_tokenizer()
+    torch.manual_seed(seed)
+    path.mkdir(parents=True, exist_ok=True)
+    BertForTokenClassification(_bert_config(tokenizer.get_vocab_size(), 0.2)).save_pretrained(path)
+    tokenizer.save(str(path / "tokenizer.json"))
+    AnnotatorConfig(
+        name="tiny", role="spans", kind="full", base="none",
+        reading={"window": window, "overlap": overlap, "threshold": 0.5},
+    ).save(path)  # fmt: skip
+    return path
+
+
+def tiny_question_generator(
+    path: Path, seed: int = 3, *, window: int = 256, max_new_tokens: int = 12
+) -> Path:
+    """A question generator that `QuestionGenerator.load` takes. Its bytes are random: hardly ever a question."""
+    tokenizer = bare_tokenizer()
+    path.mkdir(parents=True, exist_ok=True)
+    tiny_llama(tokenizer.get_vocab_size(), seed, tied=False, spread=0.2).save_pretrained(path)
+    tokenizer.save(str(path / "tokenizer.json"))
+    AnnotatorConfig(
+        name="tiny", role="questions", kind="full", base="none",
+        reading={"window": window, "max_new_tokens": max_new_tokens},
+    ).save(path)  # fmt: skip
+    return path
