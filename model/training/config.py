@@ -154,8 +154,7 @@ class TrainConfig:
             raise ValueError("random weights need an architecture, and given weights have their own")
         if self.init == RANDOM and self.adapt != "full":
             raise ValueError("an adapter over random weights learns next to nothing: adapt 'full'")
-        if self.adapt == "lora" and min(self.lora_rank, self.lora_alpha, self.lora_layers or 1) < 1:
-            raise ValueError("lora_rank, lora_alpha and lora_layers must be positive")
+        self._positive("lora_rank", "lora_alpha", "lora_layers")
         if self.architecture is not None and self.architecture.context < self.max_length:
             raise ValueError(
                 f"max_length {self.max_length} is beyond the context of {self.architecture.context}"
@@ -163,8 +162,7 @@ class TrainConfig:
 
     def _check_batches(self) -> None:
         _one_of("layout", self.layout, LAYOUT)
-        if min(self.batch_documents, self.batch_rows or 1, self.micro_documents or 1, self.block) < 1:
-            raise ValueError("batch_documents, batch_rows, micro_documents and block must be positive")
+        self._positive("batch_documents", "batch_rows", "micro_documents", "block", "mine_every")
         if self.batch_rows is None and self.batch_documents % self.block:
             raise ValueError(f"batch_documents {self.batch_documents} is no multiple of block {self.block}")
         if min(self.max_length, self.max_question_length) < 4:
@@ -193,6 +191,11 @@ class TrainConfig:
             raise ValueError("betas must be within [0, 1), and epsilon and clip_norm positive")
         if self.weight_decay < 0 or self.contrastive_weight < 0:
             raise ValueError("weight_decay and contrastive_weight must not be negative")
+
+    def _positive(self, *names: str) -> None:
+        for name in names:
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise ValueError(f"{name} must be positive, not {value}")
 
 
 def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:

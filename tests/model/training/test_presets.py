@@ -1,0 +1,158 @@
+"""Presets have the paper's values, and a config that cannot be trained is no config."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaForCausalLM
+
+import model
+from model.training import presets
+from model.training.config import Architecture, TrainConfig
+from model.training.start import llama_config
+from tests.tiny import byte_tokenizer
+
+# The table of appendix A ("Pre-training hyperparameters"), row by row, and what section 3.2 and A.1 add.
+TABLE = {
+    "init": "random",
+    "tokenizer": "smollm2-135m",
+    "beta1": 0.9,
+    "beta2": 0.95,
+    "epsilon": 1e-8,
+    "clip_norm": 1.0,
+    "learning_rate": 5e-4,
+    "final_learning_rate": 0.0,
+    "warmup_steps": 2_000,
+    "weight_decay": 0.01,
+    "batch_rows": 128,
+    "max_length": 4_096,
+    "max_question_length": 128,
+    "temperature": 0.07,
+    "contrastive_weight": 0.25,
+    "precision": "bf16",
+    "adapt": "full",
+    "qa_fraction": 0.0,
+    "ntp_fraction": 1.0,
+    "memory": 0,
+    "hard_negatives": 0,
+}
+STABLE_AND_COOLDOWN = {
+    "co-lmlm-135m": (88_000, 10_000),
+    "co-lmlm-360m": (88_000, 10_000),
+    "co-lmlm-360m-fw": (148_000, 20_000),
+}
+
+
+@pytest.mark.parametrize("name", STABLE_AND_COOLDOWN)
+def test_a_preset_of_the_paper_has_its_values(name: str):
+    config = presets.preset(name)
+    assert config.preset == name and config.method == "co-lmlm"
+    assert {field: getattr(config, field) for field in TABLE} == TABLE
+    stable, cooldown = STABLE_AND_COOLDOWN[name]
+    assert config.cooldown_steps == cooldown and config.cooldown_start == 2_000 + stable
+    assert config.steps == 2_000 + stable + cooldown and config.max_seconds is None
+    assert config.cooldown_share == pytest.approx(cooldown / config.steps)
+
+
+def test_fineweb_edu_is_cooled_down_with_wikipedia_one_to_one():
+    config = presets.co_lmlm_360m_fw()
+    assert config.mix == (1.0, 0.0) and config.cooldown_mix == (1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    "architecture, shape, parameters",
+    [
+        (presets.smollm2_135m(), (30, 576, 9, 3, 1536), 134_515_008),
+        (presets.smollm2_360m(), (32, 960, 15, 5, 2560), 361_821_120),
+    ],
+)
+def test_the_architectures_are_smollm2s(architecture: Architecture, shape: tuple[int, ...], parameters: int):
+    a = architecture
+    assert (a.layers, a.width, a.heads, a.kv_heads, a.ffn) == shape
+    assert a.rope_theta == 100_000 and a.tied and a.norm_epsilon == 1e-5
+    config = llama_config(a, byte_tokenizer())
+    config.vocab_size = 49_152
+    with torch.device("meta"):
+        assert sum(p.numel() for p in LlamaForCausalLM(config).parameters()) == parameters
+
+
+def test_every_preset_has_a_name_and_every_method_has_every_run():
+    names = presets.names()
+    assert len(set(names)) == len(names) == 16
+    assert {"small", "small-standard", "asker-360m", "standard-360m-fw", "rel-lmlm-135m"} <= set(names)
+    assert all(presets.preset(name).preset == name for name in names)
+    with pytest.raises(ValueError, match=r"no preset 'big'; there are small, co-lmlm-135m"):
+        presets.preset("big")
+
+
+@pytest.mark.parametrize("method", ["standard", "asker", "rel-lmlm"])
+def test_other_methods_share_all_but_the_contrastive_loss(method: str):
+    ours, theirs = asdict(presets.co_lmlm_360m()), asdict(presets.preset(f"{method}-360m"))
+    differing = {name for name in ours if ours[name] != theirs[name]}
+    assert differing == {"method", "preset", "contrastive_weight"} and theirs["contrastive_weight"] == 0
+
+
+def test_fewer_steps_keep_the_schedules_shape():
+    short = presets.shortened(presets.co_lmlm_360m(), 1_000)
+    assert (short.steps, short.warmup_steps, short.cooldown_steps) == (1_000, 20, 100)
+    assert presets.shortened(presets.co_lmlm_360m(), 3).warmup_steps == 0
+    longer = presets.shortened(presets.co_lmlm_360m(), 200_000)
+    assert (longer.steps, longer.warmup_steps, longer.cooldown_steps) == (200_000, 2_000, 10_000)
+    assert presets.shortened(presets.small(), 30) == replace(presets.small(), steps=30)
+
+
+@pytest.mark.parametrize("name", presets.names())
+def test_a_config_is_the_same_after_json(name: str):
+    config = presets.preset(name)
+    assert TrainConfig.from_record(json.loads(json.dumps(asdict(config)))) == config
+
+
+def test_the_released_checkpoints_record_is_still_read():
+    released = Path(model.__path__[0], "released", "co-lmlm-135m", "colmlm.json")
+    record = json.loads(released.read_text())["training"]["config"]
+    config = TrainConfig.from_record(record)
+    assert config.init == record["base"] and config.steps == 800 and config.max_seconds == 6000
+    with pytest.raises(ValueError, match="unknown training settings: warp"):
+        TrainConfig.from_record({**record, "warp": 9})
+
+
+@pytest.mark.parametrize(
+    "changes, says",
+    [
+        ({"method": "rag"}, "method 'rag' is none of co-lmlm"),
+        ({"adapt": "half"}, "adapt 'half'"),
+        ({"layout": "heap"}, "layout 'heap'"),
+        ({"precision": "fp8"}, "precision 'fp8'"),
+        ({"init": "random"}, "need an architecture"),
+        ({"architecture": presets.smollm2_135m()}, "given weights have their own"),
+        ({"init": "random", "architecture": presets.smollm2_135m()}, "adapt 'full'"),
+        ({"lora_rank": 0}, "lora_rank"),
+        ({"batch_documents": 6}, "no multiple of block"),
+        ({"micro_documents": 0}, "micro_documents"),
+        ({"max_length": 3}, "at least 4"),
+        ({"hard_negatives": -1}, "hard_negatives"),
+        ({"qa_fraction": 1.5}, "qa_fraction must be within"),
+        ({"mix": (0.0, 0.0)}, "weights of a mix"),
+        ({"mix": (1.0,), "cooldown_mix": (1.0, 1.0)}, "same corpora"),
+        ({"steps": 0}, "steps and temperature"),
+        ({"cooldown_steps": 601}, "cooldown_steps at most"),
+        ({"final_learning_rate": 1.0}, "learning rates"),
+        ({"beta2": 1.0}, "betas"),
+        ({"weight_decay": -0.1}, "weight_decay"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(changes: dict[str, Any], says: str):
+    with pytest.raises(ValueError, match=says):
+        replace(presets.small(), **changes)
+
+
+def test_an_architecture_whose_heads_do_not_fit_is_refused():
+    with pytest.raises(ValueError, match="must be a multiple"):
+        replace(presets.smollm2_135m(), heads=7)
+    with pytest.raises(ValueError, match="beyond the context"):
+        replace(presets.co_lmlm_135m(), max_length=8_192)
