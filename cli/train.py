@@ -127,6 +127,5 @@ def _run(trainer: Trainer) -> None:
     with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task("training", total=1.0, status="")
         for m in trainer.run():
-            rate = m.tokens / max(m.seconds, 1e-9)
-            status = f"step {m.step}  loss {m.loss:.3f}  contrastive {m.contrastive:.3f}  {rate:.0f} tokens/s"
-            bar.update(task, completed=min(1.0, trainer.share_done), status=status)
+            status = f"step {m.step}  loss {m.loss:.3f}  {m.tokens_per_second:.0f} tokens/s"
+            bar.update(task, completed=m.done, status=status)

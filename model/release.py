@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from model.checkpoint import ADAPTER, CheckpointError
 from model.config import CheckpointConfig
-from model.training.trainer import LOSS_FILE
+from model.training.logs import LOSS_FILE
 
 ADAPTER_CONFIG = "adapter_config.json"
 MAX_BYTES = 16 * 1000 * 1000

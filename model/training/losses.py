@@ -1,38 +1,72 @@
-"""The joint objective: next-token loss outside the spans, and two-way InfoNCE (section 3.2)."""
+"""The terms of the joint objective L = L_NTP + weight * L_CL (section 3.2), as sums that processes can share out."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from model.lm import FactLM
+
+HEAD_POSITIONS = 8192  # logits of so many positions at once: 1.6 GB in float32 with SmolLM2's vocabulary
 
 
-def joint(next_token: Tensor, contrastive: Tensor, weight: float) -> Tensor:
-    """L = L_NTP + weight * L_CL."""
-    return next_token + weight * contrastive
+def next_token_sum(lm: FactLM, states_ND: Tensor, targets_N: Tensor) -> Tensor:
+    """The sum of -log p(target) over positions, from the states before them; 0 with a gradient where there are none.
+
+    Many positions go through the head in pieces, whose logits are made again for the gradient instead of kept.
+    """
+
+    def of_piece(states: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(lm.logits(states), targets, reduction="sum")
+
+    if len(targets_N) <= HEAD_POSITIONS:
+        return of_piece(states_ND, targets_N)
+    pieces = zip(states_ND.split(HEAD_POSITIONS), targets_N.split(HEAD_POSITIONS), strict=True)
+    return torch.stack([checkpoint(of_piece, *piece, use_reentrant=False) for piece in pieces]).sum()
 
 
 def info_nce(
-    facts_ND: Tensor, queries_ND: Tensor, temperature: float, same_NN: Tensor | None = None
+    facts_ND: Tensor,
+    queries_ND: Tensor,
+    all_facts_KD: Tensor,
+    all_queries_KD: Tensor,
+    begin: int,
+    temperature: float,
+    left_out_NK: Tensor,
 ) -> Tensor:
-    """Mean of fact-to-query and query-to-fact cross-entropy over in-batch negatives.
+    """[N]: for each pair the mean of its fact-to-query and its query-to-fact cross-entropy.
 
-    Rows are unit vectors and row i of one side belongs to row i of the other. `same_NN` marks pairs that
-    are no negatives because they ask the same question (False on the diagonal); they are left out.
+    Rows are unit vectors. Pair i is row i of both sides and row ``begin + i`` of both lists of candidates, which hold
+    those of all processes and of the memory. Pairs marked in `left_out_NK` are no negatives; a pair's own row is never
+    marked.
     """
-    scores_NN = facts_ND @ queries_ND.T / temperature
-    if same_NN is not None:
-        scores_NN = scores_NN.masked_fill(same_NN, float("-inf"))
-    target_N = torch.arange(len(scores_NN), device=scores_NN.device)
-    return (F.cross_entropy(scores_NN, target_N) + F.cross_entropy(scores_NN.T, target_N)) / 2
+    own_N = torch.arange(begin, begin + len(facts_ND), device=facts_ND.device)
+    losses = [
+        F.cross_entropy(
+            (rows_ND @ candidates_KD.T / temperature).masked_fill(left_out_NK, float("-inf")),
+            own_N,
+            reduction="none",
+        )
+        for rows_ND, candidates_KD in ((facts_ND, all_queries_KD), (queries_ND, all_facts_KD))
+    ]
+    return (losses[0] + losses[1]) / 2
 
 
-def same_question(questions: Sequence[str]) -> Tensor:
-    """[N, N] True where two different rows ask the same question, by its normalised words."""
-    words = [" ".join(question.lower().split()) for question in questions]
-    index = {text: number for number, text in enumerate(dict.fromkeys(words))}
-    group_N = torch.tensor([index[text] for text in words])
-    same_NN = group_N[:, None] == group_N[None, :]
-    return same_NN & ~torch.eye(len(words), dtype=torch.bool)
+def question_ids(questions: Sequence[str]) -> Tensor:
+    """[N] a number for each question, the same for the same words whatever their case and spacing."""
+    words = (" ".join(question.lower().split()) for question in questions)
+    digests = (hashlib.sha256(text.encode()).digest()[:8] for text in words)
+    return torch.tensor([int.from_bytes(digest, signed=True) for digest in digests], dtype=torch.int64)
+
+
+def same_question(ids_N: Tensor, all_ids_K: Tensor, begin: int) -> Tensor:
+    """[N, K] True where another pair asks the same question: no negative. False at a pair's own column."""
+    same_NK = ids_N[:, None] == all_ids_K[None, :]
+    own_N = torch.arange(len(ids_N), device=ids_N.device)
+    same_NK[own_N, begin + own_N] = False
+    return same_NK

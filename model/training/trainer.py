@@ -1,64 +1,79 @@
-"""Training with the joint objective (section 3.2): resumable, logged, bounded by steps or by time.
+"""Training with the joint objective (section 3.2), for each of the four methods.
 
-A run directory holds ``colmlm.json`` and the adapter (a loadable checkpoint at any time),
-``state.pt`` (optimiser, random state, progress; read with ``weights_only``) and ``loss.csv``.
+A method whose query is a state has the contrastive part; the others ask in words, or not at all, and learn the next
+token only. The contrastive loss sees the whole batch, however many micro-batches and processes it is cut into.
 """
 
 from __future__ import annotations
 
-import csv
-import os
 import platform
-import tempfile
-import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from peft import PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
-from torch import Tensor
-from torch.nn import functional as F
+from numpy.typing import NDArray
+from peft import PeftModel
+from safetensors.torch import save_file
+from torch import Tensor, nn
 
 from kb.corpus import AnnotatedDocument
+from model.base import WEIGHTS
 from model.config import CheckpointConfig
-from model.lm import unit
+from model.lm import FactLM, unit
+from model.tokens import Encoded
+from model.training.batches import JointBatch, joint_batch, lookups_batch
 from model.training.config import TrainConfig
+from model.training.contrast import Memory, Pairs, Pull, pull_together
 from model.training.corpora import tokenise
-from model.training.losses import info_nce, joint, same_question
+from model.training.gather import gather_rows, here, largest, micro_batches
+from model.training.loop import Loop, LoopConfig, Progress
+from model.training.losses import next_token_sum
+from model.training.rng import restore_torch, torch_state
+from model.training.schedule import Schedule
 from model.training.start import start
-from model.training.steps import Step, Steps
+from model.training.steps import Steps
+from model.training.task import Metrics, StepContext, Task
 
-STATE_FILE, LOSS_FILE = "state.pt", "loss.csv"
+# Settings that change nothing in what is learnt: a run may go on with others.
+_FREE = ("preset", "init", "precision", "checkpointing", "micro_documents")
+
+KEYS_AT_ONCE = 64
+
+
+class JointModule(nn.Module):
+    """One forward of everything that the joint loss needs, so that DDP and FSDP see a single call."""
+
+    _no_split_modules = ("LlamaDecoderLayer",)  # what FSDP shards by
+
+    def __init__(self, lm: FactLM) -> None:
+        super().__init__()
+        self.lm = lm
+
+    def forward(
+        self, rows: Sequence[Tensor], scored_N: Tensor, targets_N: Tensor, facts_P: Tensor, queries_P: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The sum of -log p over the targets, and the unit vectors [P, D] at the facts and at the questions."""
+        states_TD = torch.cat([self.lm.hidden(ids_BT).flatten(0, 1) for ids_BT in rows])
+        next_token = next_token_sum(self.lm, states_TD.index_select(0, scored_N), targets_N)
+        facts_PD, queries_PD = (unit(states_TD.index_select(0, at_P)) for at_P in (facts_P, queries_P))
+        return next_token, facts_PD, queries_PD
 
 
 @dataclass(frozen=True, slots=True)
-class Metrics:
-    """What one step cost and gave. `accuracy` is the share of in-batch questions whose own fact is nearest."""
+class _Turn:
+    """What the first pass over a micro-batch leaves for the second."""
 
-    step: int
-    tokens: int
-    seconds: float
-    loss: float
-    next_token: float
-    contrastive: float
-    accuracy: float
-    pairs: int
-    learning_rate: float
+    num_rows: int
+    random: dict[str, Tensor] | None = None
+    pull: Pull | None = None
 
 
-@dataclass(slots=True)
-class Progress:
-    """How far a run is: what a resumed run goes on from."""
-
-    step: int = 0
-    tokens: int = 0
-    seconds: float = 0.0
-    log: list[Metrics] = field(default_factory=list)
-
-
-class Trainer:
+class Trainer(Task[JointBatch]):
     """One run: build it, then iterate over `run()`, which yields the metrics of each step."""
 
     def __init__(
@@ -68,187 +83,195 @@ class Trainer:
         directory: Path,
         cache: Path,
         name: str,
+        *,
+        save_seconds: float = 300.0,
     ) -> None:
         self.config, self.directory, self.name = config, directory, name
-        begin = start(config, cache)
-        self.lm, self.tokenizer, self.base, self.base_sha256 = (
-            begin.lm, begin.tokenizer, begin.base, begin.base_sha256,
-        )  # fmt: skip
-        self.steps = Steps([tokenise(documents, self.tokenizer, config)], self.tokenizer, config)
-        self.data_sha256 = self.steps.sha256
-        self.progress = Progress()
-        trainable = [p for p in self.lm.parameters() if p.requires_grad]
-        self.optimizer = torch.optim.AdamW(
-            trainable,
-            lr=config.learning_rate,
-            betas=(config.beta1, config.beta2),
-            weight_decay=config.weight_decay,
-        )
-        self.trainable = trainable
+        self.begun = start(config, cache)
+        self.lm, self.tokenizer = self.begun.lm, self.begun.tokenizer
+        if config.checkpointing:
+            self.lm.causal.gradient_checkpointing_enable({"use_reentrant": False})
+        self.module = JointModule(self.lm)
+        corpora = [tokenise(documents, self.tokenizer, config)]
+        self.source = Steps(corpora, self.tokenizer, config, keys=self._keys)
+        self.memory = Memory(config.memory)
+        self.loop = Loop(self, loop_config(config, save_seconds), directory)
+        self._turns: deque[_Turn] = deque()
 
-    def run(self, save_every_seconds: float = 300.0) -> Iterator[Metrics]:
-        """Train to the end, saving every few minutes and once more at the end."""
-        self.directory.mkdir(parents=True, exist_ok=True)
-        if (self.directory / STATE_FILE).is_file():
-            self.resume()
-        self.lm.train()
-        saved = time.monotonic()
-        for step in self.steps.starting_at(self.progress.step):
-            if self.share_done >= 1.0:
-                break
-            yield self.step(step)
-            if time.monotonic() - saved >= save_every_seconds:
-                self.save()
-                saved = time.monotonic()
-        self.save()
+    def run(self) -> Iterator[Metrics]:
+        """Train to the end, saving every few minutes and once more at the end; goes on where a save left off."""
+        return self.loop.run()
 
     @property
-    def share_done(self) -> float:
-        """Progress in [0, 1]: by steps or by time, whichever is further."""
-        by_steps = self.progress.step / self.config.steps
-        by_time = self.progress.seconds / self.config.max_seconds if self.config.max_seconds else 0.0
-        return max(by_steps, by_time)
+    def progress(self) -> Progress:
+        return self.loop.progress
 
-    def learning_rate(self) -> float:
-        """Warmup, stable, decay (appendix A): linear up, level, linear down to a hundredth."""
-        config = self.config
-        up = min(1.0, (self.progress.step + 1) / max(1, config.warmup_steps))
-        left = 1.0 - self.share_done
-        down = min(1.0, left / config.cooldown) if config.cooldown else 1.0
-        return config.learning_rate * up * max(0.01, down)
+    @property
+    def is_contrastive(self) -> bool:
+        """Whether this method's queries are states, which there is a contrastive loss for."""
+        return self.config.markup.key is not None and self.config.contrastive_weight > 0
 
-    def step(self, step: Step) -> Metrics:
-        started, rate = time.monotonic(), self.learning_rate()
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        states = self.lm.forward_sequences(step.sequences)
-        next_token = self.next_token_loss(step, states)
-        contrastive, accuracy = self.contrastive_loss(step, states)
-        loss = joint(next_token, contrastive, self.config.contrastive_weight)
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.trainable, self.config.clip_norm)
-        self.optimizer.step()
-        progress = self.progress
-        progress.step += 1
-        progress.tokens += step.num_tokens
-        progress.seconds += time.monotonic() - started
-        metrics = Metrics(
-            progress.step, progress.tokens, round(progress.seconds, 1), loss.item(), next_token.item(),
-            contrastive.item(), accuracy, len(step.pairs), rate,
-        )  # fmt: skip
-        progress.log.append(metrics)
-        return metrics
+    def steps(self, start: int) -> Iterator[list[JointBatch]]:
+        fraction = self.config.ntp_fraction
+        for number in count(start):
+            shares = micro_batches(self.source.drawn(number), self.config.micro_documents, here())
+            salt = self.config.seed * 1_000_003 + number
+            parts = [self.source.build(share) for share in shares]
+            yield [joint_batch(p, pairs=self.is_contrastive, fraction=fraction, salt=salt) for p in parts]
 
-    def next_token_loss(self, step: Step, states: Sequence[Tensor]) -> Tensor:
-        """Mean cross-entropy over a sample of the positions outside M, of the scored sequences."""
-        hidden, targets = [], []
-        for sequence, state, scored in zip(step.sequences, states, step.scored, strict=True):
-            if not scored:
-                continue
-            keep = ~torch.tensor(sequence.masked[1:])
-            keep &= torch.rand(len(keep)) < self.config.ntp_fraction
-            hidden.append(state[:-1][keep.to(state.device)])
-            targets.append(torch.tensor(sequence.ids[1:])[keep])
-        if not sum(map(len, targets)):
-            return states[0].sum() * 0.0
-        logits_NV = self.lm.logits(torch.cat(hidden))
-        return F.cross_entropy(logits_NV, torch.cat(targets).to(logits_NV.device))
+    def size(self, micro_batch: JointBatch) -> int:
+        return len(micro_batch.targets_N)
 
-    def contrastive_loss(self, step: Step, states: Sequence[Tensor]) -> tuple[Tensor, float]:
-        """InfoNCE over the step's pairs and its accuracy; zeros where every fact lies beyond the cut."""
-        if not step.pairs:
-            return states[0].sum() * 0.0, 0.0
-        facts_ND = unit(torch.stack([states[p.fact_sequence][p.fact_position] for p in step.pairs]))
-        queries_ND = unit(torch.stack([states[p.query_sequence][p.query_position] for p in step.pairs]))
-        same_NN = same_question([p.question for p in step.pairs]).to(facts_ND.device)
-        with torch.no_grad():
-            nearest = (queries_ND @ facts_ND.T).masked_fill(same_NN, -2.0).argmax(dim=1).cpu()
-            accuracy = float((nearest == torch.arange(len(nearest))).float().mean())
-        return info_nce(facts_ND, queries_ND, self.config.temperature, same_NN), accuracy
+    def tokens(self, micro_batch: JointBatch) -> int:
+        return micro_batch.num_tokens
 
-    def save(self) -> None:
-        """Write adapter, config, log and state; each file is replaced whole."""
-        peft = self._peft()
-        with tempfile.TemporaryDirectory(dir=self.directory, prefix=".saving-") as scratch:
-            peft.save_pretrained(scratch, save_embedding_layers=False)
-            self.checkpoint_config().save(Path(scratch))
-            for written in sorted(Path(scratch).iterdir()):
-                os.replace(written, self.directory / written.name)
-        state = {
-            "adapter": {
-                k: v.clone() for k, v in get_peft_model_state_dict(peft, save_embedding_layers=False).items()
-            },
-            "optimizer": self.optimizer.state_dict(),
-            "rng": torch.get_rng_state(),
-            "progress": {
-                "step": self.progress.step,
-                "tokens": self.progress.tokens,
-                "seconds": self.progress.seconds,
-            },
-            "log": [asdict(m) for m in self.progress.log],
-            "data_sha256": self.data_sha256,
-            "base_sha256": self.base_sha256,
+    def begin(self, micro_batches: Sequence[JointBatch], context: StepContext) -> None:
+        """Where a step has several micro-batches, find the contrastive gradient at all of them first."""
+        self._turns = deque(_Turn(count) for count in self._row_counts(micro_batches, context))
+        if self.is_contrastive and len(micro_batches) > 1:
+            self._turns = self._look_ahead(micro_batches, context)
+
+    def loss(self, micro_batch: JointBatch, context: StepContext) -> tuple[Tensor, dict[str, float | Tensor]]:
+        """L_NTP + weight * L_CL: this micro-batch's share of both sums (section 3.2)."""
+        turn = self._turns.popleft()
+        if turn.random is not None:
+            restore_torch(turn.random)
+        batch = micro_batch.with_rows(turn.num_rows).to(context.device)
+        summed, facts_PD, queries_PD = _forward(batch, context)
+        next_token = summed / max(1, context.total)
+        parts: dict[str, float | Tensor] = {"next_token": next_token.detach()}
+        if not self.is_contrastive:
+            return next_token, parts
+        pull = turn.pull or self._pull(Pairs(facts_PD.detach(), queries_PD.detach(), batch.questions_P))
+        contrastive = pull.surrogate(facts_PD, queries_PD)
+        parts |= {
+            "contrastive": contrastive.detach(),
+            "accuracy": pull.nearest_N.sum(),
+            "pairs": batch.num_pairs,
         }
-        unfinished = self.directory / f".{STATE_FILE}"
-        torch.save(state, unfinished)
-        os.replace(unfinished, self.directory / STATE_FILE)
-        self._write_log()
+        return next_token + self.config.contrastive_weight * contrastive, parts
 
-    def resume(self) -> None:
-        """Go on from the saved state. Refuses another data set (the order of steps would be another) or base."""
-        state = torch.load(self.directory / STATE_FILE, weights_only=True)
-        if state["data_sha256"] != self.data_sha256:
-            raise ValueError(
-                f"{self.directory} was trained on other data; name another --out or the same corpora"
-            )
-        if state.get("base_sha256", self.base_sha256) != self.base_sha256:
-            raise ValueError(
-                f"{self.directory} was trained on another base; name another --out or the same base"
-            )
-        set_peft_model_state_dict(self._peft(), state["adapter"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        torch.set_rng_state(state["rng"])
-        self.progress = Progress(**state["progress"], log=[Metrics(**m) for m in state["log"]])
+    def save(self, directory: Path, weights: Mapping[str, Tensor]) -> None:
+        """An adapter over the base, or all weights with their tokenizer; as the run trains one or the other."""
+        own = {name.removeprefix("lm.model."): weight for name, weight in weights.items()}
+        if isinstance(self.lm.model, PeftModel):
+            self.lm.model.save_pretrained(str(directory), state_dict=own, save_embedding_layers=False)
+        else:
+            save_file(own, directory / WEIGHTS, metadata={"format": "pt"})
+            self.lm.causal.config.save_pretrained(directory)
+            self.tokenizer.save(directory / "tokenizer.json")
+        self.checkpoint_config().save(directory)
+
+    def fingerprint(self) -> dict[str, str]:
+        settings = {name: str(value) for name, value in asdict(self.config).items() if name not in _FREE}
+        return settings | {"data": self.source.sha256, "base": str(self.begun.base_sha256)}
+
+    def state(self) -> dict[str, Any]:
+        return {"memory": self.memory.state(), "data": self.source.state()}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        self.memory.load(state["memory"])
+        self.source.restore(state["data"])
 
     def checkpoint_config(self) -> CheckpointConfig:
+        progress = self.progress
         training: dict[str, Any] = {
             "config": asdict(self.config),
-            "base_sha256": self.base_sha256,
-            "data_sha256": self.data_sha256,
-            "documents": self.steps.num_documents,
-            "steps": self.progress.step,
-            "tokens": self.progress.tokens,
-            "seconds": round(self.progress.seconds),
-            "epochs": round(self.steps.epochs(self.progress.step), 2),
+            "base_sha256": self.begun.base_sha256,
+            "data_sha256": self.source.sha256,
+            "documents": self.source.num_documents,
+            "steps": progress.step,
+            "tokens": progress.tokens,
+            "seconds": round(progress.seconds),
+            "epochs": round(self.source.epochs(progress.step), 2),
             "hardware": hardware(),
             "torch": torch.__version__,
             "precision": str(self.lm.compute).removeprefix("torch."),
         }
         return CheckpointConfig(
-            name=self.name, kind="adapter", base=self.base, dim=self.lm.dim, training=training
+            name=self.name,
+            kind=self.begun.kind,
+            base=self.begun.base,
+            dim=self.lm.dim,
+            training=training,
+            method=self.config.method,
+            space_inside=self.tokenizer.space_inside,
         )
 
-    def _peft(self) -> PeftModel:
-        assert isinstance(self.lm.model, PeftModel)
-        return self.lm.model
+    def _look_ahead(self, batches: Sequence[JointBatch], context: StepContext) -> deque[_Turn]:
+        """Gradient caching: the vectors of all micro-batches without gradients, then the loss's gradient at them.
 
-    def _write_log(self) -> None:
-        with (self.directory / LOSS_FILE).open("w", newline="") as target:
-            writer = csv.DictWriter(target, fieldnames=list(Metrics.__dataclass_fields__))
-            writer.writeheader()
-            writer.writerows(asdict(m) for m in self.progress.log)
+        The second pass must see the same dropout, so each begins with the generators where this one had them.
+        """
+        randoms, seen = [], []
+        for turn, batch in zip(self._turns, batches, strict=True):
+            randoms.append(torch_state())
+            batch = batch.with_rows(turn.num_rows).to(context.device)
+            with torch.no_grad():
+                _, facts_PD, queries_PD = _forward(batch.without_targets(), context)
+            seen.append(Pairs(facts_PD, queries_PD, batch.questions_P))
+        pulls = self._pull(Pairs.of(seen)).split([len(pairs) for pairs in seen])
+        return deque(
+            _Turn(turn.num_rows, random, pull)
+            for turn, random, pull in zip(self._turns, randoms, pulls, strict=True)
+        )
+
+    def _keys(self, sequences: Sequence[Encoded]) -> list[NDArray[np.float32]]:
+        """The unit rows at the lookups of sequences, with the model as it is: each process makes its share of them."""
+        context = self.loop.context()
+        batches = [lookups_batch(some) for some in micro_batches(sequences, KEYS_AT_ONCE, here())]
+        counts = self._row_counts(batches, context)
+        context.module.eval()
+        with torch.no_grad():
+            rows = [
+                _forward(batch.with_rows(count).to(context.device), context)[1]
+                for batch, count in zip(batches, counts, strict=True)
+            ]
+        context.module.train()
+        gathered = gather_rows(torch.cat(rows))[0].cpu().numpy()
+        ends = np.cumsum([len(sequence.fact_positions) for sequence in sequences])
+        return list(np.split(gathered, ends[:-1]))
+
+    def _row_counts(self, batches: Sequence[JointBatch], context: StepContext) -> list[int]:
+        """How many forwards each batch takes; under FSDP as many as the process that needs most."""
+        counts = [len(batch.rows) for batch in batches]
+        return largest(counts, context.device) if context.sharded else counts
+
+    def _pull(self, pairs: Pairs) -> Pull:
+        return pull_together(pairs, self.config.temperature, self.memory)
+
+
+def _forward(batch: JointBatch, context: StepContext) -> tuple[Tensor, Tensor, Tensor]:
+    return context.module(batch.rows, batch.scored_N, batch.targets_N, batch.facts_P, batch.queries_P)
+
+
+def loop_config(config: TrainConfig, save_seconds: float) -> LoopConfig:
+    """How the loop optimises under these settings."""
+    schedule = Schedule(
+        steps=config.steps,
+        max_seconds=config.max_seconds,
+        peak=config.learning_rate,
+        final=config.final_learning_rate,
+        warmup_steps=config.warmup_steps,
+        cooldown=config.cooldown_share,
+    )
+    return LoopConfig(
+        schedule=schedule, beta1=config.beta1, beta2=config.beta2, epsilon=config.epsilon, seed=config.seed,
+        weight_decay=config.weight_decay, clip_norm=config.clip_norm, precision=config.precision,
+        save_seconds=save_seconds,
+    )  # fmt: skip
 
 
 def hardware() -> str:
-    """What trained it, in a line."""
+    """What trains, in a line."""
+    processes = f"{here().world} x " if here().world > 1 else ""
     if torch.cuda.is_available():
-        return torch.cuda.get_device_name()
+        return processes + torch.cuda.get_device_name()
     cpu = next(
         (line.split(":")[1].strip() for line in _cpuinfo() if line.startswith("model name")),
         platform.machine(),
     )
-    return f"{torch.get_num_threads()} cores of {cpu}"
+    return f"{processes}{torch.get_num_threads()} cores of {cpu}"
 
 
 def _cpuinfo() -> list[str]:

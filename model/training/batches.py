@@ -1,0 +1,116 @@
+"""Micro-batches as tensors: what one forward of the joint objective takes (section 3.2)."""
+
+from __future__ import annotations
+
+import zlib
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from model.lm import length_groups
+from model.tokens import Encoded
+from model.training.losses import question_ids
+from model.training.steps import Step
+
+
+@dataclass(frozen=True, slots=True)
+class JointBatch:
+    """Sequences padded in `rows`, each [B, T], and where their losses lie.
+
+    The positions of all rows are numbered on end: those of the first of `rows`, line by line, then the second's.
+    `scored_N` are positions whose state predicts a token of `targets_N`: all outside M, but for those left out.
+    `facts_P` and `queries_P` are the positions of the pairs, `questions_P` says which question each asks.
+    """
+
+    rows: tuple[Tensor, ...]
+    scored_N: Tensor
+    targets_N: Tensor
+    facts_P: Tensor
+    queries_P: Tensor
+    questions_P: Tensor
+    num_tokens: int
+
+    @property
+    def num_pairs(self) -> int:
+        return len(self.facts_P)
+
+    def to(self, device: torch.device) -> JointBatch:
+        tensors = ("scored_N", "targets_N", "facts_P", "queries_P", "questions_P")
+        moved = {name: getattr(self, name).to(device) for name in tensors}
+        return replace(self, rows=tuple(row.to(device) for row in self.rows), **moved)
+
+    def without_targets(self) -> JointBatch:
+        """The same for its pairs alone."""
+        return replace(self, scored_N=self.scored_N[:0], targets_N=self.targets_N[:0])
+
+    def with_rows(self, count: int) -> JointBatch:
+        """The same with rows of one token added until there are `count`, for processes that must keep in step."""
+        filler = (torch.zeros(1, 1, dtype=torch.long),) * (count - len(self.rows))
+        return replace(self, rows=self.rows + filler)
+
+
+def joint_batch(step: Step, *, pairs: bool, fraction: float, salt: int) -> JointBatch:
+    """The tensors of a step, or of a part of one. `pairs` False leaves the contrastive part out.
+
+    A sample of the positions is scored, as large a share as `fraction`; which ones depends on `salt` and on the
+    sequence alone, not on what else is in the batch or where it runs.
+    """
+    rows, starts = _padded(step.sequences)
+    scored, targets = [], []
+    for sequence, start, is_scored in zip(step.sequences, starts, step.scored, strict=True):
+        if is_scored:
+            kept_N = _kept(sequence, fraction, salt)
+            scored.append(start + kept_N - 1)
+            targets.append(torch.tensor(sequence.ids)[kept_N])
+    chosen = step.pairs if pairs else ()
+    return JointBatch(
+        rows=rows,
+        scored_N=_joined(scored),
+        targets_N=_joined(targets),
+        facts_P=torch.tensor([starts[p.fact_sequence] + p.fact_position for p in chosen], dtype=torch.long),
+        queries_P=torch.tensor([starts[p.query_sequence] + p.query_position for p in chosen], dtype=torch.long),
+        questions_P=question_ids([p.question for p in chosen]),
+        num_tokens=step.num_tokens,
+    )  # fmt: skip
+
+
+def lookups_batch(sequences: Sequence[Encoded]) -> JointBatch:
+    """Sequences without a loss: `facts_P` are all their lookups, in order."""
+    rows, starts = _padded(sequences)
+    nothing = torch.zeros(0, dtype=torch.long)
+    lookups = [start + at for start, s in zip(starts, sequences, strict=True) for at in s.fact_positions]
+    at_P = torch.tensor(lookups, dtype=torch.long)
+    return JointBatch(rows, nothing, nothing, at_P, nothing, nothing, sum(map(len, sequences)))
+
+
+def _padded(sequences: Sequence[Encoded]) -> tuple[tuple[Tensor, ...], list[int]]:
+    """The sequences in groups of like length, and where each begins. One token stands for no sequences at all."""
+    if not sequences:
+        return (torch.zeros(1, 1, dtype=torch.long),), []
+    rows, starts, reached = [], [0] * len(sequences), 0
+    for group in length_groups([len(sequence) for sequence in sequences]):
+        longest = max(len(sequences[i]) for i in group)
+        ids_BT = torch.zeros(len(group), longest, dtype=torch.long)
+        for row, i in enumerate(group):
+            ids_BT[row, : len(sequences[i])] = torch.tensor(sequences[i].ids)
+            starts[i] = reached + row * longest
+        rows.append(ids_BT)
+        reached += ids_BT.numel()
+    return tuple(rows), starts
+
+
+def _kept(sequence: Encoded, fraction: float, salt: int) -> Tensor:
+    """The positions of a sequence whose tokens carry the next-token loss."""
+    outside = ~torch.tensor(sequence.masked)
+    outside[:1] = False  # nothing stands before it
+    if fraction < 1.0:
+        digest = zlib.crc32(array("q", sequence.ids).tobytes(), salt & 0xFFFFFFFF)
+        outside &= torch.rand(len(outside), generator=torch.Generator().manual_seed(digest)) < fraction
+    return outside.nonzero().flatten()
+
+
+def _joined(pieces: Sequence[Tensor]) -> Tensor:
+    return torch.cat(list(pieces)) if pieces else torch.zeros(0, dtype=torch.long)

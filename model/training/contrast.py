@@ -1,0 +1,153 @@
+"""The contrastive loss over everything a step holds, however it is cut into micro-batches and processes.
+
+The loss of section 3.2 is not a sum over micro-batches: every pair is every other's negative. So its gradient is
+taken at the unit vectors of the whole batch, and each micro-batch then carries its own rows' part of it back through
+the model (gradient caching). Each process works out its own rows against the columns of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from model.training.gather import add_up_tensor, gather_rows
+from model.training.losses import info_nce, same_question
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """The unit vectors of some pairs at their facts and at their questions, and which question each asks."""
+
+    facts_ND: Tensor
+    queries_ND: Tensor
+    ids_N: Tensor
+
+    def __len__(self) -> int:
+        return len(self.ids_N)
+
+    @classmethod
+    def of(cls, parts: Sequence[Pairs]) -> Pairs:
+        """The pairs of several, one after the other."""
+        return cls(
+            torch.cat([pairs.facts_ND for pairs in parts]),
+            torch.cat([pairs.queries_ND for pairs in parts]),
+            torch.cat([pairs.ids_N for pairs in parts]),
+        )
+
+    def to(self, device: torch.device) -> Pairs:
+        return Pairs(self.facts_ND.to(device), self.queries_ND.to(device), self.ids_N.to(device))
+
+    def first(self, count: int) -> Pairs:
+        return Pairs(
+            self.facts_ND[:count].clone(), self.queries_ND[:count].clone(), self.ids_N[:count].clone()
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """What the contrastive loss does to some pairs of a step.
+
+    `losses_N` and `nearest_N` are shares: over all pairs of all processes they add up to the step's loss, and to the
+    share of questions whose own fact is nearest. `facts_ND` and `queries_ND` are the gradient of the step's loss.
+    """
+
+    facts_ND: Tensor
+    queries_ND: Tensor
+    losses_N: Tensor
+    nearest_N: Tensor
+
+    def split(self, lengths: list[int]) -> list[Pull]:
+        """This pull cut into those of the micro-batches."""
+        columns = (self.facts_ND, self.queries_ND, self.losses_N, self.nearest_N)
+        return [Pull(*piece) for piece in zip(*(c.split(lengths) for c in columns), strict=True)]
+
+    def surrogate(self, facts_ND: Tensor, queries_ND: Tensor) -> Tensor:
+        """A number with the value of these pairs' loss, and with the gradient of the step's at their vectors."""
+        linear = (facts_ND * self.facts_ND).sum() + (queries_ND * self.queries_ND).sum()
+        return linear - linear.detach() + self.losses_N.sum()
+
+
+class Memory:
+    """The vectors of the last `size` pairs of earlier steps, as further negatives for small batches.
+
+    They are of a slightly older model, which changes little from step to step. At size 0 this is the paper's loss.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.pairs: Pairs | None = None
+
+    def extend(self, pairs: Pairs) -> Pairs:
+        """These pairs with the remembered ones after them."""
+        if self.pairs is None:
+            return pairs
+        self.pairs = self.pairs.to(pairs.ids_N.device)
+        return Pairs.of([pairs, self.pairs])
+
+    def remember(self, pairs: Pairs) -> None:
+        """Put a step's pairs, those of all processes, before the remembered ones and forget the oldest."""
+        if self.size:
+            self.pairs = self.extend(pairs).first(self.size)
+
+    def state(self) -> dict[str, Any]:
+        if self.pairs is None:
+            return {}
+        pairs = self.pairs
+        return {"facts": pairs.facts_ND.cpu(), "queries": pairs.queries_ND.cpu(), "ids": pairs.ids_N.cpu()}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        if state:
+            self.pairs = Pairs(*(state[name] for name in ("facts", "queries", "ids")))
+
+
+def pull_together(own: Pairs, temperature: float, memory: Memory) -> Pull:
+    """The contrastive loss of a step and its gradient at this process's pairs.
+
+    All processes must call it, also with no pairs. Remembers the step's pairs. With no pairs at all nothing pulls.
+    """
+    step, begin = _gathered(own)
+    if not len(step):
+        empty = own.facts_ND.new_zeros(0)
+        return Pull(own.facts_ND, own.queries_ND, empty, empty)
+    columns = Pairs(
+        step.facts_ND.clone().requires_grad_(), step.queries_ND.clone().requires_grad_(), step.ids_N
+    )
+    candidates = memory.extend(columns)
+    here = slice(begin, begin + len(own))
+    with torch.enable_grad():
+        losses_N = info_nce(
+            columns.facts_ND[here],
+            columns.queries_ND[here],
+            candidates.facts_ND,
+            candidates.queries_ND,
+            begin,
+            temperature,
+            same_question(own.ids_N, candidates.ids_N, begin),
+        ) / len(step)  # fmt: skip
+        losses_N.sum().backward()
+    memory.remember(step)
+    # A row's gradient comes from its own loss and, as a candidate, from those of all processes' rows.
+    facts_KD, queries_KD = (add_up_tensor(_gradient(c)) for c in (columns.facts_ND, columns.queries_ND))
+    return Pull(facts_KD[here], queries_KD[here], losses_N.detach(), _nearest(own, step, begin) / len(step))
+
+
+def _gathered(own: Pairs) -> tuple[Pairs, int]:
+    facts_KD, begin = gather_rows(own.facts_ND)
+    return Pairs(facts_KD, gather_rows(own.queries_ND)[0], gather_rows(own.ids_N)[0]), begin
+
+
+def _gradient(leaf: Tensor) -> Tensor:
+    return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+
+
+def _nearest(own: Pairs, step: Pairs, begin: int) -> Tensor:
+    """[N] 1.0 where the step's fact nearest to a question is its own."""
+    scores_NK = (own.queries_ND @ step.facts_ND.T).masked_fill(
+        same_question(own.ids_N, step.ids_N, begin), -2.0
+    )
+    own_N = torch.arange(begin, begin + len(own), device=scores_NK.device)
+    return (scores_NK.argmax(dim=1) == own_N).float()

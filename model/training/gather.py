@@ -1,0 +1,110 @@
+"""What the processes of one run tell each other. Alone, everything here is the identity.
+
+accelerate starts the process group; these are plain collectives over it, and gradients are carried across by hand
+(`model.training.contrast`), so nothing here is differentiable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which process this is, of how many."""
+
+    rank: int = 0
+    world: int = 1
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+
+def here() -> Place:
+    """This process's place; (0, 1) before accelerate has started a group."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return Place()
+    return Place(dist.get_rank(), dist.get_world_size())
+
+
+def add_up(values: Sequence[float], device: torch.device) -> list[float]:
+    """Each value summed over the processes, in double precision."""
+    if here().world == 1:
+        return list(values)
+    summed = torch.tensor(values, dtype=torch.float64, device=device)
+    dist.all_reduce(summed)
+    return [float(value) for value in summed.tolist()]
+
+
+def largest(values: Sequence[int], device: torch.device) -> list[int]:
+    """The greatest over the processes, value by value."""
+    if here().world == 1:
+        return list(values)
+    greatest = torch.tensor(values, dtype=torch.int64, device=device)
+    dist.all_reduce(greatest, op=dist.ReduceOp.MAX)
+    return [int(value) for value in greatest.tolist()]
+
+
+def add_up_tensor(tensor: Tensor) -> Tensor:
+    """The elementwise sum over the processes, in place."""
+    if here().world > 1:
+        dist.all_reduce(tensor)
+    return tensor
+
+
+def gather_rows(rows_ND: Tensor) -> tuple[Tensor, int]:
+    """The rows of all processes in the order of their ranks, and the number of the first that is this one's.
+
+    The processes may have different numbers of rows, also none: short ones are padded on the way.
+    """
+    place = here()
+    if place.world == 1:
+        return rows_ND, 0
+    counts = _gather(torch.tensor([len(rows_ND)], device=rows_ND.device), place)
+    lengths = [int(count) for count in counts]
+    padded = rows_ND.new_zeros((max(lengths), *rows_ND.shape[1:]))
+    padded[: len(rows_ND)] = rows_ND
+    pieces = _gather(padded, place)
+    rows = torch.cat([piece[:length] for piece, length in zip(pieces, lengths, strict=True)])
+    return rows, sum(lengths[: place.rank])
+
+
+def gather_equal(tensor: Tensor) -> Tensor:
+    """[world, ...]: this tensor of every process, of one shape in all of them."""
+    place = here()
+    return tensor[None] if place.world == 1 else torch.stack(_gather(tensor, place))
+
+
+def _gather(tensor: Tensor, place: Place) -> list[Tensor]:
+    pieces = [torch.empty_like(tensor) for _ in range(place.world)]
+    dist.all_gather(pieces, tensor.contiguous())
+    return pieces
+
+
+def accumulation(batch: int, micro: int | None, world: int) -> int:
+    """How many micro-batches each of `world` processes takes a step, so that a batch holds `batch` items on any
+    hardware (appendix A, Compute). `micro` is the most items of a micro-batch; None: as many as there are."""
+    of_a_process = -(-batch // world)
+    return -(-of_a_process // min(micro or of_a_process, of_a_process)) if batch else 1
+
+
+def micro_batches(items: Sequence[Item], micro: int | None, place: Place) -> list[Sequence[Item]]:
+    """This process's items of a batch, cut into micro-batches.
+
+    The batch is cut into pieces of neighbours, as equal as they can be and one or more a process: every process gets
+    as many pieces, and the pieces of all processes in order are the batch. Where there are fewer items than
+    pieces, some are empty.
+    """
+    steps = accumulation(len(items), micro, place.world)
+    cuts = [len(items) * piece // (steps * place.world) for piece in range(steps * place.world + 1)]
+    first = place.rank * steps
+    return [items[cuts[piece] : cuts[piece + 1]] for piece in range(first, first + steps)]

@@ -1,0 +1,309 @@
+"""The optimisation loop: AdamW over one CPU or many GPUs, resumable to the bit, bounded by steps or by time.
+
+A `Task` says what is trained: a module, the micro-batches of each step and their loss. The loop does the rest, under
+accelerate: placing the module (on one device, copied by DDP, sharded by FSDP), autocast, accumulating, clipping,
+the learning rate, saving, resuming and the log. ``accelerate launch`` starts it in many processes (docs/training.md).
+
+Losses add up: a task gives each micro-batch's share of the step's loss, and shares are summed over micro-batches and
+processes. So a step is the same whatever the hardware, and the gradient is that of the whole batch.
+
+A run's directory holds a loadable checkpoint at any time, ``state.pt`` to go on from, and the log.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Generic
+
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from accelerate.utils import DistributedDataParallelKwargs, DistributedType, GradientAccumulationPlugin
+from torch import Tensor
+
+from model.checkpoint import compute_dtype
+from model.training.gather import add_up, here
+from model.training.logs import RunLog
+from model.training.rng import seed_all
+from model.training.schedule import Schedule
+from model.training.state import (
+    check_fingerprint,
+    put_moments,
+    put_random_states,
+    put_weights,
+    random_states,
+    read_state,
+    trainable,
+    whole_moments,
+    whole_weights,
+    write_state,
+)
+from model.training.task import Metrics, MicroBatch, StepContext, Task
+
+
+class Diverged(RuntimeError):
+    """A gradient is no number any more; the last save is from before."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoopConfig:
+    """How to optimise: AdamW, gradients clipped to a norm, and how often to save.
+
+    `precision` is fp32, bf16 (autocast over float32 weights) or auto (bf16 where the hardware multiplies it).
+    `tensorboard` None writes events where the package is there; True demands it.
+    """
+
+    schedule: Schedule
+    beta1: float
+    beta2: float
+    epsilon: float
+    weight_decay: float
+    clip_norm: float
+    seed: int
+    precision: str = "auto"
+    save_seconds: float = 300.0
+    tensorboard: bool | None = None
+
+    def fingerprint(self) -> dict[str, str]:
+        """What a resumed run must share."""
+        names = ("beta1", "beta2", "epsilon", "weight_decay", "clip_norm", "seed")
+        values = asdict(self.schedule) | {name: getattr(self, name) for name in names}
+        return {name.replace("_", " "): str(value) for name, value in values.items()}
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a run is."""
+
+    step: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+
+
+class Loop(Generic[MicroBatch]):
+    """One run in `directory`: build it, then iterate over `run()`, which yields the metrics of each step.
+
+    Every process of a launch runs it alike; only the first writes files.
+    """
+
+    _accelerator: Accelerator
+
+    def __init__(self, task: Task[MicroBatch], config: LoopConfig, directory: Path) -> None:
+        self.task, self.config, self.directory = task, config, directory
+        self.progress = Progress()
+
+    def run(self) -> Iterator[Metrics]:
+        """Train to the end, saving every few minutes and at the end. Goes on where a save left off.
+
+        Raises ResumeRefused where the directory holds another run, and Diverged where a gradient is no number.
+        """
+        self._prepare()
+        if self._accelerator.is_main_process:
+            self.directory.mkdir(parents=True, exist_ok=True)
+        self._resume()
+        if self.done >= 1.0:
+            return
+        log = self._open_log()
+        try:
+            yield from self._steps(log)
+        finally:
+            if log is not None:
+                log.close()
+
+    @property
+    def done(self) -> float:
+        """The run's share that lies behind: by steps or by time, whichever is more."""
+        return self.config.schedule.done(self.progress.step, self.progress.seconds)
+
+    def fingerprint(self) -> dict[str, str]:
+        """What a run that goes on from this one's state must share."""
+        return self.config.fingerprint() | self.task.fingerprint()
+
+    def save(self) -> None:
+        """Write the checkpoint and then the state; each file is replaced whole. All processes must call it."""
+        module = self._accelerator.unwrap_model(self._module)
+        weights = whole_weights(module)
+        moments = whole_moments(module, self._adamw)
+        states = random_states()
+        if self._accelerator.is_main_process:
+            self._write_checkpoint(weights)
+            progress = self.progress
+            write_state(
+                self.directory,
+                {
+                    "fingerprint": self.fingerprint(),
+                    "progress": {"step": progress.step, "tokens": progress.tokens, "seconds": progress.seconds},
+                    "weights": weights,
+                    "optimizer": moments,
+                    "random": states,
+                    "task": self.task.state(),
+                },
+            )  # fmt: skip
+        self._accelerator.wait_for_everyone()
+
+    def _prepare(self) -> None:
+        """Put the module where accelerate's configuration says, and make its optimiser."""
+        config = self.config
+        self._accelerator = make_accelerator(config.precision)
+        self._adamw = torch.optim.AdamW(
+            list(trainable(self.task.module).values()),
+            lr=config.schedule.peak,
+            betas=(config.beta1, config.beta2),
+            eps=config.epsilon,
+            weight_decay=config.weight_decay,
+        )
+        self._module, self._optimizer = self._accelerator.prepare(self.task.module, self._adamw)
+        self._module.train()
+        seed_all(config.seed + here().rank)
+
+    def _resume(self) -> None:
+        state = read_state(self.directory)
+        if state is None:
+            return
+        check_fingerprint(state["fingerprint"], self.fingerprint(), self.directory)
+        module = self._accelerator.unwrap_model(self._module)
+        put_weights(module, state["weights"])
+        put_moments(module, self._adamw, state["optimizer"])
+        self.progress = Progress(**state["progress"])
+        self.task.load_state(state["task"])
+        put_random_states(state["random"], self.config.seed + self.progress.step)
+
+    def _open_log(self) -> RunLog | None:
+        if not self._accelerator.is_main_process:
+            return None
+        return RunLog(self.directory, self.progress.step, tensorboard=self.config.tensorboard)
+
+    def _steps(self, log: RunLog | None) -> Iterator[Metrics]:
+        unsaved = 0.0
+        steps = iter(self.task.steps(self.progress.step))
+        while self.done < 1.0:
+            started, before = time.monotonic(), self.progress.seconds
+            micro_batches = next(steps, None)
+            if micro_batches is None:
+                break
+            metrics = self._step(micro_batches, started)
+            if log is not None:
+                log.write(metrics.step, metrics.row())
+            yield metrics
+            unsaved += self.progress.seconds - before
+            if unsaved >= self.config.save_seconds and self.done < 1.0:
+                self._save_and_plot(log)
+                unsaved = 0.0
+        self._save_and_plot(log)
+
+    def _save_and_plot(self, log: RunLog | None) -> None:
+        self.save()
+        if log is not None:
+            log.plot()
+
+    def _step(self, micro_batches: Sequence[MicroBatch], started: float) -> Metrics:
+        progress = self.progress
+        rate = self.config.schedule.rate(progress.step, progress.seconds)
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        context = self.context(micro_batches)
+        self.task.begin(micro_batches, context)
+        sums = self._backward(micro_batches, context)
+        norm = float(
+            self._accelerator.clip_grad_norm_(trainable(self._module).values(), self.config.clip_norm)
+        )
+        if not math.isfinite(norm):
+            raise Diverged(
+                f"step {progress.step + 1}: the gradient is {norm}; train with a lower rate, from {self.directory}"
+            )
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        return self._metrics(sums, micro_batches, rate, norm, started)
+
+    def context(self, micro_batches: Sequence[MicroBatch] = ()) -> StepContext:
+        """What a step of these micro-batches, or what runs the module between steps, has to know."""
+        device = self._accelerator.device
+        (total,) = add_up([sum(map(self.task.size, micro_batches))], device)
+        return StepContext(
+            number=self.progress.step,
+            module=self._module,
+            device=device,
+            place=here(),
+            total=int(total),
+            sharded=self._accelerator.distributed_type == DistributedType.FSDP,
+        )
+
+    def _backward(
+        self, micro_batches: Sequence[MicroBatch], context: StepContext
+    ) -> dict[str, float | Tensor]:
+        """Accumulate the gradient of the step's loss; gives this process's sums of the loss and of the parts."""
+        sums: dict[str, float | Tensor] = {}
+        for number, micro_batch in enumerate(micro_batches, start=1):
+            is_last = number == len(micro_batches)
+            with nullcontext() if is_last else self._accelerator.no_sync(self._module):
+                loss, parts = self.task.loss(micro_batch, context)
+                # DDP and FSDP take the mean of the processes' gradients, and shares of a loss add up.
+                self._accelerator.backward(loss * context.place.world)
+            for name, value in ({"loss": loss.detach()} | dict(parts)).items():
+                sums[name] = sums.get(name, 0.0) + value
+        return sums
+
+    def _metrics(
+        self,
+        sums: Mapping[str, float | Tensor],
+        micro_batches: Sequence[MicroBatch],
+        rate: float,
+        norm: float,
+        started: float,
+    ) -> Metrics:
+        """Count the step, in every process alike: time is the first process's."""
+        names = sorted(sums)
+        tokens = sum(map(self.task.tokens, micro_batches))
+        values = [float(sums[name]) for name in names]
+        seconds = time.monotonic() - started if here().is_first else 0.0
+        *values, all_tokens, seconds = add_up([*values, tokens, seconds], self._accelerator.device)
+        progress = self.progress
+        progress.step += 1
+        progress.tokens += int(all_tokens)
+        progress.seconds += seconds
+        parts = dict(zip(names, values, strict=True))
+        return Metrics(
+            step=progress.step,
+            tokens=progress.tokens,
+            seconds=progress.seconds,
+            loss=parts.pop("loss"),
+            learning_rate=rate,
+            gradient_norm=norm,
+            tokens_per_second=all_tokens / max(seconds, 1e-9),
+            done=min(1.0, self.done),
+            parts=parts,
+        )
+
+    def _write_checkpoint(self, weights: Mapping[str, Tensor]) -> None:
+        with tempfile.TemporaryDirectory(dir=self.directory, prefix=".saving-") as scratch:
+            self.task.save(Path(scratch), weights)
+            for written in sorted(Path(scratch).iterdir()):
+                os.replace(written, self.directory / written.name)
+
+
+def make_accelerator(precision: str) -> Accelerator:
+    """Accelerate as the environment and its configuration have it, with this precision.
+
+    Raises ValueError for FSDP's first version, whose flattened weights have no names of their own.
+    """
+    mixed = "bf16" if compute_dtype(precision) is torch.bfloat16 else "no"
+    if AcceleratorState._shared_state and AcceleratorState().mixed_precision != mixed:
+        AcceleratorState._reset_state()  # an earlier run of this process had another
+    accelerator = Accelerator(
+        mixed_precision=mixed,
+        # Losses are summed here; accelerate's own division would be one too many.
+        gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),
+        kwargs_handlers=[DistributedDataParallelKwargs(broadcast_buffers=False)],
+    )
+    if accelerator.distributed_type == DistributedType.FSDP and not accelerator.is_fsdp2:
+        raise ValueError(
+            "FSDP version 1 is not supported: set fsdp_version to 2 in accelerate's configuration"
+        )
+    return accelerator

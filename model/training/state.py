@@ -1,0 +1,148 @@
+"""What a run goes on from: one file, written whole, read without running anything in it.
+
+Weights and the optimiser's moments are kept whole and by name, however they lie on the devices while training (on one,
+copied, or sharded by FSDP), so a run goes on with another number of processes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from model.training.gather import gather_equal, here
+from model.training.rng import all_states, restore_all, seed_all
+
+STATE_FILE = "state.pt"
+FORMAT = 2
+_DIFFERS_AT_MOST = 40
+
+
+class ResumeRefused(ValueError):
+    """A run's directory holds another run than the one that was asked for."""
+
+
+def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that training changes, by name, whatever accelerate has wrapped around their modules."""
+    return {
+        name.replace("_checkpoint_wrapped_module.", "").replace("_orig_mod.", ""): parameter
+        for name, parameter in module.named_parameters()
+        if parameter.requires_grad
+    }
+
+
+def whole_weights(module: nn.Module) -> dict[str, Tensor]:
+    """Every trainable weight, whole and on the CPU, in the first process; empty in the others. All must call it."""
+    whole = {name: _whole(p.detach()) for name, p in trainable(module).items()}
+    return {name: tensor for name, tensor in whole.items() if tensor is not None}
+
+
+def put_weights(module: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Write `weights` into the module's trainable parameters, wherever they lie. They must be the same ones."""
+    parameters = trainable(module)
+    if differing := sorted(parameters.keys() ^ weights.keys()):
+        raise ResumeRefused(
+            f"the saved run trains other weights: {len(differing)} differ, {differing[0]} for one"
+        )
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(_placed(weights[name], parameter))
+
+
+def whole_moments(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, dict[str, Tensor]]:
+    """The optimiser's state of each trainable weight, as `whole_weights` gives the weights."""
+    moments = {}
+    for name, parameter in trainable(module).items():
+        kept = {key: _whole(value) for key, value in optimizer.state.get(parameter, {}).items()}
+        moments[name] = {key: value for key, value in kept.items() if value is not None}
+    return {name: kept for name, kept in moments.items() if kept}
+
+
+def put_moments(
+    module: nn.Module, optimizer: torch.optim.Optimizer, moments: Mapping[str, Mapping[str, Tensor]]
+) -> None:
+    """Give each weight its state again. Adam's count of steps is a number beside the weight and stays on the CPU."""
+    for name, parameter in trainable(module).items():
+        optimizer.state[parameter] = {
+            key: value.clone() if value.ndim == 0 and key == "step" else _placed(value, parameter)
+            for key, value in moments.get(name, {}).items()
+        }
+
+
+def random_states() -> dict[str, Tensor]:
+    """[world, ...] of every process's generators. All must call it."""
+    device = torch.device("cuda") if torch.cuda.is_available() else torch.device("cpu")
+    on_device = here().world > 1
+    return {
+        name: gather_equal(state.to(device) if on_device else state).cpu()
+        for name, state in all_states().items()
+    }
+
+
+def put_random_states(states: Mapping[str, Tensor], seed: int) -> None:
+    """This process's generators as they were saved, or seeded anew where their number was another."""
+    place = here()
+    if len(states["torch"]) == place.world:
+        restore_all({name: state[place.rank] for name, state in states.items()})
+    else:
+        seed_all(seed + place.rank)
+
+
+def check_fingerprint(saved: Mapping[str, str], now: Mapping[str, str], directory: Path) -> None:
+    """Refuse to go on with a run whose data, base, settings ... are not those of this one; say which differ."""
+    differing = sorted(name for name in saved.keys() | now.keys() if saved.get(name) != now.get(name))
+    if differing:
+        listed = ", ".join(_differs(name, saved.get(name), now.get(name)) for name in differing)
+        raise ResumeRefused(
+            f"{directory} holds a run with another {listed}; name another directory, or give the same again"
+        )
+
+
+def write_state(directory: Path, state: Mapping[str, Any]) -> None:
+    """Replace the state file whole."""
+    unfinished = directory / f".{STATE_FILE}"
+    with unfinished.open("wb") as target:
+        torch.save({"format": FORMAT, **state}, target)
+        target.flush()
+        os.fsync(target.fileno())
+    os.replace(unfinished, directory / STATE_FILE)
+
+
+def read_state(directory: Path) -> dict[str, Any] | None:
+    """The saved state, on the CPU; None where there is none."""
+    path = directory / STATE_FILE
+    if not path.is_file():
+        return None
+    state = torch.load(path, weights_only=True, map_location="cpu")
+    if not isinstance(state, dict) or state.get("format") != FORMAT:
+        raise ResumeRefused(
+            f"{path} was written by another version of this program; name another directory to train anew"
+        )
+    return state
+
+
+def _whole(tensor: Any) -> Tensor | None:
+    """The tensor put together and on the CPU, in the first process."""
+    if isinstance(tensor, DTensor):
+        tensor = tensor.full_tensor()
+    return tensor.cpu() if here().is_first else None
+
+
+def _placed(tensor: Tensor, like: Tensor) -> Tensor:
+    """`tensor` spread over the devices as `like` is."""
+    tensor = tensor.to(like.device)
+    if isinstance(like, DTensor):
+        return distribute_tensor(tensor, like.device_mesh, like.placements)
+    return tensor
+
+
+def _differs(name: str, saved: str | None, now: str | None) -> str:
+    """What differs; with both values where they are short, and not where they are digests."""
+    if max(len(saved or ""), len(now or "")) >= _DIFFERS_AT_MOST:
+        return name
+    return f"{name} ({saved or 'none'} there, {now or 'none'} here)"
