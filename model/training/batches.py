@@ -10,22 +10,22 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from model.lm import length_groups
 from model.tokens import Encoded
 from model.training.losses import question_ids
+from model.training.packing import Rows, lay_out
 from model.training.steps import Step
 
 
 @dataclass(frozen=True, slots=True)
 class JointBatch:
-    """Sequences padded in `rows`, each [B, T], and where their losses lie.
+    """Sequences laid out in `rows` (`model.training.packing`), and where their losses lie.
 
     The positions of all rows are numbered on end: those of the first of `rows`, line by line, then the second's.
     `scored_N` are positions whose state predicts a token of `targets_N`: all outside M, but for those left out.
     `facts_P` and `queries_P` are the positions of the pairs, `questions_P` says which question each asks.
     """
 
-    rows: tuple[Tensor, ...]
+    rows: tuple[Rows, ...]
     scored_N: Tensor
     targets_N: Tensor
     facts_P: Tensor
@@ -48,17 +48,19 @@ class JointBatch:
 
     def with_rows(self, count: int) -> JointBatch:
         """The same with rows of one token added until there are `count`, for processes that must keep in step."""
-        filler = (torch.zeros(1, 1, dtype=torch.long),) * (count - len(self.rows))
+        filler = lay_out(())[0] * (count - len(self.rows))
         return replace(self, rows=self.rows + filler)
 
 
-def joint_batch(step: Step, *, pairs: bool, fraction: float, salt: int) -> JointBatch:
+def joint_batch(
+    step: Step, *, pairs: bool, fraction: float, salt: int, layout: str = "padded", row_length: int = 512
+) -> JointBatch:
     """The tensors of a step, or of a part of one. `pairs` False leaves the contrastive part out.
 
     A sample of the positions is scored, as large a share as `fraction`; which ones depends on `salt` and on the
     sequence alone, not on what else is in the batch or where it runs.
     """
-    rows, starts = _padded(step.sequences)
+    rows, starts = lay_out(step.sequences, layout=layout, row_length=row_length)
     scored, targets = [], []
     for sequence, start, is_scored in zip(step.sequences, starts, step.scored, strict=True):
         if is_scored:
@@ -79,27 +81,11 @@ def joint_batch(step: Step, *, pairs: bool, fraction: float, salt: int) -> Joint
 
 def lookups_batch(sequences: Sequence[Encoded]) -> JointBatch:
     """Sequences without a loss: `facts_P` are all their lookups, in order."""
-    rows, starts = _padded(sequences)
+    rows, starts = lay_out(sequences)
     nothing = torch.zeros(0, dtype=torch.long)
     lookups = [start + at for start, s in zip(starts, sequences, strict=True) for at in s.fact_positions]
     at_P = torch.tensor(lookups, dtype=torch.long)
     return JointBatch(rows, nothing, nothing, at_P, nothing, nothing, sum(map(len, sequences)))
-
-
-def _padded(sequences: Sequence[Encoded]) -> tuple[tuple[Tensor, ...], list[int]]:
-    """The sequences in groups of like length, and where each begins. One token stands for no sequences at all."""
-    if not sequences:
-        return (torch.zeros(1, 1, dtype=torch.long),), []
-    rows, starts, reached = [], [0] * len(sequences), 0
-    for group in length_groups([len(sequence) for sequence in sequences]):
-        longest = max(len(sequences[i]) for i in group)
-        ids_BT = torch.zeros(len(group), longest, dtype=torch.long)
-        for row, i in enumerate(group):
-            ids_BT[row, : len(sequences[i])] = torch.tensor(sequences[i].ids)
-            starts[i] = reached + row * longest
-        rows.append(ids_BT)
-        reached += ids_BT.numel()
-    return tuple(rows), starts
 
 
 def _kept(sequence: Encoded, fraction: float, salt: int) -> Tensor:

@@ -50,8 +50,9 @@ class TrainConfig:
     document longer than `max_length` counts as several. They come in blocks of `block` neighbours from the corpus,
     so that facts of one article are each other's hard negatives, and with `hard_negatives` each document brings
     that many of those that the model confuses with it, looked for every `mine_every` steps.
-    `micro_documents` is how many documents one forward takes (None: all of the rank's). `layout` says how sequences
-    share a forward: padded to groups of like length, or packed into rows of `max_length`. `mix` weighs the corpora in
+    One forward takes `micro_documents` documents, or where a batch is counted in rows as many as fill `micro_rows`
+    (None: all that a process has). `layout` says how sequences share it: padded to groups of like length, or packed
+    into rows of `max_length`. `mix` weighs the corpora in
     the order they are given (empty: one corpus of them all), `cooldown_mix` does so in the cooldown (empty: as
     before). `title_fraction` of the documents begin with their title.
     `qa_fraction` of the pairs are queried as ``Question: ... Answer: <FACT>`` instead of at ``<FACT-q>``, since
@@ -96,6 +97,7 @@ class TrainConfig:
     batch_documents: int = 16
     batch_rows: int | None = None
     micro_documents: int | None = None
+    micro_rows: int | None = None
     block: int = 4
     layout: str = "padded"
     max_length: int = 512
@@ -162,7 +164,9 @@ class TrainConfig:
 
     def _check_batches(self) -> None:
         _one_of("layout", self.layout, LAYOUT)
-        self._positive("batch_documents", "batch_rows", "micro_documents", "block", "mine_every")
+        self._positive(
+            "batch_documents", "batch_rows", "micro_documents", "micro_rows", "block", "mine_every"
+        )
         if self.batch_rows is None and self.batch_documents % self.block:
             raise ValueError(f"batch_documents {self.batch_documents} is no multiple of block {self.block}")
         if min(self.max_length, self.max_question_length) < 4:

@@ -8,49 +8,49 @@ only in a batch of one row, so there everything goes into one row, which needs n
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from model.lm import FactLM
+from model.lm import length_groups
 from model.tokens import Encoded
 
 
-@dataclass(frozen=True, slots=True)
-class Packed:
-    """Rows of token ids and positions, and where each sequence lies: ``(row, start)`` in the order they were given."""
+class Rows(NamedTuple):
+    """What goes through the model together. Without positions each row is one sequence, with padding after it."""
 
     ids_RT: Tensor
-    positions_RT: Tensor
-    places: dict[int, tuple[int, int]]
+    positions_RT: Tensor | None
+
+    def to(self, device: torch.device) -> Rows:
+        return Rows(*(None if tensor is None else tensor.to(device) for tensor in self))
 
 
-def forward(
-    lm: FactLM,
-    sequences: Sequence[Encoded],
-    *,
-    layout: str = "padded",
-    row_length: int = 512,
-    max_tokens: int = 8192,
-    keep: Sequence[Sequence[int]] | None = None,
-) -> list[Tensor]:
-    """The states of each sequence, in order: [T_i, D], or only those at the positions in `keep`.
+def lay_out(
+    sequences: Sequence[Encoded], *, layout: str = "padded", row_length: int = 512, max_tokens: int = 8192
+) -> tuple[tuple[Rows, ...], list[int]]:
+    """Sequences as rows for one forward after another, and where each sequence begins.
 
-    `layout` is "padded" or "packed" and changes nothing but the time: a forward takes at most `max_tokens` tokens with
-    the padding, more only where one sequence has more.
+    The positions of all rows are numbered on end: those of the first rows, line by line, then those of the second.
+    `layout` is "padded" or "packed" and changes nothing but the time. Rows of a forward hold at most `max_tokens` with
+    the padding, more only where one sequence has more. One token stands for no sequences at all.
     """
+    if not sequences:
+        return (Rows(torch.zeros(1, 1, dtype=torch.long), None),), []
+    lengths = [len(sequence) for sequence in sequences]
     if layout == "padded":
-        return lm.forward_sequences(sequences, max_tokens=max_tokens, keep=keep)
-    states: list[Tensor] = [torch.empty(0)] * len(sequences)
-    flat = str(lm.causal.config._attn_implementation).startswith("flash")
-    for rows in batches([len(s) for s in sequences], max_tokens if flat else row_length, max_tokens):
-        packed = pack(sequences, rows)
-        hidden_RTD = lm.hidden(packed.ids_RT.to(lm.device), packed.positions_RT.to(lm.device))
-        for i, (row, start) in packed.places.items():
-            here = hidden_RTD[row, start : start + len(sequences[i])]
-            states[i] = here if keep is None else here[list(keep[i])]
-    return states
+        batches = [[[i] for i in group] for group in length_groups(lengths, max_tokens=max_tokens)]
+    else:
+        batches = packed_batches(lengths, row_length, max_tokens)
+    made, starts, reached = [], [0] * len(sequences), 0
+    for batch in batches:
+        rows, places = _rows(sequences, batch, positions=layout == "packed")
+        for i, place in places.items():
+            starts[i] = reached + place
+        made.append(rows)
+        reached += rows.ids_RT.numel()
+    return tuple(made), starts
 
 
 def rows_of(lengths: Sequence[int], row_length: int) -> list[list[int]]:
@@ -71,7 +71,7 @@ def rows_of(lengths: Sequence[int], row_length: int) -> list[list[int]]:
     return rows
 
 
-def batches(lengths: Sequence[int], row_length: int, max_tokens: int) -> list[list[list[int]]]:
+def packed_batches(lengths: Sequence[int], row_length: int, max_tokens: int) -> list[list[list[int]]]:
     """Rows in the batches that go through the model together, of at most `max_tokens` tokens with padding."""
     sized = [(sum(lengths[i] for i in row), row) for row in rows_of(lengths, row_length)]
     made: list[list[list[int]]] = []
@@ -85,19 +85,24 @@ def batches(lengths: Sequence[int], row_length: int, max_tokens: int) -> list[li
     return made
 
 
-def pack(sequences: Sequence[Encoded], rows: Sequence[Sequence[int]]) -> Packed:
-    """These rows as tensors. What is left of a row is a sequence by itself, which nothing looks at."""
+def _rows(
+    sequences: Sequence[Encoded], rows: Sequence[Sequence[int]], *, positions: bool
+) -> tuple[Rows, dict[int, int]]:
+    """Rows as tensors, and where each sequence begins in them, counted line by line.
+
+    What is left of a packed row is a sequence by itself, which nothing looks at.
+    """
     width = max(sum(len(sequences[i]) for i in row) for row in rows)
     ids_RT = torch.zeros(len(rows), width, dtype=torch.long)
     positions_RT = torch.zeros(len(rows), width, dtype=torch.long)
-    places: dict[int, tuple[int, int]] = {}
+    places: dict[int, int] = {}
     for number, row in enumerate(rows):
         at = 0
         for i in row:
             end = at + len(sequences[i])
             ids_RT[number, at:end] = torch.tensor(sequences[i].ids)
             positions_RT[number, at:end] = torch.arange(end - at)
-            places[i] = (number, at)
+            places[i] = number * width + at
             at = end
         positions_RT[number, at:] = torch.arange(width - at)
-    return Packed(ids_RT, positions_RT, places)
+    return Rows(ids_RT, positions_RT if positions else None), places

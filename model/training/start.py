@@ -96,6 +96,17 @@ def llama_config(architecture: Architecture, tokenizer: FactTokenizer) -> LlamaC
     )
 
 
+def lora_config(config: TrainConfig, num_layers: int, tokenizer: FactTokenizer) -> LoraConfig:
+    """An adapter on every linear layer of the chosen layers, the rows of the added tokens trainable."""
+    return LoraConfig(
+        r=config.lora_rank,
+        lora_alpha=config.lora_alpha,
+        target_modules=LORA_MODULES,
+        trainable_token_indices=tokenizer.added or None,
+        layers_to_transform=_layers(config, num_layers),
+    )
+
+
 def _random(config: TrainConfig, cache: Path) -> Start:
     assert config.architecture is not None
     tokenizer = FactTokenizer.load(tokenizer_file(config.tokenizer, cache), markup=config.markup)
@@ -114,13 +125,7 @@ def _from_weights(config: TrainConfig, directory: Path, known: CheckpointConfig 
     digest = file_digest(directory / WEIGHTS)
     if not frozen:
         return Start(_lm(model, config), tokenizer, "full", _name(config.init), digest)
-    lora = LoraConfig(
-        r=config.lora_rank,
-        lora_alpha=config.lora_alpha,
-        target_modules=LORA_MODULES,
-        trainable_token_indices=tokenizer.added or None,
-        layers_to_transform=_layers(config, model.config.num_hidden_layers),
-    )
+    lora = lora_config(config, model.config.num_hidden_layers, tokenizer)
     return Start(_lm(get_peft_model(model, lora), config), tokenizer, "adapter", _name(config.init), digest)
 
 

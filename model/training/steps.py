@@ -132,6 +132,13 @@ class Steps:
         """How often `steps` steps have gone through the corpus that the run begins with."""
         return min(steps, self._ends(0)) / self._phases[0].streams[0][1].per_epoch
 
+    def micro(self, count: int) -> int | None:
+        """How many of a step's `count` documents one forward may take; None: all."""
+        rows, batch = self.config.micro_rows, self.config.batch_rows
+        if batch is None:
+            return self.config.micro_documents
+        return None if rows is None else max(1, count * rows // batch)
+
     def __iter__(self) -> Iterator[Step]:
         return self.starting_at(0)
 

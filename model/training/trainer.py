@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import platform
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
@@ -25,14 +25,15 @@ from kb.corpus import AnnotatedDocument
 from model.base import WEIGHTS
 from model.config import CheckpointConfig
 from model.lm import FactLM, unit
-from model.tokens import Encoded
+from model.tokens import Encoded, FactTokenizer
 from model.training.batches import JointBatch, joint_batch, lookups_batch
 from model.training.config import TrainConfig
 from model.training.contrast import Memory, Pairs, Pull, pull_together
-from model.training.corpora import tokenise
+from model.training.corpora import Corpus, tokenise
 from model.training.gather import gather_rows, here, largest, micro_batches
 from model.training.loop import Loop, LoopConfig, Progress
 from model.training.losses import next_token_sum
+from model.training.packing import Rows
 from model.training.rng import restore_torch, torch_state
 from model.training.schedule import Schedule
 from model.training.start import start
@@ -40,9 +41,11 @@ from model.training.steps import Steps
 from model.training.task import Metrics, StepContext, Task
 
 # Settings that change nothing in what is learnt: a run may go on with others.
-_FREE = ("preset", "init", "precision", "checkpointing", "micro_documents")
+_FREE = ("preset", "init", "precision", "checkpointing", "micro_documents", "micro_rows", "layout")
 
 KEYS_AT_ONCE = 64
+
+Data = Sequence[AnnotatedDocument] | Callable[[FactTokenizer], Sequence[Corpus]]
 
 
 class JointModule(nn.Module):
@@ -55,10 +58,10 @@ class JointModule(nn.Module):
         self.lm = lm
 
     def forward(
-        self, rows: Sequence[Tensor], scored_N: Tensor, targets_N: Tensor, facts_P: Tensor, queries_P: Tensor
+        self, rows: Sequence[Rows], scored_N: Tensor, targets_N: Tensor, facts_P: Tensor, queries_P: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The sum of -log p over the targets, and the unit vectors [P, D] at the facts and at the questions."""
-        states_TD = torch.cat([self.lm.hidden(ids_BT).flatten(0, 1) for ids_BT in rows])
+        states_TD = torch.cat([self.lm.hidden(*some).flatten(0, 1) for some in rows])
         next_token = next_token_sum(self.lm, states_TD.index_select(0, scored_N), targets_N)
         facts_PD, queries_PD = (unit(states_TD.index_select(0, at_P)) for at_P in (facts_P, queries_P))
         return next_token, facts_PD, queries_PD
@@ -74,12 +77,15 @@ class _Turn:
 
 
 class Trainer(Task[JointBatch]):
-    """One run: build it, then iterate over `run()`, which yields the metrics of each step."""
+    """One run: build it, then iterate over `run()`, which yields the metrics of each step.
+
+    `data` are documents, or what makes corpora once the run's tokenizer is known.
+    """
 
     def __init__(
         self,
         config: TrainConfig,
-        documents: Sequence[AnnotatedDocument],
+        data: Data,
         directory: Path,
         cache: Path,
         name: str,
@@ -92,7 +98,7 @@ class Trainer(Task[JointBatch]):
         if config.checkpointing:
             self.lm.causal.gradient_checkpointing_enable({"use_reentrant": False})
         self.module = JointModule(self.lm)
-        corpora = [tokenise(documents, self.tokenizer, config)]
+        corpora = data(self.tokenizer) if callable(data) else [tokenise(data, self.tokenizer, config)]
         self.source = Steps(corpora, self.tokenizer, config, keys=self._keys)
         self.memory = Memory(config.memory)
         self.loop = Loop(self, loop_config(config, save_seconds), directory)
@@ -112,12 +118,21 @@ class Trainer(Task[JointBatch]):
         return self.config.markup.key is not None and self.config.contrastive_weight > 0
 
     def steps(self, start: int) -> Iterator[list[JointBatch]]:
-        fraction = self.config.ntp_fraction
+        config = self.config
         for number in count(start):
-            shares = micro_batches(self.source.drawn(number), self.config.micro_documents, here())
-            salt = self.config.seed * 1_000_003 + number
-            parts = [self.source.build(share) for share in shares]
-            yield [joint_batch(p, pairs=self.is_contrastive, fraction=fraction, salt=salt) for p in parts]
+            drawn = self.source.drawn(number)
+            shares = micro_batches(drawn, self.source.micro(len(drawn)), here())
+            yield [
+                joint_batch(
+                    self.source.build(share),
+                    pairs=self.is_contrastive,
+                    fraction=config.ntp_fraction,
+                    salt=config.seed * 1_000_003 + number,
+                    layout=config.layout,
+                    row_length=config.max_length,
+                )
+                for share in shares
+            ]
 
     def size(self, micro_batch: JointBatch) -> int:
         return len(micro_batch.targets_N)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given
@@ -9,7 +12,10 @@ from hypothesis import strategies as st
 
 from model.lm import FactLM
 from model.tokens import Encoded
-from model.training.packing import batches, forward, rows_of
+from model.training.config import TrainConfig
+from model.training.packing import lay_out, packed_batches, rows_of
+from model.training.trainer import Trainer
+from tests.kb.corpora import numbered
 from tests.tiny import tiny_llama
 
 
@@ -29,6 +35,15 @@ def sequences(*lengths: int) -> list[Encoded]:
     ]
 
 
+def forward(
+    lm: FactLM, made: list[Encoded], layout: str, row_length: int, max_tokens: int = 10_000
+) -> list[torch.Tensor]:
+    """The states of each sequence as the trainer gets them."""
+    rows, starts = lay_out(made, layout=layout, row_length=row_length, max_tokens=max_tokens)
+    states_TD = torch.cat([lm.hidden(*some).flatten(0, 1) for some in rows])
+    return [states_TD[start : start + len(s)] for start, s in zip(starts, made, strict=True)]
+
+
 LENGTHS = (30, 1, 12, 1, 40, 7, 2, 25, 64)
 
 
@@ -42,18 +57,21 @@ def test_every_sequence_is_in_one_row_and_rows_and_batches_keep_their_bounds(
     assert all(size <= row_length or len(row) == 1 for size, row in zip(sizes, rows, strict=True))
     if len(rows) > 1:  # first fit leaves no two rows that would go into one
         assert sorted(sizes)[0] + sorted(sizes)[1] > row_length
-    made = batches(lengths, row_length, max_tokens)
+    made = packed_batches(lengths, row_length, max_tokens)
     assert sorted(row for batch in made for row in batch) == sorted(rows)
     for batch in made:
         width = max(sum(lengths[i] for i in row) for row in batch)
         assert width * len(batch) <= max_tokens or len(batch) == 1
 
 
+@pytest.mark.parametrize("layout", ["padded", "packed"])
 @pytest.mark.parametrize("row_length, max_tokens", [(64, 64), (64, 10_000), (200, 10_000), (1, 1)])
-def test_states_in_a_row_are_those_of_each_sequence_alone(lm: FactLM, row_length: int, max_tokens: int):
+def test_states_in_a_row_are_those_of_each_sequence_alone(
+    lm: FactLM, layout: str, row_length: int, max_tokens: int
+):
     made = sequences(*LENGTHS)
     with torch.no_grad():
-        packed = forward(lm, made, layout="packed", row_length=row_length, max_tokens=max_tokens)
+        packed = forward(lm, made, layout, row_length, max_tokens)
         for sequence, states in zip(made, packed, strict=True):
             alone = lm.hidden(torch.tensor([sequence.ids]))[0]
             torch.testing.assert_close(states, alone, atol=1e-5, rtol=1e-5)
@@ -67,7 +85,7 @@ def test_gradients_in_a_row_are_those_of_the_sequences_alone(lm: FactLM):
 
     def gradients(layout: str, row_length: int, max_tokens: int) -> dict[str, torch.Tensor]:
         lm.zero_grad()
-        states = forward(lm, made, layout=layout, row_length=row_length, max_tokens=max_tokens)
+        states = forward(lm, made, layout, row_length, max_tokens)
         sum((s * w).sum() for s, w in zip(states, weights, strict=True)).backward()
         return {name: p.grad.clone() for name, p in lm.named_parameters() if p.grad is not None}
 
@@ -80,8 +98,8 @@ def test_gradients_in_a_row_are_those_of_the_sequences_alone(lm: FactLM):
 def test_what_stands_elsewhere_in_a_row_changes_no_state(lm: FactLM):
     first, *rest = sequences(20, 30, 10)
     with torch.no_grad():
-        one = forward(lm, [first, *rest], layout="packed", row_length=100)
-        other = forward(lm, [first, *sequences(25, 35)], layout="packed", row_length=100)
+        one = forward(lm, [first, *rest], "packed", 100)
+        other = forward(lm, [first, *sequences(25, 35)], "packed", 100)
     torch.testing.assert_close(one[0], other[0], atol=1e-5, rtol=1e-5)
 
 
@@ -94,12 +112,24 @@ def test_rows_without_positions_would_mix_their_sequences(lm: FactLM):
     assert not torch.allclose(together, alone, atol=1e-2)
 
 
-@pytest.mark.parametrize("layout", ["padded", "packed"])
-def test_only_the_states_asked_for_are_kept(lm: FactLM, layout: str):
-    made = sequences(4, 2, 1)
-    with torch.no_grad():
-        whole = forward(lm, made, layout=layout, row_length=8)
-        kept = forward(lm, made, layout=layout, row_length=8, keep=[[3, 0], [], [0]])
-    torch.testing.assert_close(kept[0], whole[0][[3, 0]])
-    assert kept[1].shape == (0, 64)
-    torch.testing.assert_close(kept[2], whole[2])
+def test_a_run_is_the_same_in_either_layout(base: Path, tmp_path: Path):
+    config = TrainConfig(
+        init=str(base),
+        steps=3,
+        batch_documents=8,
+        max_length=128,
+        lora_rank=4,
+        precision="fp32",
+        warmup_steps=0,
+    )
+    losses = {
+        layout: [
+            (m.loss, m.gradient_norm, m.parts["accuracy"])
+            for m in Trainer(
+                replace(config, layout=layout), numbered(24), tmp_path / layout, tmp_path, "x"
+            ).run()
+        ]
+        for layout in ("padded", "packed")
+    }
+    for packed, padded in zip(losses["packed"], losses["padded"], strict=True):
+        assert packed == pytest.approx(padded, rel=1e-4)
