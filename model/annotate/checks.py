@@ -1,0 +1,289 @@
+"""What makes an annotation acceptable (section 3.3, and the specification of the annotation prompt).
+
+Every annotator's work goes through `review`, whoever wrote it. A fault has a code (`CODES`) and a sentence that names
+what is wrong. Only what is at fault goes: a bad answer leaves the question, a bad question leaves the fact.
+
+**The sentence-boundary test** (code "forward"). What a question may use is the document's title and its text up to the
+end of the sentence that holds the span. A question fails where
+
+- a number in it, or a name (a capitalised word that is not the question's first), is not in there, or
+- any other content word of it is not in there, but further on in the text.
+
+Words are compared by root (model/annotate/words.py); ordinary question words do not count. A small word that the
+document says nowhere passes: it is the annotator's way to ask, and can come from no later sentence.
+Limits: what is told later in other words is not noticed, nor a name that is written small; a name from elsewhere in
+the sentence passes though it stands after the span; words that have nothing to do with one another may share a root.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import inf
+
+from kb.corpus import AnnotatedDocument, FactSpan, InlineError, parse_inline, unstorable
+from model.annotate.words import Word, words
+from model.sentences import sentence_around, sentence_ends
+
+CODES = {
+    "altered": "the annotated text without its tags is not the source",
+    "malformed": "the tags cannot be read",
+    "span": "the span is no stretch of whole words",
+    "form": "the question is not one line of 3 to 300 characters without tags",
+    "pointing": "the question points into the text, or at somebody whom it does not name",
+    "vague": "the question names nothing",
+    "answered": "the question holds the answer",
+    "forward": "the question uses what the text says only later, or not at all",
+    "reveals": "the question gives away a fact that comes later",
+    "clause": "the answer is a clause or a sentence, not a snippet",
+    "lossy": "the answer leaves out a number or a name of the span",
+}
+
+_LONGEST_QUESTION = 300
+_TEXT = re.compile(
+    r"\b(?:the|this|that|given|above|following)\s+(?:given\s+|above\s+|following\s+)?"
+    r"(?:text|passage|paragraph|excerpt|extract|snippet|document|article)\b"
+    r"|\baforementioned\b|\b(?:mentioned|described|stated|given)\s+(?:above|below|earlier|here)\b",
+    re.IGNORECASE,
+)
+_DEMONSTRATIVES = {"this", "these"}
+_PRONOUNS = {"he", "she", "it", "they", "him", "her", "them", "his", "hers", "its", "their", "theirs"}
+_SUBJECTS = {"he", "i", "it", "she", "they", "we", "you"}
+_EXPLETIVE = {"cost", "costs", "mean", "means", "take", "taken", "takes", "took"}  # "how long did it take"
+_RELATIVES = {"that", "when", "where", "which", "who", "whose"}
+_AUXILIARIES = "am are can could did do does had has have is may might must shall should was were will would"
+_FINITE = frozenset(_AUXILIARIES.split())
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What is wrong: a key of `CODES`, and a sentence."""
+
+    code: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A fact, a question or an answer that was not kept. Offsets are into the document's text."""
+
+    document: str
+    start: int
+    end: int
+    code: str
+    reason: str
+    value: str = ""
+    question: str | None = None
+    answer: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reviewed:
+    """A document with what is acceptable of its annotation, and what was rejected."""
+
+    document: AnnotatedDocument
+    rejected: tuple[Rejected, ...] = ()
+
+
+def review(document: AnnotatedDocument, *, drop_unquestioned: bool = False) -> Reviewed:
+    """Check every fact of a document whose spans are sorted and apart.
+
+    A fact whose question is rejected stays without one, as its span is a fact all the same and has a key of its
+    context; with `drop_unquestioned` it goes, as does one that never had a question.
+    """
+    rejected: list[Rejected] = []
+
+    def reject(span: FactSpan, fault: Fault) -> None:
+        rejected.append(
+            Rejected(
+                document.external_id, span.start, span.end, fault.code, fault.reason,
+                span.value, span.question, span.answer,
+            )
+        )  # fmt: skip
+
+    spans: list[FactSpan] = []
+    for span in document.facts:
+        if (fault := span_fault(document.text, span)) is not None:
+            reject(span, fault)
+        else:
+            spans.append(span)
+    reader = Reader(document, spans)
+    kept: list[FactSpan] = []
+    for span in spans:
+        if span.question is not None and (fault := reader.question_fault(span)) is not None:
+            reject(span, fault)
+            span = replace(span, question=None, answer=None)
+        if span.answer is not None and (fault := reader.answer_fault(span)) is not None:
+            reject(span, fault)
+            span = replace(span, answer=None)
+        if span.question is not None or not drop_unquestioned:
+            kept.append(span)
+    return Reviewed(replace(document, facts=tuple(kept)), tuple(rejected))
+
+
+def spans_of(source: str, annotated: str) -> tuple[FactSpan, ...] | Fault:
+    """The spans of a text in the inline form, where the text without its tags is the source, character by character."""
+    try:
+        plain, spans = parse_inline(annotated)
+    except InlineError as error:
+        return Fault("malformed", f"The tags cannot be read: {error}.")
+    if plain == source:
+        return spans
+    at = next((n for n, (a, b) in enumerate(zip(source, plain, strict=False)) if a != b), None)
+    at = min(len(source), len(plain)) if at is None else at
+    return Fault(
+        "altered",
+        f"The text was altered at character {at}: it has {source[at : at + 30]!r}, "
+        f"the annotated text {plain[at : at + 30]!r}.",
+    )
+
+
+def span_fault(text: str, span: FactSpan) -> Fault | None:
+    """What is wrong with a span itself."""
+    if not any(character.isalnum() for character in span.value):
+        return Fault("span", f"The span {span.value!r} has neither a letter nor a digit.")
+    for at in (span.start, span.end):
+        if 0 < at < len(text) and _is_inside_word(text[at - 1], text[at]):
+            return Fault("span", f"The span {span.value!r} cuts a word or a number in two.")
+    return None
+
+
+def _is_inside_word(before: str, after: str) -> bool:
+    """Whether one word goes on from one character to the next; scripts without capitals may have no spaces."""
+    return all(c.isdigit() or c.islower() or c.isupper() for c in (before, after))
+
+
+class Reader:
+    """What a reader of the document knows at each place of it."""
+
+    def __init__(self, document: AnnotatedDocument, spans: Sequence[FactSpan]) -> None:
+        self._ends = sentence_ends(document.text)
+        self._first: dict[
+            str, float
+        ] = {}  # where a word or number first stands; before the text for the title's
+        for word in words(document.title or ""):
+            self._first.setdefault(word.key, -1)
+        for word in words(document.text):
+            self._first.setdefault(word.key, word.start)
+        self._values: dict[str, list[tuple[FactSpan, list[Word]]]] = {}
+        for span in spans:
+            for text in dict.fromkeys(filter(None, (span.value, span.answer))):
+                said = list(words(text))
+                if any(not word.is_ordinary for word in said):
+                    self._values.setdefault(said[0].folded, []).append((span, said))
+
+    def question_fault(self, span: FactSpan) -> Fault | None:
+        """The first thing that is wrong with a span's question."""
+        question = span.question or ""
+        asked = list(words(question))
+        return (
+            _form_fault(question)
+            or _pointing_fault(question, asked)
+            or _answered_fault(span, asked)
+            or self._forward_fault(span, question, asked)
+            or self._reveals_fault(span, asked)
+        )
+
+    def answer_fault(self, span: FactSpan) -> Fault | None:
+        """The first thing that is wrong with a span's answer."""
+        answer = span.answer or ""
+        begins, _ = sentence_around(self._ends, span.start, span.end)
+        return _clause_fault(span, answer) or _lossy_fault(span, answer, at_start=begins == span.start)
+
+    def _forward_fault(self, span: FactSpan, question: str, asked: Sequence[Word]) -> Fault | None:
+        """The sentence-boundary test."""
+        _, limit = sentence_around(self._ends, span.start, span.end)
+        for number, word in enumerate(asked):
+            first = self._first.get(word.key, inf)
+            if word.is_ordinary or first < limit:
+                continue
+            said = question[word.start : word.end]
+            if first != inf:
+                return Fault("forward", f"The question says {said!r}, which the text says only later.")
+            if word.is_number or (word.is_capitalised and number > 0):
+                return Fault("forward", f"The question names {said!r}, which is not in the text.")
+        return None
+
+    def _reveals_fault(self, span: FactSpan, asked: Sequence[Word]) -> Fault | None:
+        """Whether the question says a later span, or its answer, that nothing said before this span."""
+        folded = [word.folded for word in asked]
+        for at, word in enumerate(folded):
+            for later, said in self._values.get(word, ()):
+                if later.start < span.end or folded[at : at + len(said)] != [w.folded for w in said]:
+                    continue
+                if any(self._first.get(w.key, inf) >= span.start for w in said):
+                    return Fault(
+                        "reveals", f"The question gives away {later.value!r}, a fact that comes later."
+                    )
+        return None
+
+
+def _form_fault(question: str) -> Fault | None:
+    if not 3 <= len(question.strip()) <= _LONGEST_QUESTION:
+        return Fault(
+            "form", f"The question has {len(question.strip())} characters, not 3 to {_LONGEST_QUESTION}."
+        )
+    if len(question.splitlines()) > 1:
+        return Fault("form", "The question has more than one line.")
+    if re.search(r"</?FACT\b", question) or unstorable(question):
+        return Fault("form", "The question holds a tag or a character that cannot be stored.")
+    return None
+
+
+def _pointing_fault(question: str, asked: Sequence[Word]) -> Fault | None:
+    if (found := _TEXT.search(question)) is not None:
+        return Fault("pointing", f"The question speaks of {found.group()!r}, which its reader has not.")
+    named = False
+    for number, word in enumerate(asked):
+        said = question[word.start : word.end]
+        following = asked[number + 1].folded if number + 1 < len(asked) else ""
+        is_acronym = len(said) > 1 and said.isupper()
+        if word.folded in _DEMONSTRATIVES and not is_acronym:
+            return Fault("pointing", f"The question points with {said!r} at what its reader does not see.")
+        is_expletive = word.folded == "it" and following in _EXPLETIVE
+        if word.folded in _PRONOUNS and not (named or is_acronym or is_expletive):
+            return Fault("pointing", f"The question says {said!r} before it names anybody or anything.")
+        named = named or not word.is_ordinary
+    return None if named else Fault("vague", "The question names nothing that it could be about.")
+
+
+def _answered_fault(span: FactSpan, asked: Sequence[Word]) -> Fault | None:
+    in_question = {word.folded for word in asked}
+    for text in (span.value, span.answer or ""):
+        said = list(words(text))
+        telling = {word.folded for word in said if not word.is_ordinary} or {word.folded for word in said}
+        if telling and telling <= in_question:
+            return Fault("answered", f"The question holds the answer, {text!r}.")
+    return None
+
+
+def _clause_fault(span: FactSpan, answer: str) -> Fault | None:
+    said, in_span = list(words(answer)), list(words(span.value))
+    if not said:
+        return Fault("clause", "The answer has no word and no number.")
+    if len(said) > 2 * len(in_span) + 8:
+        return Fault("clause", f"The answer has {len(said)} words for a span of {len(in_span)}.")
+    known = {word.folded for word in in_span}
+    if said[0].folded in _SUBJECTS - known and not answer[said[0].start : said[0].end].isupper():
+        return Fault("clause", f"The answer begins with {said[0].folded!r}, as a sentence does.")
+    for word in said:
+        if word.folded in _RELATIVES:
+            break  # the clause that this opens belongs to a noun
+        if word.folded in _FINITE - known and not word.is_capitalised:
+            return Fault("clause", f"The answer has the verb {word.folded!r}, which the span has not.")
+    if len(said) > 3 and answer.rstrip()[-1] in ".!?" and span.value.rstrip()[-1] not in ".!?":
+        return Fault("clause", "The answer ends like a sentence.")
+    return None
+
+
+def _lossy_fault(span: FactSpan, answer: str, *, at_start: bool) -> Fault | None:
+    kept = {word.key for word in words(answer)}
+    in_span = list(words(span.value))
+    for number, word in enumerate(in_span):
+        opens_sentence = at_start and number == 0 and len(in_span) > 1  # any word has a capital there
+        is_name = word.is_capitalised and not word.is_ordinary and not opens_sentence
+        if (word.is_number or is_name) and word.key not in kept:
+            said = span.value[word.start : word.end]
+            return Fault("lossy", f"The answer leaves out {said!r}.")
+    return None
