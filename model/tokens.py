@@ -162,9 +162,10 @@ class FactTokenizer:
         """The ids of a query in words with its closing token; nothing where the state is the query."""
         if self.markup.asks is None:
             return []
+        words = question or ""
         ids: list[int] = []
-        for number, part in enumerate(
-            (question or "").split("\n") if self.markup.parts else [question or ""]
-        ):
-            ids += [self.id_of(self.markup.parts)] * (number > 0) + self.encode(part.strip())
+        for number, part in enumerate(words.split("\n") if self.markup.parts else [words]):
+            if number:
+                ids.append(self.id_of(self.markup.parts))
+            ids += self.encode(part.strip())
         return [*ids, self.id_of(self.markup.asks)]

@@ -25,10 +25,10 @@ class RunLog:
 
     def __init__(self, directory: Path, begin: int, *, tensorboard: bool | None = None) -> None:
         self.directory = directory
+        self._board = _board(directory / BOARD, begin, tensorboard)
         self._keep(begin)
         self._lines = (directory / LOSS_FILE).open("a", newline="")
         self._writer: csv.DictWriter[str] | None = None
-        self._board = _board(directory / BOARD, begin, tensorboard)
 
     def write(self, step: int, row: Mapping[str, float]) -> None:
         """Append one step; the line is in the file when this returns."""

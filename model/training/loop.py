@@ -25,7 +25,7 @@ from typing import Generic
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
-from accelerate.utils import DistributedDataParallelKwargs, DistributedType, GradientAccumulationPlugin
+from accelerate.utils import DistributedType, GradientAccumulationPlugin
 from torch import Tensor
 
 from model.checkpoint import compute_dtype
@@ -300,7 +300,6 @@ def make_accelerator(precision: str) -> Accelerator:
         mixed_precision=mixed,
         # Losses are summed here; accelerate's own division would be one too many.
         gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),
-        kwargs_handlers=[DistributedDataParallelKwargs(broadcast_buffers=False)],
     )
     if accelerator.distributed_type == DistributedType.FSDP and not accelerator.is_fsdp2:
         raise ValueError(

@@ -26,9 +26,10 @@ def torch_state() -> dict[str, Tensor]:
 
 
 def restore_torch(state: Mapping[str, Tensor]) -> None:
-    torch.set_rng_state(state["torch"].to(torch.uint8).cpu())
+    # Cloned: torch 2.13 dies on a state that begins in the middle of another tensor's memory.
+    torch.set_rng_state(state["torch"].cpu().clone())
     if "cuda" in state and torch.cuda.is_available():
-        torch.cuda.set_rng_state(state["cuda"].to(torch.uint8).cpu())
+        torch.cuda.set_rng_state(state["cuda"].cpu().clone())
 
 
 def all_states() -> dict[str, Tensor]:

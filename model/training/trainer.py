@@ -96,7 +96,7 @@ class Trainer(Task[JointBatch]):
         self.begun = start(config, cache)
         self.lm, self.tokenizer = self.begun.lm, self.begun.tokenizer
         if config.checkpointing:
-            self.lm.causal.gradient_checkpointing_enable({"use_reentrant": False})
+            self.lm.causal.activation_checkpointing_enable({"use_reentrant": False})
         self.module = JointModule(self.lm)
         corpora = data(self.tokenizer) if callable(data) else [tokenise(data, self.tokenizer, config)]
         self.source = Steps(corpora, self.tokenizer, config, keys=self._keys)
