@@ -50,7 +50,9 @@ _HEAVY = {
 }
 
 # Commands that train or encode: the allocator decides how fast those are.
-_TENSOR_COMMANDS = frozenset({"train", "evaluate", "rekey", "check", "calibrate", "up", "serve", "forget"})
+_TENSOR_COMMANDS = frozenset(
+    {"train", "evaluate", "rekey", "check", "calibrate", "up", "serve", "forget", "encode", "decode"}
+)
 
 
 class Root(TyperGroup):

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from kb.corpus import AnnotatedDocument
 from model.checkpoint import Checkpoint
-from model.lm import unit
+from model.lm import padded_batches, unit
 from model.tokens import Encoded
 
 
@@ -69,6 +70,14 @@ class KeyEncoder:
         encoded = [self.checkpoint.tokenizer.context(text, self.window) for text in texts]
         rows = self._at_markers(encoded, [e.fact_positions for e in encoded])
         return np.concatenate(rows) if rows else np.zeros((0, self.dim), dtype=np.float32)
+
+    def batches(self, documents: Sequence[AnnotatedDocument]) -> tuple[int, list[Tensor]]:
+        """What `encode_documents` feeds the model: the number of tokens, and the padded batches [B, T] they are in."""
+        sequences = [
+            w.encoded for number, d in enumerate(documents) if d.facts for w in self._windows(number, d)
+        ]
+        padded = padded_batches(sequences, max_tokens=self.batch_tokens)
+        return sum(map(len, sequences)), [ids_BT for _, ids_BT in padded]
 
     @torch.inference_mode()
     def _at_markers(

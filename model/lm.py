@@ -6,7 +6,7 @@ A query is the hidden state after the final norm at ``<FACT>`` (or ``<FACT-q>``)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -55,7 +55,7 @@ class FactLM(nn.Module):
 
         Where positions begin anew in a row, another sequence begins that sees nothing of the one before.
         """
-        if torch.is_inference_mode_enabled() and self._is_plain:
+        if positions_BT is None and torch.is_inference_mode_enabled() and self._is_for_inference:
             return self.inference.states(ids_BT)
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.compute is torch.bfloat16):
             return self.causal.model(
@@ -79,11 +79,7 @@ class FactLM(nn.Module):
         Sequences of similar length are padded and run together (see `length_groups`).
         """
         states: list[Tensor] = [torch.empty(0)] * len(sequences)
-        for group in length_groups([len(s) for s in sequences], max_tokens=max_tokens):
-            longest = max(len(sequences[i]) for i in group)
-            ids_BT = torch.zeros(len(group), longest, dtype=torch.long)
-            for row, i in enumerate(group):
-                ids_BT[row, : len(sequences[i])] = torch.tensor(sequences[i].ids)
+        for group, ids_BT in padded_batches(sequences, max_tokens=max_tokens):
             hidden_BTD = self.hidden(ids_BT.to(self.device))
             for row, i in enumerate(group):
                 here = slice(len(sequences[i])) if keep is None else list(keep[i])
@@ -91,14 +87,29 @@ class FactLM(nn.Module):
         return states
 
     @property
-    def _is_plain(self) -> bool:
-        """Whether weights are what is computed with: no adapter beside them, no other precision than theirs."""
-        return isinstance(self.model, LlamaForCausalLM) and self.compute is torch.float32
+    def _is_for_inference(self) -> bool:
+        """Whether its weights stay as they are and are all it computes with: no adapter, no other precision."""
+        return (
+            isinstance(self.model, LlamaForCausalLM)
+            and self.compute is torch.float32
+            and not self.model.lm_head.weight.requires_grad
+        )
 
 
 def unit(states_ND: Tensor) -> Tensor:
     """L2-normalised rows in float32: keys and queries."""
     return F.normalize(states_ND.float(), dim=-1)
+
+
+def padded_batches(
+    sequences: Sequence[Encoded], *, max_tokens: int = 8192
+) -> Iterator[tuple[list[int], Tensor]]:
+    """Sequences in batches, padded on the right: which they are, and their ids [B, T]."""
+    for group in length_groups([len(s) for s in sequences], max_tokens=max_tokens):
+        ids_BT = torch.zeros(len(group), len(sequences[group[0]]), dtype=torch.long)
+        for row, i in enumerate(group):
+            ids_BT[row, : len(sequences[i])] = torch.tensor(sequences[i].ids)
+        yield group, ids_BT
 
 
 def length_groups(lengths: Sequence[int], waste: float = 0.15, max_tokens: int = 8192) -> list[list[int]]:

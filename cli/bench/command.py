@@ -1,18 +1,17 @@
-"""`colmlm bench store`: the store at size, beside the bare libraries and beside other stores."""
+"""`colmlm bench`: the store at size beside the bare libraries and other stores; the model beside transformers."""
 
 from __future__ import annotations
 
-import os
-import platform
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
-from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.bench import models
+from cli.bench.machine import machine
 from cli.options import AsJson, examples
 from cli.output import note, print_json, print_table, say
 
@@ -24,6 +23,8 @@ app = typer.Typer(
     help="Measure this program on this machine.",
     epilog=examples("colmlm bench store --facts 20000 --json"),
 )
+app.command("encode", epilog=models.ENCODE_EXAMPLES)(models.encode)
+app.command("decode", epilog=models.DECODE_EXAMPLES)(models.decode)
 
 
 @app.callback()
@@ -87,7 +88,7 @@ def store(
     if plots is not None:
         _plot(plots, figures, others)
     if as_json:
-        print_json(asdict(figures) | {"peers": others, "machine": _machine()})
+        print_json(asdict(figures) | {"peers": others, "machine": machine()})
         return
     _show(figures)
     if others:
@@ -147,22 +148,6 @@ def _show_peers(stores: Sequence[PeerResult | PeerFailure]) -> None:
         else:
             rows.append((store.name, store.reason, *("",) * (len(columns) - 2)))
     print_table(columns, rows)
-
-
-def _machine() -> dict[str, Any]:
-    """What the figures were taken on."""
-    cpu = next((line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if "model name" in line), "")
-    return {
-        "cpu": cpu or platform.processor(),
-        "cores": os.cpu_count(),
-        "faiss": version("faiss-cpu"),
-        "python": platform.python_version(),
-    }
-
-
-def _lines(path: str) -> list[str]:
-    file = Path(path)
-    return file.read_text().splitlines() if file.exists() else []
 
 
 def _show(f: StoreFigures) -> None:

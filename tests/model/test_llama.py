@@ -171,6 +171,15 @@ def test_in_inference_and_out_of_it_states_are_the_same(checkpoint: Checkpoint):
     torch.testing.assert_close(inside.clone(), outside, atol=1e-5, rtol=1e-5)
 
 
+def test_sequences_packed_into_one_row_go_on_seeing_only_themselves(checkpoint: Checkpoint):
+    ids = torch.randint(0, 256, (1, 30), generator=torch.Generator().manual_seed(1))
+    positions = torch.cat([torch.arange(12), torch.arange(18)])[None]
+    with torch.inference_mode():
+        packed = checkpoint.lm.hidden(ids, positions)
+        alone = checkpoint.lm.hidden(ids[:, 12:])
+    torch.testing.assert_close(packed[:, 12:], alone, atol=1e-5, rtol=1e-5)
+
+
 def test_an_adapter_that_is_not_merged_is_refused():
     adapted = get_peft_model(tiny_llama(VOCABULARY), LoraConfig(r=2, target_modules=["q_proj"]))
     with pytest.raises(TypeError, match="merge the adapter first"):

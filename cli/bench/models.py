@@ -1,0 +1,125 @@
+"""`colmlm bench encode` and `decode`: the model's speed beside transformers, with the same weights."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.bench.machine import machine
+from cli.options import AsJson, CheckpointPath, examples
+from cli.output import note, print_json, print_table, say
+from cli.runtime import Runtime
+
+if TYPE_CHECKING:
+    from kb.corpus import AnnotatedDocument
+
+ENCODE_EXAMPLES = examples(
+    "colmlm bench encode --json", "colmlm bench encode --squad dev.jsonl --documents 300"
+)
+DECODE_EXAMPLES = examples("colmlm bench decode --json", "colmlm bench decode --tokens 128 --rounds 5")
+
+Rounds = Annotated[
+    int,
+    typer.Option("--rounds", min=1, max=1000, help="How often each way is timed, in turns; medians count."),
+]
+
+
+def encode(
+    squad: Annotated[
+        Path | None,
+        typer.Option("--squad", exists=True, dir_okay=False, help="A SQuAD file. Default: the demo corpus."),
+    ] = None,
+    documents: Annotated[int, typer.Option("--documents", min=1, help="At most so many of them.")] = 120,
+    rounds: Rounds = 5,
+    checkpoint: CheckpointPath = None,
+    as_json: AsJson = False,
+) -> None:
+    """Keys of a corpus, beside the bare forward pass of the same tokens in the same batches."""
+    some = _documents(squad)[:documents]
+    if not any(document.facts for document in some):
+        raise typer.BadParameter("these documents have no facts to make keys of.")
+    with Runtime.from_environment(checkpoint=checkpoint) as runtime:
+        from cli.bench.encode import bench_encode
+
+        note(f"keys of {len(some)} documents, {rounds} rounds")
+        figures = bench_encode(runtime.checkpoint, some, rounds=rounds)
+        report = _report(runtime, figures)
+    if as_json:
+        print_json(report)
+        return
+    print_table(
+        ("what", "seconds", "beside"),
+        [
+            (
+                "keys",
+                f"{figures.encode.median:.2f}",
+                f"{figures.facts} keys, {figures.tokens_per_s:.0f} tokens/s",
+            ),
+            ("forward of transformers", f"{figures.forward.median:.2f}", f"{figures.vs_forward:.2f} of ours"),
+            ("own forward", f"{figures.own_forward.median:.2f}", f"{figures.vs_own_forward:.2f} of ours"),
+        ],
+    )
+    say(
+        f"{figures.tokens} tokens in {figures.padded_tokens} padded ones; least cosine {figures.least_cosine:.5f}"
+    )
+
+
+def decode(
+    tokens: Annotated[int, typer.Option("--tokens", min=1, max=2000, help="Tokens a row.")] = 64,
+    rounds: Rounds = 3,
+    checkpoint: CheckpointPath = None,
+    as_json: AsJson = False,
+) -> None:
+    """Greedy decoding beside `transformers.generate`, alone and eight at once; and what lookups cost.
+
+    Lookups ask a knowledge base of its own, in a temporary directory, that holds a part of the demo corpus.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="colmlm-bench-") as home,
+        Runtime.from_environment(checkpoint=checkpoint) as runtime,
+    ):
+        from cli.bench.decode import bench_decode
+
+        note(f"{tokens} tokens a row, {rounds} rounds")
+        figures = bench_decode(runtime.checkpoint, Path(home), tokens=tokens, rounds=rounds)
+        report = _report(runtime, figures)
+    if as_json:
+        print_json(report)
+        return
+    print_table(
+        ("rows", "tokens/s", "transformers", "ratio", "tokens that agree"),
+        [
+            (f.prompts, f"{f.tokens_per_s:.1f}", f"{f.generate_tokens_per_s:.1f}", f"{f.vs_generate:.2f}",
+             f"{f.agreement:.1%}")
+            for f in (figures.batch1, figures.batch8)
+        ],
+    )  # fmt: skip
+    cost = figures.lookups
+    say(f"{cost.lookups} lookups of {cost.lookup_ms:.1f} ms make answers {cost.lookup_cost:+.1%} slower")
+    say(", ".join(f"{name} {share:.0%}" for name, share in figures.shares.items()))
+
+
+def _documents(squad: Path | None) -> list[AnnotatedDocument]:
+    from kb.corpus import read_annotated
+    from kb.demo import DEMO_CORPUS
+    from kb.squad import read_squad
+
+    parsed = read_squad(squad) if squad else read_annotated(DEMO_CORPUS)
+    return [item.document for item in parsed if item.document is not None]
+
+
+def _report(runtime: Runtime, figures: Any) -> dict[str, Any]:
+    import torch
+
+    return {
+        **asdict(figures),
+        "checkpoint": runtime.checkpoint.config.name,
+        "threads": torch.get_num_threads(),
+        "allocator": "jemalloc" if "jemalloc" in os.environ.get("LD_PRELOAD", "") else "glibc",
+        "machine": machine(),
+    }
