@@ -25,7 +25,8 @@ from kb.service import KnowledgeBase
 class GenerationRequest:
     """How to decode. `mode` is "auto" (the model decides when to look up), "forced" (at once) or "off".
 
-    `threshold` None is the keyset's own; `min_seq` makes lookups wait for that change; temperature 0 is greedy.
+    `threshold` None is the keyset's own; `min_seq` makes lookups wait for that change; temperature 0 is greedy;
+    `fact_bias` is added to the logit of a lookup in "auto" (None: the checkpoint's own).
     """
 
     prompt: str
@@ -38,6 +39,7 @@ class GenerationRequest:
     seed: int = 0
     threshold: float | None = None
     min_seq: int | None = None
+    fact_bias: float | None = None
 
 
 class Generator(Protocol):

@@ -120,6 +120,7 @@ class NewGeneration(Request, frozen=True, kw_only=True):
     seed: Annotated[int, Meta(ge=0, le=2**32 - 1)] = 0
     threshold: Threshold | None = None
     min_seq: Seq | None = None
+    fact_bias: Annotated[float, Meta(ge=-100, le=100)] | None = None
     stream: bool = False
 
     def request(self) -> GenerationRequest:

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from cli import evaluate_timing
 from cli.options import AsJson, CheckpointPath, examples
 from cli.output import note, print_json, print_table, progress
 from cli.runtime import Runtime
@@ -24,6 +25,9 @@ app = typer.Typer(
 )
 
 PAGE = 1000
+
+
+app.command("timing", epilog=evaluate_timing.EXAMPLES)(evaluate_timing.timing)
 
 
 @app.callback()

@@ -68,6 +68,14 @@ def generate(
         list[str] | None, typer.Option("--stop", help="End before this text; may be repeated.")
     ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, max=MAX_BIGINT, help="Of the sampling.")] = 0,
+    fact_bias: Annotated[
+        float | None,
+        typer.Option(
+            "--fact-bias",
+            callback=finite,
+            help="What a lookup's logit gets in mode auto: more looks up more. Default: the checkpoint's own.",
+        ),
+    ] = None,
     threshold: Threshold = None,
     min_seq: MinSeq = None,
     as_of: AsOf = None,
@@ -87,6 +95,7 @@ def generate(
     request = GenerationRequest(
         prompt=prompt, mode=mode, max_tokens=max_tokens, temperature=temperature, top_p=top_p,
         repetition_penalty=repetition_penalty, stop=tuple(stop or ()), seed=seed, threshold=threshold, min_seq=min_seq,
+        fact_bias=fact_bias,
     )  # fmt: skip
     with Runtime.from_environment(checkpoint=checkpoint) as runtime:
         runtime.open()

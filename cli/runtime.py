@@ -199,4 +199,5 @@ def decode_config(request: GenerationRequest) -> DecodeConfig:
         seed=request.seed,
         threshold=request.threshold,
         min_seq=request.min_seq,
+        fact_bias=request.fact_bias,
     )
