@@ -75,7 +75,8 @@ class LoopConfig:
         """What a resumed run must share."""
         names = ("beta1", "beta2", "epsilon", "weight_decay", "clip_norm", "seed")
         values = asdict(self.schedule) | {name: getattr(self, name) for name in names}
-        return {name.replace("_", " "): str(value) for name, value in values.items()}
+        plain = {"kind": "schedule", "peak": "peak rate", "final": "final rate"}
+        return {plain.get(name, name.replace("_", " ")): str(value) for name, value in values.items()}
 
 
 @dataclass(slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -118,7 +119,12 @@ def read_state(directory: Path) -> dict[str, Any] | None:
     path = directory / STATE_FILE
     if not path.is_file():
         return None
-    state = torch.load(path, weights_only=True, map_location="cpu")
+    try:
+        state = torch.load(path, weights_only=True, map_location="cpu")
+    except (RuntimeError, EOFError, UnpicklingError) as error:
+        raise ResumeRefused(
+            f"{path} cannot be read: it is damaged, or not of this program; name another directory to train anew"
+        ) from error
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         raise ResumeRefused(
             f"{path} was written by another version of this program; name another directory to train anew"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import platform
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
@@ -42,7 +43,11 @@ from model.training.task import Metrics, StepContext, Task
 
 # Settings that change nothing in what is learnt: a run may go on with others.
 _FREE = ("preset", "init", "precision", "checkpointing", "micro_documents", "micro_rows", "layout")
-
+# Those that the loop watches over itself.
+_OF_THE_LOOP = (
+    "steps", "max_seconds", "warmup_steps", "cooldown_steps", "cooldown", "learning_rate", "final_learning_rate",
+    "beta1", "beta2", "epsilon", "clip_norm", "weight_decay", "seed",
+)  # fmt: skip
 KEYS_AT_ONCE = 64
 
 Data = Sequence[AnnotatedDocument] | Callable[[FactTokenizer], Sequence[Corpus]]
@@ -118,21 +123,15 @@ class Trainer(Task[JointBatch]):
         return self.config.markup.key is not None and self.config.contrastive_weight > 0
 
     def steps(self, start: int) -> Iterator[list[JointBatch]]:
-        config = self.config
-        for number in count(start):
-            drawn = self.source.drawn(number)
-            shares = micro_batches(drawn, self.source.micro(len(drawn)), here())
-            yield [
-                joint_batch(
-                    self.source.build(share),
-                    pairs=self.is_contrastive,
-                    fraction=config.ntp_fraction,
-                    salt=config.seed * 1_000_003 + number,
-                    layout=config.layout,
-                    row_length=config.max_length,
-                )
-                for share in shares
-            ]
+        if self.config.hard_negatives:  # looked for with the model as it is after the step before
+            yield from map(self._batches, count(start))
+            return
+        with ThreadPoolExecutor(max_workers=1) as ahead:
+            made = ahead.submit(self._batches, start)
+            for number in count(start + 1):
+                following = ahead.submit(self._batches, number)
+                yield made.result()
+                made = following
 
     def size(self, micro_batch: JointBatch) -> int:
         return len(micro_batch.targets_N)
@@ -178,7 +177,11 @@ class Trainer(Task[JointBatch]):
         self.checkpoint_config().save(directory)
 
     def fingerprint(self) -> dict[str, str]:
-        settings = {name: str(value) for name, value in asdict(self.config).items() if name not in _FREE}
+        settings = {
+            name.replace("_", " "): str(value)
+            for name, value in asdict(self.config).items()
+            if name not in _FREE and name not in _OF_THE_LOOP
+        }
         return settings | {"data": self.source.sha256, "base": str(self.begun.base_sha256)}
 
     def state(self) -> dict[str, Any]:
@@ -212,6 +215,21 @@ class Trainer(Task[JointBatch]):
             method=self.config.method,
             space_inside=self.tokenizer.space_inside,
         )
+
+    def _batches(self, number: int) -> list[JointBatch]:
+        """This process's micro-batches of a step."""
+        config, drawn = self.config, self.source.drawn(number)
+        return [
+            joint_batch(
+                self.source.build(share),
+                pairs=self.is_contrastive,
+                fraction=config.ntp_fraction,
+                salt=config.seed * 1_000_003 + number,
+                layout=config.layout,
+                row_length=config.max_length,
+            )
+            for share in micro_batches(drawn, self.source.micro(len(drawn)), here())
+        ]
 
     def _look_ahead(self, batches: Sequence[JointBatch], context: StepContext) -> deque[_Turn]:
         """Gradient caching: the vectors of all micro-batches without gradients, then the loss's gradient at them.

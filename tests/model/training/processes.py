@@ -98,7 +98,7 @@ def launch(root: Path, *, world: int = 2) -> dict[str, list[dict[str, Any]]]:
         subprocess.Popen(command, env=os.environ | environment(rank, world), stderr=subprocess.PIPE)
         for rank in range(world)
     ]  # fmt: skip
-    errors = [process.communicate(timeout=200)[1].decode() for process in processes]
+    errors = [process.communicate(timeout=280)[1].decode() for process in processes]
     assert not any(process.returncode for process in processes), "\n".join(errors)
     return json.loads((root / "metrics.json").read_text())
 

@@ -131,6 +131,16 @@ def test_every_method_learns_and_is_loaded_again(root: Path, method: str):
     assert ours[0].item() == pytest.approx(theirs[0].item(), rel=1e-5)
 
 
+def test_bf16_computes_in_bf16_over_float32_weights(root: Path):
+    fine, coarse = (
+        trainer(root, precision, precision=precision, micro_documents=4) for precision in ("fp32", "bf16")
+    )
+    ours, theirs = ([m.loss for m in run.run()] for run in (coarse, fine))
+    assert ours == pytest.approx(theirs, rel=0.02) and ours != pytest.approx(theirs, rel=1e-5)
+    assert {p.dtype for p in coarse.module.parameters()} == {torch.float32}
+    assert {w.dtype for w in load_file(root / "bf16" / WEIGHTS).values()} == {torch.float32}
+
+
 def test_without_a_weight_there_is_no_contrastive_part(root: Path):
     metrics = next(trainer(root, "light", contrastive_weight=0.0, micro_documents=3).run())
     assert set(metrics.parts) == {"next_token"}

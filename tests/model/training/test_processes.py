@@ -13,7 +13,7 @@ from model.base import WEIGHTS
 from model.checkpoint import ADAPTER
 from tests.model.training.processes import CUTS, KINDS, STEPS, launch, train
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

@@ -134,7 +134,7 @@ def test_other_data_and_another_base_are_refused(finished: Trainer, config: Trai
         next(trainer(other, finished.directory).run())
     other = replace(config, seed=18, batch_documents=4)
     with pytest.raises(
-        ResumeRefused, match=r"another batch_documents \(8 there, 4 here\), seed \(17 there, 18 here\);"
+        ResumeRefused, match=r"another batch documents \(8 there, 4 here\), seed \(17 there, 18 here\);"
     ):
         next(trainer(other, finished.directory).run())
 
