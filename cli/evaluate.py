@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import typer
 
-from cli import evaluate_recall, evaluate_timing
+from cli import evaluate_qa, evaluate_recall, evaluate_timing
 from cli.options import examples
 
 app = typer.Typer(
-    help="Measure a checkpoint and its baselines: recall of keys, when it looks up.",
-    epilog=examples("colmlm evaluate recall --corpus demo"),
+    help="Measure a checkpoint and its baselines: recall of keys, answers to questions, when it looks up.",
+    epilog=examples(
+        "colmlm evaluate recall --corpus demo", "colmlm evaluate qa --corpus squad-dev --squad dev.jsonl"
+    ),
 )
 app.command("recall", epilog=evaluate_recall.RECALL_EXAMPLES)(evaluate_recall.recall_command)
+app.command("qa", epilog=evaluate_qa.QA_EXAMPLES)(evaluate_qa.qa)
 app.command("timing", epilog=evaluate_timing.EXAMPLES)(evaluate_timing.timing)
 
 

@@ -12,10 +12,11 @@ from typing import Annotated, Any
 
 import typer
 
+from cli.generated import read_generated, write_generated
 from cli.options import AsJson, examples
 from cli.output import note, print_json, print_table, progress
 from cli.runtime import Runtime
-from kb.corpus import AnnotatedDocument, read_annotated
+from kb.corpus import AnnotatedDocument
 from kb.records import FactRecord
 from model.base import WHEEL_BASE
 from model.evaluate.recall import Encodes, Floats, OnDone, Recall
@@ -24,7 +25,8 @@ from model.evaluate.tables import Asked, Generated, Table, num_encodings, table
 RECALL_EXAMPLES = examples(
     "colmlm evaluate recall --corpus demo --json",
     "colmlm evaluate recall --corpus squad-dev --no-baselines --decoder-queries",
-    "colmlm evaluate recall --corpus squad-dev --generated asked.jsonl --checkpoint runs/a --checkpoint runs/b",
+    "colmlm evaluate recall --corpus squad-dev --generated asked.jsonl --questions-by runs/questions",
+    "colmlm evaluate recall --corpus squad-dev --checkpoint runs/a --checkpoint runs/b --decoder-queries --json",
 )
 PAGE = 1000
 
@@ -44,9 +46,17 @@ def recall_command(
         Path | None,
         typer.Option(
             "--generated",
-            exists=True,
             dir_okay=False,
             help="The same documents with questions that an annotator wrote: also keys of these, and of both.",
+        ),
+    ] = None,
+    questions_by: Annotated[
+        Path | None,
+        typer.Option(
+            "--questions-by",
+            exists=True,
+            file_okay=False,
+            help="A question generator that writes what the file of --generated does not have yet.",
         ),
     ] = None,
     checkpoint: Annotated[
@@ -68,7 +78,8 @@ def recall_command(
     named = checkpoint or []
     with Runtime.from_environment(checkpoint=named[0] if named else None) as runtime:
         runtime.open()
-        report = _report(runtime, corpus, named[1:], generated, baselines, with_decoder_queries)
+        questions = _generated(runtime, corpus, generated, questions_by)
+        report = _report(runtime, corpus, named[1:], questions, baselines, with_decoder_queries)
     print_json(report) if as_json else _print(report)
 
 
@@ -76,7 +87,7 @@ def _report(
     runtime: Runtime,
     corpus: str,
     others: Sequence[Path],
-    generated_file: Path | None,
+    generated: Generated | None,
     baselines: bool,
     as_decoder: bool,
 ) -> dict[str, Any]:
@@ -87,7 +98,6 @@ def _report(
     fact_ids, keys_KD = kb.keys(keyset.keyset_id, corpus=corpus)
     facts = {fact.fact_id: fact for fact in _facts(runtime, corpus)}
     asked = _asked([facts[int(fact_id)] for fact_id in fact_ids])
-    generated = _generated(generated_file)
     _refuse_empty(asked, generated)
     own = _measure(encoder.checkpoint.name, encoder, asked, keys_KD, generated, as_decoder)
     top = own["question"]["context"]
@@ -134,10 +144,21 @@ def _asked(facts: Sequence[FactRecord]) -> Asked:
     return Asked.where(places, [fact.value for fact in facts], [fact.question for fact in facts])
 
 
-def _generated(file: Path | None) -> Generated | None:
+def _generated(
+    runtime: Runtime, corpus: str, file: Path | None, questions_by: Path | None
+) -> Generated | None:
+    """The questions of the file, which the generator completes where one is named."""
     if file is None:
+        if questions_by is not None:
+            raise typer.BadParameter("name the file to keep the questions in.", param_hint="--generated")
         return None
-    return Generated.of([parsed.document for parsed in read_annotated(file) if parsed.document is not None])
+    if questions_by is not None:
+        from model.annotate.questions import QuestionGenerator
+
+        documents = list(runtime.kb.export(corpus))
+        generator = QuestionGenerator.load(questions_by, runtime.settings.home / "models")
+        write_generated(generator, documents, file)
+    return read_generated(file)
 
 
 def _refuse_empty(asked: Asked, generated: Generated | None) -> None:

@@ -38,6 +38,11 @@ def sentence_of(text: str, span: FactSpan) -> str:
     return text[start:stop].strip()
 
 
+def _last_sentence(text: str) -> str:
+    ends = sentence_ends(text)
+    return text[ends[-2] :] if len(ends) > 1 else text
+
+
 def wheel_directory() -> Path:
     """Where the wheel keeps the model. Raises `BaseNotFound` with how to install it."""
     spec = importlib.util.find_spec(PACKAGE)
@@ -96,10 +101,7 @@ class SentenceEncoder:
 
     def encode_contexts(self, texts: Sequence[str]) -> Floats:
         """[n, dim] unit rows of the last sentence of each text: all that can be asked there without words."""
-        lasts = [FactSpan(len(text), len(text), "") for text in texts]
-        return self.encode_questions(
-            [sentence_of(text, last) for text, last in zip(texts, lasts, strict=True)]
-        )
+        return self.encode_questions([_last_sentence(text.strip()) for text in texts])
 
     @torch.inference_mode()
     def encode_questions(self, questions: Sequence[str]) -> Floats:
