@@ -36,6 +36,8 @@ BROKEN_PIPE = 141
 _CODES = {
     "model.checkpoint.CheckpointError": MODEL,
     "model.base.BaseNotFound": MODEL,
+    "model.training.state.ResumeRefused": USAGE,
+    "model.training.loop.Diverged": CHECK_FAILED,
     "safetensors.SafetensorError": MODEL,
     "sqlalchemy.exc.OperationalError": DATABASE,
     "sqlalchemy.exc.InterfaceError": DATABASE,
