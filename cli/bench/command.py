@@ -27,6 +27,7 @@ app = typer.Typer(
 app.command("encode", epilog=models.ENCODE_EXAMPLES)(models.encode)
 app.command("decode", epilog=models.DECODE_EXAMPLES)(models.decode)
 app.command("query", epilog=QUERY_EXAMPLES)(query)
+app.command("train", epilog=models.TRAIN_EXAMPLES)(models.train)
 
 
 @app.callback()
