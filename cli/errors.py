@@ -36,8 +36,10 @@ BROKEN_PIPE = 141
 _CODES = {
     "model.checkpoint.CheckpointError": MODEL,
     "model.base.BaseNotFound": MODEL,
+    "model.training.corpora.DataError": USAGE,
     "model.training.state.ResumeRefused": USAGE,
     "model.training.loop.Diverged": CHECK_FAILED,
+    "model.training.logs.TensorBoardMissing": USAGE,
     "safetensors.SafetensorError": MODEL,
     "sqlalchemy.exc.OperationalError": DATABASE,
     "sqlalchemy.exc.InterfaceError": DATABASE,

@@ -2,57 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
-from itertools import chain
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Protocol
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from cli.options import AsJson, examples, positive
 from cli.output import note, print_json, say
 from cli.runtime import Runtime
-from kb.corpus import AnnotatedDocument, Parsed, read_annotated
-from kb.demo import DEMO_CORPUS
-from kb.squad import read_squad
-from model.training.config import TrainConfig
-from model.training.steps import hold_out
+from cli.train_config import Method, Preset, chosen
+from cli.train_data import SHARDS_EXAMPLES, Annotations, Shards, Sources, Squad, shards
+from cli.train_plan import GpuName, show_plan
+from model.training.config import RANDOM, TrainConfig
+from model.training.gather import here
+from model.training.logs import LOSS_FILE, PLOT_FILE, draw
+from model.training.plan import plan
+from model.training.task import Metrics
 from model.training.trainer import Trainer
 
-app = typer.Typer()
-_DEFAULTS = TrainConfig()
+_EVERY_SECONDS = 10.0
+_H100 = GpuName("h100")
+
+app = typer.Typer(invoke_without_command=True)
 
 
-@app.command(
+@app.callback(
     epilog=examples(
         "colmlm train --squad train.jsonl --out runs/first --max-minutes 90",
         "colmlm train --annotated handbook.jsonl --no-demo --steps 200 --out runs/handbook",
+        "colmlm train --preset co-lmlm-360m --shards shards/wikipedia --out runs/wikipedia",
+        "colmlm train --preset co-lmlm-360m --dry-run --gpus 8 --gpu h100",
+        "colmlm train --init runs/first --annotated more.jsonl --learning-rate 2e-4 --out runs/second",
+        "colmlm train --out runs/first --squad train.jsonl   # goes on with a run, under its own settings",
     )
 )
 def train(
-    out: Annotated[Path, typer.Option("--out", help="The run's directory; a run already there is resumed.")],
-    squad: Annotated[
-        list[Path] | None,
-        typer.Option("--squad", exists=True, dir_okay=False, help="A SQuAD file; may be repeated."),
+    context: typer.Context,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="The run's directory; a run already there is gone on with.")
     ] = None,
-    annotated: Annotated[
-        list[Path] | None,
+    squad: Squad = None,
+    annotated: Annotations = None,
+    shard_folders: Shards = None,
+    demo: Annotated[
+        bool | None,
         typer.Option(
-            "--annotated", exists=True, dir_okay=False, help="An annotated JSONL file; may be repeated."
+            "--demo/--no-demo",
+            help="Also train on the demo corpus. Default: unless shards or random weights are.",
         ),
     ] = None,
-    demo: Annotated[bool, typer.Option("--demo/--no-demo", help="Also train on the demo corpus.")] = True,
     hold_out_documents: Annotated[
         int,
         typer.Option("--hold-out", min=0, help="Leave this many documents of the files out, for evaluation."),
     ] = 0,
-    base: Annotated[
-        str, typer.Option("--base", help="A local path, a hub id, or smollm2-135m.")
-    ] = _DEFAULTS.init,
-    steps: Annotated[int, typer.Option("--steps", min=1, help="Most optimiser steps.")] = _DEFAULTS.steps,
+    preset: Preset = None,
+    method: Method = None,
+    init: Annotated[
+        str | None,
+        typer.Option(
+            "--init", "--base", help="random, a base (smollm2-135m, a hub id, a path), or a checkpoint."
+        ),
+    ] = None,
+    adapt: Annotated[str | None, typer.Option("--adapt", help="full or lora.")] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option("--steps", min=1, help="Most optimiser steps; too few for the preset's shorten all."),
+    ] = None,
     max_minutes: Annotated[
         float | None,
         typer.Option(
@@ -60,72 +82,149 @@ def train(
         ),
     ] = None,
     batch: Annotated[
-        int, typer.Option("--batch", min=4, help="Documents a step, a multiple of 4.")
-    ] = _DEFAULTS.batch_documents,
+        int | None, typer.Option("--batch", min=1, help="Documents a step; rows, where the preset has them.")
+    ] = None,
+    micro: Annotated[
+        int | None, typer.Option("--micro", min=1, help="Documents (or rows) a forward: less memory.")
+    ] = None,
+    max_length: Annotated[
+        int | None, typer.Option("--max-length", min=4, help="Tokens of a row; a longer document is cut up.")
+    ] = None,
     learning_rate: Annotated[
-        float, typer.Option("--learning-rate", callback=positive, help="Peak learning rate.")
-    ] = _DEFAULTS.learning_rate,
-    seed: Annotated[
-        int, typer.Option("--seed", help="Seeds the order of the data and the dropout.")
-    ] = _DEFAULTS.seed,
+        float | None,
+        typer.Option(
+            "--learning-rate", callback=lambda v: v if v is None else positive(v), help="Peak learning rate."
+        ),
+    ] = None,
+    mix: Annotated[
+        str | None, typer.Option("--mix", help="Weights of the corpora, as 3,1: shards, then files.")
+    ] = None,
+    cooldown_mix: Annotated[
+        str | None, typer.Option("--cooldown-mix", help="Their weights while the rate falls.")
+    ] = None,
+    hard_negatives: Annotated[
+        int | None,
+        typer.Option("--hard-negatives", min=0, help="Confusable documents put beside each in its step."),
+    ] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Seeds weights, order and dropout.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="Any setting, as weight_decay=0.1; may be repeated."
+        ),
+    ] = None,
     name: Annotated[
         str | None, typer.Option("--name", help="The checkpoint's name. Default: that of --out.")
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Train nothing; say what the run will take.")
+    ] = False,
+    gpus: Annotated[int, typer.Option("--gpus", min=1, help="With --dry-run: how many GPUs.")] = 1,
+    gpu: Annotated[GpuName, typer.Option("--gpu", help="With --dry-run: of which kind.")] = _H100,
+    mfu: Annotated[
+        float, typer.Option("--mfu", min=0.01, max=1, help="With --dry-run: share of the peak reached.")
+    ] = 0.35,
     as_json: AsJson = False,
 ) -> None:
-    """Train LoRA and the three token rows with the joint objective. Ctrl-C or a kill loses at most five minutes.
+    """Train a checkpoint with the joint objective. Ctrl-C or a kill loses at most five minutes.
 
     The run's directory is a checkpoint at any time: pass it as --checkpoint or COLMLM_CHECKPOINT.
     """
-    documents = _documents(squad or [], annotated or [], hold_out_documents)
-    if demo:
-        documents += _readable(read_annotated(DEMO_CORPUS))
-    config = TrainConfig(
-        init=base, steps=steps, max_seconds=max_minutes and max_minutes * 60, batch_documents=batch,
-        learning_rate=learning_rate, seed=seed,
+    if context.invoked_subcommand is not None:
+        return
+    asked = list(settings or [])
+    asked += [f"{n}=[{text}]" for n, text in (("mix", mix), ("cooldown_mix", cooldown_mix)) if text]
+    config = chosen(
+        out, preset, method, asked, init=init, steps=steps, batch=batch, micro=micro, adapt=adapt,
+        max_seconds=max_minutes and max_minutes * 60, max_length=max_length, learning_rate=learning_rate,
+        hard_negatives=hard_negatives, seed=seed,
     )  # fmt: skip
-    if not any(span.question for document in documents for span in document.facts):
-        raise typer.BadParameter("nothing to train on: name a file with facts that have questions.")
+    folders = tuple(shard_folders or ())
+    with_demo = not folders and config.init != RANDOM if demo is None else demo
+    sources = Sources(folders, tuple(annotated or ()), tuple(squad or ()), with_demo, hold_out_documents)
     with Runtime.from_environment() as runtime:
-        trainer = Trainer(config, documents, out, runtime.settings.home / "models", name or out.name)
-    _run(trainer)
-    report = {"checkpoint": str(out), **asdict(trainer.checkpoint_config())}
+        cache = runtime.settings.home / "models"
+    if dry_run:
+        show_plan(
+            config, plan(config, cache, gpus=gpus, gpu=gpu, mfu=mfu, ratios=sources.ratios()), as_json=as_json
+        )
+        return
+    _train(config, sources, out, cache, name, as_json=as_json)
+
+
+app.command("shards", epilog=SHARDS_EXAMPLES)(shards)
+
+
+@app.command(
+    "plot", epilog=examples("colmlm train plot runs/first", "colmlm train plot runs/first --output a.png")
+)
+def plot(
+    run: Annotated[Path, typer.Argument(exists=True, file_okay=False, help="The run's directory.")],
+    output: Annotated[Path | None, typer.Option("--output", help="A PNG file. Default: in the run.")] = None,
+) -> None:
+    """Draw a run's losses, rate, gradient norm and speed against its steps."""
+    target = output or run / PLOT_FILE
+    draw(run / LOSS_FILE, target)
+    say(str(target))
+
+
+def _train(
+    config: TrainConfig, sources: Sources, out: Path | None, cache: Path, name: str | None, *, as_json: bool
+) -> None:
+    if out is None:
+        raise typer.BadParameter("name the run's directory.", param_hint="--out")
+    if not sources:
+        raise typer.BadParameter("nothing to train on: name files or shards.")
+    trainer = Trainer(
+        config, lambda tokenizer: sources.corpora(tokenizer, config), out, cache, name or out.name
+    )
+    with _shown() as show:
+        for metrics in trainer.run():
+            if here().is_first:
+                show(metrics, config.steps)
+    if not here().is_first:
+        return
     if as_json:
-        print_json(report)
+        print_json({"checkpoint": str(out), **asdict(trainer.checkpoint_config())})
     else:
         done = trainer.progress
+        minutes = done.seconds / 60
         say(
-            f"{out}: {done.step} steps, {done.tokens} tokens, {done.seconds / 60:.0f} minutes; losses in {out}/loss.csv"
+            f"{out}: {done.step} steps, {done.tokens} tokens, {minutes:.0f} minutes; losses in {out / LOSS_FILE}"
         )
 
 
-def _documents(squad: list[Path], annotated: list[Path], held_out: int) -> list[AnnotatedDocument]:
-    files = chain((read_squad(path) for path in squad), (read_annotated(path) for path in annotated))
-    documents = [document for parsed in files for document in _readable(parsed)]
-    if held_out >= len(documents) > 0:
-        raise typer.BadParameter(f"cannot leave {held_out} of {len(documents)} documents out.")
-    return hold_out(documents, held_out)[0]
+class _Show(Protocol):
+    def __call__(self, metrics: Metrics, steps: int) -> None: ...
 
 
-def _readable(parsed: Iterable[Parsed]) -> list[AnnotatedDocument]:
-    documents: list[AnnotatedDocument] = []
-    refused = 0
-    for item in parsed:
-        refused += len(item.refusals)
-        if item.document is not None:
-            documents.append(item.document)
-    if refused:
-        note(f"{refused} malformed spans or documents left out; `colmlm corpus ingest --dry-run` lists them")
-    return documents
-
-
-def _run(trainer: Trainer) -> None:
-    columns = (
-        TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
-        TextColumn("{task.fields[status]}"),
-    )  # fmt: skip
+@contextmanager
+def _shown() -> Iterator[_Show]:
+    """Shows each step on stderr: as a bar on a terminal, as a line now and then elsewhere."""
+    if not sys.stderr.isatty():
+        yield _Lines()
+        return
+    columns = (TextColumn("training"), BarColumn(), TimeElapsedColumn(), TextColumn("{task.fields[status]}"))
     with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task("training", total=1.0, status="")
-        for m in trainer.run():
-            status = f"step {m.step}  loss {m.loss:.3f}  {m.tokens_per_second:.0f} tokens/s"
-            bar.update(task, completed=m.done, status=status)
+        yield lambda m, steps: bar.update(task, completed=m.done, status=_status(m, steps))
+
+
+class _Lines:
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+
+    def __call__(self, metrics: Metrics, steps: int) -> None:
+        if time.monotonic() - self._last >= _EVERY_SECONDS:
+            self._last = time.monotonic()
+            note(_status(metrics, steps))
+
+
+def _status(metrics: Metrics, steps: int) -> str:
+    """Where a run is: its losses, its speed, and how long it will take at the speed so far."""
+    parts = "  ".join(f"{name.replace('_', ' ')} {value:.3g}" for name, value in metrics.parts.items())
+    left = metrics.seconds_left / 60
+    return (
+        f"step {metrics.step} of {steps}  loss {metrics.loss:.3f}  {parts}  "
+        f"{metrics.tokens_per_second:.0f} tokens/s  {left:.0f} min left"
+    )

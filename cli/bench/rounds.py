@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 
@@ -16,10 +16,6 @@ class Seconds:
     least: float
     most: float
 
-    @classmethod
-    def of(cls, times: Sequence[float]) -> Seconds:
-        return cls(median=statistics.median(times), least=min(times), most=max(times))
-
 
 def in_turns(ways: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, Seconds]:
     """Seconds of each way. One round more comes first and is not counted."""
@@ -30,4 +26,7 @@ def in_turns(ways: Mapping[str, Callable[[], object]], rounds: int) -> dict[str,
             work()
             if number:
                 taken[name].append(time.perf_counter() - started)
-    return {name: Seconds.of(times) for name, times in taken.items()}
+    return {
+        name: Seconds(median=statistics.median(times), least=min(times), most=max(times))
+        for name, times in taken.items()
+    }

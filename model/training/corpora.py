@@ -17,6 +17,10 @@ from model.tokens import Encoded, FactTokenizer
 from model.training.config import TrainConfig
 
 
+class DataError(ValueError):
+    """Data that cannot be trained on: says why."""
+
+
 @dataclass(frozen=True, slots=True)
 class TokenShard:
     """Tokenised documents.

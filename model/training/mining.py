@@ -53,13 +53,13 @@ def confusable(
     to it that are not placed either, and so on: nothing is drawn.
     """
     with_facts = [i for i, document in enumerate(mined) if document.questions]
+    if not with_facts:
+        return list(steps)
     facts = keys([mined[i].context for i in with_facts])
     queries = keys([question for i in with_facts for question in mined[i].questions])
     owners = np.repeat(with_facts, [len(mined[i].questions) for i in with_facts]).astype(np.int64)
     asked = [question.ids for i in with_facts for question in mined[i].questions]
-    near: dict[int, list[int]] = {}
-    if with_facts:
-        near = _nearest(np.concatenate(facts), np.concatenate(queries), owners, asked, count)
+    near = _nearest(np.concatenate(facts), np.concatenate(queries), owners, asked, count)
     ends = np.cumsum([len(step) for step in steps]).tolist()
     order = _together(ends, near, count)
     return list(np.split(np.concatenate(steps)[order], ends[:-1]))

@@ -15,12 +15,10 @@ from peft import get_peft_model
 from torch.autograd.graph import saved_tensors_hooks
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from model.base import resolve_base
-from model.checkpoint import base_of, compute_dtype, config_of
-from model.config import CONFIG_FILE
+from model.checkpoint import compute_dtype
 from model.tokens import FactTokenizer
-from model.training.config import RANDOM, TrainConfig
-from model.training.start import llama_config, lora_config, tokenizer_file
+from model.training.config import TrainConfig
+from model.training.start import llama_config, located, lora_config, tokenizer_of
 
 QUESTION_SHARE = (
     0.27  # tokens of questions to tokens of documents in SQuAD's paragraphs, where no shards tell
@@ -175,7 +173,7 @@ def saved_bytes(llama: LlamaConfig, *, layers: int, tokens: int, bf16: bool, che
         model = LlamaForCausalLM(shape)
     model.to_empty(device="cpu").train()  # whatever its weights are
     if checkpointed:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
+        model.activation_checkpointing_enable({"use_reentrant": False})
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
     kept: dict[int, torch.Tensor] = {}
 
@@ -193,16 +191,10 @@ def saved_bytes(llama: LlamaConfig, *, layers: int, tokens: int, bf16: bool, che
 
 def _shape(config: TrainConfig, cache: Path) -> tuple[LlamaConfig, FactTokenizer]:
     """The shape of the model with its added rows, and its tokenizer."""
-    if config.init == RANDOM:
-        assert config.architecture is not None
-        tokenizer = FactTokenizer.load(tokenizer_file(config.tokenizer, cache), markup=config.markup)
+    tokenizer = tokenizer_of(config, cache)
+    if config.architecture is not None:
         return llama_config(config.architecture, tokenizer), tokenizer
-    path = Path(config.init).expanduser()
-    known = config_of(path) if (path / CONFIG_FILE).is_file() else None
-    is_adapter = known is not None and known.kind == "adapter"
-    directory = base_of(known, cache) if known and is_adapter else resolve_base(config.init, cache)
-    tokenizer = FactTokenizer.load(directory / "tokenizer.json", markup=config.markup)
-    llama = LlamaConfig.from_pretrained(directory)
+    llama = LlamaConfig.from_pretrained(located(config, cache)[0])
     llama.vocab_size = tokenizer.vocabulary_size
     return llama, tokenizer
 

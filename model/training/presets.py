@@ -113,6 +113,8 @@ def preset(name: str) -> TrainConfig:
 
 def as_method(config: TrainConfig, method: str) -> TrainConfig:
     """The same run for another method, less what belongs to the contrastive loss."""
+    if method not in MARKUPS:
+        raise ValueError(f"method {method!r} is none of {', '.join(MARKUPS)}")
     changes: dict[str, Any] = {"method": method, "preset": _named(config.preset, method)}
     if MARKUPS[method].key is None:
         changes |= {"contrastive_weight": 0.0, "qa_fraction": 0.0, "memory": 0, "hard_negatives": 0}

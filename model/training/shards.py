@@ -23,14 +23,14 @@ from model.checkpoint import tokenizer_digest
 from model.files import damaged, file_digest
 from model.tokens import FactTokenizer
 from model.training.config import TrainConfig
-from model.training.corpora import Corpus, TokenShard, data_hash, shard_of
+from model.training.corpora import Corpus, DataError, TokenShard, data_hash, shard_of
 
 SHARDS_FILE, SHARD_FILE = "shards.json", "shard.json"
 FORMAT = 1
 _ARRAYS = tuple(TokenShard.__dataclass_fields__)
 
 
-class ShardError(ValueError):
+class ShardError(DataError):
     """Shards that cannot be used here: says which and why."""
 
 

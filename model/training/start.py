@@ -56,14 +56,32 @@ def start(config: TrainConfig, cache: Path) -> Start:
     torch.manual_seed(config.seed)
     if config.init == RANDOM:
         return _random(config, cache)
+    directory, known = located(config, cache)
+    if known is not None:
+        _may_go_on(config, known)
+        if known.kind == "adapter":
+            return _from_adapter(config, directory, known)
+    return _from_weights(config, directory, known)
+
+
+def located(config: TrainConfig, cache: Path) -> tuple[Path, CheckpointConfig | None]:
+    """Where the weights lie that a run starts from, and what a checkpoint says of itself where it is one.
+
+    An adapter's are its base's.
+    """
     path = Path(config.init).expanduser()
-    if not (path / CONFIG_FILE).is_file():
-        return _from_weights(config, resolve_base(config.init, cache), None)
-    known = config_of(path)
-    _may_go_on(config, known)
-    if known.kind == "adapter":
-        return _from_adapter(config, path, known, cache)
-    return _from_weights(config, path, known)
+    known = config_of(path) if (path / CONFIG_FILE).is_file() else None
+    if known is not None and known.kind == "adapter":
+        return base_of(known, cache), known
+    return resolve_base(config.init, cache), known
+
+
+def tokenizer_of(config: TrainConfig, cache: Path) -> FactTokenizer:
+    """The tokenizer of a run, with the tokens of its method."""
+    if config.init == RANDOM:
+        return FactTokenizer.load(tokenizer_file(config.tokenizer, cache), markup=config.markup)
+    directory, known = located(config, cache)
+    return _tokenizer(directory, known, config.markup)
 
 
 def tokenizer_file(name: str, cache: Path) -> Path:
@@ -109,15 +127,14 @@ def lora_config(config: TrainConfig, num_layers: int, tokenizer: FactTokenizer) 
 
 def _random(config: TrainConfig, cache: Path) -> Start:
     assert config.architecture is not None
-    tokenizer = FactTokenizer.load(tokenizer_file(config.tokenizer, cache), markup=config.markup)
+    tokenizer = tokenizer_of(config, cache)
     model = LlamaForCausalLM(llama_config(config.architecture, tokenizer))
     return Start(_lm(model, config), tokenizer, "full", None, None)
 
 
 def _from_weights(config: TrainConfig, directory: Path, known: CheckpointConfig | None) -> Start:
     """A base, or a checkpoint with all its weights: the rows it has are kept, those it lacks are added."""
-    spacing = known.space_inside if known else not _has_tokens(directory, config.markup)
-    tokenizer = FactTokenizer.load(directory / "tokenizer.json", markup=config.markup, space_inside=spacing)
+    tokenizer = _tokenizer(directory, known, config.markup)
     frozen = config.adapt == "lora"
     model = llama_at(directory, compute_dtype(config.precision) if frozen else torch.float32)
     model = with_token_rows(model, tokenizer.num_fresh)
@@ -129,9 +146,9 @@ def _from_weights(config: TrainConfig, directory: Path, known: CheckpointConfig 
     return Start(_lm(get_peft_model(model, lora), config), tokenizer, "adapter", _name(config.init), digest)
 
 
-def _from_adapter(config: TrainConfig, path: Path, known: CheckpointConfig, cache: Path) -> Start:
+def _from_adapter(config: TrainConfig, base: Path, known: CheckpointConfig) -> Start:
     """An adapter's own base again, with the adapter trained further, or merged in where all weights are trained."""
-    base = base_of(known, cache)
+    path = Path(config.init).expanduser()
     tokenizer = tokenizer_at(base, known)
     digest = file_digest(base / WEIGHTS)
     further = config.adapt == "lora"
@@ -186,11 +203,14 @@ def _layers(config: TrainConfig, num_layers: int) -> list[int] | None:
     return list(range(num_layers - config.lora_layers, num_layers))
 
 
-def _has_tokens(directory: Path, markup: Markup) -> bool:
-    """Whether this is the paper's released form: the tokens are there, and spaces stand outside them."""
-    if not markup.tokens:
-        return False
-    return FactTokenizer.load(directory / "tokenizer.json", markup=markup).num_fresh == 0
+def _tokenizer(directory: Path, known: CheckpointConfig | None, markup: Markup) -> FactTokenizer:
+    """The tokenizer in `directory`. Plain weights whose tokenizer has the tokens are the paper's released form, in
+    which spaces stand outside them."""
+    file = directory / "tokenizer.json"
+    tokenizer = FactTokenizer.load(file, markup=markup, space_inside=known is None or known.space_inside)
+    if known is None and markup.tokens and not tokenizer.num_fresh:
+        return FactTokenizer.load(file, markup=markup, space_inside=False)
+    return tokenizer
 
 
 def _name(init: str) -> str:

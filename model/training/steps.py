@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from kb.corpus import AnnotatedDocument, FactSpan
 from model.tokens import Encoded, FactTokenizer
 from model.training.config import TrainConfig
-from model.training.corpora import Corpus, merged, question_sequence
+from model.training.corpora import Corpus, DataError, merged, question_sequence
 from model.training.mining import Mined, confusable
 from model.training.streams import Pieces, Place, Quota, Stream, apportion
 
@@ -26,6 +26,7 @@ QA_FORMS = (
     "{question} ",
 )
 
+Item = TypeVar("Item")
 Keys = Callable[[Sequence[Encoded]], list[NDArray[np.float32]]]
 
 
@@ -80,9 +81,7 @@ def question_answer(question: str, value: str, form: str = QA_FORMS[0]) -> Annot
     return AnnotatedDocument("qa", lead + value, (span,))
 
 
-def hold_out(
-    documents: Sequence[AnnotatedDocument], count: int, seed: int = 5
-) -> tuple[list[AnnotatedDocument], list[AnnotatedDocument]]:
+def hold_out(documents: Sequence[Item], count: int, seed: int = 5) -> tuple[list[Item], list[Item]]:
     """The documents to train on and `count` drawn ones to measure with, both in their order."""
     drawn = set(random.Random(seed).sample(range(len(documents)), count))
     kept = [document for i, document in enumerate(documents) if i not in drawn]
@@ -108,12 +107,12 @@ class Steps:
         self.tokenizer, self.config, self._keys = tokenizer, config, keys
         for mix in (config.mix, config.cooldown_mix):
             if mix and len(mix) != len(corpora):
-                raise ValueError(f"the mix weighs {len(mix)} corpora, and there are {len(corpora)}")
+                raise DataError(f"the mix weighs {len(mix)} corpora, and there are {len(corpora)}")
         if config.hard_negatives and keys is None:
-            raise ValueError("hard negatives are looked for with the model's own keys")
+            raise DataError("hard negatives are looked for with the model's own keys")
         self.corpora = [*corpora, merged(corpora)]
         if config.markup.key and not self.corpora[-1].num_questions:
-            raise ValueError("nothing to train on: no document has a fact with a question")
+            raise DataError("nothing to train on: no document has a fact with a question")
         self._pieces: dict[int, Pieces] = {}
         self._phases = [self._phase("main", 0, config.mix)]
         if config.cooldown_mix:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from model.training.corpora import Corpus
+from model.training.corpora import Corpus, DataError
 
 Compose = Callable[[Sequence[NDArray[np.int64]]], list[NDArray[np.int64]]]
 
@@ -155,7 +155,7 @@ def epoch_order(count: int, block: int, tag: str) -> NDArray[np.int64]:
 def apportion(count: int, weights: Sequence[float]) -> list[int]:
     """`count` shared out by weight, the largest remainders rounded up.
 
-    Raises ValueError where a positive weight would get nothing.
+    Raises DataError where a positive weight would get nothing.
     """
     exact = [count * weight / sum(weights) for weight in weights]
     shares = [int(share) for share in exact]
@@ -163,5 +163,5 @@ def apportion(count: int, weights: Sequence[float]) -> list[int]:
     for i in by_remainder[: count - sum(shares)]:
         shares[i] += 1
     if any(weight > 0 and not share for weight, share in zip(weights, shares, strict=True)):
-        raise ValueError(f"a batch of {count} documents is too small for the weights {list(weights)}")
+        raise DataError(f"a batch of {count} documents is too small for the weights {list(weights)}")
     return shares

@@ -11,10 +11,10 @@ from tokenizers import Tokenizer
 from tokenizers.models import BPE
 
 from kb.corpus import AnnotatedDocument, FactSpan, parse_inline
-from model.markup import CO_LMLM
+from model.markup import ASKER, CO_LMLM, REL_LMLM, Markup
 from model.tokens import END_OF_TEXT, Encoded, FactTokenizer
 from tests.strategies import documents, texts
-from tests.tiny import TEXTS, byte_tokenizer, merging_tokenizer
+from tests.tiny import TEXTS, bare_tokenizer, byte_tokenizer, merging_tokenizer
 
 INSIDE, OUTSIDE = byte_tokenizer(space_inside=True), byte_tokenizer(space_inside=False)
 MERGING = merging_tokenizer()
@@ -156,3 +156,26 @@ def test_the_three_tokens_are_the_last_of_the_vocabulary():
 def test_a_tokenizer_without_end_of_text_is_refused():
     with pytest.raises(ValueError, match=r"no <\|endoftext\|> token"):
         FactTokenizer(Tokenizer(BPE(vocab={"a": 0}, merges=[])))
+
+
+@pytest.mark.parametrize(
+    "markup, question, query",
+    [
+        (ASKER, "What is its capital?", "<QUESTION>What is its capital?</QUESTION> Lima</FACT>"),
+        (ASKER, "Two\nlines", "<QUESTION>Two\nlines</QUESTION> Lima</FACT>"),
+        (
+            REL_LMLM,
+            "Peru\ncapital",
+            "<|db_entity|>Peru<|db_relationship|>capital<|db_return|> Lima<|db_end|>",
+        ),
+    ],
+)
+def test_a_document_writes_its_queries_in_words(markup: Markup, question: str, query: str):
+    tokenizer = FactTokenizer(bare_tokenizer(), markup=markup)
+    document = AnnotatedDocument("peru", "It is Lima.", (FactSpan(6, 10, "Lima", question),))
+    encoded = tokenizer.document(document, close=False)
+    assert tokenizer.tokenizer.decode(list(encoded.ids[1:]), skip_special_tokens=False) == f"It is{query}."
+    asked = encoded.ids[encoded.fact_positions[0] + 1 : encoded.ids.index(tokenizer.id_of(markup.asks))]
+    assert tokenizer.query_in_words(asked) == question
+    unmasked = [i for i, masked in zip(encoded.ids, encoded.masked, strict=True) if not masked]
+    assert set(asked) <= set(unmasked) and tokenizer.fact_end not in unmasked

@@ -82,6 +82,13 @@ def test_documents_that_ask_the_same_question_are_no_negatives():
     assert only == list(islice(steps(same, replace(CONFIG, hard_negatives=0)), 3))
 
 
+def test_where_nothing_is_asked_nothing_is_moved():
+    bare = [AnnotatedDocument(f"b{n}", f"Nothing is asked of {n}.") for n in range(60)]
+    some = steps([*bare, *topical(1)], replace(CONFIG, mine_every=1))
+    plain = steps([*bare, *topical(1)], replace(CONFIG, hard_negatives=0))
+    assert list(islice(some, 9)) == list(islice(plain, 9))
+
+
 def test_a_resumed_run_keeps_what_an_earlier_model_chose():
     made = steps()
     whole = list(islice(made, 18))
