@@ -38,6 +38,7 @@ CODES = {
     "reveals": "the question gives away a fact that comes later",
     "clause": "the answer is a clause or a sentence, not a snippet",
     "lossy": "the answer leaves out a number or a name of the span",
+    "refused": "the annotator would not take the document",
 }
 
 _LONGEST_QUESTION = 300
@@ -66,7 +67,10 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A fact, a question or an answer that was not kept. Offsets are into the document's text."""
+    """A fact, a question or an answer that was not kept. Offsets are into the document's text.
+
+    Of a chunk that came back broken `value` is what came back.
+    """
 
     document: str
     start: int

@@ -1,0 +1,170 @@
+"""A chat endpoint that speaks OpenAI's protocol, hosted or one's own, with patience for what passes by itself."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from typing import Any, Self
+
+import httpx2
+
+from model.annotate.errors import EndpointUnusable, RequestRefused
+
+Message = Mapping[str, str]
+
+_TRANSIENT = {408, 409, 425, 429}  # and every 5xx
+_OF_THE_REQUEST = {400, 413, 422}
+_LONGEST_WAIT = 120.0
+_MOST_SAID = 200  # characters of an endpoint's own words in a message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """Where to ask and whom. The key is in no message, no log and no repr; `temperature` None is the model's own.
+
+    `attempts` is how often one request is sent at most, `first_wait` the seconds before the second, which double
+    with every further one.
+    """
+
+    base_url: str
+    model: str
+    api_key: str | None = field(default=None, repr=False)
+    temperature: float | None = None
+    timeout: float = 300.0
+    attempts: int = 6
+    first_wait: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What the model answered. `finished` is False where it was cut off; tokens are as the endpoint counts them."""
+
+    text: str
+    finished: bool
+    tokens_in: int = 0
+    tokens_out: int = 0
+
+
+class Stopped(Exception):
+    """The run was told to stop while this conversation was going on."""
+
+
+class _Transient(Exception):
+    """A failure that may pass: its cause, and the seconds that the endpoint asks to wait."""
+
+    def __init__(self, cause: str, wait: float | None = None) -> None:
+        self.wait = wait
+        super().__init__(cause)
+
+
+class Chat:
+    """Asks an endpoint. Threads may share it; `stop` ends waits between attempts in all of them."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self.url = f"{endpoint.base_url.rstrip('/')}/chat/completions"
+        headers = {"Authorization": f"Bearer {endpoint.api_key}"} if endpoint.api_key else {}
+        self._client = httpx2.Client(headers=headers, timeout=endpoint.timeout)
+        self._stopped = threading.Event()
+
+    def reply(self, messages: Sequence[Message]) -> Reply:
+        """The model's answer to a conversation.
+
+        Sent again after 429, 5xx, time-outs, cut connections and answers that are none. Raises `RequestRefused` where
+        this conversation is not taken, `EndpointUnusable` where none would be, `Stopped` after `stop`.
+        """
+        wait = self.endpoint.first_wait
+        for attempt in range(1, self.endpoint.attempts + 1):
+            if self._stopped.is_set():
+                raise Stopped
+            try:
+                return self._ask(messages)
+            except _Transient as error:
+                if attempt == self.endpoint.attempts:
+                    cause = f"{error} (tried {attempt} times)"
+                    raise self._unusable(cause, "Run the same command again later; it goes on.") from error
+                self._stopped.wait(min(_LONGEST_WAIT, error.wait or wait * random.uniform(0.5, 1.5)))
+                wait = min(_LONGEST_WAIT, 2 * wait)
+        raise AssertionError("the last attempt returns or raises")
+
+    def stop(self) -> None:
+        """Let no further request begin."""
+        self._stopped.set()
+
+    def close(self) -> None:
+        self._client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _ask(self, messages: Sequence[Message]) -> Reply:
+        body: dict[str, Any] = {"model": self.endpoint.model, "messages": list(messages)}
+        if self.endpoint.temperature is not None:
+            body["temperature"] = self.endpoint.temperature
+        try:
+            response = self._client.post(self.url, json=body)
+        except (httpx2.TimeoutException, httpx2.NetworkError, httpx2.RemoteProtocolError) as error:
+            raise _Transient(str(error) or type(error).__name__) from error
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            raise self._unusable(str(error), "Check --url.") from error
+        return self._judged(response)
+
+    def _judged(self, response: httpx2.Response) -> Reply:
+        status = response.status_code
+        if status == 200:
+            return _reply(response)
+        cause = f"status {status}: {self._said(response)}"
+        if status in _TRANSIENT or status >= 500:
+            raise _Transient(cause, _wait_asked(response.headers.get("retry-after")))
+        if status in _OF_THE_REQUEST:
+            raise RequestRefused(f"the endpoint refused the conversation, {cause}")
+        if status in (401, 403):
+            raise self._unusable(cause, "Set COLMLM_ANNOTATOR_API_KEY to a key that may use it.")
+        raise self._unusable(cause, "Check --url and --model.")
+
+    def _said(self, response: httpx2.Response) -> str:
+        """The endpoint's own words, in one line, and never the key, which some repeat."""
+        said = " ".join(response.text.split())
+        if self.endpoint.api_key:
+            said = said.replace(self.endpoint.api_key, "***")
+        return said[:_MOST_SAID]
+
+    def _unusable(self, cause: str, remedy: str) -> EndpointUnusable:
+        return EndpointUnusable(self.url, cause.rstrip("."), remedy)
+
+
+def _reply(response: httpx2.Response) -> Reply:
+    """The reply in a response of status 200; proxies and overloaded servers send other things too."""
+    try:
+        record = response.json()
+        choice = record["choices"][0]
+        text = choice["message"]["content"] or ""
+        usage = record.get("usage") or {}
+        if not isinstance(text, str):
+            raise TypeError("its content is no text")
+        finished = choice.get("finish_reason") != "length"
+        counts = (int(usage.get(name) or 0) for name in ("prompt_tokens", "completion_tokens"))
+        return Reply(text, finished, *counts)
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+        raise _Transient(f"an answer that is no chat completion ({error!r})") from error
+
+
+def _wait_asked(header: str | None) -> float | None:
+    """The seconds of a Retry-After, given as such or as a time."""
+    if header is None:
+        return None
+    try:
+        return max(0.0, float(header))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, parsedate_to_datetime(header).timestamp() - time.time())
+    except ValueError:
+        return None

@@ -1,0 +1,210 @@
+"""The seed annotator: a large model behind a chat endpoint marks the facts of documents (section 3.3, appendix).
+
+A document is one conversation. The specification is the system prompt; each chunk of the document is a message, and
+so are the annotated chunks that came back, since a model that gets a long text at once marks it worse and worse.
+Nothing that comes back is trusted: without its tags it must be the chunk, to the character, and every question
+and answer goes through `model.annotate.checks`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from kb.corpus import AnnotatedDocument, FactSpan
+from model.annotate.chat import Chat, Message, Reply, Stopped
+from model.annotate.checks import Fault, Rejected, Reviewed, review, spans_of
+from model.annotate.chunks import CHUNK_TOKENS, chunks
+from model.annotate.errors import EndpointUnusable, RequestRefused
+from model.annotate.pipeline import narrow
+from model.annotate.results import Results
+
+PROMPT = Path(__file__).with_name("seed_prompt.md")
+MOST_REFUSED = 3  # documents one after the other, after which it is not the documents
+
+_FENCE = re.compile(r"\A```[^\n]*\n(.*?)\n?```\s*\Z", re.DOTALL)
+_TAG = re.compile(r"</?FACT\b")
+
+
+@dataclass(slots=True)
+class Usage:
+    """What a run has cost so far, as the endpoint counts tokens."""
+
+    requests: int = 0
+    repairs: int = 0
+    tokens_in: int = 0
+    tokens_out: int = 0
+
+    def add(self, other: Usage) -> None:
+        self.requests += other.requests
+        self.repairs += other.repairs
+        self.tokens_in += other.tokens_in
+        self.tokens_out += other.tokens_out
+
+
+def system_prompt(title: str | None) -> str:
+    """What every conversation begins with."""
+    specification = PROMPT.read_text(encoding="utf-8")
+    return f"{specification}\n## The document\n\nIts title: {title}\n" if title else specification
+
+
+def annotate(
+    chat: Chat,
+    document: AnnotatedDocument,
+    *,
+    chunk_tokens: int = CHUNK_TOKENS,
+    drop_unquestioned: bool = False,
+) -> tuple[Reviewed, Usage]:
+    """The document with the facts that the model marked and that hold, what was rejected, and the cost.
+
+    A chunk that comes back broken is asked for once more; then it has no facts, and the reply is among the rejects.
+    Raises what `Chat.reply` raises, and `RequestRefused` for a text that holds FACT tags itself.
+    """
+    if _TAG.search(document.text):
+        raise RequestRefused(
+            "the text itself holds FACT tags, so nobody could tell them from the annotator's"
+        )
+    conversation = _Conversation(chat, [{"role": "system", "content": system_prompt(document.title)}])
+    spans: list[FactSpan] = []
+    rejected: list[Rejected] = []
+    for start, end in chunks(document.text, chunk_tokens):
+        found, reply = conversation.annotated(document.text[start:end])
+        if isinstance(found, Fault):
+            rejected.append(
+                Rejected(
+                    document.external_id, start, end, found.code, f"Chunk given up. {found.reason}", reply
+                )
+            )
+            continue
+        spans += (_placed(document.text, span, start) for span in found)
+    rejected += (
+        Rejected(document.external_id, s.start, s.end, "form", "The tag has no question.", s.value)
+        for s in spans
+        if s.question is None
+    )
+    reviewed = review(replace(document, facts=tuple(spans)), drop_unquestioned=drop_unquestioned)
+    return Reviewed(reviewed.document, (*rejected, *reviewed.rejected)), conversation.usage
+
+
+def _placed(text: str, span: FactSpan, offset: int) -> FactSpan:
+    """The span of a chunk where it stands in the document, without blanks at its ends."""
+    start, end = narrow(text, span.start + offset, span.end + offset)
+    return replace(span, start=start, end=end, value=text[start:end])
+
+
+class _Conversation:
+    """The messages about one document, of which only what held stays."""
+
+    def __init__(self, chat: Chat, messages: list[Message]) -> None:
+        self.chat, self.messages, self.usage = chat, messages, Usage()
+
+    def annotated(self, chunk: str) -> tuple[tuple[FactSpan, ...] | Fault, str]:
+        """The spans of a chunk, or what was wrong with the second reply too; and that reply."""
+        self.messages.append({"role": "user", "content": chunk})
+        reply = self._ask(self.messages)
+        found = _read(chunk, reply)
+        if isinstance(found, Fault):
+            self.usage.repairs += 1
+            reply = self._ask([*self.messages, *_repair(reply, found)])
+            found = _read(chunk, reply)
+        # Where it did not hold, the bare chunk stands in: a broken example would teach the model to break the next.
+        said = chunk if isinstance(found, Fault) else _unfenced(chunk, reply.text)
+        self.messages.append({"role": "assistant", "content": said})
+        return found, reply.text
+
+    def _ask(self, messages: list[Message]) -> Reply:
+        reply = self.chat.reply(messages)
+        self.usage.add(Usage(1, 0, reply.tokens_in, reply.tokens_out))
+        return reply
+
+
+def _read(chunk: str, reply: Reply) -> tuple[FactSpan, ...] | Fault:
+    if not reply.finished:
+        return Fault("malformed", "The reply was cut off at the endpoint's limit of tokens.")
+    return spans_of(chunk, _unfenced(chunk, reply.text))
+
+
+def _unfenced(chunk: str, reply: str) -> str:
+    """The reply without the blanks around it and the code fence that models like to put there."""
+    fenced = None if chunk.startswith("```") else _FENCE.match(reply.strip())
+    return (fenced.group(1) if fenced else reply).strip()
+
+
+def _repair(reply: Reply, fault: Fault) -> list[Message]:
+    """What is said after a reply that does not hold."""
+    broken: list[Message] = [{"role": "assistant", "content": reply.text}] if reply.text.strip() else []
+    words = (
+        f"That cannot be used. {fault.reason} Answer with the passage once more: copy it exactly, "
+        "character by character, and put the tags in. If you are not sure of a tag, leave it out."
+    )
+    return [*broken, {"role": "user", "content": words}]
+
+
+@dataclass(slots=True)
+class SeedRun:
+    """Annotates many documents, `concurrency` conversations at a time, and keeps each as soon as it is done."""
+
+    chat: Chat
+    results: Results
+    concurrency: int = 1
+    chunk_tokens: int = CHUNK_TOKENS
+    drop_unquestioned: bool = False
+    on_document: Callable[[Reviewed], None] | None = None
+
+    def run(self, documents: Iterable[AnnotatedDocument]) -> Usage:
+        """Annotate what is not in the results. What is being asked when something fails is waited for and kept.
+
+        A document that the endpoint refuses is a reject, and is tried again by the next run; where it refuses three
+        of them one after the other, `EndpointUnusable` is raised.
+        """
+        usage, refused = Usage(), 0
+        waiting = (document for document in documents if not self.results.has(document))
+        with ThreadPoolExecutor(self.concurrency, "annotate") as pool:
+            running: dict[Future[tuple[Reviewed, Usage]], AnnotatedDocument] = {}
+            try:
+                while True:
+                    while len(running) < self.concurrency and (document := next(waiting, None)) is not None:
+                        running[pool.submit(self._one, document)] = document
+                    if not running:
+                        return usage
+                    for future in wait(running, return_when=FIRST_COMPLETED).done:
+                        refused = 0 if self._take(future, running.pop(future), usage) else refused + 1
+                        if refused >= MOST_REFUSED:
+                            raise EndpointUnusable(
+                                self.chat.url, f"it refused {refused} documents one after the other",
+                                f"See {self.results.rejects_path}; check --model.",
+                            )  # fmt: skip
+            except BaseException:
+                self.chat.stop()
+                for future in wait(running).done:
+                    if future.exception() is None:
+                        self._take(future, running[future], usage)
+                raise
+
+    def _one(self, document: AnnotatedDocument) -> tuple[Reviewed, Usage]:
+        return annotate(
+            self.chat, document, chunk_tokens=self.chunk_tokens, drop_unquestioned=self.drop_unquestioned
+        )
+
+    def _take(
+        self, future: Future[tuple[Reviewed, Usage]], document: AnnotatedDocument, usage: Usage
+    ) -> bool:
+        """Keep what became of a document; False where the endpoint refused it."""
+        try:
+            reviewed, used = future.result()
+        except RequestRefused as error:
+            self.results.reject(
+                Rejected(document.external_id, 0, len(document.text), "refused", f"Not annotated: {error}.")
+            )
+            return False
+        usage.add(used)
+        self.results.append(reviewed)
+        if self.on_document is not None:
+            self.on_document(reviewed)
+        return True
+
+
+__all__ = ["PROMPT", "SeedRun", "Stopped", "Usage", "annotate", "system_prompt"]
