@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from cli import annotate, corpus_add
 from cli.errors import REFUSED
 from cli.facts import is_attended
 from cli.options import Actor, AllowErased, AsJson, examples, some_text
@@ -25,8 +26,11 @@ from kb.squad import read_squad
 MOST_REFUSALS_SHOWN = 20
 
 app = typer.Typer(
-    help="Ingest, export, delete, list and count corpora.", epilog=examples("colmlm corpus list")
+    help="Add, annotate, ingest, export, delete, list and count corpora.",
+    epilog=examples("colmlm corpus list"),
 )
+app.command("add", epilog=corpus_add.ADD_EXAMPLES)(corpus_add.add)
+app.command("annotate", epilog=annotate.ANNOTATE_EXAMPLES)(annotate.annotate)
 
 
 class Format(StrEnum):

@@ -10,7 +10,7 @@ Exit codes of every command:
 4     what was asked for conflicts with the state of the knowledge base
 5     the database is out of reach or needs a migration
 6     the index is behind or was refused
-7     the checkpoint or its base model cannot be used
+7     the checkpoint, its base model or an annotator cannot be used
 70    a fault of the program
 130   interrupted
 141   whoever read the output closed it
@@ -40,6 +40,8 @@ _CODES = {
     "model.training.state.ResumeRefused": USAGE,
     "model.training.loop.Diverged": CHECK_FAILED,
     "model.training.logs.TensorBoardMissing": USAGE,
+    "model.annotate.errors.EndpointUnusable": MODEL,
+    "model.annotate.errors.ResultsUnusable": USAGE,
     "safetensors.SafetensorError": MODEL,
     "sqlalchemy.exc.OperationalError": DATABASE,
     "sqlalchemy.exc.InterfaceError": DATABASE,

@@ -51,7 +51,20 @@ _HEAVY = {
 
 # Commands that train or encode: the allocator decides how fast those are.
 _TENSOR_COMMANDS = frozenset(
-    {"train", "evaluate", "rekey", "check", "calibrate", "up", "serve", "forget", "encode", "decode"}
+    {
+        "train",
+        "evaluate",
+        "rekey",
+        "check",
+        "calibrate",
+        "up",
+        "serve",
+        "forget",
+        "encode",
+        "decode",
+        "add",
+        "annotate",
+    }
 )
 
 

@@ -24,6 +24,7 @@ class Settings:
     port: int = 8484
     actor: str = "unknown"
     index_wait_seconds: float = 5.0
+    annotator_api_key: str | None = field(default=None, repr=False)
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str]) -> Settings:
@@ -39,6 +40,7 @@ class Settings:
             index_wait_seconds=_seconds(
                 "COLMLM_INDEX_WAIT_SECONDS", env.get("COLMLM_INDEX_WAIT_SECONDS") or "5"
             ),
+            annotator_api_key=env.get("COLMLM_ANNOTATOR_API_KEY", "").strip() or None,
         )
 
     @property

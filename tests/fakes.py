@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -81,3 +82,27 @@ class WordEncoder(FakeEncoder):
 _FUNCTION_WORDS = (
     " a an answer by did do for in is it know me of on question tell the to was were what when which who you "
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    question: str
+    answer: str
+
+
+class YearFinder:
+    """A span annotator to which every year is a fact."""
+
+    def spans(self, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
+        return [[found.span() for found in re.finditer(r"\b\d{4}\b", text)] for text in texts]
+
+
+class YearAsker:
+    """A question generator that asks for every year alike, and in an odd one too early for Zora, who comes last."""
+
+    def questions(self, text: str, spans: Sequence[tuple[int, int]], title: str | None) -> list[Asked | None]:
+        years = [text[start:end] for start, end in spans]
+        return [
+            Asked(f"When did {title} {'meet Zora' if int(year) % 2 else 'open'}?", f"the year {year}")
+            for year in years
+        ]

@@ -24,6 +24,9 @@ from model.checkpoint import ADAPTER, CheckpointError, compute_dtype
 from model.config import SEALED_FILES
 from model.files import damaged, file_digest
 
+_RELEASED = Path(__file__).resolve().parent.parent / "released"
+RELEASED_SPANS = _RELEASED / "span-annotator-minilm"
+RELEASED_QUESTIONS = _RELEASED / "question-generator-135m"
 ANNOTATOR_FILE = "annotator.json"
 ADAPTER_CONFIG = "adapter_config.json"
 MAX_BYTES = 16 * 1000 * 1000

@@ -1,0 +1,266 @@
+"""`colmlm corpus add`: raw documents read, annotated, taken in and keyed, so that the model can cite them."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from itertools import chain
+from typing import Annotated, Any
+
+import typer
+
+from cli import annotators
+from cli.annotators import Encoding, NoQuestions, QuestionGeneratorPath, RawPaths, SpanAnnotatorPath
+from cli.errors import REFUSED
+from cli.keysets import key_everything
+from cli.options import Actor, AllowErased, AsJson, CheckpointPath, examples, some_text
+from cli.output import note, print_json, print_table, progress, say
+from cli.runtime import Runtime
+from kb.corpus import AnnotatedDocument, Parsed, Refusal
+from kb.raw.files import Found, find_files
+from kb.raw.read import read_raw
+from kb.records import IngestReport, KeysetRecord
+from kb.standing import Standing, Standings
+
+ADD_EXAMPLES = examples(
+    "colmlm corpus add handbook/ --corpus handbook",
+    "colmlm corpus add minutes.pdf notes.md --corpus meetings --dry-run",
+    "colmlm corpus add articles.jsonl.gz --corpus wiki --no-questions",
+)
+COMMIT_EVERY = 20  # documents: what an interruption loses of the annotators' work at most
+MOST_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """A document that went in: its facts, those of them with a question, and what the checks rejected."""
+
+    document: str
+    title: str | None
+    facts: int
+    questions: int
+    rejected: int
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of the files so far."""
+
+    standings: Counter[Standing] = field(default_factory=Counter)
+    characters: int = 0
+    added: list[Added] = field(default_factory=list)
+    refusals: list[Refusal] = field(default_factory=list)
+    rejected: Counter[str] = field(default_factory=Counter)
+    question: str | None = None
+
+
+@dataclass(slots=True)
+class Adding:
+    """One run over the files that were found."""
+
+    runtime: Runtime
+    corpus: str
+    found: Found
+    encoding: str | None
+    again: bool
+    tally: Tally = field(default_factory=Tally)
+
+    def wanted(self) -> Iterator[AnnotatedDocument]:
+        """The documents to annotate: new ones, changed ones, and with `again` those that are there unchanged."""
+        standings = Standings(self.runtime.kb.sessions, self.corpus)
+        total = sum(file.size for file in self.found.files) // 1000
+        self.tally.refusals += self.found.refusals
+        with progress("Reading and annotating (KB)") as advance:
+            reading = read_raw(
+                self.found.files,
+                encoding=self.encoding,
+                on_bytes=lambda reached: advance(reached // 1000, total),
+            )
+            for parsed in reading:
+                self.tally.refusals += parsed.refusals
+                if (document := parsed.document) is None:
+                    continue
+                standing = standings.of(document)
+                self.tally.standings[standing] += 1
+                if standing is not Standing.unchanged or self.again:
+                    self.tally.characters += len(document.text)
+                    yield document
+
+    def annotated(self, annotator: Any, documents: Iterator[AnnotatedDocument]) -> Iterator[Parsed]:
+        """The documents with their facts, as an ingest takes them."""
+        for reviewed in annotator.annotate(documents):
+            document, rejected = reviewed.document, reviewed.rejected
+            questions = [fact.question for fact in document.facts if fact.question]
+            self.tally.question = self.tally.question or next(iter(questions), None)
+            self.tally.rejected.update(one.code for one in rejected)
+            self.tally.added.append(
+                Added(
+                    document.external_id, document.title, len(document.facts), len(questions), len(rejected)
+                )
+            )
+            yield Parsed(document)
+
+
+def add(
+    paths: RawPaths,
+    corpus: Annotated[str, typer.Option("--corpus", callback=some_text, help="The corpus to put them in.")],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Read everything, say what is new, and stop.")
+    ] = False,
+    no_questions: NoQuestions = False,
+    again: Annotated[
+        bool,
+        typer.Option("--again", help="Annotate what is there unchanged too: after a change of annotators."),
+    ] = False,
+    encoding: Encoding = None,
+    span_annotator: SpanAnnotatorPath = None,
+    question_generator: QuestionGeneratorPath = None,
+    checkpoint: CheckpointPath = None,
+    actor: Actor = None,
+    reason: Annotated[
+        str | None, typer.Option("--reason", callback=some_text, help="Why; by default the paths.")
+    ] = None,
+    allow_erased: AllowErased = False,
+    as_json: AsJson = False,
+) -> None:
+    """Read documents, mark their facts, take them in and give the facts keys: then `colmlm generate` can cite them.
+
+    Files that cannot be read are refused one by one, with the reason, and the rest goes on; the exit code is then 3.
+    Run again, it passes over what is unchanged and replaces what has changed; if it was interrupted, it goes on.
+    """
+    annotators.known_encoding(encoding)
+    found = find_files(paths)
+    with Runtime.from_environment(checkpoint=checkpoint) as runtime:
+        runtime.open()
+        adding = Adding(runtime, corpus, found, encoding, again)
+        report, keyset = None, None
+        if dry_run:
+            for _ in adding.wanted():
+                pass
+        else:
+
+            def load() -> Any:
+                runtime.encoder  # noqa: B018  a checkpoint that is missing should be known before an hour's annotation
+                return annotators.light(runtime, span_annotator, question_generator, asks=not no_questions)
+
+            why = reason or f"corpus add {' '.join(path.name for path in paths)}"[:500]
+            report = _ingest(adding, load, actor=runtime.actor(actor), reason=why, allow_erased=allow_erased)
+            keyset = _key(runtime, corpus, changed=report is not None)
+    _print_json(adding, report, keyset, dry_run) if as_json else _show(adding, report, keyset, dry_run)
+    if adding.tally.refusals or (report is not None and report.refusals):
+        raise typer.Exit(REFUSED)
+
+
+def _ingest(adding: Adding, load: Any, **how: Any) -> IngestReport | None:
+    """Take the wanted documents in as they are annotated; None where there were none, and no model was loaded."""
+    wanted = adding.wanted()
+    if (first := next(wanted, None)) is None:
+        return None
+    annotator = load()
+    committed: list[IngestReport] = []
+    try:
+        parsed = adding.annotated(annotator, chain([first], wanted))
+        return adding.runtime.kb.ingest(
+            parsed, adding.corpus, commit_every=COMMIT_EVERY, on_piece=committed.append, **how
+        )
+    except BaseException:
+        if committed:
+            note(
+                f"{committed[-1].documents} documents are in {adding.corpus!r}, their facts not keyed. "
+                "Run the same command again to go on from there."
+            )
+        raise
+
+
+def _key(runtime: Runtime, corpus: str, *, changed: bool) -> KeysetRecord | None:
+    """Key the corpus where there is something to key: these facts, or those of a run that was interrupted."""
+    if all(known.corpus != corpus for known in runtime.kb.corpora()):
+        return None
+    active = next((keyset for keyset in runtime.kb.keysets() if keyset.state == "active"), None)
+    if not changed and active is not None and active.num_unkeyed == 0:
+        return active
+    return key_everything(runtime, corpus=corpus)
+
+
+def _try(tally: Tally, corpus: str) -> str:
+    """What to type next."""
+    if tally.question is None:
+        return f"colmlm facts list --corpus {shlex.quote(corpus)}"
+    asked = shlex.quote(f"Question: {tally.question} Answer:")
+    return f"colmlm generate {asked} --mode forced"
+
+
+def _print_json(
+    adding: Adding, report: IngestReport | None, keyset: KeysetRecord | None, dry_run: bool
+) -> None:
+    tally = adding.tally
+    refusals = [*tally.refusals, *(report.refusals if report else ())]
+    print_json(
+        {
+            "dry_run": dry_run, "corpus": adding.corpus, "documents": sum(tally.standings.values()),
+            **{standing.value: tally.standings[standing] for standing in Standing},
+            "characters": tally.characters, "facts": report.facts if report else 0,
+            "seq": report.seq if report else None, "still_deleted": report.still_deleted if report else 0,
+            "suppressed": report.suppressed if report else 0, "added": [asdict(one) for one in tally.added],
+            "rejected": dict(tally.rejected), "refused": len(refusals), "refusals": refusals,
+            "passed_over": dict(adding.found.passed_over), "keyset": keyset,
+            "citable": keyset is not None and keyset.state == "active" and not dry_run,
+            "try": _try(tally, adding.corpus) if tally.added else None,
+        }
+    )  # fmt: skip
+
+
+def _show(adding: Adding, report: IngestReport | None, keyset: KeysetRecord | None, dry_run: bool) -> None:
+    tally, standings = adding.tally, adding.tally.standings
+    say(
+        f"Read {_count(sum(standings.values()), 'document')}: {standings[Standing.new]} new, "
+        f"{standings[Standing.changed]} changed, {standings[Standing.unchanged]} there already."
+    )
+    _show_left_out(adding, report)
+    if dry_run:
+        many = standings[Standing.new] + standings[Standing.changed]
+        say(f"Would annotate and add {_count(many, 'document')}; nothing was done.")
+        return
+    if report is None:
+        say(f"Nothing to add to {adding.corpus!r}.")
+        return
+    print_table(
+        ("document", "title", "facts", "with a question", "rejected by the checks"),
+        [(a.document, a.title, a.facts, a.questions, a.rejected) for a in tally.added[:MOST_SHOWN]],
+    )
+    if len(tally.added) > MOST_SHOWN:
+        say(f"... and {len(tally.added) - MOST_SHOWN} more; --json lists them all.")
+    facts = sum(one.facts for one in tally.added)
+    if keyset is not None and keyset.state == "active":
+        say(
+            f"{_count(facts, 'fact')} of {_count(len(tally.added), 'document')} of {adding.corpus!r} can be cited now."
+        )
+        say(f"Try: {_try(tally, adding.corpus)}")
+    else:
+        say(
+            f"{_count(facts, 'fact')} are in {adding.corpus!r}; they can be cited once their keyset is active."
+        )
+
+
+def _show_left_out(adding: Adding, report: IngestReport | None) -> None:
+    if adding.found.passed_over:
+        kinds = ", ".join(f"{kind} {number}" for kind, number in adding.found.passed_over.most_common(8))
+        say(f"{_count(adding.found.passed_over.total(), 'file')} of other kinds passed over ({kinds}).")
+    refusals = [*adding.tally.refusals, *(report.refusals if report else ())]
+    if refusals:
+        say(f"Refused {len(refusals)}:")
+        print_table(("document", "reason"), [(r.document, r.reason) for r in refusals[:MOST_SHOWN]])
+        if len(refusals) > MOST_SHOWN:
+            say(f"... and {len(refusals) - MOST_SHOWN} more; --json lists them all.")
+    if report is not None and report.suppressed:
+        say(
+            f"{report.suppressed} spans left out and redacted, as they were erased before (see --allow-erased)."
+        )
+    if report is not None and report.still_deleted:
+        say(f"{report.still_deleted} facts that the documents name were deleted here, and stay so.")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
