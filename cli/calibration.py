@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 from cli.keyset_gate import KeysetId
 from cli.options import AsJson, CheckpointPath, examples, finite
 from cli.output import print_json, progress, say
-from cli.runtime import ModelEncoder, Runtime
+from cli.runtime import Runtime
 from kb.calibration import Calibration
 from kb.calibration import calibrate as choose_threshold
 from kb.errors import KeysetMismatch, KeysetNotFound
 from kb.records import KeysetRecord
+from kb.rekey import Encoder
 from kb.service import KnowledgeBase
 
 DEFAULT_SAMPLE = 300
@@ -85,7 +86,7 @@ def _keyset_of(runtime: Runtime, keyset_id: int | None) -> KeysetRecord:
 
 def measure(
     kb: KnowledgeBase,
-    encoder: ModelEncoder,
+    encoder: Encoder,
     keyset: KeysetRecord,
     false_accept_rate: float | None,
     sample: int,
@@ -106,7 +107,7 @@ def measure(
     )
 
 
-def _encode(encoder: ModelEncoder, questions: list[str], batch: int = 32) -> NDArray[np.float32]:
+def _encode(encoder: Encoder, questions: list[str], batch: int = 32) -> NDArray[np.float32]:
     pieces = [encoder.encode_questions([])]
     with progress("Calibrating") as advance:
         for start in range(0, len(questions), batch):

@@ -37,6 +37,7 @@ class Format(StrEnum):
     annotated = "annotated"
     parquet = "parquet"
     squad = "squad"
+    rel_lmlm = "rel-lmlm"
 
 
 class ExportFormat(StrEnum):
@@ -49,6 +50,10 @@ def _read(file: Path, format_: Format, on_bytes: Callable[[int], None]) -> Itera
         return read_annotated(file, on_bytes)
     if format_ is Format.squad:
         return read_squad(file)
+    if format_ is Format.rel_lmlm:
+        from model.baselines.triplets import read_triplets
+
+        return read_triplets(file)
     from kb.parquet import read_parquet  # pyarrow takes a moment
 
     return read_parquet(file, on_bytes)
@@ -70,7 +75,10 @@ def ingest(
     ],
     format_: Annotated[
         Format,
-        typer.Option("--format", help="JSON Lines of documents and facts, the same as Parquet, or SQuAD."),
+        typer.Option(
+            "--format",
+            help="JSON Lines of documents and facts, the same as Parquet, SQuAD, or texts with dblookup calls.",
+        ),
     ],
     corpus: Annotated[str, typer.Option("--corpus", callback=some_text, help="The corpus to put it in.")],
     actor: Actor = None,

@@ -7,14 +7,16 @@ from typing import Annotated
 
 import typer
 
+from cli.encoders import registered
 from cli.errors import CHECK_FAILED
 from cli.options import MAX_BIGINT, Actor, AsJson, CheckpointPath, Reason, examples, finite
 from cli.output import note, print_json, print_table, progress, say
-from cli.runtime import ModelEncoder, Runtime
+from cli.runtime import Runtime
 from kb import keysets
 from kb.errors import KBError, KeysetMismatch, NoActiveKeyset
 from kb.gate import Criterion, GateLimits, GateReport, check_keyset
 from kb.records import KeysetRecord
+from kb.rekey import Encoder
 from kb.retraining import MAX_EDITS, Retraining
 
 CHECK_EXAMPLES = examples(
@@ -99,22 +101,22 @@ def check(
         raise typer.Exit(CHECK_FAILED)
 
 
-def encoder_of(runtime: Runtime, keyset_id: int, named: Path | None = None) -> ModelEncoder:
+def encoder_of(runtime: Runtime, keyset_id: int, named: Path | None = None) -> Encoder:
     """The encoder that made this keyset's keys: from `named`, from where it was registered, or the settings' own.
 
     Raises `KeysetMismatch` where what lies there is another checkpoint.
     """
     with runtime.kb.sessions() as session:
         known = keysets.checkpoint_of(session, keyset_id)
-    path = named or (Path(known.path) if known.path and Path(known.path).is_dir() else None)
-    encoder = runtime.encoder_at(path)
+    encoder = registered(runtime, known.path, named)
     if encoder.checkpoint.checkpoint_id != known.checkpoint_id:
         raise KeysetMismatch(encoder.checkpoint.checkpoint_id, known.checkpoint_id)
     return encoder
 
 
-def _active_encoder(runtime: Runtime, keyset_id: int, named: Path | None) -> ModelEncoder | None:
+def _active_encoder(runtime: Runtime, keyset_id: int, named: Path | None) -> Encoder | None:
     """The active keyset's encoder; None where that one is checked itself, none is active, or it cannot be loaded."""
+    from model.base import BaseNotFound
     from model.checkpoint import CheckpointError
 
     try:
@@ -122,7 +124,7 @@ def _active_encoder(runtime: Runtime, keyset_id: int, named: Path | None) -> Mod
         return None if active.keyset_id == keyset_id else encoder_of(runtime, active.keyset_id, named)
     except NoActiveKeyset:
         return None
-    except (KBError, CheckpointError, OSError) as error:
+    except (KBError, CheckpointError, BaseNotFound, OSError) as error:
         if named is not None:
             raise
         note(f"The active keyset's encoder cannot be loaded, its own gate is compared with. {error}")

@@ -4,23 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from enum import StrEnum
 from typing import Annotated
 
 import typer
 
 from cli import calibration, keyset_gate
 from cli.calibration import DEFAULT_SAMPLE, describe_calibration, measure
+from cli.encoders import ByEncoder, chosen, keys_are_questions
 from cli.facts import is_attended
 from cli.keyset_gate import KeysetId, encoder_of
 from cli.options import Actor, AsJson, CheckpointPath, Reason, examples
 from cli.output import note, print_json, print_table, progress, say
-from cli.runtime import ModelEncoder, Runtime
+from cli.runtime import Runtime
 from kb.errors import InvalidValue, KeysetNotFound, KeysetNotReady
 from kb.records import KeysetRecord
+from kb.rekey import Encoder
 from kb.retraining import GateStanding, Retraining
 
-REKEY_EXAMPLES = examples("colmlm rekey", "colmlm rekey --checkpoint runs/mine --corpus handbook")
+REKEY_EXAMPLES = examples(
+    "colmlm rekey",
+    "colmlm rekey --checkpoint runs/mine --corpus handbook",
+    "colmlm rekey --encoder minilm",
+    "colmlm rekey --kinds context,question",
+)
 Corpus = Annotated[str | None, typer.Option("--corpus", help="Only this corpus.")]
+
+
+class Kinds(StrEnum):
+    context = "context"
+    both = "context,question"
+
+
+KeyKinds = Annotated[
+    Kinds,
+    typer.Option(
+        "--kinds",
+        help="What facts of documents are keyed from: the text before them, or their question as well. "
+        "A keyset that has keys of questions goes on getting them.",
+    ),
+]
 
 app = typer.Typer(
     help="Make, check, activate, calibrate and retire keysets.", epilog=examples("colmlm keysets list")
@@ -32,7 +55,13 @@ app.command("calibrate", epilog=calibration.CALIBRATE_EXAMPLES)(calibration.cali
 app.command("threshold", epilog=calibration.THRESHOLD_EXAMPLES)(calibration.threshold)
 
 
-def rekey(checkpoint: CheckpointPath = None, corpus: Corpus = None, as_json: AsJson = False) -> None:
+def rekey(
+    checkpoint: CheckpointPath = None,
+    encoder: ByEncoder = None,
+    corpus: Corpus = None,
+    kinds: KeyKinds = Kinds.context,
+    as_json: AsJson = False,
+) -> None:
     """Give every live fact without a key one of the checkpoint's. Stop it and start it again to resume.
 
     The new keyset is calibrated at the end. It answers at once where no other is active, else once it is activated.
@@ -40,23 +69,32 @@ def rekey(checkpoint: CheckpointPath = None, corpus: Corpus = None, as_json: AsJ
     """
     with Runtime.from_environment(checkpoint=checkpoint) as runtime:
         runtime.open()
-        keyset = key_everything(runtime, corpus=corpus)
+        keyset = key_everything(
+            runtime, corpus=corpus, encoder=chosen(runtime, encoder, checkpoint), kinds=kinds
+        )
     print_json(keyset) if as_json else _show([keyset])
 
 
 def key_everything(
-    runtime: Runtime, *, corpus: str | None = None, encoder: ModelEncoder | None = None
+    runtime: Runtime,
+    *,
+    corpus: str | None = None,
+    encoder: Encoder | None = None,
+    kinds: Kinds = Kinds.context,
 ) -> KeysetRecord:
     """Key what is unkeyed, and calibrate a keyset that has not been. The encoder is by default the settings'."""
     encoder = encoder or runtime.encoder
     with progress("Keying facts") as advance:
-        keyset = runtime.kb.rekey(encoder, corpus=corpus, on_facts=advance)
+        keyset = runtime.kb.rekey(encoder, corpus=corpus, on_facts=advance, kinds=kinds.split(","))
     if keyset.state == "ready":
         note(
             "Another keyset is active. To let this one answer: "
             f"colmlm keysets check {keyset.keyset_id}, then: colmlm keysets activate {keyset.keyset_id}"
         )
     if keyset.calibrated or keyset.num_unkeyed or keyset.num_keys < 2:
+        return keyset
+    if keys_are_questions(encoder):
+        note(f"Not calibrated: a fact's key is its own question. Its threshold is {keyset.threshold:.3f}.")
         return keyset
     try:
         measured = measure(runtime.kb, encoder, keyset, None, DEFAULT_SAMPLE)
@@ -83,6 +121,7 @@ def list_keysets(as_json: AsJson = False) -> None:
 @app.command(epilog=examples("colmlm keysets create --checkpoint runs/mine --index-spec IVF1024,PQ32"))
 def create(
     checkpoint: CheckpointPath = None,
+    encoder: ByEncoder = None,
     index_spec: Annotated[
         str | None,
         typer.Option("--index-spec", help="A Faiss factory string. Default: by the number of facts."),
@@ -94,7 +133,7 @@ def create(
 
     with Runtime.from_environment(checkpoint=checkpoint) as runtime:
         runtime.open()
-        made_by = runtime.encoder.checkpoint
+        made_by = chosen(runtime, encoder, checkpoint).checkpoint
         if index_spec is not None:
             KeyIndex(made_by.dim, index_spec)  # refuses now what a build would only refuse after the keying
         keyset = runtime.kb.create_keyset(made_by, index_spec)
@@ -106,12 +145,14 @@ def rekey_one(
     keyset_id: KeysetId,
     checkpoint: CheckpointPath = None,
     corpus: Corpus = None,
+    kinds: KeyKinds = Kinds.context,
     as_json: AsJson = False,
 ) -> None:
     """Key what a keyset has no key of, with its own checkpoint, from where that was registered."""
     with Runtime.from_environment() as runtime:
         _required(runtime, keyset_id)
-        keyset = key_everything(runtime, corpus=corpus, encoder=encoder_of(runtime, keyset_id, checkpoint))
+        encoder = encoder_of(runtime, keyset_id, checkpoint)
+        keyset = key_everything(runtime, corpus=corpus, encoder=encoder, kinds=kinds)
     print_json(keyset) if as_json else _show([keyset])
 
 

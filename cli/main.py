@@ -43,6 +43,7 @@ from model.memory import prefer_jemalloc
 _HEAVY = {
     "train": ("cli.train", "Train a checkpoint on an annotated corpus."),
     "evaluate": ("cli.evaluate", "Measure a checkpoint: recall of its keys, answers, and unlearning."),
+    "annotator": ("cli.annotator", "Train, release and measure the annotators of raw text."),
     "crashlab": (
         "cli.crashlab.command",
         "Kill processes at seeded instants and check that nothing was lost.",

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import Row, and_, exists, func, insert, select, text, update
+from sqlalchemy import Row, and_, exists, func, insert, or_, select, text, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.orm import Session
 
@@ -104,6 +104,15 @@ def keyset_head(session: Session, keyset_id: int | None) -> KeysetHead:
     return KeysetHead(row.id, row.checkpoint_id, row.dim, row.index_spec)
 
 
+def require_answering(session: Session, keyset_id: int) -> None:
+    """Raise `KeysetNotFound`, or `KeysetNotReady` where this keyset can answer no lookup."""
+    state = session.scalar(select(Keyset.state).where(Keyset.id == keyset_id))
+    if state is None:
+        raise KeysetNotFound(keyset_id)
+    if state not in ("ready", "active"):
+        raise KeysetNotReady(keyset_id, state)
+
+
 def list_keysets(session: Session) -> list[KeysetRecord]:
     return _records(session, None)
 
@@ -126,12 +135,26 @@ def _records(session: Session, keyset_id: int | None) -> list[KeysetRecord]:
     return [_record(row) for row in session.execute(statement.execution_options(populate_existing=True))]
 
 
+def has_question_keys(session: Session, keyset_id: int) -> bool:
+    """Whether this keyset has keys of the questions of documents' facts; a rekey then gives them to all."""
+    return bool(session.scalar(select(_question_keys(keyset_id))))
+
+
+def _question_keys(keyset_id: Any) -> Any:
+    of_documents = FactKey.fact_id.in_(select(Fact.id).where(Fact.document_id.is_not(None)))
+    return exists().where(FactKey.keyset_id == keyset_id, FactKey.kind == "question", of_documents)
+
+
 def num_unkeyed() -> Any:
-    """SQL: how many facts the keyset of the enclosing statement has no key of. This is its rekey queue."""
+    """SQL: how many facts the keyset of the enclosing statement lacks a key of. This is its rekey queue."""
     keyed = exists().where(FactKey.keyset_id == Keyset.id, FactKey.fact_id == Fact.id)
-    return (
-        select(func.count()).select_from(Fact).where(is_kept(Fact.id), ~keyed.correlate(Keyset, Fact))
-    ).scalar_subquery()
+    asked = keyed.where(FactKey.kind == "question")
+    has_question = and_(Fact.document_id.is_not(None), Fact.question.is_not(None))
+    lacks_one = and_(
+        _question_keys(Keyset.id).correlate(Keyset), has_question, ~asked.correlate(Keyset, Fact)
+    )
+    lacks = or_(~keyed.correlate(Keyset, Fact), lacks_one)
+    return select(func.count()).select_from(Fact).where(is_kept(Fact.id), lacks).scalar_subquery()
 
 
 def _record(row: Row[Any]) -> KeysetRecord:

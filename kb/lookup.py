@@ -33,6 +33,7 @@ POLL_SECONDS = 0.02
 MAX_K = 1000
 
 # For the driver itself: in its binary form keys come as they are, and a prepared statement is planned once.
+# "active" is the keyset that answers: the active one, or one that is asked by its id.
 _DECIDE = """
 SELECT coalesce((SELECT max(seq) FROM change), 0) AS head, active.id AS keyset_id, active.checkpoint_id,
        active.threshold, found.key_id, found.fact_id, found.version, found.value, found.key
@@ -47,6 +48,9 @@ LEFT JOIN LATERAL (
       AND active.id = %(keyset_id)s::bigint AND (v.fact_id IS NOT NULL OR t.fact_id IS NOT NULL)
 ) AS found ON true
 """
+_DECIDE_ONE = _DECIDE.replace(
+    "active.state = 'active'", "active.id = %(keyset_id)s::bigint AND active.state IN ('ready', 'active')"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +87,15 @@ class Ranking:
 class Searcher:
     """The replica of the active keyset and the lookups on it; one a process, shared by its threads.
 
-    `reader` serves the deciding SELECT, which then costs no BEGIN, no ROLLBACK and no ping.
+    `reader` serves the deciding SELECT, which then costs no BEGIN, no ROLLBACK and no ping. With a `keyset_id` it is
+    the replica of that keyset, whichever is active.
     """
 
     reader: Engine
     sessions: sessionmaker[Session]
     directory: Path
     wait_seconds: float
+    keyset_id: int | None = None
     _replica: Replica | None = None
     _standby: Replica | None = None  # of the keyset that was active before, or that may be next
     _opening: threading.Lock = field(default_factory=threading.Lock)
@@ -162,13 +168,17 @@ class Searcher:
         first = rows[0]
         return _Decision(first.head, first.keyset_id, first.checkpoint_id, first.threshold, keys)
 
+    @property
+    def _statement(self) -> str:
+        return _DECIDE if self.keyset_id is None else _DECIDE_ONE
+
     def _fetch(self, parameters: dict[str, Any]) -> list[Any]:
         with self.reader.connect() as connection:
             driver = connection.connection.driver_connection
             assert isinstance(driver, psycopg.Connection)
             try:
                 with driver.cursor(binary=True, row_factory=namedtuple_row) as cursor:
-                    return cursor.execute(_DECIDE, parameters, prepare=True).fetchall()
+                    return cursor.execute(self._statement, parameters, prepare=True).fetchall()
             except psycopg.OperationalError:
                 connection.invalidate()
                 raise
@@ -188,13 +198,20 @@ class Searcher:
     def current(self) -> Replica:
         """The replica of the keyset that is active now, opened where this process holds another or none."""
         with self._opening, self.sessions() as session:
-            keyset_id = active_keyset_id(session)
+            keyset_id = self._answering(session)
             if self._replica is None or self._replica.keyset_id != keyset_id:
                 former, standby = self._replica, self._standby
                 if standby is None or standby.keyset_id != keyset_id:
                     standby = open_replica(session, keysets.keyset_head(session, keyset_id), self.directory)
                 self._replica, self._standby = standby, former
             return self._replica
+
+    def _answering(self, session: Session) -> int | None:
+        """The keyset that is asked. Raises `KeysetNotFound` and `KeysetNotReady` of one that was named."""
+        if self.keyset_id is None:
+            return active_keyset_id(session)
+        keysets.require_answering(session, self.keyset_id)
+        return self.keyset_id
 
     def stand_by(self, keyset_id: int | None, useful: Collection[int]) -> None:
         """Hold this keyset's replica open (None: the one held so far), caught up; drop it where it is not `useful`.

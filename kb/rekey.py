@@ -1,5 +1,8 @@
 """Rekey: give every live fact a key of a checkpoint. Facts without one are the queue, so it resumes by itself.
 
+A fact of a document is keyed from the text before it. A keyset may also have keys of these facts' questions: asked for
+once, every later rekey gives them too, so a keyset has them of all its facts.
+
 Each batch is one transaction: claim, encode, store the keys, and append a change of kind "key" that tells every
 index to fetch them. Any number of workers may share a queue. A claim is an advisory lock on a document that
 lasts as long as the transaction: it meets no lock that an editor takes, needs no table, and ends with the keys
@@ -9,7 +12,7 @@ is left is it waited for, in case that worker dies.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, Protocol
@@ -61,7 +64,8 @@ class Encoder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Rekey:
-    """One run: which keyset, by whom, over which corpus (None: everything)."""
+    """One run: which keyset, by whom, over which corpus (None: everything), with which kinds of key for a document's
+    facts."""
 
     sessions: sessionmaker[Session]
     encoder: Encoder
@@ -70,12 +74,15 @@ class Rekey:
     corpus: str | None
     batch: int
     on_facts: Callable[[int, int], None] | None
+    kinds: Collection[str] = ("context",)
 
     def run(self) -> None:
         """Key until the queue is empty. Facts that appear meanwhile are keyed too."""
         with self.sessions() as session:
-            total, done, analyzed = _queue_length(session, self.keyset_id, self.corpus), 0, 250
-        for queue in (self._documents(), self._questions())[: 1 if self.corpus is not None else 2]:
+            with_questions = "question" in self.kinds or keysets.has_question_keys(session, self.keyset_id)
+            total = _queue_length(session, self.keyset_id, self.corpus, with_questions=with_questions)
+        done, analyzed = 0, 250
+        for queue in self._queues(with_questions):
             for stored in self._work(queue):
                 done += stored
                 if done >= 4 * analyzed:
@@ -84,6 +91,13 @@ class Rekey:
                         keysets.analyze(session, self.keyset_id)
                 if self.on_facts is not None:
                     self.on_facts(done, max(done, total))
+
+    def _queues(self, with_questions: bool) -> Iterator[_Queue]:
+        yield self._documents()
+        if with_questions:
+            yield self._asked()
+        if self.corpus is None:
+            yield self._questions()
 
     def _work(self, queue: _Queue) -> Iterator[int]:
         """Pass through the queue until a pass has nothing to do; yields how many keys each batch stored."""
@@ -153,6 +167,20 @@ class Rekey:
 
         return _Queue("question", statement, self._encode_questions)
 
+    def _asked(self) -> _Queue:
+        """Facts of documents whose question is to be keyed as well."""
+
+        def statement(after: int, among: Sequence[int] | None = None) -> Select[Any]:
+            found = select(Fact.id).where(Fact.id > after, *_unasked(self.keyset_id))
+            if self.corpus is not None:
+                found = found.join(Document, Document.id == Fact.document_id)
+                found = found.where(Document.corpus == self.corpus)
+            if among is not None:
+                found = found.where(Fact.id == func.any(list(among)))
+            return found.order_by(Fact.id)
+
+        return _Queue("question of a document", statement, self._encode_asked)
+
     def _encode_documents(self, session: Session, ids: Sequence[int]) -> _Keys | None:
         documents = _annotated(session, ids)
         if not documents:
@@ -163,14 +191,21 @@ class Rekey:
         homes: dict[int, int | None] = {
             fact_id: document_id for document_id, fact_ids, _ in documents for fact_id in fact_ids
         }
-        return _Keys("context", homes, self._checked(np.concatenate(made)))
+        return _Keys("context", homes, self._checked(np.concatenate(made)), _unkeyed(self.keyset_id))
 
     def _encode_questions(self, session: Session, ids: Sequence[int]) -> _Keys | None:
-        rows = session.execute(select(Fact.id, Fact.question).where(Fact.id == func.any(list(ids)))).all()
+        return self._of_questions(session, ids, _unkeyed(self.keyset_id))
+
+    def _encode_asked(self, session: Session, ids: Sequence[int]) -> _Keys | None:
+        return self._of_questions(session, ids, _unasked(self.keyset_id))
+
+    def _of_questions(self, session: Session, ids: Sequence[int], wanted: tuple[Any, ...]) -> _Keys | None:
+        statement = select(Fact.id, Fact.question, Fact.document_id).where(Fact.id == func.any(list(ids)))
+        rows = session.execute(statement).all()
         if not rows:
             return None
         made = self.encoder.encode_questions([row.question for row in rows])
-        return _Keys("question", {row.id: None for row in rows}, self._checked(made))
+        return _Keys("question", {row.id: row.document_id for row in rows}, self._checked(made), wanted)
 
     def _checked(self, keys: Vectors) -> Vectors:
         checkpoint = self.encoder.checkpoint
@@ -185,7 +220,7 @@ class Rekey:
         """
         pending = audit.begin(session, self.actor, "rekey")
         statement = select(Fact.id, Fact.document_id).where(
-            Fact.id == func.any(list(keys.homes)), *_unkeyed(self.keyset_id)
+            Fact.id == func.any(list(keys.homes)), *keys.wanted
         )
         wanted = {row.id for row in session.execute(statement) if row.document_id == keys.homes[row.id]}
         fact_ids = sorted(wanted)
@@ -224,28 +259,58 @@ class _Step:
 
 @dataclass(frozen=True, slots=True)
 class _Keys:
-    """Keys [n, d] of facts, and the document each fact was in when it was encoded."""
+    """Keys [n, d] of facts, the document each was in when it was encoded, and (SQL) which facts want such a key."""
 
     kind: str
     homes: dict[int, int | None]
     vectors: Vectors
+    wanted: tuple[Any, ...]
 
 
 def _unkeyed(keyset_id: int) -> tuple[Any, ...]:
     """SQL: the fact is live or a tombstone, and has no key in the keyset."""
-    # OFFSET keeps it from becoming a join, which without statistics of so young a partition reads all its keys a fact.
-    keyed = select(FactKey.id).where(FactKey.keyset_id == keyset_id, FactKey.fact_id == Fact.id)
-    keyed = keyed.correlate(Fact).offset(0)
-    # Not `is_kept`: without statistics, as after a first ingest, that reads all versions for every batch.
-    kept = or_(Fact.deleted_seq.is_(None), exists().where(Tombstone.fact_id == Fact.id))
-    return kept, ~exists(keyed)
+    return _is_kept(), ~_has_key(keyset_id)
 
 
-def _queue_length(session: Session, keyset_id: int, corpus: str | None) -> int:
-    statement = select(func.count()).select_from(Fact).where(*_unkeyed(keyset_id))
-    if corpus is not None:
-        statement = statement.join(Document, Document.id == Fact.document_id).where(Document.corpus == corpus)
-    return session.scalar(statement) or 0
+def _unasked(keyset_id: int) -> tuple[Any, ...]:
+    """SQL: the fact of a document is live or a tombstone, and has a key of its context and none of its question.
+
+    The context comes first: a fact whose only key is that of its question would look keyed.
+    """
+    return (
+        Fact.document_id.is_not(None),
+        Fact.question.is_not(None),
+        _is_kept(),
+        _has_key(keyset_id, FactKey.kind == "context"),
+        ~_has_key(keyset_id, FactKey.kind == "question"),
+    )
+
+
+def _is_kept() -> Any:
+    # Not `facts.is_kept`: without statistics, as after a first ingest, that reads all versions for every batch.
+    return or_(Fact.deleted_seq.is_(None), exists().where(Tombstone.fact_id == Fact.id))
+
+
+def _has_key(keyset_id: int, *of: Any) -> Any:
+    keyed = select(FactKey.id).where(FactKey.keyset_id == keyset_id, FactKey.fact_id == Fact.id, *of)
+    # OFFSET keeps it from becoming a join, which without statistics of a young partition reads all its keys a fact.
+    return exists(keyed.correlate(Fact).offset(0))
+
+
+def _queue_length(session: Session, keyset_id: int, corpus: str | None, *, with_questions: bool) -> int:
+    """How many keys are to be made. Questions of facts that are still to get their first key count too."""
+    queues = [_unkeyed(keyset_id)]
+    if with_questions:
+        without = ~_has_key(keyset_id, FactKey.kind == "question")
+        queues.append((Fact.document_id.is_not(None), Fact.question.is_not(None), _is_kept(), without))
+    total = 0
+    for wanted in queues:
+        statement = select(func.count()).select_from(Fact).where(*wanted)
+        if corpus is not None:
+            statement = statement.join(Document, Document.id == Fact.document_id)
+            statement = statement.where(Document.corpus == corpus)
+        total += session.scalar(statement) or 0
+    return total
 
 
 def _annotated(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -219,18 +219,21 @@ class KnowledgeBase:
         corpus: str | None = None,
         batch: int = 64,
         on_facts: Callable[[int, int], None] | None = None,
+        kinds: Collection[str] = ("context",),
     ) -> KeysetRecord:
         """Give every live fact (of `corpus`) a key of the encoder's checkpoint; kill it and call again to resume.
 
         Several transactions: one a batch of documents, then the keyset is ready (active if none was)
         and its index lies on disk, so that activating it keeps no lookup waiting.
-        `on_facts` hears (keyed, of how many).
+        `on_facts` hears (keyed, of how many). With "question" among the `kinds`, facts of documents get a second key
+        from their question, in this keyset from now on.
         """
         if corpus is not None:
             with self.sessions() as session:
                 facts.require_corpus(session, corpus)
         keyset = self.create_keyset(encoder.checkpoint)
-        Rekey(self.sessions, encoder, keyset.keyset_id, self.settings.actor, corpus, batch, on_facts).run()
+        actor = self.settings.actor
+        Rekey(self.sessions, encoder, keyset.keyset_id, actor, corpus, batch, on_facts, kinds).run()
         with self.sessions.begin() as session:
             keyset = keysets.finish_building(session, keyset.keyset_id, self.settings.actor)
         self.searcher.prepare(keyset.keyset_id)

@@ -8,10 +8,20 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kb.corpus import AnnotatedDocument, FactSpan, Parsed, Refusal, check_spans, parse_json, unstorable
+
+
+@dataclass(frozen=True, slots=True)
+class SquadQuestion:
+    """A question with all its answers, and the external id of the paragraph it is asked of."""
+
+    document: str
+    question: str
+    answers: tuple[str, ...]
 
 
 def read_squad(path: Path) -> Iterator[Parsed]:
@@ -23,6 +33,29 @@ def read_squad(path: Path) -> Iterator[Parsed]:
                 yield Parsed(None, (paragraph,))
             else:
                 yield _paragraph(where, paragraph)
+
+
+def read_questions(path: Path) -> Iterator[SquadQuestion]:
+    """Every question that the file answers. What is malformed is passed over: `read_squad` names it."""
+    with path.open("rb") as source:
+        paragraphs = _nested(path, source.read()) if path.suffix == ".json" else _flat(path, source)
+        for _, paragraph in paragraphs:
+            if isinstance(paragraph, dict) and isinstance(paragraph.get("context"), str):
+                document = _identity(_spaced(paragraph.get("title")), paragraph["context"])
+                qas = paragraph.get("qas")
+                asked = (_quiz(document, qa) for qa in (qas if isinstance(qas, list) else ()))
+                yield from filter(None, asked)
+
+
+def _quiz(document: str, qa: Any) -> SquadQuestion | None:
+    if not isinstance(qa, dict) or not isinstance(qa.get("question"), str):
+        return None
+    several = qa.get("answers")
+    found = [a.get("text") for a in several if isinstance(a, dict)] if isinstance(several, list) else []
+    found = [qa["answer"]] if "answer" in qa else found
+    answers = tuple(dict.fromkeys(answer for answer in found if isinstance(answer, str) and answer.strip()))
+    question = qa["question"].strip()
+    return SquadQuestion(document, question, answers) if question and answers else None
 
 
 def _flat(path: Path, lines: Iterable[bytes]) -> Iterator[tuple[str, Any]]:
@@ -60,10 +93,10 @@ def _paragraph(where: str, record: object) -> Parsed:
     context, title, qas = record.get("context"), record.get("title"), record.get("qas", [])
     if not isinstance(context, str) or not context.strip():
         return Parsed(None, (Refusal(where, 0, "no 'context'"),))
-    title = title.replace("_", " ") if isinstance(title, str) else None
+    title = _spaced(title)
     if (fault := unstorable(context) or unstorable(title or "")) is not None:
         return Parsed(None, (Refusal(where, *fault),))
-    external_id = hashlib.sha256(f"{title}\n{context}".encode()).hexdigest()[:16]
+    external_id = _identity(title, context)
     if not isinstance(qas, list):
         return Parsed(None, (Refusal(external_id, 0, "'qas' must be a list"),))
     sound: list[FactSpan] = []
@@ -81,6 +114,14 @@ def _paragraph(where: str, record: object) -> Parsed:
     kept = resolve_overlaps(sound)
     document = AnnotatedDocument(external_id, context, kept, title=title)
     return Parsed(document, tuple(refusals), overlaps_resolved=len(sound) - len(kept))
+
+
+def _spaced(title: Any) -> str | None:
+    return title.replace("_", " ") if isinstance(title, str) else None
+
+
+def _identity(title: str | None, context: str) -> str:
+    return hashlib.sha256(f"{title}\n{context}".encode()).hexdigest()[:16]
 
 
 def _answer(qa: Any) -> FactSpan | None:

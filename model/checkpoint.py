@@ -26,7 +26,7 @@ from model.base import WEIGHTS, resolve_base
 from model.config import CONFIG_FILE, CheckpointConfig
 from model.files import damaged, file_digest
 from model.lm import FactLM
-from model.markup import MARKUPS, Markup
+from model.markup import CO_LMLM, MARKUPS, Markup
 from model.tokens import FactTokenizer
 
 ADAPTER = "adapter_model.safetensors"
@@ -76,13 +76,15 @@ def load(path: Path, cache: Path, *, precision: str = "auto") -> Checkpoint:
     return _ready(config, model, tokenizer, digest, path, precision)
 
 
-def base_checkpoint(base: str, cache: Path, *, precision: str = "auto") -> Checkpoint:
-    """The untrained base with three fresh token rows: the baseline every trained key is measured against."""
+def base_checkpoint(
+    base: str, cache: Path, *, precision: str = "auto", markup: Markup = CO_LMLM
+) -> Checkpoint:
+    """The untrained base with fresh rows for the tokens of a method: the baseline of what is trained from it."""
     directory = resolve_base(base, cache)
-    tokenizer = FactTokenizer.load(directory / "tokenizer.json")
+    tokenizer = FactTokenizer.load(directory / "tokenizer.json", markup=markup)
     model = with_token_rows(llama_at(directory, torch.float32), tokenizer.num_fresh)
     config = CheckpointConfig(
-        name=f"{base} (untrained)", kind="full", base=base, dim=model.config.hidden_size
+        name=f"{base} (untrained)", kind="full", base=base, dim=model.config.hidden_size, method=markup.method
     )
     return _ready(config, model, tokenizer, file_digest(directory / WEIGHTS), None, precision)
 

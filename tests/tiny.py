@@ -10,9 +10,10 @@ from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM
 
 from model.config import CheckpointConfig
+from model.markup import CO_LMLM, Markup
 from model.tokens import END_OF_TEXT, FactTokenizer
 
 
@@ -62,13 +63,39 @@ def tiny_base(path: Path, seed: int = 3) -> Path:
     return path
 
 
-def tiny_checkpoint(path: Path, seed: int = 3, *, eagerness: float = 0.0, space_inside: bool = True) -> Path:
+def tiny_sentence_model(path: Path, seed: int = 3) -> Path:
+    """A BERT-like encoder's directory, one token a byte: what a sentence encoder is loaded from."""
+    torch.manual_seed(seed)
+    tokenizer = bare_tokenizer()
+    config = BertConfig(
+        vocab_size=tokenizer.get_vocab_size(),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=300,
+        initializer_range=0.5,
+    )
+    path.mkdir(parents=True, exist_ok=True)
+    BertModel(config).eval().save_pretrained(path)
+    tokenizer.save(str(path / "tokenizer.json"))
+    return path
+
+
+def tiny_checkpoint(
+    path: Path,
+    seed: int = 3,
+    *,
+    eagerness: float = 0.0,
+    space_inside: bool = True,
+    markup: Markup = CO_LMLM,
+) -> Path:
     """A full checkpoint directory that `model.checkpoint.load` takes.
 
     `eagerness` is how much the model wants to look something up: by itself next to never, from 5 on about every
     fourth token, in many directions (its weights are another, livelier draw).
     """
-    tokenizer = byte_tokenizer()
+    tokenizer = FactTokenizer(bare_tokenizer(), markup=markup, space_inside=space_inside)
     model = tiny_llama(tokenizer.vocabulary_size, seed)
     if eagerness:
         model = tiny_llama(tokenizer.vocabulary_size, seed, tied=False, spread=0.2)
@@ -77,9 +104,14 @@ def tiny_checkpoint(path: Path, seed: int = 3, *, eagerness: float = 0.0, space_
     path.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(path)
     tokenizer.save(path / "tokenizer.json")
-    CheckpointConfig(name=f"tiny-{seed}", kind="full", base=None, dim=64, space_inside=space_inside).save(
-        path
-    )
+    CheckpointConfig(
+        name=f"tiny-{seed}",
+        kind="full",
+        base=None,
+        dim=64,
+        method=markup.method,
+        space_inside=space_inside,
+    ).save(path)
     return path
 
 

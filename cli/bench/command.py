@@ -12,6 +12,7 @@ import typer
 
 from cli.bench import models
 from cli.bench.machine import machine
+from cli.bench.query import QUERY_EXAMPLES, query
 from cli.options import AsJson, examples
 from cli.output import note, print_json, print_table, say
 
@@ -25,6 +26,8 @@ app = typer.Typer(
 )
 app.command("encode", epilog=models.ENCODE_EXAMPLES)(models.encode)
 app.command("decode", epilog=models.DECODE_EXAMPLES)(models.decode)
+app.command("query", epilog=QUERY_EXAMPLES)(query)
+app.command("train", epilog=models.TRAIN_EXAMPLES)(models.train)
 
 
 @app.callback()

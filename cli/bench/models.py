@@ -1,4 +1,4 @@
-"""`colmlm bench encode` and `decode`: the model's speed beside transformers, with the same weights."""
+"""`colmlm bench encode`, `decode` and `train`: the model's speed beside transformers, with the same weights."""
 
 from __future__ import annotations
 
@@ -22,6 +22,9 @@ ENCODE_EXAMPLES = examples(
     "colmlm bench encode --json", "colmlm bench encode --squad dev.jsonl --documents 300"
 )
 DECODE_EXAMPLES = examples("colmlm bench decode --json", "colmlm bench decode --tokens 128 --rounds 5")
+TRAIN_EXAMPLES = examples(
+    "colmlm bench train --json", "colmlm bench train --squad train.jsonl --batch 8 --rounds 3"
+)
 
 Rounds = Annotated[
     int,
@@ -104,6 +107,52 @@ def decode(
     say(", ".join(f"{name} {share:.0%}" for name, share in figures.shares.items()))
 
 
+def train(
+    squad: Annotated[
+        Path | None,
+        typer.Option("--squad", exists=True, dir_okay=False, help="A SQuAD file. Default: the demo corpus."),
+    ] = None,
+    batch: Annotated[int, typer.Option("--batch", min=4, help="Documents a step, a multiple of 4.")] = 16,
+    base: Annotated[
+        str, typer.Option("--base", help="A local path, a hub id, or smollm2-135m.")
+    ] = "smollm2-135m",
+    rounds: Rounds = 3,
+    as_json: AsJson = False,
+) -> None:
+    """An optimiser step with the joint loss, beside transformers' Trainer with plain next-token loss.
+
+    The same adapter on the same base, over the same sequences; nothing is kept.
+    """
+    documents = _documents(squad)
+    with (
+        tempfile.TemporaryDirectory(prefix="colmlm-bench-") as home,
+        Runtime.from_environment() as runtime,
+    ):
+        from cli.bench.train import bench_train
+        from model.training.config import TrainConfig
+
+        note(f"steps of {batch} documents, {rounds} rounds of four ways")
+        try:
+            config = TrainConfig(init=base, batch_documents=batch)
+        except ValueError as error:
+            raise typer.BadParameter(f"{error}.") from error
+        figures = bench_train(config, documents, Path(home), runtime.settings.home / "models", rounds=rounds)
+    if as_json:
+        print_json({**asdict(figures), **_surroundings()})
+        return
+    ways = [
+        ("joint loss", figures.joint, figures.vs_trainer),
+        ("next-token loss", figures.next_token, figures.vs_trainer_next_token),
+        ("joint loss as the preset samples it", figures.as_trained, figures.vs_trainer_as_trained),
+        ("transformers' Trainer, next-token loss", figures.trainer, 1.0),
+    ]
+    print_table(
+        ("a step", "seconds", "as fast as Trainer"),
+        [(name, f"{seconds.median:.2f}", f"{ratio:.2f}") for name, seconds, ratio in ways],
+    )
+    say(f"{figures.tokens_per_step:.0f} tokens a step, {figures.padded_tokens_per_step:.0f} with padding")
+
+
 def _documents(squad: Path | None) -> list[AnnotatedDocument]:
     from kb.corpus import read_annotated
     from kb.demo import DEMO_CORPUS
@@ -114,11 +163,13 @@ def _documents(squad: Path | None) -> list[AnnotatedDocument]:
 
 
 def _report(runtime: Runtime, figures: Any) -> dict[str, Any]:
+    return {**asdict(figures), "checkpoint": runtime.checkpoint.config.name, **_surroundings()}
+
+
+def _surroundings() -> dict[str, Any]:
     import torch
 
     return {
-        **asdict(figures),
-        "checkpoint": runtime.checkpoint.config.name,
         "threads": torch.get_num_threads(),
         "allocator": "jemalloc" if "jemalloc" in os.environ.get("LD_PRELOAD", "") else "glibc",
         "machine": machine(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -16,6 +16,10 @@ class Seconds:
     least: float
     most: float
 
+    @classmethod
+    def of(cls, times: Sequence[float]) -> Seconds:
+        return cls(median=statistics.median(times), least=min(times), most=max(times))
+
 
 def in_turns(ways: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, Seconds]:
     """Seconds of each way. One round more comes first and is not counted."""
@@ -26,7 +30,4 @@ def in_turns(ways: Mapping[str, Callable[[], object]], rounds: int) -> dict[str,
             work()
             if number:
                 taken[name].append(time.perf_counter() - started)
-    return {
-        name: Seconds(median=statistics.median(times), least=min(times), most=max(times))
-        for name, times in taken.items()
-    }
+    return {name: Seconds.of(times) for name, times in taken.items()}

@@ -42,33 +42,47 @@ class Recall:
 
 
 def recall(
-    queries_QD: Floats, target_Q: NDArray[np.int64], keys_KD: Floats, values_K: Sequence[str]
+    queries_QD: Floats, target_Q: NDArray[np.int64], keys: Floats | Sequence[Floats], values_K: Sequence[str]
 ) -> Recall:
-    """Rank every key for every query; `target_Q[i]` is the row of the key that query i asks for.
+    """Rank every fact for every query; `target_Q[i]` is the row of the fact that query i asks for.
 
+    `keys` are [K, D], or an array for each kind of key: a fact scores as its best one, and a row of NaN is none.
     Ties rank the target last among its equals, so that a model that gives all facts one key scores 0.
     """
     ranks, top, true = [], [], []
     names = np.array([" ".join(value.lower().split()) for value in values_K])
     for at in range(0, len(queries_QD), 512):
-        scores_QK = queries_QD[at : at + 512] @ keys_KD.T
+        scores_QK = best_scores(queries_QD[at : at + 512], keys)
         wanted = target_Q[at : at + 512]
         own_Q = scores_QK[np.arange(len(wanted)), wanted]
-        ranks.append((~(scores_QK < own_Q[:, None])).sum(axis=1))  # NaN is last, too
+        ranks.append((~(scores_QK < own_Q[:, None])).sum(axis=1))
         top.append(names[scores_QK.argmax(axis=1)] == names[wanted])
         true.append(own_Q)
     rank_Q = np.concatenate(ranks) if ranks else np.ones(0)
     if not len(rank_Q):
         raise ValueError("no questions to measure recall with: the corpus has no fact with a question")
     return Recall(
-        facts=len(keys_KD),
+        facts=len(values_K),
         questions=len(rank_Q),
         recall_at_1=_share(rank_Q <= 1),
         recall_at_10=_share(rank_Q <= 10),
         mrr=_share(1.0 / rank_Q),
         value_at_1=_share(np.concatenate(top)),
-        mean_true_score=_share(np.concatenate(true)),
+        mean_true_score=_share(_finite(np.concatenate(true))),
     )
+
+
+def best_scores(queries_QD: Floats, keys: Floats | Sequence[Floats]) -> Floats:
+    """[Q, K]: the score of each fact's best key; minus infinity where it has none that is a number."""
+    kinds = [keys] if isinstance(keys, np.ndarray) else keys
+    scores = [queries_QD @ keys_KD.T for keys_KD in kinds]
+    best_QK = np.fmax.reduce(scores)
+    return np.where(np.isnan(best_QK), -np.inf, best_QK).astype(np.float32)
+
+
+def _finite(values: Floats) -> Floats:
+    kept = values[np.isfinite(values)]
+    return kept if len(kept) else np.zeros(1, np.float32)
 
 
 def _share(values: NDArray[np.floating] | NDArray[np.bool_]) -> float:
@@ -78,13 +92,21 @@ def _share(values: NDArray[np.floating] | NDArray[np.bool_]) -> float:
 def in_batches(
     encode: Callable[[list[str]], Floats], texts: Sequence[str], done: OnDone, size: int = 128
 ) -> Floats:
-    """Encode texts a batch at a time, telling `done` how many more are finished."""
-    parts = []
-    for at in range(0, len(texts), size):
-        batch = list(texts[at : at + size])
-        parts.append(encode(batch))
-        done(len(batch))
-    return np.concatenate(parts)
+    """Encode texts a batch at a time, telling `done` how many more are finished.
+
+    Longest first, so that what is padded together is of one length, and too little memory shows at once.
+    """
+    order = sorted(range(len(texts)), key=lambda n: -len(texts[n]))
+    rows: Floats | None = None
+    for at in range(0, len(order), size):
+        chosen = order[at : at + size]
+        part = encode([texts[n] for n in chosen])
+        rows = np.empty((len(texts), part.shape[1]), np.float32) if rows is None else rows
+        rows[chosen] = part
+        done(len(chosen))
+    if rows is None:
+        raise ValueError("no questions to measure recall with: the corpus has no fact with a question")
+    return rows
 
 
 def document_keys(

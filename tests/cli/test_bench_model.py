@@ -13,7 +13,7 @@ import pytest
 from cli.bench.rounds import in_turns
 from model.checkpoint import Checkpoint, load
 from tests.cli.conftest import invoke
-from tests.tiny import tiny_checkpoint
+from tests.tiny import tiny_base, tiny_checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +58,34 @@ def test_decoding_is_timed_beside_transformers_and_beside_itself_without_lookups
     )
     assert sum(report["shares"].values()) == pytest.approx(1)
     assert all(math.isfinite(number) for number in numbers(report))
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+def test_a_step_is_timed_beside_that_of_transformers(tmp_path: Path):
+    base = tiny_base(tmp_path / "base")
+    ran = invoke("bench", "train", "--base", base, "--batch", 4, "--rounds", 2, "--json")
+    assert ran.code == 0, ran.err
+    report = ran.json
+    assert report["padded_tokens_per_step"] >= report["tokens_per_step"] > 100
+    assert report["batches_per_step"] >= 1 and report["sequences"] > 8
+    for ratio, way in (("vs_trainer", "joint"), ("vs_trainer_next_token", "next_token")):
+        assert report[ratio] == pytest.approx(report["trainer"]["median"] / report[way]["median"])
+    assert all(math.isfinite(number) for number in numbers(report))
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+def test_what_transformers_trains_on_is_what_ours_trains_on(tmp_path: Path):
+    from cli.bench.train import _batches
+    from model.training.config import TrainConfig
+    from model.training.trainer import Trainer
+    from tests.kb.corpora import numbered
+
+    config = TrainConfig(init=str(tiny_base(tmp_path / "base")), batch_documents=4, max_length=128)
+    run = Trainer(config, numbered(12), tmp_path / "run", tmp_path, "tiny")
+    tokens, batches = _batches(run, 1)
+    (ours,) = next(run.steps(1))
+    assert tokens == ours.num_tokens == sum(int((batch["labels"] >= 0).sum()) for batch in batches)
+    assert [batch["input_ids"].tolist() for batch in batches] == [rows.ids_RT.tolist() for rows in ours.rows]
 
 
 def test_both_ways_of_decoding_say_the_same(eager: Checkpoint):

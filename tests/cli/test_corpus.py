@@ -172,3 +172,14 @@ def test_documents_are_deleted_after_a_count_and_stay_deleted(
     assert "2 facts that the file names were deleted here" in run(*INGEST, annotated, *INTO).out
     assert run("facts", "restore", *atlas, "--reason", "test").code == 0
     assert "deleted 2 live facts in 1 document" in run("corpus", "delete", "atlas", "--reason", "x", "-y").out
+
+
+def test_texts_with_dblookup_calls_become_facts_by_entity_and_relation(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "calls.json"
+    marked = "Ann is a [dblookup('Ann', 'Job') -> poet] poet."
+    file.write_text(json.dumps({"examples": [{"annotated_text": marked}, {"annotated_text": "[dblookup("}]}))
+    ran = run("corpus", "ingest", file, "--format", "rel-lmlm", "--corpus", "calls", "--json")
+    assert ran.code == 3 and (ran.json["documents"], ran.json["facts"], ran.json["refused"]) == (1, 1, 1)
+    (fact,) = run("facts", "list", "--json").json["facts"]
+    assert (fact["question"], fact["value"]) == ("Ann\nJob", "poet")
+    assert run("corpus", "export", "calls", "--live-only").out.count("\n") == 1

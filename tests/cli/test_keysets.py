@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from model.baselines.sentences import PACKAGE
 from tests.cli.conftest import Run
 from tests.tiny import tiny_checkpoint
 
@@ -127,3 +129,30 @@ def test_a_checkpoint_is_described_and_exported_with_the_same_keys(
     ran = run("lookup", "anything", "--threshold", -1, "--json", "--checkpoint", target)
     assert ran.code in (0, 4)
     assert run("checkpoint", "export", target).code == 2
+
+
+def test_questions_become_keys_where_they_are_asked_for(run: Run, keyed: list[int]) -> None:
+    assert run("rekey", "--kinds", "context,question", "--json").json["num_keys"] == 4
+    run("facts", "add", "--question", "Who?", "--value", "Ann", "--reason", "r", "--no-key")
+    assert run("keysets", "rekey", 1, "--json").json["num_keys"] == 5
+    assert run("rekey", "--kinds", "question").code == 2
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec(PACKAGE) is None, reason=f"{PACKAGE} is not installed")
+def test_a_sentence_encoder_has_a_keyset_like_any_checkpoint(
+    run: Run, keyed: list[int], checkpoint: Path
+) -> None:
+    new = run("rekey", "--encoder", "minilm", "--json")
+    assert (new.json["state"], new.json["dim"], new.json["num_keys"]) == ("ready", 384, 2)
+    assert "its own question" in new.err and not new.json["calibrated"]
+    assert (
+        run("keysets", "create", "--encoder", "minilm", "--json").json["keyset_id"] == new.json["keyset_id"]
+    )
+    sentences = run("keysets", "create", "--encoder", "minilm-sentences", "--json").json["keyset_id"]
+    assert sentences != new.json["keyset_id"]
+    assert run("keysets", "rekey", sentences, "--json").json["num_keys"] == 2
+    assert run("rekey", "--encoder", "minilm", "--checkpoint", checkpoint).code == 2
+    run("keysets", "activate", new.json["keyset_id"], "--force")
+    refused = run("lookup", "anything", "--threshold", -1)
+    assert refused.code == 4 and "vectors do not compare" in refused.err

@@ -1,0 +1,161 @@
+"""`colmlm evaluate qa`: closed-book questions, answered by Co-LMLM or by a baseline."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cli.methods import Answerer, Method, answerer
+from cli.options import AsJson, CheckpointPath, Threshold, examples
+from cli.output import note, print_json, print_table, progress
+from cli.runtime import Runtime
+from kb.records import FactRecord
+from kb.service import KnowledgeBase
+from kb.squad import read_questions
+from model.decoding.decoder import DecodeConfig
+from model.evaluate.answer_log import AnswerLog, OtherRun
+from model.evaluate.answers import AskedQuestion, Share, Summary, score, summarise
+
+QA_EXAMPLES = examples(
+    "colmlm evaluate qa --corpus squad-dev --squad dev.jsonl --limit 500 --mode forced --out answers.jsonl",
+    "colmlm evaluate qa --corpus squad-dev --squad dev.jsonl --method asker --checkpoint runs/asker --json",
+)
+PAGE = 5000
+
+
+class Mode(StrEnum):
+    auto = "auto"
+    forced = "forced"
+    off = "off"
+
+
+def qa(
+    corpus: Annotated[
+        list[str], typer.Option("--corpus", help="A corpus that has the answers; may be repeated.")
+    ],
+    squad: Annotated[
+        Path, typer.Option("--squad", exists=True, dir_okay=False, help="The questions: a SQuAD file.")
+    ],
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, help="How many, drawn by the seed. Default: all.")
+    ] = None,
+    method: Annotated[Method, typer.Option("--method", help="Who answers.")] = Method.co_lmlm,
+    mode: Annotated[
+        Mode | None,
+        typer.Option("--mode", help="When to look up. Default: auto, or off where the model cannot."),
+    ] = None,
+    checkpoint: CheckpointPath = None,
+    threshold: Threshold = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", dir_okay=False, help="Keep each answer here, as JSON Lines, and go on from there."
+        ),
+    ] = None,
+    max_tokens: Annotated[
+        int, typer.Option("--max-tokens", min=1, help="Content tokens of an answer; spliced ones are free.")
+    ] = 32,
+    batch: Annotated[int, typer.Option("--batch", min=1, help="Questions answered together.")] = 16,
+    seed: Annotated[int, typer.Option("--seed", help="Draws the questions and the intervals.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Ask questions without their paragraphs, greedily, and count the answers that hold a gold one.
+
+    The prompt is "Question: ...", with "Answer:" on the next line. Exact match is the paper's: any gold answer within
+    the first 100 characters, whatever the case; with the spliced values and without them. Intervals are of 95 %.
+    """
+    with Runtime.from_environment() as runtime:
+        runtime.open()
+        questions = _questions(runtime.kb, corpus, squad)
+        random.Random(seed).shuffle(questions)
+        questions = questions[:limit]
+        if not questions:
+            raise typer.BadParameter("it has no question with an answer.", param_hint="--squad")
+        who = answerer(runtime, method, checkpoint, mode, corpus)
+        config = DecodeConfig(
+            mode=who.mode, max_tokens=max_tokens, repetition_penalty=1.0, threshold=threshold
+        )
+        run = who.run | {
+            "corpora": list(corpus),
+            "questions_sha256": sha256(squad.read_bytes()).hexdigest(),
+            "seq": runtime.kb.head_seq(),
+            "max_tokens": max_tokens,
+            "threshold": threshold,
+        }
+        try:
+            log = AnswerLog.open(out, run)
+        except OtherRun as error:
+            raise typer.BadParameter(f"{error}.", param_hint="--out") from error
+        _answer(who, config, questions, log, batch)
+    rows = [log.rows[asked.question_id] for asked in questions]
+    summary = summarise(rows, [q.question_id for q in questions if q.fact_id is not None], seed)
+    report = {"checkpoint": who.decoder.checkpoint.config.name, "seed": seed, **run, **summary.as_json()}
+    print_json(report) if as_json else _show(report, summary)
+
+
+def _questions(kb: KnowledgeBase, corpora: Sequence[str], squad: Path) -> list[AskedQuestion]:
+    """Each question of a paragraph once, with all its answers and the fact that the corpus has for it."""
+    known = {
+        (fact.source.external_id, fact.question): fact.fact_id
+        for corpus in corpora
+        for fact in _facts(kb, corpus)
+        if fact.source is not None and fact.question
+    }
+    answers: dict[tuple[str, str], dict[str, None]] = {}
+    for asked in read_questions(squad):
+        answers.setdefault((asked.document, asked.question), {}).update(dict.fromkeys(asked.answers))
+    return [
+        AskedQuestion(
+            sha256(f"{document}\n{question}".encode()).hexdigest()[:16],
+            question,
+            tuple(gold),
+            known.get((document, question)),
+        )
+        for (document, question), gold in answers.items()
+    ]
+
+
+def _facts(kb: KnowledgeBase, corpus: str) -> Iterator[FactRecord]:
+    after = 0
+    while page := kb.facts(corpus=corpus, after=after, limit=PAGE):
+        yield from page
+        after = page[-1].fact_id
+
+
+def _answer(
+    who: Answerer, config: DecodeConfig, questions: Sequence[AskedQuestion], log: AnswerLog, batch: int
+) -> None:
+    """Answer what the log has no answer of."""
+    open_questions = [asked for asked in questions if asked.question_id not in log.rows]
+    if len(open_questions) < len(questions):
+        note(f"{len(questions) - len(open_questions)} answers are there already.")
+    with progress("Answering") as advance:
+        for start in range(0, len(open_questions), batch):
+            asked = open_questions[start : start + batch]
+            prompts = who.prompts([question.prompt for question in asked])
+            outputs = who.decoder.generate(prompts, config)
+            log.add([score(question, output) for question, output in zip(asked, outputs, strict=True)])
+            advance(start + len(asked), len(open_questions))
+
+
+def _show(report: dict[str, Any], summary: Summary) -> None:
+    names = ("exact_match", "exact_match_without_values", "looked_up", "right_value", "right_fact")
+    shares: list[tuple[str, Share | None]] = [(name, getattr(summary, name)) for name in names]
+    print_table(
+        ("of the questions", "share", "95 % interval"),
+        [
+            (name.replace("_", " "), f"{s.share:.3f}", f"{s.low:.3f} to {s.high:.3f}")
+            for name, s in shares
+            if s
+        ],
+    )
+    who = f"{report['checkpoint']} ({report['method']}, mode {report['mode']})"
+    lookups = f"{summary.lookups} lookups, {summary.hits} hits, {summary.no_matches} no matches"
+    known = f"the knowledge base has the fact of {summary.num_with_fact}"
+    note(f"{who}: {summary.questions} questions, {lookups}; {known}")

@@ -1,0 +1,152 @@
+"""The annotators measured on a set of documents, and the threshold set on documents held out of training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from time import perf_counter
+
+from kb.corpus import AnnotatedDocument
+from model.annotate.checkpoint import AnnotatorConfig
+from model.annotate.evaluate import (
+    THRESHOLDS,
+    Agreement,
+    PrefixGain,
+    SpanQuality,
+    best_threshold,
+    passage,
+    prefix_gain,
+    round_trip,
+    span_quality,
+)
+from model.annotate.prompts import GeneratedQuestion
+from model.annotate.questions import QuestionGenerator
+from model.annotate.spans import SpanAnnotator
+from model.checkpoint import Checkpoint
+from model.encoder import KeyEncoder
+from model.evaluate.recall import Recall, document_keys
+
+PREFIX_DOCUMENTS = 12  # as many are asked about once more for each span by itself
+TOGETHER = 8  # documents whose questions are decoded as one batch
+OnDocuments = Callable[[int, int | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class SpanReport:
+    """`exact_by_threshold` tells what another threshold would give."""
+
+    annotator: str
+    threshold: float
+    quality: SpanQuality
+    exact_by_threshold: dict[str, Agreement]
+    seconds_per_1000_tokens: float
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionReport:
+    """`round_trip` is that of the generated questions, `of_the_documents` that of the questions people wrote."""
+
+    annotator: str
+    written: int
+    round_trip: Recall | None
+    of_the_documents: Recall | None
+    seconds_per_1000_tokens: float
+    prefix: PrefixGain
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """`tokens` are those of the documents' texts as the checkpoint reads them."""
+
+    documents: int
+    facts: int
+    tokens: int
+    spans: SpanReport | None
+    questions: QuestionReport | None
+
+
+def measure(
+    documents: Sequence[AnnotatedDocument],
+    checkpoint: Checkpoint,
+    cache: Path,
+    *,
+    span_annotator: Path | None,
+    question_generator: Path | None,
+    on_documents: OnDocuments,
+) -> Measured:
+    """Measure the annotators in these directories; None leaves one out. Questions are asked about the marked spans."""
+    tokens = sum(len(checkpoint.tokenizer.encode(document.text)) for document in documents)
+    spans = span_annotator and _spans(SpanAnnotator.load(span_annotator, cache), documents, tokens)
+    questions = question_generator and _questions(
+        QuestionGenerator.load(question_generator, cache), documents, checkpoint, tokens, on_documents
+    )
+    return Measured(
+        len(documents), sum(len(d.facts) for d in documents), tokens, spans or None, questions or None
+    )
+
+
+def calibrate(directory: Path, cache: Path, documents: Sequence[AnnotatedDocument]) -> float:
+    """Set the threshold of the span annotator in `directory` by documents it was not trained on."""
+    tagged = SpanAnnotator.load(directory, cache).tag([document.text for document in documents])
+    threshold = best_threshold(documents, tagged)
+    config = AnnotatorConfig.load(directory)
+    reading = config.reading | {"threshold": threshold}
+    training = config.training | {"threshold_documents": len(documents)}
+    replace(config, reading=reading, training=training).save(directory)
+    return threshold
+
+
+def _spans(annotator: SpanAnnotator, documents: Sequence[AnnotatedDocument], tokens: int) -> SpanReport:
+    texts = [document.text for document in documents]
+    annotator.spans(texts[:1])  # the first forward allocates
+    started = perf_counter()
+    found = annotator.spans(texts)
+    seconds = perf_counter() - started
+    tagged = annotator.tag(texts)
+    curve = {str(t): span_quality(documents, [text.spans(t) for text in tagged]).exact for t in THRESHOLDS}
+    return SpanReport(
+        annotator=annotator.config.name,
+        threshold=annotator.threshold,
+        quality=span_quality(documents, found),
+        exact_by_threshold=curve,
+        seconds_per_1000_tokens=round(1000 * seconds / tokens, 3),
+    )
+
+
+def _questions(
+    generator: QuestionGenerator,
+    documents: Sequence[AnnotatedDocument],
+    checkpoint: Checkpoint,
+    tokens: int,
+    on_documents: OnDocuments,
+) -> QuestionReport:
+    asked: list[list[GeneratedQuestion | None]] = []
+    started = perf_counter()
+    for at in range(0, len(documents), TOGETHER):
+        asked += generator.annotate([passage(document) for document in documents[at : at + TOGETHER]])
+        on_documents(len(asked), len(documents))
+    seconds = perf_counter() - started
+    own = [
+        [GeneratedQuestion(span.question, span.value) if span.question else None for span in document.facts]
+        for document in documents
+    ]
+    encoder = KeyEncoder(checkpoint)
+    keys_KD = document_keys(encoder, documents, lambda _: None)
+    trips = [
+        round_trip(encoder, documents, questions, keys_KD) if _any(questions) else None
+        for questions in (asked, own)
+    ]
+    return QuestionReport(
+        annotator=generator.config.name,
+        written=sum(question is not None for questions in asked for question in questions),
+        round_trip=trips[0],
+        of_the_documents=trips[1],
+        seconds_per_1000_tokens=round(1000 * seconds / tokens, 3),
+        prefix=prefix_gain(generator, [passage(d) for d in islice(documents, PREFIX_DOCUMENTS)]),
+    )
+
+
+def _any(questions: Sequence[Sequence[GeneratedQuestion | None]]) -> bool:
+    return any(question is not None for asked in questions for question in asked)

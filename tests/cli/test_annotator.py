@@ -1,0 +1,103 @@
+"""`colmlm annotator` from training to measuring, on tiny bases."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from model.annotate.presets import QUESTION_PRESETS, SPAN_PRESETS, minilm, smollm2_135m
+from tests.cli.conftest import TEXT, invoke
+from tests.tiny import tiny_base
+from tests.tiny_annotators import tiny_encoder
+
+# peft 0.21 asks transformers 5.23 by a name that is on its way out; neither is ours.
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+
+QUESTIONS = {"Lima": "What is the capital of Peru?", "Titicaca": "Which lake lies highest?"}
+
+
+@pytest.fixture
+def squad(tmp_path: Path) -> Path:
+    """Four paragraphs of two questions each."""
+    path = tmp_path / "squad.jsonl"
+    with path.open("w", encoding="utf-8") as target:
+        for n in range(4):
+            text = f"{TEXT} It is text {n}."
+            qas = [{"question": q, "answer": v, "answer_start": text.index(v)} for v, q in QUESTIONS.items()]
+            target.write(json.dumps({"title": "Peru", "context": text, "qas": qas}) + "\n")
+    return path
+
+
+@pytest.fixture(autouse=True)
+def tiny(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The small presets over tiny bases."""
+    small = {"batch": 2, "epochs": 2, "precision": "fp32", "max_length": 250}
+    spans = replace(minilm(), base=str(tiny_encoder(tmp_path / "encoder")), **small)
+    questions = replace(smollm2_135m(), base=str(tiny_base(tmp_path / "base")), max_new_tokens=4, **small)
+    monkeypatch.setitem(SPAN_PRESETS, "minilm", lambda: spans)
+    monkeypatch.setitem(QUESTION_PRESETS, "smollm2-135m", lambda: questions)
+
+
+def test_an_annotator_is_trained_released_and_measured(squad: Path, tmp_path: Path):
+    trained = invoke("annotator", "train", "spans", "--squad", squad, "--no-demo", "--hold-out", 1,
+                     "--out", tmp_path / "run", "--name", "mine", "--json")  # fmt: skip
+    assert trained.code == 0, trained.err
+    assert (trained.json["name"], trained.json["role"], trained.json["training"]["steps"]) == (
+        "mine",
+        "spans",
+        2,
+    )
+    assert trained.json["training"]["documents"] == 3 and trained.json["training"]["threshold_documents"] == 1
+    again = invoke("annotator", "train", "spans", "--squad", squad, "--no-demo", "--hold-out", 1,
+                   "--out", tmp_path / "run", "--name", "mine", "--json")  # fmt: skip
+    assert again.code == 0 and again.json["digests"] == trained.json["digests"]
+    asker = invoke("annotator", "train", "questions", "--squad", squad, "--no-demo", "--epochs", 1,
+                   "--out", tmp_path / "asker", "--json")  # fmt: skip
+    assert asker.code == 0 and asker.json["training"]["steps"] == 2, asker.err
+    released = invoke("annotator", "release", tmp_path / "run", tmp_path / "released")
+    assert released.code == 0 and "mine, spans, 2 steps" in released.out
+    assert invoke("annotator", "release", tmp_path / "run", tmp_path / "released").code == 2
+
+    both = ["--span-annotator", tmp_path / "released", "--question-generator", tmp_path / "asker"]
+    measured = invoke("annotator", "evaluate", "--squad", squad, "--documents", 3, "--json", *both)
+    assert measured.code == 0, measured.err
+    assert (measured.json["documents"], measured.json["facts"]) == (3, 6)
+    assert measured.json["spans"]["quality"]["marked"] == 6
+    assert set(measured.json["spans"]["quality"]["exact"]) == {"precision", "recall", "f1"}
+    assert measured.json["questions"]["of_the_documents"]["questions"] == 6
+    assert measured.json["questions"]["written"] == 0 and measured.json["questions"]["round_trip"] is None
+    assert measured.json["questions"]["prefix"]["spans"] == 6
+    people = invoke("annotator", "evaluate", "--squad", squad, "--skip", "questions",
+                    "--span-annotator", tmp_path / "run")  # fmt: skip
+    assert people.code == 0 and "exact" in people.out and "recall@1" not in people.out
+
+
+@pytest.mark.parametrize(
+    "words, code, says",
+    [
+        (["train", "spans", "--no-demo"], 2, "nothing to train on"),
+        (["train", "questions", "--no-demo"], 2, "nothing to train on"),
+        (["train", "spans", "--preset", "large"], 2, "large"),
+        (["train", "spans", "--max-minutes", "0"], 2, "not above 0"),
+    ],
+)
+def test_what_cannot_be_trained_is_one_line(tmp_path: Path, words: list[str], code: int, says: str):
+    ran = invoke("annotator", *words, "--out", tmp_path / "out")
+    assert ran.code == code and says in ran.err and not (tmp_path / "out").exists()
+
+
+def test_what_cannot_be_measured_is_one_line(squad: Path, tmp_path: Path):
+    assert invoke("annotator", "evaluate").code == 2
+    (tmp_path / "empty").mkdir()
+    ran = invoke("annotator", "evaluate", "--squad", squad, "--span-annotator", tmp_path / "empty")
+    assert ran.code == 7 and "no annotator.json" in ran.err and ran.out == ""
+
+
+def test_another_run_in_the_directory_is_refused(squad: Path, tmp_path: Path):
+    words = ["annotator", "train", "spans", "--squad", squad, "--out", tmp_path / "run", "--epochs"]
+    assert invoke(*words, 0.5, "--no-demo").code == 0
+    ran = invoke(*words, 1, "--no-demo")
+    assert ran.code == 2 and "another" in ran.err

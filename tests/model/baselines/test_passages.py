@@ -1,0 +1,46 @@
+"""Passages: so many words each, found by their words, put before the prompt in the paper's form."""
+
+from __future__ import annotations
+
+from kb.corpus import AnnotatedDocument
+from model.baselines.passages import PassageIndex, augmented, passages_of
+
+DOCUMENTS = [
+    AnnotatedDocument(
+        "peru", "Lima is the capital. " * 30 + "The Amazon rises in the mountains.", title="Peru"
+    ),
+    AnnotatedDocument("chile", "Santiago lies below the Andes."),
+    AnnotatedDocument("none", " "),
+]
+
+
+def test_a_passage_has_a_hundred_words_and_its_title():
+    passages = list(passages_of(DOCUMENTS))
+    assert [len(passage.split()) for passage in passages] == [101, 27, 5]
+    assert passages[1].startswith("Peru: ") and passages[1].endswith("The Amazon rises in the mountains.")
+    joined = " ".join(p.removeprefix("Peru: ") for p in passages[:2])
+    assert joined == " ".join(DOCUMENTS[0].text.split())
+
+
+def test_the_passages_that_share_words_are_found_best_first():
+    index = PassageIndex(passages_of(DOCUMENTS, words=10))
+    amazon, santiago, nothing, empty = index.search(
+        ["Where does the Amazon rise?", "What lies below Santiago and the Andes?", "xyzzy", ""]
+    )
+    assert len(amazon) <= 4 and "Amazon" in amazon[0]
+    assert santiago[0] == "Santiago lies below the Andes."
+    assert nothing == [] and empty == []
+    assert index.search([]) == []
+
+
+def test_an_index_of_nothing_finds_nothing():
+    assert PassageIndex([]).search(["Who?"]) == [[]]
+    assert PassageIndex(["the of and"]).search(["Who?"]) == [[]]
+
+
+def test_the_prompt_stands_behind_its_passages():
+    assert augmented("Question: Who?\nAnswer:", ["a b", "c"]) == (
+        "Answer the question or complete the prompt based on the given document. The following are given documents: "
+        "\n a b\nc \n\n Question: Who?\nAnswer: \n The answer is"
+    )
+    assert augmented("Who?", []) == "Who?"

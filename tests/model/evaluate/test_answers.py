@@ -1,0 +1,134 @@
+"""Answers are scored as the paper says, with and without what was spliced, and a stopped run goes on."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from model.decoding.decoder import Generation
+from model.decoding.rows import SpliceRecord
+from model.evaluate.answer_log import AnswerLog, OtherRun
+from model.evaluate.answers import (
+    Answered,
+    AskedQuestion,
+    exact_match,
+    score,
+    share,
+    summarise,
+    without_values,
+)
+
+CAPITAL = AskedQuestion("q1", "What is the capital of Peru?", ("Lima", "Ciudad de los Reyes"), fact_id=7)
+
+
+def generation(output: str, *splices: SpliceRecord) -> Generation:
+    return Generation(CAPITAL.prompt, output, splices, 5, "auto", 9, "length")
+
+
+def hit(start: int, end: int, fact_id: int) -> SpliceRecord:
+    return SpliceRecord(start, end, "hit", fact_id, 1, 0.9)
+
+
+@pytest.mark.parametrize(
+    "output, matches",
+    [
+        (" It is LIMA.", True),
+        ("Ciudad  de los Reyes", False),
+        ("the ciudad de los reyes", True),
+        ("x" * 96 + "Lima", True),
+        ("x" * 97 + "Lima", False),
+        ("", False),
+    ],
+)
+def test_any_answer_within_the_first_hundred_characters_matches(output: str, matches: bool):
+    assert exact_match(output, CAPITAL.answers) is matches
+
+
+def test_an_empty_answer_matches_nothing():
+    assert not exact_match("Lima", ("", " "))
+
+
+def test_a_spliced_answer_counts_with_the_values_and_not_without_them():
+    output = "Peru: Lima, in 1535 Lima"
+    splices = (hit(6, 10, 7), SpliceRecord(12, 12, "no_match", score=0.1), hit(15, 19, 8))
+    assert without_values(output, splices) == "Peru: , in  Lima"
+    row = score(CAPITAL, generation(output, *splices))
+    assert row.exact_match and row.exact_match_without_values and row.right_fact and row.right_value
+    assert (row.lookups, row.hits, row.no_matches, row.abstained) == (3, 2, 1, 0)
+    assert (row.values, row.fact_ids) == (["Lima", "1535"], [7, 8])
+    alone = score(CAPITAL, generation("Peru: Lima", hit(6, 10, 9)))
+    assert alone.exact_match and not alone.exact_match_without_values
+    assert alone.right_value and not alone.right_fact
+
+
+def test_a_right_value_is_the_whole_value():
+    assert score(CAPITAL, generation("LIMA ", hit(0, 5, 9))).right_value
+    assert not score(CAPITAL, generation("Lima Norte", hit(0, 10, 9))).right_value
+
+
+def test_intervals_are_those_of_the_bootstrap_and_the_same_every_time():
+    holds = [True] * 30 + [False] * 70
+    found = share(holds)
+    drawn = [np.random.default_rng(n).choice(holds, 100).mean() for n in range(3000)]
+    assert found.share == 0.3 and found == share(holds)
+    assert (found.low, found.high) == pytest.approx(np.quantile(drawn, [0.025, 0.975]), abs=0.021)
+    assert share([True] * 5).low == 1.0 and share([False] * 5).high == 0.0
+    with pytest.raises(ValueError, match="no questions"):
+        share([])
+
+
+def rows(count: int) -> list[Answered]:
+    """Every second looked up and found the fact; every third has the answer."""
+    made = []
+    for n in range(count):
+        asked = replace(CAPITAL, question_id=f"q{n}")
+        splices = [hit(0, 4, 7)] if n % 2 == 0 else []
+        made.append(score(asked, generation("xxxx Lima" if n % 3 == 0 else "xxxx", *splices)))
+    return made
+
+
+def test_a_summary_counts_all_and_the_right_fact_where_one_is_known():
+    summary = summarise(rows(6), ["q0", "q1", "q2"])
+    assert (summary.questions, summary.hits, summary.lookups, summary.num_with_fact) == (6, 3, 3, 3)
+    assert summary.exact_match.share == summary.exact_match_without_values.share == round(1 / 3, 4)
+    assert summary.right_fact is not None and summary.right_fact.share == round(2 / 3, 4)
+    assert summary.looked_up.share == 0.5 and summary.right_value.share == 0
+    assert summary.finishes == {"length": 6} and summary.content_tokens == 54
+    assert summarise(rows(2), []).right_fact is None
+
+
+RUN = {"checkpoint_id": "abc", "mode": "auto"}
+
+
+def test_a_run_that_was_killed_goes_on_behind_its_last_whole_line(tmp_path: Path):
+    file = tmp_path / "answers" / "run.jsonl"
+    made = [replace(row, output=f"a\u2028b\r\n{n} 🏔") for n, row in enumerate(rows(4))]
+    AnswerLog.open(file, RUN).add(made[:2])
+    AnswerLog.open(file, RUN).add(made[2:3])
+    whole = file.read_text(encoding="utf-8")
+    file.write_text(whole + json.dumps({"question_id": "q3"})[:9], encoding="utf-8")
+    log = AnswerLog.open(file, RUN)
+    assert list(log.rows.values()) == made[:3] and file.read_text(encoding="utf-8") == whole
+    log.add(made[3:])
+    assert list(AnswerLog.open(file, RUN).rows.values()) == made
+
+
+def test_the_answers_of_another_run_are_not_gone_on_with(tmp_path: Path):
+    file = tmp_path / "run.jsonl"
+    AnswerLog.open(file, RUN).add(rows(1))
+    with pytest.raises(OtherRun, match="its mode differ"):
+        AnswerLog.open(file, RUN | {"mode": "off"})
+    for text in ("not JSON", '{"facts": []}\n', "[1]\n"):
+        (tmp_path / "other").write_text(text)
+        with pytest.raises(OtherRun, match="no answers"):
+            AnswerLog.open(tmp_path / "other", RUN)
+
+
+def test_without_a_file_answers_are_kept_in_memory_only():
+    log = AnswerLog.open(None, RUN)
+    log.add(rows(2))
+    assert len(log.rows) == 2

@@ -1,0 +1,108 @@
+"""Queries are formed at the same lookups by every method, and are those that its decoder would ask with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kb.corpus import AnnotatedDocument, FactSpan
+from model.baselines.triplets import parse_calls
+from model.checkpoint import Checkpoint, base_checkpoint
+from model.decoding.queries import MAX_QUERY_TOKENS
+from model.encoder import KeyEncoder
+from model.evaluate.query_cost import Former, measure
+from model.markup import ASKER, REL_LMLM
+from tests.fakes import FakeEncoder
+from tests.kb.corpora import PERU, document, numbered
+
+
+class Words(FakeEncoder):
+    """Notes what it is asked to encode."""
+
+    asked: list[str]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = []
+
+    @property
+    def checkpoint_id(self) -> str:
+        return "words"
+
+    def encode_questions(self, questions: Sequence[str]) -> np.ndarray:
+        self.asked += questions
+        return super().encode_questions(questions)
+
+
+@pytest.fixture(scope="module")
+def asker(base: Path) -> Checkpoint:
+    return base_checkpoint(str(base), base, precision="fp32", markup=ASKER)
+
+
+@pytest.fixture(scope="module")
+def rel(base: Path) -> Checkpoint:
+    return base_checkpoint(str(base), base, precision="fp32", markup=REL_LMLM)
+
+
+def test_the_state_at_a_site_is_the_facts_key(checkpoint: Checkpoint):
+    former = Former(checkpoint)
+    (keys,) = KeyEncoder(checkpoint).encode_documents([PERU])
+    formed = [former.form(site) for site in former.sites(PERU)]
+    np.testing.assert_allclose(np.stack([f.vector for f in formed]), keys, atol=1e-4)
+    assert all(f.tokens == 0 and f.encode == 0.0 and f.decode > 0 for f in formed)
+
+
+def test_the_gold_query_is_written_word_for_word(asker: Checkpoint, rel: Checkpoint):
+    words = Words()
+    former = Former(asker, words, gold=True)
+    formed = [former.form(site) for site in former.sites(PERU)]
+    assert words.asked == [span.question for span in PERU.facts]
+    assert [f.tokens for f in formed] == [len(span.question or "") for span in PERU.facts]
+
+    text, spans = parse_calls("Ann is a [dblookup('Ann', 'Job') -> poet] poet.")
+    calls, by_relation = AnnotatedDocument("ann", text, spans), Words()
+    former = Former(rel, by_relation, gold=True)
+    (formed_call,) = [former.form(site) for site in former.sites(calls)]
+    assert by_relation.asked == ["Ann\nJob"] and formed_call.tokens == len("Ann") + 1 + len("Job")
+
+
+def test_a_model_that_never_ends_its_query_is_stopped(asker: Checkpoint):
+    words = Words()
+    former = Former(asker, words)
+    formed = former.form(former.sites(PERU)[0])
+    assert formed.tokens <= MAX_QUERY_TOKENS and len(words.asked) == 1
+
+
+def test_both_methods_are_timed_at_the_same_facts(checkpoint: Checkpoint, asker: Checkpoint):
+    unasked = AnnotatedDocument("bare", "Lima is old. Cusco, too.", (FactSpan(0, 4, "Lima"),))
+    mixed = document("mixed", "A ", ("b", "Q?"), " c.")
+    state, words = Former(checkpoint), Former(asker, Words(), gold=True)
+    assert state.sites(unasked) == words.sites(unasked) == []
+    heard: list[int] = []
+    cost = measure(state, words, [unasked, mixed, PERU, *numbered(9)], sites=6, done=heard.append)
+    assert (cost.sites, cost.query, heard[-1]) == (6, "gold", 6)
+    assert cost.query_tokens_mean == pytest.approx(
+        np.mean(
+            [len(q) for q in ("Q?", *(s.question or "" for s in PERU.facts), "Question 0?", "Question 1?")]
+        ),
+        abs=0.01,
+    )
+    assert cost.total_ms >= cost.decode_ms > cost.state_ms > 0 and cost.vs_state > 1
+    with pytest.raises(ValueError, match="no document"):
+        measure(state, words, [unasked], sites=3)
+
+
+def test_a_fact_beyond_the_context_is_no_site(checkpoint: Checkpoint, asker: Checkpoint):
+    long = document("long", "x" * 460, ("y", "Q?"), ".")
+    near = document("near", "x" * 400, ("y", "Q?"), ".")
+    assert Former(checkpoint).sites(long) == [] and len(Former(checkpoint).sites(near)) == 1
+
+
+def test_an_encoder_goes_with_words_only(checkpoint: Checkpoint, asker: Checkpoint):
+    with pytest.raises(ValueError, match="asks in words"):
+        Former(checkpoint, Words())
+    with pytest.raises(ValueError, match="asks in words"):
+        Former(asker)
