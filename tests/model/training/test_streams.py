@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -135,3 +136,16 @@ def test_a_part_of_a_step_is_built_as_it_is_in_the_whole():
     whole, parts = steps.build(drawn), [steps.build(drawn[:3]), steps.build(drawn[3:])]
     assert whole.sequences == parts[0].sequences + parts[1].sequences
     assert whole.scored == parts[0].scored + parts[1].scored
+
+
+def test_a_forward_takes_its_share_of_a_batch_counted_in_rows():
+    by_rows = TrainConfig(batch_rows=8, micro_rows=2, max_length=512)
+    counted_in = [
+        (by_rows, 100, 25),
+        (by_rows, 3, 1),
+        (replace(by_rows, micro_rows=None), 100, None),
+        (TrainConfig(batch_documents=8, micro_documents=3), 8, 3),
+        (TrainConfig(batch_documents=8), 8, None),
+    ]
+    for config, count, most in counted_in:
+        assert Steps([corpus(20)], TOKENIZER, config).micro(count) == most
