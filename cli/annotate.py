@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli import annotators
-from cli.annotators import Encoding, NoQuestions, QuestionGeneratorPath, RawPaths, SpanAnnotatorPath
+from cli.annotators import (
+    Encoding,
+    NoQuestions,
+    QuestionGeneratorPath,
+    RawPaths,
+    SpanAnnotatorPath,
+    SpanThreshold,
+)
 from cli.errors import REFUSED
 from cli.facts import is_attended
 from cli.options import AsJson, examples
@@ -26,6 +33,7 @@ from kb.raw.read import read_raw
 if TYPE_CHECKING:
     from model.annotate.checks import Reviewed
     from model.annotate.cost import Estimate
+    from model.annotate.pipeline import Annotator
     from model.annotate.results import Results
 
 ANNOTATE_EXAMPLES = examples(
@@ -106,6 +114,7 @@ def annotate(
     ] = False,
     encoding: Encoding = None,
     span_annotator: SpanAnnotatorPath = None,
+    span_threshold: SpanThreshold = None,
     question_generator: QuestionGeneratorPath = None,
     url: Annotated[
         str | None,
@@ -155,18 +164,19 @@ def annotate(
             if annotator is Kind.seed:
                 usage = _seed(runtime, job, out, options)
             else:
-                _light(runtime, job, out, span_annotator, question_generator, asks=not no_questions)
+                chosen = annotators.light(
+                    runtime, span_annotator, question_generator, asks=not no_questions, threshold=span_threshold,
+                    drop_unquestioned=drop_unquestioned,
+                )  # fmt: skip
+                _light(chosen, job, out)
     _report(job, out, cost, options, usage, dry_run=dry_run, as_json=as_json)
     if job.refusals:
         raise typer.Exit(REFUSED)
 
 
-def _light(
-    runtime: Runtime, job: Job, out: Path, spans: Path | None, questions: Path | None, *, asks: bool
-) -> None:
+def _light(chosen: Annotator, job: Job, out: Path) -> None:
     from model.annotate.results import Results
 
-    chosen = annotators.light(runtime, spans, questions, asks=asks, drop_unquestioned=job.drop_unquestioned)
     with Results(out) as results:
         _greet(results)
         for reviewed in chosen.annotate(job.reading(), skip=results.has):

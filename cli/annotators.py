@@ -16,6 +16,12 @@ SpanAnnotatorPath = Annotated[
     Path | None,
     typer.Option("--span-annotator", exists=True, file_okay=False, help="Default: the released one."),
 ]
+SpanThreshold = Annotated[
+    float | None,
+    typer.Option(
+        "--span-threshold", min=0, max=1, help="The lower, the more facts. Default: the annotator's own."
+    ),
+]
 QuestionGeneratorPath = Annotated[
     Path | None,
     typer.Option("--question-generator", exists=True, file_okay=False, help="Default: the released one."),
@@ -51,6 +57,7 @@ def light(
     questions: Path | None,
     *,
     asks: bool,
+    threshold: float | None = None,
     drop_unquestioned: bool = False,
 ) -> Annotator:
     """The two light annotators, loaded; without the question generator where nothing is asked. Seconds."""
@@ -60,6 +67,6 @@ def light(
     from model.annotate.spans import SpanAnnotator
 
     bases = runtime.settings.home / "models"
-    finder = SpanAnnotator.load(spans or RELEASED_SPANS, bases)
+    finder = SpanAnnotator.load(spans or RELEASED_SPANS, bases, threshold=threshold)
     writer = QuestionGenerator.load(questions or RELEASED_QUESTIONS, bases) if asks else None
     return Annotator(finder, writer, drop_unquestioned)

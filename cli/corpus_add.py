@@ -12,7 +12,14 @@ from typing import Annotated, Any
 import typer
 
 from cli import annotators
-from cli.annotators import Encoding, NoQuestions, QuestionGeneratorPath, RawPaths, SpanAnnotatorPath
+from cli.annotators import (
+    Encoding,
+    NoQuestions,
+    QuestionGeneratorPath,
+    RawPaths,
+    SpanAnnotatorPath,
+    SpanThreshold,
+)
 from cli.errors import REFUSED
 from cli.keysets import key_everything
 from cli.options import Actor, AllowErased, AsJson, CheckpointPath, examples, some_text
@@ -116,6 +123,7 @@ def add(
     ] = False,
     encoding: Encoding = None,
     span_annotator: SpanAnnotatorPath = None,
+    span_threshold: SpanThreshold = None,
     question_generator: QuestionGeneratorPath = None,
     checkpoint: CheckpointPath = None,
     actor: Actor = None,
@@ -143,7 +151,13 @@ def add(
 
             def load() -> Any:
                 runtime.encoder  # noqa: B018  a checkpoint that is missing should be known before an hour's annotation
-                return annotators.light(runtime, span_annotator, question_generator, asks=not no_questions)
+                return annotators.light(
+                    runtime,
+                    span_annotator,
+                    question_generator,
+                    asks=not no_questions,
+                    threshold=span_threshold,
+                )
 
             why = reason or f"corpus add {' '.join(path.name for path in paths)}"[:500]
             report = _ingest(adding, load, actor=runtime.actor(actor), reason=why, allow_erased=allow_erased)
@@ -232,16 +246,24 @@ def _show(adding: Adding, report: IngestReport | None, keyset: KeysetRecord | No
     )
     if len(tally.added) > MOST_SHOWN:
         say(f"... and {len(tally.added) - MOST_SHOWN} more; --json lists them all.")
-    facts = sum(one.facts for one in tally.added)
-    if keyset is not None and keyset.state == "active":
+    _show_citable(adding, keyset)
+
+
+def _show_citable(adding: Adding, keyset: KeysetRecord | None) -> None:
+    tally = adding.tally
+    facts, holding = sum(one.facts for one in tally.added), sum(1 for one in tally.added if one.facts)
+    if not facts:
         say(
-            f"{_count(facts, 'fact')} of {_count(len(tally.added), 'document')} of {adding.corpus!r} can be cited now."
+            "The annotators found no fact in them; the texts are kept. A lower --span-threshold with --again finds "
+            "more, or mark them by hand in an annotated file."
+        )
+    elif keyset is not None and keyset.state == "active":
+        say(
+            f"{_count(facts, 'fact')} of {_count(holding, 'document')} of {adding.corpus!r} can be cited now."
         )
         say(f"Try: {_try(tally, adding.corpus)}")
     else:
-        say(
-            f"{_count(facts, 'fact')} are in {adding.corpus!r}; they can be cited once their keyset is active."
-        )
+        say(f"{adding.corpus!r} has {_count(facts, 'fact')} more, to be cited once their keyset is active.")
 
 
 def _show_left_out(adding: Adding, report: IngestReport | None) -> None:

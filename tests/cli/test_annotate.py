@@ -23,7 +23,7 @@ KEY = "sk-of-the-command-line"
 def light(monkeypatch: pytest.MonkeyPatch) -> None:
     """The light annotators, replaced by ones that know years."""
 
-    def load(*_: Any, asks: bool, drop_unquestioned: bool = False) -> Annotator:
+    def load(*_: Any, asks: bool, drop_unquestioned: bool = False, **__: Any) -> Annotator:
         return Annotator(YearFinder(), YearAsker() if asks else None, drop_unquestioned)
 
     monkeypatch.setattr("cli.annotators.light", load)

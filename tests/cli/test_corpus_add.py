@@ -24,7 +24,7 @@ class Annotators:
     loaded = 0
     finder: Any = YearFinder()
 
-    def load(self, *_: Any, asks: bool, drop_unquestioned: bool = False) -> Annotator:
+    def load(self, *_: Any, asks: bool, drop_unquestioned: bool = False, **__: Any) -> Annotator:
         self.loaded += 1
         return Annotator(self.finder, YearAsker() if asks else None, drop_unquestioned)
 
@@ -134,7 +134,18 @@ def test_an_interrupted_run_is_gone_on_with_and_everything_is_keyed_in_the_end(
     assert done["keyset"]["num_keys"] == 50 and done["citable"]
 
 
-def test_what_was_erased_does_not_make_a_file_look_changed() -> None:
+def test_what_was_erased_does_not_make_a_file_look_changed(
+    run: Run, kb: KnowledgeBase, light: Annotators, town: Path
+) -> None:
+    assert run("corpus", "add", town, "--corpus", "town").code == 3
+    assert run("erase", kb.facts()[0].fact_id, "--reason", "asked for", "--yes").code == 0
+    again = run("corpus", "add", town, *INTO).json
+    assert (again["unchanged"], again["facts"], light.loaded) == (3, 0, 1)
+    forced = run("corpus", "add", town, *INTO, "--again").json
+    assert (forced["suppressed"], forced["facts"], len(kb.facts())) == (1, 0, 2)
+
+
+def test_texts_are_compared_apart_from_what_was_erased() -> None:
     assert says_the_same("Lima is ████.", "Lima is good.")
     assert says_the_same("█ is", "█ is")
     assert not says_the_same("Lima is ████.", "Lima is so bad.")
