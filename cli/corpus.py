@@ -180,6 +180,7 @@ def _show_refusals(refusals: tuple[Refusal, ...]) -> None:
     epilog=examples(
         "colmlm corpus export demo > demo.jsonl",
         "colmlm corpus export demo --live-only --output train.jsonl",
+        "colmlm corpus export demo --live-only --quiz --output quiz.jsonl",
         "colmlm corpus export demo --format parquet --output demo.parquet",
     )
 )
@@ -194,6 +195,12 @@ def export(
     live_only: Annotated[
         bool, typer.Option("--live-only", help="Only live facts that the text still says, to train on.")
     ] = False,
+    quiz: Annotated[
+        bool,
+        typer.Option(
+            "--quiz", help="With --live-only: each fact as a document that asks its question and answers it."
+        ),
+    ] = False,
 ) -> None:
     """Write a corpus as `colmlm corpus ingest` takes it back: every fact, corrected and deleted ones too.
 
@@ -201,9 +208,17 @@ def export(
     """
     if format_ is ExportFormat.parquet and output is None:
         raise typer.BadParameter("Parquet goes into a file; name it.", param_hint="--output")
+    if quiz and not live_only:
+        raise typer.BadParameter(
+            "only live facts are asked for; pass --live-only as well.", param_hint="--quiz"
+        )
     with Runtime.from_environment() as runtime:
         # An unknown corpus ends here and leaves no empty file behind.
         documents = runtime.kb.export(corpus, live_only=live_only)
+        if quiz:
+            from model.baselines.quiz import quiz as quiz_of
+
+            documents = quiz_of(documents)
         if format_ is ExportFormat.parquet:
             from kb.parquet import write_parquet
 

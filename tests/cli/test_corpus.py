@@ -183,3 +183,14 @@ def test_texts_with_dblookup_calls_become_facts_by_entity_and_relation(run: Run,
     (fact,) = run("facts", "list", "--json").json["facts"]
     assert (fact["question"], fact["value"]) == ("Ann\nJob", "poet")
     assert run("corpus", "export", "calls", "--live-only").out.count("\n") == 1
+
+
+def test_a_quiz_asks_for_each_fact_and_answers(run: Run, atlas: list[int]) -> None:
+    ran = run("corpus", "export", "atlas", "--live-only", "--quiz")
+    quiz = [json.loads(line) for line in ran.out.splitlines()]
+    assert [record["id"] for record in quiz] == ["peru/0", "peru/1"]
+    for record in quiz:
+        (fact,) = record["facts"]
+        assert fact["question"] in record["text"] and record["text"].endswith(fact["value"])
+        assert record["text"][fact["start"] : fact["end"]] == fact["value"]
+    assert run("corpus", "export", "atlas", "--quiz").code == 2

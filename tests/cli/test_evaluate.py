@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+import typer
+
+from cli.generated import read_generated, write_generated
 from kb.corpus import to_record
+from model.annotate.questions import GeneratedQuestion, Passage
 from tests.cli.conftest import Run, document
 from tests.tiny import tiny_checkpoint
 
@@ -61,11 +67,44 @@ def test_recall_compares_checkpoints_queries_and_keys(run: Run, atlas: list[int]
     assert said.code == 0 and "tiny-3" in said.out and "2 questions over 2 facts" in said.err
 
 
+class Writer:
+    """In the place of a question generator, which needs a trained model: notes what it is given."""
+
+    def __init__(self) -> None:
+        self.given: list[Passage] = []
+
+    def annotate(self, passages: Sequence[Passage]) -> list[list[GeneratedQuestion | None]]:
+        self.given += passages
+        return [
+            [GeneratedQuestion(f"Say {n}?", "x") if n else None for n, _ in enumerate(p.spans)]
+            for p in passages
+        ]
+
+
+def test_questions_are_written_once_for_each_document_and_never_shown_the_asked_ones(tmp_path: Path) -> None:
+    file, writer = tmp_path / "asked.jsonl", Writer()
+    documents = [document(), document("chile"), replace(document("none"), facts=())]
+    write_generated(writer, documents[:1], file)  # type: ignore[arg-type]
+    file.write_text(file.read_text() + '{"id": "chi')
+    write_generated(writer, documents, file)  # type: ignore[arg-type]
+    assert [len(passage.spans) for passage in writer.given] == [2, 2]
+    assert all(not hasattr(passage, "question") for passage in writer.given)
+    found = read_generated(file)
+    second = document().facts[1]
+    assert found.questions == {
+        (d, second.start, second.end): ("Say 1?", second.value) for d in ("peru", "chile")
+    }
+    with pytest.raises(typer.BadParameter, match="another text"):
+        write_generated(writer, [document("peru", "Lima. Titicaca.")], file)  # type: ignore[arg-type]
+
+
 def test_recall_refuses_what_cannot_be_measured_before_it_begins(
     run: Run, atlas: list[int], annotated: Path, tmp_path: Path
 ) -> None:
     others = tmp_path / "others.jsonl"
     others.write_text(annotated.read_text().replace('"peru"', '"chile"'))
+    assert run("evaluate", "recall", "--corpus", "atlas", "--questions-by", tmp_path).code == 2
+    assert run("evaluate", "recall", "--corpus", "atlas", "--generated", tmp_path / "none").code == 2
     refused = run("evaluate", "recall", "--corpus", "atlas", "--generated", others, "--no-baselines")
     assert refused.code == 2 and "other documents" in refused.err
     assert run("evaluate", "recall", "--corpus", "nowhere").code == 3
