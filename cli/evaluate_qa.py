@@ -100,25 +100,26 @@ def qa(
 
 
 def _questions(kb: KnowledgeBase, corpora: Sequence[str], squad: Path) -> list[AskedQuestion]:
-    """Each question of a paragraph once, with all its answers and the fact that the corpus has for it."""
+    """Each question of a paragraph once, with all its answers and the fact that a corpus has where the first stands.
+
+    By its place and not by its question: a corpus may have questions of its own for the same spans.
+    """
     known = {
-        (fact.source.external_id, fact.question): fact.fact_id
+        (fact.source.external_id, fact.source.start, fact.source.end): fact.fact_id
         for corpus in corpora
         for fact in _facts(kb, corpus)
-        if fact.source is not None and fact.question
+        if fact.source is not None
     }
-    answers: dict[tuple[str, str], dict[str, None]] = {}
-    for asked in read_questions(squad):
-        answers.setdefault((asked.document, asked.question), {}).update(dict.fromkeys(asked.answers))
-    return [
-        AskedQuestion(
-            sha256(f"{document}\n{question}".encode()).hexdigest()[:16],
-            question,
-            tuple(gold),
-            known.get((document, question)),
+    asked: dict[tuple[str, str], AskedQuestion] = {}
+    for found in read_questions(squad):
+        fact_id = known.get((found.document, *found.place)) if found.place else None
+        name = sha256(f"{found.document}\n{found.question}".encode()).hexdigest()[:16]
+        before = asked.get((found.document, found.question))
+        answers = dict.fromkeys((*(before.answers if before else ()), *found.answers))
+        asked[found.document, found.question] = AskedQuestion(
+            name, found.question, tuple(answers), before.fact_id if before and before.fact_id else fact_id
         )
-        for (document, question), gold in answers.items()
-    ]
+    return list(asked.values())
 
 
 def _facts(kb: KnowledgeBase, corpus: str) -> Iterator[FactRecord]:

@@ -17,11 +17,12 @@ from kb.corpus import AnnotatedDocument, FactSpan, Parsed, Refusal, check_spans,
 
 @dataclass(frozen=True, slots=True)
 class SquadQuestion:
-    """A question with all its answers, and the external id of the paragraph it is asked of."""
+    """A question with all its answers, the external id of the paragraph it is asked of, and where that answers it."""
 
     document: str
     question: str
     answers: tuple[str, ...]
+    place: tuple[int, int] | None = None
 
 
 def read_squad(path: Path) -> Iterator[Parsed]:
@@ -48,14 +49,21 @@ def read_questions(path: Path) -> Iterator[SquadQuestion]:
 
 
 def _quiz(document: str, qa: Any) -> SquadQuestion | None:
+    """The question with every answer that is well formed; the first of these is the one that `read_squad` marks."""
     if not isinstance(qa, dict) or not isinstance(qa.get("question"), str):
         return None
     several = qa.get("answers")
-    found = [a.get("text") for a in several if isinstance(a, dict)] if isinstance(several, list) else []
-    found = [qa["answer"]] if "answer" in qa else found
-    answers = tuple(dict.fromkeys(answer for answer in found if isinstance(answer, str) and answer.strip()))
-    question = qa["question"].strip()
-    return SquadQuestion(document, question, answers) if question and answers else None
+    found = [(qa["answer"], qa.get("answer_start"))] if "answer" in qa else []
+    if not found and isinstance(several, list):
+        found = [(a.get("text"), a.get("answer_start")) for a in several if isinstance(a, dict)]
+    answers = [(text, start) for text, start in found if isinstance(text, str) and text.strip()]
+    if not qa["question"].strip() or not answers:
+        return None
+    text, start = answers[0]
+    place = (start, start + len(text)) if type(start) is int else None
+    return SquadQuestion(
+        document, qa["question"].strip(), tuple(dict.fromkeys(text for text, _ in answers)), place
+    )
 
 
 def _flat(path: Path, lines: Iterable[bytes]) -> Iterator[tuple[str, Any]]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kb.corpus import AnnotatedDocument
-from model.checkpoint import Checkpoint
+from model.checkpoint import Checkpoint, CheckpointError
 from model.lm import padded_batches, unit
 from model.tokens import Encoded
 
@@ -31,10 +31,17 @@ class KeyEncoder:
 
     `batch_tokens` bounds the padded tokens of a forward; sequences of similar length share one. A
     document longer than `window` tokens is read in windows that overlap by half, each fact in the first
-    that reaches it, which leaves it at least half a window of context.
+    that reaches it, which leaves it at least half a window of context. Raises `CheckpointError` for a model of a
+    method that asks in words, or not at all.
     """
 
     def __init__(self, checkpoint: Checkpoint, *, batch_tokens: int = 4096, window: int = 2048) -> None:
+        markup = checkpoint.tokenizer.markup
+        if markup.key is None:
+            raise CheckpointError(
+                f"{checkpoint.config.name}: a model of method {markup.method} makes no keys; those of the methods that "
+                "ask in words come from `colmlm rekey --encoder minilm`"
+            )
         self.checkpoint = checkpoint
         self.batch_tokens = batch_tokens
         self.window = min(window, int(checkpoint.lm.causal.config.max_position_embeddings))

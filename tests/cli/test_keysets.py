@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from model.baselines.sentences import PACKAGE
+from model.markup import ASKER
 from tests.cli.conftest import Run
 from tests.tiny import tiny_checkpoint
 
@@ -136,6 +137,11 @@ def test_questions_become_keys_where_they_are_asked_for(run: Run, keyed: list[in
     run("facts", "add", "--question", "Who?", "--value", "Ann", "--reason", "r", "--no-key")
     assert run("keysets", "rekey", 1, "--json").json["num_keys"] == 5
     assert run("rekey", "--kinds", "question").code == 2
+
+
+def test_a_model_that_asks_in_words_makes_no_keys(run: Run, atlas: list[int], tmp_path: Path) -> None:
+    refused = run("rekey", "--checkpoint", tiny_checkpoint(tmp_path / "asker", markup=ASKER))
+    assert refused.code == 7 and "colmlm rekey --encoder minilm" in refused.err
 
 
 @pytest.mark.slow

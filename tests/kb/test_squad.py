@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kb.corpus import FactSpan, Parsed, check_spans
-from kb.squad import read_squad, resolve_overlaps
+from kb.squad import read_questions, read_squad, resolve_overlaps
 
 CONTEXT = "Peru 🏔️ has its capital in Lima and the Amazon in it."
 LIMA = CONTEXT.index("Lima")
@@ -227,3 +227,26 @@ def test_the_shared_squad_reads_without_a_refusal():
     assert not [r for p in parsed for r in p.refusals]
     ids = [p.document.external_id for p in parsed if p.document]
     assert len(set(ids)) == len(ids)
+
+
+def test_a_quiz_has_every_question_with_all_its_answers_and_where_the_first_stands(tmp_path: Path):
+    answers = [{"text": t, "answer_start": n} for t, n in (("Lima", 3), ("the city", 9), ("Lima", 30))]
+    official = {"question": " Which? ", "answers": answers}
+    malformed = [
+        {"question": "Why?", "answers": []},
+        {"question": 3, "answer": "x"},
+        {"question": "Who?", "answer": " "},
+        7,
+    ]
+    flat = {"question": "Which?", "answer": "Lima", "answer_start": 3}
+    nested = {"data": [{"title": "a_b", "paragraphs": [{"context": "c", "qas": [official, *malformed]}]}]}
+    (tmp_path / "nested.json").write_text(json.dumps(nested))
+    lines = [{"title": "a_b", "context": "c", "qas": [flat]}, {"context": 3}, {"context": "c", "qas": "no"}]
+    (tmp_path / "flat.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    (one,) = read_questions(tmp_path / "nested.json")
+    assert (one.question, one.answers, one.place) == ("Which?", ("Lima", "the city"), (3, 7))
+    (other,) = read_questions(tmp_path / "flat.jsonl")
+    assert (other.document, other.answers, other.place) == (one.document, ("Lima",), (3, 7))
+    (tmp_path / "one.jsonl").write_text(json.dumps({"title": "a_b", "context": "c", "qas": []}))
+    (paragraph,) = read_squad(tmp_path / "one.jsonl")
+    assert paragraph.document is not None and paragraph.document.external_id == one.document
