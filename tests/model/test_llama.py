@@ -59,6 +59,9 @@ def test_states_and_logits_are_those_of_transformers(shape: str):
     ours = Llama(model)
     torch.testing.assert_close(ours.states(ids), expected, atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(ours.logits(expected[0]), expected_logits[0], atol=1e-4, rtol=1e-4)
+    joined = Llama(model.double())
+    torch.testing.assert_close(joined.states(ids).float(), expected, atol=1e-4, rtol=1e-4)
+    model.float()
     torch.testing.assert_close(model.model(ids).last_hidden_state, expected, atol=1e-6, rtol=1e-6)
 
 
@@ -138,29 +141,40 @@ def test_half_precision_rounds_where_transformers_rounds():
     assert error < 1.1 * baseline
 
 
-def test_weights_are_held_once_and_the_model_can_still_be_saved(tmp_path: Path):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["packed", "joined"])
+def test_the_model_goes_on_as_before_and_can_still_be_saved(tmp_path: Path, dtype: torch.dtype):
     loaded = load(tiny_checkpoint(tmp_path / "tiny"), tmp_path, precision="fp32")
-    model, ids = loaded.lm.causal, torch.tensor([[1, 2, 3, 4]])
+    model, ids = loaded.lm.causal.to(dtype), torch.tensor([[1, 2, 3, 4]])
     before = model(ids).logits
-    ours = loaded.lm.inference
-    attention = model.model.layers[0].self_attn
-    assert (
-        attention.q_proj.weight.untyped_storage().data_ptr()
-        == ours.layers[0].qkv.untyped_storage().data_ptr()
-    )
+    assert loaded.lm.inference.layers[0].qkv.is_packed == (dtype is torch.float32)
     torch.testing.assert_close(model(ids).logits, before, atol=1e-6, rtol=1e-6)
     export(loaded, tmp_path / "exported")
-    again = load(tmp_path / "exported", tmp_path, precision="fp32")
+    again = load(tmp_path / "exported", tmp_path, precision="fp32").lm.causal.state_dict()
     for name, weight in model.state_dict().items():
-        torch.testing.assert_close(again.lm.causal.state_dict()[name], weight, rtol=0, atol=0)
+        torch.testing.assert_close(again[name], weight.float(), rtol=0, atol=0)
 
 
-def test_a_model_that_is_cast_computes_with_what_it_became(checkpoint: Checkpoint):
+def test_joined_weights_are_held_once():
+    model = llama().double()
+    ours = Llama(model).layers[0].qkv.weight
+    attention = model.model.layers[0].self_attn
+    shared = {
+        layer.weight.untyped_storage().data_ptr()
+        for layer in (attention.q_proj, attention.k_proj, attention.v_proj)
+    }
+    assert shared == {ours.untyped_storage().data_ptr()}
+
+
+def test_a_model_that_changes_computes_with_what_it_became():
     lm = FactLM(tiny_llama(VOCABULARY), compute=torch.float32).requires_grad_(False)
     first = lm.inference
     assert lm.inference is first
+    lm.causal.model.layers[1].mlp.down_proj.weight.mul_(2)
+    second, ids = lm.inference, torch.tensor([[1, 2, 3]])
+    assert second is not first
+    torch.testing.assert_close(second.states(ids), lm.causal.model(ids).last_hidden_state)
     lm.double()
-    assert lm.inference is not first and lm.inference.states(torch.tensor([[1]])).dtype is torch.float64
+    assert lm.inference is not second and lm.inference.states(ids).dtype is torch.float64
 
 
 def test_in_inference_and_out_of_it_states_are_the_same(checkpoint: Checkpoint):
