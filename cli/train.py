@@ -30,7 +30,7 @@ from model.training.trainer import Trainer
 _EVERY_SECONDS = 10.0
 _H100 = GpuName("h100")
 
-app = typer.Typer(invoke_without_command=True)
+app = typer.Typer(invoke_without_command=True, add_completion=False)
 
 
 @app.callback(
@@ -55,7 +55,7 @@ def train(
         bool | None,
         typer.Option(
             "--demo/--no-demo",
-            help="Also train on the demo corpus. Default: unless shards or random weights are.",
+            help="Also train on the demo corpus. Default: yes, but not with shards or from random weights.",
         ),
     ] = None,
     hold_out_documents: Annotated[
@@ -73,7 +73,9 @@ def train(
     adapt: Annotated[str | None, typer.Option("--adapt", help="full or lora.")] = None,
     steps: Annotated[
         int | None,
-        typer.Option("--steps", min=1, help="Most optimiser steps; too few for the preset's shorten all."),
+        typer.Option(
+            "--steps", min=1, help="Most optimiser steps. Very few shorten warm-up and cooldown, too."
+        ),
     ] = None,
     max_minutes: Annotated[
         float | None,

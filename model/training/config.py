@@ -153,7 +153,10 @@ class TrainConfig:
         _one_of("adapt", self.adapt, ADAPT)
         _one_of("precision", self.precision, PRECISION)
         if (self.init == RANDOM) != (self.architecture is not None):
-            raise ValueError("random weights need an architecture, and given weights have their own")
+            raise ValueError(
+                "random weights need an architecture (presets of the paper's runs have one), "
+                "and given weights have their own"
+            )
         if self.init == RANDOM and self.adapt != "full":
             raise ValueError("an adapter over random weights learns next to nothing: adapt 'full'")
         self._positive("lora_rank", "lora_alpha", "lora_layers")
