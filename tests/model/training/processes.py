@@ -60,7 +60,7 @@ def joint_config(root: Path, **settings: Any) -> TrainConfig:
 
 
 KINDS: dict[str, dict[str, Any]] = {
-    "copied adapter": {"micro_documents": 2},
+    "copied adapter": {"micro_documents": 2, "layout": "packed"},
     "copied weights": {
         "adapt": "full",
         "micro_documents": 3,
@@ -68,7 +68,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "mine_every": 2,
         "memory": 0,
     },
-    "sharded weights": {"adapt": "full", "micro_documents": 2, "layout": "packed"},
+    "sharded weights": {"adapt": "full", "micro_documents": 2},  # padded: unequal numbers of forwards
 }
 
 
@@ -98,7 +98,11 @@ def launch(root: Path, *, world: int = 2) -> dict[str, list[dict[str, Any]]]:
         subprocess.Popen(command, env=os.environ | environment(rank, world), stderr=subprocess.PIPE)
         for rank in range(world)
     ]  # fmt: skip
-    errors = [process.communicate(timeout=280)[1].decode() for process in processes]
+    try:
+        errors = [process.communicate(timeout=240)[1].decode() for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
     assert not any(process.returncode for process in processes), "\n".join(errors)
     return json.loads((root / "metrics.json").read_text())
 
