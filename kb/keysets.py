@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import Row, and_, exists, func, insert, or_, select, text, update
+from sqlalchemy import Row, and_, case, exists, func, insert, select, text, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.orm import Session
 
@@ -147,14 +147,15 @@ def _question_keys(keyset_id: Any) -> Any:
 
 def num_unkeyed() -> Any:
     """SQL: how many facts the keyset of the enclosing statement lacks a key of. This is its rekey queue."""
+    # Two counts and not one with OR, which would look a key up for every fact where this joins.
     keyed = exists().where(FactKey.keyset_id == Keyset.id, FactKey.fact_id == Fact.id)
-    asked = keyed.where(FactKey.kind == "question")
-    has_question = and_(Fact.document_id.is_not(None), Fact.question.is_not(None))
-    lacks_one = and_(
-        _question_keys(Keyset.id).correlate(Keyset), has_question, ~asked.correlate(Keyset, Fact)
-    )
-    lacks = or_(~keyed.correlate(Keyset, Fact), lacks_one)
-    return select(func.count()).select_from(Fact).where(is_kept(Fact.id), lacks).scalar_subquery()
+    asked = keyed.where(FactKey.kind == "question").correlate(Keyset, Fact)
+    keyed = keyed.correlate(Keyset, Fact)
+    kept = select(func.count()).select_from(Fact).where(is_kept(Fact.id))
+    unasked = kept.where(Fact.document_id.is_not(None), Fact.question.is_not(None), keyed, ~asked)
+    has_questions = _question_keys(Keyset.id).correlate(Keyset)
+    lacking_question = case((has_questions, unasked.scalar_subquery()), else_=0)
+    return kept.where(~keyed).scalar_subquery() + lacking_question
 
 
 def _record(row: Row[Any]) -> KeysetRecord:

@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from transformers import AutoModel
+from transformers.utils import logging as transformers_logging
 
 from kb.corpus import AnnotatedDocument, FactSpan
 from model.base import WEIGHTS, BaseNotFound
@@ -68,6 +69,7 @@ class SentenceEncoder:
         self.keys = keys
         self.batch_tokens = batch_tokens
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        transformers_logging.disable_progress_bar()
         self.model = AutoModel.from_pretrained(directory, local_files_only=True).eval().to(self.device)
         self.tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
         self.tokenizer.no_padding()

@@ -66,21 +66,28 @@ def test_a_forced_lookup_finds_facts_and_a_stopped_run_goes_on(run: Run, lands: 
     assert off.code == 0 and "0 lookups" in off.err and "exact match" in off.out
 
 
-def test_baselines_answer_the_same_questions(run: Run, lands: Path, tmp_path: Path) -> None:
+def test_baselines_answer_the_same_questions(run: Run, lands: Path, checkpoint: Path, tmp_path: Path) -> None:
     standard = tiny_checkpoint(tmp_path / "standard", markup=STANDARD)
     plain = run(*BASE, lands, "--method", "standard", "--checkpoint", standard, "--json").json
     assert (plain["mode"], plain["lookups"], plain["questions"]) == ("off", 0, 3)
     rag = run(*BASE, lands, "--method", "rag", "--checkpoint", standard, "--json").json
     assert (rag["method"], rag["mode"], rag["questions"]) == ("rag", "off", 3)
     assert rag["checkpoint_id"] == plain["checkpoint_id"]
-    with_lookups = run(
-        *BASE, lands, "--method", "rag", "--mode", "forced", "--checkpoint", _co(tmp_path), "--json"
+    forced = (
+        *BASE,
+        lands,
+        "--method",
+        "rag",
+        "--mode",
+        "forced",
+        "--threshold",
+        -1,
+        "--json",
+        "--checkpoint",
     )
-    assert with_lookups.code == 2 and "colmlm rekey" in with_lookups.err, "its facts have no keys of that one"
-
-
-def _co(path: Path) -> Path:
-    return tiny_checkpoint(path / "co", seed=5)
+    assert run(*forced, checkpoint).json["lookups"] >= 3
+    unkeyed = run(*forced, tiny_checkpoint(tmp_path / "other", seed=5))
+    assert unkeyed.code == 2 and "colmlm rekey --checkpoint" in unkeyed.err
 
 
 def test_what_a_method_cannot_do_is_refused(run: Run, lands: Path, tmp_path: Path) -> None:
