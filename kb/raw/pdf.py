@@ -48,16 +48,23 @@ def _page_text(document: pypdfium2.PdfDocument, number: int) -> str:
 
 
 def reflow(page: str) -> str:
-    """The lines of a page as paragraphs: a line goes on in the next unless it is short or ends a sentence early."""
+    """The lines of a page as paragraphs: a line goes on in the next unless it is short.
+
+    A short line without a stop, after one that ends a sentence, is a heading and begins a paragraph.
+    """
     lines = [line.strip() for line in page.replace("\r\n", "\n").split("\n")]
-    longest = max(map(len, lines), default=0)
+    short = _SHORT * max(map(len, lines), default=0)
     pieces: list[str] = []
+    before = ""
     for line in lines:
         if not line:
             pieces.append("\n\n")
-        elif line[-1] in _HYPHENS:
-            pieces.append(line[:-1])
-        else:
-            pieces += (line, "\n" if len(line) < _SHORT * longest else " ")
+            continue
+        if before.endswith((".", "!", "?")) and len(line) < short and line[-1] not in ".!?,;:":
+            pieces.append("\n")
+        pieces.append(line)
+        if line[-1] not in _HYPHENS:
+            pieces.append("\n" if len(line) < short else " ")
+        before = line
     text = re.sub(rf"[{_HYPHENS}]", "", "".join(pieces))
     return re.sub(r"\n{3,}", "\n\n", re.sub(r" *\n *", "\n", text)).strip()

@@ -29,7 +29,7 @@ from model.sentences import sentence_around, sentence_ends
 CODES = {
     "altered": "the annotated text without its tags is not the source",
     "malformed": "the tags cannot be read",
-    "span": "the span is no stretch of whole words",
+    "span": "the span is no stretch of whole words, or says nothing",
     "form": "the question is not one line of 3 to 300 characters without tags",
     "pointing": "the question points into the text, or at somebody whom it does not name",
     "vague": "the question names nothing",
@@ -53,6 +53,11 @@ _PRONOUNS = {"he", "she", "it", "they", "him", "her", "them", "his", "hers", "it
 _SUBJECTS = {"he", "i", "it", "she", "they", "we", "you"}
 _EXPLETIVE = {"cost", "costs", "mean", "means", "take", "taken", "takes", "took"}  # "how long did it take"
 _RELATIVES = {"that", "when", "where", "which", "who", "whose"}
+_SMALL_WORDS = (
+    "a an and are as at by for from he her his in is it its of on or she that the their these they this those to was"
+    " were which who with"
+)
+_SAYS_NOTHING = frozenset(_SMALL_WORDS.split())
 _AUXILIARIES = "am are can could did do does had has have is may might must shall should was were will would"
 _FINITE = frozenset(_AUXILIARIES.split())
 
@@ -147,6 +152,10 @@ def span_fault(text: str, span: FactSpan) -> Fault | None:
     """What is wrong with a span itself."""
     if not any(character.isalnum() for character in span.value):
         return Fault("span", f"The span {span.value!r} has neither a letter nor a digit.")
+    said = list(words(span.value))
+    named = span.value.isupper() or any(word.is_capitalised for word in said[1:])  # "IT", "The Who"
+    if said and not named and all(word.folded in _SAYS_NOTHING for word in said):
+        return Fault("span", f"The span {span.value!r} says nothing.")
     for at in (span.start, span.end):
         if 0 < at < len(text) and _is_inside_word(text[at - 1], text[at]):
             return Fault("span", f"The span {span.value!r} cuts a word or a number in two.")

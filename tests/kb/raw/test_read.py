@@ -124,10 +124,13 @@ def test_html_gives_the_main_part_of_the_page(tmp_path: Path) -> None:
 
 
 def test_the_lines_of_a_pdf_become_paragraphs(tmp_path: Path) -> None:
-    lines = ["The lighthouse", "The lighthouse of Lundvik was built in 1871 and", "is forty metres high."]
+    lines = [
+        "The lighthouse", "The lighthouse of Lundvik was built in 1871 and", "stands forty metres high above the bay.",
+        "Its keeper", "Hanne Falk was its last keeper.",
+    ]  # fmt: skip
     got = document(tmp_path / "x.pdf", pdf(lines, title="Lighthouses"))
     assert got.title == "Lighthouses"
-    assert got.text == f"{lines[0]}\n{lines[1]} {lines[2]}"
+    assert got.text == f"{lines[0]}\n{lines[1]} {lines[2]}\n{lines[3]}\n{lines[4]}"
     assert document(tmp_path / "x.pdf", pdf(["Lima"], title="Microsoft Word - x.doc")).title == "x"
 
 

@@ -132,6 +132,10 @@ def test_an_answer_at_fault_goes_and_leaves_the_question(
         ("the lighthouse", "house", False),
         ("year 1913, in", ",", False),
         ("利马是首都", "首都", True),
+        ("The band", "The", False),
+        ("as one of the", "of the", False),
+        ("The Who played", "The Who", True),
+        ("They work in IT", "IT", True),
     ],
 )
 def test_a_span_is_of_whole_words(text: str, value: str, sound: bool) -> None:
