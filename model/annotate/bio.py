@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,24 +44,43 @@ def tags_of(words: Sequence[Span], spans: Sequence[Span]) -> list[int]:
 def best_tags(log_probs_N3: NDArray[np.floating], threshold: float = 0.5) -> list[int]:
     """The likeliest sequence of tags in which no I follows an O or begins the text (Viterbi).
 
-    `threshold` trades precision for recall: a word by itself counts as outside unless its odds of not being so
-    are at least t to 1 - t. A higher threshold never tags more words.
+    The tags' probabilities are read as those of a chain: a span goes on over a word with the probability of I there,
+    given that the word before is in a span. So how long a span is does not depend on how surely it is one, which
+    matters where only a part of all facts was ever marked. `threshold` trades precision for recall: at t, a span begins
+    at a word by itself where the odds of that are at least t to 1 - t. A higher threshold never gives more spans.
     """
     if not 0 < threshold < 1:
         raise ValueError(f"threshold {threshold} is not between 0 and 1")
-    bias = math.log(threshold / (1 - threshold))
-    best = [0.0, -math.inf, -math.inf]  # before the text: as after an O
-    back: list[tuple[int, int, int]] = []
-    for outside, begin, inside in log_probs_N3.tolist():
-        last = max(range(3), key=best.__getitem__)
-        into = BEGIN if best[BEGIN] >= best[INSIDE] else INSIDE
-        back.append((last, last, into))
-        best = [best[last] + outside + bias, best[last] + begin, best[into] + inside]
+    price = math.log(threshold / (1 - threshold))
+    out, within = 0.0, -math.inf  # the best scores so far, ending outside and inside a span
+    back: list[tuple[bool, bool]] = []  # at each word: does a span end before it, does one go on over it
+    for ends, begins, goes_on in chain_scores(log_probs_N3):
+        ended = within + ends > out
+        rest = within + ends if ended else out
+        fresh, longer = rest + begins - price, within + goes_on
+        back.append((ended, longer >= fresh))
+        out, within = rest + math.log1p(-math.exp(begins)), max(fresh, longer)
+    return _traced(back, within > out)
+
+
+def chain_scores(log_probs_N3: NDArray[np.floating]) -> Iterator[tuple[float, float, float]]:
+    """For each word the log-probabilities that a span around the word before ends there, that one begins here where
+    none goes on, and that the one around the word before goes on."""
+    tiny = 1e-9
+    before = 0.0
+    for outside, begin, inside in np.exp(np.asarray(log_probs_N3, dtype=np.float64)).tolist():
+        goes_on = min(max(inside / max(before, tiny), tiny), 1 - tiny) if before else tiny
+        begins = min(max(begin / max(begin + outside, tiny), tiny), 1 - tiny)
+        yield math.log1p(-goes_on), math.log(begins), math.log(goes_on)
+        before = begin + inside
+
+
+def _traced(back: Sequence[tuple[bool, bool]], is_within: bool) -> list[int]:
+    """The tags of the best way, followed from its end."""
     tags: list[int] = []
-    tag = max(range(3), key=best.__getitem__)
-    for step in reversed(back):
-        tags.append(tag)
-        tag = step[tag]
+    for ended, longer in reversed(back):
+        tags.append((INSIDE if longer else BEGIN) if is_within else OUTSIDE)
+        is_within = True if is_within and longer else ended
     return tags[::-1]
 
 

@@ -30,11 +30,22 @@ thresholds = st.floats(0.01, 0.99)
 
 
 def score(tags: tuple[int, ...], log_probs_N3: np.ndarray, threshold: float) -> float:
-    """What `best_tags` maximises, summed by hand; minus infinity for a sequence that is no BIO."""
+    """What `best_tags` maximises, word by word; minus infinity for a sequence that is no BIO."""
     if tags[:1] == (INSIDE,) or not set(pairwise(tags)) <= VALID:
         return -np.inf
-    bias = np.log(threshold / (1 - threshold))
-    return sum(row[tag] + bias * (tag == OUTSIDE) for row, tag in zip(log_probs_N3, tags, strict=True))
+    total, before = 0.0, OUTSIDE
+    for i, tag in enumerate(tags):
+        outside, begin, inside = np.exp(log_probs_N3[i])
+        within = np.exp(log_probs_N3[i - 1])[1:].sum() if i else 0.0
+        goes_on = np.clip(inside / within, 1e-9, 1 - 1e-9) if within else 1e-9
+        begins = np.clip(begin / (begin + outside), 1e-9, 1 - 1e-9)
+        if before != OUTSIDE:
+            total += np.log(goes_on if tag == INSIDE else 1 - goes_on)
+        if tag != INSIDE:
+            total += np.log(begins if tag == BEGIN else 1 - begins)
+        total -= np.log(threshold / (1 - threshold)) * (tag == BEGIN)
+        before = tag
+    return float(total)
 
 
 @given(log_probs.filter(lambda x: len(x) <= 5), thresholds)
@@ -46,12 +57,12 @@ def test_the_tags_are_the_best_of_all_valid_ones(log_probs_N3: np.ndarray, thres
 
 
 @given(log_probs, thresholds, thresholds)
-def test_a_higher_threshold_never_tags_more_words(log_probs_N3: np.ndarray, one: float, other: float):
+def test_a_higher_threshold_never_gives_more_spans(log_probs_N3: np.ndarray, one: float, other: float):
     low, high = sorted((one, other))
     if high - low < 1e-6:
         return
-    marked = [sum(tag != OUTSIDE for tag in best_tags(log_probs_N3, t)) for t in (low, high)]
-    assert marked[1] <= marked[0]
+    begun = [best_tags(log_probs_N3, t).count(BEGIN) for t in (low, high)]
+    assert begun[1] <= begun[0]
 
 
 def test_the_threshold_is_the_share_that_a_lone_word_needs():
@@ -60,6 +71,15 @@ def test_the_threshold_is_the_share_that_a_lone_word_needs():
     for wrong in (0.0, 1.0, -1.0):
         with pytest.raises(ValueError, match="not between"):
             best_tags(log_probs_N3, wrong)
+
+
+@pytest.mark.parametrize("sure", [1.0, 0.5, 0.1])
+def test_how_long_a_span_is_does_not_depend_on_how_surely_it_is_one(sure: float):
+    """One name of two words, of which a share `sure` was marked: found whole or not at all."""
+    begin, inside = np.array([0.96, 0.01, 0.01]) * sure, np.array([0.01, 0.94, 0.02]) * sure
+    log_probs_N3 = np.log(np.stack([1 - begin - inside, begin, inside], axis=1))
+    assert best_tags(log_probs_N3, sure / 2) == [BEGIN, INSIDE, OUTSIDE]
+    assert best_tags(log_probs_N3, min(0.99, sure)) == [OUTSIDE] * 3
 
 
 @given(texts, st.data())
