@@ -55,7 +55,8 @@ class FactLM(nn.Module):
 
         Where positions begin anew in a row, another sequence begins that sees nothing of the one before.
         """
-        if positions_BT is None and torch.is_inference_mode_enabled() and self._is_for_inference:
+        is_plain = positions_BT is None and torch.is_inference_mode_enabled() and self._is_for_inference
+        if is_plain and ids_BT.shape[1] <= self.inference.context:
             return self.inference.states(ids_BT)
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.compute is torch.bfloat16):
             return self.causal.model(

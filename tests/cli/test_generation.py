@@ -41,6 +41,13 @@ def test_without_lookups_nothing_is_cited(run: Run, keyed: list[int]) -> None:
     assert run("generate", PROMPT, "--mode", "off", "--max-tokens", 2, "--json").json["splices"] == []
 
 
+def test_a_bias_has_the_model_look_up_where_it_would_not(run: Run, keyed: list[int]) -> None:
+    words = ("generate", PROMPT, "--threshold", 1, "--max-tokens", 2, "--json")
+    assert run(*words).json["splices"] == []
+    assert [s["outcome"] for s in run(*words, "--fact-bias", 1000).json["splices"]] == ["no_match"]
+    assert run(*words, "--fact-bias", "nan").code == 2
+
+
 def test_a_stream_prints_what_generate_stores(run: Run, keyed: list[int]) -> None:
     whole = run("generate", PROMPT, *FORCED, "--json").json
     streamed = run("generate", PROMPT, *FORCED, "--stream").out

@@ -194,6 +194,14 @@ def test_sequences_packed_into_one_row_go_on_seeing_only_themselves(checkpoint: 
     torch.testing.assert_close(packed[:, 12:], alone, atol=1e-5, rtol=1e-5)
 
 
+def test_a_text_beyond_the_context_is_left_to_transformers(checkpoint: Checkpoint):
+    ids = torch.randint(0, 256, (1, 520), generator=torch.Generator().manual_seed(1))
+    with torch.inference_mode():
+        torch.testing.assert_close(
+            checkpoint.lm.hidden(ids), checkpoint.lm.causal.model(ids).last_hidden_state, rtol=0, atol=0
+        )
+
+
 def test_an_adapter_that_is_not_merged_is_refused():
     adapted = get_peft_model(tiny_llama(VOCABULARY), LoraConfig(r=2, target_modules=["q_proj"]))
     with pytest.raises(TypeError, match="merge the adapter first"):
