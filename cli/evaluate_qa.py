@@ -18,7 +18,7 @@ from cli.runtime import Runtime
 from kb.records import FactRecord
 from kb.service import KnowledgeBase
 from kb.squad import read_questions
-from model.decoding.decoder import DecodeConfig
+from model.decoding.config import DecodeConfig
 from model.evaluate.answer_log import AnswerLog, OtherRun
 from model.evaluate.answers import AskedQuestion, Share, Summary, score, summarise
 

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from api.ports import GenerationRequest
     from kb.service import KnowledgeBase
     from model.checkpoint import Checkpoint
-    from model.decoding.decoder import DecodeConfig, Decoder, Generation, Lookup
+    from model.decoding.config import DecodeConfig
+    from model.decoding.decoder import Decoder, Generation
+    from model.decoding.lookup import Lookup
 
 RELEASED = Path("released", "co-lmlm-135m")
 
@@ -187,7 +189,7 @@ class StoringGenerator:
 
 
 def decode_config(request: GenerationRequest) -> DecodeConfig:
-    from model.decoding.decoder import DecodeConfig
+    from model.decoding.config import DecodeConfig
 
     return DecodeConfig(
         mode=request.mode,

@@ -22,7 +22,9 @@ from kb.demo import DEMO_CORPUS
 from kb.service import KnowledgeBase
 from kb.settings import Settings
 from model.checkpoint import Checkpoint
-from model.decoding.decoder import DecodeConfig, Decoder, Found, Lookup
+from model.decoding.config import DecodeConfig
+from model.decoding.decoder import Decoder
+from model.decoding.lookup import Found, Lookup
 from model.decoding.run import Run
 
 BATCH = 8

@@ -13,19 +13,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from model.checkpoint import Checkpoint
+from model.decoding.config import DecodeConfig
+from model.decoding.lookup import Lookup
 from model.decoding.queries import Queries
 from model.decoding.rows import Row, SpliceRecord
 from model.decoding.sampling import add, penalise, sample
-
-if TYPE_CHECKING:
-    from model.decoding.decoder import DecodeConfig, Lookup
 
 NO_FACT_AFTER_MISS = 8
 STORED = np.dtype("<f2")  # as keys are kept, so that a query can be asked again

@@ -19,7 +19,8 @@ from torch import Tensor
 
 from kb.corpus import AnnotatedDocument
 from model.checkpoint import Checkpoint
-from model.decoding.decoder import DecodeConfig, Decoder, Generation
+from model.decoding.config import DecodeConfig
+from model.decoding.decoder import Decoder, Generation
 from model.decoding.sampling import penalise
 from model.encoder import KeyEncoder
 from model.tokens import Encoded

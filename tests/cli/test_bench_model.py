@@ -98,7 +98,8 @@ def test_both_ways_of_decoding_say_the_same(eager: Checkpoint):
 
 def test_a_replay_decodes_the_same_and_asks_nobody(eager: Checkpoint):
     from cli.bench.decode import _Recorded
-    from model.decoding.decoder import DecodeConfig, Decoder
+    from model.decoding.config import DecodeConfig
+    from model.decoding.decoder import Decoder
     from tests.model.lookups import by_direction
 
     kb = by_direction()

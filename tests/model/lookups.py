@@ -15,7 +15,8 @@ from torch import Tensor
 
 from model.checkpoint import Checkpoint
 from model.config import CheckpointConfig
-from model.decoding.decoder import DecodeConfig, Decoder, Generation
+from model.decoding.config import DecodeConfig
+from model.decoding.decoder import Decoder, Generation
 from model.markup import CO_LMLM, Markup
 from model.tokens import FactTokenizer
 from tests.tiny import bare_tokenizer

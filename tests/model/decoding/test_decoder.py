@@ -10,7 +10,8 @@ import torch
 from transformers import LogitsProcessorList, RepetitionPenaltyLogitsProcessor
 
 from model.checkpoint import Checkpoint
-from model.decoding.decoder import DecodeConfig, Decoder, Generation
+from model.decoding.config import DecodeConfig
+from model.decoding.decoder import Decoder, Generation
 from tests.model.lookups import FakeLookup, Hit, by_direction
 
 PROMPTS = [

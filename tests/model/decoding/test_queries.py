@@ -10,7 +10,8 @@ import torch
 
 from model.checkpoint import Checkpoint
 from model.config import CheckpointConfig
-from model.decoding.decoder import DecodeConfig, Decoder
+from model.decoding.config import DecodeConfig
+from model.decoding.decoder import Decoder
 from model.decoding.queries import MAX_QUERY_TOKENS
 from model.lm import FactLM
 from model.markup import ASKER, REL_LMLM, STANDARD, Markup

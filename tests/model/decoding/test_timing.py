@@ -9,7 +9,8 @@ import pytest
 
 from kb.corpus import AnnotatedDocument
 from model.checkpoint import Checkpoint
-from model.decoding.decoder import DecodeConfig, Decoder
+from model.decoding.config import DecodeConfig
+from model.decoding.decoder import Decoder
 from model.decoding.timing import (
     Asked,
     Curve,

@@ -1,0 +1,46 @@
+"""How to decode."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+MODES = ("auto", "forced", "off")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeConfig:
+    """How to decode. `max_tokens` counts sampled tokens only; spliced ones are free (appendix A).
+
+    `mode`: "auto" lets the model decide when to look up, "forced" looks up once before the first token
+    as well, "off" forbids it (the paper's normal, enforced-lookup and no-KB settings). `fact_bias` is added to the
+    logit of a lookup in "auto" (None: as calibrated for the checkpoint); `threshold` None means the keyset's own.
+    A text does not end before `min_tokens`.
+    """
+
+    mode: str = "auto"
+    max_tokens: int = 64
+    min_tokens: int = 0
+    temperature: float = 0.0
+    top_p: float = 1.0
+    repetition_penalty: float = 1.2
+    stop: tuple[str, ...] = ()
+    seed: int = 0
+    threshold: float | None = None
+    min_seq: int | None = None
+    fact_bias: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise ValueError(f"mode {self.mode!r} is none of {', '.join(MODES)}")
+        if (
+            self.max_tokens < 1
+            or not 0 <= self.temperature < math.inf
+            or not 0 < self.top_p <= 1
+            or not 0 < self.repetition_penalty < math.inf
+        ):
+            raise ValueError(
+                "max_tokens and repetition_penalty must be positive, temperature >= 0, 0 < top_p <= 1"
+            )
+        if self.fact_bias is not None and not math.isfinite(self.fact_bias):
+            raise ValueError(f"fact_bias {self.fact_bias} is not a finite number")

@@ -1,0 +1,47 @@
+"""What the decoder asks of a knowledge base, and what it reads of the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class FoundFact(Protocol):
+    @property
+    def fact_id(self) -> int: ...
+    @property
+    def version(self) -> int: ...
+    @property
+    def value(self) -> str: ...
+    @property
+    def score(self) -> float: ...
+
+
+class Found(Protocol):
+    @property
+    def hits(self) -> Sequence[FoundFact]: ...
+    @property
+    def runner_up(self) -> float | None: ...
+    @property
+    def seq(self) -> int: ...
+    @property
+    def abstained(self) -> int | None: ...
+
+
+class Lookup(Protocol):
+    """What the decoder asks of a knowledge base: the best facts for unit-norm queries."""
+
+    def lookup(
+        self,
+        queries_BD: NDArray[np.float32],
+        *,
+        checkpoint_id: str,
+        k: int = 1,
+        threshold: float | None = None,
+        min_seq: int | None = None,
+    ) -> Sequence[Found]:
+        """One result a query; no hits at or above the threshold is *no match*."""
+        ...
