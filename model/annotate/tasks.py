@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -112,9 +113,9 @@ class _AnnotatorTask(Task[Sequence[Example]]):
             "config": str(asdict(self.config)),
         }
 
+    @abstractmethod
     def reading(self) -> dict[str, Any]:
         """How the finished annotator is to read."""
-        raise NotImplementedError
 
     def save(self, directory: Path, weights: Mapping[str, Tensor]) -> None:
         """Write the adapter, or all weights with their tokenizer, and last the description."""
