@@ -34,7 +34,7 @@ BROKEN_PIPE = 141
 
 # By name and not by class: a command that needs no model must not import it to say what went wrong.
 _CODES = {
-    "model.checkpoint.CheckpointError": MODEL,
+    "model.config.CheckpointError": MODEL,
     "model.base.BaseNotFound": MODEL,
     "model.training.corpora.DataError": USAGE,
     "model.training.state.ResumeRefused": USAGE,
@@ -56,7 +56,7 @@ _CODES = {
 }
 
 _REMEDIES = {
-    "model.checkpoint.CheckpointError": "Name a checkpoint with --checkpoint or COLMLM_CHECKPOINT.",
+    "model.config.CheckpointError": "Name a checkpoint with --checkpoint or COLMLM_CHECKPOINT.",
     "safetensors.SafetensorError": "The weights are damaged or cut short; copy the checkpoint again.",
     "sqlalchemy.exc.OperationalError": "See `colmlm db status`, then try again.",
     "sqlalchemy.exc.InterfaceError": "See `colmlm db status`, then try again.",

@@ -117,7 +117,7 @@ def encoder_of(runtime: Runtime, keyset_id: int, named: Path | None = None) -> E
 def _active_encoder(runtime: Runtime, keyset_id: int, named: Path | None) -> Encoder | None:
     """The active keyset's encoder; None where that one is checked itself, none is active, or it cannot be loaded."""
     from model.base import BaseNotFound
-    from model.checkpoint import CheckpointError
+    from model.config import CheckpointError
 
     try:
         active = runtime.kb.active_keyset()

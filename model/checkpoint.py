@@ -10,30 +10,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from peft import PeftModel, get_peft_model_state_dict
 from safetensors import SafetensorError
-from safetensors.torch import load_file
 from transformers import AutoTokenizer, LlamaForCausalLM
 from transformers.utils import logging as transformers_logging
 
+from model.adapters import ADAPTER, adapted
 from model.base import WEIGHTS, resolve_base
-from model.config import CONFIG_FILE, CheckpointConfig
+from model.config import CONFIG_FILE, CheckpointConfig, CheckpointError
 from model.files import damaged, file_digest
 from model.lm import FactLM
 from model.markup import CO_LMLM, MARKUPS, Markup
 from model.tokens import FactTokenizer
-
-ADAPTER = "adapter_model.safetensors"
-
-
-class CheckpointError(ValueError):
-    """A directory that is no usable checkpoint: says what is wrong and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,22 +157,6 @@ def _markup(config: CheckpointConfig) -> Markup:
     if config.method not in MARKUPS:
         raise CheckpointError(f"{config.name}: method {config.method!r} is none of {', '.join(MARKUPS)}")
     return MARKUPS[config.method]
-
-
-def adapted(model: LlamaForCausalLM, path: Path, *, trainable: bool = False) -> PeftModel:
-    """`model` under the adapter in `path`. All of the adapter: peft only warns of a part."""
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Found missing adapter keys")
-            peft = PeftModel.from_pretrained(model, path, is_trainable=trainable)
-        stored = set(load_file(path / ADAPTER))
-    except (OSError, RuntimeError, SafetensorError, ValueError) as error:
-        raise CheckpointError(f"{path}: the adapter cannot be read ({error})") from error
-    if differing := stored ^ set(get_peft_model_state_dict(peft, save_embedding_layers=False)):
-        raise CheckpointError(
-            f"{path}: the adapter is not whole: {len(differing)} weights, {min(differing)} for one"
-        )
-    return peft
 
 
 def _scaling(path: Path) -> str:

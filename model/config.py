@@ -19,6 +19,10 @@ SEALED_FILES = (
 )
 
 
+class CheckpointError(ValueError):
+    """A directory that is no usable checkpoint: says what is wrong and what to do."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckpointConfig:
     """What a checkpoint directory holds and where it came from.

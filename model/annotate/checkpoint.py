@@ -8,28 +8,23 @@ from __future__ import annotations
 
 import json
 import shutil
-import warnings
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from peft import PeftModel, get_peft_model_state_dict
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 
+from model.adapters import adapted, ship
 from model.annotate.base import bare, base_directory
 from model.base import WEIGHTS
-from model.checkpoint import ADAPTER, CheckpointError, compute_dtype
-from model.config import SEALED_FILES
+from model.checkpoint import compute_dtype
+from model.config import SEALED_FILES, CheckpointError
 from model.files import damaged, file_digest
 
 _RELEASED = Path(__file__).resolve().parent.parent / "released"
 RELEASED_SPANS = _RELEASED / "span-annotator-minilm"
 RELEASED_QUESTIONS = _RELEASED / "question-generator-135m"
 ANNOTATOR_FILE = "annotator.json"
-ADAPTER_CONFIG = "adapter_config.json"
-MAX_BYTES = 16 * 1000 * 1000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,7 +94,7 @@ def load(path: Path, role: str, cache: Path, *, precision: str = "auto") -> Load
             raise CheckpointError(
                 f"{config.name}: trained on another {config.base} than the weights in {source}; remove that copy"
             )
-        model = _adapted(bare(role, source, torch.float32), path)
+        model = adapted(bare(role, source, torch.float32), path).merge_and_unload()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = model.to(device=device, dtype=compute_dtype(precision)).requires_grad_(False).eval()
     return Loaded(config, model, source / "tokenizer.json", device)
@@ -110,35 +105,8 @@ def release(run: Path, target: Path) -> AnnotatorConfig:
     config = AnnotatorConfig.load(run)
     if config.kind != "adapter":
         raise CheckpointError(f"{run}: only an adapter is released; copy a full annotator instead")
-    target.mkdir(parents=True, exist_ok=True)
-    weights = {name: w.to(torch.float16) for name, w in load_file(run / ADAPTER).items()}
-    save_file(weights, target / ADAPTER, metadata={"format": "pt"})
-    if (size := (target / ADAPTER).stat().st_size) > MAX_BYTES:
-        raise CheckpointError(
-            f"{run}: the adapter takes {size} bytes, more than {MAX_BYTES}; train a lower rank"
-        )
-    adapter = json.loads((run / ADAPTER_CONFIG).read_text())
-    adapter["base_model_name_or_path"] = config.base  # not a path of the machine that trained it
-    for name in ("target_modules", "modules_to_save", "exclude_modules"):
-        adapter[name] = sorted(adapter[name]) if isinstance(adapter.get(name), list) else adapter.get(name)
-    (target / ADAPTER_CONFIG).write_text(json.dumps(adapter, indent=2, sort_keys=True) + "\n")
+    ship(run, target, config.base)
     for log in run.glob("*.csv"):
         shutil.copyfile(log, target / log.name)
     config.save(target)
     return config
-
-
-def _adapted(model: Any, path: Path) -> Any:
-    """`model` with the adapter in `path` merged in. All of the adapter: peft only warns of a part."""
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Found missing adapter keys")
-            peft = PeftModel.from_pretrained(model, path)
-        stored = set(load_file(path / ADAPTER))
-    except (OSError, RuntimeError, SafetensorError, ValueError) as error:
-        raise CheckpointError(f"{path}: the adapter cannot be read ({error})") from error
-    if differing := stored ^ set(get_peft_model_state_dict(peft, save_embedding_layers=False)):
-        raise CheckpointError(
-            f"{path}: the adapter is not whole: {len(differing)} weights, {min(differing)} for one"
-        )
-    return peft.merge_and_unload()

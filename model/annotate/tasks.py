@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from kb.corpus import AnnotatedDocument
+from model.adapters import ADAPTER
 from model.annotate.base import QUESTIONS, SPANS, bare, base_directory, with_adapter
 from model.annotate.batches import LengthBatches
 from model.annotate.checkpoint import AnnotatorConfig
@@ -24,7 +25,7 @@ from model.annotate.question_training import Asked, QuestionNet, examples, quest
 from model.annotate.span_training import Annotated, TaggedWindow, tag_loss, tagged_windows
 from model.annotate.windows import WordTokenizer
 from model.base import WEIGHTS
-from model.checkpoint import ADAPTER, compute_dtype
+from model.checkpoint import compute_dtype
 from model.files import file_digest
 from model.markup import STANDARD
 from model.tokens import FactTokenizer

@@ -23,13 +23,13 @@ from model.decoding.config import DecodeConfig
 from model.decoding.decoder import Decoder, Generation
 from model.decoding.sampling import penalise
 from model.encoder import KeyEncoder
+from model.evaluate.answers import exact_match
 from model.tokens import Encoded
 
 Floats = NDArray[np.float32]
 OnDone = Callable[[int], None]
 
 BIASES = (0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0)
-FIRST_CHARACTERS = 100  # of an answer count (appendix A, short-form probing)
 _POSITIONS = 256  # whose logits are held at once
 
 
@@ -272,14 +272,7 @@ def balanced_threshold(
 
 def _right(asked: Sequence[Asked], made: Sequence[Generation]) -> float:
     """The share of outputs in whose first characters the answer stands, whatever the case."""
-    return float(
-        np.mean(
-            [
-                a.value.lower() in generation.output[:FIRST_CHARACTERS].lower()
-                for a, generation in zip(asked, made, strict=True)
-            ]
-        )
-    )
+    return float(np.mean([exact_match(g.output, [a.value]) for a, g in zip(asked, made, strict=True)]))
 
 
 def _spread(items: Sequence[Asked], count: int) -> list[Asked]:

@@ -10,10 +10,9 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from model.adapters import adapted
 from model.base import WEIGHTS, resolve_base
 from model.checkpoint import (
-    CheckpointError,
-    adapted,
     base_of,
     compute_dtype,
     config_of,
@@ -22,7 +21,7 @@ from model.checkpoint import (
     tokenizer_at,
     with_token_rows,
 )
-from model.config import CONFIG_FILE, CheckpointConfig
+from model.config import CONFIG_FILE, CheckpointConfig, CheckpointError
 from model.files import file_digest
 from model.lm import FactLM
 from model.markup import STANDARD, Markup

@@ -38,7 +38,7 @@ def test_an_explanation_is_one_line(error: Exception) -> None:
 
 def test_model_errors_are_known_by_their_real_names() -> None:
     from model.base import BaseNotFound
-    from model.checkpoint import CheckpointError
+    from model.config import CheckpointError
 
     assert explain(CheckpointError("no")).exit_code == errors.MODEL
     assert explain(BaseNotFound("no")).exit_code == errors.MODEL

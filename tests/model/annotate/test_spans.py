@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 
 from kb.corpus import FactSpan, check_spans
 from model.annotate.spans import SpanAnnotator
-from model.checkpoint import CheckpointError
+from model.config import CheckpointError
 from tests.strategies import texts
 from tests.tiny_annotators import tiny_question_generator, tiny_span_annotator
 

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from torch.nn import functional as F
 
 from kb.corpus import AnnotatedDocument, FactSpan
+from model.adapters import ADAPTER
 from model.annotate.batches import LengthBatches
 from model.annotate.checkpoint import AnnotatorConfig, release
 from model.annotate.presets import minilm, smollm2_135m
@@ -23,7 +24,7 @@ from model.annotate.span_training import Annotated, tagged_windows
 from model.annotate.spans import SpanAnnotator
 from model.annotate.tasks import QuestionTask, SpanTask
 from model.annotate.windows import WordTokenizer
-from model.checkpoint import ADAPTER, CheckpointError
+from model.config import CheckpointError
 from model.training.state import ResumeRefused
 from model.training.task import Metrics
 from tests.tiny import byte_tokenizer, tiny_base

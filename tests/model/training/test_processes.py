@@ -9,8 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from model.adapters import ADAPTER
 from model.base import WEIGHTS
-from model.checkpoint import ADAPTER
 from tests.model.training.processes import CUTS, KINDS, STEPS, launch, train
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

@@ -10,8 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from model.checkpoint import CheckpointError, export, load
-from model.config import CheckpointConfig
+from model.checkpoint import export, load
+from model.config import CheckpointConfig, CheckpointError
 from model.lm import FactLM
 from model.markup import ASKER, CO_LMLM, STANDARD
 from model.training.config import RANDOM, Architecture, TrainConfig

@@ -15,7 +15,8 @@ import torch
 from safetensors.torch import load_file
 
 from kb.corpus import AnnotatedDocument
-from model.checkpoint import ADAPTER, load
+from model.adapters import ADAPTER
+from model.checkpoint import load
 from model.encoder import KeyEncoder
 from model.lm import unit
 from model.release import release
