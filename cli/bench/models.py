@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kb.corpus import AnnotatedDocument
 
 ENCODE_EXAMPLES = examples(
-    "colmlm bench encode --json", "colmlm bench encode --squad dev.jsonl --documents 300"
+    "colmlm bench encode --json", "colmlm bench encode --squad dev.jsonl --documents 60"
 )
 DECODE_EXAMPLES = examples("colmlm bench decode --json", "colmlm bench decode --tokens 128 --rounds 5")
 TRAIN_EXAMPLES = examples(
@@ -37,8 +37,8 @@ def encode(
         Path | None,
         typer.Option("--squad", exists=True, dir_okay=False, help="A SQuAD file. Default: the demo corpus."),
     ] = None,
-    documents: Annotated[int, typer.Option("--documents", min=1, help="At most so many of them.")] = 120,
-    rounds: Rounds = 5,
+    documents: Annotated[int, typer.Option("--documents", min=1, help="At most so many of them.")] = 8,
+    rounds: Rounds = 3,
     checkpoint: CheckpointPath = None,
     as_json: AsJson = False,
 ) -> None:

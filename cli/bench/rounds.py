@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from cli.output import progress
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seconds:
@@ -23,11 +25,26 @@ class Seconds:
 
 def in_turns(ways: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, Seconds]:
     """Seconds of each way. One round more comes first and is not counted."""
+    return measured_in_turns({name: _timed(work) for name, work in ways.items()}, rounds)
+
+
+def measured_in_turns(ways: Mapping[str, Callable[[int], float]], rounds: int) -> dict[str, Seconds]:
+    """The same of ways that are told the number of the round and give the seconds that count themselves."""
     taken: dict[str, list[float]] = {name: [] for name in ways}
-    for number in range(rounds + 1):
-        for name, work in ways.items():
-            started = time.perf_counter()
-            work()
-            if number:
-                taken[name].append(time.perf_counter() - started)
+    with progress(f"Timing {' and '.join(ways)}") as advance:
+        for number in range(rounds + 1):
+            for done, (name, way) in enumerate(ways.items(), start=number * len(ways)):
+                advance(done, len(ways) * (rounds + 1))
+                seconds = way(number)
+                if number:
+                    taken[name].append(seconds)
     return {name: Seconds.of(times) for name, times in taken.items()}
+
+
+def _timed(work: Callable[[], object]) -> Callable[[int], float]:
+    def seconds(_number: int) -> float:
+        started = time.perf_counter()
+        work()
+        return time.perf_counter() - started
+
+    return seconds

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.data import IterableDataset
 from transformers import PrinterCallback, TrainerCallback, TrainingArguments
 
-from cli.bench.rounds import Seconds
+from cli.bench.rounds import Seconds, measured_in_turns
 from kb.corpus import AnnotatedDocument
 from model.checkpoint import compute_dtype
 from model.lm import padded_batches
@@ -79,13 +79,7 @@ def bench_train(
     ways: dict[str, Callable[[int], float]] = {name: _stepper(run) for name, run in runs.items()}
     baseline = Baseline(config, cache, home / "trainer")
     ways["trainer"] = lambda number: baseline.seconds(steps[number][1])
-    taken: dict[str, list[float]] = {name: [] for name in ways}
-    for number in range(rounds + 1):
-        for name, way in ways.items():
-            seconds = way(number)
-            if number:
-                taken[name].append(seconds)
-    medians = {name: Seconds.of(times) for name, times in taken.items()}
+    medians = measured_in_turns(ways, rounds)
     counted = steps[1:]
     trainer = medians["trainer"].median
     tokens = sum(count for count, _ in counted) / rounds
