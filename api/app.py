@@ -1,7 +1,7 @@
 """The HTTP application: what `colmlm serve` runs.
 
 Closed by default, in two layers: a request is admitted as an API key before it is routed, and a route that names
-no role is the highest role's alone.
+no right is the admin's alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import Components, SecurityScheme
 from sqlalchemy.exc import SQLAlchemyError
 
-from api import auth, documents, errors, facts, generations, health, lookups, traces
+from api import auth, documents, errors, facts, generations, health, lookups, rights, traces
 from api.console import pages
 from api.ports import Generator, Ports
 from api.schemas import MAX_BODY_BYTES
@@ -95,7 +95,7 @@ def create_app(
         auth.gate(kb.engine, (*auth.LOOPBACK, kb.settings.host, *allowed_hosts)),
         route_handlers=[health.health, *pages.HANDLERS, _v1()],
         dependencies={"ports": Provide(lambda: ports, sync_to_thread=False)},
-        guards=[auth.require_role],
+        guards=[rights.require_right],
         exception_handlers={Exception: errors.respond},
         openapi_config=_openapi(),
         request_max_body_size=MAX_BODY_BYTES,
@@ -137,7 +137,9 @@ def _openapi() -> OpenAPIConfig:
         security=[{"key": []}],
         use_handler_docstrings=True,
         render_plugins=[JsonRenderPlugin()],
-        openapi_router=Router("/schema", route_handlers=[], include_in_schema=False, opt=auth.READER),
+        openapi_router=Router(
+            "/schema", route_handlers=[], include_in_schema=False, opt=rights.needs(rights.Right.read)
+        ),
     )
 
 

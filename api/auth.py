@@ -11,17 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from litestar.concurrency import sync_to_thread
-from litestar.connection import ASGIConnection
 from litestar.datastructures import Headers
-from litestar.handlers import BaseRouteHandler
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
-from api.errors import CrossOrigin, NotSignedIn, RoleTooLow, UnknownHost
+from api.errors import CrossOrigin, NotSignedIn, UnknownHost
 from kb.access import ApiKeyRecord, verify
 
 if TYPE_CHECKING:
@@ -30,11 +28,6 @@ if TYPE_CHECKING:
 COOKIE = "colmlm_session"
 SIGN_IN_PATH = "/session"
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-
-# For a route's `opt`. A route that names no role is the highest role's alone.
-READER = {"role": "reader"}
-EDITOR = {"role": "editor"}
-_NO_ROLE = "operator"
 
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -89,16 +82,6 @@ def check_origin(headers: Headers) -> None:
     origin = urlsplit(headers.get("origin", ""))
     if origin.scheme not in ("http", "https") or origin.netloc.lower() != headers.get("host", "").lower():
         raise CrossOrigin
-
-
-def require_role(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
-    """Litestar's guard on every route: the key must reach the role in the route's `opt`."""
-    key: ApiKeyRecord | None = connection.scope["user"]
-    if key is None:  # the sign-in, which `Gate.admit` lets pass
-        return
-    needed = handler.opt.get("role", _NO_ROLE)
-    if not key.may(needed):
-        raise RoleTooLow(key.role, needed)
 
 
 def _bearer(headers: Headers) -> str | None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from litestar import get
 from sqlalchemy.orm import Session
 
-from api.auth import READER
 from api.errors import PROBLEMS
 from api.ports import FromPorts
+from api.rights import Right, needs
 from api.schemas import DocumentText, PathId
 from kb.errors import DocumentNotFound
 from kb.tables import Document
 
 
-@get("/documents/{document_id:int}", opt=READER, responses=PROBLEMS, sync_to_thread=True)
+@get("/documents/{document_id:int}", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
 def read_document(ports: FromPorts, document_id: PathId) -> DocumentText:
     """A document's text, and where it came from."""
     with Session(ports.kb.engine) as session:

@@ -6,7 +6,7 @@ KBError (kb/errors.py: status and title are class attributes)
     ├── ModelMissing      503  the server runs without a model
     ├── Busy              503  all generation slots are taken
     ├── NotSignedIn       401
-    ├── RoleTooLow        403
+    ├── RightMissing      403
     ├── CrossOrigin       403  a cookie came with a write from another site
     └── UnknownHost       421  the Host header names none of this server's names
 """
@@ -23,6 +23,7 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.response.base import ASGIResponse
 from sqlalchemy.exc import OperationalError
 
+from kb.access import ROLES, Right
 from kb.errors import DatabaseUnavailable, IndexBehind, KBError
 
 MEDIA_TYPE = "application/problem+json"
@@ -62,12 +63,16 @@ class NotSignedIn(Refused):
         )
 
 
-class RoleTooLow(Refused):
+class RightMissing(Refused):
     title = "Not allowed"
     status = 403
 
-    def __init__(self, role: str, needed: str) -> None:
-        super().__init__(f"This key is a {role}'s, and this takes the role {needed}. Use a key of that role.")
+    def __init__(self, role: str, right: Right) -> None:
+        having = [name for name, rights in ROLES.items() if right in rights]
+        super().__init__(
+            f"This key's role is {role}, which has not the right {right.value!r}. "
+            f"Use a key of one of these roles: {', '.join(having)}."
+        )
 
 
 class CrossOrigin(Refused):
@@ -112,7 +117,7 @@ PROBLEMS = {
     for status, description in {
         400: "The request is malformed",
         401: "No valid API key",
-        403: "The key's role does not reach this",
+        403: "The key's role has not the right, or the request came from another site",
         404: "No such thing",
         409: "The state of things does not allow it",
         422: "Understood, and not acceptable",

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 from litestar import Request, delete, get, patch, post
 from litestar.params import JSONBody, QueryParameter
 
-from api.auth import EDITOR, READER
 from api.errors import PROBLEMS
 from api.ports import FromPorts, Ports
+from api.rights import Right, needs
 from api.schemas import After, EditResult, FactSet, Limit, NewFact, NewValue, OneFact, PathId
 from kb.access import ApiKeyRecord
 from kb.errors import InvalidQuery
@@ -25,7 +25,7 @@ Deleted = Annotated[bool, QueryParameter(description="The deleted facts instead 
 WithKey = Request[ApiKeyRecord, Any, Any]
 
 
-@get("/facts", opt=READER, responses=PROBLEMS, sync_to_thread=True)
+@get("/facts", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
 def list_facts(
     ports: FromPorts,
     corpus: Corpus = None,
@@ -40,13 +40,13 @@ def list_facts(
     return ports.kb.facts(corpus=corpus, text=text, deleted=deleted, after=after, limit=limit)
 
 
-@get("/facts/{fact_id:int}", opt=READER, responses=PROBLEMS, sync_to_thread=True)
+@get("/facts/{fact_id:int}", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
 def read_fact(ports: FromPorts, fact_id: PathId) -> FactRecord:
     """A fact as it stands, deleted or not."""
     return ports.kb.fact(fact_id)
 
 
-@post("/facts", opt=EDITOR, responses=PROBLEMS, sync_to_thread=True)
+@post("/facts", opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)
 def insert_fact(ports: FromPorts, request: WithKey, data: JSONBody[NewFact]) -> EditResult:
     """Add a fact that no document says. With an encoder it can be looked up at once."""
     edit = ports.kb.insert(
@@ -59,28 +59,30 @@ def insert_fact(ports: FromPorts, request: WithKey, data: JSONBody[NewFact]) -> 
     return _keyed(ports, edit)
 
 
-@patch("/facts/{fact_id:int}", opt=EDITOR, responses=PROBLEMS, sync_to_thread=True)
+@patch("/facts/{fact_id:int}", opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)
 def update_fact(ports: FromPorts, request: WithKey, fact_id: PathId, data: JSONBody[NewValue]) -> EditResult:
     """Give a live fact another value. Its document keeps saying what it said."""
     actor = data.actor or request.user.name
     return _result(ports.kb.update(fact_id, data.value, actor=actor, reason=data.reason))
 
 
-@delete("/facts", status_code=200, opt=EDITOR, responses=PROBLEMS, sync_to_thread=True)
+@delete("/facts", status_code=200, opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)
 def delete_facts(ports: FromPorts, request: WithKey, data: JSONBody[FactSet]) -> EditResult:
     """Delete these facts, all or none. It holds from now on in every process, and can be undone."""
     actor = data.actor or request.user.name
     return _result(ports.kb.delete(data.fact_ids, actor=actor, reason=data.reason))
 
 
-@delete("/facts/{fact_id:int}", status_code=200, opt=EDITOR, responses=PROBLEMS, sync_to_thread=True)
+@delete(
+    "/facts/{fact_id:int}", status_code=200, opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True
+)
 def delete_fact(ports: FromPorts, request: WithKey, fact_id: PathId, data: JSONBody[OneFact]) -> EditResult:
     """Delete one fact."""
     actor = data.actor or request.user.name
     return _result(ports.kb.delete([fact_id], actor=actor, reason=data.reason))
 
 
-@post("/facts/restore", status_code=200, opt=EDITOR, responses=PROBLEMS, sync_to_thread=True)
+@post("/facts/restore", status_code=200, opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)
 def restore_facts(ports: FromPorts, request: WithKey, data: JSONBody[FactSet]) -> EditResult:
     """Bring deleted facts back with the values they had last, all or none."""
     actor = data.actor or request.user.name

@@ -12,16 +12,16 @@ from litestar import Response, get, post
 from litestar.params import JSONBody
 from litestar.response import ServerSentEvent, ServerSentEventMessage
 
-from api.auth import READER
 from api.errors import PROBLEMS, Busy, problem_of
 from api.ports import FromPorts, GenerationRequest, Ports
+from api.rights import Right, needs
 from api.schemas import After, Limit, NewGeneration, PathId
 from kb.records import GenerationRecord, OutputTrace
 
 MAX_GENERATIONS = 4
 
 
-@post("/generations", opt=READER, responses=PROBLEMS, sync_to_thread=True)
+@post("/generations", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
 def generate(ports: FromPorts, data: JSONBody[NewGeneration]) -> Response[OutputTrace]:
     """Decode a prompt, store the output, and give its trace.
 
@@ -38,13 +38,13 @@ def generate(ports: FromPorts, data: JSONBody[NewGeneration]) -> Response[Output
     return events
 
 
-@get("/generations", opt=READER, responses=PROBLEMS, sync_to_thread=True)
+@get("/generations", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
 def list_generations(ports: FromPorts, after: After = 0, limit: Limit = 50) -> list[GenerationRecord]:
     """Stored outputs, newest first. Pass the last id as `after` for those before it."""
     return ports.kb.generations(after=after, limit=limit)
 
 
-@get("/generations/{generation_id:int}", opt=READER, responses=PROBLEMS, sync_to_thread=True)
+@get("/generations/{generation_id:int}", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
 def trace_output(ports: FromPorts, generation_id: PathId) -> OutputTrace:
     """Every spliced span of a stored output: its evidence then, and what became of that since."""
     return ports.kb.trace_output(generation_id)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from litestar import Response, get
 
-from api.auth import READER
 from api.ports import FromPorts, Ports
+from api.rights import Right, needs
 from api.schemas import Health
 from kb import database
 from kb.errors import NoActiveKeyset
 from kb.records import KeysetRecord
 
 
-@get("/health", opt=READER, sync_to_thread=True)
+@get("/health", opt=needs(Right.lookup), sync_to_thread=True)
 def health(ports: FromPorts) -> Response[Health]:
     """200 where everything is there, else 503 with what is missing. A database that is down is a problem document."""
     state = _health(ports)

@@ -9,16 +9,16 @@ import numpy.typing as npt
 from litestar import post
 from litestar.params import JSONBody
 
-from api.auth import READER
 from api.errors import PROBLEMS
 from api.ports import FromPorts, Ports
+from api.rights import Right, needs
 from api.schemas import MAX_QUERIES, LookupAnswer, LookupAnswers, LookupRequest
 from kb.errors import InvalidQuery, KeysetMismatch
 from kb.history import AsOfLookup, kb_as_of
 from kb.records import Lookup
 
 
-@post("/lookups", status_code=200, opt=READER, responses=PROBLEMS, sync_to_thread=True)
+@post("/lookups", status_code=200, opt=needs(Right.lookup), responses=PROBLEMS, sync_to_thread=True)
 def look_up(ports: FromPorts, data: JSONBody[LookupRequest]) -> LookupAnswers:
     """Hits of each question and query, best first, at or above the threshold. No match is a normal answer."""
     checkpoint_id = _checkpoint_id(ports, data)

@@ -17,11 +17,14 @@ app = typer.Typer(help="Make, list and revoke access keys of the API.", epilog=e
 
 
 class Role(StrEnum):
-    """As in `kb.access.ROLES`, lowest first."""
+    """As in `kb.access.ROLES`."""
 
+    decoder = "decoder"
     reader = "reader"
-    editor = "editor"
     operator = "operator"
+    auditor = "auditor"
+    trainer = "trainer"
+    admin = "admin"
 
 
 KeyName = Annotated[
@@ -29,7 +32,9 @@ KeyName = Annotated[
 ]
 
 
-@app.command(epilog=examples("colmlm keys create auditor", "colmlm keys create curator --role editor --json"))
+@app.command(
+    epilog=examples("colmlm keys create auditor", "colmlm keys create curator --role operator --json")
+)
 def create(
     name: KeyName,
     role: Annotated[Role, typer.Option("--role", help="How far it reaches.")] = Role.reader,

@@ -1,4 +1,6 @@
-"""API keys: who may call the API, and how far they may go. Session first; nothing here commits.
+"""API keys: who may call the API, and what with. Session first; nothing here commits.
+
+A right is what a request needs, a role a named set of rights.
 
 A token is 32 random bytes and is shown once. The database holds its SHA-256 only: a slow password hash would buy
 nothing for a secret that can't be guessed, and cost every request.
@@ -9,8 +11,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 
 from sqlalchemy import exists, func, select, update
 from sqlalchemy.orm import Session
@@ -18,7 +22,26 @@ from sqlalchemy.orm import Session
 from kb.errors import InvalidValue
 from kb.tables import ApiKey
 
-ROLES = ("reader", "editor", "operator")  # lowest first; each may do what those before it may
+
+class Right(StrEnum):
+    """What a request may need of the key that asks."""
+
+    lookup = "lookup"  # look up, and store what a decoder elsewhere said
+    read = "read"  # facts, documents, outputs; generate
+    edit = "edit"  # insert, update, delete, restore, ingest; plan, apply and undo a forgetting
+    audit = "audit"  # change log, certificates, verification, impact, denials
+    train = "train"  # rekey, gate, activate, roll back; export
+    admin = "admin"  # keys, erase, backup
+
+
+ROLES: Mapping[str, frozenset[Right]] = {
+    "decoder": frozenset({Right.lookup}),
+    "reader": frozenset({Right.lookup, Right.read}),
+    "operator": frozenset({Right.lookup, Right.read, Right.edit, Right.audit}),
+    "auditor": frozenset({Right.lookup, Right.read, Right.audit}),
+    "trainer": frozenset({Right.lookup, Right.read, Right.train}),
+    "admin": frozenset(Right),
+}
 
 _MARK = "colmlm_"  # lets secret scanners find a token that was committed by mistake
 
@@ -32,9 +55,9 @@ class ApiKeyRecord:
     created_at: datetime
     revoked_at: datetime | None
 
-    def may(self, role: str) -> bool:
-        """Whether this key reaches as far as `role`. A role that is not in `ROLES` is out of everybody's reach."""
-        return role in ROLES and ROLES.index(self.role) >= ROLES.index(role)
+    def may(self, right: Right) -> bool:
+        """Whether this key's role has the right."""
+        return right in ROLES[self.role]
 
 
 def create_key(session: Session, name: str, role: str) -> str:

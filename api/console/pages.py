@@ -17,8 +17,9 @@ from litestar.params import PathParameter
 from litestar.response import Redirect
 from litestar.response.base import ASGIResponse
 
-from api.auth import COOKIE, READER, SIGN_IN_PATH, check_origin, key_of
+from api.auth import COOKIE, SIGN_IN_PATH, check_origin, key_of
 from api.ports import FromPorts
+from api.rights import Right, needs
 
 _HERE = Path(__file__).parent
 _SCRIPTS = dict.fromkeys(("app.js", "client.js", "output.js", "evidence.js"), "text/javascript")
@@ -28,7 +29,7 @@ _POLICY = "default-src 'none'; base-uri 'none'; frame-ancestors 'none'; form-act
 _PAGE_POLICY = f"{_POLICY}; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'"
 
 
-@get("/", opt=READER, include_in_schema=False, sync_to_thread=True)
+@get("/", opt=needs(Right.read), include_in_schema=False, sync_to_thread=True)
 def page() -> Response[str]:
     """The console. Without a key the gate answers with `sign_in_form` instead."""
     return Response(
@@ -36,7 +37,7 @@ def page() -> Response[str]:
     )
 
 
-@get("/console/{name:str}", opt=READER, include_in_schema=False, sync_to_thread=True)
+@get("/console/{name:str}", opt=needs(Right.read), include_in_schema=False, sync_to_thread=True)
 def file(name: Annotated[str, PathParameter()]) -> Response[str]:
     """A script or the style of the page; a listed name, never a path."""
     if name not in _FILES:
@@ -58,7 +59,7 @@ async def sign_in(request: Request[None, Any, Any], ports: FromPorts) -> Respons
     return Redirect("/", status_code=303, cookies=[cookie])
 
 
-@delete(SIGN_IN_PATH, status_code=204, opt=READER, include_in_schema=False, sync_to_thread=False)
+@delete(SIGN_IN_PATH, status_code=204, opt=needs(Right.lookup), include_in_schema=False, sync_to_thread=False)
 def sign_out() -> Response[None]:
     """Forget the cookie. The key goes on working elsewhere; revoke it to end it."""
     gone = Cookie(COOKIE, value="", max_age=0, httponly=True, samesite="strict")

@@ -85,8 +85,8 @@ def reader(app: Litestar, connect: Connect) -> Client:
 
 
 @pytest.fixture
-def editor(app: Litestar, connect: Connect) -> Client:
-    return connect(app, "editor")
+def operator(app: Litestar, connect: Connect) -> Client:
+    return connect(app, "operator")
 
 
 @pytest.fixture

@@ -1,22 +1,24 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import URL, create_engine, select, text
 from sqlalchemy.orm import Session
 
-from kb.access import ROLES, create_key, list_keys, revoke_key, verify
+from kb import database
+from kb.access import ROLES, Right, create_key, list_keys, revoke_key, verify
 from kb.errors import InvalidValue
 from kb.service import KnowledgeBase
-from kb.tables import ApiKey
+from kb.tables import ApiKey, roles
+from tests.conftest import clone
 
 
 def test_token_verifies_and_is_not_stored(kb: KnowledgeBase) -> None:
     with Session(kb.engine) as session:
-        token = create_key(session, "laptop", "editor")
+        token = create_key(session, "laptop", "operator")
         session.commit()
         found = verify(session, token)
         stored = session.scalars(select(ApiKey)).one()
-    assert found is not None and (found.name, found.role) == ("laptop", "editor")
+    assert found is not None and (found.name, found.role) == ("laptop", "operator")
     assert len(stored.key_hash) == 32
     assert token.encode() not in stored.key_hash and token not in repr(vars(stored))
 
@@ -54,11 +56,40 @@ def test_unknown_role_or_blank_name_is_refused(kb: KnowledgeBase, name: str, rol
         create_key(session, name, role)
 
 
-def test_each_role_may_what_those_below_it_may(kb: KnowledgeBase) -> None:
+def test_a_role_is_a_set_of_rights(kb: KnowledgeBase) -> None:
     with Session(kb.engine) as session:
         for role in ROLES:
             create_key(session, role, role)
-        keys = {key.role: key for key in list_keys(session)}
-    reach = {role: [other for other in ROLES if keys[role].may(other)] for role in ROLES}
-    assert [len(reach[role]) for role in ROLES] == [1, 2, 3]
-    assert not any(key.may("king") for key in keys.values())
+        reach = {key.role: {right.value for right in Right if key.may(right)} for key in list_keys(session)}
+    assert reach == {
+        "decoder": {"lookup"},
+        "reader": {"lookup", "read"},
+        "operator": {"lookup", "read", "edit", "audit"},
+        "auditor": {"lookup", "read", "audit"},
+        "trainer": {"lookup", "read", "train"},
+        "admin": {"lookup", "read", "edit", "audit", "train", "admin"},
+    }
+
+
+def test_the_tables_know_the_roles() -> None:
+    assert tuple(ROLES) == roles
+
+
+def test_keys_of_before_keep_what_they_could_do(server: URL) -> None:
+    from alembic import command
+
+    with clone(server) as url:
+        engine = create_engine(url)
+        config = database._alembic()
+        with engine.begin() as connection:
+            config.attributes["connection"] = connection
+            command.downgrade(config, "0002")
+            for role in ("reader", "editor", "operator"):
+                connection.execute(
+                    text("INSERT INTO api_key (name, key_hash, role) VALUES (:role, :hash, :role)"),
+                    {"role": role, "hash": role.encode()},
+                )
+            command.upgrade(config, "head")
+            after = {row.name: row.role for row in connection.execute(text("SELECT name, role FROM api_key"))}
+        engine.dispose()
+    assert after == {"reader": "reader", "editor": "operator", "operator": "admin"}

@@ -54,7 +54,7 @@ def generate(page: Page, prompt: str) -> None:
 def test_deleting_a_spliced_fact_takes_it_out_of_the_next_output(
     page: Page, new_key: Callable[[str], str], fact_id: int
 ) -> None:
-    sign_in(page, new_key("editor"))
+    sign_in(page, new_key("operator"))
     generate(page, CAPITAL)
     spliced = page.locator("#output mark.splice")
     expect(spliced).to_have_count(1)
@@ -71,7 +71,7 @@ def test_deleting_a_spliced_fact_takes_it_out_of_the_next_output(
     page.get_by_role("button", name="Delete this fact").click()
     expect(page.locator("#notes")).to_contain_text(f"fact {fact_id} has been deleted since")
     expect(spliced).to_have_class("splice gone chosen")
-    expect(page.locator("#evidence")).to_contain_text("the editor: it moved")
+    expect(page.locator("#evidence")).to_contain_text("the operator: it moved")
 
     page.get_by_role("button", name="Generate again").click()
     expect(page.locator("#output")).to_contain_text("I do not know")
@@ -105,14 +105,14 @@ def test_reader_is_told_that_editing_is_not_theirs(page: Page, new_key: Callable
     page.locator("#output mark.splice").click()
     page.get_by_label("Reason to delete it").fill("mischief")
     page.get_by_role("button", name="Delete this fact").click()
-    expect(page.locator("#evidence").get_by_role("alert")).to_contain_text("role editor")
+    expect(page.locator("#evidence").get_by_role("alert")).to_contain_text("has not the right")
 
 
 def test_markup_in_data_stays_text(
     page: Page, new_key: Callable[[str], str], atlas: KnowledgeBase, fact_id: int
 ) -> None:
     atlas.update(fact_id, HOSTILE, actor=HOSTILE, reason=HOSTILE)
-    sign_in(page, new_key("editor"))
+    sign_in(page, new_key("operator"))
     generate(page, CAPITAL)
     expect(page.locator("#output mark.splice")).to_contain_text(HOSTILE)
     page.locator("#output mark.splice").click()

@@ -52,9 +52,9 @@ REFUSED: list[tuple[str, str, bytes | None, int]] = [
 ]
 
 
-def test_every_refusal_is_a_problem_document(editor: Client) -> None:
+def test_every_refusal_is_a_problem_document(operator: Client) -> None:
     for method, path, body, status in REFUSED:
-        answer = editor.request(method, path, content=body, headers={"Content-Type": "application/json"})
+        answer = operator.request(method, path, content=body, headers={"Content-Type": "application/json"})
         case = (method, path, (body or b"")[:100], answer.text)
         assert answer.status_code == status, case
         assert answer.headers["content-type"] == "application/problem+json", case
@@ -62,8 +62,8 @@ def test_every_refusal_is_a_problem_document(editor: Client) -> None:
         assert "Traceback" not in answer.text and "psycopg" not in answer.text, case
 
 
-def test_malformed_field_is_named(editor: Client) -> None:
-    problem = editor.post("/v1/facts", json={"question": "q", "value": "v", "reason": 7}).json()
+def test_malformed_field_is_named(operator: Client) -> None:
+    problem = operator.post("/v1/facts", json={"question": "q", "value": "v", "reason": 7}).json()
     assert [(e["field"], e["source"]) for e in problem["errors"]] == [("reason", "body")]
 
 

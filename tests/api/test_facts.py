@@ -37,33 +37,33 @@ def test_facts_are_listed_by_page_and_by_text(reader: Client) -> None:
     assert reader.get(f"/v1/facts/{first['fact_id']}").json() == first
 
 
-def test_edits_take_effect_for_lookups_that_ask_for_them(editor: Client, fact_id: int) -> None:
-    assert look_up(editor, CAPITAL) == ["Lima"]
-    updated = editor.patch(f"/v1/facts/{fact_id}", json={"value": "Cusco", "reason": "test"}).json()
-    assert look_up(editor, CAPITAL, updated["min_seq"]) == ["Cusco"]
-    deleted = delete(editor, fact_ids=[fact_id, fact_id], reason="test").json()
+def test_edits_take_effect_for_lookups_that_ask_for_them(operator: Client, fact_id: int) -> None:
+    assert look_up(operator, CAPITAL) == ["Lima"]
+    updated = operator.patch(f"/v1/facts/{fact_id}", json={"value": "Cusco", "reason": "test"}).json()
+    assert look_up(operator, CAPITAL, updated["min_seq"]) == ["Cusco"]
+    deleted = delete(operator, fact_ids=[fact_id, fact_id], reason="test").json()
     assert deleted["fact_ids"] == [fact_id] and deleted["seq"] == updated["seq"] + 1
-    assert look_up(editor, CAPITAL, deleted["min_seq"]) == []
-    assert [f["fact_id"] for f in editor.get("/v1/facts", params={"deleted": True}).json()] == [fact_id]
-    restored = editor.post("/v1/facts/restore", json={"fact_ids": [fact_id], "reason": "test"}).json()
-    assert look_up(editor, CAPITAL, restored["min_seq"]) == ["Cusco"]
+    assert look_up(operator, CAPITAL, deleted["min_seq"]) == []
+    assert [f["fact_id"] for f in operator.get("/v1/facts", params={"deleted": True}).json()] == [fact_id]
+    restored = operator.post("/v1/facts/restore", json={"fact_ids": [fact_id], "reason": "test"}).json()
+    assert look_up(operator, CAPITAL, restored["min_seq"]) == ["Cusco"]
 
 
-def test_inserted_fact_is_found_by_the_next_lookup(editor: Client) -> None:
+def test_inserted_fact_is_found_by_the_next_lookup(operator: Client) -> None:
     question = "Who wrote the report?"
-    assert look_up(editor, question) == []
-    edit = editor.post("/v1/facts", json={"question": question, "value": "Ana", "reason": "new"}).json()
+    assert look_up(operator, question) == []
+    edit = operator.post("/v1/facts", json={"question": question, "value": "Ana", "reason": "new"}).json()
     assert edit["keyed"] and edit["kind"] == "insert" and edit["min_seq"] > edit["seq"]
-    assert look_up(editor, question) == ["Ana"]
-    assert look_up(editor, question, edit["min_seq"]) == ["Ana"]
+    assert look_up(operator, question) == ["Ana"]
+    assert look_up(operator, question, edit["min_seq"]) == ["Ana"]
 
 
 def test_first_fact_of_an_empty_base_is_found(
     kb: KnowledgeBase, encoder: FakeEncoder, connect: Connect
 ) -> None:
-    editor = connect(create_app(kb, encoder), "editor")
-    edit = editor.post("/v1/facts", json={"question": "Q?", "value": "A", "reason": "new"}).json()
-    assert edit["keyed"] and look_up(editor, "Q?") == ["A"]
+    operator = connect(create_app(kb, encoder), "operator")
+    edit = operator.post("/v1/facts", json={"question": "Q?", "value": "A", "reason": "new"}).json()
+    assert edit["keyed"] and look_up(operator, "Q?") == ["A"]
 
 
 def test_insert_leaves_a_backlog_to_a_rekey(
@@ -76,56 +76,56 @@ def test_insert_leaves_a_backlog_to_a_rekey(
     )
     monkeypatch.setattr(facts, "MAX_KEYED_AT_ONCE", 2)
     calls = list(encoder.calls)
-    editor = connect(create_app(atlas, encoder), "editor")
-    edit = editor.post("/v1/facts", json={"question": "Q?", "value": "A", "reason": "new"}).json()
+    operator = connect(create_app(atlas, encoder), "operator")
+    edit = operator.post("/v1/facts", json={"question": "Q?", "value": "A", "reason": "new"}).json()
     assert not edit["keyed"] and encoder.calls == calls
-    assert look_up(editor, "Q?") == []
+    assert look_up(operator, "Q?") == []
 
 
 def test_without_an_encoder_an_insert_is_stored_and_says_it_is_not_keyed(
     atlas: KnowledgeBase, connect: Connect
 ) -> None:
-    editor = connect(create_app(atlas), "editor")
-    edit = editor.post("/v1/facts", json={"question": "Q?", "value": "A", "reason": "new"}).json()
+    operator = connect(create_app(atlas), "operator")
+    edit = operator.post("/v1/facts", json={"question": "Q?", "value": "A", "reason": "new"}).json()
     assert not edit["keyed"] and edit["min_seq"] == edit["seq"]
-    assert editor.get(f"/v1/facts/{edit['fact_ids'][0]}").json()["value"] == "A"
+    assert operator.get(f"/v1/facts/{edit['fact_ids'][0]}").json()["value"] == "A"
 
 
-def test_actor_is_the_keys_name_unless_one_is_given(editor: Client, fact_id: int) -> None:
-    first = editor.request("DELETE", f"/v1/facts/{fact_id}", json={"reason": "a reason"}).json()
+def test_actor_is_the_keys_name_unless_one_is_given(operator: Client, fact_id: int) -> None:
+    first = operator.request("DELETE", f"/v1/facts/{fact_id}", json={"reason": "a reason"}).json()
     body = {"fact_ids": [fact_id], "reason": "another", "actor": "ana"}
-    editor.post("/v1/facts/restore", json=body)
-    log = editor.get("/v1/changes", params={"after": first["seq"] - 1}).json()
+    operator.post("/v1/facts/restore", json=body)
+    log = operator.get("/v1/changes", params={"after": first["seq"] - 1}).json()
     assert [(c["kind"], c["actor"], c["reason"]) for c in log["changes"]] == [
-        ("delete", "the editor", "a reason"),
+        ("delete", "the operator", "a reason"),
         ("restore", "ana", "another"),
     ]
     assert log["head_seq"] == log["changes"][-1]["seq"]
 
 
-def test_edit_of_an_unknown_fact_does_nothing(editor: Client, fact_id: int) -> None:
-    head = editor.get("/v1/changes").json()["head_seq"]
+def test_edit_of_an_unknown_fact_does_nothing(operator: Client, fact_id: int) -> None:
+    head = operator.get("/v1/changes").json()["head_seq"]
     for unknown in (999, 2**63 - 1):
-        answer = delete(editor, fact_ids=[fact_id, unknown], reason="test")
+        answer = delete(operator, fact_ids=[fact_id, unknown], reason="test")
         assert (answer.status_code, answer.json()["about"]["fact_ids"]) == (404, [unknown])
-    assert editor.get("/v1/changes").json()["head_seq"] == head
+    assert operator.get("/v1/changes").json()["head_seq"] == head
 
 
-def test_edits_of_facts_in_the_wrong_state_conflict(editor: Client, fact_id: int) -> None:
+def test_edits_of_facts_in_the_wrong_state_conflict(operator: Client, fact_id: int) -> None:
     body = {"fact_ids": [fact_id], "reason": "test"}
-    assert editor.post("/v1/facts/restore", json=body).status_code == 409
-    assert delete(editor, **body).status_code == 200
-    assert delete(editor, **body).status_code == 409
-    assert editor.patch(f"/v1/facts/{fact_id}", json={"value": "x", "reason": "test"}).status_code == 409
+    assert operator.post("/v1/facts/restore", json=body).status_code == 409
+    assert delete(operator, **body).status_code == 200
+    assert delete(operator, **body).status_code == 409
+    assert operator.patch(f"/v1/facts/{fact_id}", json={"value": "x", "reason": "test"}).status_code == 409
 
 
-def test_trace_of_a_fact_names_its_source_and_history(editor: Client, fact_id: int) -> None:
-    editor.patch(f"/v1/facts/{fact_id}", json={"value": "Cusco", "reason": "test"})
-    trace = editor.get(f"/v1/facts/{fact_id}/trace").json()
+def test_trace_of_a_fact_names_its_source_and_history(operator: Client, fact_id: int) -> None:
+    operator.patch(f"/v1/facts/{fact_id}", json={"value": "Cusco", "reason": "test"})
+    trace = operator.get(f"/v1/facts/{fact_id}/trace").json()
     assert [v["value"] for v in trace["versions"]] == ["Lima", "Cusco"]
     assert "update" in [c["kind"] for c in trace["history"]]
     source = trace["fact"]["source"]
-    document = editor.get(f"/v1/documents/{source['document_id']}").json()
+    document = operator.get(f"/v1/documents/{source['document_id']}").json()
     assert document["text"] == TEXT and document["licence"] == "CC-BY-4.0" and document["corpus"] == "atlas"
     assert document["text"][source["start"] : source["end"]] == "Lima"
 

@@ -38,15 +38,15 @@ def test_output_names_the_fact_behind_each_span(reader: Client, fact_id: int) ->
     assert (listed["generation_id"], listed["num_hits"]) == (trace["generation_id"], 1)
 
 
-def test_deleted_fact_is_spliced_no_more_and_the_old_output_says_so(editor: Client, fact_id: int) -> None:
-    before = editor.post("/v1/generations", json={"prompt": CAPITAL}).json()
-    edit = editor.request("DELETE", "/v1/facts", json={"fact_ids": [fact_id], "reason": "wrong"}).json()
-    after = editor.post("/v1/generations", json={"prompt": CAPITAL, "min_seq": edit["min_seq"]}).json()
+def test_deleted_fact_is_spliced_no_more_and_the_old_output_says_so(operator: Client, fact_id: int) -> None:
+    before = operator.post("/v1/generations", json={"prompt": CAPITAL}).json()
+    edit = operator.request("DELETE", "/v1/facts", json={"fact_ids": [fact_id], "reason": "wrong"}).json()
+    after = operator.post("/v1/generations", json={"prompt": CAPITAL, "min_seq": edit["min_seq"]}).json()
     assert "Lima" not in after["output"] and [s["outcome"] for s in after["splices"]] == ["no_match"]
-    (splice,) = editor.get(f"/v1/generations/{before['generation_id']}").json()["splices"]
+    (splice,) = operator.get(f"/v1/generations/{before['generation_id']}").json()["splices"]
     assert not splice["live"] and splice["value"] == "Lima"
     assert [c["reason"] for c in splice["history"]][-1] == "wrong"
-    uses = editor.get(f"/v1/facts/{fact_id}/trace").json()["uses"]
+    uses = operator.get(f"/v1/facts/{fact_id}/trace").json()["uses"]
     assert [use["generation_id"] for use in uses] == [before["generation_id"]]
 
 

@@ -6,10 +6,10 @@ from tests.cli.conftest import Run
 
 
 def test_a_key_is_made_listed_without_its_token_and_revoked(run: Run) -> None:
-    token = run("keys", "create", "curator", "--role", "editor", "--json").json["token"]
+    token = run("keys", "create", "curator", "--role", "operator", "--json").json["token"]
     listed = run("keys", "list", "--json")
     assert [(k["name"], k["role"], k["revoked_at"]) for k in listed.json["keys"]] == [
-        ("curator", "editor", None)
+        ("curator", "operator", None)
     ]
     assert token not in listed.out
     assert run("keys", "revoke", "curator").code == 0
@@ -24,4 +24,4 @@ def test_a_name_is_used_once(run: Run) -> None:
 
 
 def test_the_roles_are_those_of_the_knowledge_base() -> None:
-    assert tuple(Role) == ROLES
+    assert tuple(Role) == tuple(ROLES)

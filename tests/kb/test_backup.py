@@ -46,6 +46,23 @@ def original(kb: KnowledgeBase, encoder: FakeEncoder) -> KnowledgeBase:
         connection.execute(text("INSERT INTO suppression VALUES ('\\x01', 1)"))
         connection.execute(
             text(
+                "INSERT INTO idempotency (api_key_id, key, request_sha256, claim) VALUES (1, 'k', '\\x02', 'c')"
+            )
+        )
+        connection.execute(
+            text(
+                "INSERT INTO erasure_request (state, fact_ids, actor, reason, asked_by)"
+                " VALUES ('waiting', '{1}', 'ann', 'test', 1)"
+            )
+        )
+        connection.execute(
+            text(
+                "INSERT INTO denial (request_id, method, path, status, cause, num_unrecorded)"
+                " VALUES ('r', 'GET', '/', 403, 'RightMissing', 0)"
+            )
+        )
+        connection.execute(
+            text(
                 "INSERT INTO forget_run (state, policy, selector, fact_ids, plan, planned_seq, actor, reason)"
                 " VALUES ('planned', 'abstain', '{}', '{1}', '{}', 3, 'ann', 'test')"
             )
