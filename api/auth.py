@@ -20,7 +20,7 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from api.errors import CrossOrigin, NotSignedIn, UnknownHost
-from kb.access import ApiKeyRecord, verify
+from kb.access import ApiKeyRecord, note_use, verify
 
 if TYPE_CHECKING:
     from litestar.types import HTTPScope
@@ -29,7 +29,7 @@ COOKIE = "colmlm_session"
 SIGN_IN_PATH = "/session"
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
-_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,21 +39,20 @@ class Gate:
     engine: Engine
     hosts: frozenset[str]
 
-    async def admit(self, scope: HTTPScope) -> ApiKeyRecord | None:
+    def check_host(self, headers: Headers) -> None:
+        """Raise `UnknownHost` unless the request names this server."""
+        if _hostname(headers.get("host", "")) not in self.hosts:
+            raise UnknownHost
+
+    async def admit(self, scope: HTTPScope, headers: Headers) -> ApiKeyRecord | None:
         """The key that asks; None for the sign-in itself, whose handler checks the key."""
-        headers = Headers.from_scope(scope)
-        self._check_host(headers)
         if is_sign_in(scope):
             return None
         bearer, cookie = _bearer(headers), _cookie(headers)
         key = await self._verified(bearer if bearer is not None else cookie)
-        if bearer is None and scope["method"] not in _SAFE_METHODS:
+        if bearer is None and scope["method"] not in SAFE_METHODS:
             check_origin(headers)
         return key
-
-    def _check_host(self, headers: Headers) -> None:
-        if _hostname(headers.get("host", "")) not in self.hosts:
-            raise UnknownHost
 
     async def _verified(self, token: str | None) -> ApiKeyRecord:
         key = await sync_to_thread(key_of, self.engine, token) if token else None
@@ -70,7 +69,10 @@ def gate(engine: Engine, hosts: Iterable[str]) -> Gate:
 def key_of(engine: Engine, token: str) -> ApiKeyRecord | None:
     """The working key of a token. Asked anew for every request, so that revoking a key holds at once."""
     with Session(engine) as session:
-        return verify(session, token)
+        key = verify(session, token)
+        if key is not None and note_use(session, key):
+            session.commit()
+        return key
 
 
 def is_sign_in(scope: HTTPScope) -> bool:

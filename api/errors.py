@@ -7,6 +7,8 @@ KBError (kb/errors.py: status and title are class attributes)
     ├── Busy              503  all generation slots are taken
     ├── NotSignedIn       401
     ├── RightMissing      403
+    ├── TooManyRequests   429
+    ├── BadIdempotencyKey 400
     ├── CrossOrigin       403  a cookie came with a write from another site
     └── UnknownHost       421  the Host header names none of this server's names
 """
@@ -14,6 +16,7 @@ KBError (kb/errors.py: status and title are class attributes)
 from __future__ import annotations
 
 import logging
+from math import ceil
 from typing import Any
 
 import msgspec
@@ -23,8 +26,9 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.response.base import ASGIResponse
 from sqlalchemy.exc import OperationalError
 
+from api import requests
 from kb.access import ROLES, Right
-from kb.errors import DatabaseUnavailable, IndexBehind, KBError
+from kb.errors import DatabaseUnavailable, IndexBehind, KBError, RequestUnderWay
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -75,6 +79,26 @@ class RightMissing(Refused):
         )
 
 
+class TooManyRequests(Refused):
+    title = "Too many requests"
+    status = 429
+
+    def __init__(self, per_minute: int, wait_seconds: float) -> None:
+        self.retry_after = ceil(wait_seconds)
+        super().__init__(
+            f"This key may ask {per_minute} times a minute. Ask again in {self.retry_after} s, "
+            "or have an admin raise its limit."
+        )
+
+
+class BadIdempotencyKey(Refused):
+    title = "Bad Idempotency-Key"
+    status = 400
+
+    def __init__(self, cause: str) -> None:
+        super().__init__(f"The Idempotency-Key cannot be used: {cause}.")
+
+
 class CrossOrigin(Refused):
     title = "Request from another site"
     status = 403
@@ -102,7 +126,10 @@ class FieldError(msgspec.Struct, frozen=True):
 
 
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Why a request was refused. `about` holds the ids it is about; `errors` the faults of a malformed one."""
+    """Why a request was refused. `about` holds the ids it is about; `errors` the faults of a malformed one.
+
+    `request_id` is the answer's X-Request-ID, by which the server's log knows the request.
+    """
 
     type: str
     title: str
@@ -110,6 +137,7 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     detail: str
     about: dict[str, int | list[int]] = {}
     errors: list[FieldError] = []
+    request_id: str | None = None
 
 
 PROBLEMS = {
@@ -121,6 +149,7 @@ PROBLEMS = {
         404: "No such thing",
         409: "The state of things does not allow it",
         422: "Understood, and not acceptable",
+        429: "Too many requests of this key",
         503: "Not now",
     }.items()
 }
@@ -128,6 +157,14 @@ PROBLEMS = {
 
 def problem_of(error: Exception) -> tuple[Problem, dict[str, str]]:
     """The problem document and the headers an exception is answered with."""
+    problem, headers = _problem_of(error)
+    if (request := requests.current()) is None:
+        return problem, headers
+    request.refusal = problem.type.rpartition(":")[2]
+    return msgspec.structs.replace(problem, request_id=request.request_id), headers
+
+
+def _problem_of(error: Exception) -> tuple[Problem, dict[str, str]]:
     match error:
         case KBError():
             return _of_kb(error), _headers(error)
@@ -169,7 +206,10 @@ def _of_kb(error: KBError) -> Problem:
 def _headers(error: KBError) -> dict[str, str]:
     if isinstance(error, NotSignedIn):
         return {"WWW-Authenticate": "Bearer"}
-    return {"Retry-After": "1"} if isinstance(error, IndexBehind | DatabaseUnavailable | Busy) else {}
+    if isinstance(error, TooManyRequests):
+        return {"Retry-After": str(error.retry_after)}
+    passing = IndexBehind | DatabaseUnavailable | RequestUnderWay | Busy
+    return {"Retry-After": "1"} if isinstance(error, passing) else {}
 
 
 def _of_http(error: HTTPException) -> Problem:

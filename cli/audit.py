@@ -13,10 +13,11 @@ import typer
 
 from cli.errors import CHECK_FAILED
 from cli.options import After, AsJson, FactId, Limit, examples
-from cli.output import note, print_json, progress, say, shorten
+from cli.output import note, print_json, print_table, progress, say, shorten
 from cli.runtime import Runtime
 from cli.trace import show_changes
 from kb import audit
+from kb.denials import list_denials
 from kb.errors import SignatureRefused
 from kb.impact import Impact, ImpactedOutput, impact_of
 from kb.signing import signing_key
@@ -159,6 +160,31 @@ def export(
             else:
                 with runtime.kb.sessions() as session:
                     target.write(json.dumps(signed_head(session, key), ensure_ascii=False) + "\n")
+
+
+@app.command(epilog=examples("colmlm audit denials", "colmlm audit denials --limit 500 --json"))
+def denials(after: After = 0, limit: Limit = 50, as_json: AsJson = False) -> None:
+    """Show requests to the API that were refused for who asked, newest first; with --after, those before that id."""
+    with Runtime.from_environment() as runtime, runtime.kb.sessions() as session:
+        found = list_denials(session, after=after, limit=limit)
+    if as_json:
+        print_json({"denials": found})
+        return
+    rows = [
+        (
+            d.denial_id,
+            f"{d.at:%Y-%m-%d %H:%M:%S}",
+            d.actor or "nobody",
+            d.method,
+            d.path,
+            d.cause,
+            d.request_id,
+        )
+        for d in found
+    ]
+    print_table(("id", "at", "who", "method", "path", "cause", "request"), rows)
+    if unrecorded := sum(d.num_unrecorded for d in found):
+        note(f"{unrecorded} more were only logged.")
 
 
 def impact(fact_id: FactId, as_json: AsJson = False) -> None:

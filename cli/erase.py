@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.erase_show import as_dict, counts, show_facts, show_report, show_twins, touched
+from cli.erasures import ask
 from cli.errors import CHECK_FAILED
-from cli.facts import is_attended, where
+from cli.facts import is_attended
 from cli.options import Actor, AsJson, each_once, examples, some_text
-from cli.output import note, print_json, print_table, progress, say, shorten
+from cli.output import note, print_json, print_table, progress, say
 from cli.runtime import Runtime
-from kb.errors import FactErased
 
 if TYPE_CHECKING:
-    from kb.erasure import Erased, ErasureReport
+    from kb.erasure import ErasureReport
     from kb.probes import Probe
     from kb.residue import ResidueReport
     from kb.service import KnowledgeBase
@@ -63,6 +64,9 @@ def erase(
     Their texts go from documents, outputs and plans, their keys from every index. The report says how far it
     got: 1 not retrievable, 2 out of indexes, 3 out of the tables' files, 4 out of the write-ahead log. Without
     --now it stops at 2; without ids, --now takes earlier erasures on. The exit code is 1 where a scan finds residue.
+
+    With COLMLM_ERASE_NEEDS_TWO=yes it asks for the erasure, with the admin's key in COLMLM_TOKEN, and another admin
+    approves it: see `colmlm erasures approve --help`.
     """
     if not fact_ids and (dry_run or scan or probes_out or not now):
         raise typer.BadParameter("name facts, or pass just --now for earlier erasures.", param_hint="FACT_ID")
@@ -75,17 +79,25 @@ def erase(
             _preview(kb, wanted, as_json)
             return
         if wanted and not yes:
-            _show_facts(kb, wanted)
+            show_facts(kb, wanted)
             count = "this fact" if len(wanted) == 1 else f"these {len(wanted)} facts"
             typer.confirm(f"Erase {count} for good? This cannot be undone.", abort=True, err=True)
+        if wanted and runtime.settings.erase_needs_two:
+            if now or scan or probes_out:
+                raise typer.BadParameter(
+                    "an erasure by two takes --now when it is approved.", param_hint="--now"
+                )
+            ask(runtime, wanted, runtime.actor(actor), reason or "", as_json)
+            return
         report, before, after, shared = _erase(
             kb, wanted, runtime.actor(actor), reason or "", now=now, scan=scan or now, probes_out=probes_out
         )
     if as_json:
         residue = {"before": before, "after": after} if after else None
-        print_json({**_as_dict(report), "residue": residue, "shared_probes": shared})
+        print_json({**as_dict(report), "residue": residue, "shared_probes": shared})
     else:
-        _show_report(report, before, after, shared)
+        show_report(report)
+        _show_residue(before, after, shared)
     if after is not None and after.num_found:
         raise typer.Exit(CHECK_FAILED)
 
@@ -142,60 +154,14 @@ def _preview(kb: KnowledgeBase, fact_ids: list[int], as_json: bool) -> None:
 
     preview = Erasure(kb).preview(fact_ids)
     if as_json:
-        print_json({"dry_run": True, "facts": [kb.fact(fact_id) for fact_id in fact_ids], **_counts(preview)})
+        print_json({"dry_run": True, "facts": [kb.fact(fact_id) for fact_id in fact_ids], **counts(preview)})
         return
-    _show_facts(kb, fact_ids)
-    say(f"Would redact {_touched(preview)}, and drop {preview.num_keys} keys.")
-    _show_twins(preview)
+    show_facts(kb, fact_ids)
+    say(f"Would redact {touched(preview)}, and drop {preview.num_keys} keys.")
+    show_twins(preview)
 
 
-def _show_facts(kb: KnowledgeBase, fact_ids: list[int]) -> None:
-    facts = [kb.fact(fact_id) for fact_id in fact_ids]
-    if erased := [fact.fact_id for fact in facts if fact.erased_seq is not None]:
-        raise FactErased(erased)
-    rows = [(f.fact_id, shorten(f.value), shorten(f.question), where(f)) for f in facts]
-    print_table(("id", "value", "question", "source"), rows)
-
-
-def _counts(erased: Erased) -> dict[str, object]:
-    return {
-        "documents": erased.documents,
-        "generations": erased.generations,
-        "forget_runs": erased.forget_runs,
-        "keys": erased.num_keys,
-        "also_said_by": erased.also_said_by,
-    }
-
-
-def _as_dict(report: ErasureReport) -> dict[str, object]:
-    done = report.erased
-    of_change = {"seq": done.seq, "fact_ids": done.fact_ids, **_counts(done)} if done else {"seq": None}
-    return {**of_change, "level": report.level, "levels": report.levels}
-
-
-def _touched(erased: Erased) -> str:
-    return (
-        f"{len(erased.fact_ids)} facts in {len(erased.documents)} texts, "
-        f"{len(erased.generations)} outputs and {len(erased.forget_runs)} forget runs"
-    )
-
-
-def _show_twins(erased: Erased) -> None:
-    if erased.also_said_by:
-        ids = ", ".join(map(str, erased.also_said_by[:20]))
-        more = f" and {len(erased.also_said_by) - 20} more" if len(erased.also_said_by) > 20 else ""
-        say(f"Other facts say the same and stay: {ids}{more}. Erase them too if they must go.")
-
-
-def _show_report(
-    report: ErasureReport, before: ResidueReport | None, after: ResidueReport | None, shared: int
-) -> None:
-    if (done := report.erased) is not None:
-        say(f"Change {done.seq}: erased {_touched(done)}; {done.num_keys} keys dropped.")
-        _show_twins(done)
-    say(f"Level {report.level} of {len(report.levels)} is reached:")
-    rows = [(level.level, level.name, level.state, level.left, level.remedy) for level in report.levels]
-    print_table(("level", "", "state", "left", "what to do"), rows)
+def _show_residue(before: ResidueReport | None, after: ResidueReport | None, shared: int) -> None:
     if before is not None and after is not None:
         say(
             f"Residue of {after.num_probes} byte strings ({shared} more are said elsewhere too and prove nothing):"

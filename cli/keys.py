@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import re
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Annotated
 
 import typer
 from sqlalchemy.orm import Session
 
+from cli.facts import is_attended
 from cli.options import AsJson, examples
 from cli.output import note, print_json, print_table, say
 from cli.runtime import Runtime
 from kb import access
+from kb.access import ApiKeyRecord
 
-app = typer.Typer(help="Make, list and revoke access keys of the API.", epilog=examples("colmlm keys list"))
+app = typer.Typer(
+    help="Make, list, rotate and revoke access keys of the API.",
+    epilog=examples("colmlm keys list", "colmlm keys create curator --role operator --expires-in 90d"),
+)
+
+_UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 
 
 class Role(StrEnum):
@@ -27,46 +36,186 @@ class Role(StrEnum):
     admin = "admin"
 
 
+def span(text: str) -> timedelta:
+    """A span of time such as 90d, 12h or 30m; 0 is none."""
+    found = re.fullmatch(r"([0-9]{1,6})([mhd])", text)
+    if found is None and text != "0":
+        raise typer.BadParameter(f"{text!r} is no span of time, such as 90d, 12h or 30m.")
+    return timedelta(**{_UNITS[found[2]]: int(found[1])}) if found else timedelta(0)
+
+
 KeyName = Annotated[
     str, typer.Argument(metavar="NAME", help="Whose key; the change log names it as the actor.")
 ]
+Span = timedelta | None
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done and stop.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 @app.command(
-    epilog=examples("colmlm keys create auditor", "colmlm keys create curator --role operator --json")
+    epilog=examples(
+        "colmlm keys create ann --role auditor",
+        "colmlm keys create gpu-host --role decoder --expires-in 90d --rate-limit 60000",
+        "colmlm keys create curator --role operator --json",
+    )
 )
 def create(
     name: KeyName,
-    role: Annotated[Role, typer.Option("--role", help="How far it reaches.")] = Role.reader,
+    role: Annotated[
+        Role, typer.Option("--role", help="What it may do; the roles are in docs/access.md.")
+    ] = Role.reader,
+    expires_in: Annotated[
+        Span,
+        typer.Option(
+            "--expires-in", parser=span, metavar="SPAN", help="Ends by itself after 90d, 12h or 30m."
+        ),
+    ] = None,
+    rate_limit: Annotated[
+        int | None,
+        typer.Option(
+            "--rate-limit",
+            min=1,
+            max=access.MAX_RATE,
+            help="Requests a minute. Default: COLMLM_RATE_LIMIT, or none.",
+        ),
+    ] = None,
+    dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Make a key and print its token, this once: only a digest of it is kept."""
-    with Runtime.from_environment() as runtime, Session(runtime.kb.engine) as session, session.begin():
-        token = access.create_key(session, name, role)
+    with Runtime.from_environment() as runtime, Session(runtime.kb.engine) as session:
+        token = access.create_key(session, name, role, expires_in=expires_in, rate_limit=rate_limit)
+        made = access.read_key(session, name)
+        if dry_run:
+            print_json({"dry_run": True, **_shown(made)}) if as_json else say(_would("make", made))
+            return
+        session.commit()
+    _give(token, made, as_json)
+
+
+@app.command("list", epilog=examples("colmlm keys list", "colmlm keys list --json"))
+def list_keys(as_json: AsJson = False) -> None:
+    """List every key, the ended ones too; never a token."""
+    with Runtime.from_environment() as runtime, Session(runtime.kb.engine) as session:
+        keys = access.list_keys(session)
     if as_json:
-        print_json({"name": name, "role": role, "token": token})
+        print_json({"keys": [_shown(key) for key in keys]})
+        return
+    columns = ("name", "role", "token", "made", "used last", "ends", "a minute", "state")
+    print_table(columns, map(_row, keys))
+    for key in keys:
+        if key.state() == "in use" and key.previous_until is not None:
+            used = f"used last {_moment(key.previous_used_at)}" if key.previous_used_at else "not used since"
+            note(
+                f"{key.name}: the token before the rotation works until {_moment(key.previous_until)}, {used}."
+            )
+
+
+@app.command(
+    epilog=examples(
+        "colmlm keys rotate curator --grace 24h", "colmlm keys rotate gpu-host --expires-in 90d --yes --json"
+    )
+)
+def rotate(
+    name: KeyName,
+    grace: Annotated[
+        timedelta,
+        typer.Option(
+            "--grace", parser=span, metavar="SPAN", help="How long the old token works beside the new one."
+        ),
+    ] = "0",  # type: ignore[assignment]  # parsed as if it were typed
+    expires_in: Annotated[
+        Span,
+        typer.Option(
+            "--expires-in", parser=span, metavar="SPAN", help="A new end, which brings an expired key back."
+        ),
+    ] = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Give a key a new token, printed this once. Name, role and limit stay.
+
+    At most two tokens of a key work: rotating again ends the older one at once.
+    """
+    if not grace:
+        _require_somebody(yes or dry_run, as_json, "end the old token at once")
+    with Runtime.from_environment() as runtime, Session(runtime.kb.engine) as session:
+        token = access.rotate_key(session, name, grace=grace, expires_in=expires_in)
+        rotated = access.read_key(session, name)
+        if dry_run:
+            print_json({"dry_run": True, **_shown(rotated)}) if as_json else say(_would("rotate", rotated))
+            return
+        if not (grace or yes):
+            typer.confirm(f"End the token of {name} that is in use now?", abort=True, err=True)
+        session.commit()
+    _give(token, rotated, as_json)
+
+
+@app.command(epilog=examples("colmlm keys revoke ann --dry-run", "colmlm keys revoke ann --yes"))
+def revoke(name: KeyName, dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False) -> None:
+    """End a key for good and every token of it, from now on and in every process."""
+    _require_somebody(yes or dry_run, as_json, "revoke")
+    with Runtime.from_environment() as runtime, Session(runtime.kb.engine) as session:
+        access.revoke_key(session, name)
+        revoked = access.read_key(session, name)
+        if dry_run:
+            print_json({"dry_run": True, **_shown(revoked)}) if as_json else say(_would("revoke", revoked))
+            return
+        if not yes:
+            typer.confirm(f"Revoke the key {name}?", abort=True, err=True)
+        session.commit()
+    print_json({"name": name, "revoked": True}) if as_json else say(f"Revoked {name}.")
+
+
+def _require_somebody(unasked: bool, as_json: bool, what: str) -> None:
+    if not unasked and (as_json or not is_attended()):
+        raise typer.BadParameter(f"there is nobody to ask; pass it to {what}.", param_hint="--yes")
+
+
+def _give(token: str, key: ApiKeyRecord, as_json: bool) -> None:
+    if as_json:
+        print_json({**_shown(key), "token": token})
         return
     say(token)
     note("This token is not shown again.")
 
 
-@app.command("list", epilog=examples("colmlm keys list", "colmlm keys list --json"))
-def list_keys(as_json: AsJson = False) -> None:
-    """List every key, the revoked ones too; never a token."""
-    with Runtime.from_environment() as runtime, Session(runtime.kb.engine) as session:
-        keys = access.list_keys(session)
-    if as_json:
-        print_json({"keys": keys})
-        return
-    rows = [
-        (k.name, k.role, f"{k.created_at:%Y-%m-%d %H:%M}", "revoked" if k.revoked_at else "") for k in keys
-    ]
-    print_table(("name", "role", "made", ""), rows)
+def _shown(key: ApiKeyRecord) -> dict[str, object]:
+    return {
+        "name": key.name,
+        "role": key.role,
+        "state": key.state(),
+        "prefix": key.prefix,
+        "created_at": key.created_at,
+        "expires_at": key.expires_at,
+        "last_used_at": key.last_used_at,
+        "rate_limit": key.rate_limit,
+        "rotated_at": key.rotated_at,
+        "previous_until": key.previous_until,
+        "previous_used_at": key.previous_used_at,
+        "revoked_at": key.revoked_at,
+    }
 
 
-@app.command(epilog=examples("colmlm keys revoke auditor"))
-def revoke(name: KeyName, as_json: AsJson = False) -> None:
-    """End a key, from now on and in every process."""
-    with Runtime.from_environment() as runtime, Session(runtime.kb.engine) as session, session.begin():
-        access.revoke_key(session, name)
-    print_json({"name": name, "revoked": True}) if as_json else say(f"Revoked {name}.")
+def _row(key: ApiKeyRecord) -> tuple[object, ...]:
+    return (
+        key.name,
+        key.role,
+        f"{key.prefix}…" if key.prefix else None,
+        _moment(key.created_at),
+        _moment(key.last_used_at),
+        _moment(key.expires_at),
+        key.rate_limit,
+        key.state(),
+    )
+
+
+def _would(verb: str, key: ApiKeyRecord) -> str:
+    ends = f", ending {_moment(key.expires_at)}" if key.expires_at else ""
+    until = f"; the old token would work until {_moment(key.previous_until)}" if key.previous_until else ""
+    return f"Would {verb} the key {key.name} of role {key.role}{ends}{until}."
+
+
+def _moment(time: datetime | None) -> str:
+    return f"{time:%Y-%m-%d %H:%M}" if time else ""

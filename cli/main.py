@@ -26,6 +26,7 @@ from cli import (
     database,
     demo,
     erase,
+    erasures,
     facts,
     forget,
     generation,
@@ -171,6 +172,7 @@ app.command("generate", epilog=generation.GENERATE_EXAMPLES)(generation.generate
 app.command("lookup", epilog=generation.LOOKUP_EXAMPLES)(generation.lookup)
 app.add_typer(facts.app, name="facts")
 app.command("erase", epilog=erase.ERASE_EXAMPLES)(erase.erase)
+app.add_typer(erasures.app, name="erasures")
 app.command("scan-residue", epilog=erase.SCAN_EXAMPLES)(erase.scan_residue)
 app.add_typer(forget.app, name="forget")
 app.command("verify-certificate", epilog=certificates.CHECK_EXAMPLES)(certificates.verify_certificate)

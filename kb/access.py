@@ -3,7 +3,8 @@
 A right is what a request needs, a role a named set of rights.
 
 A token is 32 random bytes and is shown once. The database holds its SHA-256 only: a slow password hash would buy
-nothing for a secret that can't be guessed, and cost every request.
+nothing for a secret that can't be guessed, and cost every request. Times are the database's, so that all processes
+agree on when a key ends.
 """
 
 from __future__ import annotations
@@ -12,15 +13,19 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
-from sqlalchemy import exists, func, select, update
+from sqlalchemy import ColumnElement, exists, func, or_, select, update
 from sqlalchemy.orm import Session
 
-from kb.errors import InvalidValue
+from kb.errors import ApiKeyEnded, ApiKeyNotFound, InvalidValue
 from kb.tables import ApiKey
+
+MAX_RATE = 1_000_000  # requests a minute
+LONGEST = timedelta(days=3650)  # how far ahead a key may end
+USE_WRITTEN_EVERY = timedelta(minutes=1)
 
 
 class Right(StrEnum):
@@ -44,61 +49,161 @@ ROLES: Mapping[str, frozenset[Right]] = {
 }
 
 _MARK = "colmlm_"  # lets secret scanners find a token that was committed by mistake
+_SHOWN = len(_MARK) + 6  # of a token, to tell keys apart
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ApiKeyRecord:
-    """A key without its secret. It works while `revoked_at` is None."""
+    """A key without its secret. `prefix` begins its token; None for a key from before prefixes were kept.
 
+    After a rotation the secret before it works until `previous_until`, and was used last at `previous_used_at`.
+    `rate_limit` is in requests a minute; None is the server's own. Uses are written once a minute.
+    """
+
+    key_id: int
     name: str
     role: str
+    prefix: str | None
     created_at: datetime
+    expires_at: datetime | None
+    last_used_at: datetime | None
+    rate_limit: int | None
+    rotated_at: datetime | None
+    previous_until: datetime | None
+    previous_used_at: datetime | None
     revoked_at: datetime | None
+    by_previous: bool = False  # found by the secret before the last rotation
 
     def may(self, right: Right) -> bool:
         """Whether this key's role has the right."""
         return right in ROLES[self.role]
 
+    def state(self) -> str:
+        """Whether it works now, by this machine's clock: "in use", "expired" or "revoked"."""
+        if self.revoked_at is not None:
+            return "revoked"
+        return "expired" if self.expires_at and self.expires_at <= datetime.now(UTC) else "in use"
 
-def create_key(session: Session, name: str, role: str) -> str:
+
+def create_key(
+    session: Session,
+    name: str,
+    role: str,
+    *,
+    expires_in: timedelta | None = None,
+    rate_limit: int | None = None,
+) -> str:
     """A new key's token. It can't be had again: only its digest is stored. Raises `InvalidValue`."""
     _check_name(name)
     if role not in ROLES:
         raise InvalidValue("role", f"{role!r} is not one of {', '.join(ROLES)}")
+    if rate_limit is not None and not 1 <= rate_limit <= MAX_RATE:
+        raise InvalidValue("rate limit", f"{rate_limit} is not from 1 to {MAX_RATE} requests a minute")
     if session.scalar(select(exists().where(ApiKey.name == name))):
         raise InvalidValue(
             "name of the key", f"{name!r} is taken, by a revoked key too; the change log names keys"
         )
-    token = _MARK + secrets.token_urlsafe(32)
-    session.add(ApiKey(name=name, key_hash=_digest(token), role=role))
+    token = _new_token()
+    key = ApiKey(name=name, key_hash=_digest(token), role=role, prefix=token[:_SHOWN], rate_limit=rate_limit)
+    if expires_in is not None:
+        key.expires_at = _ahead("expiry", expires_in)
+    session.add(key)
+    session.flush()
+    return token
+
+
+def rotate_key(
+    session: Session, name: str, *, grace: timedelta = timedelta(0), expires_in: timedelta | None = None
+) -> str:
+    """A new token for a key. The one before it works for `grace` longer, and any older one no more.
+
+    `expires_in` moves the key's end, which also brings an expired key back. Raises `ApiKeyNotFound` or `ApiKeyEnded`.
+    """
+    key = _held(session, name)
+    expired = key.expires_at is not None and key.expires_at <= _now(session)
+    if key.revoked_at is not None or (expired and expires_in is None):
+        raise ApiKeyEnded(name, "revoked" if key.revoked_at is not None else "expired")
+    token = _new_token()
+    overlaps = grace > timedelta(0)
+    key.previous_hash = key.key_hash if overlaps else None
+    key.previous_until = _ahead("grace period", grace) if overlaps else None
+    key.previous_used_at = None
+    key.key_hash, key.prefix, key.rotated_at = _digest(token), token[:_SHOWN], func.now()
+    if expires_in is not None:
+        key.expires_at = _ahead("expiry", expires_in)
     session.flush()
     return token
 
 
 def verify(session: Session, token: str) -> ApiKeyRecord | None:
-    """The key this token belongs to, or None where there is none or it was revoked.
+    """The key this token belongs to, or None where there is none, or it was revoked, rotated away or has expired.
 
     The row is found by digest, which says nothing about the token, and compared in constant time.
     """
     digest = _digest(token)
-    found = session.scalar(select(ApiKey).where(ApiKey.key_hash == digest, ApiKey.revoked_at.is_(None)))
-    if found is None or not hmac.compare_digest(found.key_hash, digest):
+    found = session.scalar(
+        select(ApiKey).where(
+            or_(
+                ApiKey.key_hash == digest,
+                (ApiKey.previous_hash == digest) & (ApiKey.previous_until > func.now()),
+            ),
+            ApiKey.revoked_at.is_(None),
+            or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > func.now()),
+        )
+    )
+    if found is None:
         return None
-    return _record(found)
+    if hmac.compare_digest(found.key_hash, digest):
+        return _record(found)
+    previous = found.previous_hash or b""
+    return replace(_record(found), by_previous=True) if hmac.compare_digest(previous, digest) else None
+
+
+def note_use(session: Session, key: ApiKeyRecord) -> bool:
+    """Write that the key was used now, by the secret it was found by; at most once a minute, in all processes.
+
+    Says whether it wrote, so that the caller need not commit what is nothing.
+    """
+    last = key.previous_used_at if key.by_previous else key.last_used_at
+    if last is not None and last > datetime.now(UTC) - USE_WRITTEN_EVERY:
+        return False
+    column = ApiKey.previous_used_at if key.by_previous else ApiKey.last_used_at
+    values = {"last_used_at": func.now()} | ({"previous_used_at": func.now()} if key.by_previous else {})
+    due = or_(column.is_(None), column <= func.now() - USE_WRITTEN_EVERY)
+    written = update(ApiKey).where(ApiKey.id == key.key_id, due).values(values).returning(ApiKey.id)
+    return session.scalar(written.execution_options(synchronize_session=False)) is not None
 
 
 def list_keys(session: Session) -> list[ApiKeyRecord]:
-    """Every key in the order they were made, the revoked ones too."""
+    """Every key in the order they were made, the ended ones too."""
     return [_record(key) for key in session.scalars(select(ApiKey).order_by(ApiKey.id))]
 
 
+def read_key(session: Session, name: str) -> ApiKeyRecord:
+    """The key of this name, ended or not. Raises `ApiKeyNotFound`."""
+    return _record(_held(session, name))
+
+
 def revoke_key(session: Session, name: str) -> None:
-    """End a key, at commit and in every process. Raises `InvalidValue` where no key of that name works."""
+    """End a key and every secret of it, at commit and in every process. Raises `ApiKeyNotFound` or `ApiKeyEnded`."""
+    key = _held(session, name)
+    if key.revoked_at is not None:
+        raise ApiKeyEnded(name, "revoked")
+    key.revoked_at = func.now()
+    session.flush()
+
+
+def _held(session: Session, name: str) -> ApiKey:
+    """The key's row, locked: two that end or rotate one key take turns."""
     _check_name(name)
-    working = update(ApiKey).where(ApiKey.name == name, ApiKey.revoked_at.is_(None))
-    ended = session.scalars(working.values(revoked_at=func.now()).returning(ApiKey.id)).all()
-    if not ended:
-        raise InvalidValue("name of the key", f"no key {name!r} is in use")
+    key = session.scalar(select(ApiKey).where(ApiKey.name == name).with_for_update())
+    if key is None:
+        raise ApiKeyNotFound(name)
+    return key
+
+
+def _now(session: Session) -> datetime:
+    return session.scalars(select(func.now())).one()
 
 
 def _check_name(name: str) -> None:
@@ -106,9 +211,33 @@ def _check_name(name: str) -> None:
         raise InvalidValue("name of the key", "it must be 1 to 100 printable characters")
 
 
+def _ahead(field: str, span: timedelta) -> ColumnElement[datetime]:
+    """`span` from now, as the database sees it when the row is written."""
+    if not timedelta(0) < span <= LONGEST:
+        raise InvalidValue(field, f"{span} is not between nothing and {LONGEST.days} days")
+    return func.now() + span
+
+
+def _new_token() -> str:
+    return _MARK + secrets.token_urlsafe(32)
+
+
 def _digest(token: str) -> bytes:
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
 
 
 def _record(key: ApiKey) -> ApiKeyRecord:
-    return ApiKeyRecord(name=key.name, role=key.role, created_at=key.created_at, revoked_at=key.revoked_at)
+    return ApiKeyRecord(
+        key_id=key.id,
+        name=key.name,
+        role=key.role,
+        prefix=key.prefix,
+        created_at=key.created_at,
+        expires_at=key.expires_at,
+        last_used_at=key.last_used_at,
+        rate_limit=key.rate_limit,
+        rotated_at=key.rotated_at,
+        previous_until=key.previous_until,
+        previous_used_at=key.previous_used_at,
+        revoked_at=key.revoked_at,
+    )

@@ -22,6 +22,7 @@ from sqlalchemy.orm import Session
 
 from kb.database import connection_of
 from kb.errors import InvalidValue
+from kb.origin import mark
 from kb.records import ChangeRecord
 from kb.tables import Change, Fact, Secret
 
@@ -82,7 +83,10 @@ def append(
     num_facts: int | None = None,
     payload: Mapping[str, Any] | None = None,
 ) -> int:
-    """Write the change `begin` opened and return its seq. `payload` is JSON without floats and without fact text."""
+    """Write the change `begin` opened and return its seq. `payload` is JSON without floats and without fact text.
+
+    Where a request asked for the change, its id is kept too.
+    """
     change = Change(
         seq=pending.seq,
         kind=kind,
@@ -92,7 +96,7 @@ def append(
         reason=pending.reason,
         at=pending.at,
         prev_hash=pending.prev_hash,
-        payload=dict(payload or {}),
+        payload={**(payload or {}), **mark(session, pending.seq)},
     )
     connection_of(session).execute(
         _APPEND,
@@ -197,6 +201,7 @@ def as_record(change: Change) -> ChangeRecord:
         at=change.at.astimezone(UTC),
         prev_hash=change.prev_hash,
         hash=change.hash,
+        request_id=change.payload.get("request_id"),
     )
 
 

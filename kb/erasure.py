@@ -13,8 +13,8 @@ from typing import Any
 from sqlalchemy import case, delete, func, select, text, update
 from sqlalchemy.orm import Session
 
-from kb import audit, suppression
-from kb.errors import FactErased, FactNotFound
+from kb import audit, idempotency, suppression
+from kb.errors import FactErased, FactNotFound, SecondPersonNeeded
 from kb.facts import MAX_ID
 from kb.probes import Probe, make_probes
 from kb.purge import Level, purge, reached
@@ -65,11 +65,14 @@ class Erasure:
     ) -> ErasureReport:
         """Erase facts, live or deleted, all or none, then go on to level 2, or with `now` as far as the server lets.
 
-        Raises `FactErased` where one already is; `finish` takes those further.
+        Raises `FactErased` where one already is; `finish` takes those further. Raises `SecondPersonNeeded` where
+        the settings want two: see `kb.two_person`.
         """
+        if self.kb.settings.erase_needs_two:
+            raise SecondPersonNeeded
         with self.kb.sessions.begin() as session:
             erased = erase_facts(session, fact_ids, actor, reason)
-        return self._report(erased, now, on_step)
+        return self.report(erased, now=now, on_step=on_step)
 
     def preview(self, fact_ids: Sequence[int]) -> Erased:
         """What `erase` would do in the database: done, counted and rolled back."""
@@ -78,9 +81,10 @@ class Erasure:
 
     def finish(self, *, now: bool = True, on_step: Heard | None = None) -> ErasureReport:
         """Take every erasure so far to level 2, or with `now` as far as the server lets."""
-        return self._report(None, now, on_step)
+        return self.report(None, now=now, on_step=on_step)
 
-    def _report(self, erased: Erased | None, now: bool, on_step: Heard | None) -> ErasureReport:
+    def report(self, erased: Erased | None, *, now: bool, on_step: Heard | None) -> ErasureReport:
+        """How far this erasure (None: those before) is, once it was taken as far as it goes."""
         levels = purge(self.kb, now=now, on_step=on_step or (lambda _: None))
         return ErasureReport(erased, reached(levels), levels)
 
@@ -102,6 +106,7 @@ def erase_facts(session: Session, fact_ids: Sequence[int], actor: str, reason: s
     generations = redact_generations(session, {target.fact_id: target for target in targets}, pending.seq)
     forget_runs = redact_forget_runs(session, targets)
     _end(session, targets, pending.seq)
+    idempotency.forget_answers(session)
     dropped = sorted(
         session.scalars(delete(FactKey).where(FactKey.fact_id == func.any(ids)).returning(FactKey.id))
     )

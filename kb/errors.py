@@ -13,6 +13,8 @@ KBError
 │   ├── KeysetNotFound
 │   ├── NoSuchChange
 │   ├── ForgetRunNotFound
+│   ├── ApiKeyNotFound
+│   ├── ErasureRequestNotFound
 │   └── NothingSelected
 ├── Conflict
 │   ├── FactDeleted
@@ -28,13 +30,21 @@ KBError
 │   ├── KeysetMismatch
 │   ├── DatabaseNotEmpty
 │   ├── ForgetRunState
-│   └── PlanStale
+│   ├── PlanStale
+│   ├── ApiKeyEnded
+│   ├── RequestUnderWay
+│   ├── AnswerGone
+│   ├── SecondPersonNeeded
+│   ├── SamePerson
+│   └── ErasureRequestState
 ├── Invalid
 │   ├── InvalidValue
 │   ├── InvalidSelector
 │   ├── InvalidQuery
 │   ├── InvalidSplice
-│   └── InvalidKeys
+│   ├── InvalidKeys
+│   ├── RequestDiffers
+│   └── AdminKeyNeeded
 ├── SignatureRefused
 ├── LogRefused
 ├── BackupRefused
@@ -170,6 +180,22 @@ class ForgetRunNotFound(NotFound):
     def __init__(self, run_id: int) -> None:
         self.run_id = run_id
         super().__init__(f"No forget run {run_id}. List them with `colmlm forget list`.")
+
+
+class ApiKeyNotFound(NotFound):
+    title = "No such key"
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(f"No key is named {name!r}. List the keys with `colmlm keys list`.")
+
+
+class ErasureRequestNotFound(NotFound):
+    title = "No such request to erase"
+
+    def __init__(self, request_id: int) -> None:
+        self.erasure_request_id = request_id
+        super().__init__(f"No request to erase {request_id}. List them with `colmlm erasures list`.")
 
 
 class NothingSelected(NotFound):
@@ -312,6 +338,63 @@ class PlanStale(Conflict):
         )
 
 
+class ApiKeyEnded(Conflict):
+    title = "Key has ended"
+
+    def __init__(self, name: str, state: str) -> None:
+        self.name, self.state = name, state
+        remedy = "Rotate it with a new end" if state == "expired" else "Make a key of another name"
+        super().__init__(f"The key {name!r} is {state}. {remedy}.")
+
+
+class RequestUnderWay(Conflict):
+    title = "Request is under way"
+
+    def __init__(self) -> None:
+        super().__init__("A request with this Idempotency-Key is under way. Ask again for its answer.")
+
+
+class AnswerGone(Conflict):
+    title = "Answer is not kept"
+
+    def __init__(self, seq: int | None) -> None:
+        self.change_seq = seq
+        done = "was carried out" if seq is None else f"was carried out, up to change {seq}"
+        super().__init__(
+            f"The request with this Idempotency-Key {done}, and its answer is not kept. Nothing was done now; "
+            "read back what it asked for, and use a new key for a new request."
+        )
+
+
+class SecondPersonNeeded(Conflict):
+    title = "A second person is needed"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Here an erasure waits until the holder of another admin key approves it (COLMLM_ERASE_NEEDS_TWO). "
+            "Nothing was erased; ask for it with an admin key."
+        )
+
+
+class SamePerson(Conflict):
+    title = "Asked by the same key"
+
+    def __init__(self, request_id: int, name: str) -> None:
+        self.erasure_request_id = request_id
+        super().__init__(
+            f"Request to erase {request_id} was made with the key {name!r}, and another one must approve it. "
+            "Nothing was erased."
+        )
+
+
+class ErasureRequestState(Conflict):
+    title = "Request to erase was decided"
+
+    def __init__(self, request_id: int, state: str) -> None:
+        self.erasure_request_id, self.state = request_id, state
+        super().__init__(f"Request to erase {request_id} is {state} already. Nothing was done.")
+
+
 class Invalid(KBError):
     status = 422
     exit_code = 2
@@ -353,6 +436,25 @@ class InvalidKeys(Invalid):
     def __init__(self, checkpoint_id: str, cause: str) -> None:
         self.checkpoint_id = checkpoint_id
         super().__init__(f"Checkpoint {checkpoint_id!r} made keys that cannot be used: {cause}.")
+
+
+class RequestDiffers(Invalid):
+    title = "Another request had this key"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "This Idempotency-Key came with another request before. Nothing was done; use a new key for each request."
+        )
+
+
+class AdminKeyNeeded(Invalid):
+    title = "An admin's key is needed"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "An erasure by two is asked for and decided with keys of admins. Nothing was done; "
+            "put the token of one into COLMLM_TOKEN."
+        )
 
 
 class SignatureRefused(KBError):

@@ -38,6 +38,7 @@ TABLES = (
     "attribution",
     "forget_run",
     "tombstone",
+    "idempotency",
 )
 STATISTICS = ("pg_statistic", "pg_statistic_ext_data")
 TRIES = 5

@@ -179,7 +179,7 @@ class NewGeneration:
 
 @dataclass(frozen=True, slots=True)
 class ChangeRecord:
-    """One entry of the change log; it holds no fact text."""
+    """One entry of the change log; it holds no fact text. `request_id` is of the API's request that asked for it."""
 
     seq: int
     kind: str
@@ -190,6 +190,7 @@ class ChangeRecord:
     at: datetime
     prev_hash: str
     hash: str
+    request_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

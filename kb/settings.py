@@ -10,6 +10,7 @@ from pathlib import Path
 
 from kb.errors import SettingsError
 
+_ORIGIN = re.compile(r"https?://[a-z0-9.-]+(:[0-9]{1,5})?")
 _POSTGRES = re.compile(r"postgres(?:ql)?(?:\+psycopg)?://")
 
 
@@ -24,6 +25,11 @@ class Settings:
     port: int = 8484
     actor: str = "unknown"
     index_wait_seconds: float = 5.0
+    allowed_hosts: tuple[str, ...] = ()
+    cors_origins: tuple[str, ...] = ()
+    rate_limit: int | None = None
+    erase_needs_two: bool = False
+    token: str | None = field(default=None, repr=False)
     annotator_api_key: str | None = field(default=None, repr=False)
 
     @classmethod
@@ -40,6 +46,11 @@ class Settings:
             index_wait_seconds=_seconds(
                 "COLMLM_INDEX_WAIT_SECONDS", env.get("COLMLM_INDEX_WAIT_SECONDS") or "5"
             ),
+            allowed_hosts=_hosts(env.get("COLMLM_ALLOWED_HOSTS") or ""),
+            cors_origins=_origins(env.get("COLMLM_CORS_ORIGINS") or ""),
+            rate_limit=_rate(env.get("COLMLM_RATE_LIMIT") or None),
+            erase_needs_two=_is_on("COLMLM_ERASE_NEEDS_TWO", env.get("COLMLM_ERASE_NEEDS_TWO") or "no"),
+            token=env.get("COLMLM_TOKEN", "").strip() or None,
             annotator_api_key=env.get("COLMLM_ANNOTATOR_API_KEY", "").strip() or None,
         )
 
@@ -91,3 +102,40 @@ def _seconds(variable: str, text: str) -> float:
     if not 0 <= seconds <= 3600:
         raise SettingsError(variable, f"{text!r} is not between 0 and 3600 seconds")
     return seconds
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(item.strip() for item in text.split(",") if item.strip())
+
+
+def _hosts(text: str) -> tuple[str, ...]:
+    hosts = _listed(text)
+    for host in hosts:
+        if "/" in host or "*" in host or any(c.isspace() for c in host):
+            raise SettingsError("COLMLM_ALLOWED_HOSTS", f"{host!r} is not the name of a host")
+    return hosts
+
+
+def _origins(text: str) -> tuple[str, ...]:
+    """Origins as browsers write them, since they are compared as they are."""
+    origins = _listed(text)
+    for origin in origins:
+        if not _ORIGIN.fullmatch(origin):
+            raise SettingsError("COLMLM_CORS_ORIGINS", f"{origin!r} is not like https://app.example.org")
+    return origins
+
+
+def _rate(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdigit() or not 0 < int(text) <= 1_000_000:
+        raise SettingsError(
+            "COLMLM_RATE_LIMIT", f"{text!r} is not a number of requests a minute from 1 to 1000000"
+        )
+    return int(text)
+
+
+def _is_on(variable: str, text: str) -> bool:
+    if text.lower() not in ("yes", "no"):
+        raise SettingsError(variable, f"{text!r} is neither yes nor no")
+    return text.lower() == "yes"

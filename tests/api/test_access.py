@@ -1,12 +1,24 @@
 from __future__ import annotations
 
+from datetime import timedelta
+from typing import Any
+
 import pytest
 from sqlalchemy import URL, create_engine, select, text
 from sqlalchemy.orm import Session
 
 from kb import database
-from kb.access import ROLES, Right, create_key, list_keys, revoke_key, verify
-from kb.errors import InvalidValue
+from kb.access import (
+    ROLES,
+    Right,
+    create_key,
+    list_keys,
+    note_use,
+    revoke_key,
+    rotate_key,
+    verify,
+)
+from kb.errors import ApiKeyEnded, ApiKeyNotFound, InvalidValue
 from kb.service import KnowledgeBase
 from kb.tables import ApiKey, roles
 from tests.conftest import clone
@@ -44,8 +56,10 @@ def test_revoked_key_is_nobody_and_keeps_its_name(kb: KnowledgeBase) -> None:
         assert [(key.name, key.revoked_at is None) for key in list_keys(session)] == [("laptop", False)]
         with pytest.raises(InvalidValue, match="taken"):
             create_key(session, "laptop", "reader")
-        with pytest.raises(InvalidValue, match="no key"):
+        with pytest.raises(ApiKeyEnded, match="revoked"):
             revoke_key(session, "laptop")
+        with pytest.raises(ApiKeyNotFound):
+            revoke_key(session, "desktop")
 
 
 @pytest.mark.parametrize(
@@ -54,6 +68,82 @@ def test_revoked_key_is_nobody_and_keeps_its_name(kb: KnowledgeBase) -> None:
 def test_unknown_role_or_blank_name_is_refused(kb: KnowledgeBase, name: str, role: str) -> None:
     with Session(kb.engine) as session, pytest.raises(InvalidValue):
         create_key(session, name, role)
+
+
+HOUR = timedelta(hours=1)
+
+
+def elapse(session: Session, span: timedelta) -> None:
+    """Let time pass for every key: whatever was written lies that much further back."""
+    for column in ("created_at", "expires_at", "last_used_at", "previous_until", "previous_used_at"):
+        session.execute(text(f"UPDATE api_key SET {column} = {column} - :span"), {"span": span})
+    session.expire_all()
+
+
+def test_key_ends_by_itself_and_a_rotation_with_a_new_end_brings_it_back(kb: KnowledgeBase) -> None:
+    with Session(kb.engine) as session:
+        token = create_key(session, "laptop", "reader", expires_in=HOUR)
+        elapse(session, HOUR - timedelta(seconds=5))
+        assert verify(session, token) is not None
+        elapse(session, timedelta(seconds=10))
+        assert verify(session, token) is None and list_keys(session)[0].state() == "expired"
+        with pytest.raises(ApiKeyEnded, match="expired"):
+            rotate_key(session, "laptop")
+        assert verify(session, rotate_key(session, "laptop", expires_in=HOUR)) is not None
+
+
+def test_rotation_lets_the_old_token_work_for_its_grace_and_no_longer(kb: KnowledgeBase) -> None:
+    with Session(kb.engine) as session:
+        first = create_key(session, "laptop", "operator", rate_limit=7)
+        second = rotate_key(session, "laptop", grace=HOUR)
+        by_first, by_second = verify(session, first), verify(session, second)
+        assert by_first is not None and by_second is not None
+        assert (by_first.by_previous, by_second.by_previous) == (True, False)
+        assert (by_second.name, by_second.role, by_second.rate_limit) == ("laptop", "operator", 7)
+        assert by_second.prefix == second[:13] and first[:13] != second[:13]
+        elapse(session, HOUR + timedelta(seconds=1))
+        assert verify(session, first) is None and verify(session, second) is not None
+
+
+def test_at_most_two_tokens_of_a_key_work_and_revoking_ends_both(kb: KnowledgeBase) -> None:
+    with Session(kb.engine) as session:
+        first = create_key(session, "laptop", "reader")
+        second = rotate_key(session, "laptop", grace=HOUR)
+        third = rotate_key(session, "laptop", grace=HOUR)
+        assert [verify(session, token) is None for token in (first, second, third)] == [True, False, False]
+        fourth = rotate_key(session, "laptop")
+        assert [verify(session, token) is None for token in (second, third, fourth)] == [True, True, False]
+        rotate_key(session, "laptop", grace=HOUR)
+        revoke_key(session, "laptop")
+        assert verify(session, fourth) is None
+
+
+def test_use_is_written_once_a_minute_for_each_token(kb: KnowledgeBase) -> None:
+    with Session(kb.engine) as session:
+        old = create_key(session, "laptop", "reader")
+        token = rotate_key(session, "laptop", grace=HOUR)
+
+        def use(token: str) -> bool:
+            found = verify(session, token)
+            session.expire_all()
+            return found is not None and note_use(session, found)
+
+        assert [use(token), use(token), use(old), use(old)] == [True, False, True, False]
+        (key,) = list_keys(session)
+        assert key.last_used_at is not None and key.previous_used_at is not None
+        elapse(session, timedelta(seconds=61))
+        stale = verify(session, token)
+        session.expire_all()
+        assert use(token) and stale is not None
+        assert not note_use(session, stale)  # another process that read the row before wrote nothing again
+
+
+@pytest.mark.parametrize(
+    "options", [{"expires_in": timedelta(0)}, {"expires_in": timedelta(days=9999)}, {"rate_limit": 0}]
+)
+def test_end_or_limit_that_makes_no_sense_is_refused(kb: KnowledgeBase, options: dict[str, Any]) -> None:
+    with Session(kb.engine) as session, pytest.raises(InvalidValue):
+        create_key(session, "laptop", "reader", **options)
 
 
 def test_a_role_is_a_set_of_rights(kb: KnowledgeBase) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 from litestar import Litestar, get
 from sqlalchemy.orm import Session
 
-from api.app import GatedLitestar, create_app
-from api.auth import COOKIE, gate
+from api.app import create_app
+from api.auth import COOKIE
+from api.doorway import GatedLitestar, doorway
 from api.errors import respond
 from api.rights import require_right
 from kb.access import ROLES, Right, revoke_key
@@ -102,7 +104,7 @@ def test_route_that_names_no_right_is_the_admins(
 
     client = connect(
         GatedLitestar(
-            gate(kb.engine, ["127.0.0.1"]),
+            doorway(kb),
             route_handlers=[forgotten],
             guards=[require_right],
             exception_handlers={Exception: respond},
@@ -123,8 +125,8 @@ def test_only_own_names_are_served_even_with_a_key(reader: Client) -> None:
 
 
 def test_a_host_can_be_allowed(kb: KnowledgeBase, connect: Connect) -> None:
-    app = create_app(kb, allowed_hosts=["kb.example.org"])
-    answer = connect(app, "reader").get("/v1/facts", headers={"Host": "kb.example.org"})
+    kb.settings = replace(kb.settings, allowed_hosts=("kb.example.org",))
+    answer = connect(create_app(kb), "reader").get("/v1/facts", headers={"Host": "kb.example.org"})
     assert answer.status_code == 200
 
 

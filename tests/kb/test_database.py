@@ -161,12 +161,17 @@ def test_settings_name_the_variable_at_fault_and_hide_secrets():
         "COLMLM_DATABASE_URL": "mysql://me:hunter2@x/y",
         "COLMLM_INDEX_WAIT_SECONDS": "nan",
         "COLMLM_HOME": "/dev/null",
+        "COLMLM_ALLOWED_HOSTS": "kb.example.org,https://kb.example.org",
+        "COLMLM_CORS_ORIGINS": "https://app.example.org/",
+        "COLMLM_RATE_LIMIT": "0",
+        "COLMLM_ERASE_NEEDS_TWO": "maybe",
     }.items():
         with pytest.raises(SettingsError, match=variable) as caught:
             Settings.from_environment({variable: value})
         assert "hunter2" not in str(caught.value)
     settings = Settings.from_environment({"COLMLM_DATABASE_URL": "postgres://me:hunter2@x/y"})
     assert settings.database_url == "postgresql+psycopg://me:hunter2@x/y" and "hunter2" not in repr(settings)
+    assert "hunter2" not in repr(Settings.from_environment({"COLMLM_TOKEN": "hunter2"}))
 
 
 def test_settings_have_defaults(tmp_path: Path):
@@ -175,3 +180,7 @@ def test_settings_have_defaults(tmp_path: Path):
     )
     assert settings.home == tmp_path / "colmlm" and settings.port == 8484 and settings.actor
     assert settings.database_url is None and settings.index_wait_seconds == 5.0
+    assert (settings.allowed_hosts, settings.cors_origins, settings.rate_limit) == ((), (), None)
+    assert settings.erase_needs_two is False
+    named = Settings.from_environment({"COLMLM_CORS_ORIGINS": "https://a.example, http://localhost:5173"})
+    assert named.cors_origins == ("https://a.example", "http://localhost:5173")

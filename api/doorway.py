@@ -1,0 +1,131 @@
+"""What every request passes on its way in and out, whichever route it asks for, or none.
+
+In this order: an id, the host's name, a browser's preflight, the key, the key's rate. On the way out: headers that no
+answer goes without, and a line in the journal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from litestar import Litestar
+from litestar.datastructures import Headers, MutableScopeHeaders
+from litestar.enums import ScopeType
+from sqlalchemy.exc import SQLAlchemyError
+
+from api import auth, errors, requests
+from api.console import pages
+from api.cors import Cors, cors
+from api.journal import Journal
+from api.limits import RateLimits
+from kb.errors import KBError
+from kb.service import KnowledgeBase
+
+if TYPE_CHECKING:
+    from litestar.types import (
+        ASGIApp,
+        HTTPScope,
+        LifeSpanReceive,
+        LifeSpanScope,
+        LifeSpanSend,
+        Message,
+        Receive,
+        Scope,
+        Send,
+    )
+
+_HEADERS = {
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "cache-control": "no-store",
+    "referrer-policy": "same-origin",  # "no-referrer" would also make browsers hide the Origin of the sign-in form
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Doorway:
+    """Who comes in, how often, from which pages, and what is written down of it."""
+
+    gate: auth.Gate
+    limits: RateLimits
+    cors: Cors
+    journal: Journal
+
+    async def admit(self, scope: HTTPScope, headers: Headers) -> ASGIApp | None:
+        """Set the scope's user; or give the answer where no route is asked. Raises what to refuse the request with."""
+        self.gate.check_host(headers)
+        if (preflight := self.cors.preflight(scope["method"], headers)) is not None:
+            return preflight
+        key = scope["user"] = await self.gate.admit(scope, headers)
+        if key is not None:
+            self.limits.check(key)
+        return None
+
+
+def doorway(kb: KnowledgeBase) -> Doorway:
+    """The doorway of this knowledge base's settings."""
+    settings = kb.settings
+    return Doorway(
+        auth.gate(kb.engine, (*auth.LOOPBACK, settings.host, *settings.allowed_hosts)),
+        RateLimits(settings.rate_limit),
+        cors(settings.cors_origins),
+        Journal(kb.engine),
+    )
+
+
+class GatedLitestar(Litestar):
+    """Litestar behind a doorway. Its own middleware would not see requests that match no route."""
+
+    def __init__(self, doorway: Doorway, **options: Any) -> None:
+        self.doorway = doorway
+        super().__init__(**options)
+
+    async def __call__(
+        self,
+        scope: Scope | LifeSpanScope,
+        receive: Receive | LifeSpanReceive,
+        send: Send | LifeSpanSend,
+    ) -> None:
+        if scope["type"] == ScopeType.HTTP:
+            await self._pass(cast("HTTPScope", scope), cast("Receive", receive), cast("Send", send))
+        else:
+            await super().__call__(scope, receive, send)
+
+    async def _pass(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
+        headers = Headers.from_scope(scope)
+        with requests.asked(headers) as request:
+            said = {requests.HEADER: request.request_id, **self.doorway.cors.headers(headers)}
+            sending = _hardened(send, said, request)
+            try:
+                answer = await self.doorway.admit(scope, headers)
+            except (KBError, SQLAlchemyError) as error:
+                answer = _refused(scope, error)
+            if answer is not None:
+                await answer(scope, receive, sending)
+            else:
+                await super().__call__(scope, receive, sending)
+            await self.doorway.journal.note(scope, request)
+
+
+def _refused(scope: HTTPScope, error: Exception) -> ASGIApp:
+    """A browser that opens the console without a key gets the sign-in form, with the same status."""
+    if isinstance(error, errors.NotSignedIn) and scope["path"] == "/" and scope["method"] == "GET":
+        return pages.sign_in_form()
+    return errors.refusal(error)
+
+
+def _hardened(send: Send, said: dict[str, str], request: requests.Asked) -> Send:
+    """`send` that adds the headers no answer goes without; a page may bring its own policy."""
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            request.status = message["status"]
+            headers = MutableScopeHeaders.from_message(message)
+            for name, value in {**_HEADERS, **said}.items():
+                headers.setdefault(name, value)
+        await send(message)
+
+    return sending

@@ -1,0 +1,91 @@
+"""The log of who was denied and who edited, one line each, with request id, actor and route as fields.
+
+Denials are also kept in the database for auditors, up to `RECORDED_A_MINUTE` of keys and as many of strangers: what
+is beyond that is counted. A database that does not answer changes nothing about the answer to the request.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from litestar.concurrency import sync_to_thread
+from sqlalchemy import Engine
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from api.auth import SAFE_METHODS
+from api.limits import TokenBucket
+from api.requests import Asked
+from api.rights import right_of
+from kb.access import Right
+from kb.denials import NewDenial, record_denial
+
+if TYPE_CHECKING:
+    from litestar.types import HTTPScope
+
+RECORDED_A_MINUTE = 60
+
+_DENIED = frozenset({401, 403, 421, 429})
+_EDITING = frozenset({Right.edit, Right.train, Right.admin})
+
+_log = logging.getLogger(__name__)
+
+
+class Journal:
+    """Writes down what an auditor will ask for. Used on the event loop."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._of_keys, self._of_strangers = TokenBucket(RECORDED_A_MINUTE), TokenBucket(RECORDED_A_MINUTE)
+        self._num_unrecorded = 0
+
+    async def note(self, scope: HTTPScope, request: Asked) -> None:
+        """Write a request down that was answered, if it was denied or is an edit."""
+        if request.status in _DENIED and request.refusal is not None:
+            await self._denied(scope, request)
+        elif (request.status or 500) < 400 and is_edit(scope) and not request.is_replay:
+            _log.info("edited", extra=_fields(scope, request))
+
+    async def _denied(self, scope: HTTPScope, request: Asked) -> None:
+        fields = _fields(scope, request)
+        _log.info("denied", extra={**fields, "cause": request.refusal})
+        actor = fields["actor"]
+        if (self._of_keys if actor else self._of_strangers).take():
+            self._num_unrecorded += 1
+            return
+        denial = NewDenial(
+            request_id=request.request_id,
+            actor=actor,
+            method=scope["method"],
+            path=scope["path"],
+            status=request.status or 0,
+            cause=request.refusal or "",
+            num_unrecorded=self._num_unrecorded,
+        )
+        self._num_unrecorded = 0
+        await sync_to_thread(self._record, denial)
+
+    def _record(self, denial: NewDenial) -> None:
+        try:
+            with Session(self._engine) as session, session.begin():
+                record_denial(session, denial)
+        except SQLAlchemyError as error:
+            _log.error("a denial was not recorded", exc_info=error)
+
+
+def is_edit(scope: HTTPScope) -> bool:
+    """Whether the request reached a route that edits; nothing did that was refused before it was routed."""
+    handler = scope.get("route_handler")
+    return handler is not None and scope["method"] not in SAFE_METHODS and right_of(handler) in _EDITING
+
+
+def _fields(scope: HTTPScope, request: Asked) -> dict[str, Any]:
+    key = scope.get("user")
+    return {
+        "request_id": request.request_id,
+        "actor": key.name if key else None,
+        "method": scope["method"],
+        "route": scope.get("path_template"),
+        "status": request.status,
+    }

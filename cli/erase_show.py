@@ -1,0 +1,67 @@
+"""What an erasure would touch, did, and how far it got, as people and programs read it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from cli.facts import where
+from cli.output import print_table, say, shorten
+from kb.errors import FactErased
+
+if TYPE_CHECKING:
+    from kb.erasure import Erased, ErasureReport
+    from kb.service import KnowledgeBase
+
+
+def show_facts(kb: KnowledgeBase, fact_ids: Sequence[int]) -> None:
+    """The facts as a table. Raises `FactErased` where one is erased already."""
+    facts = [kb.fact(fact_id) for fact_id in fact_ids]
+    if erased := [fact.fact_id for fact in facts if fact.erased_seq is not None]:
+        raise FactErased(erased)
+    rows = [(f.fact_id, shorten(f.value), shorten(f.question), where(f)) for f in facts]
+    print_table(("id", "value", "question", "source"), rows)
+
+
+def counts(erased: Erased) -> dict[str, object]:
+    """What an erasure touched, for JSON."""
+    return {
+        "documents": erased.documents,
+        "generations": erased.generations,
+        "forget_runs": erased.forget_runs,
+        "keys": erased.num_keys,
+        "also_said_by": erased.also_said_by,
+    }
+
+
+def as_dict(report: ErasureReport) -> dict[str, object]:
+    """What was erased, and how far it got, for JSON."""
+    done = report.erased
+    of_change = {"seq": done.seq, "fact_ids": done.fact_ids, **counts(done)} if done else {"seq": None}
+    return {**of_change, "level": report.level, "levels": report.levels}
+
+
+def touched(erased: Erased) -> str:
+    """What an erasure touched, in words."""
+    return (
+        f"{len(erased.fact_ids)} facts in {len(erased.documents)} texts, "
+        f"{len(erased.generations)} outputs and {len(erased.forget_runs)} forget runs"
+    )
+
+
+def show_twins(erased: Erased) -> None:
+    """Say which other facts tell the same."""
+    if erased.also_said_by:
+        ids = ", ".join(map(str, erased.also_said_by[:20]))
+        more = f" and {len(erased.also_said_by) - 20} more" if len(erased.also_said_by) > 20 else ""
+        say(f"Other facts say the same and stay: {ids}{more}. Erase them too if they must go.")
+
+
+def show_report(report: ErasureReport) -> None:
+    """What was erased, and how far it got."""
+    if (done := report.erased) is not None:
+        say(f"Change {done.seq}: erased {touched(done)}; {done.num_keys} keys dropped.")
+        show_twins(done)
+    say(f"Level {report.level} of {len(report.levels)} is reached:")
+    rows = [(level.level, level.name, level.state, level.left, level.remedy) for level in report.levels]
+    print_table(("level", "", "state", "left", "what to do"), rows)

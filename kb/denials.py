@@ -1,0 +1,78 @@
+"""Denials: requests refused for who asked them, as an auditor reads them. Session first; nothing here commits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import delete, func, select
+from sqlalchemy.orm import Session
+
+from kb.tables import Denial
+
+KEPT = timedelta(days=90)
+MAX_PATH = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewDenial:
+    """`actor` is the name of the key that asked, None where none was valid; `cause` names the refusal.
+
+    `num_unrecorded` were refused since the last one that was recorded: a flood of them is counted, not kept.
+    """
+
+    request_id: str
+    actor: str | None
+    method: str
+    path: str
+    status: int
+    cause: str
+    num_unrecorded: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DenialRecord(NewDenial):
+    denial_id: int
+    at: datetime
+
+
+def record_denial(session: Session, denial: NewDenial) -> None:
+    """Keep a denial, and drop those older than `KEPT`."""
+    session.execute(delete(Denial).where(Denial.at < func.now() - KEPT))
+    session.add(
+        Denial(
+            request_id=denial.request_id,
+            actor=denial.actor,
+            method=_shown(denial.method),
+            path=_shown(denial.path),
+            status=denial.status,
+            cause=denial.cause,
+            num_unrecorded=denial.num_unrecorded,
+        )
+    )
+
+
+def list_denials(session: Session, *, after: int = 0, limit: int = 100) -> list[DenialRecord]:
+    """Denials, newest first; with `after` those before that id."""
+    statement = select(Denial).order_by(Denial.id.desc()).limit(limit)
+    if after:
+        statement = statement.where(Denial.id < after)
+    return [
+        DenialRecord(
+            denial_id=row.id,
+            at=row.at,
+            request_id=row.request_id,
+            actor=row.actor,
+            method=row.method,
+            path=row.path,
+            status=row.status,
+            cause=row.cause,
+            num_unrecorded=row.num_unrecorded,
+        )
+        for row in session.scalars(statement)
+    ]
+
+
+def _shown(text: str) -> str:
+    """The start of what a stranger sent, without characters that a log or a terminal would act on."""
+    return "".join(c if c.isprintable() else "?" for c in text[:MAX_PATH])

@@ -1,0 +1,65 @@
+"""The table of who may ask what, made by asking: every route of an app, as every role and without a key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+from litestar import Litestar
+from litestar.handlers import HTTPRouteHandler
+
+from kb.access import ROLES
+
+OPEN = {("POST", "/session")}  # it checks the key in its form, and answers nothing without one
+
+_EXAMPLES: Mapping[type, str] = {int: "1", str: "x"}
+
+
+@dataclass(frozen=True)
+class Route:
+    """A route as it can be asked for. `template` names its parameters, `path` has examples for them."""
+
+    method: str
+    template: str
+    path: str
+    handler: HTTPRouteHandler
+
+
+def routes(app: Litestar) -> list[Route]:
+    """Every method and path that reaches a handler, but for OPTIONS, which only names the methods."""
+    return sorted(_routes(app), key=lambda route: (route.template, route.method))
+
+
+def _routes(app: Litestar) -> Iterator[Route]:
+    for route in app.routes:
+        parts: list[Any] = list(route.path_components)
+        path = "/" + "/".join(p if isinstance(p, str) else _EXAMPLES[p.type] for p in parts)
+        template = "/" + "/".join(p if isinstance(p, str) else f"{{{p.name}}}" for p in parts)
+        for handler in getattr(route, "route_handlers", ()):
+            for method in sorted(handler.http_methods - {"OPTIONS"}):
+                yield Route(method, template, path, handler)
+
+
+def matrix(app: Litestar, address: str, tokens: Mapping[str, str]) -> str:
+    """The table in Markdown; `tokens` has one of each role. A cell is what came back, not what the route says."""
+    lines = [f"| route | {' | '.join(ROLES)} | no key |", f"|---|{'---|' * (len(ROLES) + 1)}"]
+    with httpx.Client(base_url=address, timeout=60) as client:
+        for route in routes(app):
+            if (route.method, route.template) not in OPEN:
+                cells = [_answer(client, route, tokens[role]) for role in ROLES]
+                cells.append(_answer(client, route, None))
+                lines.append(f"| `{route.method} {route.template}` | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _answer(client: httpx.Client, route: Route, token: str | None) -> str:
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    with client.stream(route.method, route.path, headers=headers) as answer:  # some answers never end
+        if answer.status_code == 401:
+            return ""
+        if answer.status_code != 403:
+            return "yes"
+        assert httpx.Response(403, content=answer.read()).json()["type"] == "urn:colmlm:RightMissing"
+        return ""

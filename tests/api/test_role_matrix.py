@@ -1,0 +1,54 @@
+"""docs/access.md holds the table of routes and roles as the app answers, and no route goes without a right."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from litestar import Litestar
+
+from api.rights import right_of
+from kb.access import ROLES, Right
+from tests.api.role_matrix import OPEN, matrix, routes
+from tests.api.serving import served
+
+DOC = Path(__file__).resolve().parents[2] / "docs" / "access.md"
+TABLE = re.compile(
+    r"(?<=<!-- asked of every route by tests/api/test_role_matrix.py -->\n).*?(?=\n\n)", re.DOTALL
+)
+
+
+def test_every_route_names_its_right(app: Litestar) -> None:
+    silent = [
+        f"{route.method} {route.template}"
+        for route in routes(app)
+        if (route.method, route.template) not in OPEN
+        and not isinstance(route.handler.opt.get("right"), Right)
+    ]
+    assert silent == [], "say what it needs: opt=needs(Right.read)"
+
+
+def test_the_table_in_the_docs_is_what_the_app_answers(app: Litestar, new_key: Callable[[str], str]) -> None:
+    tokens = {role: new_key(role) for role in ROLES}
+    with served(app) as address:
+        found = matrix(app, address, tokens)
+    page = DOC.read_text(encoding="utf-8")
+    if os.environ.get("UPDATE_DOCS"):
+        DOC.write_text(TABLE.sub(lambda _: found, page), encoding="utf-8")
+        return
+    written = TABLE.search(page)
+    assert written is not None
+    assert written.group() == found, "run: UPDATE_DOCS=1 pytest tests/api/test_role_matrix.py"
+    assert found.count("\n") > 15 and _by_right(app) == found
+
+
+def _by_right(app: Litestar) -> str:
+    """The same table from what the routes say: a guard that lets through too much, or too little, differs."""
+    lines = [f"| route | {' | '.join(ROLES)} | no key |", f"|---|{'---|' * (len(ROLES) + 1)}"]
+    for route in routes(app):
+        if (route.method, route.template) not in OPEN:
+            having = ["yes" if right_of(route.handler) in rights else "" for rights in ROLES.values()]
+            lines.append(f"| `{route.method} {route.template}` | {' | '.join([*having, ''])} |")
+    return "\n".join(lines)

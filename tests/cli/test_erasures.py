@@ -1,0 +1,57 @@
+"""`colmlm erasures`, and what `colmlm erase` does where two are needed."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.conftest import Run
+
+ERASE = ("--reason", "request of the person", "--yes")
+
+
+@pytest.fixture
+def tokens(run: Run, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Tokens of keys by name, on an installation that wants two."""
+    monkeypatch.setenv("COLMLM_ERASE_NEEDS_TWO", "yes")
+    roles = {"ann": "admin", "bob": "admin", "eve": "operator"}
+    return {
+        name: run("keys", "create", name, "--role", role, "--json").json["token"]
+        for name, role in roles.items()
+    }
+
+
+def test_an_erasure_waits_for_another_admins_key(
+    run: Run, atlas: list[int], tokens: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lima = atlas[0]
+    ran = run("erase", lima, *ERASE)
+    assert ran.code == 2 and "COLMLM_TOKEN" in ran.err
+    monkeypatch.setenv("COLMLM_TOKEN", tokens["ann"])
+    assert run("erase", lima, *ERASE, "--now").code == 2
+    asked = run("erase", lima, *ERASE, "--json").json
+    assert asked["seq"] is None and asked["request"]["asked_by"] == "ann"
+    number = asked["request"]["erasure_request_id"]
+    assert run("erasures", "approve", number, "--yes").code == 4
+    assert run("erasures", "approve", number, "--json").code == 2
+    monkeypatch.setenv("COLMLM_TOKEN", tokens["eve"])
+    assert run("erasures", "approve", number, "--yes").code == 2
+    assert "Lima" in run("erasures", "approve", number, "--dry-run").out
+    assert run("facts", "show", lima, "--json").json["value"] == "Lima"
+
+    monkeypatch.setenv("COLMLM_TOKEN", tokens["bob"])
+    done = run("erasures", "approve", number, "--yes", "--json").json
+
+    assert (done["request"]["decided_by"], done["fact_ids"], done["level"]) == ("bob", [lima], 2)
+    assert "approved" in run("erasures", "list").out
+    assert run("erasures", "list", "--waiting", "--json").json == {"erasures": []}
+
+
+def test_a_request_is_withdrawn(
+    run: Run, atlas: list[int], tokens: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLMLM_TOKEN", tokens["ann"])
+    number = run("erase", atlas[0], *ERASE, "--json").json["request"]["erasure_request_id"]
+    assert run("erasures", "withdraw", number).code == 2
+    assert run("erasures", "withdraw", number, "--yes", "--json").json["request"]["state"] == "withdrawn"
+    assert run("erasures", "withdraw", number, "--yes").code == 4
+    assert run("erasures", "withdraw", 99, "--yes").code == 3
