@@ -14,7 +14,7 @@ from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import Components, SecurityScheme
 
-from api import denials, documents, errors, facts, generations, health, lookups, rights, traces
+from api import denials, documents, errors, facts, generations, health, jobs, lookups, rights, traces, uploads
 from api.console import pages
 from api.doorway import GatedLitestar, doorway
 from api.idempotency import once
@@ -69,6 +69,8 @@ def _v1() -> Router:
             traces.list_keysets,
             denials.list_denials,
             documents.read_document,
+            uploads.upload,
+            *jobs.HANDLERS,
         ],
     )
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
-from itertools import chain
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 
 from cli import annotators
+from cli.adding import Adding, Tally
 from cli.annotators import (
     Encoding,
     NoQuestions,
@@ -21,93 +19,19 @@ from cli.annotators import (
     SpanThreshold,
 )
 from cli.errors import REFUSED
-from cli.keysets import key_everything
 from cli.options import Actor, AllowErased, AsJson, CheckpointPath, examples, some_text
-from cli.output import note, print_json, print_table, progress, say
+from cli.output import print_json, print_table, say
 from cli.runtime import Runtime
-from kb.corpus import AnnotatedDocument, Parsed, Refusal
-from kb.raw.files import Found, find_files
-from kb.raw.read import read_raw
+from kb.raw.files import find_files
 from kb.records import IngestReport, KeysetRecord
-from kb.standing import Standing, Standings
+from kb.standing import Standing
 
 ADD_EXAMPLES = examples(
     "colmlm corpus add handbook/ --corpus handbook",
     "colmlm corpus add minutes.pdf notes.md --corpus meetings --dry-run",
     "colmlm corpus add articles.jsonl.gz --corpus wiki --no-questions",
 )
-COMMIT_EVERY = 20  # documents: what an interruption loses of the annotators' work at most
 MOST_SHOWN = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Added:
-    """A document that went in: its facts, those of them with a question, and what the checks rejected."""
-
-    document: str
-    title: str | None
-    facts: int
-    questions: int
-    rejected: int
-
-
-@dataclass(slots=True)
-class Tally:
-    """What became of the files so far."""
-
-    standings: Counter[Standing] = field(default_factory=Counter)
-    characters: int = 0
-    added: list[Added] = field(default_factory=list)
-    refusals: list[Refusal] = field(default_factory=list)
-    rejected: Counter[str] = field(default_factory=Counter)
-    question: str | None = None
-
-
-@dataclass(slots=True)
-class Adding:
-    """One run over the files that were found."""
-
-    runtime: Runtime
-    corpus: str
-    found: Found
-    encoding: str | None
-    again: bool
-    tally: Tally = field(default_factory=Tally)
-
-    def wanted(self) -> Iterator[AnnotatedDocument]:
-        """The documents to annotate: new ones, changed ones, and with `again` those that are there unchanged."""
-        standings = Standings(self.runtime.kb.sessions, self.corpus)
-        total = sum(file.size for file in self.found.files) // 1000
-        self.tally.refusals += self.found.refusals
-        with progress("Reading and annotating (KB)") as advance:
-            reading = read_raw(
-                self.found.files,
-                encoding=self.encoding,
-                on_bytes=lambda reached: advance(reached // 1000, total),
-            )
-            for parsed in reading:
-                self.tally.refusals += parsed.refusals
-                if (document := parsed.document) is None:
-                    continue
-                standing = standings.of(document)
-                self.tally.standings[standing] += 1
-                if standing is not Standing.unchanged or self.again:
-                    self.tally.characters += len(document.text)
-                    yield document
-
-    def annotated(self, annotator: Any, documents: Iterator[AnnotatedDocument]) -> Iterator[Parsed]:
-        """The documents with their facts, as an ingest takes them."""
-        for reviewed in annotator.annotate(documents):
-            document, rejected = reviewed.document, reviewed.rejected
-            questions = [fact.question for fact in document.facts if fact.question]
-            self.tally.question = self.tally.question or next(iter(questions), None)
-            self.tally.rejected.update(one.code for one in rejected)
-            self.tally.added.append(
-                Added(
-                    document.external_id, document.title, len(document.facts), len(questions), len(rejected)
-                )
-            )
-            yield Parsed(document)
 
 
 def add(
@@ -160,42 +84,11 @@ def add(
                 )
 
             why = reason or f"corpus add {' '.join(path.name for path in paths)}"[:500]
-            report = _ingest(adding, load, actor=runtime.actor(actor), reason=why, allow_erased=allow_erased)
-            keyset = _key(runtime, corpus, changed=report is not None)
+            report = adding.ingest(load, actor=runtime.actor(actor), reason=why, allow_erased=allow_erased)
+            keyset = adding.key(changed=report is not None)
     _print_json(adding, report, keyset, dry_run) if as_json else _show(adding, report, keyset, dry_run)
     if adding.tally.refusals or (report is not None and report.refusals):
         raise typer.Exit(REFUSED)
-
-
-def _ingest(adding: Adding, load: Any, **how: Any) -> IngestReport | None:
-    """Take the wanted documents in as they are annotated; None where there were none, and no model was loaded."""
-    wanted = adding.wanted()
-    if (first := next(wanted, None)) is None:
-        return None
-    annotator = load()
-    committed: list[IngestReport] = []
-    try:
-        parsed = adding.annotated(annotator, chain([first], wanted))
-        return adding.runtime.kb.ingest(
-            parsed, adding.corpus, commit_every=COMMIT_EVERY, on_piece=committed.append, **how
-        )
-    except BaseException:
-        if committed:
-            note(
-                f"{committed[-1].documents} documents are in {adding.corpus!r}, their facts not keyed. "
-                "Run the same command again to go on from there."
-            )
-        raise
-
-
-def _key(runtime: Runtime, corpus: str, *, changed: bool) -> KeysetRecord | None:
-    """Key the corpus where there is something to key: these facts, or those of a run that was interrupted."""
-    if all(known.corpus != corpus for known in runtime.kb.corpora()):
-        return None
-    active = next((keyset for keyset in runtime.kb.keysets() if keyset.state == "active"), None)
-    if not changed and active is not None and active.num_unkeyed == 0:
-        return active
-    return key_everything(runtime, corpus=corpus)
 
 
 def _try(tally: Tally, corpus: str) -> str:

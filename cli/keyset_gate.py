@@ -87,7 +87,7 @@ def check(
     )
     with Runtime.from_environment() as runtime:
         encoder = encoder_of(runtime, keyset_id, checkpoint)
-        active_encoder = _active_encoder(runtime, keyset_id, active_checkpoint)
+        active_encoder = active_encoder_of(runtime, keyset_id, active_checkpoint)
         with progress("Asking") as advance:
             report = check_keyset(
                 runtime.kb, keyset_id, encoder, limits, active_encoder=active_encoder, on_texts=advance
@@ -114,7 +114,7 @@ def encoder_of(runtime: Runtime, keyset_id: int, named: Path | None = None) -> E
     return encoder
 
 
-def _active_encoder(runtime: Runtime, keyset_id: int, named: Path | None) -> Encoder | None:
+def active_encoder_of(runtime: Runtime, keyset_id: int, named: Path | None = None) -> Encoder | None:
     """The active keyset's encoder; None where that one is checked itself, none is active, or it cannot be loaded."""
     from model.base import BaseNotFound
     from model.config import CheckpointError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,12 +15,15 @@ from cli.encoders import ByEncoder, chosen, keys_are_questions
 from cli.facts import is_attended
 from cli.keyset_gate import KeysetId, encoder_of
 from cli.options import Actor, AsJson, CheckpointPath, Reason, examples
-from cli.output import note, print_json, print_table, progress, say
+from cli.output import Reporting, note, print_json, print_table, progress, say
 from cli.runtime import Runtime
 from kb.errors import InvalidValue, KeysetNotFound, KeysetNotReady
 from kb.records import KeysetRecord
 from kb.rekey import Encoder
 from kb.retraining import GateStanding, Retraining
+
+if TYPE_CHECKING:
+    from kb.service import KnowledgeBase
 
 REKEY_EXAMPLES = examples(
     "colmlm rekey",
@@ -80,12 +83,17 @@ def key_everything(
     *,
     corpus: str | None = None,
     encoder: Encoder | None = None,
-    kinds: Kinds = Kinds.context,
+    kinds: str = Kinds.context,
+    kb: KnowledgeBase | None = None,
+    reporting: Reporting = progress,
 ) -> KeysetRecord:
-    """Key what is unkeyed, and calibrate a keyset that has not been. The encoder is by default the settings'."""
-    encoder = encoder or runtime.encoder
-    with progress("Keying facts") as advance:
-        keyset = runtime.kb.rekey(encoder, corpus=corpus, on_facts=advance, kinds=kinds.split(","))
+    """Key what is unkeyed, and calibrate a keyset that has not been. The encoder is by default the settings'.
+
+    `kb` is the runtime's, unless this is done in somebody else's name; `reporting` gives what hears how far it is.
+    """
+    encoder, kb = encoder or runtime.encoder, kb or runtime.kb
+    with reporting("Keying facts") as advance:
+        keyset = kb.rekey(encoder, corpus=corpus, on_facts=advance, kinds=kinds.split(","))
     if keyset.state == "ready":
         note(
             "Another keyset is active. To let this one answer: "
@@ -97,12 +105,12 @@ def key_everything(
         note(f"Not calibrated: a fact's key is its own question. Its threshold is {keyset.threshold:.3f}.")
         return keyset
     try:
-        measured = measure(runtime.kb, encoder, keyset, None, DEFAULT_SAMPLE)
+        measured = measure(kb, encoder, keyset, None, DEFAULT_SAMPLE)
     except InvalidValue as error:  # a base without questions is keyed all the same
         note(f"Not calibrated. {error}")
         return keyset
     note(describe_calibration(measured))
-    return runtime.kb.set_threshold(keyset.keyset_id, measured.threshold)
+    return kb.set_threshold(keyset.keyset_id, measured.threshold)
 
 
 @app.command("list", epilog=examples("colmlm keysets list", "colmlm keysets list --json"))

@@ -30,6 +30,7 @@ from cli import (
     facts,
     forget,
     generation,
+    jobs,
     keys,
     keysets,
     serving,
@@ -66,6 +67,7 @@ _TENSOR_COMMANDS = frozenset(
         "decode",
         "add",
         "annotate",
+        "worker",
     }
 )
 
@@ -188,6 +190,8 @@ app.add_typer(keysets.app, name="keysets")
 app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(database.app, name="db")
 app.add_typer(keys.app, name="keys")
+app.add_typer(jobs.app, name="jobs")
+app.command("worker", epilog=jobs.WORKER_EXAMPLES)(jobs.worker)
 app.add_typer(bench.app, name="bench")
 
 

@@ -6,7 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field, is_dataclass
 from datetime import datetime
 from typing import Any
@@ -66,6 +66,7 @@ def _console() -> Console:
 
 
 Advance = Callable[[int, int | None], None]
+Reporting = Callable[[str], AbstractContextManager[Advance]]  # `progress`, or what tells somebody else
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import os
 import socket
 import sys
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -18,6 +18,7 @@ from cli.keysets import key_everything
 from cli.options import AsJson, examples
 from cli.output import note, print_json, progress, say
 from cli.runtime import Runtime
+from cli.worker_process import WorkerProcess
 from kb import access, database
 from kb.corpus import read_annotated
 from kb.demo import DEMO_CORPUS
@@ -31,6 +32,9 @@ TOKEN_FILE = "token"
 Port = Annotated[int | None, typer.Option("--port", min=1, max=65535, help="Default: COLMLM_PORT or 8484.")]
 Host = Annotated[
     str | None, typer.Option("--host", help="Default: COLMLM_HOST or 127.0.0.1, this machine only.")
+]
+NoWorker = Annotated[
+    bool, typer.Option("--no-worker", help="Without a worker for jobs: they wait for `colmlm worker`.")
 ]
 
 
@@ -51,6 +55,7 @@ def up(
         Path | None, typer.Option("--home", file_okay=False, help="Default: COLMLM_HOME.")
     ] = None,
     no_serve: Annotated[bool, typer.Option("--no-serve", help="Prepare everything, then stop.")] = False,
+    no_worker: NoWorker = False,
     as_json: AsJson = False,
 ) -> None:
     """Start everything: database, demo corpus, keys, an access token, and the API and console.
@@ -64,7 +69,7 @@ def up(
         token = access_token(runtime)
         _announce(runtime, token, served=listener is not None, home=home, as_json=as_json)
         if listener is not None:
-            _serve(runtime, listener, with_model=True)
+            _serve(runtime, listener, with_model=True, with_worker=not no_worker)
 
 
 def serve(
@@ -76,6 +81,7 @@ def serve(
             "--no-model", help="Edits, traces and audits only: no lookups of questions, no outputs."
         ),
     ] = False,
+    no_worker: NoWorker = False,
 ) -> None:
     """Serve the API and the console on a knowledge base that is there already."""
     with Runtime.from_environment() as runtime:
@@ -83,7 +89,7 @@ def serve(
         listener = _listen(runtime)
         runtime.open()
         note(f"Serving on {_address(runtime)}; end with Ctrl-C.")
-        _serve(runtime, listener, with_model=not no_model)
+        _serve(runtime, listener, with_model=not no_model, with_worker=not no_worker)
 
 
 def _override(runtime: Runtime, host: str | None, port: int | None) -> None:
@@ -171,8 +177,8 @@ def _announce(runtime: Runtime, token: str, *, served: bool, home: Path | None, 
     say("  colmlm facts list --corpus demo")
 
 
-def _serve(runtime: Runtime, listener: socket.socket, *, with_model: bool) -> None:
-    """Serve until a signal comes. Logs go to stderr."""
+def _serve(runtime: Runtime, listener: socket.socket, *, with_model: bool, with_worker: bool) -> None:
+    """Serve until a signal comes, with a worker beside it. Logs go to stderr."""
     import uvicorn
 
     from api.app import create_app
@@ -183,5 +189,10 @@ def _serve(runtime: Runtime, listener: socket.socket, *, with_model: bool) -> No
     )
     config = uvicorn.Config(application, log_level="warning", access_log=False, lifespan="on")
     sys.stdout.flush()  # whoever started this reads the address now, not when the server has ended
-    with Follower(runtime.kb), suppress(KeyboardInterrupt):  # a signal is how a server is meant to end
+    worker = WorkerProcess(runtime.settings) if with_worker else nullcontext()
+    with (
+        worker,
+        Follower(runtime.kb),
+        suppress(KeyboardInterrupt),
+    ):  # a signal is how a server is meant to end
         uvicorn.Server(config).run(sockets=[listener])

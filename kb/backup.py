@@ -30,7 +30,7 @@ from sqlalchemy.orm import Session
 from kb import audit, signing
 from kb.database import connection_of, head_revision
 from kb.errors import BackupRefused, SignatureRefused
-from kb.tables import Base, FactKey
+from kb.tables import Base, FactKey, Job
 from kb.witness import hash_at
 
 if TYPE_CHECKING:
@@ -73,8 +73,8 @@ class Backup:
 
 
 def tables() -> list[Table]:
-    """Every table of the schema, each after those it refers to."""
-    return list(Base.metadata.sorted_tables)
+    """Every table of the schema, each after those it refers to; but jobs, which are work of this installation."""
+    return [table for table in Base.metadata.sorted_tables if table.name != Job.__tablename__]
 
 
 # Writing

@@ -15,6 +15,8 @@ KBError
 │   ├── ForgetRunNotFound
 │   ├── ApiKeyNotFound
 │   ├── ErasureRequestNotFound
+│   ├── JobNotFound
+│   ├── UploadNotFound
 │   └── NothingSelected
 ├── Conflict
 │   ├── FactDeleted
@@ -30,6 +32,7 @@ KBError
 │   ├── KeysetMismatch
 │   ├── DatabaseNotEmpty
 │   ├── ForgetRunState
+│   ├── JobFinished
 │   ├── PlanStale
 │   ├── ApiKeyEnded
 │   ├── RequestUnderWay
@@ -44,7 +47,10 @@ KBError
 │   ├── InvalidSplice
 │   ├── InvalidKeys
 │   ├── RequestDiffers
-│   └── AdminKeyNeeded
+│   ├── AdminKeyNeeded
+│   ├── InvalidWork
+│   └── UploadTooLarge
+├── JobGivenUp
 ├── SignatureRefused
 ├── LogRefused
 ├── BackupRefused
@@ -198,6 +204,25 @@ class ErasureRequestNotFound(NotFound):
         super().__init__(f"No request to erase {request_id}. List them with `colmlm erasures list`.")
 
 
+class JobNotFound(NotFound):
+    title = "No such job"
+
+    def __init__(self, job_id: int) -> None:
+        self.job_id = job_id
+        super().__init__(f"No job {job_id}. List them with `colmlm jobs list`.")
+
+
+class UploadNotFound(NotFound):
+    title = "No such upload"
+
+    def __init__(self, upload_id: str) -> None:
+        self.upload_id = upload_id
+        super().__init__(
+            f"No upload {upload_id!r}: its job is done and took it along, or nobody asked for it in a day. "
+            "Upload the file again."
+        )
+
+
 class NothingSelected(NotFound):
     title = "Nothing selected"
 
@@ -327,6 +352,14 @@ class ForgetRunState(Conflict):
         )
 
 
+class JobFinished(Conflict):
+    title = "Job has ended"
+
+    def __init__(self, job_id: int, state: str) -> None:
+        self.job_id, self.state = job_id, state
+        super().__init__(f"Job {job_id} is over: {state}. There is nothing to cancel.")
+
+
 class PlanStale(Conflict):
     title = "Plan is stale"
 
@@ -454,6 +487,33 @@ class AdminKeyNeeded(Invalid):
         super().__init__(
             "An erasure by two is asked for and decided with keys of admins. Nothing was done; "
             "put the token of one into COLMLM_TOKEN."
+        )
+
+
+class InvalidWork(Invalid):
+    title = "Invalid job"
+
+    def __init__(self, kind: str, cause: str) -> None:
+        self.kind = kind
+        super().__init__(f"A job {kind!r} cannot be made of this: {cause}. Nothing was started.")
+
+
+class UploadTooLarge(Invalid):
+    title = "Upload too large"
+    status = 413
+
+    def __init__(self, cause: str) -> None:
+        super().__init__(f"{cause}. Nothing was kept; split the file, or raise COLMLM_UPLOAD_MAX_MB.")
+
+
+class JobGivenUp(KBError):
+    title = "Job given up"
+
+    def __init__(self, job_id: int, attempts: int) -> None:
+        self.job_id = job_id
+        super().__init__(
+            f"{attempts} workers died over job {job_id}; their logs and the kernel's say why, and memory is the usual "
+            "cause. What it committed stays; once the cause is gone, ask for the same again."
         )
 
 

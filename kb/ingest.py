@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
@@ -123,7 +124,7 @@ class Ingest:
                     if writing is not None:
                         before, writing = writing, None
                         finish(before)
-                    writing = writer.submit(self._take, piece)
+                    writing = writer.submit(copy_context().run, self._take, piece)
             finally:
                 if writing is not None:
                     finish(writing)

@@ -30,6 +30,7 @@ class Settings:
     rate_limit: int | None = None
     erase_needs_two: bool = False
     token: str | None = field(default=None, repr=False)
+    upload_max_mb: int = 256
     annotator_api_key: str | None = field(default=None, repr=False)
 
     @classmethod
@@ -51,6 +52,7 @@ class Settings:
             rate_limit=_rate(env.get("COLMLM_RATE_LIMIT") or None),
             erase_needs_two=_is_on("COLMLM_ERASE_NEEDS_TWO", env.get("COLMLM_ERASE_NEEDS_TWO") or "no"),
             token=env.get("COLMLM_TOKEN", "").strip() or None,
+            upload_max_mb=_megabytes("COLMLM_UPLOAD_MAX_MB", env.get("COLMLM_UPLOAD_MAX_MB") or "256"),
             annotator_api_key=env.get("COLMLM_ANNOTATOR_API_KEY", "").strip() or None,
         )
 
@@ -139,3 +141,9 @@ def _is_on(variable: str, text: str) -> bool:
     if text.lower() not in ("yes", "no"):
         raise SettingsError(variable, f"{text!r} is neither yes nor no")
     return text.lower() == "yes"
+
+
+def _megabytes(variable: str, text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 0 < int(text) <= 1_000_000:
+        raise SettingsError(variable, f"{text!r} is not a number of megabytes from 1 to 1000000")
+    return int(text)

@@ -37,6 +37,7 @@ forget_states = ("planned", "applied", "restored", "erased")
 forget_policies = ("successor", "abstain")
 roles = ("decoder", "reader", "operator", "auditor", "trainer", "admin")
 erasure_states = ("waiting", "approved", "withdrawn")
+job_states = ("queued", "running", "succeeded", "failed", "cancelled")
 
 
 class Base(DeclarativeBase):
@@ -295,6 +296,35 @@ class ForgetRun(Base):
     actor: Mapped[str]
     reason: Mapped[str]
     at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class Job(Base):
+    """Long work as people see it. `ticket` is what a worker must hold to write to it: `kb.jobs.tickets`."""
+
+    __tablename__ = "job"
+    __table_args__ = (
+        CheckConstraint(f"state IN {job_states}", name="state"),
+        Index("job_unfinished_idx", "id", postgresql_where=text("state IN ('queued', 'running')")),
+    )
+
+    id: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
+    kind: Mapped[str]
+    arguments: Mapped[dict[str, Any]]
+    actor: Mapped[str]
+    request_id: Mapped[str | None]
+    state: Mapped[str]
+    ticket: Mapped[int | None]
+    done: Mapped[int] = mapped_column(server_default=text("0"))
+    total: Mapped[int | None]
+    message: Mapped[str | None]
+    result: Mapped[dict[str, Any] | None]
+    error: Mapped[dict[str, Any] | None]
+    attempts: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    cancelled_by: Mapped[str | None]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    started_at: Mapped[datetime | None]
+    finished_at: Mapped[datetime | None]
+    heartbeat_at: Mapped[datetime | None]
 
 
 class ApiKey(Base):

@@ -13,11 +13,14 @@ from kb.settings import Settings
 from kb.tables import Base
 
 _PARTITION = re.compile(r"fact_key_\d+")
+_OF_PROCRASTINATE = "procrastinate_"
 
 
 def _is_ours(name: str | None, kind: str, _parents: object) -> bool:
-    """Partitions come and go with keysets; the schema is their parent's."""
-    return not (kind == "table" and name is not None and _PARTITION.fullmatch(name))
+    """Partitions come and go with keysets; the schema is their parent's. Procrastinate's tables are its own."""
+    if kind != "table" or name is None:
+        return True
+    return not (_PARTITION.fullmatch(name) or name.startswith(_OF_PROCRASTINATE))
 
 
 def _run(connection: Connection) -> None:

@@ -9,6 +9,8 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from importlib import import_module
+from importlib.resources import files
 from pathlib import Path
 
 import psutil
@@ -36,7 +38,14 @@ def test_migrations_and_tables_agree(server: URL):
             command.check(config)
             names = set(inspect(connection).get_table_names())
         engine.dispose()
-    assert names == {"alembic_version", *Base.metadata.tables}
+    of_procrastinate = {name for name in names if name.startswith("procrastinate_")}
+    assert of_procrastinate and names - of_procrastinate == {"alembic_version", *Base.metadata.tables}
+
+
+def test_the_queues_tables_are_those_of_the_installed_release():
+    scripts = files("procrastinate.sql") / "migrations"
+    newest = max(script.name for script in scripts.iterdir() if script.name.endswith(".sql"))
+    assert newest == import_module("migrations.versions.0004_jobs").LAST
 
 
 def test_a_downgrade_leaves_nothing_and_an_upgrade_brings_it_back(server: URL):

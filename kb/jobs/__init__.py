@@ -1,0 +1,1 @@
+"""Long work outside requests: jobs that people see and cancel, and workers that survive a restart."""

@@ -1,0 +1,130 @@
+"""Handlers of the kinds that need no model. What they give is kept with the job, so it is bounded and holds no text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from kb.backup import write_backup
+from kb.corpus import Parsed, Refusal, read_annotated
+from kb.errors import InvalidWork
+from kb.jobs.kinds import Check, Ingest, MakeBackup, WriteSnapshot
+from kb.jobs.records import JobRecord
+from kb.jobs.runner import Handler, Run
+from kb.records import IngestReport
+from kb.signing import signing_key
+from kb.squad import read_squad
+
+MOST_NAMED = 100  # refusals and ids that a result lists; it counts them all
+COMMIT_EVERY = 500  # documents: small pieces lose little to a kill, and end soon where the job is cancelled
+
+KILO, MEGA = 1000, 1_000_000
+
+_QUOTED = re.compile(r"(['\"]).*\1", re.DOTALL)
+
+
+def ingest(run: Run, work: Ingest) -> dict[str, Any]:
+    """Take the file in, piece by piece. Again, it passes over what is there."""
+    file = run.uploads.file(work.upload_id)
+    total, reached = file.stat().st_size // KILO, 0
+
+    def on_bytes(count: int) -> None:
+        nonlocal reached
+        reached = count // KILO
+
+    def on_document(_: int) -> None:
+        run.progress(reached, total, "KB read")
+
+    report = run.kb.ingest(
+        _read(file, work.format, on_bytes),
+        work.corpus,
+        actor=run.job.actor,
+        reason=work.reason or f"ingest of {file.name}",
+        on_document=on_document,
+        commit_every=work.commit_every or COMMIT_EVERY,
+    )
+    run.progress(total, total, "KB read")
+    return in_brief(report)
+
+
+def in_brief(report: IngestReport) -> dict[str, Any]:
+    """The report with as many refusals as a result lists, and their number."""
+    brief = asdict(report)
+    del brief["suppressed_at"]
+    return brief | {"refused": len(report.refusals), "refusals": named(report.refusals)}
+
+
+def named(refusals: Sequence[Refusal]) -> list[dict[str, Any]]:
+    """What was refused and why, without what the reasons quote: an erasure does not look for texts among jobs."""
+    return [
+        {
+            "document": _stored(one.document),
+            "offset": one.offset,
+            "reason": _stored(_QUOTED.sub("(...)", one.reason)),
+        }
+        for one in refusals[:MOST_NAMED]
+    ]
+
+
+def _stored(words: str) -> str:
+    """Without what PostgreSQL stores in no JSON."""
+    return words.replace("\x00", "\ufffd")
+
+
+def backup(run: Run, work: MakeBackup) -> dict[str, Any]:
+    """Write the backup whole or not at all. Again, it starts anew: what a dead worker left is removed."""
+    directory = run.kb.settings.home / "backups"
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    file = directory / work.name
+    if file.exists() and not (work.replace or _is_of(run.job, file)):
+        raise InvalidWork(work.kind, f"there is a backup {work.name!r}; choose another name, or replace it")
+    made = write_backup(
+        run.kb,
+        file,
+        signing_key(run.kb.settings.home),
+        replace=True,
+        on_bytes=lambda done: run.progress(done // MEGA, None, "MB written"),
+    )
+    return {"name": work.name, **asdict(made)}
+
+
+def _is_of(job: JobRecord, file: Path) -> bool:
+    """Whether this very job wrote the file, in an attempt that its worker did not live to report."""
+    return job.started_at is not None and file.stat().st_mtime >= job.started_at.timestamp()
+
+
+def snapshot(run: Run, _: WriteSnapshot) -> dict[str, Any]:
+    """Write the active keyset's index to disk."""
+    keyset = run.kb.active_keyset()
+    run.kb.snapshot()
+    return {"keyset_id": keyset.keyset_id, "seq": run.kb.catch_up()}
+
+
+def check(run: Run, _: Check) -> dict[str, Any]:
+    """Compare everything with everything; `ok` where nothing is missing, left over or broken."""
+    found = asdict(run.kb.fsck())
+    return {name: value[:MOST_NAMED] if isinstance(value, tuple) else value for name, value in found.items()}
+
+
+HANDLERS: dict[str, Handler] = {
+    Ingest.kind: ingest,
+    MakeBackup.kind: backup,
+    WriteSnapshot.kind: snapshot,
+    Check.kind: check,
+}
+
+
+def _read(file: Path, format_: str, on_bytes: Any) -> Iterator[Parsed]:
+    match format_:
+        case "annotated":
+            return read_annotated(file, on_bytes)
+        case "squad":
+            return read_squad(file)
+        case "parquet":
+            from kb.parquet import read_parquet  # pyarrow takes a moment
+
+            return read_parquet(file, on_bytes)
+    raise InvalidWork(Ingest.kind, f"no format {format_!r}")

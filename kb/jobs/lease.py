@@ -1,0 +1,160 @@
+"""A lease: a worker's hold on one job while it runs it, and the only way to write to it.
+
+It lives on a connection of its own, in a thread of its own: it stores how far the work is, hears of a cancellation,
+and keeps the advisory lock that says the worker is alive. Where the connection breaks, or another worker has the job,
+the lease is lost, and the work ends at its next step without a word.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from sqlalchemy import Connection, Engine, func, text, update
+from sqlalchemy.exc import SQLAlchemyError
+
+from kb.jobs.records import JobRecord, record_of
+from kb.tables import Job
+
+BEAT_SECONDS = 1.0
+
+_LOCK = text("SELECT pg_advisory_lock(hashtextextended('ticket of colmlm ' || CAST(:ticket AS bigint), 0))")
+_log = logging.getLogger(__name__)
+
+
+class Interrupted(BaseException):
+    """The work is to end here. No error: nothing that handles errors may stop it on its way."""
+
+
+class Cancelled(Interrupted):
+    """Somebody cancelled the job."""
+
+
+class HandedBack(Interrupted):
+    """The worker is stopping; another one goes on."""
+
+
+class LeaseLost(Interrupted):
+    """The job is another worker's by now."""
+
+
+@dataclass(slots=True)
+class Lease:
+    """One run of a job. Made by `take`; `settle` or `close` ends it.
+
+    `handing_back` says whether this worker is to let go of its work.
+    """
+
+    connection: Connection
+    ticket: int
+    job: JobRecord
+    handing_back: Callable[[], bool]
+    beat_seconds: float
+    cancelled: bool = False
+    lost: bool = False
+    _far: tuple[int, int | None, str | None] = (0, None, None)
+    _ended: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+
+    @classmethod
+    def take(
+        cls,
+        engine: Engine,
+        job_id: int,
+        ticket: int,
+        *,
+        handing_back: Callable[[], bool],
+        beat_seconds: float = BEAT_SECONDS,
+    ) -> Self | None:
+        """The job, running from now on; None where this ticket runs nothing: the job was cancelled, or has another."""
+        connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        try:
+            connection.detach()  # closed for good at the end, and the lock with it
+            if (found := _start(connection, job_id, ticket)) is None:
+                connection.close()
+                return None
+        except BaseException:
+            connection.close()
+            raise
+        lease = cls(connection, ticket, record_of(found), handing_back, beat_seconds)
+        lease._thread = threading.Thread(target=lease._beat, name=f"lease {job_id}", daemon=True)
+        lease._thread.start()
+        return lease
+
+    def progress(self, done: int, total: int | None = None, message: str | None = None) -> None:
+        """Say how far the work is, and end it here where it should not go on. Cheap: call it as often as you like."""
+        self._far = (done, total, message)
+        self.check()
+
+    def check(self) -> None:
+        """Raise `Interrupted` where the work should not go on. Call it where nothing is half done."""
+        if self.lost:
+            raise LeaseLost
+        if self.cancelled:
+            raise Cancelled
+        if self.handing_back():
+            raise HandedBack
+
+    def settle(self, state: str, *, result: Any = None, error: Any = None) -> bool:
+        """End the job; False where it was no longer this lease's."""
+        self._stop()
+        done, total, message = self._far
+        if state == "succeeded":
+            total = done if total is None else total
+        mine = self._mine().values(
+            state=state, result=result, error=error, done=done, total=total, message=message,
+            finished_at=func.clock_timestamp(), heartbeat_at=func.clock_timestamp(),
+        )  # fmt: skip
+        try:
+            return not self.lost and self.connection.execute(mine.returning(Job.id)).scalar() is not None
+        finally:
+            self.connection.close()
+
+    def close(self) -> None:
+        """Let go of the job as it is: who asks next finds that nobody runs it."""
+        self._stop()
+        self.connection.close()
+
+    def _stop(self) -> None:
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _beat(self) -> None:
+        while not self._ended.wait(self.beat_seconds):
+            done, total, message = self._far
+            beat = self._mine().values(
+                done=done, total=total, message=message, heartbeat_at=func.clock_timestamp()
+            )
+            try:
+                heard = self.connection.execute(beat.returning(Job.cancelled_by)).one_or_none()
+            except SQLAlchemyError as error:
+                _log.warning("job %d: its lease is lost: %s", self.job.job_id, error)
+                heard = None
+            if heard is None:
+                self.lost = True
+                return
+            self.cancelled = heard.cancelled_by is not None
+
+    def _mine(self) -> Any:
+        return update(Job).where(Job.id == self.job.job_id, Job.ticket == self.ticket, Job.state == "running")
+
+
+def _start(connection: Connection, job_id: int, ticket: int) -> Any:
+    """The job's row, set to running under the lock of its ticket; None where it does not wait with this ticket."""
+    connection.execute(_LOCK, {"ticket": ticket})
+    started = (
+        update(Job)
+        .where(Job.id == job_id, Job.ticket == ticket, Job.state == "queued")
+        .values(
+            state="running",
+            attempts=Job.attempts + 1,
+            started_at=func.coalesce(Job.started_at, func.clock_timestamp()),
+            heartbeat_at=func.clock_timestamp(),
+        )
+        .returning(*Job.__table__.columns)
+    )
+    return connection.execute(started).one_or_none()

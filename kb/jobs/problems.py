@@ -1,0 +1,22 @@
+"""Problem documents of jobs that failed, in the form in which the API gives those of requests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kb.errors import KBError
+
+Problem = dict[str, Any]
+
+
+def problem_of(error: Exception) -> Problem:
+    """What a job keeps of why it failed. What nobody expected is told to the log alone."""
+    if isinstance(error, KBError):
+        kind = f"urn:colmlm:{type(error).__name__}"
+        return {"type": kind, "title": error.title, "status": error.status, "detail": str(error)}
+    return {
+        "type": "urn:colmlm:InternalError",
+        "title": "Internal error",
+        "status": 500,
+        "detail": "The job failed in a way this program does not know. The cause is in the worker's log.",
+    }

@@ -1,0 +1,110 @@
+"""Jobs: ask for long work, see how far it is, end it. A verb is one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import msgspec
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from kb import audit
+from kb.errors import JobFinished, JobNotFound
+from kb.jobs import tickets
+from kb.jobs.kinds import MAX_ID, Work
+from kb.jobs.records import UNFINISHED, JobRecord, record_of
+from kb.jobs.uploads import Uploads
+from kb.origin import origin
+from kb.service import KnowledgeBase
+from kb.tables import Job, job_states
+
+
+class Jobs:
+    """The jobs of a knowledge base. What runs them is `kb.jobs.worker.Worker`, in any process of this home."""
+
+    def __init__(self, kb: KnowledgeBase) -> None:
+        self.kb = kb
+        self.uploads = Uploads.of(kb.settings)
+
+    def submit(self, work: Work, *, actor: str) -> JobRecord:
+        """Queue this work. Raises `UploadNotFound` where a file it would read is not there."""
+        audit.check_text("actor", actor, blank=False, limit=200)
+        asked_in = origin.get()
+        for upload_id in work.uploads:
+            self.uploads.file(upload_id)
+        with self.kb.sessions.begin() as session:
+            job = Job(
+                kind=work.kind,
+                arguments=msgspec.to_builtins(work),
+                actor=actor,
+                request_id=asked_in.request_id if asked_in else None,
+                state="queued",
+            )
+            session.add(job)
+            session.flush()
+            tickets.issue(session, job, work)
+            session.flush()
+            session.refresh(job)
+            return record_of(job)
+
+    def get(self, job_id: int) -> JobRecord:
+        with self.kb.sessions() as session:
+            return record_of(_required(session, job_id))
+
+    def list(
+        self,
+        *,
+        kinds: Collection[str] | None = None,
+        states: Collection[str] | None = None,
+        before: int | None = None,
+        limit: int = 50,
+    ) -> list[JobRecord]:
+        """Jobs, newest first: of these kinds, in these states, older than job `before`. None: whatever."""
+        statement = select(Job).order_by(Job.id.desc()).limit(limit)
+        if kinds is not None:
+            statement = statement.where(Job.kind.in_(kinds))
+        if states is not None:
+            statement = statement.where(Job.state.in_(states))
+        if before is not None:
+            statement = statement.where(Job.id < before)
+        with self.kb.sessions() as session:
+            return [record_of(job) for job in session.scalars(statement)]
+
+    def counts(self) -> dict[str, int]:
+        """How many jobs there are in each state."""
+        with self.kb.sessions() as session:
+            found = session.execute(select(Job.state, func.count().label("number")).group_by(Job.state)).all()
+        counted = {row.state: row.number for row in found}
+        return {state: counted.get(state, 0) for state in job_states}
+
+    def num_workers(self) -> int:
+        """How many workers were heard of lately. Where none is, jobs wait."""
+        with self.kb.sessions() as session:
+            return tickets.num_workers(session)
+
+    def cancel(self, job_id: int, *, actor: str) -> JobRecord:
+        """End a queued job at once, and ask a running one to end: it does so before its next piece of work.
+
+        What a running job has committed stays. Raises `JobFinished`.
+        """
+        audit.check_text("actor", actor, blank=False, limit=200)
+        with self.kb.sessions.begin() as session:
+            job = _required(session, job_id, lock=True)
+            if job.state not in UNFINISHED:
+                raise JobFinished(job_id, job.state)
+            job.cancelled_by = job.cancelled_by or actor
+            session.flush()
+            if job.state == "queued":
+                tickets.withdraw(session, job, only_waiting=True)
+                tickets.finish(session, job, "cancelled")
+            record = record_of(job)
+        if record.is_over:
+            self.uploads.discard(record.kind, record.arguments)
+        return record
+
+
+def _required(session: Session, job_id: int, *, lock: bool = False) -> Job:
+    job = session.get(Job, job_id, with_for_update=lock) if 0 < job_id <= MAX_ID else None
+    if job is None:
+        raise JobNotFound(job_id)
+    return job

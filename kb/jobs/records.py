@@ -1,0 +1,69 @@
+"""What is known of a job, as plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from kb.tables import Job
+
+UNFINISHED = ("queued", "running")
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """A job. `state` is queued, running, succeeded, failed or cancelled; `error` a problem document where it failed.
+
+    `done` of `total` (None: unknown) say how far it is, in what `message` counts. `attempts` counts its starts but
+    those that a worker handed back. `cancelled_by` is who asked a running job to end.
+    """
+
+    job_id: int
+    kind: str
+    arguments: dict[str, Any]
+    actor: str
+    request_id: str | None
+    state: str
+    done: int
+    total: int | None
+    message: str | None
+    result: dict[str, Any] | None
+    error: dict[str, Any] | None
+    attempts: int
+    cancelled_by: str | None
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    heartbeat_at: datetime | None
+
+    @property
+    def is_over(self) -> bool:
+        return self.state not in UNFINISHED
+
+
+def record_of(job: Job) -> JobRecord:
+    """The job as it stands in its row."""
+    return JobRecord(
+        job_id=job.id,
+        kind=job.kind,
+        arguments=job.arguments,
+        actor=job.actor,
+        request_id=job.request_id,
+        state=job.state,
+        done=job.done,
+        total=job.total,
+        message=job.message,
+        result=job.result,
+        error=job.error,
+        attempts=job.attempts,
+        cancelled_by=job.cancelled_by,
+        created_at=job.created_at.astimezone(UTC),
+        started_at=_utc(job.started_at),
+        finished_at=_utc(job.finished_at),
+        heartbeat_at=_utc(job.heartbeat_at),
+    )
+
+
+def _utc(at: datetime | None) -> datetime | None:
+    return None if at is None else at.astimezone(UTC)

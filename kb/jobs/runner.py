@@ -1,0 +1,123 @@
+"""Running one job: its handler under a lease, and what becomes of the job when the handler ends."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+from sqlalchemy.exc import InterfaceError, OperationalError
+
+from kb.errors import DatabaseUnavailable, KBError
+from kb.jobs import tickets
+from kb.jobs.kinds import Work, work_of
+from kb.jobs.lease import BEAT_SECONDS, Cancelled, Interrupted, Lease, LeaseLost
+from kb.jobs.problems import Problem, problem_of
+from kb.jobs.records import JobRecord
+from kb.jobs.uploads import Uploads
+from kb.origin import Origin, origin
+from kb.service import KnowledgeBase
+from kb.tables import Job
+
+_DATABASE_GONE = (OperationalError, InterfaceError, DatabaseUnavailable)
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a handler works with: the knowledge base, whose changes are the asker's, and a way to say how far it is.
+
+    `progress` and `check` raise where the work should end; call them where nothing is half done.
+    """
+
+    kb: KnowledgeBase
+    job: JobRecord
+    uploads: Uploads
+    progress: Callable[[int, int | None, str | None], None]
+    check: Callable[[], None]
+
+
+# A handler does all of a job, or goes on from what is there, and gives what to keep as its result.
+Handler = Callable[[Run, Any], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """Runs jobs by these handlers, each under its kind. `handing_back` turns true when the worker is to let go."""
+
+    kb: KnowledgeBase
+    handlers: Mapping[str, Handler]
+    handing_back: Callable[[], bool]
+    explain: Callable[[Exception], Problem] = problem_of
+    beat_seconds: float = BEAT_SECONDS
+
+    def run(self, job_id: int, ticket: int) -> None:
+        """Run the job, if this ticket is still good for it."""
+        lease = Lease.take(
+            self.kb.engine, job_id, ticket, handing_back=self.handing_back, beat_seconds=self.beat_seconds
+        )
+        if lease is None:
+            return
+        job = lease.job
+        _log.info("job %d (%s) starts, attempt %d", job_id, job.kind, job.attempts)
+        try:
+            result = self._handle(lease)
+        except Cancelled:
+            self._settle(lease, "cancelled")
+        except LeaseLost:
+            lease.close()
+        except Interrupted:
+            lease.close()
+            self._hand_back(job_id, ticket)
+        except _DATABASE_GONE as error:
+            # Nothing can be written now. The job still counts as running, by nobody: it is taken up again.
+            _log.warning("job %d lost its database: %s", job_id, error)
+            lease.close()
+        except Exception as error:  # noqa: BLE001 - whatever a handler raises is how its job ends
+            if not isinstance(error, KBError):
+                _log.exception("job %d (%s) failed", job_id, job.kind)
+            self._settle(lease, "failed", error=self.explain(error))
+        except BaseException:
+            lease.close()
+            raise
+        else:
+            self._settle(lease, "succeeded", result=result)
+
+    def _handle(self, lease: Lease) -> Any:
+        job = lease.job
+        work: Work = work_of(job.kind, job.arguments)
+        if (handler := self.handlers.get(job.kind)) is None:
+            raise NotImplementedError(f"no handler for {job.kind}")
+        kb = _acting_as(self.kb, job.actor)
+        run = Run(kb, job, Uploads.of(self.kb.settings), lease.progress, lease.check)
+        lease.check()
+        as_asked = origin.set(Origin(job.request_id) if job.request_id else None)
+        try:
+            # Through JSON: what is no number there becomes null, and not an error when it is stored.
+            return msgspec.json.decode(msgspec.json.encode(handler(run, work), enc_hook=str))
+        finally:
+            origin.reset(as_asked)
+
+    def _settle(self, lease: Lease, state: str, **outcome: Any) -> None:
+        job = lease.job
+        if lease.settle(state, **outcome):
+            _log.info("job %d (%s) has %s", job.job_id, job.kind, state)
+            Uploads.of(self.kb.settings).discard(job.kind, job.arguments)
+
+    def _hand_back(self, job_id: int, ticket: int) -> None:
+        with self.kb.sessions.begin() as session:
+            job = session.get_one(Job, job_id, with_for_update=True)
+            if job.ticket == ticket and job.state == "running":
+                job.attempts -= 1  # it counts what ended in a failure
+                tickets.requeue(session, job)
+        _log.info("job %d was handed back", job_id)
+
+
+def _acting_as(kb: KnowledgeBase, actor: str) -> KnowledgeBase:
+    """The same knowledge base, whose changes are recorded under another name."""
+    acting = copy.copy(kb)
+    acting.settings = replace(kb.settings, actor=actor)
+    return acting

@@ -1,0 +1,120 @@
+"""Tickets: procrastinate's jobs, each the permission to run one of ours once. Session first; nothing here commits.
+
+Procrastinate hands tickets to workers, one at a time for each lock, and keeps no history: what people ask about is
+in our own table. A job that is taken up again gets a new ticket. So what a worker writes that was taken for dead
+too early reaches nobody: it still holds the old one.
+
+A running worker holds an advisory lock on its ticket, on a connection of its own. The server lets go of it as soon
+as the worker's process is gone, so nobody has to wait for a missed heartbeat; that is for machines that vanish.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from procrastinate import App, SyncPsycopgConnector
+from sqlalchemy import func, text, update
+from sqlalchemy.orm import Session
+
+from kb.database import connection_of
+from kb.errors import InvalidWork, JobGivenUp
+from kb.jobs.kinds import Work, work_of
+from kb.jobs.problems import Problem, problem_of
+from kb.tables import Job
+
+QUEUE = "colmlm"
+TASK = "colmlm.job"
+MAX_ATTEMPTS = 5
+STALLED_SECONDS = 30.0
+
+_TAKEN_UP_AGAIN = 1  # the priority of a ticket: before those that wait for their first
+
+_defer = App(connector=SyncPsycopgConnector())  # only writes, on the connection it is given
+
+_STALLED = text("""
+SELECT job.id FROM job
+LEFT JOIN procrastinate_jobs AS ticket ON ticket.id = job.ticket
+LEFT JOIN procrastinate_workers AS worker ON worker.id = ticket.worker_id
+WHERE CASE job.state
+    WHEN 'running' THEN job.heartbeat_at < clock_timestamp() - CAST(:stalled AS interval)
+        OR pg_try_advisory_xact_lock(hashtextextended('ticket of colmlm ' || job.ticket, 0))
+    WHEN 'queued' THEN ticket.id IS NULL
+        OR ticket.status = 'doing'
+            AND (worker.id IS NULL OR worker.last_heartbeat < clock_timestamp() - CAST(:stalled AS interval))
+    ELSE false END
+ORDER BY job.id
+FOR UPDATE OF job SKIP LOCKED
+""")
+_DROP_ORPHANS = text("""
+DELETE FROM procrastinate_jobs AS ticket
+WHERE queue_name = :queue AND status = 'doing'
+AND NOT EXISTS (SELECT 1 FROM procrastinate_workers AS worker
+    WHERE worker.id = ticket.worker_id
+    AND worker.last_heartbeat >= clock_timestamp() - CAST(:stalled AS interval))
+AND NOT EXISTS (SELECT 1 FROM job WHERE job.ticket = ticket.id AND job.state IN ('queued', 'running'))
+""")
+
+
+def issue(session: Session, job: Job, work: Work, *, again: bool = False) -> None:
+    """Give a job that is queued its ticket, in this very transaction."""
+    job.ticket = _defer.configure_task(
+        TASK,
+        queue=QUEUE,
+        lock=work.lock,
+        priority=_TAKEN_UP_AGAIN if again else 0,
+        connection=connection_of(session),
+    ).defer(job_id=job.id)
+
+
+def withdraw(session: Session, job: Job, *, only_waiting: bool = False) -> None:
+    """Make the job's ticket worth nothing; `only_waiting` leaves one that a worker has taken to that worker."""
+    statement = "DELETE FROM procrastinate_jobs WHERE id = :id"
+    statement += " AND status = 'todo'" if only_waiting else ""
+    session.execute(text(statement), {"id": job.ticket})
+
+
+def num_workers(session: Session, stalled_seconds: float = STALLED_SECONDS) -> int:
+    """How many workers have a heartbeat."""
+    heard = "SELECT count(*) FROM procrastinate_workers WHERE last_heartbeat >= now() - CAST(:stalled AS interval)"
+    return session.scalar(text(heard), {"stalled": timedelta(seconds=stalled_seconds)}) or 0
+
+
+def rescue(session: Session, stalled_seconds: float = STALLED_SECONDS) -> list[Job]:
+    """Queue again what a worker died over, and end what workers died over too often; the jobs this was about."""
+    stalled = timedelta(seconds=stalled_seconds)
+    session.execute(_DROP_ORPHANS, {"queue": QUEUE, "stalled": stalled})
+    found = [session.get_one(Job, job_id) for job_id in session.scalars(_STALLED, {"stalled": stalled}).all()]
+    for job in found:
+        withdraw(session, job)
+        if job.cancelled_by is not None:
+            finish(session, job, "cancelled")
+        elif job.state == "running" and job.attempts >= MAX_ATTEMPTS:
+            finish(session, job, "failed", error=problem_of(JobGivenUp(job.id, job.attempts)))
+        else:
+            _again(session, job)
+    return found
+
+
+def _again(session: Session, job: Job) -> None:
+    try:
+        requeue(session, job)
+    except (
+        InvalidWork
+    ) as error:  # another release asked for it: one such job must not keep the others waiting
+        finish(session, job, "failed", error=problem_of(error))
+
+
+def requeue(session: Session, job: Job) -> None:
+    """Put a job back in the queue, before those that never ran."""
+    job.state = "queued"
+    issue(session, job, work_of(job.kind, job.arguments), again=True)
+
+
+def finish(session: Session, job: Job, state: str, *, error: Problem | None = None) -> None:
+    """End a job that nobody runs."""
+    session.execute(
+        update(Job)
+        .where(Job.id == job.id)
+        .values(state=state, error=error, finished_at=func.clock_timestamp())
+    )
+    session.refresh(job)

@@ -1,0 +1,152 @@
+"""Uploaded files: kept under the home until the job that reads them is over, each in a folder named by its id.
+
+The id is random, so that knowing it is having uploaded the file. A worker must see the same home as the server.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, Self
+
+from kb.errors import InvalidValue, UploadNotFound, UploadTooLarge
+from kb.jobs.kinds import uploads_of
+from kb.settings import Settings
+
+UNCLAIMED_SECONDS = 24 * 3600.0
+WAITING_AT_ONCE = 4  # times the largest upload: what may lie there in all
+
+_ID = re.compile(r"[0-9a-f]{32}")
+_BLOCK = 1 << 20
+_UNFINISHED = ".part"
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A file that was uploaded whole."""
+
+    upload_id: str
+    name: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Uploads:
+    """The uploads of a home. `max_bytes` bounds one; all together may take `WAITING_AT_ONCE` times as much."""
+
+    directory: Path
+    max_bytes: int
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        return cls(settings.home / "uploads", settings.upload_max_mb * 1_000_000)
+
+    def save(self, name: str, blocks: Iterable[bytes]) -> Upload:
+        """Keep a file that arrives in blocks. Raises `UploadTooLarge`, `InvalidValue` for a name that is none."""
+        with self.receive(name) as receiving:
+            for block in blocks:
+                receiving.write(block)
+        return receiving.upload
+
+    @contextmanager
+    def receive(self, name: str) -> Iterator[Receiving]:
+        """What to write the blocks to; after the block without an exception it has an `upload`."""
+        _check_name(name)
+        upload_id = secrets.token_hex(16)
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder = self.directory / upload_id
+        folder.mkdir(mode=0o700)
+        partial = folder / _UNFINISHED
+        try:
+            with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
+                receiving = Receiving(
+                    stream, upload_id, name, min(self.max_bytes, self._free()), self.max_bytes
+                )
+                yield receiving
+            partial.rename(folder / name)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+    def file(self, upload_id: str) -> Path:
+        """Where an upload lies. Raises `UploadNotFound`."""
+        folder = self.directory / upload_id
+        found = (
+            [path for path in folder.glob("*") if path.name != _UNFINISHED]
+            if _ID.fullmatch(upload_id)
+            else []
+        )
+        if len(found) != 1:
+            raise UploadNotFound(upload_id)
+        return found[0]
+
+    def remove(self, upload_ids: Iterable[str]) -> None:
+        """Remove these uploads; one that is gone already is no fault."""
+        for upload_id in upload_ids:
+            if _ID.fullmatch(upload_id):
+                shutil.rmtree(self.directory / upload_id, ignore_errors=True)
+
+    def discard(self, kind: str, arguments: Mapping[str, Any]) -> None:
+        """Remove what a job of this kind read, now that it is over."""
+        self.remove(uploads_of(kind, arguments))
+
+    def sweep(self, claimed: Iterable[str], older_than: float = UNCLAIMED_SECONDS) -> int:
+        """Remove uploads of more than a day ago that no unfinished job reads; how many those were."""
+        if not self.directory.is_dir():
+            return 0
+        keep, limit, removed = set(claimed), time.time() - older_than, 0
+        for folder in self.directory.iterdir():
+            if folder.name not in keep and folder.is_dir() and folder.stat().st_mtime < limit:
+                shutil.rmtree(folder, ignore_errors=True)
+                removed += 1
+        return removed
+
+    def _free(self) -> int:
+        """How many bytes may still come, whoever sends them."""
+        kept = sum(path.stat().st_size for path in self.directory.glob("*/*"))
+        return max(0, WAITING_AT_ONCE * self.max_bytes - kept)
+
+
+@dataclass(slots=True)
+class Receiving:
+    """A file on its way in."""
+
+    stream: IO[bytes]
+    upload_id: str
+    name: str
+    limit: int
+    max_bytes: int
+    size: int = 0
+    digest: Any = field(default_factory=hashlib.sha256)
+
+    def write(self, block: bytes) -> None:
+        self.size += len(block)
+        if self.size > self.max_bytes:
+            raise UploadTooLarge(f"The file has more than {self.max_bytes // 1_000_000} MB")
+        if self.size > self.limit:
+            raise UploadTooLarge("Files that wait for their jobs leave no room for this one")
+        self.digest.update(block)
+        self.stream.write(block)
+
+    @property
+    def upload(self) -> Upload:
+        return Upload(self.upload_id, self.name, self.size, self.digest.hexdigest())
+
+
+def _check_name(name: str) -> None:
+    """The name becomes that of a file, and of a document."""
+    sound = name.isprintable() and not name.startswith(".") and name.strip() == name
+    if not sound or not 0 < len(name.encode("utf-8", "replace")) <= 200 or any(c in name for c in "/\\"):
+        raise InvalidValue(
+            "name of the upload",
+            "it must be a file's name, of at most 200 bytes, without a path or a leading dot",
+        )

@@ -1,0 +1,164 @@
+"""The worker: takes tickets, runs their jobs in threads, and takes up again what other workers died over.
+
+Procrastinate waits for tickets and hands them out; this adds how a worker stops, and what it does in between. Asked to
+stop, it takes nothing more and lets what runs finish for a while; then it hands that back, to be gone on with
+by whoever comes next. Asked twice, it hands back at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import procrastinate
+import psycopg
+from procrastinate.exceptions import ConnectorException
+from psycopg_pool import PoolTimeout
+from sqlalchemy import select
+from sqlalchemy.exc import SQLAlchemyError
+
+from kb.jobs import tickets
+from kb.jobs.kinds import uploads_of
+from kb.jobs.lease import BEAT_SECONDS
+from kb.jobs.problems import Problem, problem_of
+from kb.jobs.records import UNFINISHED
+from kb.jobs.runner import Handler, Runner
+from kb.jobs.uploads import Uploads
+from kb.service import KnowledgeBase
+from kb.tables import Job
+
+GRACE_SECONDS = 20.0
+RESCUE_SECONDS = 5.0
+LONGEST_PAUSE = 30.0
+
+_DATABASE_GONE = (ConnectorException, psycopg.Error, PoolTimeout, SQLAlchemyError)
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Worker:
+    """Runs jobs until told to stop. `stop` may be called from any thread, also before `run`."""
+
+    kb: KnowledgeBase
+    handlers: Mapping[str, Handler]
+    concurrency: int = 1
+    grace_seconds: float = GRACE_SECONDS
+    explain: Callable[[Exception], Problem] = problem_of
+    beat_seconds: float = BEAT_SECONDS
+    stalled_seconds: float = tickets.STALLED_SECONDS
+    num_run: int = 0
+    _stopping: threading.Event = field(default_factory=threading.Event)
+    _handing_back: threading.Event = field(default_factory=threading.Event)
+    _loop: asyncio.AbstractEventLoop | None = None
+    _task: asyncio.Task[None] | None = None
+
+    def run(self, *, once: bool = False) -> int:
+        """Work until stopped, or with `once` until no job waits; how many jobs were run. SIGTERM and SIGINT stop it."""
+        asyncio.run(self._main(once))
+        return self.num_run
+
+    def stop(self) -> None:
+        """Take nothing more, give what runs its time, then hand it back. The second time: hand it back now."""
+        if self._stopping.is_set():
+            self._handing_back.set()
+            return
+        self._stopping.set()
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop has ended meanwhile
+                self._loop.call_soon_threadsafe(self._wind_down)
+
+    async def _main(self, once: bool) -> None:
+        self._loop = asyncio.get_running_loop()
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._loop.add_signal_handler(number, self.stop)
+        rescuing = asyncio.create_task(self._rescue_for_ever())
+        try:
+            await self._work(once)
+        finally:
+            rescuing.cancel()
+            with suppress(asyncio.CancelledError):
+                await rescuing
+            self._loop = None
+
+    async def _work(self, once: bool) -> None:
+        failures = 0
+        while not self._stopping.is_set():
+            before, began = self.num_run, time.monotonic()
+            try:
+                if once:
+                    await asyncio.to_thread(self._rescue)
+                self._task = asyncio.create_task(self._take_tickets(once))
+                await self._task
+            except asyncio.CancelledError:
+                return
+            except _DATABASE_GONE as error:
+                if once:
+                    raise
+                failures = 1 if time.monotonic() - began > LONGEST_PAUSE else failures + 1
+                if failures == 1:  # one line an outage
+                    _log.warning("cannot take jobs, will try again: %s", error)
+                await self._pause(min(0.1 * 2**failures, LONGEST_PAUSE))
+            if once and self.num_run == before:
+                return
+
+    async def _take_tickets(self, once: bool) -> None:
+        url = self.kb.engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
+        connector = procrastinate.PsycopgConnector(
+            conninfo=url, min_size=1, max_size=4, kwargs={"application_name": "colmlm worker"}
+        )
+        app = procrastinate.App(connector=connector)
+        app.task(name=tickets.TASK, queue=tickets.QUEUE, pass_context=True)(self._run_job)
+        async with app.open_async():
+            await app.run_worker_async(
+                queues=[tickets.QUEUE],
+                concurrency=self.concurrency,
+                wait=not once,
+                delete_jobs="always",
+                install_signal_handlers=False,
+                update_heartbeat_interval=self.stalled_seconds / 3,
+                stalled_worker_timeout=self.stalled_seconds,
+            )
+
+    def _run_job(self, context: procrastinate.JobContext, job_id: int) -> None:
+        assert context.job.id is not None, "a ticket that was handed out has a number"
+        self.num_run += 1
+        runner = Runner(self.kb, self.handlers, self._handing_back.is_set, self.explain, self.beat_seconds)
+        runner.run(job_id, context.job.id)
+
+    def _wind_down(self) -> None:
+        """In the loop: no more tickets, and a limit to what is being run."""
+        assert self._loop is not None
+        self._loop.call_later(self.grace_seconds, self._handing_back.set)
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _pause(self, seconds: float) -> None:
+        await asyncio.to_thread(self._stopping.wait, seconds)
+
+    async def _rescue_for_ever(self) -> None:
+        while True:
+            try:
+                await asyncio.to_thread(self._rescue)
+            except _DATABASE_GONE as error:
+                _log.warning("cannot look for jobs whose worker died: %s", error)
+            await asyncio.sleep(min(RESCUE_SECONDS, self.stalled_seconds))
+
+    def _rescue(self) -> None:
+        """Queue again what workers died over, and remove uploads that nobody is going to read."""
+        uploads = Uploads.of(self.kb.settings)
+        with self.kb.sessions.begin() as session:
+            rescued = tickets.rescue(session, self.stalled_seconds)
+        for job in rescued:
+            _log.warning("job %d (%s) was left by its worker, now %s", job.id, job.kind, job.state)
+            if job.state not in UNFINISHED:
+                uploads.discard(job.kind, job.arguments)
+        with self.kb.sessions() as session:
+            unfinished = session.scalars(select(Job).where(Job.state.in_(UNFINISHED))).all()
+        uploads.sweep(one for job in unfinished for one in uploads_of(job.kind, job.arguments))

@@ -1,0 +1,44 @@
+"""A worker in a process of its own, with a slow fake encoder: `python -m tests.kb.jobs.process URL HOME`."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from kb.corpus import AnnotatedDocument
+from kb.jobs.handlers import HANDLERS
+from kb.jobs.kinds import Rekey
+from kb.jobs.runner import Run
+from kb.jobs.worker import Worker
+from kb.service import KnowledgeBase
+from kb.settings import Settings
+from tests.fakes import FakeEncoder, Vectors
+
+
+class SlowEncoder(FakeEncoder):
+    """Takes its time for each batch, so that a test meets it at work."""
+
+    def encode_documents(self, documents: Sequence[AnnotatedDocument]) -> list[Vectors]:
+        time.sleep(0.05)
+        return super().encode_documents(documents)
+
+
+def rekey(run: Run, work: Rekey) -> object:
+    return run.kb.rekey(
+        SlowEncoder(), batch=5, on_facts=lambda done, total: run.progress(done, total, "facts")
+    )
+
+
+def worker(kb: KnowledgeBase, **options: object) -> Worker:
+    """A worker that hears of things quickly."""
+    handlers = {**HANDLERS, Rekey.kind: rekey}
+    return Worker(kb, handlers, beat_seconds=0.05, **options)  # type: ignore[arg-type]
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    with KnowledgeBase.open(Settings(home=Path(sys.argv[2]), database_url=sys.argv[1])) as opened:
+        worker(opened, grace_seconds=0.0).run()

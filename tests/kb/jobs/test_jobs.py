@@ -1,0 +1,278 @@
+"""Jobs: asked for, run by a worker, cancelled, refused; and what no worker may do to them."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from kb.corpus import to_record
+from kb.errors import InvalidWork, JobFinished, JobNotFound, UploadNotFound
+from kb.jobs import tickets
+from kb.jobs.kinds import Check, Gate, Ingest, MakeBackup, Rekey, WriteSnapshot, work_of
+from kb.jobs.lease import Lease
+from kb.jobs.queue import Jobs
+from kb.jobs.runner import Handler, Run
+from kb.jobs.worker import Worker
+from kb.origin import Origin, origin
+from kb.service import KnowledgeBase
+from kb.tables import Job
+from tests.kb.corpora import PERU
+from tests.kb.jobs.process import worker
+
+
+@pytest.fixture
+def jobs(kb: KnowledgeBase) -> Jobs:
+    return Jobs(kb)
+
+
+def upload(jobs: Jobs, *lines: str) -> str:
+    return jobs.uploads.save("peru.jsonl", [line.encode() + b"\n" for line in lines]).upload_id
+
+
+def working(kb: KnowledgeBase, **handlers: Handler) -> Worker:
+    return Worker(kb, handlers, beat_seconds=0.02)
+
+
+def waited_for(reached: Callable[[], Any], seconds: float = 20) -> Any:
+    """What `reached` gives once that is true."""
+    deadline = time.monotonic() + seconds
+    while not (found := reached()):
+        assert time.monotonic() < deadline, "it never came to that"
+        time.sleep(0.01)
+    return found
+
+
+def test_an_uploaded_file_is_ingested_in_its_askers_name_and_then_gone(kb: KnowledgeBase, jobs: Jobs):
+    upload_id = upload(jobs, json.dumps(to_record(PERU)), "no json")
+    as_asked = origin.set(Origin("r1"))
+    job = jobs.submit(Ingest(upload_id=upload_id, corpus="atlas"), actor="ana")
+    origin.reset(as_asked)
+    assert (job.state, job.attempts, job.request_id) == ("queued", 0, "r1")
+    assert worker(kb).run(once=True) == 1
+    ended = jobs.get(job.job_id)
+    assert (ended.state, ended.attempts, ended.error) == ("succeeded", 1, None)
+    assert ended.result is not None and (ended.result["documents"], ended.result["refused"]) == (1, 1)
+    assert (kb.changes()[-1].actor, kb.changes()[-1].request_id) == ("ana", "r1")
+    with pytest.raises(UploadNotFound):
+        jobs.uploads.file(upload_id)
+    with kb.engine.connect() as connection:
+        assert connection.scalar(text("SELECT count(*) FROM procrastinate_jobs")) == 0
+
+
+def test_backup_snapshot_and_check_are_jobs_too(kb: KnowledgeBase, jobs: Jobs):
+    jobs.submit(Ingest(upload_id=upload(jobs, json.dumps(to_record(PERU))), corpus="atlas"), actor="ana")
+    submitted = [
+        jobs.submit(work, actor="ana")
+        for work in (
+            Rekey(),
+            WriteSnapshot(),
+            MakeBackup(name="one.backup"),
+            MakeBackup(name="one.backup"),
+            Check(),
+        )
+    ]
+    assert worker(kb).run(once=True) == 6
+    ended = [jobs.get(job.job_id) for job in submitted]
+    assert [job.state for job in ended] == ["succeeded", "succeeded", "succeeded", "failed", "succeeded"]
+    assert ended[0].done == ended[0].total == len(PERU.facts)
+    assert (kb.settings.home / "backups" / "one.backup").is_file()
+    assert (
+        ended[3].error is not None
+        and ended[3].error["status"] == 422
+        and "one.backup" in ended[3].error["detail"]
+    )
+    assert ended[4].result is not None and ended[4].result["ok"]
+    assert jobs.counts() == {"queued": 0, "running": 0, "succeeded": 5, "failed": 1, "cancelled": 0}
+    newest = jobs.list(limit=2)
+    assert [job.job_id for job in newest] == [ended[4].job_id, ended[3].job_id]
+    assert [j.kind for j in jobs.list(before=ended[3].job_id, states=["succeeded"], kinds=["rekey"])] == [
+        "rekey"
+    ]
+
+
+def test_what_is_no_work_is_refused_before_it_is_queued(jobs: Jobs):
+    for kind, arguments in (
+        ("rekey", {"keyset_id": 0}),
+        ("rekey", {"keyset_id": 1, "checkpoint": "mine"}),
+        ("rekey", {"checkpoint": "../mine"}),
+        ("backup", {"name": "/etc/passwd"}),
+        ("backup", {"name": "a", "secret": 1}),
+        ("ingest", {"upload_id": "../../x", "corpus": "a"}),
+        ("nonsense", {}),
+    ):
+        with pytest.raises(InvalidWork):
+            work_of(kind, arguments)
+    assert work_of("gate", {"keyset_id": "2", "activate": "true"}, strict=False) == Gate(
+        keyset_id=2, activate=True
+    )
+    with pytest.raises(UploadNotFound):
+        jobs.submit(Ingest(upload_id="0" * 32, corpus="atlas"), actor="ana")
+    with pytest.raises(JobNotFound):
+        jobs.get(2**63)
+    assert jobs.list() == []
+
+
+def test_a_queued_job_is_cancelled_at_once_and_never_runs(kb: KnowledgeBase, jobs: Jobs):
+    upload_id = upload(jobs, json.dumps(to_record(PERU)))
+    job = jobs.submit(Ingest(upload_id=upload_id, corpus="atlas"), actor="ana")
+    cancelled = jobs.cancel(job.job_id, actor="ben")
+    assert (cancelled.state, cancelled.cancelled_by) == ("cancelled", "ben") and cancelled.finished_at
+    assert worker(kb).run(once=True) == 0 and kb.corpora() == []
+    assert list(jobs.uploads.directory.iterdir()) == []
+    with pytest.raises(JobFinished):
+        jobs.cancel(job.job_id, actor="ben")
+
+
+def test_a_running_job_ends_at_its_next_step_when_it_is_cancelled(kb: KnowledgeBase, jobs: Jobs):
+    job = jobs.submit(Check(), actor="ana")
+    begun = threading.Event()
+
+    def endless(run: Run, _: Check) -> None:
+        while True:
+            run.progress(1, 2, "steps")
+            begun.set()
+            time.sleep(0.01)
+
+    thread = threading.Thread(target=working(kb, fsck=endless).run, kwargs={"once": True})
+    thread.start()
+    assert begun.wait(20)
+    assert jobs.cancel(job.job_id, actor="ben").state == "running"
+    thread.join(20)
+    ended = jobs.get(job.job_id)
+    assert (ended.state, ended.done, ended.total, ended.message) == ("cancelled", 1, 2, "steps")
+
+
+def test_what_fails_keeps_a_problem_and_tells_no_secret_of_a_fault(kb: KnowledgeBase, jobs: Jobs):
+    def refuses(run: Run, _: WriteSnapshot) -> None:
+        run.kb.active_keyset()
+
+    def breaks(run: Run, _: Check) -> None:
+        raise RuntimeError("password=hunter2")
+
+    refused, broken = jobs.submit(WriteSnapshot(), actor="ana"), jobs.submit(Check(), actor="ana")
+    working(kb, snapshot=refuses, fsck=breaks).run(once=True)
+    error, fault = jobs.get(refused.job_id).error, jobs.get(broken.job_id).error
+    assert error is not None and (error["type"], error["status"]) == ("urn:colmlm:NoActiveKeyset", 409)
+    assert fault is not None and fault["status"] == 500 and "hunter2" not in json.dumps(fault)
+
+
+def test_jobs_that_exclude_each_other_take_turns_and_others_do_not_wait(kb: KnowledgeBase, jobs: Jobs):
+    running: set[int] = set()
+    together: list[frozenset[int]] = []
+
+    def slow(run: Run, work: Rekey) -> None:
+        running.add(run.job.job_id)
+        together.append(frozenset(running))
+        time.sleep(0.2)
+        running.discard(run.job.job_id)
+
+    first, second = (jobs.submit(Rekey(keyset_id=7), actor="ana").job_id for _ in range(2))
+    other = jobs.submit(Rekey(keyset_id=8), actor="ana").job_id
+    Worker(kb, {"rekey": slow}, concurrency=3).run(once=True)
+    assert all(jobs.get(job_id).state == "succeeded" for job_id in (first, second, other))
+    assert all(not {first, second} <= group for group in together) and {first, other} in together
+
+
+def test_a_worker_that_stops_hands_back_what_runs_and_the_next_goes_on(kb: KnowledgeBase, jobs: Jobs):
+    job_id = jobs.submit(Check(), actor="ana").job_id
+    begun = threading.Event()
+
+    def endless(run: Run, _: Check) -> None:
+        while True:
+            run.progress(3, None, "steps")
+            begun.set()
+            time.sleep(0.01)
+
+    stopping = Worker(kb, {"fsck": endless}, grace_seconds=0.0, beat_seconds=0.02)
+    thread = threading.Thread(target=stopping.run)
+    thread.start()
+    assert begun.wait(20) and jobs.num_workers() == 1
+    stopping.stop()
+    thread.join(20)
+    assert not thread.is_alive() and jobs.num_workers() == 0
+    handed_back = jobs.get(job_id)
+    assert (handed_back.state, handed_back.attempts) == ("queued", 0)
+    working(kb, fsck=lambda run, _: {"ok": True}).run(once=True)
+    assert (jobs.get(job_id).state, jobs.get(job_id).attempts) == ("succeeded", 1)
+
+
+def test_who_was_taken_for_dead_writes_nothing_more(kb: KnowledgeBase, jobs: Jobs):
+    job_id = jobs.submit(Check(), actor="ana").job_id
+    lease = take(kb, job_id)
+    with kb.sessions.begin() as session:
+        assert [
+            job.id for job in tickets.rescue(session, stalled_seconds=30)
+        ] == []  # it lives: its lock is held
+        assert [job.id for job in tickets.rescue(session, stalled_seconds=0)] == [job_id]
+    assert not lease.settle("succeeded", result={})
+    assert jobs.get(job_id).state == "queued"
+    working(kb, fsck=lambda run, _: {"ok": True}).run(once=True)
+    assert (jobs.get(job_id).state, jobs.get(job_id).attempts) == ("succeeded", 2)
+
+
+def test_a_job_that_kills_its_workers_is_given_up(kb: KnowledgeBase, jobs: Jobs):
+    job_id = jobs.submit(Check(), actor="ana").job_id
+    for _ in range(tickets.MAX_ATTEMPTS):
+        take(kb, job_id).close()  # the lock goes with the connection, as when the process dies
+        with kb.sessions.begin() as session:
+            tickets.rescue(session)
+    ended = jobs.get(job_id)
+    assert (
+        ended.state == "failed" and ended.error is not None and ended.error["type"] == "urn:colmlm:JobGivenUp"
+    )
+
+
+def test_a_job_without_a_ticket_gets_one(kb: KnowledgeBase, jobs: Jobs):
+    """As where a worker died between taking the ticket and starting the job."""
+    job_id = jobs.submit(Check(), actor="ana").job_id
+    with kb.engine.begin() as connection:
+        connection.execute(text("DELETE FROM procrastinate_jobs"))
+    assert worker(kb).run(once=True) == 1
+    assert jobs.get(job_id).state == "succeeded"
+
+
+def test_a_job_of_another_release_fails_and_keeps_no_other_waiting(kb: KnowledgeBase, jobs: Jobs):
+    unknown, known = (jobs.submit(Check(), actor="ana").job_id for _ in range(2))
+    with kb.engine.begin() as connection:
+        connection.execute(text("UPDATE job SET kind = 'tomorrow' WHERE id = :id"), {"id": unknown})
+        connection.execute(text("DELETE FROM procrastinate_jobs"))
+    worker(kb).run(once=True)
+    error = jobs.get(unknown).error
+    assert error is not None and error["type"] == "urn:colmlm:InvalidWork"
+    assert jobs.get(known).state == "succeeded"
+
+
+def take(kb: KnowledgeBase, job_id: int) -> Lease:
+    """The lease of a worker that never beats."""
+    with kb.sessions() as session:
+        ticket = session.get_one(Job, job_id).ticket
+    assert ticket is not None
+    lease = Lease.take(kb.engine, job_id, ticket, handing_back=lambda: False, beat_seconds=3600)
+    assert lease is not None
+    return lease
+
+
+def test_an_upload_is_refused_by_size_and_by_name_and_leaves_nothing(kb: KnowledgeBase, tmp_path: Path):
+    from kb.errors import InvalidValue, UploadTooLarge
+    from kb.jobs.uploads import Uploads
+
+    uploads = Uploads(tmp_path / "uploads", max_bytes=10)
+    for name in ("../x.txt", "a/b.txt", ".hidden", "", "a\nb.txt", "x" * 201):
+        with pytest.raises(InvalidValue):
+            uploads.save(name, [b"x"])
+    with pytest.raises(UploadTooLarge):
+        uploads.save("x.txt", [b"12345678", b"901"])
+    kept = [uploads.save("x.txt", [b"1234567890"]) for _ in range(4)]
+    with pytest.raises(UploadTooLarge, match="no room"):
+        uploads.save("x.txt", [b"1"])
+    assert {path.parent.name for path in uploads.directory.glob("*/*")} == {one.upload_id for one in kept}
+    assert uploads.file(kept[0].upload_id).stat().st_mode & 0o777 == 0o600
+    assert uploads.sweep([kept[0].upload_id], older_than=-1) == 3
+    assert uploads.file(kept[0].upload_id).read_bytes() == b"1234567890"
