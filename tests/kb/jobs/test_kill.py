@@ -67,6 +67,21 @@ def test_a_rekey_goes_on_after_a_kill(kb: KnowledgeBase, start: Callable[[], sub
     assert report.ok and report.unkeyed_facts == 0 and report.index_ids == MANY
 
 
+def test_a_worker_told_to_stop_hands_back_and_ends_well(
+    kb: KnowledgeBase, start: Callable[[], subprocess.Popen[bytes]]
+):
+    ingest(kb, *numbered(MANY))
+    jobs = Jobs(kb)
+    job_id = jobs.submit(Rekey(), actor="ana").job_id
+    worker = start()
+    waited_for(lambda: jobs.get(job_id).done, 60)
+    worker.terminate()
+    assert worker.wait(60) == 0
+    handed_back = jobs.get(job_id)
+    assert (handed_back.state, handed_back.attempts, jobs.num_workers()) == ("queued", 0, 0)
+    assert 0 < kb.keysets()[0].num_keys < MANY  # what it keyed stays, and is not keyed again
+
+
 def test_an_ingest_goes_on_after_a_kill(kb: KnowledgeBase, start: Callable[[], subprocess.Popen[bytes]]):
     jobs = Jobs(kb)
     lines = [json.dumps(to_record(document)).encode() + b"\n" for document in numbered(10 * MANY)]
