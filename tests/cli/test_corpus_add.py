@@ -126,7 +126,7 @@ def test_an_interrupted_run_is_gone_on_with_and_everything_is_keyed_in_the_end(
         def killed(*_: Any, **__: Any) -> Any:
             raise KeyboardInterrupt
 
-        patch.setattr("cli.corpus_add.key_everything", killed)
+        patch.setattr("cli.adding.key_everything", killed)
         assert run("corpus", "add", folder, *INTO).code == 130
     assert len(kb.facts(limit=100)) == 50
     done = run("corpus", "add", folder, *INTO).json

@@ -111,7 +111,7 @@ def waited_for(reached: Callable[[], Any]) -> Any:
 
 
 @pytest.fixture
-def server(home: Path) -> Iterator[subprocess.Popen[bytes]]:
+def served(home: Path) -> Iterator[subprocess.Popen[bytes]]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "cli", "serve", "--no-model", "--port", str(port)]
@@ -122,13 +122,13 @@ def server(home: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 @pytest.mark.slow
 def test_the_servers_worker_is_started_again_and_goes_with_it(
-    run: Run, atlas: list[int], server: subprocess.Popen[bytes]
+    run: Run, atlas: list[int], served: subprocess.Popen[bytes]
 ) -> None:
-    worker = waited_for(lambda: child_of(server.pid))
+    worker = waited_for(lambda: child_of(served.pid))
     assert result_of(run, started(run, "fsck"))["ok"]
     os.kill(worker, signal.SIGKILL)
     assert result_of(run, started(run, "fsck"))["ok"]
-    another = child_of(server.pid)
-    assert server.poll() is None and another is not None and another != worker
-    server.kill()
+    another = child_of(served.pid)
+    assert served.poll() is None and another is not None and another != worker
+    served.kill()
     waited_for(lambda: is_gone(another))
