@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 COOKIE = "colmlm_session"
 SIGN_IN_PATH = "/session"
+STATIC_PATH = "/console/static/"
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -45,8 +46,8 @@ class Gate:
             raise UnknownHost
 
     async def admit(self, scope: HTTPScope, headers: Headers) -> ApiKeyRecord | None:
-        """The key that asks; None for the sign-in itself, whose handler checks the key."""
-        if is_sign_in(scope):
+        """The key that asks; None for what is open: the sign-in, whose handler checks the key, and static files."""
+        if is_open(scope):
             return None
         bearer, cookie = _bearer(headers), _cookie(headers)
         key = await self._verified(bearer if bearer is not None else cookie)
@@ -75,7 +76,10 @@ def key_of(engine: Engine, token: str) -> ApiKeyRecord | None:
         return key
 
 
-def is_sign_in(scope: HTTPScope) -> bool:
+def is_open(scope: HTTPScope) -> bool:
+    """The sign-in itself, and the style and script of its form, which are the same in every installation."""
+    if scope["method"] == "GET":
+        return scope["path"].startswith(STATIC_PATH)
     return scope["path"] == SIGN_IN_PATH and scope["method"] == "POST"
 
 

@@ -15,7 +15,7 @@ from litestar.enums import ScopeType
 from sqlalchemy.exc import SQLAlchemyError
 
 from api import auth, errors, requests
-from api.console import pages
+from api.console import pages, session
 from api.cors import Cors, cors
 from api.journal import Journal
 from api.limits import RateLimits
@@ -112,8 +112,8 @@ class GatedLitestar(Litestar):
 
 def _refused(scope: HTTPScope, error: Exception) -> ASGIApp:
     """A browser that opens the console without a key gets the sign-in form, with the same status."""
-    if isinstance(error, errors.NotSignedIn) and scope["path"] == "/" and scope["method"] == "GET":
-        return pages.sign_in_form()
+    if isinstance(error, errors.NotSignedIn) and pages.is_page(scope["path"]):
+        return session.sign_in_form(scope)
     return errors.refusal(error)
 
 

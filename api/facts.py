@@ -97,11 +97,17 @@ def _result(edit: Edit, *, min_seq: int | None = None, keyed: bool = True) -> Ed
 
 
 def _keyed(ports: Ports, edit: Edit) -> EditResult:
-    """Key what the edit left without a key, unless that would be a whole corpus's backlog."""
-    if ports.encoder is None or _backlog(ports, ports.encoder.checkpoint.checkpoint_id) > MAX_KEYED_AT_ONCE:
+    if not key_at_once(ports):
         return _result(edit, keyed=False)
-    ports.kb.rekey(ports.encoder)
     return _result(edit, min_seq=ports.kb.head_seq())
+
+
+def key_at_once(ports: Ports) -> bool:
+    """Key what an edit left without a key; False where there is no encoder, or a whole corpus's backlog."""
+    if ports.encoder is None or _backlog(ports, ports.encoder.checkpoint.checkpoint_id) > MAX_KEYED_AT_ONCE:
+        return False
+    ports.kb.rekey(ports.encoder)
+    return True
 
 
 def _backlog(ports: Ports, checkpoint_id: str) -> int:

@@ -30,7 +30,7 @@ def generate(ports: FromPorts, data: JSONBody[NewGeneration]) -> Response[Output
     """
     request, generator = data.request(), ports.need_generator()
     if not data.stream:
-        with _slot(ports):
+        with slot(ports):
             return Response(generator.generate(request))
     items = _stream(ports, request)
     first = next(items)  # what refuses the request does so here, while the status is still open
@@ -51,7 +51,8 @@ def trace_output(ports: FromPorts, generation_id: PathId) -> OutputTrace:
 
 
 @contextmanager
-def _slot(ports: Ports) -> Iterator[None]:
+def slot(ports: Ports) -> Iterator[None]:
+    """Room to decode. Raises `Busy` where there is none."""
     if not ports.generation_slots.acquire(blocking=False):
         raise Busy(MAX_GENERATIONS)
     try:
@@ -62,7 +63,7 @@ def _slot(ports: Ports) -> Iterator[None]:
 
 def _stream(ports: Ports, request: GenerationRequest) -> Iterator[str | OutputTrace]:
     """The generator's items. The slot is free again when they end, or when a client that left lets go of them."""
-    with _slot(ports):
+    with slot(ports):
         yield from ports.need_generator().stream(request)
 
 

@@ -15,11 +15,12 @@ from kb.records import KeysetRecord
 @get("/health", opt=needs(Right.lookup), sync_to_thread=True)
 def health(ports: FromPorts) -> Response[Health]:
     """200 where everything is there, else 503 with what is missing. A database that is down is a problem document."""
-    state = _health(ports)
+    state = state_of(ports)
     return Response(state, status_code=200 if state.ok else 503)
 
 
-def _health(ports: Ports) -> Health:
+def state_of(ports: Ports) -> Health:
+    """What is there and what is missing, as of now."""
     at_head = database.is_at_head(ports.kb.engine)
     keyset = _active_keyset(ports) if at_head else None
     checkpoint_id = ports.encoder.checkpoint.checkpoint_id if ports.encoder else None

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from psycopg.types.json import Jsonb
-from sqlalchemy import or_, select
+from sqlalchemy import ColumnElement, or_, select
 from sqlalchemy.orm import Session
 
 from kb.database import connection_of
@@ -175,19 +175,44 @@ def changes(
 
     A change touches `fact_id` too where it created it: an ingest does not list the facts it brought.
     """
-    statement = select(Change).where(Change.seq > after).order_by(Change.seq).limit(limit)
+    fitting = _fitting(actor, kind, fact_id, since, until)
+    statement = select(Change).where(Change.seq > after, *fitting).order_by(Change.seq).limit(limit)
+    return [as_record(change) for change in session.scalars(statement)]
+
+
+def changes_before(
+    session: Session,
+    before: int,
+    limit: int,
+    *,
+    actor: str | None = None,
+    kind: str | None = None,
+    fact_id: int | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+) -> list[ChangeRecord]:
+    """Up to `limit` changes older than `before`, newest first, with the filters of `changes`."""
+    fitting = _fitting(actor, kind, fact_id, since, until)
+    statement = select(Change).where(Change.seq < before, *fitting).order_by(Change.seq.desc()).limit(limit)
+    return [as_record(change) for change in session.scalars(statement)]
+
+
+def _fitting(
+    actor: str | None, kind: str | None, fact_id: int | None, since: datetime | None, until: datetime | None
+) -> list[ColumnElement[bool]]:
+    conditions: list[ColumnElement[bool]] = []
     if actor is not None:
-        statement = statement.where(Change.actor == actor)
+        conditions.append(Change.actor == actor)
     if kind is not None:
-        statement = statement.where(Change.kind == kind)
+        conditions.append(Change.kind == kind)
     if fact_id is not None:
         created = select(Fact.created_seq).where(Fact.id == fact_id).scalar_subquery()
-        statement = statement.where(or_(Change.fact_ids.contains([fact_id]), Change.seq == created))
+        conditions.append(or_(Change.fact_ids.contains([fact_id]), Change.seq == created))
     if since is not None:
-        statement = statement.where(Change.at >= since)
+        conditions.append(Change.at >= since)
     if until is not None:
-        statement = statement.where(Change.at < until)
-    return [as_record(change) for change in session.scalars(statement)]
+        conditions.append(Change.at < until)
+    return conditions
 
 
 def as_record(change: Change) -> ChangeRecord:

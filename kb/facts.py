@@ -252,13 +252,21 @@ def get_fact(session: Session, fact_id: int) -> FactRecord:
 
 
 def list_facts(
-    session: Session, corpus: str | None, search: str | None, deleted: bool | None, after: int, limit: int
+    session: Session,
+    corpus: str | None,
+    search: str | None,
+    deleted: bool | None,
+    after: int,
+    limit: int,
+    document_id: int | None = None,
 ) -> list[FactRecord]:
     """Facts past id `after`, by id. `search` is found as it stands (no wildcards) in shown value or question."""
     statement = _statement().where(Fact.id > after)
     if corpus is not None:
         require_corpus(session, corpus)
         statement = statement.where(Document.corpus == corpus)
+    if document_id is not None:
+        statement = statement.where(Fact.document_id == document_id)
     if search:
         statement = statement.where(
             or_(

@@ -31,6 +31,7 @@ from kb.service import KnowledgeBase
 OnTexts = Callable[[int, int], None]
 
 _ENCODED_AT_ONCE = 32
+_BINS = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +69,32 @@ class Drift:
     active_threshold: float | None = None
 
     @property
+    def histograms(self) -> list[dict[str, Any]]:
+        """The scores in bins, of the checked keyset and, where it was asked, of the active one; on one scale."""
+        asked = [("checked keyset", self.genuine, self.impostor, self.threshold)]
+        if self.active_genuine is not None and self.active_impostor is not None:
+            asked.append(
+                ("active keyset", self.active_genuine, self.active_impostor, self.active_threshold or 0.0)
+            )
+        finite = [scores[np.isfinite(scores)] for _, *both, _ in asked for scores in both]
+        every = np.concatenate(finite)
+        if not len(every):
+            return []
+        low, high = float(every.min()), float(max(every.max(), every.min() + 0.01))
+        counts = [np.histogram(scores, bins=_BINS, range=(low, high))[0].tolist() for scores in finite]
+        return [
+            {
+                "title": title,
+                "low": low,
+                "high": high,
+                "threshold": threshold,
+                "genuine": right,
+                "impostor": wrong,
+            }
+            for (title, _, _, threshold), right, wrong in zip(asked, counts[::2], counts[1::2], strict=True)
+        ]
+
+    @property
     def means(self) -> dict[str, float]:
         """The mean of each, where there is one."""
         named = asdict(self)
@@ -97,7 +124,8 @@ class GateReport:
     def stored(self) -> dict[str, Any]:
         """What the keyset keeps of it, as JSON has it."""
         kept = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "drift"}
-        return kept | {"at": self.at.isoformat(), "criteria": [asdict(c) for c in self.criteria]}
+        criteria = [asdict(criterion) for criterion in self.criteria]
+        return kept | {"at": self.at.isoformat(), "criteria": criteria, "histograms": self.drift.histograms}
 
     @property
     def failed(self) -> tuple[str, ...]:

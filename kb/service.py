@@ -154,6 +154,7 @@ class KnowledgeBase:
         self,
         *,
         corpus: str | None = None,
+        document_id: int | None = None,
         text: str | None = None,
         deleted: bool | None = False,
         after: int = 0,
@@ -161,7 +162,7 @@ class KnowledgeBase:
     ) -> list[FactRecord]:
         """Facts past id `after`, by id. `deleted=None` gives both; `text` is sought in value and question as it is."""
         with self.sessions() as session:
-            return facts.list_facts(session, corpus, text, deleted, after, limit)
+            return facts.list_facts(session, corpus, text, deleted, after, limit, document_id)
 
     def document_text(self, document_id: int) -> str:
         with self.sessions() as session:

@@ -1,0 +1,179 @@
+"""Ask: a prompt decoded, with every spliced span marked and its evidence beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import msgspec
+from litestar import Response, get, post
+from litestar.response import Redirect, ServerSentEvent, ServerSentEventMessage
+
+from api.console.forms import Form, Sent
+from api.console.passages import Passage, Piece, became_of, passage, pieces
+from api.console.views import Page, PageRequest, page, status_of
+from api.errors import problem_of
+from api.generations import slot
+from api.ports import FromPorts, GenerationRequest, Ports
+from api.rights import Right, needs
+from kb.errors import KBError, KeysetMismatch, NoActiveKeyset
+from kb.neighbours import Neighbours
+from kb.records import FactRecord, Hit, OutputTrace, TracedSplice
+
+MODES = ("auto", "forced", "off")
+MAX_TOKENS = 512
+NEAREST = 6
+EARLIER = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Everything there is to say about one lookup of an output; `nearest` is why where it is not a list."""
+
+    splice: TracedSplice
+    number: int | None
+    became: str
+    passage: Passage | None
+    nearest: Sequence[tuple[Hit, FactRecord | None]] | str
+
+
+@get("/ask", opt=needs(Right.read), sync_to_thread=True)
+def ask(ports: FromPorts, request: PageRequest) -> Page:
+    """The form, and the output that the query string names with the lookup it names."""
+    return _show(ports, request, Form.asked(request))
+
+
+@post("/ask", opt=needs(Right.read), sync_to_thread=True)
+def answer(ports: FromPorts, request: PageRequest, data: Sent) -> Page:
+    """Decode, store, and go to the output."""
+    form = Form(data)
+    try:
+        wanted = _wanted(form)
+        with slot(ports):
+            trace = ports.need_generator().generate(wanted)
+    except KBError as error:
+        return _show(ports, request, form.refuse(error))
+    return Redirect(_href(trace), status_code=303)
+
+
+@post("/ask/stream", opt=needs(Right.read), status_code=200, sync_to_thread=True)
+def stream(ports: FromPorts, data: Sent) -> Response[Any]:
+    """The same for the script: `piece` events with the text so far decoded, then `done` with where the output is."""
+    wanted = _wanted(Form(data))
+    items = _decoding(ports, wanted)
+    first = next(items)  # what refuses the request does so here, while the status is still open
+    events: Response[Any] = ServerSentEvent(_events(chain([first], items)))
+    return events
+
+
+def _wanted(form: Form) -> GenerationRequest:
+    prompt = form.text("prompt", limit=8000)
+    mode = form.choice("mode", MODES)
+    max_tokens = form.integer("max_tokens", 1, MAX_TOKENS)
+    threshold = form.number("threshold", -1, 1)
+    form.check()
+    return GenerationRequest(prompt=prompt, mode=mode, max_tokens=max_tokens or 64, threshold=threshold)
+
+
+def _decoding(ports: Ports, wanted: GenerationRequest) -> Iterator[str | OutputTrace]:
+    with slot(ports):
+        yield from ports.need_generator().stream(wanted)
+
+
+def _events(items: Iterator[str | OutputTrace]) -> Iterator[ServerSentEventMessage]:
+    try:
+        for item in items:
+            said = ("piece", item) if isinstance(item, str) else ("done", _href(item))
+            yield _event(*said)
+    except Exception as error:  # noqa: BLE001 - the status is sent: only an event can still tell, and the log
+        yield _event("problem", problem_of(error)[0].detail)
+
+
+def _event(name: str, said: str) -> ServerSentEventMessage:
+    return ServerSentEventMessage(event=name, data=msgspec.json.encode(said).decode())
+
+
+def _href(trace: OutputTrace) -> str:
+    return f"/console/ask?output={trace.generation_id}"
+
+
+def _show(ports: Ports, request: PageRequest, form: Form) -> Page:
+    shown: dict[str, Any] = {"trace": None, "pieces": [], "evidence": None}
+    output, ordinal = form.integer("output"), form.integer("splice", low=0)
+    if output is not None:
+        shown = output_and_evidence(ports, output, ordinal)
+    keyset = _keyset(ports)
+    return page(
+        request,
+        "ask.html",
+        status_of(form.error) if form.error else 200,
+        form=form,
+        modes=MODES,
+        max_tokens=MAX_TOKENS,
+        keyset=keyset,
+        can_answer=ports.generator is not None and keyset is not None,
+        generator_loaded=ports.generator is not None,
+        earlier=ports.kb.generations(limit=EARLIER),
+        examples=_examples(ports),
+        **shown,
+    )
+
+
+def output_and_evidence(ports: Ports, output: int, ordinal: int | None) -> dict[str, Any]:
+    """A stored output cut at its lookups, with the evidence of one: the first that found something, unless named."""
+    trace = ports.kb.trace_output(output)
+    cut = pieces(trace)
+    looked_up = [piece for piece in cut if piece.splice]
+    named = [piece for piece in looked_up if piece.splice and piece.splice.ordinal == ordinal]
+    found = [piece for piece in looked_up if piece.number is not None]
+    chosen = next(iter(named or found or looked_up), None)
+    evidence = _evidence(ports, trace, chosen) if chosen else None
+    return {"trace": trace, "pieces": cut, "evidence": evidence, "became_of": became_of}
+
+
+def _evidence(ports: Ports, trace: OutputTrace, piece: Piece) -> Evidence:
+    splice = piece.splice
+    assert splice is not None
+    around = None
+    if (source := splice.source) is not None:
+        around = passage(ports.kb.document_text(source.document_id), source.start, source.end)
+    return Evidence(splice, piece.number, became_of(splice), around, _nearest(ports, trace, splice))
+
+
+def _nearest(
+    ports: Ports, trace: OutputTrace, splice: TracedSplice
+) -> Sequence[tuple[Hit, FactRecord | None]] | str:
+    """The facts next in line for this lookup, as they stand now."""
+    try:
+        hits = Neighbours(ports.kb).of(trace.generation_id, splice.ordinal, NEAREST)
+    except (KeysetMismatch, NoActiveKeyset):
+        return "The keyset that this output looked facts up in is not active, so its neighbours cannot be asked for."
+    if hits is None:
+        return "This output was stored without its query, so its neighbours cannot be asked for."
+    others = [hit for hit in hits if hit.fact_id != splice.fact_id][: NEAREST - 1]
+    return [(hit, _known(ports, hit.fact_id)) for hit in others]
+
+
+def _known(ports: Ports, fact_id: int) -> FactRecord | None:
+    try:
+        return ports.kb.fact(fact_id)
+    except KBError:  # gone between the two reads
+        return None
+
+
+def _keyset(ports: Ports) -> Any:
+    try:
+        return ports.kb.active_keyset()
+    except NoActiveKeyset:
+        return None
+
+
+def _examples(ports: Ports) -> list[str]:
+    """Questions that the base can answer, for whoever has none."""
+    known = ports.kb.facts(limit=40)
+    return list(dict.fromkeys(fact.question for fact in known if fact.question))[:3]
+
+
+HANDLERS = (ask, answer, stream)

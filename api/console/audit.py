@@ -1,0 +1,132 @@
+"""Audit: the change log and whether it stands, stored outputs, what a fact was used for, and answers of the past."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from litestar import get
+
+from api.console.ask import output_and_evidence
+from api.console.forms import Form
+from api.console.views import Page, PageRequest, page, status_of
+from api.ports import FromPorts, Ports
+from api.rights import Right, needs
+from api.schemas import PathId
+from kb import audit
+from kb.diff import diff
+from kb.errors import KBError
+from kb.history import AsOfLookup, kb_as_of
+from kb.impact import Impact, impact_of
+from kb.records import FactRecord, Lookup
+from kb.witness import check_database, hash_at
+
+ON_A_PAGE = 50
+NEAREST = 5
+KINDS = (
+    "insert", "ingest", "update", "delete", "restore", "forget", "erase", "key", "activate", "threshold", "retire",
+)  # fmt: skip
+
+
+@get("/audit", opt=needs(Right.audit), sync_to_thread=True)
+def log(ports: FromPorts, request: PageRequest) -> Page:
+    """The change log, newest first, with the filters of the query string."""
+    form = Form.asked(request)
+    changes, head, end, report = [], ports.kb.head_seq(), None, None
+    try:
+        fitting: dict[str, Any] = {
+            "actor": form.optional("actor", limit=200),
+            "kind": form.optional("kind", limit=50),
+            "fact_id": form.integer("fact"),
+            "since": form.moment("since"),
+            "until": form.moment("until"),
+        }
+        before = form.integer("before") or head + 1
+        form.check()
+        with ports.kb.sessions() as session:
+            changes = audit.changes_before(session, before, ON_A_PAGE + 1, **fitting)
+            end = hash_at(session, head)
+        report = check_database(ports.kb) if form.flag("check") else None
+    except KBError as error:
+        form.refuse(error)
+    return page(
+        request,
+        "audit.html",
+        status_of(form.error) if form.error else 200,
+        form=form,
+        changes=changes[:ON_A_PAGE],
+        more=changes[ON_A_PAGE - 1].seq if len(changes) > ON_A_PAGE else None,
+        kinds=[(kind, kind) for kind in KINDS],
+        head=head,
+        end=end,
+        report=report,
+    )
+
+
+@get("/audit/outputs", opt=needs(Right.read), sync_to_thread=True)
+def outputs(ports: FromPorts, request: PageRequest) -> Page:
+    """Stored outputs, newest first."""
+    form = Form.asked(request)
+    found = ports.kb.generations(after=form.integer("after", low=0) or 0, limit=ON_A_PAGE + 1)
+    more = found[ON_A_PAGE - 1].generation_id if len(found) > ON_A_PAGE else None
+    return page(request, "outputs.html", outputs=found[:ON_A_PAGE], more=more)
+
+
+@get("/audit/outputs/{output_id:int}", opt=needs(Right.read), sync_to_thread=True)
+def output(ports: FromPorts, request: PageRequest, output_id: PathId) -> Page:
+    """A stored output with the evidence of one of its lookups."""
+    ordinal = Form.asked(request).integer("splice", low=0)
+    return page(request, "output.html", **output_and_evidence(ports, output_id, ordinal))
+
+
+@get("/audit/impact", opt=needs(Right.audit), sync_to_thread=True)
+def impact(ports: FromPorts, request: PageRequest) -> Page:
+    """Every stored output that a fact was spliced into."""
+    form = Form.asked(request)
+    found: Impact | None = None
+    fact: FactRecord | None = None
+    try:
+        fact_id = form.integer("fact")
+        form.check()
+        if fact_id is not None:
+            found, fact = impact_of(ports.kb, fact_id), ports.kb.fact(fact_id)
+    except KBError as error:
+        form.refuse(error)
+    status = status_of(form.error) if form.error else 200
+    return page(request, "impact.html", status, form=form, impact=found, fact=fact)
+
+
+@get("/audit/time", opt=needs(Right.audit), sync_to_thread=True)
+def time(ports: FromPorts, request: PageRequest) -> Page:
+    """What a question was answered with as of a change, and what it is answered with now."""
+    form = Form.asked(request)
+    head = ports.kb.head_seq()
+    shown: dict[str, Any] = {"then": None, "now": None, "difference": None, "change": None}
+    seq: int | None = head
+    try:
+        question = form.optional("question", limit=2000)
+        seq = form.integer("seq", low=0)
+        form.check()
+        seq = head if seq is None else seq
+        shown["difference"] = diff(ports.kb, seq, head, limit=20)
+        shown["change"] = next(iter(ports.kb.changes(after=seq - 1, limit=1)), None) if seq else None
+        if question is not None:
+            shown["then"], shown["now"] = _answers(ports, question, seq)
+    except KBError as error:
+        form.refuse(error)
+    status = status_of(form.error) if form.error else 200
+    return page(request, "time.html", status, form=form, head=head, seq=seq, **shown)
+
+
+def _answers(ports: Ports, question: str, seq: int) -> tuple[AsOfLookup, Lookup]:
+    encoder = ports.need_encoder()
+    asked: dict[str, Any] = {
+        "queries_BD": encoder.encode_questions([question]),
+        "checkpoint_id": encoder.checkpoint.checkpoint_id,
+        "k": NEAREST,
+    }
+    (now,) = ports.kb.lookup(**asked)
+    (then,) = kb_as_of(ports.kb, seq).lookup(**asked)
+    return then, now
+
+
+HANDLERS = (log, outputs, output, impact, time)

@@ -1,0 +1,231 @@
+"""Facts: find, read, correct, delete and bring back. What was just done can be undone from the note that tells it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from litestar import get, post
+from litestar.response import Redirect
+
+from api.console.forms import Form, Sent
+from api.console.passages import passage, stretches
+from api.console.views import Page, PageRequest, page, status_of
+from api.facts import key_at_once
+from api.ports import FromPorts, Ports
+from api.rights import Right, needs
+from api.schemas import MAX_FACTS_PER_EDIT, PathId
+from kb.errors import DocumentNotFound, KBError
+from kb.impact import impact_of
+from kb.records import ChangeRecord, Edit, FactTrace
+from kb.tables import Document
+
+ON_A_PAGE = 50
+MOST_OF_A_DOCUMENT = 1000
+STATES = {"live": False, "deleted": True, "all": None}
+POLICIES = ("successor", "abstain")
+
+
+@get("/facts", opt=needs(Right.read), sync_to_thread=True)
+def find(ports: FromPorts, request: PageRequest) -> Page:
+    """A page of facts that fit every filter."""
+    form = Form.asked(request)
+    state = form.choice("state", list(STATES))
+    found: list[Any] = []
+    try:
+        wanted: dict[str, Any] = {
+            "corpus": form.optional("corpus"),
+            "document_id": form.integer("document"),
+            "text": form.optional("text", limit=1000),
+            "after": form.integer("after", low=0) or 0,
+        }
+        form.check()
+        found = ports.kb.facts(**wanted, deleted=STATES[state], limit=ON_A_PAGE + 1)
+    except KBError as error:
+        form.refuse(error)
+    return page(
+        request,
+        "facts.html",
+        status_of(form.error) if form.error else 200,
+        form=form,
+        facts=found[:ON_A_PAGE],
+        more=found[ON_A_PAGE - 1].fact_id if len(found) > ON_A_PAGE else None,
+        state=state,
+        states=list(STATES),
+        corpora=corpus_options(ports),
+        done=done(ports, form),
+    )
+
+
+@get("/facts/new", opt=needs(Right.edit), sync_to_thread=True)
+def new(request: PageRequest) -> Page:
+    return page(request, "fact_new.html", form=Form())
+
+
+@post("/facts/new", opt=needs(Right.edit), sync_to_thread=True)
+def insert(ports: FromPorts, request: PageRequest, data: Sent) -> Page:
+    """Add a fact that no document says."""
+    form = Form(data)
+    try:
+        question, value = form.text("question", limit=2000), form.text("value")
+        answer, reason = form.optional("answer"), form.text("reason", limit=1000)
+        form.check()
+        edit = ports.kb.insert(
+            question,
+            value,
+            answer=answer,
+            actor=request.user.name,
+            reason=reason,
+            allow_erased=form.flag("allow_erased"),
+        )
+    except KBError as error:
+        return page(request, "fact_new.html", status_of(error), form=form.refuse(error))
+    key_at_once(ports)
+    return _to_fact(edit)
+
+
+@get("/facts/{fact_id:int}", opt=needs(Right.read), sync_to_thread=True)
+def read(ports: FromPorts, request: PageRequest, fact_id: PathId) -> Page:
+    return _show(ports, request, fact_id, Form.asked(request))
+
+
+@post("/facts/{fact_id:int}", opt=needs(Right.edit), sync_to_thread=True)
+def update(ports: FromPorts, request: PageRequest, fact_id: PathId, data: Sent) -> Page:
+    """Give a fact another value."""
+    form = Form(data)
+    try:
+        value, reason = form.text("value"), form.text("reason", limit=1000)
+        form.check()
+        edit = ports.kb.update(fact_id, value, actor=request.user.name, reason=reason)
+    except KBError as error:
+        return _show(ports, request, fact_id, form.refuse(error))
+    return _to_fact(edit)
+
+
+@get("/facts/delete", opt=needs(Right.edit), sync_to_thread=True)
+def ask_to_delete(ports: FromPorts, request: PageRequest) -> Page:
+    """Before facts are deleted: which, how many, and what happens to who asks for them."""
+    return _ask(ports, request, Form.asked(request), "delete")
+
+
+@get("/facts/restore", opt=needs(Right.edit), sync_to_thread=True)
+def ask_to_restore(ports: FromPorts, request: PageRequest) -> Page:
+    return _ask(ports, request, Form.asked(request), "restore")
+
+
+@post("/facts/delete", opt=needs(Right.edit), sync_to_thread=True)
+def delete(ports: FromPorts, request: PageRequest, data: Sent) -> Page:
+    """Delete facts, all or none."""
+    form = Form(data)
+    policy = form.choice("policy", POLICIES)
+    return _edit(ports, request, form, "delete", lambda ids, reason: ports.kb.delete(
+        ids, actor=request.user.name, reason=reason, abstain=policy == "abstain"
+    ))  # fmt: skip
+
+
+@post("/facts/restore", opt=needs(Right.edit), sync_to_thread=True)
+def restore(ports: FromPorts, request: PageRequest, data: Sent) -> Page:
+    """Bring deleted facts back, all or none."""
+    return _edit(ports, request, Form(data), "restore", lambda ids, reason: ports.kb.restore(
+        ids, actor=request.user.name, reason=reason
+    ))  # fmt: skip
+
+
+@get("/documents/{document_id:int}", opt=needs(Right.read), sync_to_thread=True)
+def document(ports: FromPorts, request: PageRequest, document_id: PathId) -> Page:
+    """A document as it was ingested, with its facts marked."""
+    with ports.kb.sessions() as session:
+        found = session.get(Document, document_id)
+    if found is None:
+        raise DocumentNotFound(document_id)
+    facts = ports.kb.facts(document_id=document_id, deleted=None, limit=MOST_OF_A_DOCUMENT)
+    return page(
+        request,
+        "document.html",
+        document=found,
+        facts=facts,
+        stretches=stretches(found.text, facts),
+        most=MOST_OF_A_DOCUMENT,
+        chosen=Form.asked(request).integer("fact"),
+    )
+
+
+HANDLERS = (
+    find, new, insert, read, update, ask_to_delete, ask_to_restore, delete, restore, document,
+)  # fmt: skip
+
+
+def done(ports: Ports, form: Form) -> ChangeRecord | None:
+    """The change that the query string names: what was just done, told from the log and nothing that was sent."""
+    seq = form.integer("change")
+    return next(iter(ports.kb.changes(after=seq - 1, limit=1)), None) if seq else None
+
+
+def corpus_options(ports: Ports) -> list[tuple[str, str]]:
+    """What a field that chooses a corpus offers."""
+    return [("", "every corpus"), *((stats.corpus, stats.corpus) for stats in ports.kb.corpora())]
+
+
+def _show(ports: Ports, request: PageRequest, fact_id: int, form: Form) -> Page:
+    trace = ports.kb.trace_fact(fact_id)
+    source = trace.fact.source
+    change = done(ports, form)
+    return page(
+        request,
+        "fact.html",
+        status_of(form.error) if form.error else 200,
+        form=form,
+        trace=trace,
+        fact=trace.fact,
+        around=passage(ports.kb.document_text(source.document_id), source.start, source.end)
+        if source
+        else None,
+        uses=impact_of(ports.kb, fact_id).outputs,
+        done=change,
+        former=_former(trace, change),
+    )
+
+
+def _former(trace: FactTrace, change: ChangeRecord | None) -> str | None:
+    """The value before a correction that was just made, which undoing it would bring back."""
+    if change is None or change.kind != "update" or change.fact_ids != (trace.fact.fact_id,):
+        return None
+    return next((v.value for v in trace.versions if v.to_seq == change.seq), None)
+
+
+def _ask(ports: Ports, request: PageRequest, form: Form, verb: str) -> Page:
+    ids = form.ids("fact")[:MAX_FACTS_PER_EDIT]
+    facts = [ports.kb.fact(fact_id) for fact_id in ids]
+    return page(
+        request,
+        "fact_edit.html",
+        status_of(form.error) if form.error else 200,
+        form=form,
+        verb=verb,
+        facts=facts,
+        fitting=[fact for fact in facts if (fact.deleted_seq is None) == (verb == "delete")],
+        policies=POLICIES,
+    )
+
+
+def _edit(
+    ports: Ports, request: PageRequest, form: Form, verb: str, do: Callable[[list[int], str], Edit]
+) -> Page:
+    try:
+        ids, reason = form.ids("fact"), form.text("reason", limit=1000)
+        if not ids:
+            form.mistakes["fact"] = "Choose at least one fact."
+        form.check()
+        edit = do(ids, reason)
+    except KBError as error:
+        return _ask(ports, request, form.refuse(error), verb)
+    if verb == "restore":
+        key_at_once(ports)  # a keyset made while they were gone has no key of them
+    return _to_fact(edit)
+
+
+def _to_fact(edit: Edit) -> Redirect:
+    """To the fact, or where there are several to the list, with the note of what was done."""
+    place = f"/{edit.fact_ids[0]}" if len(edit.fact_ids) == 1 else ""
+    state = "&state=all" if not place else ""
+    return Redirect(f"/console/facts{place}?change={edit.seq}{state}", status_code=303)

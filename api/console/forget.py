@@ -1,0 +1,227 @@
+"""Forget: choose facts, look at what forgetting them would do, do it, ask for them in every way, and certify it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from litestar import Response, get, post
+from litestar.response import Redirect
+
+from api.console.facts import corpus_options, done
+from api.console.forms import Form, Sent
+from api.console.views import Page, PageRequest, page, status_of
+from api.ports import FromPorts, Ports
+from api.rights import Right, needs
+from api.schemas import PathId
+from kb import certificates
+from kb.errors import KBError, NoActiveKeyset
+from kb.forget_records import OUTCOMES, ForgetPlan
+from kb.forgetting import EQUIVALENTS, Forgetting
+from kb.records import FactRecord
+from kb.selectors import Selector
+
+PREVIEW = (
+    25  # questions that a plan or a verification encodes while somebody waits, unless more are asked for
+)
+MOST_PREVIEWED = 200
+SHOWN = 50
+RUNS = 200
+POLICIES = ("successor", "abstain")
+
+
+@get("/forget", opt=needs(Right.audit), sync_to_thread=True)
+def runs(ports: FromPorts, request: PageRequest) -> Page:
+    """The runs there are, and the form for another."""
+    return _runs(ports, request, Form.asked(request))
+
+
+@post("/forget", opt=needs(Right.edit), sync_to_thread=True)
+def plan(ports: FromPorts, request: PageRequest, data: Sent) -> Page:
+    """Draw up a plan. Changes no fact."""
+    form = Form(data)
+    try:
+        made = _plan(ports, request, form)
+    except KBError as error:
+        return _runs(ports, request, form.refuse(error))
+    return Redirect(f"/console/forget/{made.run_id}", status_code=303)
+
+
+def _plan(ports: Ports, request: PageRequest, form: Form) -> ForgetPlan:
+    parts = _parts(form)
+    reason = form.text("reason", limit=1000)
+    equivalents, policy = form.choice("equivalents", EQUIVALENTS), form.choice("policy", POLICIES)
+    radius = form.number("radius", -1, 1)
+    sample = form.integer("sample", 1, MOST_PREVIEWED) or PREVIEW
+    form.check()
+    selector = Selector(**parts, radius=radius if parts["like"] else None)
+    return _forgetting(ports, sample).plan(
+        selector,
+        actor=request.user.name,
+        reason=reason,
+        equivalents=equivalents,
+        radius=radius,
+        policy=policy,
+    )
+
+
+def _parts(form: Form) -> dict[str, Any]:
+    texts = ("text", "question", "document", "corpus", "uri", "uri_prefix", "licence")
+    return {
+        **{name: form.optional(name, limit=2000) for name in texts},
+        "fact_ids": tuple(form.ids("fact")),
+        "first_seq": form.integer("first_seq"),
+        "last_seq": form.integer("last_seq"),
+        "since": form.moment("since"),
+        "until": form.moment("until"),
+        "like": form.integer("like"),
+        "everything": form.flag("everything"),
+    }
+
+
+def _forgetting(ports: Ports, sample: int = PREVIEW) -> Forgetting:
+    """The verbs, with the model where its keys are the active ones; else stored keys stand for questions."""
+    active = ports.kb.active_keyset()
+    fits = ports.encoder is not None and ports.encoder.checkpoint.checkpoint_id == active.checkpoint_id
+    return Forgetting(ports.kb, ports.encoder if fits else None, sample=sample)
+
+
+@get("/forget/{run_id:int}", opt=needs(Right.audit), sync_to_thread=True)
+def run(ports: FromPorts, request: PageRequest, run_id: PathId) -> Page:
+    return _show(ports, request, run_id, Form.asked(request))
+
+
+@get("/forget/{run_id:int}/apply", opt=needs(Right.edit), sync_to_thread=True)
+def ask_to_apply(ports: FromPorts, request: PageRequest, run_id: PathId) -> Page:
+    return _ask(ports, request, run_id, "apply", Form())
+
+
+@get("/forget/{run_id:int}/restore", opt=needs(Right.edit), sync_to_thread=True)
+def ask_to_restore(ports: FromPorts, request: PageRequest, run_id: PathId) -> Page:
+    return _ask(ports, request, run_id, "restore", Form())
+
+
+@post("/forget/{run_id:int}/apply", opt=needs(Right.edit), sync_to_thread=True)
+def apply(ports: FromPorts, request: PageRequest, run_id: PathId, data: Sent) -> Page:
+    """Forget the facts of a plan, all in one change or none."""
+    return _edit(ports, request, run_id, "apply", Form(data), Forgetting(ports.kb).apply)
+
+
+@post("/forget/{run_id:int}/restore", opt=needs(Right.edit), sync_to_thread=True)
+def restore(ports: FromPorts, request: PageRequest, run_id: PathId, data: Sent) -> Page:
+    """Undo an applied run."""
+    return _edit(ports, request, run_id, "restore", Form(data), Forgetting(ports.kb).restore)
+
+
+@post("/forget/{run_id:int}/verify", opt=needs(Right.audit), sync_to_thread=True)
+def verify(ports: FromPorts, request: PageRequest, run_id: PathId, data: Sent) -> Page:
+    """Ask for the forgotten facts, also with questions of the reader's own, one a line."""
+    form = Form(data)
+    try:
+        questions = [line.strip() for line in (form.optional("questions") or "").splitlines() if line.strip()]
+        sample = form.integer("sample", 1, MOST_PREVIEWED) or PREVIEW
+        if len(questions) > MOST_PREVIEWED:
+            form.mistakes["questions"] = f"At most {MOST_PREVIEWED} questions are asked at once."
+        form.check()
+        _forgetting(ports, sample).verify(run_id, questions)
+    except KBError as error:
+        return _show(ports, request, run_id, form.refuse(error))
+    return Redirect(f"/console/forget/{run_id}#verified", status_code=303)
+
+
+@get("/forget/{run_id:int}/certificate", opt=needs(Right.audit), sync_to_thread=True)
+def certificate(ports: FromPorts, run_id: PathId) -> Response[str]:
+    """The signed certificate, as the file that `colmlm verify-certificate` checks."""
+    return Response(
+        certificates.issue(ports.kb, run_id),
+        media_type="application/json",
+        headers={"Content-Disposition": f'attachment; filename="colmlm-forget-{run_id}.json"'},
+    )
+
+
+HANDLERS = (
+    runs, plan, run, ask_to_apply, ask_to_restore, apply, restore, verify, certificate,
+)  # fmt: skip
+
+
+def _runs(ports: Ports, request: PageRequest, form: Form) -> Page:
+    return page(
+        request,
+        "forget.html",
+        status_of(form.error) if form.error else 200,
+        form=form,
+        runs=list(reversed(Forgetting(ports.kb).runs(limit=RUNS))),
+        corpora=corpus_options(ports),
+        ready=_is_keyed(ports),
+        equivalents=EQUIVALENTS,
+        policies=POLICIES,
+        preview=PREVIEW,
+        most_previewed=MOST_PREVIEWED,
+    )
+
+
+def _is_keyed(ports: Ports) -> bool:
+    try:
+        ports.kb.active_keyset()
+    except NoActiveKeyset:
+        return False
+    return True
+
+
+def _show(ports: Ports, request: PageRequest, run_id: int, form: Form) -> Page:
+    forgetting = Forgetting(ports.kb)
+    record, made, found = forgetting.run(run_id)
+    return page(
+        request,
+        "forget_run.html",
+        status_of(form.error) if form.error else 200,
+        form=form,
+        run=record,
+        plan=made,
+        found=found,
+        texts=_texts(forgetting, made),
+        drift=forgetting.drift(run_id) if record.state == "planned" else None,
+        levels=certificates.LEVELS,
+        outcomes=OUTCOMES,
+        shown=SHOWN,
+        done=done(ports, form),
+        has_model=ports.encoder is not None,
+        preview=PREVIEW,
+        most_previewed=MOST_PREVIEWED,
+    )
+
+
+def _texts(forgetting: Forgetting, made: ForgetPlan) -> dict[int, FactRecord]:
+    """What the facts say that the page shows."""
+    shown = [*made.fact_ids[:SHOWN], *made.equivalents[:SHOWN], *made.conflicting[:SHOWN]]
+    for successor in made.successors[:SHOWN]:
+        shown += [successor.asked_fact_id, successor.successor_id or 0]
+    return forgetting.facts(shown)
+
+
+def _ask(ports: Ports, request: PageRequest, run_id: int, verb: str, form: Form) -> Page:
+    forgetting = Forgetting(ports.kb)
+    record, made, _ = forgetting.run(run_id)
+    return page(
+        request,
+        "forget_edit.html",
+        status_of(form.error) if form.error else 200,
+        form=form,
+        verb=verb,
+        run=record,
+        plan=made,
+        texts=_texts(forgetting, made),
+        shown=SHOWN,
+    )
+
+
+def _edit(
+    ports: Ports, request: PageRequest, run_id: int, verb: str, form: Form, do: Callable[..., Any]
+) -> Page:
+    try:
+        reason = form.text("reason", limit=1000)
+        form.check()
+        edit = do(run_id, actor=request.user.name, reason=reason)
+    except KBError as error:
+        return _ask(ports, request, run_id, verb, form.refuse(error))
+    return Redirect(f"/console/forget/{run_id}?change={edit.seq}", status_code=303)

@@ -1,0 +1,138 @@
+"""Forms: what was sent, read field by field, with a message for each field that will not do.
+
+A form that is refused is shown again as it was sent, with the messages beside its fields.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from litestar.params import URLEncodedBody
+
+from api.console.views import PageRequest
+from kb.errors import KBError
+
+MAX_ID = 2**63 - 1
+LONGEST = 10_000
+
+Sent = URLEncodedBody[dict[str, Any]]
+
+
+class Mistakes(KBError):
+    title = "This form is not complete"
+    status = 422
+
+    def __init__(self, fields: Sequence[str]) -> None:
+        super().__init__(
+            f"Nothing was done. See the note at {', '.join(fields)}, put it right and send it again."
+        )
+
+
+@dataclass(slots=True)
+class Form:
+    """Fields by name. Reading one notes its mistake; `check` raises them all at once.
+
+    `error` is what refused the form as a whole, for the template to show above it.
+    """
+
+    sent: Mapping[str, Any] = field(default_factory=dict)
+    mistakes: dict[str, str] = field(default_factory=dict)
+    error: KBError | None = None
+
+    @classmethod
+    def asked(cls, request: PageRequest) -> Form:
+        """The fields of a query string."""
+        return cls({name: request.query_params.getall(name) for name in request.query_params})
+
+    def all(self, name: str) -> list[str]:
+        found = self.sent.get(name, [])
+        return [str(value) for value in found] if isinstance(found, list) else [str(found)]
+
+    def raw(self, name: str, default: str = "") -> str:
+        """What was sent, for the field to show again."""
+        found = self.all(name)
+        return found[-1] if found else default
+
+    def refuse(self, error: KBError) -> Form:
+        self.error = error
+        return self
+
+    def check(self) -> None:
+        """Raise `Mistakes` where a field read so far will not do."""
+        if self.mistakes:
+            raise Mistakes(list(self.mistakes))
+
+    def text(self, name: str, *, limit: int = LONGEST) -> str:
+        """A text that says something."""
+        said = self._text(name, limit)
+        if not said:
+            self.mistakes.setdefault(name, "Say something here: it may not be empty.")
+        return said
+
+    def optional(self, name: str, *, limit: int = LONGEST) -> str | None:
+        return self._text(name, limit) or None
+
+    def _text(self, name: str, limit: int) -> str:
+        said = self.raw(name).replace("\r\n", "\n").strip()
+        if "\x00" in said:
+            self.mistakes[name] = "It holds a NUL character, which no text does. Remove it."
+        elif len(said) > limit:
+            self.mistakes[name] = f"It has {len(said):,} characters; at most {limit:,} are taken. Shorten it."
+        return said
+
+    def integer(self, name: str, low: int = 1, high: int = MAX_ID) -> int | None:
+        said = self.raw(name).strip()
+        if not said:
+            return None
+        if len(said) < 20 and said.isascii() and said.isdecimal() and low <= int(said) <= high:
+            return int(said)
+        upper = "" if high == MAX_ID else f" and at most {high:,}"
+        self.mistakes[name] = f"Give a whole number of at least {low:,}{upper}."
+        return None
+
+    def number(self, name: str, low: float, high: float) -> float | None:
+        said = self.raw(name).strip()
+        if not said:
+            return None
+        try:
+            value = float(said)
+        except ValueError:
+            value = math.nan
+        if low <= value <= high:
+            return value
+        self.mistakes[name] = f"Give a number from {low:g} to {high:g}, such as {(low + high) / 2:g}."
+        return None
+
+    def choice(self, name: str, allowed: Sequence[str]) -> str:
+        """One of `allowed`; the first where nothing was sent."""
+        said = self.raw(name) or allowed[0]
+        if said not in allowed:
+            self.mistakes[name] = f"Choose one of {', '.join(allowed)}."
+        return said
+
+    def flag(self, name: str) -> bool:
+        return self.raw(name) == "yes"
+
+    def ids(self, name: str) -> list[int]:
+        """Ids, one a field or several in one, with commas or spaces between."""
+        said = " ".join(self.all(name)).replace(",", " ").split()
+        if any(not (one.isascii() and one.isdecimal() and len(one) < 19 and int(one)) for one in said):
+            self.mistakes[name] = "Give ids, such as 12 or 12, 15."
+            return []
+        return list(dict.fromkeys(map(int, said)))
+
+    def moment(self, name: str) -> datetime | None:
+        """A date, or a time as ISO 8601 has it; UTC where it names no zone."""
+        said = self.raw(name).strip()
+        if not said:
+            return None
+        try:
+            at = datetime.fromisoformat(said)
+        except ValueError:
+            self.mistakes[name] = "Give a date or a time, such as 2026-01-31 or 2026-01-31T12:00."
+            return None
+        return at if at.tzinfo else at.replace(tzinfo=UTC)

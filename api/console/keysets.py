@@ -1,0 +1,186 @@
+"""Keysets: which keys answer, how far a new checkpoint's are, what its gate says, and the switch there and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from litestar import get, post
+from litestar.response import Redirect
+
+from api.console.facts import done
+from api.console.forms import Form, Sent
+from api.console.views import Page, PageRequest, page, status_of
+from api.ports import FromPorts, Ports
+from api.rights import Right, needs
+from api.schemas import PathId
+from kb import keysets
+from kb.errors import KBError, KeysetNotFound
+from kb.records import KeysetRecord
+from kb.retraining import GateStanding, Retraining
+
+HEIGHT, WIDTH = 120, 640  # of a histogram, in its own units
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    keyset: KeysetRecord
+    gate: GateStanding
+
+    @property
+    def total(self) -> int:
+        return self.keyset.num_keys + self.keyset.num_unkeyed
+
+
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """A histogram as a drawing: bars (x, y, width, height) for right and wrong facts, and where the threshold is."""
+
+    title: str
+    low: float
+    high: float
+    threshold: float
+    threshold_x: float
+    genuine: tuple[tuple[float, float, float, float], ...]
+    impostor: tuple[tuple[float, float, float, float], ...]
+
+
+@get("/keysets", opt=needs(Right.read), sync_to_thread=True)
+def overview(ports: FromPorts, request: PageRequest) -> Page:
+    rows = _rows(ports)
+    return page(request, "keysets.html", rows=rows, done=done(ports, Form.asked(request)))
+
+
+@get("/keysets/{keyset_id:int}", opt=needs(Right.read), sync_to_thread=True)
+def read(ports: FromPorts, request: PageRequest, keyset_id: PathId) -> Page:
+    """A keyset with the report of its gate."""
+    row = next((row for row in _rows(ports) if row.keyset.keyset_id == keyset_id), None)
+    if row is None:
+        raise KeysetNotFound(keyset_id)
+    with ports.kb.sessions() as session:
+        gate = keysets.gate_of(session, keyset_id)
+        checkpoint = keysets.checkpoint_of(session, keyset_id)
+    return page(
+        request,
+        "keyset.html",
+        row=row,
+        gate=gate,
+        plots=_plots(gate),
+        checkpoint=checkpoint,
+        width=WIDTH,
+        height=HEIGHT,
+        done=done(ports, Form.asked(request)),
+    )
+
+
+@get("/keysets/{keyset_id:int}/activate", opt=needs(Right.train), sync_to_thread=True)
+def ask_to_activate(ports: FromPorts, request: PageRequest, keyset_id: PathId) -> Page:
+    return _ask(ports, request, "activate", keyset_id, Form())
+
+
+@get("/keysets/{keyset_id:int}/retire", opt=needs(Right.train), sync_to_thread=True)
+def ask_to_retire(ports: FromPorts, request: PageRequest, keyset_id: PathId) -> Page:
+    return _ask(ports, request, "retire", keyset_id, Form())
+
+
+@get("/keysets/rollback", opt=needs(Right.train), sync_to_thread=True)
+def ask_to_roll_back(ports: FromPorts, request: PageRequest) -> Page:
+    return _ask(ports, request, "rollback", None, Form())
+
+
+@post("/keysets/{keyset_id:int}/activate", opt=needs(Right.train), sync_to_thread=True)
+def activate(ports: FromPorts, request: PageRequest, keyset_id: PathId, data: Sent) -> Page:
+    """Let a keyset answer, if its gate says so or it is forced."""
+    form = Form(data)
+    return _switch(ports, request, "activate", keyset_id, form, lambda **who: Retraining(ports.kb).activate(
+        keyset_id, force=form.flag("force"), **who
+    ))  # fmt: skip
+
+
+@post("/keysets/{keyset_id:int}/retire", opt=needs(Right.train), sync_to_thread=True)
+def retire(ports: FromPorts, request: PageRequest, keyset_id: PathId, data: Sent) -> Page:
+    """Drop a keyset's keys."""
+    return _switch(ports, request, "retire", keyset_id, Form(data), lambda **who: Retraining(ports.kb).retire(
+        keyset_id, **who
+    ))  # fmt: skip
+
+
+@post("/keysets/rollback", opt=needs(Right.train), sync_to_thread=True)
+def roll_back(ports: FromPorts, request: PageRequest, data: Sent) -> Page:
+    """Let the keyset answer again that answered before."""
+    return _switch(ports, request, "rollback", None, Form(data), Retraining(ports.kb).rollback)
+
+
+HANDLERS = (
+    overview, read, ask_to_activate, ask_to_retire, ask_to_roll_back, activate, retire, roll_back,
+)  # fmt: skip
+
+
+def _rows(ports: Ports) -> list[Row]:
+    retraining = Retraining(ports.kb)
+    return [Row(keyset, retraining.standing(keyset.keyset_id)) for keyset in ports.kb.keysets()]
+
+
+def _ask(ports: Ports, request: PageRequest, verb: str, keyset_id: int | None, form: Form) -> Page:
+    rows = _rows(ports)
+    row = next((row for row in rows if row.keyset.keyset_id == keyset_id), None)
+    if keyset_id is not None and row is None:
+        raise KeysetNotFound(keyset_id)
+    return page(
+        request,
+        "keyset_switch.html",
+        status_of(form.error) if form.error else 200,
+        form=form,
+        verb=verb,
+        row=row,
+        active=next((row for row in rows if row.keyset.state == "active"), None),
+    )
+
+
+def _switch(
+    ports: Ports,
+    request: PageRequest,
+    verb: str,
+    keyset_id: int | None,
+    form: Form,
+    do: Callable[..., KeysetRecord],
+) -> Page:
+    try:
+        reason = form.text("reason", limit=1000)
+        form.check()
+        do(actor=request.user.name, reason=reason)
+    except KBError as error:
+        return _ask(ports, request, verb, keyset_id, form.refuse(error))
+    return Redirect(f"/console/keysets?change={ports.kb.head_seq()}", status_code=303)
+
+
+def _plots(gate: dict[str, Any] | None) -> list[Bars]:
+    """The histograms that a report keeps: the checked keyset's, and the active one's where it was asked too."""
+    kept = (gate or {}).get("histograms") or []
+    return [_bars(one) for one in kept]
+
+
+def _bars(one: dict[str, Any]) -> Bars:
+    low, high = float(one["low"]), float(one["high"])
+    tallest = max(*one["genuine"], *one["impostor"], 1)
+    width = WIDTH / len(one["genuine"])
+
+    def drawn(counts: list[int]) -> tuple[tuple[float, float, float, float], ...]:
+        heights = [HEIGHT * count / tallest for count in counts]
+        return tuple(
+            (round(n * width + 0.5, 2), round(HEIGHT - height, 2), round(width - 1, 2), round(height, 2))
+            for n, height in enumerate(heights)
+            if height
+        )
+
+    where = WIDTH * (float(one["threshold"]) - low) / (high - low)
+    return Bars(
+        title=one["title"],
+        low=low,
+        high=high,
+        threshold=float(one["threshold"]),
+        threshold_x=round(min(max(where, 0), WIDTH), 2),
+        genuine=drawn(one["genuine"]),
+        impostor=drawn(one["impostor"]),
+    )

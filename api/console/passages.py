@@ -1,0 +1,90 @@
+"""Texts with spans marked: an output with what was spliced, a document with its facts, a fact in its context."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from kb.records import FactRecord, OutputTrace, TracedSplice
+
+AROUND = 280  # characters of a document before and after a span
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Text as it stands, or a lookup: `number` counts the hits from one, and is None where nothing was spliced."""
+
+    text: str
+    splice: TracedSplice | None = None
+    number: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A span of a document and the text around it; `cut_before` and `cut_after` say that there is more."""
+
+    before: str
+    span: str
+    after: str
+    cut_before: bool
+    cut_after: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A part of a document: plain, or a fact's span."""
+
+    text: str
+    fact: FactRecord | None = None
+
+
+def pieces(trace: OutputTrace) -> list[Piece]:
+    """The output in order, cut at its lookups. Offsets count code points, as Python's do."""
+    found, at, number = [], 0, 0
+    for splice in trace.splices:
+        found.append(Piece(trace.output[at : splice.output_start]))
+        number += splice.outcome == "hit"
+        text = trace.output[splice.output_start : splice.output_end]
+        found.append(Piece(text, splice, number if splice.outcome == "hit" else None))
+        at = splice.output_end
+    found.append(Piece(trace.output[at:]))
+    return [piece for piece in found if piece.text or piece.splice]
+
+
+def became_of(splice: TracedSplice) -> str:
+    """What became of a spliced fact since: current, corrected, deleted or erased; or why nothing was spliced."""
+    if splice.outcome != "hit":
+        return splice.outcome
+    if splice.erased:
+        return "erased"
+    if not splice.live:
+        return "deleted"
+    return "current" if splice.current_value == splice.value else "corrected"
+
+
+def passage(text: str, start: int, end: int) -> Passage:
+    first, last = max(0, start - AROUND), min(len(text), end + AROUND)
+    return Passage(text[first:start], text[start:end], text[end:last], first > 0, last < len(text))
+
+
+def stretches(text: str, facts: Iterable[FactRecord]) -> list[Stretch]:
+    """The document cut at the spans of its facts; of spans that overlap, the first counts."""
+    found: list[Stretch] = []
+    at = 0
+    for fact in _by_place(facts):
+        assert fact.source is not None
+        if fact.source.start < at:
+            continue
+        found += [
+            Stretch(text[at : fact.source.start]),
+            Stretch(text[fact.source.start : fact.source.end], fact),
+        ]
+        at = fact.source.end
+    return [*found, Stretch(text[at:])]
+
+
+def _by_place(facts: Iterable[FactRecord]) -> Sequence[FactRecord]:
+    return sorted(
+        (fact for fact in facts if fact.source),
+        key=lambda f: (f.source.start, f.fact_id) if f.source else (0, 0),
+    )

@@ -1,0 +1,105 @@
+"""The way in and out: the sign-in that trades a key for a cookie, the theme, and the files every page needs."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any
+
+from litestar import Request, Response, get, post
+from litestar.concurrency import sync_to_thread
+from litestar.datastructures import Cookie
+from litestar.exceptions import NotFoundException
+from litestar.params import PathParameter
+from litestar.response import Redirect
+from litestar.response.base import ASGIResponse
+
+from api.auth import COOKIE, SIGN_IN_PATH, STATIC_PATH, check_origin, key_of
+from api.console.forms import Form, Sent
+from api.console.views import HEADERS, HERE, PLACES, THEME_COOKIE, THEMES, PageRequest, render, theme_of
+from api.ports import FromPorts
+from api.rights import Right, needs
+
+if TYPE_CHECKING:
+    from litestar.types import HTTPScope
+
+_TYPES = {"style.css": "text/css", "console.js": "text/javascript", "icon.svg": "image/svg+xml"}
+_WRONG_KEY = (
+    "This key does not work. It may be misspelt, expired or revoked. Copy it again, or ask for a new one."
+)
+_YEAR = 365 * 24 * 3600
+
+
+@get("/", opt=needs(Right.lookup), include_in_schema=False, sync_to_thread=False)
+def home(request: PageRequest) -> Redirect:
+    """To the first page that the key's role may see."""
+    first = next((place.href for place in PLACES if request.user.may(place.right)), PLACES[0].href)
+    return Redirect(first, status_code=303)
+
+
+@get(f"{STATIC_PATH}{{name:str}}", include_in_schema=False, sync_to_thread=True)
+def static(name: Annotated[str, PathParameter()]) -> Response[str]:
+    """The script, the style or the icon; a listed name, never a path. Open to all: the sign-in form needs them."""
+    if name not in _TYPES:
+        raise NotFoundException
+    return Response(_read(name), media_type=_TYPES[name])
+
+
+@post(SIGN_IN_PATH, include_in_schema=False)
+async def sign_in(request: Request[None, Any, Any], ports: FromPorts) -> Response[Any]:
+    """Check the form's key and keep it in a cookie of this browser session that no script can read."""
+    form = await request.form()
+    token, back = str(form.get("key", "")).strip(), str(form.get("back", ""))
+    if not token or await sync_to_thread(key_of, ports.kb.engine, token) is None:
+        body = _form(back, theme_of(request.cookies), _WRONG_KEY)
+        return Response(body, status_code=401, media_type="text/html", headers=_REFUSED)
+    check_origin(request.headers)  # else another site could sign this browser in under its own key
+    cookie = Cookie(
+        COOKIE, value=token, httponly=True, samesite="strict", secure=request.url.scheme == "https"
+    )
+    return Redirect(_local(back), status_code=303, cookies=[cookie])
+
+
+@post("/console/sign-out", opt=needs(Right.lookup), include_in_schema=False, sync_to_thread=False)
+def sign_out() -> Redirect:
+    """Forget the cookie. The key goes on working elsewhere; revoke it to end it."""
+    gone = Cookie(COOKIE, value="", max_age=0, httponly=True, samesite="strict")
+    return Redirect("/", status_code=303, cookies=[gone])
+
+
+@post("/console/theme", opt=needs(Right.lookup), include_in_schema=False, sync_to_thread=False)
+def choose_theme(data: Sent) -> Redirect:
+    """Keep the reader's choice in the browser and go back to the page it was made on."""
+    form = Form(data)
+    chosen = form.raw("theme")
+    kept = Cookie(
+        THEME_COOKIE, value=chosen if chosen in THEMES else "system", max_age=_YEAR, samesite="strict"
+    )
+    return Redirect(_local(form.raw("back")), status_code=303, cookies=[kept])
+
+
+HANDLERS = (home, static, sign_in, sign_out, choose_theme)
+
+
+def sign_in_form(scope: HTTPScope) -> ASGIResponse:
+    """The form, with the status of a request without a key; it leads back to the page that was asked for."""
+    asked = Request[None, Any, Any](scope)
+    back = f"{asked.url.path}?{asked.url.query}" if asked.method == "GET" else ""
+    body = _form(back, theme_of(asked.cookies), "")
+    return ASGIResponse(body=body.encode(), status_code=401, media_type="text/html", headers=_REFUSED)
+
+
+def _form(back: str, theme: str, message: str) -> str:
+    return render("sign_in.html", back=_local(back), theme=theme, message=message)
+
+
+def _local(path: str) -> str:
+    """A page of the console and never another site's: a form must not send people elsewhere."""
+    return path if path.startswith("/console/") and "\\" not in path and path.isprintable() else "/"
+
+
+_REFUSED = {**HEADERS, "WWW-Authenticate": "Bearer"}
+
+
+@cache
+def _read(name: str) -> str:
+    return (HERE / "static" / name).read_text(encoding="utf-8")

@@ -1,0 +1,142 @@
+// What the console adds to plain links and forms. Every page works without it.
+//
+//   data-swap="#part"      fetch where the link or form leads and put that page's part in place of this one's
+//   data-auto              a form that sends itself when something in it changes
+//   data-stream="/path"    a form whose answer is shown as it is written
+//   data-poll="2000"       a part that is fetched anew every so many milliseconds, while the new one says so too
+//   data-says="#output"    a slider that shows its value there; data-fill="#field" a button that fills a field in
+//   data-key="/"           the key that leads to a field
+//   data-announce          read out by screen readers after a swap; data-focus is focused
+
+const $ = (selector, root = document) => root.querySelector(selector);
+
+async function load(url, options = {}) {
+  const answer = await fetch(url, { ...options, headers: { accept: "text/html" } });
+  if (!(answer.headers.get("content-type") || "").startsWith("text/html")) throw new Error("no page");
+  return { page: new DOMParser().parseFromString(await answer.text(), "text/html"), url: answer.url };
+}
+
+// The part that was asked for, or where that page has none (an error, the sign-in), the whole page.
+function put(selector, page) {
+  const fresh = $(selector, page);
+  if (!fresh || !$(selector)) return document.documentElement.replaceWith(document.adoptNode(page.documentElement));
+  $(selector).replaceWith(document.adoptNode(fresh));
+  const told = $("[data-announce], [role=alert]", fresh);
+  if (told) $("#said").textContent = told.textContent.trim();
+  ready(fresh);
+  return fresh;
+}
+
+async function swap(selector, url, { options, push = true, focus } = {}) {
+  const old = $(selector);
+  old?.setAttribute("aria-busy", "true");
+  try {
+    const loaded = await load(url, options);
+    put(selector, loaded.page);
+    if (push) history.pushState({}, "", loaded.url);
+    page = location.pathname + location.search;
+    ($(`${selector} [data-focus]`) || (focus && $(focus)))?.focus({ preventScroll: false });
+  } catch {
+    if (!options) location.assign(url); // the browser's own way also shows what went wrong
+  } finally {
+    old?.removeAttribute("aria-busy");
+  }
+}
+
+function asked(form, submitter) {
+  const url = new URL(submitter?.formAction || form.action);
+  for (const [name, value] of new FormData(form, submitter)) if (value !== "") url.searchParams.append(name, value);
+  return url;
+}
+
+// Shows the answer as it is written, then goes to where it is stored.
+async function stream(form) {
+  const box = $("#streaming"), text = $(".said", box), button = $("button.main", form);
+  const answer = await fetch(form.dataset.stream, { method: "POST", body: new URLSearchParams(new FormData(form)) });
+  if (!(answer.headers.get("content-type") || "").startsWith("text/event-stream")) return form.submit();
+  text.textContent = "";
+  box.hidden = false;
+  button.disabled = true;
+  box.scrollIntoView({ block: "nearest" });
+  let rest = "", done = false;
+  for await (const chunk of answer.body.pipeThrough(new TextDecoderStream())) {
+    const events = (rest + chunk).split(/\r?\n\r?\n/);
+    rest = events.pop();
+    for (const event of events) {
+      const field = (name) => event.match(new RegExp(`^${name}: ?(.*)$`, "m"))?.[1].trim();
+      if (!field("data")) continue;
+      const said = JSON.parse(field("data"));
+      if (field("event") === "piece") text.append(said);
+      if (field("event") === "problem") { done = true; text.append(` [${said}]`); $("#said").textContent = said; }
+      if (field("event") === "done") { done = true; await swap("#content", said, { focus: "#output-title" }); $("#said").textContent = "The output is there."; }
+    }
+  }
+  if (!done) text.append(" [The connection ended before the output was stored. Ask again.]");
+  button.disabled = false;
+  $(".waiting", box).hidden = true;
+}
+
+document.addEventListener("click", (event) => {
+  const link = event.target.closest("a[data-swap]");
+  if (link && !event.ctrlKey && !event.metaKey && !event.shiftKey && event.button === 0) {
+    event.preventDefault();
+    swap(link.dataset.swap, link.href, { focus: link.dataset.focusOn });
+  }
+  const filler = event.target.closest("[data-fill]");
+  if (filler) {
+    $(filler.dataset.fill).value = filler.dataset.value;
+    $(filler.dataset.fill).focus();
+  }
+});
+
+document.addEventListener("submit", (event) => {
+  const form = event.target;
+  if (form.dataset.stream && $("#prompt").value.trim()) {
+    event.preventDefault();
+    stream(form).catch(() => form.submit());
+  } else if (form.dataset.swap && form.method === "get") {
+    event.preventDefault();
+    swap(form.dataset.swap, asked(form, event.submitter));
+  }
+});
+
+let waiting;
+document.addEventListener("input", (event) => {
+  const field = event.target;
+  if (field.dataset.says) $(field.dataset.says).textContent = field.value;
+  const form = field.form;
+  if (form?.dataset.auto === undefined) return;
+  clearTimeout(waiting);
+  waiting = setTimeout(() => swap(form.dataset.swap, asked(form)), field.matches("select, [type=range]") ? 80 : 400);
+});
+
+document.addEventListener("keydown", (event) => {
+  const field = event.target.closest?.("input, textarea, select");
+  if (field && event.key === "Enter" && (event.ctrlKey || event.metaKey)) field.form?.requestSubmit();
+  if (field || event.ctrlKey || event.metaKey || event.altKey) return;
+  const wanted = [...document.querySelectorAll("[data-key]")].find((one) => one.dataset.key === event.key);
+  if (wanted) { event.preventDefault(); wanted.focus(); }
+});
+
+let page = location.pathname + location.search; // a step to another part of the same page fetches nothing
+addEventListener("popstate", () => {
+  if (page !== location.pathname + location.search) swap("#content", location.href, { push: false });
+});
+
+// A part that changes by itself. Where the server is away for a moment it is asked again.
+function ready(root) {
+  for (const part of [root, ...root.querySelectorAll("[data-poll]")]) {
+    if (!part.dataset?.poll) continue;
+    setTimeout(async () => {
+      if (!part.isConnected) return;
+      try {
+        put(`#${part.id}`, (await load(location.href)).page);
+      } catch {
+        ready(part);
+      }
+    }, Number(part.dataset.poll));
+  }
+}
+
+ready(document.body);
+$("[data-focus]")?.focus();

@@ -1,0 +1,47 @@
+"""Status: whether this process can answer, how far its index is, and what runs here."""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import PackageNotFoundError, version
+
+from litestar import get
+from sqlalchemy import text
+
+from api.console.views import Page, PageRequest, page
+from api.health import state_of
+from api.ports import FromPorts, Ports
+from api.rights import Right, needs
+
+PACKAGES = (
+    "colmlm",
+    "litestar",
+    "sqlalchemy",
+    "psycopg",
+    "faiss-cpu",
+    "faiss-gpu",
+    "numpy",
+    "torch",
+    "transformers",
+)
+
+
+@get("/status", opt=needs(Right.read), sync_to_thread=True)
+def overview(ports: FromPorts, request: PageRequest) -> Page:
+    health = state_of(ports)
+    return page(request, "status.html", health=health, versions=_versions(ports), settings=ports.kb.settings)
+
+
+def _versions(ports: Ports) -> dict[str, str]:
+    found = {"Python": platform.python_version()}
+    with ports.kb.engine.connect() as connection:
+        found["PostgreSQL"] = str(connection.scalar(text("SHOW server_version"))).split(" ")[0]
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+HANDLERS = (overview,)

@@ -1,0 +1,151 @@
+"""Pages: templates filled in for the key that asks, and refusals as a page with cause and remedy.
+
+Every page is whole, with or without the script. Where the script asks it takes the part it wants from the same page,
+so there is one template for each page and no second way to draw a thing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from litestar import Request, Response
+
+from api.errors import problem_of
+from kb.access import ApiKeyRecord, Right
+
+HERE = Path(__file__).parent
+THEME_COOKIE = "colmlm_theme"
+THEMES = ("system", "light", "dark")
+
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = {"Content-Security-Policy": _POLICY}
+
+PageRequest = Request[ApiKeyRecord, Any, Any]
+Page = Response[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An entry of the navigation, and the right without which it is not shown."""
+
+    name: str
+    href: str
+    icon: str
+    right: Right
+
+
+PLACES = (
+    Place("Ask", "/console/ask", "ask", Right.read),
+    Place("Facts", "/console/facts", "facts", Right.read),
+    Place("Forget", "/console/forget", "forget", Right.audit),
+    Place("Audit", "/console/audit", "audit", Right.audit),
+    Place("Keysets", "/console/keysets", "keysets", Right.read),
+    Place("Corpora", "/console/corpora", "corpora", Right.read),
+    Place("Status", "/console/status", "status", Right.read),
+)
+
+
+def page(request: PageRequest, template: str, status_code: int = 200, **context: Any) -> Page:
+    """A page of the console. Templates see `may`, the rights of the key, and offer nothing else."""
+    key = request.user
+    filled = render(
+        template,
+        theme=theme_of(request.cookies),
+        places=[place for place in PLACES if key.may(place.right)],
+        path=request.url.path,
+        here=str(request.url.path) + (f"?{request.url.query}" if request.url.query else ""),
+        viewer=key,
+        may={right.value for right in Right if key.may(right)},
+        **context,
+    )
+    return Response(filled, status_code=status_code, media_type="text/html", headers=HEADERS)
+
+
+def refused(request: Request[Any, Any, Any], error: Exception) -> Page:
+    """The console's answer to everything that was raised: the problem document, as a page."""
+    problem, headers = problem_of(error)
+    answer = page(request, "problem.html", problem.status, problem=problem)
+    answer.headers.update(headers)
+    return answer
+
+
+def status_of(error: Exception) -> int:
+    """The status that goes with an error that is shown in its form."""
+    return problem_of(error)[0].status
+
+
+def render(template: str, **context: Any) -> str:
+    return _templates.get_template(template).render(**context)
+
+
+def theme_of(cookies: Mapping[str, str]) -> str:
+    """What the browser keeps of the reader's choice; anything else follows the system."""
+    chosen = cookies.get(THEME_COOKIE, "")
+    return chosen if chosen in THEMES else "system"
+
+
+def in_words(count: int, thing: str) -> str:
+    """ "one fact", "twelve facts", "40 facts": a count as one says it."""
+    number = _NUMBERS[count] if 0 <= count < len(_NUMBERS) else f"{count:,}"
+    return f"{number} {thing}" if count == 1 else f"{number} {thing}s"
+
+
+def _moment(at: datetime) -> str:
+    return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def _score(score: float | None) -> str:
+    return "–" if score is None else f"{score:.3f}"
+
+
+def _percent(share: float) -> str:
+    return f"{share:.1%}"
+
+
+def _shorten(text: str | None, limit: int = 80) -> str:
+    flat = " ".join((text or "").split())
+    return flat if len(flat) <= limit else flat[: limit - 1].rstrip() + "…"
+
+
+def _query(**parts: Any) -> str:
+    """A query string of the parts that say something."""
+    said = {name: value for name, value in parts.items() if value not in (None, "", 0)}
+    return f"?{urlencode(said, doseq=True)}" if said else "?"
+
+
+_NUMBERS = (
+    "no",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+)
+
+_templates = Environment(
+    loader=FileSystemLoader(HERE / "templates"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_templates.filters.update(
+    moment=_moment, score=_score, percent=_percent, shorten=_shorten, in_words=in_words, number="{:,}".format
+)
+_templates.globals.update(query=_query)

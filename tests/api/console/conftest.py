@@ -1,0 +1,99 @@
+"""The console in a real browser, on a base with two corpora that say one thing twice."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+
+import pytest
+from litestar import Litestar
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
+
+from api.auth import COOKIE
+from kb.corpus import AnnotatedDocument, FactSpan, Parsed
+from kb.service import KnowledgeBase
+from tests.api.conftest import CAPITAL
+from tests.api.serving import served
+from tests.fakes import FakeEncoder
+
+FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+PATIENCE = 20_000  # milliseconds: a busy machine takes its time
+expect.set_options(timeout=PATIENCE)
+
+ALMANAC = "Of the coast, Lima is the capital."
+OpenPage = Callable[..., Page]
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    if (chromium := shutil.which("chromium")) is None:
+        pytest.skip("no chromium on the PATH: apt install chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def almanac(atlas: KnowledgeBase, encoder: FakeEncoder) -> KnowledgeBase:
+    """The atlas, and an almanac that answers its question about the capital too."""
+    start = ALMANAC.index("Lima")
+    fact = FactSpan(start, start + 4, "Lima", CAPITAL, "Lima")
+    document = AnnotatedDocument("coast", ALMANAC, (fact,), title="The coast")
+    atlas.ingest([Parsed(document)], "almanac", actor="tester", reason="a second source")
+    atlas.rekey(encoder)
+    return atlas
+
+
+@pytest.fixture
+def address(app: Litestar) -> Iterator[str]:
+    with served(app) as address:
+        yield address
+
+
+@pytest.fixture
+def context(browser: Browser, address: str) -> Iterator[Callable[..., BrowserContext]]:
+    """Opens browser contexts; fails the test where a page broke, logged an error or asked another server."""
+    wrong: list[str] = []
+    opened: list[BrowserContext] = []
+
+    def heard(message: ConsoleMessage) -> None:
+        # Refusals of forms have their own statuses, which Chromium reports; nothing else may be there.
+        if message.type == "error" and "the server responded with a status of 4" not in message.text:
+            wrong.append(message.text)
+
+    def open_context(**options: object) -> BrowserContext:
+        made = browser.new_context(base_url=address, viewport={"width": 1280, "height": 900}, **options)  # type: ignore[arg-type]
+        made.set_default_timeout(PATIENCE)
+        made.on("console", heard)
+        made.on("weberror", lambda error: wrong.append(str(error.error)))
+        made.on("request", lambda r: None if r.url.startswith((address, "blob:")) else wrong.append(r.url))
+        opened.append(made)
+        return made
+
+    yield open_context
+    for made in opened:
+        made.close()
+    assert wrong == []
+
+
+@pytest.fixture
+def open_page(
+    context: Callable[..., BrowserContext], address: str, new_key: Callable[[str], str]
+) -> OpenPage:
+    """`open_page(role, path)`: a page as a key of that role sees it, already signed in."""
+
+    def open_as(role: str, path: str = "/", **options: object) -> Page:
+        made = context(**options)
+        made.add_cookies([{"name": COOKIE, "value": new_key(role), "url": address}])
+        page = made.new_page()
+        page.goto(path)
+        return page
+
+    return open_as
+
+
+def ask(page: Page, prompt: str) -> None:
+    page.get_by_label("Prompt").fill(prompt)
+    page.get_by_role("button", name="Ask", exact=True).click()
+    expect(page.locator("#traced .output")).to_be_visible()

@@ -1,0 +1,76 @@
+"""From a prompt to the words of the document behind each spliced word."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import expect
+
+from kb.service import KnowledgeBase
+from tests.api.conftest import CAPITAL, LAKE
+from tests.api.console.conftest import OpenPage, ask
+from tests.api.generator import BEFORE
+
+pytestmark = pytest.mark.browser
+
+HOSTILE = '<img src=x onerror="document.title=1">'
+
+
+def test_spliced_span_leads_to_its_document(
+    open_page: OpenPage, almanac: KnowledgeBase, fact_id: int
+) -> None:
+    page = open_page("operator")
+    ask(page, CAPITAL)
+    expect(page).to_have_url("**/console/ask?output=1")
+    expect(page.locator("#spans")).to_contain_text(f"{BEFORE}Lima")
+    evidence = page.get_by_role("complementary", name="Lima")
+    expect(evidence.locator(".passage mark")).to_have_text("Lima")
+    expect(evidence).to_contain_text("CC-BY-4.0")
+    expect(evidence.locator(".nearest")).to_contain_text("Titicaca")
+    expect(evidence.get_by_text("1.000", exact=True).first).to_be_visible()
+    span = page.locator("a.splice")
+    span.focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#evidence")).to_be_focused()
+
+    evidence.get_by_role("link", name="Peru").click()
+    expect(page.locator("a.span.chosen")).to_have_text("Lima")
+    expect(page.locator("a.span")).to_have_count(2)
+
+
+def test_output_tells_what_became_of_its_facts(
+    open_page: OpenPage, almanac: KnowledgeBase, fact_id: int
+) -> None:
+    page = open_page("operator")
+    ask(page, LAKE)
+    (lake,) = almanac.facts(text="Titicaca")
+    almanac.update(lake.fact_id, "Lake Titicaca", actor=HOSTILE, reason=HOSTILE)
+    page.reload()
+    expect(page.locator("a.splice")).to_have_class("splice corrected")
+    expect(page.locator("#evidence")).to_contain_text("Lake Titicaca")
+    expect(page.locator("#evidence .history")).to_contain_text(HOSTILE)
+    almanac.delete([lake.fact_id], actor="tester", reason="dried up", abstain=True)
+    page.reload()
+    expect(page.locator("a.splice")).to_have_class("splice deleted")
+    expect(page.locator("#evidence")).to_contain_text("dried up")
+    assert page.locator("img[src=x]").count() == 0 and page.title() == "Ask · colmlm"
+
+
+def test_no_match_is_shown_where_it_was(open_page: OpenPage, almanac: KnowledgeBase) -> None:
+    page = open_page("reader")
+    ask(page, "Who was never written about?")
+    expect(page.locator("a.splice")).to_have_text("no match")
+    expect(page.get_by_role("complementary", name="No match")).to_contain_text("none was near enough")
+
+
+def test_asking_needs_no_script(open_page: OpenPage, almanac: KnowledgeBase) -> None:
+    page = open_page("reader", java_script_enabled=False)
+    page.get_by_label("Threshold").fill("7")
+    page.get_by_role("button", name="Ask", exact=True).click()
+    expect(page.get_by_role("alert")).to_contain_text("not complete")
+    expect(page.locator("#prompt-mistake")).to_contain_text("may not be empty")
+    expect(page.locator("#threshold-mistake")).to_contain_text("from -1 to 1")
+    page.get_by_label("Threshold").fill("0.5")
+    ask(page, CAPITAL)
+    page.locator("a.splice").click()
+    expect(page.locator("#evidence .passage mark")).to_have_text("Lima")
+    expect(page.get_by_role("link", name=CAPITAL)).to_have_count(1)

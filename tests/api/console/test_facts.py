@@ -1,0 +1,90 @@
+"""Facts found, corrected, deleted and brought back, each with a way to undo it."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from kb.service import KnowledgeBase
+from tests.api.console.conftest import OpenPage
+
+pytestmark = pytest.mark.browser
+
+
+def note(page: Page) -> str:
+    return page.locator(".note.good").inner_text()
+
+
+def test_correction_is_undone_from_its_note(
+    open_page: OpenPage, almanac: KnowledgeBase, fact_id: int
+) -> None:
+    page = open_page("operator", "/console/facts")
+    page.get_by_label("Value or question holds").fill("Lima")
+    expect(page.locator("#found tbody tr")).to_have_count(2)
+    page.get_by_role("link", name=str(fact_id), exact=True).click()
+    page.get_by_label("New value").fill("Cusco")
+    page.get_by_role("button", name="Correct").click()
+    expect(page.locator("#reason-mistake")).to_contain_text("may not be empty")
+    expect(page.get_by_label("New value")).to_have_value("Cusco")
+    assert almanac.fact(fact_id).value == "Lima"
+
+    page.get_by_label("Reason").fill("it moved")
+    page.get_by_role("button", name="Correct").click()
+    expect(page.locator(".note.good")).to_contain_text("corrected one fact")
+    expect(page.locator(".note.good")).to_be_focused()
+    assert almanac.fact(fact_id).value == "Cusco"
+    expect(page.get_by_text("The document says “Lima”")).to_be_visible()
+    page.get_by_role("button", name="Undo").click()
+    expect(page.get_by_role("heading", name="Lima")).to_be_visible()
+    assert almanac.fact(fact_id).value == "Lima"
+    assert [change.actor for change in almanac.changes(limit=100)][-2:] == ["the operator"] * 2
+
+
+def test_deleting_asks_with_the_count_and_is_undone(open_page: OpenPage, almanac: KnowledgeBase) -> None:
+    page = open_page("operator", "/console/facts?text=Lima")
+    for box in page.get_by_role("checkbox").all():
+        box.check()
+    page.get_by_role("button", name="Delete those chosen…").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Delete two facts?")
+    page.get_by_label("Reason").fill("disputed")
+    page.get_by_role("button", name="Delete two facts").click()
+    expect(page.locator(".note.good")).to_contain_text("deleted two facts")
+    assert almanac.facts(text="Lima") == []
+    page.get_by_role("button", name="Undo").click()
+    expect(page.locator(".note.good")).to_contain_text("brought back two facts")
+    assert len(almanac.facts(text="Lima")) == 2
+
+
+def test_added_fact_is_found_and_a_second_delete_is_refused_in_place(
+    open_page: OpenPage, almanac: KnowledgeBase
+) -> None:
+    page = open_page("operator", "/console/facts/new")
+    page.get_by_label("Question").fill("Who wrote Emma?")
+    page.get_by_label("Value").fill("Jane Austen")
+    page.get_by_label("Reason").fill("asked for")
+    page.get_by_role("button", name="Add").click()
+    expect(page.locator(".note.good")).to_contain_text("added one fact")
+    (fact,) = almanac.facts(text="Emma")
+    assert almanac.active_keyset().num_unkeyed == 0
+    page.get_by_role("link", name="Delete…").click()
+    almanac.delete([fact.fact_id], actor="somebody", reason="was quicker")
+    page.get_by_label("Reason").fill("too late")
+    page.get_by_role("button", name="Delete one fact").click()
+    expect(page.get_by_role("alert")).to_contain_text("Already deleted")
+    expect(page.get_by_label("Reason")).to_have_value("too late")
+
+
+def test_pages_of_facts_end_where_the_facts_do(open_page: OpenPage, almanac: KnowledgeBase) -> None:
+    for n in range(60):
+        almanac.insert(f"What is number {n}?", f"value {n}", actor="tester", reason="many")
+    page = open_page("reader", "/console/facts")
+    expect(page.locator("#found tbody tr")).to_have_count(50)
+    page.get_by_role("link", name="Next page").click()
+    expect(page.locator("#found tbody tr")).to_have_count(13)
+    expect(page.get_by_role("link", name="Next page")).to_have_count(0)
+    page.get_by_role("link", name="First page").click()
+    expect(page.locator("#found tbody tr")).to_have_count(50)
+    page.get_by_label("Corpus").select_option("almanac")
+    expect(page.locator("#found tbody tr")).to_have_count(1)
+    page.get_by_label("Value or question holds").fill("nothing like it")
+    expect(page.get_by_text("No fact fits")).to_be_visible()

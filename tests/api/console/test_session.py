@@ -1,0 +1,99 @@
+"""In and out of the console, what a role is offered, and what holds for every page."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+from litestar import Litestar
+from playwright.sync_api import BrowserContext, Page, expect
+
+from kb.service import KnowledgeBase
+from tests.api.conftest import ORIGIN, Connect
+from tests.api.console.conftest import OpenPage
+
+pytestmark = pytest.mark.browser
+
+
+def test_key_opens_the_page_that_was_asked_for(
+    context: Callable[..., BrowserContext], new_key: Callable[[str], str], almanac: KnowledgeBase
+) -> None:
+    page = context().new_page()
+    page.goto("/console/facts?text=Lima")
+    expect(page).to_have_title("Sign in · colmlm")
+    page.get_by_label("API key").fill("wrong")
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("alert")).to_contain_text("does not work")
+    page.get_by_label("API key").fill(new_key("reader"))
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("cell", name="Lima", exact=True)).to_have_count(2)
+    expect(page.get_by_label("Value or question holds")).to_have_value("Lima")
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_label("API key")).to_be_visible()
+
+
+def test_theme_is_kept(open_page: OpenPage) -> None:
+    page = open_page("reader", "/console/facts?state=all", color_scheme="light")
+    light = background(page)
+    page.get_by_role("button", name="Dark").click()
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    expect(page).to_have_url(re.compile(r"/console/facts\?state=all$"))
+    assert background(page) != light
+    page.goto("/console/corpora")
+    expect(page.get_by_role("button", name="Dark")).to_have_attribute("aria-pressed", "true")
+
+
+def background(page: Page) -> str:
+    return str(page.evaluate("getComputedStyle(document.documentElement).backgroundColor"))
+
+
+def test_reader_is_offered_reading_and_refused_the_rest(
+    open_page: OpenPage, app: Litestar, connect: Connect, fact_id: int
+) -> None:
+    page = open_page("reader", f"/console/facts/{fact_id}")
+    expect(page.get_by_role("navigation", name="Pages").get_by_role("link")).to_have_text(
+        ["Ask", "Facts", "Keysets", "Corpora", "Status"]
+    )
+    expect(page.get_by_role("button", name="Correct")).to_have_count(0)
+    expect(page.get_by_role("link", name="Delete…")).to_have_count(0)
+    page.goto("/console/audit")
+    expect(page.get_by_role("alert")).to_contain_text("Use a key")
+    reader = connect(app, "auditor")
+    sent = {"fact": str(fact_id), "reason": "mischief"}
+    refused = reader.post("/console/facts/delete", data=sent, headers={"Origin": ORIGIN})
+    assert refused.status_code == 403 and "Not allowed" in refused.text
+
+
+def test_programs_are_sent_no_script_they_did_not_bring(app: Litestar, connect: Connect) -> None:
+    client = connect(app, "admin")
+    for path in ("/console/ask", "/console/nowhere", "/console/facts/999999"):
+        answer = client.get(path)
+        policy = answer.headers["content-security-policy"]
+        assert "script-src 'self'" in policy and "style-src 'self'" in policy and "unsafe" not in policy
+        assert not re.search(r"<script>|<style| style=| on[a-z]+=|javascript:", answer.text)
+    assert client.get("/console/nowhere").status_code == 404
+    assert client.get("/console/static/../views.py").status_code in (401, 404)
+
+
+def test_sign_in_leads_to_no_other_site(
+    app: Litestar, connect: Connect, new_key: Callable[[str], str]
+) -> None:
+    client, token = connect(app), new_key("reader")
+    for back in ("https://evil.example/", "//evil.example", "/\\evil.example", "/console/\nx"):
+        sent = {"key": token, "back": back}
+        answer = client.post("/session", data=sent, headers={"Origin": ORIGIN}, follow_redirects=False)
+        assert answer.headers["location"] == "/"
+
+
+def test_page_is_used_with_the_keyboard_alone(open_page: OpenPage, almanac: KnowledgeBase) -> None:
+    page = open_page("operator", "/console/facts")
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    page.keyboard.press("Enter")
+    page.keyboard.press("/")
+    expect(page.get_by_label("Value or question holds")).to_be_focused()
+    page.keyboard.type("Titicaca")
+    expect(page.locator("#found tbody tr")).to_have_count(1)
+    page.keyboard.press("Control+Enter")
+    expect(page).to_have_url(re.compile("text=Titicaca"))
