@@ -56,7 +56,7 @@ def log(ports: FromPorts, request: PageRequest) -> Page:
         changes=changes[:ON_A_PAGE],
         more=changes[ON_A_PAGE - 1].seq if len(changes) > ON_A_PAGE else None,
         kinds=[(kind, kind) for kind in KINDS],
-        head=head,
+        last=head,
         end=end,
         report=report,
     )
@@ -114,7 +114,7 @@ def time(ports: FromPorts, request: PageRequest) -> Page:
     except KBError as error:
         form.refuse(error)
     status = status_of(form.error) if form.error else 200
-    return page(request, "time.html", status, form=form, head=head, seq=seq, **shown)
+    return page(request, "time.html", status, form=form, last=head, seq=seq, **shown)
 
 
 def _answers(ports: Ports, question: str, seq: int) -> tuple[AsOfLookup, Lookup]:

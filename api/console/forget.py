@@ -17,7 +17,7 @@ from api.schemas import PathId
 from kb import certificates
 from kb.errors import KBError, NoActiveKeyset
 from kb.forget_records import OUTCOMES, ForgetPlan
-from kb.forgetting import EQUIVALENTS, Forgetting
+from kb.forgetting import Forgetting
 from kb.records import FactRecord
 from kb.selectors import Selector
 
@@ -27,6 +27,7 @@ PREVIEW = (
 MOST_PREVIEWED = 200
 SHOWN = 50
 RUNS = 200
+EQUIVALENTS = ("only-list", "include", "exclude")  # the first is the default
 POLICIES = ("successor", "abstain")
 
 
@@ -153,8 +154,6 @@ def _runs(ports: Ports, request: PageRequest, form: Form) -> Page:
         runs=list(reversed(Forgetting(ports.kb).runs(limit=RUNS))),
         corpora=corpus_options(ports),
         ready=_is_keyed(ports),
-        equivalents=EQUIVALENTS,
-        policies=POLICIES,
         preview=PREVIEW,
         most_previewed=MOST_PREVIEWED,
     )

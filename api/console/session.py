@@ -36,7 +36,7 @@ def home(request: PageRequest) -> Redirect:
     return Redirect(first, status_code=303)
 
 
-@get(f"{STATIC_PATH}{{name:str}}", include_in_schema=False, sync_to_thread=True)
+@get(f"{STATIC_PATH}{{name:str}}", opt=needs(Right.lookup), include_in_schema=False, sync_to_thread=True)
 def static(name: Annotated[str, PathParameter()]) -> Response[str]:
     """The script, the style or the icon; a listed name, never a path. Open to all: the sign-in form needs them."""
     if name not in _TYPES:

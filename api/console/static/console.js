@@ -55,25 +55,38 @@ async function stream(form) {
   const answer = await fetch(form.dataset.stream, { method: "POST", body: new URLSearchParams(new FormData(form)) });
   if (!(answer.headers.get("content-type") || "").startsWith("text/event-stream")) return form.submit();
   text.textContent = "";
+  $("#traced").replaceChildren();
   box.hidden = false;
   button.disabled = true;
   box.scrollIntoView({ block: "nearest" });
-  let rest = "", done = false;
-  for await (const chunk of answer.body.pipeThrough(new TextDecoderStream())) {
-    const events = (rest + chunk).split(/\r?\n\r?\n/);
-    rest = events.pop();
-    for (const event of events) {
+  let problem = "The connection ended before the output was stored. Ask again.", stored;
+  try {
+    for await (const [name, said] of events(answer.body)) {
+      if (name === "piece") text.append(said);
+      if (name === "problem") problem = said;
+      if (name === "done") stored = said;
+    }
+  } catch { /* cut off: what was not stored is told below */ }
+  if (stored) {
+    await swap("#content", stored, { focus: "#output-title" });
+    $("#said").textContent = "The output is there.";
+  } else {
+    $(".waiting", box).textContent = $("#said").textContent = problem;
+    button.disabled = false;
+  }
+}
+
+// The server-sent events of a body: their names and what they say.
+async function* events(body) {
+  let rest = "";
+  for await (const chunk of body.pipeThrough(new TextDecoderStream())) {
+    const whole = (rest + chunk).split(/\r?\n\r?\n/);
+    rest = whole.pop();
+    for (const event of whole) {
       const field = (name) => event.match(new RegExp(`^${name}: ?(.*)$`, "m"))?.[1].trim();
-      if (!field("data")) continue;
-      const said = JSON.parse(field("data"));
-      if (field("event") === "piece") text.append(said);
-      if (field("event") === "problem") { done = true; text.append(` [${said}]`); $("#said").textContent = said; }
-      if (field("event") === "done") { done = true; await swap("#content", said, { focus: "#output-title" }); $("#said").textContent = "The output is there."; }
+      if (field("data")) yield [field("event"), JSON.parse(field("data"))];
     }
   }
-  if (!done) text.append(" [The connection ended before the output was stored. Ask again.]");
-  button.disabled = false;
-  $(".waiting", box).hidden = true;
 }
 
 document.addEventListener("click", (event) => {
@@ -123,12 +136,13 @@ addEventListener("popstate", () => {
   if (page !== location.pathname + location.search) swap("#content", location.href, { push: false });
 });
 
-// A part that changes by itself. Where the server is away for a moment it is asked again.
+// Parts that change by themselves. Where the server is away for a moment it is asked again.
 function ready(root) {
   for (const part of [root, ...root.querySelectorAll("[data-poll]")]) {
     if (!part.dataset?.poll) continue;
     setTimeout(async () => {
       if (!part.isConnected) return;
+      if (part.contains(document.activeElement)) return ready(part); // not from under somebody's fingers
       try {
         put(`#${part.id}`, (await load(location.href)).page);
       } catch {

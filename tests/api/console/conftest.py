@@ -46,6 +46,13 @@ def almanac(atlas: KnowledgeBase, encoder: FakeEncoder) -> KnowledgeBase:
 
 
 @pytest.fixture
+def fact_id(atlas: KnowledgeBase) -> int:
+    """The atlas's fact that Lima is the capital."""
+    (fact,) = atlas.facts(text="Lima", corpus="atlas")
+    return fact.fact_id
+
+
+@pytest.fixture
 def address(app: Litestar) -> Iterator[str]:
     with served(app) as address:
         yield address

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from playwright.sync_api import expect
 
@@ -20,7 +22,7 @@ def test_spliced_span_leads_to_its_document(
 ) -> None:
     page = open_page("operator")
     ask(page, CAPITAL)
-    expect(page).to_have_url("**/console/ask?output=1")
+    expect(page).to_have_url(re.compile(r"/console/ask\?output=1$"))
     expect(page.locator("#spans")).to_contain_text(f"{BEFORE}Lima")
     evidence = page.get_by_role("complementary", name="Lima")
     expect(evidence.locator(".passage mark")).to_have_text("Lima")
@@ -64,11 +66,9 @@ def test_no_match_is_shown_where_it_was(open_page: OpenPage, almanac: KnowledgeB
 
 def test_asking_needs_no_script(open_page: OpenPage, almanac: KnowledgeBase) -> None:
     page = open_page("reader", java_script_enabled=False)
-    page.get_by_label("Threshold").fill("7")
     page.get_by_role("button", name="Ask", exact=True).click()
     expect(page.get_by_role("alert")).to_contain_text("not complete")
     expect(page.locator("#prompt-mistake")).to_contain_text("may not be empty")
-    expect(page.locator("#threshold-mistake")).to_contain_text("from -1 to 1")
     page.get_by_label("Threshold").fill("0.5")
     ask(page, CAPITAL)
     page.locator("a.splice").click()
