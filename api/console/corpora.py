@@ -1,17 +1,112 @@
-"""Corpora: what the base was filled from."""
+"""Corpora: what the base was filled from, and files on their way in: uploaded here, the rest is done by jobs."""
 
 from __future__ import annotations
 
-from litestar import get
+from typing import Any
 
-from api.console.views import Page, PageRequest, page
-from api.ports import FromPorts
+from litestar import get, post
+from litestar.concurrency import sync_to_thread
+from litestar.datastructures import UploadFile
+from litestar.response import Redirect
+
+from api.console.forms import Form
+from api.console.jobs import visible
+from api.console.views import Page, PageRequest, page, status_of
+from api.ports import FromPorts, Ports
 from api.rights import Right, needs
+from kb.errors import KBError
+from kb.jobs.kinds import Documents, Ingest, Work, work_of
+from kb.jobs.queue import Jobs
+from kb.jobs.records import JobRecord
+from kb.jobs.uploads import Upload, Uploads
+
+FORMATS = (
+    ("documents", "raw documents: txt, md, html, pdf, jsonl"),
+    ("annotated", "annotated documents, as JSON Lines"),
+    ("parquet", "annotated documents, as Parquet"),
+    ("squad", "SQuAD"),
+)
+MOST_BYTES = 256 * 1024 * 1024  # in one form; the API and the command line take more
+MOST_FILES = 50
+BLOCK = 1 << 20
+JOBS = 10
 
 
 @get("/corpora", opt=needs(Right.read), sync_to_thread=True)
 def overview(ports: FromPorts, request: PageRequest) -> Page:
-    return page(request, "corpora.html", corpora=ports.kb.corpora())
+    return _show(ports, request, Form())
 
 
-HANDLERS = (overview,)
+@post("/corpora", opt=needs(Right.edit), request_max_body_size=MOST_BYTES)
+async def upload(ports: FromPorts, request: PageRequest) -> Page:
+    """Keep the files and queue the work on them: one job for raw documents, one a file for annotated ones."""
+    sent = await request.form()
+    files = [file for file in sent.getall("file", []) if isinstance(file, UploadFile) and file.filename]
+    form = Form({name: sent.getall(name) for name in sent if name != "file"})
+    try:
+        corpus, reason, format_ = _asked(form, files)
+        kept = [await _keep(ports, file) for file in files]
+        jobs = await sync_to_thread(_queue, ports, request.user.name, corpus, reason, format_, kept, form)
+    except KBError as error:
+        return await sync_to_thread(_show, ports, request, form.refuse(error))
+    return Redirect(
+        f"/console/jobs/{jobs[-1].job_id}" if len(jobs) == 1 else "/console/corpora", status_code=303
+    )
+
+
+def _asked(form: Form, files: list[UploadFile]) -> tuple[str, str | None, str]:
+    corpus, reason = form.text("corpus", limit=200), form.optional("reason", limit=1000)
+    format_ = form.choice("format", [value for value, _ in FORMATS])
+    if not files:
+        form.mistakes["file"] = "Choose at least one file."
+    elif len(files) > MOST_FILES:
+        form.mistakes["file"] = f"At most {MOST_FILES} files are taken at once; send the others after these."
+    form.check()
+    return corpus, reason, format_
+
+
+async def _keep(ports: Ports, file: UploadFile) -> Upload:
+    with Uploads.of(ports.kb.settings).receive(file.filename) as receiving:
+        while block := await file.read(BLOCK):
+            await sync_to_thread(receiving.write, block)
+    return receiving.upload
+
+
+def _queue(
+    ports: Ports, actor: str, corpus: str, reason: str | None, format_: str, kept: list[Upload], form: Form
+) -> list[JobRecord]:
+    names = [file.name for file in kept]
+    why = reason or f"upload of {', '.join(names)}"[:1000]
+    arguments: list[dict[str, Any]]
+    if format_ == Documents.kind:
+        ids = [file.upload_id for file in kept]
+        arguments = [
+            {"upload_ids": ids, "corpus": corpus, "reason": why, "questions": form.flag("questions")}
+        ]
+        kind: type[Work] = Documents
+    else:
+        arguments = [
+            {"upload_id": file.upload_id, "corpus": corpus, "reason": why, "format": format_, "key": True}
+            for file in kept
+        ]
+        kind = Ingest
+    jobs = Jobs(ports.kb)
+    return [jobs.submit(work_of(kind.kind, one), actor=actor) for one in arguments]
+
+
+def _show(ports: Ports, request: PageRequest, form: Form) -> Page:
+    jobs = Jobs(ports.kb)
+    return page(
+        request,
+        "corpora.html",
+        status_of(form.error) if form.error else 200,
+        form=form,
+        corpora=ports.kb.corpora(),
+        formats=FORMATS,
+        jobs=jobs.list(kinds=visible(request, Documents.kind, Ingest.kind), limit=JOBS),
+        workers=jobs.num_workers(),
+        largest=MOST_BYTES // 1024 // 1024,
+    )
+
+
+HANDLERS = (overview, upload)

@@ -17,6 +17,8 @@ from api.rights import Right, needs
 from api.schemas import PathId
 from kb import keysets
 from kb.errors import KBError, KeysetNotFound
+from kb.jobs.kinds import Gate, Rekey
+from kb.jobs.queue import Jobs
 from kb.records import KeysetRecord
 from kb.retraining import GateStanding, Retraining
 
@@ -112,8 +114,28 @@ def roll_back(ports: FromPorts, request: PageRequest, data: Sent) -> Page:
     return _switch(ports, request, "rollback", None, Form(data), Retraining(ports.kb).rollback)
 
 
+@post("/keysets/{keyset_id:int}/gate", opt=needs(Right.train), sync_to_thread=True)
+def check_gate(ports: FromPorts, request: PageRequest, keyset_id: PathId, data: Sent) -> Page:
+    """Measure a keyset, as a job."""
+    return _job(ports, request, Gate(keyset_id=keyset_id), Form(data))
+
+
+@post("/keysets/{keyset_id:int}/rekey", opt=needs(Right.train), sync_to_thread=True)
+def rekey(ports: FromPorts, request: PageRequest, keyset_id: PathId, data: Sent) -> Page:
+    """Key what a keyset has no key of, as a job."""
+    return _job(ports, request, Rekey(keyset_id=keyset_id), Form(data))
+
+
+def _job(ports: Ports, request: PageRequest, work: Gate | Rekey, form: Form) -> Page:
+    """Queue the work. The form names the keyset too: a request without one did not come from its button."""
+    if form.integer("keyset") != work.keyset_id:
+        raise KeysetNotFound(form.integer("keyset") or 0)
+    job = Jobs(ports.kb).submit(work, actor=request.user.name)
+    return Redirect(f"/console/jobs/{job.job_id}", status_code=303)
+
+
 HANDLERS = (
-    overview, read, ask_to_activate, ask_to_retire, ask_to_roll_back, activate, retire, roll_back,
+    overview, read, check_gate, rekey, ask_to_activate, ask_to_retire, ask_to_roll_back, activate, retire, roll_back,
 )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from litestar import Router, get
 from litestar.exceptions import NotFoundException
 from litestar.params import FromPath
 
-from api.console import ask, audit, corpora, facts, forget, keysets, session, status, views
+from api.console import ask, audit, corpora, facts, forget, jobs, keysets, session, status, views
 from api.rights import Right, needs
 
 ROOT = "/console"
@@ -34,6 +34,7 @@ HANDLERS = (
             *audit.HANDLERS,
             *keysets.HANDLERS,
             *corpora.HANDLERS,
+            *jobs.HANDLERS,
             *status.HANDLERS,
             nowhere,
         ],

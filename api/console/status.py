@@ -12,6 +12,7 @@ from api.console.views import Page, PageRequest, page
 from api.health import state_of
 from api.ports import FromPorts, Ports
 from api.rights import Right, needs
+from kb.jobs.queue import Jobs
 
 PACKAGES = (
     "colmlm",
@@ -29,7 +30,15 @@ PACKAGES = (
 @get("/status", opt=needs(Right.read), sync_to_thread=True)
 def overview(ports: FromPorts, request: PageRequest) -> Page:
     health = state_of(ports)
-    return page(request, "status.html", health=health, versions=_versions(ports), settings=ports.kb.settings)
+    jobs = Jobs(ports.kb)
+    return page(
+        request,
+        "status.html",
+        health=health,
+        versions=_versions(ports),
+        jobs=jobs.counts(),
+        workers=jobs.num_workers(),
+    )
 
 
 def _versions(ports: Ports) -> dict[str, str]:

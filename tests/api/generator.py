@@ -28,16 +28,21 @@ class LookupGenerator:
     def stream(self, request: GenerationRequest) -> Iterator[str | OutputTrace]:
         seq, splices, value = self.kb.head_seq(), (), "I do not know"
         if request.mode != "off":
+            query_1D = self.encoder.encode_questions([request.prompt])
+            asked = query_1D.astype("<f2").tobytes()
             (found,) = self.kb.lookup(
-                self.encoder.encode_questions([request.prompt]),
+                query_1D,
                 checkpoint_id=self.encoder.checkpoint.checkpoint_id,
                 threshold=request.threshold,
                 min_seq=request.min_seq,
             )
-            seq, splices = found.seq, (Splice(len(BEFORE), len(BEFORE), "no_match", score=found.runner_up),)
+            seq, splices = (
+                found.seq,
+                (Splice(len(BEFORE), len(BEFORE), "no_match", score=found.runner_up, query=asked),),
+            )
             for hit in found.hits:
                 value, end = hit.value, len(BEFORE) + len(hit.value)
-                splices = (Splice(len(BEFORE), end, "hit", hit.fact_id, hit.version, hit.score),)
+                splices = (Splice(len(BEFORE), end, "hit", hit.fact_id, hit.version, hit.score, asked),)
         yield BEFORE
         yield value
         yield "."

@@ -8,6 +8,8 @@ from playwright.sync_api import Page
 
 from kb.forgetting import Forgetting
 from kb.gate import check_keyset
+from kb.jobs.kinds import Gate
+from kb.jobs.queue import Jobs
 from kb.selectors import Selector
 from kb.service import KnowledgeBase
 from tests.api.conftest import CAPITAL
@@ -20,7 +22,8 @@ PATHS = (
     "ask", "ask?output=1", "facts", "facts?text=nothing", "facts?change=3", "facts/1", "facts/1?change=4", "facts/new",
     "facts/delete?fact=1&fact=3", "documents/1?fact=1", "forget", "forget/1", "forget/1/restore", "audit",
     "audit?check=yes", "audit?since=never", "audit/outputs", "audit/outputs/1", "audit/impact?fact=1",
-    "audit/time?seq=2&question=Where", "keysets", "keysets/1", "keysets/1/activate", "corpora", "status", "nowhere",
+    "audit/time?seq=2&question=Where", "keysets", "keysets/1", "keysets/1/activate", "corpora", "jobs", "jobs/1",
+    "status", "nowhere",
 )  # fmt: skip
 
 
@@ -34,6 +37,7 @@ def lived_in(almanac: KnowledgeBase, encoder: FakeEncoder, fact_id: int) -> Know
     forgetting.apply(run.run_id, actor="ann", reason="request 12")
     forgetting.verify(run.run_id)
     check_keyset(almanac, 1, encoder)
+    Jobs(almanac).submit(Gate(keyset_id=1), actor="ann")
     return almanac
 
 

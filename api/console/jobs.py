@@ -1,0 +1,67 @@
+"""Jobs: long work that a worker does, how far it is, and what came of it."""
+
+from __future__ import annotations
+
+from litestar import get, post
+from litestar.response import Redirect
+
+from api.console.forms import Form, Sent
+from api.console.views import Page, PageRequest, page, status_of
+from api.errors import RightMissing
+from api.ports import FromPorts, Ports
+from api.rights import Right, needs
+from api.schemas import PathId
+from kb.errors import KBError
+from kb.jobs.kinds import KINDS
+from kb.jobs.queue import Jobs
+from kb.jobs.records import JobRecord
+
+ON_A_PAGE = 50
+
+
+@get("/jobs", opt=needs(Right.read), sync_to_thread=True)
+def overview(ports: FromPorts, request: PageRequest) -> Page:
+    """The jobs whose work this key may ask for, newest first."""
+    jobs, before = Jobs(ports.kb), Form.asked(request).integer("before")
+    found = jobs.list(kinds=visible(request), before=before, limit=ON_A_PAGE + 1)
+    more = found[ON_A_PAGE - 1].job_id if len(found) > ON_A_PAGE else None
+    return page(request, "jobs.html", jobs=found[:ON_A_PAGE], more=more, workers=jobs.num_workers())
+
+
+@get("/jobs/{job_id:int}", opt=needs(Right.read), sync_to_thread=True)
+def read(ports: FromPorts, request: PageRequest, job_id: PathId) -> Page:
+    return _show(ports, request, job_id, Form())
+
+
+@post("/jobs/{job_id:int}/cancel", opt=needs(Right.read), sync_to_thread=True)
+def cancel(ports: FromPorts, request: PageRequest, job_id: PathId, data: Sent) -> Page:
+    """End a job: at once where it waits, else before its next piece of work."""
+    _seen(ports, request, job_id)
+    try:
+        Jobs(ports.kb).cancel(job_id, actor=request.user.name)
+    except KBError as error:
+        return _show(ports, request, job_id, Form(data).refuse(error))
+    return Redirect(f"/console/jobs/{job_id}", status_code=303)
+
+
+HANDLERS = (overview, read, cancel)
+
+
+def visible(request: PageRequest, *among: str) -> list[str]:
+    """The kinds of work, of these or of all, that the key may ask for and so may see."""
+    return [kind for kind, work in KINDS.items() if request.user.may(work.right) and kind in (among or KINDS)]
+
+
+def _show(ports: Ports, request: PageRequest, job_id: int, form: Form) -> Page:
+    job, workers = _seen(ports, request, job_id), Jobs(ports.kb).num_workers()
+    status = status_of(form.error) if form.error else 200
+    return page(request, "job.html", status, form=form, job=job, workers=workers)
+
+
+def _seen(ports: Ports, request: PageRequest, job_id: int) -> JobRecord:
+    """The job. Raises `RightMissing` where this key may not ask for such work."""
+    job = Jobs(ports.kb).get(job_id)
+    right = KINDS[job.kind].right
+    if not request.user.may(right):
+        raise RightMissing(request.user.role, right)
+    return job
