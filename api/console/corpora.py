@@ -21,9 +21,9 @@ from kb.jobs.records import JobRecord
 from kb.jobs.uploads import Upload, Uploads
 
 FORMATS = (
-    ("documents", "raw documents: txt, md, html, pdf, jsonl"),
-    ("annotated", "annotated documents, as JSON Lines"),
-    ("parquet", "annotated documents, as Parquet"),
+    ("documents", "raw: txt, md, html, pdf, jsonl"),
+    ("annotated", "annotated, as JSON Lines"),
+    ("parquet", "annotated, as Parquet"),
     ("squad", "SQuAD"),
 )
 MOST_BYTES = 256 * 1024 * 1024  # in one form; the API and the command line take more
