@@ -6,15 +6,19 @@ from litestar import get
 from sqlalchemy.orm import Session
 
 from api.errors import PROBLEMS
+from api.paging import Cursor, Limit, Page, after_of, page
 from api.ports import FromPorts
 from api.rights import Right, needs
-from api.schemas import After, Limit
 from kb import denials
 from kb.denials import DenialRecord
 
 
 @get("/denials", opt=needs(Right.audit), responses=PROBLEMS, sync_to_thread=True)
-def list_denials(ports: FromPorts, after: After = 0, limit: Limit = 100) -> list[DenialRecord]:
-    """Requests refused for who asked, newest first. Pass the last id as `after` for those before it."""
+def list_denials(ports: FromPorts, cursor: Cursor = None, limit: Limit = 100) -> Page[DenialRecord]:
+    """List denials.
+
+    Requests that were refused for who asked, newest first.
+    """
     with Session(ports.kb.engine) as session:
-        return denials.list_denials(session, after=after, limit=limit)
+        found = denials.list_denials(session, after=after_of(cursor, "denials"), limit=limit + 1)
+    return page(found, limit, "denials", lambda denial: (denial.denial_id,))

@@ -5,10 +5,12 @@ KBError (kb/errors.py: status and title are class attributes)
 └── Refused
     ├── ModelMissing      503  the server runs without a model
     ├── Busy              503  all generation slots are taken
+    ├── TooManyFeeds      503  all places for streams of changes are taken
     ├── NotSignedIn       401
     ├── RightMissing      403
     ├── TooManyRequests   429
     ├── BadIdempotencyKey 400
+    ├── InvalidCursor     422
     ├── CrossOrigin       403  a cookie came with a write from another site
     └── UnknownHost       421  the Host header names none of this server's names
 """
@@ -57,6 +59,11 @@ class Busy(Refused):
         super().__init__(f"All {slots} generation slots are taken. Try again when one is done.")
 
 
+class TooManyFeeds(Busy):
+    def __init__(self, places: int) -> None:
+        KBError.__init__(self, f"All {places} streams of changes are taken. Try again, or read by pages.")
+
+
 class NotSignedIn(Refused):
     title = "Not signed in"
     status = 401
@@ -97,6 +104,16 @@ class BadIdempotencyKey(Refused):
 
     def __init__(self, cause: str) -> None:
         super().__init__(f"The Idempotency-Key cannot be used: {cause}.")
+
+
+class InvalidCursor(Refused):
+    title = "Invalid cursor"
+    status = 422
+
+    def __init__(self, of: str) -> None:
+        super().__init__(
+            f"The cursor is none of the list of {of}. Pass the `next` of a page of this list, or none."
+        )
 
 
 class CrossOrigin(Refused):
@@ -148,6 +165,8 @@ PROBLEMS = {
         403: "The key's role has not the right, or the request came from another site",
         404: "No such thing",
         409: "The state of things does not allow it",
+        413: "The body is too long",
+        421: "The Host header names none of this server's names",
         422: "Understood, and not acceptable",
         429: "Too many requests of this key",
         503: "Not now",

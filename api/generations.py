@@ -13,9 +13,10 @@ from litestar.params import JSONBody
 from litestar.response import ServerSentEvent, ServerSentEventMessage
 
 from api.errors import PROBLEMS, Busy, problem_of
-from api.ports import FromPorts, GenerationRequest, Ports
+from api.paging import Cursor, Limit, Page, after_of, page
+from api.ports import FromPorts, GenerationRequest, Ports, require_seen
 from api.rights import Right, needs
-from api.schemas import After, Limit, NewGeneration, PathId
+from api.schemas import NewGeneration, PathId
 from kb.records import GenerationRecord, OutputTrace
 
 MAX_GENERATIONS = 4
@@ -23,12 +24,14 @@ MAX_GENERATIONS = 4
 
 @post("/generations", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
 def generate(ports: FromPorts, data: JSONBody[NewGeneration]) -> Response[OutputTrace]:
-    """Decode a prompt, store the output, and give its trace.
+    """Generate.
 
+    Decodes a prompt, stores the output, and gives its trace.
     With `stream` the answer is `text/event-stream`: events `piece` ({"text"}), whose texts joined are the output,
     then one `trace`, or one `error` (a problem document) where decoding failed on the way.
     """
     request, generator = data.request(), ports.need_generator()
+    require_seen(ports, data.min_seq)
     if not data.stream:
         with slot(ports):
             return Response(generator.generate(request))
@@ -39,14 +42,21 @@ def generate(ports: FromPorts, data: JSONBody[NewGeneration]) -> Response[Output
 
 
 @get("/generations", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
-def list_generations(ports: FromPorts, after: After = 0, limit: Limit = 50) -> list[GenerationRecord]:
-    """Stored outputs, newest first. Pass the last id as `after` for those before it."""
-    return ports.kb.generations(after=after, limit=limit)
+def list_generations(ports: FromPorts, cursor: Cursor = None, limit: Limit = 50) -> Page[GenerationRecord]:
+    """List stored outputs.
+
+    Newest first.
+    """
+    found = ports.kb.generations(after=after_of(cursor, "generations"), limit=limit + 1)
+    return page(found, limit, "generations", lambda stored: (stored.generation_id,))
 
 
 @get("/generations/{generation_id:int}", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
 def trace_output(ports: FromPorts, generation_id: PathId) -> OutputTrace:
-    """Every spliced span of a stored output: its evidence then, and what became of that since."""
+    """Trace a stored output.
+
+    Every lookup it made: what was spliced, on what evidence, and what became of that since.
+    """
     return ports.kb.trace_output(generation_id)
 
 

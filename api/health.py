@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from litestar import Response, get
+from litestar.openapi.datastructures import ResponseSpec
 
+from api.errors import PROBLEMS
 from api.ports import FromPorts, Ports
 from api.rights import Right, needs
 from api.schemas import Health
@@ -11,10 +13,18 @@ from kb import database
 from kb.errors import NoActiveKeyset
 from kb.records import KeysetRecord
 
+RESPONSES = {
+    **PROBLEMS,
+    503: ResponseSpec(Health, generate_examples=False, description="Something is missing"),
+}
 
-@get("/health", opt=needs(Right.lookup), sync_to_thread=True)
+
+@get("/health", opt=needs(Right.lookup), responses=RESPONSES, sync_to_thread=True)
 def health(ports: FromPorts) -> Response[Health]:
-    """200 where everything is there, else 503 with what is missing. A database that is down is a problem document."""
+    """Read the health of this process.
+
+    200 where everything is there, else 503 with what is missing. A database that is down is a problem document.
+    """
     state = state_of(ports)
     return Response(state, status_code=200 if state.ok else 503)
 

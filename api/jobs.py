@@ -17,9 +17,10 @@ from litestar.params import JSONBody, QueryParameter
 from litestar.response import ServerSentEvent, ServerSentEventMessage
 
 from api.errors import PROBLEMS, RightMissing
+from api.paging import Cursor, Limit, Page, after_of, page
 from api.ports import FromPorts, Ports
 from api.rights import Right, needs
-from api.schemas import MAX_ID, Limit, PathId
+from api.schemas import PathId
 from kb.access import ApiKeyRecord
 from kb.jobs.kinds import (
     KINDS,
@@ -44,70 +45,101 @@ State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 States = Annotated[
     list[State] | None, QueryParameter(name="state", max_items=5, description="Only in these states")
 ]
-Before = Annotated[int | None, QueryParameter(ge=1, le=MAX_ID, description="Older than this job")]
 WithKey = Request[ApiKeyRecord, Any, Any]
 
 
 @post("/jobs/rekey", status_code=202, opt=needs(Right.train), responses=PROBLEMS, sync_to_thread=True)
 def start_rekey(ports: FromPorts, request: WithKey, data: JSONBody[Rekey]) -> JobRecord:
-    """Give facts keys: of a keyset's checkpoint, of one in the folder `checkpoints`, or of the worker's own."""
+    """Start a rekey.
+
+    Gives facts keys: of a keyset's checkpoint, of one in the folder `checkpoints`, or of the worker's own.
+    """
     return _start(ports, request, data)
 
 
 @post("/jobs/gate", status_code=202, opt=needs(Right.train), responses=PROBLEMS, sync_to_thread=True)
 def start_gate(ports: FromPorts, request: WithKey, data: JSONBody[Gate]) -> JobRecord:
-    """Measure a keyset before it answers; with `activate`, let it answer if it passes."""
+    """Start a gate.
+
+    Measures a keyset before it answers; with `activate`, lets it answer if it passes.
+    """
     return _start(ports, request, data)
 
 
 @post("/jobs/ingest", status_code=202, opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)
 def start_ingest(ports: FromPorts, request: WithKey, data: JSONBody[Ingest]) -> JobRecord:
-    """Take an uploaded annotated file into a corpus."""
+    """Start an ingest.
+
+    Takes an uploaded annotated file into a corpus.
+    """
     return _start(ports, request, data)
 
 
 @post("/jobs/documents", status_code=202, opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)
 def start_documents(ports: FromPorts, request: WithKey, data: JSONBody[Documents]) -> JobRecord:
-    """Read uploaded raw documents, mark their facts, take them in and key them."""
+    """Start to add raw documents.
+
+    Reads uploaded documents, marks their facts, takes them in and keys them.
+    """
     return _start(ports, request, data)
 
 
 @post("/jobs/verify", status_code=202, opt=needs(Right.audit), responses=PROBLEMS, sync_to_thread=True)
 def start_verify(ports: FromPorts, request: WithKey, data: JSONBody[VerifyForgetting]) -> JobRecord:
-    """Ask for the facts of an applied forget run in every way there is."""
+    """Start a verification.
+
+    Asks for the facts of an applied forget run in every way there is.
+    """
     return _start(ports, request, data)
 
 
 @post("/jobs/backup", status_code=202, opt=needs(Right.admin), responses=PROBLEMS, sync_to_thread=True)
 def start_backup(ports: FromPorts, request: WithKey, data: JSONBody[MakeBackup]) -> JobRecord:
-    """Write a backup into the folder `backups` of the worker's home."""
+    """Start a backup.
+
+    Writes it into the folder `backups` of the worker's home.
+    """
     return _start(ports, request, data)
 
 
 @post("/jobs/snapshot", status_code=202, opt=needs(Right.train), responses=PROBLEMS, sync_to_thread=True)
 def start_snapshot(ports: FromPorts, request: WithKey, data: JSONBody[WriteSnapshot]) -> JobRecord:
-    """Write the active keyset's index to disk."""
+    """Start a snapshot.
+
+    Writes the active keyset's index to disk.
+    """
     return _start(ports, request, data)
 
 
 @post("/jobs/fsck", status_code=202, opt=needs(Right.audit), responses=PROBLEMS, sync_to_thread=True)
 def start_check(ports: FromPorts, request: WithKey, data: JSONBody[Check]) -> JobRecord:
-    """Compare facts, keys, indexes, documents and the change log with one another."""
+    """Start a check of everything.
+
+    Compares facts, keys, indexes, documents and the change log with one another.
+    """
     return _start(ports, request, data)
 
 
 @get("/jobs", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
 def list_jobs(
-    ports: FromPorts, request: WithKey, states: States = None, before: Before = None, limit: Limit = 50
-) -> list[JobRecord]:
-    """The jobs whose work this key may ask for, newest first. Pass the last id as `before` for those before it."""
+    ports: FromPorts, request: WithKey, states: States = None, cursor: Cursor = None, limit: Limit = 50
+) -> Page[JobRecord]:
+    """List jobs.
+
+    Those whose work this key may ask for, newest first.
+    """
     kinds = [work.kind for work in KINDS.values() if request.user.may(work.right)]
-    return Jobs(ports.kb).list(kinds=kinds, states=states, before=before, limit=limit)
+    before = after_of(cursor, "jobs") or None
+    found = Jobs(ports.kb).list(kinds=kinds, states=states, before=before, limit=limit + 1)
+    return page(found, limit, "jobs", lambda job: (job.job_id,))
 
 
 @get("/jobs/{job_id:int}", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
 def read_job(ports: FromPorts, request: WithKey, job_id: PathId) -> JobRecord:
-    """A job: what it was asked, how far it is, and what came of it."""
+    """Read a job.
+
+    What it was asked, how far it is, and what came of it.
+    """
     return _seen(ports, request.user, job_id)
 
 
@@ -119,16 +151,20 @@ def read_job(ports: FromPorts, request: WithKey, job_id: PathId) -> JobRecord:
     sync_to_thread=True,
 )
 def cancel_job(ports: FromPorts, request: WithKey, job_id: PathId) -> JobRecord:
-    """End a job that waits at once, and one that runs before its next piece of work. What is done stays done."""
+    """Cancel a job.
+
+    One that waits ends at once, one that runs before its next piece of work. What is done stays done.
+    """
     _seen(ports, request.user, job_id)
     return Jobs(ports.kb).cancel(job_id, actor=request.user.name)
 
 
 @get("/jobs/{job_id:int}/events", opt=needs(Right.read), responses=PROBLEMS, media_type="text/event-stream")
 async def follow_job(ports: FromPorts, request: WithKey, job_id: PathId) -> ServerSentEvent:
-    """Server-sent events `progress` whenever the job moves, then one `end`; each with the whole job.
+    """Follow a job.
 
-    The stream ends after ten minutes in any case; ask again to go on.
+    Server-sent events `progress` whenever it moves, then one `end`; each with the whole job. The stream ends after
+    ten minutes in any case; ask again to go on.
     """
     job = await sync_to_thread(_seen, ports, request.user, job_id)
     return ServerSentEvent(_events(Jobs(ports.kb), job))
@@ -171,7 +207,7 @@ async def _events(jobs: Jobs, job: JobRecord) -> AsyncIterator[ServerSentEventMe
             yield ServerSentEventMessage(event="end" if job.is_over else "progress", data=data)
         elif time.monotonic() - told_at > QUIET_SECONDS:
             told_at = time.monotonic()
-            yield ServerSentEventMessage(comment="still there")
+            yield ServerSentEventMessage(data=None, comment="still there")
         if job.is_over:
             return
         await asyncio.sleep(POLL_SECONDS)

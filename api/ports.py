@@ -6,7 +6,7 @@ The API knows no model. It asks these two, and answers 503 where one is missing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import BoundedSemaphore
 from typing import Protocol
 
@@ -16,9 +16,12 @@ from litestar.di import NamedDependency
 from litestar.params import SkipValidation
 
 from api.errors import ModelMissing
+from kb.errors import NoSuchChange
 from kb.records import CheckpointInfo, OutputTrace
 from kb.rekey import Encoder
 from kb.service import KnowledgeBase
+
+MAX_FEEDS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +77,7 @@ class Ports:
     encoder: Encoder | None
     generator: Generator | None
     generation_slots: BoundedSemaphore
+    feed_slots: BoundedSemaphore = field(default_factory=lambda: BoundedSemaphore(MAX_FEEDS))
 
     def need_encoder(self) -> QuestionEncoder:
         if self.encoder is None:
@@ -87,3 +91,9 @@ class Ports:
 
 
 FromPorts = NamedDependency[SkipValidation[Ports]]  # converting would copy what must be shared
+
+
+def require_seen(ports: Ports, seq: int | None) -> None:
+    """Raise `NoSuchChange` where a request waits for a change that nobody made: it would wait in vain."""
+    if seq is not None and seq > (head := ports.kb.head_seq()):
+        raise NoSuchChange(seq, head)

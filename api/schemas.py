@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 import msgspec
-from litestar.params import PathParameter, QueryParameter
+from litestar.params import PathParameter
 from msgspec import Meta
 
 from api.ports import GenerationRequest
-from kb.records import ChangeRecord, Hit, KeysetRecord
+from kb.records import Hit, KeysetRecord
 
 MAX_ID = 2**63 - 1
 MAX_BODY_BYTES = 2 * 1024 * 1024
@@ -27,39 +27,17 @@ Value = Annotated[str, Meta(min_length=1, max_length=10_000)]
 Vector = Annotated[list[float], Meta(min_length=1, max_length=16_384)]
 
 PathId = Annotated[int, PathParameter(ge=1, le=MAX_ID)]
-After = Annotated[int, QueryParameter(ge=0, le=MAX_ID, description="Give what comes after this id")]
-Limit = Annotated[int, QueryParameter(ge=1, le=MAX_PAGE)]
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A misspelt field is refused: an ignored `threshold` would be a wrong answer."""
 
 
-class _Edit(Request, frozen=True, kw_only=True):
+class Why(Request, frozen=True, kw_only=True):
+    """Why something is edited, and on whose behalf."""
+
     reason: Reason
     actor: Actor | None = None
-
-
-class NewFact(_Edit, frozen=True, kw_only=True):
-    """A fact without a document, keyed from its question."""
-
-    question: Question
-    value: Value
-    answer: Value | None = None
-
-
-class NewValue(_Edit, frozen=True, kw_only=True):
-    value: Value
-
-
-class OneFact(_Edit, frozen=True, kw_only=True):
-    """Why the fact in the path is edited."""
-
-
-class FactSet(_Edit, frozen=True, kw_only=True):
-    """All of these facts, or none."""
-
-    fact_ids: Annotated[list[Id], Meta(min_length=1, max_length=MAX_FACTS_PER_EDIT)]
 
 
 class EditResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,20 +107,6 @@ class NewGeneration(Request, frozen=True, kw_only=True):
         return GenerationRequest(**{**fields, "stop": tuple(self.stop)})
 
 
-class DocumentText(msgspec.Struct, frozen=True, kw_only=True):
-    """A document as it was ingested. Facts' `start` and `end` count its Unicode code points."""
-
-    document_id: int
-    corpus: str
-    external_id: str
-    title: str | None
-    uri: str | None
-    licence: str | None
-    revision: str | None
-    sha256: str
-    text: str
-
-
 class Health(msgspec.Struct, frozen=True, kw_only=True):
     """`ok` where nothing is `missing`: lookups are answered, and prompts too.
 
@@ -161,10 +125,3 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     active_keyset: KeysetRecord | None = None
     checkpoint_id: str | None = None
     generator_loaded: bool
-
-
-class Changes(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of the change log, oldest first, and where the log stands."""
-
-    head_seq: int
-    changes: list[ChangeRecord]

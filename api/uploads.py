@@ -29,9 +29,10 @@ _TOO_LARGE = ResponseSpec(
 # `request_max_body_size` None: the limit is the settings', and is kept while the file arrives.
 @post("/uploads", opt=needs(Right.edit), responses=PROBLEMS | {413: _TOO_LARGE}, request_max_body_size=None)
 async def upload(ports: FromPorts, request: Request[ApiKeyRecord, Any, Any], name: FileName) -> Upload:
-    """Keep the body, as it is, for a job to read; name it there by the `upload_id`.
+    """Upload a file.
 
-    It is removed when that job is over, or after a day without one.
+    The body is kept as it is for a job to read, which names it by the `upload_id`. It is removed when that job is
+    over, or after a day without one.
     """
     with Uploads.of(ports.kb.settings).receive(name) as receiving:
         async for block in request.stream():

@@ -22,7 +22,7 @@ from kb.errors import (
     FactNotDeleted,
     FactNotFound,
 )
-from kb.records import CorpusStats, Edit, FactRecord, Source
+from kb.records import CorpusStats, Edit, FactDraft, FactRecord, Source
 from kb.tables import Document, Fact, FactVersion, Tombstone
 
 MAX_ID = 2**63 - 1
@@ -45,50 +45,54 @@ _LAST_VERSION = (
 )
 
 
-def insert_fact(
+def insert_facts(
     session: Session,
-    question: str,
-    value: str,
-    answer: str | None,
+    drafts: Sequence[FactDraft],
     actor: str,
     reason: str,
     *,
     allow_erased: bool = False,
 ) -> Edit:
-    """Add a fact that has no document; it is keyed from its question.
+    """Add facts that have no document, in one change; they are keyed from their questions. Ids are in their order.
 
-    Raises `FactSuppressed` where this question and value were erased, unless `allow_erased` takes that back.
+    Raises `FactSuppressed` where a question and value were erased, unless `allow_erased` takes that back.
     """
-    audit.check_text("question", question, blank=False)
-    audit.check_text("value", value, blank=False)
-    audit.check_text("answer", answer or "")
-    came_back = suppression.check_insert(session, question, value, allow_erased=allow_erased)
+    for draft in drafts:
+        audit.check_text("question", draft.question, blank=False)
+        audit.check_text("value", draft.value, blank=False)
+        audit.check_text("answer", draft.answer or "")
+    said = [(draft.question, draft.value) for draft in drafts]
+    came_back = suppression.check_inserts(session, said, allow_erased=allow_erased)
     pending = audit.begin(session, actor, reason)
-    fact = Fact(ordinal=0, question=question, answer=answer, created_seq=pending.seq)
-    session.add(fact)
+    added = [Fact(ordinal=0, question=d.question, answer=d.answer, created_seq=pending.seq) for d in drafts]
+    session.add_all(added)
     session.flush()
-    _open_versions(session, [(fact.id, 1, value)], pending.seq)
-    payload: dict[str, Any] = {"values": {str(fact.id): pending.digest(value)}}
+    values = {fact.id: draft.value for fact, draft in zip(added, drafts, strict=True)}
+    _open_versions(session, [(fact_id, 1, value) for fact_id, value in values.items()], pending.seq)
+    payload: dict[str, Any] = {"values": {str(f): pending.digest(value) for f, value in values.items()}}
     if came_back:
         payload["allowed_erased"] = came_back
-    return _done(session, pending, "insert", [fact.id], payload)
+    return _done(session, pending, "insert", list(values), payload)
 
 
-def update_fact(session: Session, fact_id: int, value: str, actor: str, reason: str) -> Edit:
-    """Give a live fact another value. Its key stays: that depends on the text before the span only."""
-    audit.check_text("value", value, blank=False)
+def update_facts(session: Session, values: Mapping[int, str], actor: str, reason: str) -> Edit:
+    """Give live facts other values, all or none. Their keys stay: those depend on the text before the span only."""
+    for value in values.values():
+        audit.check_text("value", value, blank=False)
     pending = audit.begin(session, actor, reason)
-    (version,) = _last_versions(session, [fact_id])
-    _refuse_erased(session, [fact_id])
-    if version.to_seq is not None:
-        raise FactDeleted([fact_id])
-    _close_versions(session, [fact_id], pending.seq)
-    _open_versions(session, [(fact_id, version.version + 1, value)], pending.seq)
+    versions = _last_versions(session, values)
+    touched = [v.fact_id for v in versions]
+    _refuse_erased(session, touched)
+    if dead := [v.fact_id for v in versions if v.to_seq is not None]:
+        raise FactDeleted(dead)
+    _close_versions(session, touched, pending.seq)
+    opened = [(v.fact_id, v.version + 1, values[v.fact_id]) for v in versions]
+    _open_versions(session, opened, pending.seq)
     payload = {
-        "was": {str(fact_id): pending.digest(version.value)},
-        "values": {str(fact_id): pending.digest(value)},
+        "was": {str(v.fact_id): pending.digest(v.value) for v in versions},
+        "values": {str(fact_id): pending.digest(values[fact_id]) for fact_id in touched},
     }
-    return _done(session, pending, "update", [fact_id], payload)
+    return _done(session, pending, "update", touched, payload)
 
 
 def delete_facts(

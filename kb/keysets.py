@@ -217,11 +217,13 @@ def finish_building(session: Session, keyset_id: int, actor: str) -> KeysetRecor
     return activate(session, keyset_id, actor, "the first keyset")
 
 
-def set_threshold(session: Session, keyset_id: int, threshold: float, actor: str) -> KeysetRecord:
+def set_threshold(
+    session: Session, keyset_id: int, threshold: float, actor: str, reason: str = "calibrated"
+) -> KeysetRecord:
     """Set the score below which a lookup is no match. It holds from the next lookup on, in every process."""
     if not -1 <= threshold <= 1:
         raise InvalidValue("threshold", f"{threshold} is not a cosine, from -1 to 1")
-    pending = audit.begin(session, actor, "calibrated")
+    pending = audit.begin(session, actor, reason)
     get_keyset(session, keyset_id)
     _set(session, keyset_id, threshold=threshold, calibrated=True)
     # repr: a float may come back from JSON in another spelling, and the hash would not hold.

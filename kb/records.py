@@ -52,6 +52,15 @@ class KeysetRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class FactDraft:
+    """A fact to add that no document says."""
+
+    question: str
+    value: str
+    answer: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Edit:
     """What an edit did: its change `seq` (pass it as `min_seq` to read it back) and the facts it touched."""
 

@@ -66,6 +66,19 @@ class Retraining:
         with self.kb.sessions() as session:
             return _standing(session, keyset_id)
 
+    def gate(self, keyset_id: int) -> dict[str, Any] | None:
+        """The last report of a keyset's gate, as it was stored; None where it was never checked."""
+        with self.kb.sessions() as session:
+            keysets.get_keyset(session, keyset_id)
+            return keysets.gate_of(session, keyset_id)
+
+    def set_threshold(
+        self, keyset_id: int, threshold: float, *, actor: str, reason: str = "calibrated"
+    ) -> KeysetRecord:
+        """Set the score below which a lookup is no match. Raises `InvalidValue`."""
+        with self.kb.sessions.begin() as session:
+            return keysets.set_threshold(session, keyset_id, threshold, actor, reason)
+
     def activate(
         self,
         keyset_id: int,

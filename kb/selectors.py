@@ -50,8 +50,8 @@ class Selector:
 
     def __post_init__(self) -> None:
         for name in _TIMES:
-            if (at := getattr(self, name)) is not None and at.tzinfo is None:
-                raise InvalidSelector(f"{name} has no time zone")
+            if (at := getattr(self, name)) is not None:
+                _check_time(name, at)
         for name in ("document", "corpus", "uri", "uri_prefix", "text", "question", "licence"):
             if (said := getattr(self, name)) is not None and (not said or "\x00" in said):
                 raise InvalidSelector(f"{name} is empty or holds a NUL character")
@@ -84,6 +84,15 @@ class Selector:
             raise InvalidSelector(f"it has no part {', '.join(sorted(unknown))}")
         times = {name: datetime.fromisoformat(said[name]) for name in _TIMES if said.get(name)}
         return cls(**{**said, **times, "fact_ids": tuple(said.get("fact_ids") or ())})
+
+
+def _check_time(name: str, at: datetime) -> None:
+    if at.tzinfo is None:
+        raise InvalidSelector(f"{name} has no time zone")
+    try:
+        at.astimezone(UTC)
+    except OverflowError as error:
+        raise InvalidSelector(f"{name} is beyond the years 1 to 9999") from error
 
 
 def select_facts(session: Session, selector: Selector, *, allow_empty: bool = False) -> list[int]:
@@ -147,7 +156,7 @@ def _conditions(selector: Selector) -> list[Any]:
 
 
 def _of_document(named: str) -> Any:
-    if named.isdecimal() and int(named) <= MAX_ID:
+    if named.isdecimal() and len(named) < 20 and int(named) <= MAX_ID:
         return Document.id == int(named)
     corpus, slash, external_id = named.partition("/")
     if not slash:

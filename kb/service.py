@@ -23,6 +23,7 @@ from kb.records import (
     CheckpointInfo,
     CorpusStats,
     Edit,
+    FactDraft,
     FactRecord,
     FactTrace,
     FsckReport,
@@ -124,14 +125,13 @@ class KnowledgeBase:
         Raises `FactSuppressed` where this question and value were erased, unless `allow_erased`.
         """
         with self.sessions.begin() as session:
-            return facts.insert_fact(
-                session, question, value, answer, actor, reason, allow_erased=allow_erased
-            )
+            draft = FactDraft(question, value, answer)
+            return facts.insert_facts(session, [draft], actor, reason, allow_erased=allow_erased)
 
     def update(self, fact_id: int, value: str, *, actor: str, reason: str) -> Edit:
         """Correct a fact's value; at commit every process answers with it."""
         with self.sessions.begin() as session:
-            return facts.update_fact(session, fact_id, value, actor, reason)
+            return facts.update_facts(session, {fact_id: value}, actor, reason)
 
     def delete(self, fact_ids: Sequence[int], *, actor: str, reason: str, abstain: bool = False) -> Edit:
         """Delete facts, all or none; at commit no process answers with them.

@@ -39,11 +39,15 @@ def begin_erasure(session: Session) -> None:
     session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": ERASE_LOCK})
 
 
-def check_insert(session: Session, question: str, value: str, *, allow_erased: bool) -> int:
-    """Raise `FactSuppressed` where this was erased; with `allow_erased` take that back. How many digests went."""
+def check_inserts(session: Session, said: Iterable[tuple[str, str]], *, allow_erased: bool) -> int:
+    """Raise `FactSuppressed` where one of these questions and values was erased; with `allow_erased` take that back.
+
+    Gives how many digests went.
+    """
     suppressor = Suppressor(session, allow_erased=allow_erased)
-    if suppressor.matches([value], question, None) and not allow_erased:
-        raise FactSuppressed
+    for question, value in said:
+        if suppressor.matches([value], question, None) and not allow_erased:
+            raise FactSuppressed
     return suppressor.lift(session)
 
 

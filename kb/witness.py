@@ -157,6 +157,15 @@ def check_database(kb: KnowledgeBase, witnessed: Head | None = None) -> AuditRep
         return _report(audit.database_id(session), checked, first_break, end, witnessed, found)
 
 
+def holds(kb: KnowledgeBase, witnessed: Head) -> bool:
+    """Whether this log has the witnessed head in its place. It does not check the chain up to there."""
+    with kb.sessions() as session:
+        return (witnessed.database, witnessed.hash) == (
+            audit.database_id(session),
+            hash_at(session, witnessed.seq),
+        )
+
+
 def _report(
     database: str, checked: int, first_break: int | None, end: str, witnessed: Head | None, found: str | None
 ) -> AuditReport:

@@ -11,7 +11,7 @@ from litestar.response import Redirect
 from api.console.forms import Form, Sent
 from api.console.passages import passage, stretches
 from api.console.views import Page, PageRequest, page, status_of
-from api.facts import key_at_once
+from api.edits import key_at_once
 from api.ports import FromPorts, Ports
 from api.rights import Right, needs
 from api.schemas import MAX_FACTS_PER_EDIT, PathId

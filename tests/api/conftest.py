@@ -10,6 +10,7 @@ from litestar import Litestar
 from litestar.testing import TestClient
 from sqlalchemy.orm import Session
 
+from api import feed
 from api.app import create_app
 from kb.access import create_key
 from kb.corpus import AnnotatedDocument, FactSpan, Parsed
@@ -39,6 +40,12 @@ PERU = AnnotatedDocument(
     uri="https://example.org/peru",
     licence="CC-BY-4.0",
 )
+
+
+@pytest.fixture(autouse=True)
+def feeds_end_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client in process reads an answer to its end, which a feed would have after minutes."""
+    monkeypatch.setattr(feed, "LONGEST_SECONDS", 0)
 
 
 @pytest.fixture

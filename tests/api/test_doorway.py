@@ -72,7 +72,7 @@ def test_id_that_is_none_is_replaced(reader: Client) -> None:
 def test_change_keeps_the_request_that_made_it(operator: Client, atlas: KnowledgeBase, fact_id: int) -> None:
     body, headers = {"reason": "wrong"}, {"X-Request-ID": "ticket-7"}
     operator.request("DELETE", f"/v1/facts/{fact_id}", json=body, headers=headers)
-    last = operator.get("/v1/changes", params={"after": atlas.head_seq() - 1}).json()["changes"][0]
+    last = operator.get("/v1/changes").json()["items"][-1]
     assert (last["actor"], last["request_id"]) == ("the operator", "ticket-7")
     atlas.restore([fact_id], actor="tester", reason="back")
     assert atlas.changes(after=last["seq"])[0].request_id is None
@@ -112,12 +112,13 @@ def test_auditor_reads_who_was_denied_what(
     assert client.get("/v1/denials", headers=reader).status_code == 403
     client.post("/v1/facts", json={}, headers={**reader, "X-Request-ID": "r9"})
     client.get("/v1/%1b[31mred?secret=1", headers={"Authorization": "Bearer no"})
-    newest, second, first = client.get("/v1/denials").json()
+    newest, second, first = client.get("/v1/denials").json()["items"]
     assert (newest["actor"], newest["status"], newest["cause"]) == (None, 401, "NotSignedIn")
     assert "\x1b" not in newest["path"] and "secret" not in newest["path"]
     assert (second["actor"], second["path"], second["request_id"]) == ("the reader", "/v1/facts", "r9")
     assert (first["cause"], first["path"]) == ("RightMissing", "/v1/denials")
-    older = client.get("/v1/denials", params={"after": second["denial_id"]}).json()
+    page = client.get("/v1/denials", params={"limit": 2}).json()
+    older = client.get("/v1/denials", params={"cursor": page["next"]}).json()["items"]
     assert [d["denial_id"] for d in older] == [first["denial_id"]]
 
 
@@ -128,7 +129,7 @@ def test_flood_of_denials_is_counted_and_does_not_hide_a_keys(
     for _ in range(RECORDED_A_MINUTE + 20):
         client.get("/v1/facts", headers={"Authorization": "Bearer no"})
     client.post("/v1/facts", json={}, headers={"Authorization": f"Bearer {new_key('reader')}"})
-    newest, *others = client.get("/v1/denials").json()
+    newest, *others = client.get("/v1/denials").json()["items"]
     assert newest["actor"] == "the reader"
     assert sum(d["num_unrecorded"] + 1 for d in (newest, *others)) == RECORDED_A_MINUTE + 21
     assert newest["num_unrecorded"] >= 10  # fewer than 20 where the test took long enough to refill

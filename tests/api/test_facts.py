@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from api import facts
+from api import edits
 from api.app import create_app
 from kb.corpus import AnnotatedDocument, FactSpan, Parsed
 from kb.service import KnowledgeBase
@@ -24,17 +24,45 @@ def delete(client: Client, **body: Any) -> Any:
     return client.request("DELETE", "/v1/facts", json=body)
 
 
-def test_facts_are_listed_by_page_and_by_text(reader: Client) -> None:
-    (first,) = reader.get("/v1/facts", params={"limit": 1}).json()
-    (second,) = reader.get("/v1/facts", params={"limit": 1, "after": first["fact_id"]}).json()
-    assert [first["value"], second["value"]] == ["Lima", "Titicaca"]
+def test_facts_are_listed_by_page_by_text_and_by_state(operator: Client, fact_id: int) -> None:
+    page = operator.get("/v1/facts", params={"limit": 1}).json()
+    (first,) = page["items"]
+    rest = operator.get("/v1/facts", params={"limit": 1, "cursor": page["next"]}).json()
+    assert [first["value"], rest["items"][0]["value"]] == ["Lima", "Titicaca"] and rest["next"] is None
     assert first["source"]["title"] == "Peru" and first["question"] == CAPITAL
-    assert [
-        f["value"] for f in reader.get("/v1/facts", params={"text": "LIMA", "corpus": "atlas"}).json()
-    ] == ["Lima"]
-    assert reader.get("/v1/facts", params={"text": "%"}).json() == []
-    assert reader.get("/v1/facts", params={"deleted": True}).json() == []
-    assert reader.get(f"/v1/facts/{first['fact_id']}").json() == first
+
+    def values(**params: Any) -> list[str]:
+        return [fact["value"] for fact in operator.get("/v1/facts", params=params).json()["items"]]
+
+    assert values(text="LIMA", corpus="atlas") == ["Lima"]
+    assert values(text="%") == values(state="deleted") == []
+    assert values(document_id=first["source"]["document_id"]) == ["Lima", "Titicaca"]
+    assert operator.get(f"/v1/facts/{first['fact_id']}").json() == first
+    delete(operator, fact_ids=[fact_id], reason="test")
+    assert (values(), values(state="deleted"), values(state="all")) == (
+        ["Titicaca"],
+        ["Lima"],
+        ["Lima", "Titicaca"],
+    )
+
+
+def test_a_batch_is_one_change_or_none(operator: Client, fact_id: int) -> None:
+    head = operator.get("/v1/changes").json()["head_seq"]
+    facts = [{"question": f"Q{n}?", "value": f"A{n}"} for n in range(3)]
+    added = operator.post("/v1/facts/batch", json={"facts": facts, "reason": "new"}).json()
+    assert added["keyed"] and added["seq"] == head + 1 and len(added["fact_ids"]) == 3
+    assert [look_up(operator, f"Q{n}?", added["min_seq"]) for n in range(3)] == [["A0"], ["A1"], ["A2"]]
+    first, second, _ = added["fact_ids"]
+    values = [{"fact_id": first, "value": "B0"}, {"fact_id": second, "value": "B1"}]
+    body = {"facts": values, "reason": "corrected"}
+    assert operator.patch("/v1/facts/batch", json=body).json()["fact_ids"] == [first, second]
+    assert look_up(operator, "Q0?") + look_up(operator, "Q1?") == ["B0", "B1"]
+    delete(operator, fact_ids=[second], reason="test")
+    values[0]["value"] = "C0"
+    assert operator.patch("/v1/facts/batch", json=body).json()["about"] == {"fact_ids": [second]}
+    assert look_up(operator, "Q0?") == ["B0"]
+    body["facts"] = [values[0], values[0]]
+    assert operator.patch("/v1/facts/batch", json=body).status_code == 422
 
 
 def test_edits_take_effect_for_lookups_that_ask_for_them(operator: Client, fact_id: int) -> None:
@@ -44,7 +72,9 @@ def test_edits_take_effect_for_lookups_that_ask_for_them(operator: Client, fact_
     deleted = delete(operator, fact_ids=[fact_id, fact_id], reason="test").json()
     assert deleted["fact_ids"] == [fact_id] and deleted["seq"] == updated["seq"] + 1
     assert look_up(operator, CAPITAL, deleted["min_seq"]) == []
-    assert [f["fact_id"] for f in operator.get("/v1/facts", params={"deleted": True}).json()] == [fact_id]
+    assert [f["fact_id"] for f in operator.get("/v1/facts", params={"state": "deleted"}).json()["items"]] == [
+        fact_id
+    ]
     restored = operator.post("/v1/facts/restore", json={"fact_ids": [fact_id], "reason": "test"}).json()
     assert look_up(operator, CAPITAL, restored["min_seq"]) == ["Cusco"]
 
@@ -74,7 +104,7 @@ def test_insert_leaves_a_backlog_to_a_rekey(
     atlas.ingest(
         [Parsed(AnnotatedDocument("numbers", text, spans))], "more", actor="tester", reason="backlog"
     )
-    monkeypatch.setattr(facts, "MAX_KEYED_AT_ONCE", 2)
+    monkeypatch.setattr(edits, "MAX_KEYED_AT_ONCE", 2)
     calls = list(encoder.calls)
     operator = connect(create_app(atlas, encoder), "operator")
     edit = operator.post("/v1/facts", json={"question": "Q?", "value": "A", "reason": "new"}).json()
@@ -95,12 +125,14 @@ def test_actor_is_the_keys_name_unless_one_is_given(operator: Client, fact_id: i
     first = operator.request("DELETE", f"/v1/facts/{fact_id}", json={"reason": "a reason"}).json()
     body = {"fact_ids": [fact_id], "reason": "another", "actor": "ana"}
     operator.post("/v1/facts/restore", json=body)
-    log = operator.get("/v1/changes", params={"after": first["seq"] - 1}).json()
-    assert [(c["kind"], c["actor"], c["reason"]) for c in log["changes"]] == [
+    log = operator.get("/v1/changes", params={"fact_id": fact_id, "kind": "delete"}).json()["items"]
+    log += operator.get("/v1/changes", params={"actor": "ana"}).json()["items"]
+    assert log[0]["seq"] == first["seq"]
+    assert [(c["kind"], c["actor"], c["reason"]) for c in log] == [
         ("delete", "the operator", "a reason"),
         ("restore", "ana", "another"),
     ]
-    assert log["head_seq"] == log["changes"][-1]["seq"]
+    assert operator.get("/v1/changes").json()["head_seq"] == log[-1]["seq"]
 
 
 def test_edit_of_an_unknown_fact_does_nothing(operator: Client, fact_id: int) -> None:
@@ -126,7 +158,8 @@ def test_trace_of_a_fact_names_its_source_and_history(operator: Client, fact_id:
     assert "update" in [c["kind"] for c in trace["history"]]
     source = trace["fact"]["source"]
     document = operator.get(f"/v1/documents/{source['document_id']}").json()
-    assert document["text"] == TEXT and document["licence"] == "CC-BY-4.0" and document["corpus"] == "atlas"
+    about = document["document"]
+    assert document["text"] == TEXT and about["licence"] == "CC-BY-4.0" and about["corpus"] == "atlas"
     assert document["text"][source["start"] : source["end"]] == "Lima"
 
 

@@ -64,7 +64,7 @@ def test_a_job_takes_the_right_of_its_work(client: Client, new_key: Callable[[st
 
     def listed(headers: dict[str, str], **params: str) -> list[int]:
         found = client.get("/v1/jobs", headers=headers, params=params).json()
-        return [job["job_id"] for job in found]
+        return [job["job_id"] for job in found["items"]]
 
     assert status("POST", "jobs/rekey", operator, json={}) == 403
     assert status("POST", "uploads", reader, params={"name": "x.txt"}, content=b"x") == 403

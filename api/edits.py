@@ -1,0 +1,50 @@
+"""Edits: what every edit of facts is answered with, and the keys that new facts get at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from litestar import Request
+
+from api.ports import Ports
+from api.schemas import EditResult, Why
+from kb.access import ApiKeyRecord
+from kb.records import Edit
+
+MAX_KEYED_AT_ONCE = 256  # more is a rekey's work, not a request's
+
+WithKey = Request[ApiKeyRecord, Any, Any]
+
+
+def actor_of(request: WithKey, why: Why) -> str:
+    """Who the change log names: whom the caller says, or the key."""
+    return why.actor or request.user.name
+
+
+def result(edit: Edit, *, min_seq: int | None = None, keyed: bool = True) -> EditResult:
+    """The answer to an edit after which no fact lacks a key."""
+    return EditResult(
+        seq=edit.seq, min_seq=min_seq or edit.seq, kind=edit.kind, fact_ids=list(edit.fact_ids), keyed=keyed
+    )
+
+
+def keyed(ports: Ports, edit: Edit) -> EditResult:
+    """The answer to an edit whose facts may lack keys, which they get now."""
+    if not key_at_once(ports):
+        return result(edit, keyed=False)
+    return result(edit, min_seq=ports.kb.head_seq())
+
+
+def key_at_once(ports: Ports) -> bool:
+    """Key what an edit left without a key; False where there is no encoder, or a whole corpus's backlog."""
+    if ports.encoder is None or _backlog(ports, ports.encoder.checkpoint.checkpoint_id) > MAX_KEYED_AT_ONCE:
+        return False
+    ports.kb.rekey(ports.encoder)
+    return True
+
+
+def _backlog(ports: Ports, checkpoint_id: str) -> int:
+    for keyset in ports.kb.keysets():
+        if keyset.checkpoint_id == checkpoint_id and keyset.state != "retired":
+            return keyset.num_unkeyed
+    return len(ports.kb.facts(limit=MAX_KEYED_AT_ONCE + 1))

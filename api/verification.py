@@ -1,0 +1,75 @@
+"""Evidence of forgetting: asking for the forgotten facts, the signed certificate, and its check."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from litestar import Response, get, post
+from litestar.params import JSONBody
+from msgspec import Meta, field
+
+from api.errors import PROBLEMS
+from api.forgetting import Sample
+from api.ports import FromPorts
+from api.rights import Right, needs
+from api.schemas import PathId, Question, Request
+from kb import certificates
+from kb.certificates import CertificateCheck
+from kb.forget_records import Verification
+from kb.forgetting import Forgetting
+
+
+class Probing(Request, frozen=True, kw_only=True):
+    """How to ask: `sample` facts at most, and these `questions` too. Without `model` stored keys stand for them."""
+
+    questions: Annotated[list[Question], Meta(max_length=100)] = field(default_factory=list)
+    sample: Sample = 100
+    model: bool = True
+
+
+class CertificateText(Request, frozen=True, kw_only=True):
+    """A certificate, as the very text of its file. `key` is the fingerprint of who must have signed it."""
+
+    text: Annotated[str, Meta(min_length=1, max_length=1_000_000)]
+    key: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
+
+
+@post(
+    "/forget-runs/{run_id:int}/verify",
+    status_code=200,
+    opt=needs(Right.audit),
+    responses=PROBLEMS,
+    sync_to_thread=True,
+)
+def verify_forgetting(ports: FromPorts, run_id: PathId, data: JSONBody[Probing]) -> Verification:
+    """Verify that facts are forgotten.
+
+    Asks for up to `sample` of them in every way there is, and keeps the answers with the run. `level` 0 says that
+    one was found. A job of kind `verify` asks for more of them.
+    """
+    encoder = ports.encoder if data.model else None
+    if data.questions and data.model:
+        ports.need_encoder()
+    return Forgetting(ports.kb, encoder, sample=data.sample).verify(run_id, data.questions)
+
+
+@get("/forget-runs/{run_id:int}/certificate", opt=needs(Right.audit), responses=PROBLEMS, sync_to_thread=True)
+def read_certificate(ports: FromPorts, run_id: PathId) -> Response[dict[str, Any]]:
+    """Get a forget run's certificate.
+
+    Signed evidence of a verified run, with no text of a fact, that can be checked offline. Keep the bytes as they are:
+    every other spelling is refused.
+    """
+    text: Any = certificates.issue(
+        ports.kb, run_id
+    ).encode()  # its own bytes, which another encoder would change
+    return Response(text, media_type="application/json")
+
+
+@post("/certificates/check", status_code=200, opt=needs(Right.audit), responses=PROBLEMS, sync_to_thread=True)
+def check_certificate(data: JSONBody[CertificateText]) -> CertificateCheck:
+    """Check a certificate.
+
+    Its signature, the hash of its change, its counts. `ok` is false where one does not hold, and `problems` says which.
+    """
+    return certificates.check(data.text.encode("utf-8", "surrogatepass"), data.key)

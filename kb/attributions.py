@@ -1,0 +1,80 @@
+"""Attributions: single lookups of stored outputs, chosen by fact, by output or by document."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from sqlalchemy import func, select, tuple_
+
+from kb.tables import Attribution, Fact, Generation
+
+if TYPE_CHECKING:
+    from kb.service import KnowledgeBase
+
+
+@dataclass(frozen=True, slots=True)
+class AttributionRecord:
+    """Lookup `ordinal` of an output. `value` is what it spliced, ``output[output_start:output_end]``; empty where
+    there was no hit. `document_id` is where the fact was read, if it was."""
+
+    generation_id: int
+    ordinal: int
+    output_start: int
+    output_end: int
+    outcome: str
+    value: str
+    fact_id: int | None
+    version: int | None
+    document_id: int | None
+    score: float | None
+    seq: int
+    at: datetime
+
+
+def attributions(
+    kb: KnowledgeBase,
+    *,
+    fact_id: int | None = None,
+    generation_id: int | None = None,
+    document_id: int | None = None,
+    after: tuple[int, int] = (0, 0),
+    limit: int = 50,
+) -> list[AttributionRecord]:
+    """The lookups that fit every part given, by output and ordinal, past `after` (of both)."""
+    length = Attribution.output_end - Attribution.output_start
+    value = func.substr(Generation.output, Attribution.output_start + 1, length).label("value")
+    statement = (
+        select(Attribution, value, Generation.seq, Generation.at, Fact.document_id)
+        .join(Generation, Generation.id == Attribution.generation_id)
+        .outerjoin(Fact, Fact.id == Attribution.fact_id)
+        .where(tuple_(Attribution.generation_id, Attribution.ordinal) > after)
+        .order_by(Attribution.generation_id, Attribution.ordinal)
+        .limit(limit)
+    )
+    for column, wanted in (
+        (Attribution.fact_id, fact_id),
+        (Attribution.generation_id, generation_id),
+        (Fact.document_id, document_id),
+    ):
+        if wanted is not None:
+            statement = statement.where(column == wanted)
+    with kb.sessions() as session:
+        return [
+            AttributionRecord(
+                generation_id=looked_up.generation_id,
+                ordinal=looked_up.ordinal,
+                output_start=looked_up.output_start,
+                output_end=looked_up.output_end,
+                outcome=looked_up.outcome,
+                value=said,
+                fact_id=looked_up.fact_id,
+                version=looked_up.fact_version,
+                document_id=read_from,
+                score=looked_up.score,
+                seq=seq,
+                at=at.astimezone(UTC),
+            )
+            for looked_up, said, seq, at, read_from in session.execute(statement)
+        ]

