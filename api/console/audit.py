@@ -1,4 +1,4 @@
-"""Audit: the change log and whether it stands, stored outputs, what a fact was used for, and answers of the past."""
+"""Audit: the change log and whether it stands, stored outputs, uses of a fact, answers of the past, denials."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from api.console.views import Page, PageRequest, page, status_of
 from api.ports import FromPorts, Ports
 from api.rights import Right, needs
 from api.schemas import PathId
-from kb import audit
+from kb import audit, denials
 from kb.diff import diff
 from kb.errors import KBError
 from kb.history import AsOfLookup, kb_as_of
@@ -129,4 +129,14 @@ def _answers(ports: Ports, question: str, seq: int) -> tuple[AsOfLookup, Lookup]
     return then, now
 
 
-HANDLERS = (log, outputs, output, impact, time)
+@get("/audit/denials", opt=needs(Right.audit), sync_to_thread=True)
+def denied(ports: FromPorts, request: PageRequest) -> Page:
+    """Requests refused for who asked, newest first."""
+    after = Form.asked(request).integer("after", low=0) or 0
+    with ports.kb.sessions() as session:
+        found = denials.list_denials(session, after=after, limit=ON_A_PAGE + 1)
+    more = found[ON_A_PAGE - 1].denial_id if len(found) > ON_A_PAGE else None
+    return page(request, "denials.html", denials=found[:ON_A_PAGE], more=more, kept=denials.KEPT.days)
+
+
+HANDLERS = (log, outputs, output, impact, time, denied)

@@ -16,6 +16,7 @@ from litestar.response.base import ASGIResponse
 from api.auth import COOKIE, SIGN_IN_PATH, STATIC_PATH, check_origin, key_of
 from api.console.forms import Form, Sent
 from api.console.views import HEADERS, HERE, PLACES, THEME_COOKIE, THEMES, PageRequest, render, theme_of
+from api.errors import NotSignedIn, problem_of
 from api.ports import FromPorts
 from api.rights import Right, needs
 
@@ -50,6 +51,7 @@ async def sign_in(request: Request[None, Any, Any], ports: FromPorts) -> Respons
     form = await request.form()
     token, back = str(form.get("key", "")).strip(), str(form.get("back", ""))
     if not token or await sync_to_thread(key_of, ports.kb.engine, token) is None:
+        problem_of(NotSignedIn())  # notes the refusal, for the journal
         body = _form(back, theme_of(request.cookies), _WRONG_KEY)
         return Response(body, status_code=401, media_type="text/html", headers=_REFUSED)
     check_origin(request.headers)  # else another site could sign this browser in under its own key

@@ -9,6 +9,7 @@ import pytest
 from litestar import Litestar
 from playwright.sync_api import BrowserContext, Page, expect
 
+from kb.denials import list_denials
 from kb.service import KnowledgeBase
 from tests.api.conftest import ORIGIN, Connect
 from tests.api.console.conftest import OpenPage
@@ -31,6 +32,9 @@ def test_key_opens_the_page_that_was_asked_for(
     expect(page.get_by_label("Value or question holds")).to_have_value("Lima")
     page.get_by_role("button", name="Sign out").click()
     expect(page.get_by_label("API key")).to_be_visible()
+    with almanac.sessions() as session:
+        (denial, *_) = list_denials(session)
+    assert (denial.path, denial.cause, denial.actor) == ("/session", "NotSignedIn", None)
 
 
 def test_theme_is_kept(open_page: OpenPage) -> None:
