@@ -11,6 +11,7 @@ KBError (kb/errors.py: status and title are class attributes)
     ├── TooManyRequests   429
     ├── BadIdempotencyKey 400
     ├── InvalidCursor     422
+    ├── Unacceptable      422  parts of a body contradict each other
     ├── CrossOrigin       403  a cookie came with a write from another site
     └── UnknownHost       421  the Host header names none of this server's names
 """
@@ -114,6 +115,14 @@ class InvalidCursor(Refused):
         super().__init__(
             f"The cursor is none of the list of {of}. Pass the `next` of a page of this list, or none."
         )
+
+
+class Unacceptable(Refused):
+    title = "Unacceptable request"
+    status = 422
+
+    def __init__(self, cause: str) -> None:
+        super().__init__(f"The body contradicts itself: {cause}. Nothing was done.")
 
 
 class CrossOrigin(Refused):

@@ -32,7 +32,7 @@ PIECE = 100
 FromSeq = Annotated[
     int | None,
     QueryParameter(
-        ge=0, le=MAX_ID, description="Give what comes after this change; none: what comes from now on"
+        gt=-1, le=MAX_ID, description="Give what comes after this change; none: what comes from now on"
     ),
 ]
 Seconds = Annotated[int, QueryParameter(ge=0, le=LONGEST_SECONDS, description="When the stream ends")]

@@ -54,7 +54,7 @@ IDEMPOTENCY = {
     "name": "Idempotency-Key",
     "in": "header",
     "description": "A name of the caller's for this edit: sent again with it, it is carried out once",
-    "schema": {"type": "string", "pattern": "^[!-~]{1,200}$"},
+    "schema": {"type": "string", "pattern": "^[!-~]([ -~]{0,198}[!-~])?$"},
 }
 _REF = "#/components/schemas/"
 _NOUNS = {

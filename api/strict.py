@@ -12,6 +12,8 @@ import msgspec
 from litestar import Request
 from litestar.exceptions import ValidationException
 
+from api.errors import Unacceptable
+
 _PLACE = re.compile(r" - at `\$\.?(?P<place>[^`]*)`$")
 
 
@@ -22,12 +24,36 @@ class StrictRequest(Request[Any, Any, Any]):
         field = self.route_handler.parsed_data_field
         if field is None:
             return await super().json()
+        body = await self.body()
         try:
-            return msgspec.json.decode(await self.body(), type=field.annotation)
+            return _read(body, field.annotation)
         except msgspec.ValidationError as error:
+            if isinstance(error.__cause__, ValueError):  # each part is right, but not all of them together
+                raise Unacceptable(str(error.__cause__)) from error
             raise ValidationException("The body is not as it must be.", extra=[_fault(str(error))]) from error
         except msgspec.DecodeError as error:
             raise ValidationException(f"The body is no JSON: {error}.", extra=[]) from error
+
+
+def _read(body: bytes, kind: Any) -> Any:
+    """The body as its type. A whole number may be written with a point: to JSON 1.0 is an integer."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as error:
+        if "got `float`" not in str(error):
+            raise
+        return msgspec.convert(_whole(msgspec.json.decode(body)), kind)
+
+
+def _whole(value: Any) -> Any:
+    match value:
+        case float() if value.is_integer():
+            return int(value)
+        case list():
+            return [_whole(item) for item in value]
+        case dict():
+            return {name: _whole(item) for name, item in value.items()}
+    return value
 
 
 def _fault(said: str) -> dict[str, str]:

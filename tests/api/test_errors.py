@@ -89,6 +89,13 @@ def test_a_body_is_read_strictly(operator: Client) -> None:
         )
 
 
+def test_a_whole_number_may_have_a_point(operator: Client, fact_id: int) -> None:
+    body = {"fact_ids": [float(fact_id)], "reason": "r"}
+    assert operator.request("DELETE", "/v1/facts", json=body).json()["fact_ids"] == [fact_id]
+    body["fact_ids"] = [fact_id + 0.5]
+    assert operator.request("DELETE", "/v1/facts", json=body).status_code == 400
+
+
 def test_options_and_405_name_every_method(app: Litestar, connect: Connect) -> None:
     admin = connect(app, "admin")
     for method in ("OPTIONS", "PUT"):
