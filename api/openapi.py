@@ -138,9 +138,11 @@ def _with_components(document: dict[str, Any], handlers: Iterable[HTTPRouteHandl
     types = [Problem, *(kind for handler in handlers for kind in _types(handler))]
     _, schemas = msgspec.json.schema_components(types, ref_template=f"{_REF}{{name}}")
     titles = {schema["title"]: name for name, schema in schemas.items()}
+    own = document["components"]["schemas"]
+    schemas |= {name: schema for name, schema in own.items() if schema.get("title") not in titles}
     text = json.dumps(document | {"components": document["components"] | {"schemas": schemas}})
-    for name, schema in document["components"]["schemas"].items():
-        text = text.replace(f'{_REF}{name}"', f'{_REF}{titles[schema["title"]]}"')
+    for name, schema in own.items():
+        text = text.replace(f'{_REF}{name}"', f'{_REF}{titles.get(schema.get("title"), name)}"')
     for name in schemas:
         if (plain := name.strip("_").replace("_", "Of")) != name:
             text = text.replace(f'{_REF}{name}"', f'{_REF}{plain}"').replace(
@@ -194,7 +196,8 @@ def _said_or_absent(schema: dict[str, Any]) -> dict[str, Any]:
 def _exemplify(operation: dict[str, Any]) -> None:
     name = operation["operationId"]
     for media in operation.get("requestBody", {}).get("content", {}).values():
-        media["example"] = example_of(_component(media)) if "$ref" in media["schema"] else UPLOADED
+        found = example_of(_component(media))
+        media["example"] = UPLOADED if found is None else found
     for status, answer in operation["responses"].items():
         for media_type, media in answer.get("content", {}).items():
             if media_type == MEDIA_TYPE:
@@ -210,5 +213,5 @@ def _exemplify(operation: dict[str, Any]) -> None:
 
 
 def _component(media: Mapping[str, Any]) -> str:
-    reference: str = media["schema"]["$ref"]
+    reference: str = media["schema"].get("$ref", "")
     return reference.removeprefix(_REF)
