@@ -88,7 +88,12 @@ def test_a_sound_keyset_passes_and_its_figures_are_stored(kb: KnowledgeBase, enc
     assert report.drift.active_genuine is not None and len(report.drift.active_genuine) == 42
     standing = Retraining(kb).standing(two[1].keyset_id)
     assert (standing.passed, standing.seq, standing.edits_since) == (True, report.seq, 0)
-    assert json.loads(json.dumps(report.stored()))["criteria"][0]["name"] == "index recall@1"
+    kept = json.loads(json.dumps(report.stored()))
+    assert kept["criteria"][0]["name"] == "index recall@1"
+    assert [plot["title"] for plot in kept["histograms"]] == ["checked keyset", "active keyset"]
+    for plot in kept["histograms"]:
+        assert sum(plot["genuine"]) == sum(plot["impostor"]) == 42
+        assert plot["genuine"][-1] == 42 and plot["low"] < plot["threshold"] < plot["high"]
 
 
 def test_each_fault_fails_its_own_criterion(kb: KnowledgeBase, encoder: FakeEncoder, two):

@@ -105,6 +105,10 @@ def test_the_log_is_filtered_by_person_kind_fact_and_time(edited: KnowledgeBase)
     assert found(fact_id=lima) == [1, 2, 4]
     second = edited.changes()[1].at
     assert found(since=second) == [2, 3, 4] and found(until=second) == [1]
+    with edited.sessions() as session:
+        newest = [change.seq for change in audit.changes_before(session, 5, 2)]
+        older = [change.seq for change in audit.changes_before(session, newest[-1], 9, fact_id=lima)]
+    assert (newest, older) == ([4, 3], [2, 1])
 
 
 def test_an_edit_without_a_reason_is_refused(edited: KnowledgeBase):
