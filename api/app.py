@@ -11,7 +11,7 @@ from threading import BoundedSemaphore
 from litestar import Litestar
 from litestar.di import Provide
 
-from api import errors, generations, health, openapi, rights, routes
+from api import errors, health, openapi, rights, routes, streams
 from api.console import pages
 from api.doorway import GatedLitestar, doorway
 from api.idempotency import once
@@ -30,7 +30,7 @@ def create_app(
 
     It answers to loopback names, `kb.settings.host` and `kb.settings.allowed_hosts`.
     """
-    slots = BoundedSemaphore(generations.MAX_GENERATIONS)
+    slots = BoundedSemaphore(streams.MAX_GENERATIONS)
     ports = Ports(kb=kb, encoder=encoder, generator=generator, generation_slots=slots)
     return GatedLitestar(
         doorway(kb),

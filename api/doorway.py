@@ -14,11 +14,12 @@ from litestar.datastructures import Headers, MutableScopeHeaders
 from litestar.enums import ScopeType
 from sqlalchemy.exc import SQLAlchemyError
 
-from api import auth, errors, requests
+from api import auth, errors, requests, vectors
 from api.console import pages, session
 from api.cors import Cors, cors
 from api.journal import Journal
 from api.limits import RateLimits
+from api.openai import errors as openai_errors
 from kb.errors import KBError
 from kb.service import KnowledgeBase
 
@@ -106,6 +107,7 @@ class GatedLitestar(Litestar):
             if answer is not None:
                 await answer(scope, receive, sending)
             else:
+                vectors.route(scope)
                 await super().__call__(scope, receive, sending)
             await self.doorway.journal.note(scope, request)
 
@@ -114,6 +116,8 @@ def _refused(scope: HTTPScope, error: Exception) -> ASGIApp:
     """A browser that opens the console without a key gets the sign-in form, with the same status."""
     if isinstance(error, errors.NotSignedIn) and pages.is_page(scope["path"]):
         return session.sign_in_form(scope)
+    if openai_errors.speaks_openai(scope["path"]):
+        return openai_errors.refusal(error)
     return errors.refusal(error)
 
 

@@ -6,6 +6,7 @@ KBError (kb/errors.py: status and title are class attributes)
     ├── ModelMissing      503  the server runs without a model
     ├── Busy              503  all generation slots are taken
     ├── TooManyFeeds      503  all places for streams of changes are taken
+    ├── PromptRefused     422  the model cannot read it
     ├── NotSignedIn       401
     ├── RightMissing      403
     ├── TooManyRequests   429
@@ -63,6 +64,15 @@ class Busy(Refused):
 class TooManyFeeds(Busy):
     def __init__(self, places: int) -> None:
         KBError.__init__(self, f"All {places} streams of changes are taken. Try again, or read by pages.")
+
+
+class PromptRefused(Refused):
+    title = "Prompt refused"
+    status = 422
+    exit_code = 2
+
+    def __init__(self, cause: str) -> None:
+        super().__init__(f"The prompt cannot be read: {cause}. Nothing was decoded.")
 
 
 class NotSignedIn(Refused):

@@ -25,6 +25,7 @@ from api import (
 )
 from api.errors import Problem
 from api.paging import cursor
+from api.ports import Finished, Spliced
 from api.schemas import (
     EditResult,
     Health,
@@ -277,7 +278,16 @@ BY_OPERATION: Mapping[str, Any] = {
     "read_certificate": {"format": certificates.FORMAT, "run": 5, "level": 2, "signature": "bWFkZSB1cA=="},
 }
 
-_PIECES = (("piece", {"text": " Lima."}), ("trace", _TRACE))
+_SPLICED = Spliced(
+    output_start=1, output_end=5, fact_id=12, version=1, value="Lima", score=0.93, document=_SOURCE
+)
+_PIECES = (
+    ("piece", {"text": " Lima"}),
+    ("splice", _SPLICED),
+    ("piece", {"text": "."}),
+    ("finish", Finished(reason="end", prompt_tokens=14, completion_tokens=1)),
+    ("trace", _TRACE),
+)
 
 # Where the answer may be events too.
 EVENTS: Mapping[str, str] = {

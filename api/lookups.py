@@ -32,7 +32,7 @@ def look_up(ports: FromPorts, data: JSONBody[LookupRequest]) -> LookupAnswers:
         queries_BD, checkpoint_id=checkpoint_id, k=data.k, threshold=data.threshold, min_seq=data.min_seq
     )
     questions = chain(data.questions, repeat(None, len(data.queries)))
-    answers = [_answer(question, lookup) for question, lookup in zip(questions, lookups, strict=True)]
+    answers = [answer(question, lookup) for question, lookup in zip(questions, lookups, strict=True)]
     return LookupAnswers(checkpoint_id=checkpoint_id, answers=answers)
 
 
@@ -63,7 +63,8 @@ def _queries(ports: Ports, data: LookupRequest) -> npt.NDArray[np.float32]:
     return np.concatenate([encoded, given]) if data.questions else given
 
 
-def _answer(question: str | None, lookup: Lookup) -> LookupAnswer:
+def answer(question: str | None, lookup: Lookup) -> LookupAnswer:
+    """What one query gave, as it is told."""
     return LookupAnswer(
         question=question,
         hits=list(lookup.hits),

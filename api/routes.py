@@ -21,10 +21,13 @@ from api import (
     jobs,
     keysets,
     lookups,
+    records,
     stats,
     uploads,
+    vectors,
     verification,
 )
+from api.openai import chat, completions, models
 from api.strict import StrictRequest
 
 
@@ -54,9 +57,12 @@ def v1() -> Router:
             batches.insert_facts,
             batches.update_facts,
             lookups.look_up,
+            vectors.look_up_vectors,
+            vectors.read_space,
             generations.generate,
             generations.list_generations,
             generations.trace_output,
+            records.record,
             attributions.list_attributions,
             attributions.read_fact_impact,
             attributions.read_selection_impact,
@@ -92,6 +98,10 @@ def v1() -> Router:
             *jobs.HANDLERS,
             denials.list_denials,
             stats.read_stats,
+            completions.complete,
+            chat.chat,
+            models.list_models,
+            models.read_model,
         ],
     )
     for route in router.routes:

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from api.ports import GenerationRequest
-from cli.runtime import Runtime, StoringGenerator
+from cli.generator import LocalOutputs, StoringGenerator
+from cli.runtime import Runtime
 from kb.calibration import normalise
 from kb.records import FactRecord, Lookup, OutputTrace, TracedSplice
 from kb.service import KnowledgeBase
@@ -106,7 +107,7 @@ class Demonstration:
         fact_ids, keys_ND = self.kb.keys(keyset.keyset_id)
         self.keys = dict(zip(fact_ids.tolist(), keys_ND, strict=True))
         self.recorder = Recorder(self.kb)
-        self.generator = StoringGenerator(runtime.checkpoint, self.kb, self.recorder)
+        self.generator = StoringGenerator(runtime.checkpoint, LocalOutputs(self.kb), self.recorder)
         self.tried = self.not_found_before = 0
 
     def runs(self, wanted: int) -> Iterator[Run | None]:
@@ -123,12 +124,11 @@ class Demonstration:
 
     def _run(self, fact: FactRecord) -> Run | None:
         assert fact.question is not None
+        prompt = f"Question: {fact.question}\nAnswer:"
         self.recorder.queries.clear()
         question_key = self.runtime.encoder.encode_questions([fact.question])
         statements = self._statements(fact, question_key)
-        request = GenerationRequest(
-            prompt=f"Question: {fact.question}\nAnswer:", mode=self.mode, max_tokens=24, stop=("\n",)
-        )
+        request = GenerationRequest(prompt=prompt, mode=self.mode, max_tokens=24, stop=("\n",))
         before = self._ask(request)
         if before.fact_id not in statements or not self._is_right_source(before):
             return None
@@ -148,7 +148,7 @@ class Demonstration:
             fact_id=fact.fact_id,
             question=fact.question,
             value=fact.value,
-            prompt=request.prompt,
+            prompt=prompt,
             before=before,
             deleted=tuple(statements),
             deleted_seq=deleted.seq,

@@ -8,7 +8,7 @@ Exit codes of every command:
 2     the command line, a setting or a value is wrong; an input file cannot be read
 3     something was refused (`corpus ingest`), or what was named does not exist
 4     what was asked for conflicts with the state of the knowledge base
-5     the database is out of reach or needs a migration
+5     the database or the server is out of reach, or a migration is needed
 6     the index is behind or was refused
 7     the checkpoint, its base model or an annotator cannot be used
 70    a fault of the program

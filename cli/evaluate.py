@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from cli import evaluate_qa, evaluate_recall, evaluate_timing
+from cli import evaluate_choices, evaluate_qa, evaluate_recall, evaluate_timing
 from cli.options import examples
 
 app = typer.Typer(
@@ -16,6 +16,7 @@ app = typer.Typer(
 app.command("recall", epilog=evaluate_recall.RECALL_EXAMPLES)(evaluate_recall.recall_command)
 app.command("qa", epilog=evaluate_qa.QA_EXAMPLES)(evaluate_qa.qa)
 app.command("timing", epilog=evaluate_timing.EXAMPLES)(evaluate_timing.timing)
+app.command("choices", epilog=evaluate_choices.EXAMPLES)(evaluate_choices.choices)
 
 
 @app.callback()

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -22,18 +25,21 @@ from cli.options import (
     some_text,
 )
 from cli.output import note, print_json, print_table, say, shorten
-from cli.runtime import Runtime, StoringGenerator
+from cli.remote.options import KeyFile, Server, open_remote
+from cli.runtime import Runtime
 from cli.trace import show_output
 from kb.history import AsOfLookup, kb_as_of
 from kb.records import Lookup, OutputTrace
 
 if TYPE_CHECKING:
     from api.ports import GenerationRequest
+    from cli.generator import StoringGenerator
 
 GENERATE_EXAMPLES = examples(
     'colmlm generate "Question: What is the capital of Peru? Answer:" --mode forced',
     'colmlm generate "Hydrogen was discovered by" --max-tokens 20 --json',
     'colmlm generate "Question: What is the capital of Peru? Answer:" --mode forced --as-of 12',
+    'colmlm generate "Hydrogen was discovered by" --server https://kb.example.org --key-file decoder.key',
 )
 LOOKUP_EXAMPLES = examples(
     'colmlm lookup "What is the capital of Peru?" -k 3',
@@ -80,6 +86,8 @@ def generate(
     min_seq: MinSeq = None,
     as_of: AsOf = None,
     stream: Annotated[bool, typer.Option("--stream", help="Print the text as it is decoded.")] = False,
+    server: Server = None,
+    key_file: KeyFile = None,
     checkpoint: CheckpointPath = None,
     as_json: AsJson = False,
 ) -> None:
@@ -97,16 +105,33 @@ def generate(
         repetition_penalty=repetition_penalty, stop=tuple(stop or ()), seed=seed, threshold=threshold, min_seq=min_seq,
         fact_bias=fact_bias,
     )  # fmt: skip
-    with Runtime.from_environment(checkpoint=checkpoint) as runtime:
-        runtime.open()
-        generator = runtime.generator if as_of is None else runtime.generator_as_of(as_of)
+    with (
+        Runtime.from_environment(checkpoint=checkpoint) as runtime,
+        _generator(runtime, as_of, server, key_file) as generator,
+    ):
         trace = _stream(generator, request) if stream else generator.generate(request)
     if as_json:
         print_json(trace)
         return
     if not stream:
         say(trace.output)
-    _show_evidence(trace)
+    _show_evidence(trace, server)
+
+
+@contextmanager
+def _generator(
+    runtime: Runtime, as_of: int | None, server: str | None, key_file: Path | None
+) -> Iterator[StoringGenerator]:
+    """Decodes here; looks up and stores in the base of this home, or at the server."""
+    if server is None:
+        runtime.open()
+        yield runtime.generator if as_of is None else runtime.generator_as_of(as_of)
+        return
+    from cli.generator import StoringGenerator
+
+    with open_remote(server, key_file, runtime.checkpoint.checkpoint_id) as remote:
+        lookup = remote if as_of is None else remote.as_of(as_of)
+        yield StoringGenerator(runtime.checkpoint, remote, lookup, as_of)
 
 
 def _one_time(min_seq: int | None, as_of: int | None) -> None:
@@ -119,7 +144,7 @@ def _stream(generator: StoringGenerator, request: GenerationRequest) -> OutputTr
     for item in generator.stream(request):
         if isinstance(item, OutputTrace):
             trace = item
-        else:
+        elif isinstance(item, str):
             sys.stdout.write(item)
             sys.stdout.flush()
     sys.stdout.write("\n")
@@ -127,9 +152,12 @@ def _stream(generator: StoringGenerator, request: GenerationRequest) -> OutputTr
     return trace
 
 
-def _show_evidence(trace: OutputTrace) -> None:
+def _show_evidence(trace: OutputTrace, server: str | None) -> None:
     say()
     show_output(trace)
+    if server is not None:
+        note(f"Stored as output {trace.generation_id} at {server}.")
+        return
     note(f"Stored as output {trace.generation_id}: colmlm trace output {trace.generation_id}")
 
 

@@ -7,8 +7,8 @@ imported before a command asks for it: torch costs seconds.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,16 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kb.corpus import AnnotatedDocument
-from kb.records import CheckpointInfo, NewGeneration, OutputTrace, Splice
+from kb.records import CheckpointInfo
 from kb.settings import Settings
 
 if TYPE_CHECKING:
-    from api.ports import GenerationRequest
+    from cli.generator import StoringGenerator
     from kb.service import KnowledgeBase
     from model.checkpoint import Checkpoint
-    from model.decoding.config import DecodeConfig
-    from model.decoding.decoder import Decoder, Generation
-    from model.decoding.lookup import Lookup
 
 RELEASED = Path("released", "co-lmlm-135m")
 
@@ -81,14 +78,16 @@ class Runtime:
 
     @cached_property
     def generator(self) -> StoringGenerator:
-        return StoringGenerator(self.checkpoint, self.kb)
+        from cli.generator import LocalOutputs, StoringGenerator
+
+        return StoringGenerator(self.checkpoint, LocalOutputs(self.kb), self.kb)
 
     def generator_as_of(self, seq: int) -> StoringGenerator:
         """A generator whose lookups find what was true at change `seq`, and whose outputs are dated by it."""
+        from cli.generator import LocalOutputs, StoringGenerator
         from kb.history import kb_as_of
 
-        past = kb_as_of(self.kb, seq)
-        return StoringGenerator(self.checkpoint, self.kb, lookup=past, seq=seq)
+        return StoringGenerator(self.checkpoint, LocalOutputs(self.kb), kb_as_of(self.kb, seq), seq)
 
     def actor(self, named: str | None) -> str:
         return named or self.settings.actor
@@ -138,68 +137,3 @@ class ModelEncoder:
 
     def encode_contexts(self, texts: Sequence[str]) -> NDArray[np.float32]:
         return self._keys.encode_contexts(texts)
-
-
-@dataclass(slots=True)
-class StoringGenerator:
-    """Decodes and stores every output with its attribution, as `api.ports.Generator` wants it.
-
-    `lookup` is the knowledge base, or something that stands before it. `seq` dates an output that looked nothing up:
-    by default the last change.
-    """
-
-    checkpoint: Checkpoint
-    kb: KnowledgeBase
-    lookup: Lookup | None = None
-    seq: int | None = None
-
-    def generate(self, request: GenerationRequest) -> OutputTrace:
-        (generation,) = self._decoder().generate([request.prompt], decode_config(request))
-        return self._store(generation)
-
-    def stream(self, request: GenerationRequest) -> Iterator[str | OutputTrace]:
-        """The output piece by piece, then its stored trace."""
-        for item in self._decoder().stream(request.prompt, decode_config(request)):
-            yield item if isinstance(item, str) else self._store(item)
-
-    def _decoder(self) -> Decoder:
-        from model.decoding.decoder import Decoder
-
-        return Decoder(self.checkpoint, self.lookup or self.kb)
-
-    def _store(self, generation: Generation) -> OutputTrace:
-        generation_id = self.kb.record(
-            NewGeneration(
-                prompt=generation.prompt,
-                output=generation.output,
-                checkpoint_id=self.checkpoint.checkpoint_id,
-                mode=generation.mode,
-                seq=self._seq() if generation.seq is None else generation.seq,
-                splices=tuple(
-                    Splice(s.output_start, s.output_end, s.outcome, s.fact_id, s.version, s.score, s.query)
-                    for s in generation.splices
-                ),
-            )
-        )
-        return self.kb.trace_output(generation_id)
-
-    def _seq(self) -> int:
-        """What dates an output without a lookup, which depends on no change."""
-        return self.kb.head_seq() if self.seq is None else self.seq
-
-
-def decode_config(request: GenerationRequest) -> DecodeConfig:
-    from model.decoding.config import DecodeConfig
-
-    return DecodeConfig(
-        mode=request.mode,
-        max_tokens=request.max_tokens,
-        temperature=request.temperature,
-        top_p=request.top_p,
-        repetition_penalty=request.repetition_penalty,
-        stop=request.stop,
-        seed=request.seed,
-        threshold=request.threshold,
-        min_seq=request.min_seq,
-        fact_bias=request.fact_bias,
-    )

@@ -18,6 +18,17 @@ from model.markup import CO_LMLM, Markup
 END_OF_TEXT = "<|endoftext|>"
 
 
+def _bytes_by_character() -> dict[str, int]:
+    """The alphabet of byte-level BPE: printable bytes stand for themselves, the others for characters from 256 on."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}
+
+
+_BYTES = _bytes_by_character()
+_NUL = chr(256)
+
+
 @dataclass(frozen=True, slots=True)
 class Encoded:
     """One sequence: its ids, where its lookups begin, and which tokens the loss leaves out.
@@ -41,6 +52,7 @@ class FactTokenizer:
     `space_inside` says where the space before a span goes. True: into the span's first token
     (``in<FACT> 1981</FACT>``), so that the text around keeps the base model's own tokens. False: before
     ``<FACT>`` (``in <FACT>1981</FACT>``), as plain tokenisation of the paper's inline form gives.
+    `unsayable` tokens hold a NUL, which no database keeps as text.
     `num_fresh` is how many tokens of the markup the tokenizer did not have before: a model needs as many new rows.
     """
 
@@ -56,6 +68,10 @@ class FactTokenizer:
         self.space_inside = space_inside
         self.added = [self.id_of(token) for token in markup.tokens]
         self.end_of_text = self.id_of(END_OF_TEXT)
+        self.unsayable = [i for token, i in tokenizer.get_vocab().items() if _NUL in token]
+        self.special = frozenset(
+            i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special
+        )
 
     @classmethod
     def load(cls, path: Path, *, markup: Markup = CO_LMLM, space_inside: bool = True) -> FactTokenizer:
@@ -88,9 +104,18 @@ class FactTokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
 
-    def prompt(self, text: str) -> list[int]:
-        """Ids of a prompt: every sequence starts with the end-of-text token, as documents do."""
-        return [self.end_of_text, *self.encode(text)]
+    def prompt(self, prompt: str | Sequence[int]) -> list[int]:
+        """Ids of a prompt, text or ids: every sequence starts with the end-of-text token, as documents do.
+
+        Raises `ValueError` where given ids hold a token of the markup, which would forge a lookup, or none of ours.
+        """
+        if isinstance(prompt, str):
+            return [self.end_of_text, *self.encode(prompt)]
+        wrong = [token for token in prompt if not 0 <= token < self.vocabulary_size or token in self.added]
+        if wrong:
+            raise ValueError(f"token {wrong[0]} cannot stand in a prompt")
+        ids = list(prompt)
+        return ids if ids[:1] == [self.end_of_text] else [self.end_of_text, *ids]
 
     def question(self, question: str, max_length: int = 128) -> Encoded:
         """A question closed by ``<FACT-q>``; of a longer one the end is kept (paper: 128 tokens)."""
@@ -103,6 +128,13 @@ class FactTokenizer:
             text = text.removesuffix(" ")  # it belongs to the value
         ids = [*self.prompt(text), self.fact][-max_length:]
         return Encoded(tuple(ids), (len(ids) - 1,), (False,) * len(ids))
+
+    def bytes_of(self, token: int) -> bytes:
+        """What a token stands for: part of a character it may be. A special token's are those of its name."""
+        name = self.tokenizer.id_to_token(token) or ""
+        if token in self.special:
+            return name.encode()
+        return bytes(_BYTES[character] for character in name)
 
     def query_in_words(self, ids: Sequence[int]) -> str:
         """The text of a query that was written between `opens` and `asks`, its parts on lines of their own."""

@@ -15,9 +15,9 @@ from api.console.forms import Form, Sent
 from api.console.passages import Passage, Piece, became_of, passage, pieces
 from api.console.views import Page, PageRequest, page, status_of
 from api.errors import problem_of
-from api.generations import slot
 from api.ports import FromPorts, GenerationRequest, Ports
 from api.rights import Right, needs
+from api.streams import slot
 from kb.errors import KBError, KeysetMismatch, NoActiveKeyset
 from kb.neighbours import Neighbours
 from kb.records import FactRecord, Hit, OutputTrace, TracedSplice
@@ -79,7 +79,9 @@ def _wanted(form: Form) -> GenerationRequest:
 
 def _decoding(ports: Ports, wanted: GenerationRequest) -> Iterator[str | OutputTrace]:
     with slot(ports):
-        yield from ports.need_generator().stream(wanted)
+        for item in ports.need_generator().stream(wanted):
+            if isinstance(item, str | OutputTrace):
+                yield item
 
 
 def _events(items: Iterator[str | OutputTrace]) -> Iterator[ServerSentEventMessage]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 MODES = ("auto", "forced", "off")
+Prompt = str | Sequence[int]  # text, or token ids without any of the markup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

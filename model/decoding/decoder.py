@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from model.checkpoint import Checkpoint
-from model.decoding.config import DecodeConfig
+from model.decoding.config import DecodeConfig, Prompt
 from model.decoding.lookup import Lookup
 from model.decoding.queries import Queries, QueryEncoder, StateQueries, WordQueries
 from model.decoding.rows import Row, SpliceRecord
@@ -17,7 +17,8 @@ from model.decoding.run import Run, end_tokens
 class Generation:
     """An output with its attribution. `seq` is the last change the lookups had seen (None: no lookup).
 
-    `finish` is "end" (the model ended), "length" (budget), "stop" (a stop string) or "context" (full).
+    `finish` is "end" (the model ended), "length" (budget), "stop" (a stop string) or "context" (full). `tokens` are all
+    that the model chose, with the one that ended the text and those that a stop string cut off.
     """
 
     prompt: str
@@ -27,6 +28,8 @@ class Generation:
     mode: str
     content_tokens: int
     finish: str
+    prompt_tokens: int = 0
+    tokens: tuple[int, ...] = ()
 
 
 class Decoder:
@@ -41,7 +44,7 @@ class Decoder:
         self.checkpoint, self.tokenizer = checkpoint, checkpoint.tokenizer
         self.lookup, self.query_encoder = lookup, query_encoder
 
-    def generate(self, prompts: Sequence[str], config: DecodeConfig) -> list[Generation]:
+    def generate(self, prompts: Sequence[Prompt], config: DecodeConfig) -> list[Generation]:
         """Decode all prompts as one batch; each row's output is what it would be alone."""
         if not prompts:
             return []
@@ -50,16 +53,21 @@ class Decoder:
             pass
         return [self._generation(row, config) for row in run.rows]
 
-    def stream(self, prompt: str, config: DecodeConfig) -> Iterator[str | Generation]:
-        """Pieces of the output as they are decoded (joined, they are the output), then the generation."""
-        run = self.run([prompt], config)
+    def stream(self, prompt: Prompt, config: DecodeConfig) -> Iterator[str | SpliceRecord | Generation]:
+        """Pieces of the output as they are decoded (joined, they are the output), then the generation.
+
+        In between, each lookup; one that found something comes right after the piece that ends with its value.
+        """
+        run, told = self.run([prompt], config), 0
         (row,) = run.rows
         for _ in run.steps():
             if piece := row.release(self.tokenizer, config.stop):
                 yield piece
+            yield from row.splices[told:]
+            told = len(row.splices)
         yield self._generation(row, config)
 
-    def run(self, prompts: Sequence[str], config: DecodeConfig) -> Run:
+    def run(self, prompts: Sequence[Prompt], config: DecodeConfig) -> Run:
         """The run that decodes these prompts, not begun. Raises `ValueError` where it could not look up."""
         if config.mode != "off":
             self._check_lookups(config.mode)
@@ -85,5 +93,5 @@ class Decoder:
     def _generation(self, row: Row, config: DecodeConfig) -> Generation:
         return Generation(
             row.prompt, row.output(self.tokenizer), tuple(row.splices), row.seq, config.mode, row.content,
-            row.finish or "length",
+            row.finish or "length", row.prompt_tokens, tuple(row.sampled),
         )  # fmt: skip

@@ -38,7 +38,8 @@ class Row:
     """One sequence. `pending` is the queue of forced tokens: the prompt, then every spliced value.
 
     `text` is what has been said up to the last splice and `tail` the tokens sampled since, so that
-    offsets into the output are exact whatever the tokens look like. Only sampled tokens count as
+    offsets into the output are exact whatever the tokens look like. `sampled` are all tokens that the model chose, with
+    the one that ended the text and those that a stop string cut off. Only sampled tokens of the text count as
     `content`; a splice, its tags and a query in words cost nothing of the budget. `seen_V` marks what the
     repetition penalty holds against a token.
 
@@ -48,12 +49,14 @@ class Row:
 
     pending: list[int]
     prompt: str
+    prompt_tokens: int
     generator: torch.Generator
     seen_V: Tensor
     position: int = 0
     seq: int | None = None
     text: str = ""
     tail: list[int] = field(default_factory=list)
+    sampled: list[int] = field(default_factory=list)
     splices: list[SpliceRecord] = field(default_factory=list)
     content: int = 0
     opened_at: int | None = None
@@ -80,6 +83,7 @@ class Row:
     def take(self, token: int) -> None:
         """Say a sampled token."""
         self.tail.append(token)
+        self.sampled.append(token)
         self.seen_V[token] = True
         self.pending = [token]
         self.content += 1
@@ -124,6 +128,11 @@ class Row:
         cuts = [cut for string in stop if string and (cut := said.find(string)) >= 0]
         if cuts:
             self.text, self.tail = self.text + said[: min(cuts)], []
+            end = len(self.text)  # a lookup that missed may stand in what was cut off
+            self.splices = [
+                s if s.output_end <= end else replace(s, output_start=end, output_end=end)
+                for s in self.splices
+            ]
         return bool(cuts)
 
     def release(self, tokenizer: FactTokenizer, stop: Sequence[str]) -> str:

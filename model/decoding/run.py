@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from model.checkpoint import Checkpoint
-from model.decoding.config import DecodeConfig
+from model.decoding.config import DecodeConfig, Prompt
 from model.decoding.lookup import Lookup
 from model.decoding.queries import Queries
 from model.decoding.rows import Row, SpliceRecord
@@ -35,7 +35,7 @@ class Run:
     def __init__(
         self,
         checkpoint: Checkpoint,
-        prompts: Sequence[str],
+        prompts: Sequence[Prompt],
         config: DecodeConfig,
         lookup: Lookup | None,
         queries: Queries,
@@ -54,10 +54,15 @@ class Run:
         self.live = [row for row in self.rows if row.finish is None]
         self.cache = self.llama.cache(len(self.live))
 
-    def _row(self, number: int, prompt: str) -> Row:
+    def _row(self, number: int, prompt: Prompt) -> Row:
         ids, seen_V = self.tokenizer.prompt(prompt), self.seen_BV[number]
         seen_V[ids[1:]] = True
-        row = Row(ids, prompt, torch.Generator().manual_seed(self.config.seed + number), seen_V)
+        text, given = (
+            (prompt, len(ids) - 1)
+            if isinstance(prompt, str)
+            else (self.tokenizer.decode(prompt), len(prompt))
+        )
+        row = Row(ids, text, given, torch.Generator().manual_seed(self.config.seed + number), seen_V)
         if len(ids) >= self.llama.context:
             row.finish = "context"
         elif self.config.mode == "forced":
@@ -156,7 +161,7 @@ class Run:
             allowed = []
         elif self.bias and self.opens is not None:
             yield number, self.opens, self.bias
-        banned = [token for token in self.tokenizer.added if token not in allowed]
+        banned = [token for token in self.tokenizer.added if token not in allowed] + self.tokenizer.unsayable
         if row.opened_at is None and row.content < self.config.min_tokens:
             banned += self.ends
         for token in banned:
@@ -164,6 +169,7 @@ class Run:
 
     def _say(self, row: Row, token: int) -> None:
         if token in self.ends:
+            row.sampled.append(token)
             row.finish = "end"
             return
         row.take(token)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from api.ports import GenerationRequest
+from api.ports import Finished, GenerationRequest, Item, Missed, Spliced
 from kb.records import NewGeneration, OutputTrace, Splice
 from kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder
@@ -25,7 +25,7 @@ class LookupGenerator:
         assert isinstance(trace, OutputTrace)
         return trace
 
-    def stream(self, request: GenerationRequest) -> Iterator[str | OutputTrace]:
+    def stream(self, request: GenerationRequest) -> Iterator[Item]:
         seq, splices, value = self.kb.head_seq(), (), "I do not know"
         if request.mode != "off":
             query_1D = self.encoder.encode_questions([request.prompt])
@@ -45,7 +45,9 @@ class LookupGenerator:
                 splices = (Splice(len(BEFORE), end, "hit", hit.fact_id, hit.version, hit.score, asked),)
         yield BEFORE
         yield value
+        yield from (self._event(splice, value) for splice in splices)
         yield "."
+        yield Finished(reason="end", prompt_tokens=2, completion_tokens=3)
         stored = NewGeneration(
             prompt=request.prompt,
             output=f"{BEFORE}{value}.",
@@ -55,3 +57,16 @@ class LookupGenerator:
             splices=splices,
         )
         yield self.kb.trace_output(self.kb.record(stored))
+
+    def _event(self, splice: Splice, value: str) -> Item:
+        if splice.fact_id is None:
+            return Missed(output_start=splice.output_start, outcome=splice.outcome, score=splice.score)
+        return Spliced(
+            output_start=splice.output_start,
+            output_end=splice.output_end,
+            fact_id=splice.fact_id,
+            version=splice.version or 0,
+            value=value,
+            score=splice.score or 0.0,
+            document=self.kb.fact(splice.fact_id).source,
+        )

@@ -66,5 +66,5 @@ def _answer(client: httpx.Client, route: Route, token: str | None) -> str:
         if answer.status_code != 403:
             return "yes"
         said = answer.read().decode()  # a problem document, or the same as a page of the console
-        assert "urn:colmlm:RightMissing" in said or "has not the right" in said
+        assert "RightMissing" in said or '"right_missing"' in said or "has not the right" in said
         return ""

@@ -9,11 +9,11 @@ import httpx
 from litestar import Litestar
 
 from api.app import create_app
-from api.generations import MAX_GENERATIONS
 from api.ports import GenerationRequest
+from api.streams import MAX_GENERATIONS
 from kb.records import OutputTrace
 from kb.service import KnowledgeBase
-from tests.api.conftest import CAPITAL, Client, Connect
+from tests.api.conftest import CAPITAL, TEXT, Client, Connect
 from tests.api.generator import BEFORE, LookupGenerator
 from tests.api.serving import served
 from tests.fakes import FakeEncoder
@@ -54,10 +54,34 @@ def test_stream_gives_the_pieces_and_then_the_stored_trace(reader: Client) -> No
     answer = reader.post("/v1/generations", json={"prompt": CAPITAL, "stream": True})
     assert answer.status_code == 201
     assert answer.headers["content-type"].startswith("text/event-stream")
-    *pieces, (last, trace) = events(answer.text)
-    assert {name for name, _ in pieces} == {"piece"} and last == "trace"
-    assert "".join(data["text"] for _, data in pieces) == trace["output"]
+    *parts, (last, trace) = events(answer.text)
+    assert last == "trace"
+    assert "".join(data["text"] for name, data in parts if name == "piece") == trace["output"]
     assert reader.get(f"/v1/generations/{trace['generation_id']}").json() == trace
+
+
+def test_stream_tells_each_splice_when_its_value_is_there(reader: Client, fact_id: int) -> None:
+    answer = reader.post("/v1/generations", json={"prompt": CAPITAL, "stream": True})
+    parts = events(answer.text)
+    assert [name for name, _ in parts] == ["piece", "piece", "splice", "piece", "finish", "trace"]
+    splice, shown = parts[2][1], "".join(data["text"] for _, data in parts[:2])
+    assert shown[splice["output_start"] :] == splice["value"] == "Lima" and splice["fact_id"] == fact_id
+    assert splice["output_end"] == len(shown) and splice["score"] > 0.99
+    document = splice["document"]
+    assert (document["title"], document["start"], document["end"]) == (
+        "Peru",
+        TEXT.index("Lima"),
+        TEXT.index("Lima") + 4,
+    )
+    missed = reader.post("/v1/generations", json={"prompt": "Unheard of?", "stream": True})
+    assert [name for name, _ in events(missed.text)] == [
+        "piece",
+        "piece",
+        "no_match",
+        "piece",
+        "finish",
+        "trace",
+    ]
 
 
 def test_what_refuses_a_generation_has_its_status_also_as_a_stream(reader: Client) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from cli.demonstration import Demonstration, Run, says_unaided, spread
-from cli.runtime import Runtime, StoringGenerator
+from cli.generator import StoringGenerator
+from cli.runtime import Runtime
 from kb.records import FactRecord, Lookup, OutputTrace, Source
 from kb.service import KnowledgeBase
 from tests.cli.conftest import Run as Invoke

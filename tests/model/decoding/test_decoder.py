@@ -12,6 +12,7 @@ from transformers import LogitsProcessorList, RepetitionPenaltyLogitsProcessor
 from model.checkpoint import Checkpoint
 from model.decoding.config import DecodeConfig
 from model.decoding.decoder import Decoder, Generation
+from model.decoding.rows import SpliceRecord
 from tests.model.lookups import FakeLookup, Hit, by_direction
 
 PROMPTS = [
@@ -71,8 +72,39 @@ def test_streamed_pieces_join_to_the_output(eager: Checkpoint, mode: str, prompt
     *pieces, generation = Decoder(eager, by_direction()).stream(prompt, config)
     assert isinstance(generation, Generation)
     assert generation == Decoder(eager, by_direction()).generate([prompt], config)[0]
-    assert "".join(str(piece) for piece in pieces) == generation.output
-    assert all(isinstance(piece, str) and piece for piece in pieces)
+    shown = ""
+    for item in pieces:
+        if isinstance(item, SpliceRecord):
+            assert item.outcome == "no_match" or item.output_end == len(shown), (
+                "it comes with its last character"
+            )
+        else:
+            assert isinstance(item, str) and item
+            shown += item
+    assert shown == generation.output
+    assert tuple(item for item in pieces if isinstance(item, SpliceRecord)) == generation.splices
+
+
+def test_a_prompt_of_token_ids_is_the_prompt_of_their_text(eager: Checkpoint):
+    tokenizer, decoder = eager.tokenizer, Decoder(eager, by_direction())
+    ids = tokenizer.encode(PROMPTS[0])
+    by_text, by_ids, with_start = decoder.generate(
+        [PROMPTS[0], ids, [tokenizer.end_of_text, *ids]], replace(CONFIG, temperature=0.0)
+    )
+    assert by_text == by_ids == replace(with_start, prompt_tokens=len(ids)) and by_text.splices
+    assert (by_ids.prompt_tokens, with_start.prompt_tokens) == (len(ids), len(ids) + 1)
+    for forged in (tokenizer.fact, tokenizer.vocabulary_size, -1):
+        with pytest.raises(ValueError, match="cannot stand in a prompt"):
+            decoder.generate([[*ids, forged]], CONFIG)
+
+
+def test_what_no_database_keeps_as_text_is_not_said(checkpoint: Checkpoint):
+    config = replace(
+        CONFIG, mode="off", temperature=50.0, max_tokens=250
+    )  # any byte, about as likely as another
+    said = Decoder(checkpoint, None).generate([str(n) for n in range(8)], config)
+    assert len({token for row in said for token in row.tokens}) > 200
+    assert not any("\0" in row.output for row in said)
 
 
 def test_a_seed_repeats_a_drawn_output_and_another_does_not(eager: Checkpoint):

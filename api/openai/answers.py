@@ -1,0 +1,213 @@
+"""What completions and chats answer: OpenAI's objects, with `citations` and `generation_id` as extensions."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from api.ports import Finished, TokenLogprob
+from kb.records import OutputTrace, Source, TracedSplice
+
+_REASONS = {"end": "stop", "stop": "stop", "length": "length", "context": "length"}
+
+
+class CitedDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """The document a fact was read from; ``text[start:end]`` of it is what it said, in code points."""
+
+    document_id: int
+    corpus: str
+    external_id: str
+    title: str | None
+    uri: str | None
+    licence: str | None
+    start: int
+    end: int
+
+
+class Citation(msgspec.Struct, frozen=True, kw_only=True):
+    """A spliced fact: ``text[start:end]`` of the choice `index` is its value, in code points. `url` is the trace."""
+
+    index: int
+    start: int
+    end: int
+    value: str
+    fact_id: int
+    version: int
+    score: float | None
+    document: CitedDocument | None
+    url: str
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """`completion_tokens` are those that the model chose; spliced ones are free."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class CompletionLogprobs(msgspec.Struct, frozen=True, kw_only=True):
+    """A token that is part of a character reads ``bytes:\\xe2``. `text_offset` counts code points."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None = None
+    finish_reason: str | None = None
+    generation_id: int | None = None
+    citations: list[Citation] = []
+
+
+class Completion(msgspec.Struct, frozen=True, kw_only=True):
+    """`citations` are those of all choices."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage | None = None
+    citations: list[Citation] = []
+    object: str = "text_completion"
+
+
+class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
+    role: str
+    content: str
+    refusal: str | None = None
+
+
+class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
+    index: int
+    message: ChatMessage
+    finish_reason: str
+    generation_id: int
+    citations: list[Citation]
+    logprobs: None = None
+
+
+class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    citations: list[Citation]
+    object: str = "chat.completion"
+
+
+class Delta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    role: str | None = None
+    content: str | None = None
+
+
+class ChatChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
+    index: int
+    delta: Delta
+    finish_reason: str | None = None
+    generation_id: int | None = None
+    citations: list[Citation] = []
+    logprobs: None = None
+
+
+class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    created: int
+    model: str
+    choices: list[ChatChunkChoice]
+    usage: Usage | None = None
+    citations: list[Citation] = []
+    object: str = "chat.completion.chunk"
+
+
+def heading(kind: str, model: str) -> dict[str, Any]:
+    """The fields that every answer and every chunk of one begins with."""
+    return {"id": f"{kind}-{secrets.token_hex(12)}", "created": int(time.time()), "model": model}
+
+
+def finish_reason(finished: Finished) -> str:
+    return _REASONS[finished.reason]
+
+
+def usage(finished: list[Finished]) -> Usage:
+    """What several outputs took together."""
+    prompt = sum(one.prompt_tokens for one in finished)
+    completion = sum(one.completion_tokens for one in finished)
+    return Usage(prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion)
+
+
+def citations(trace: OutputTrace, base_url: str, *, index: int = 0, shift: int = 0) -> list[Citation]:
+    """The spliced facts of an output whose text begins `shift` characters later in the choice."""
+    return [
+        _citation(splice, trace, base_url, index, shift)
+        for splice in trace.splices
+        if splice.outcome == "hit"
+    ]
+
+
+def _citation(splice: TracedSplice, trace: OutputTrace, base_url: str, index: int, shift: int) -> Citation:
+    assert splice.fact_id is not None and splice.version is not None, "a hit names its fact"
+    return Citation(
+        index=index,
+        start=splice.output_start + shift,
+        end=splice.output_end + shift,
+        value=splice.value,
+        fact_id=splice.fact_id,
+        version=splice.version,
+        score=splice.score,
+        document=None if splice.source is None else _document(splice.source),
+        url=f"{base_url.rstrip('/')}/v1/generations/{trace.generation_id}",
+    )
+
+
+def _document(source: Source) -> CitedDocument:
+    return CitedDocument(
+        document_id=source.document_id,
+        corpus=source.corpus,
+        external_id=source.external_id,
+        title=source.title,
+        uri=source.uri,
+        licence=source.licence,
+        start=source.start,
+        end=source.end,
+    )
+
+
+def logprobs(tokens: Sequence[TokenLogprob], asked: int) -> CompletionLogprobs:
+    """As OpenAI lists them.
+
+    A token's own log-probability is among the likeliest even where it is none of them, so that whether it is the
+    greatest can be told.
+    """
+    offsets, seen = [], b""
+    for one in tokens:
+        offsets.append(len(seen.decode(errors="ignore")))
+        seen += b"" if one.is_special else one.token
+    return CompletionLogprobs(
+        tokens=[_text(one.token) for one in tokens],
+        token_logprobs=[one.logprob for one in tokens],
+        top_logprobs=[_top(one, asked) for one in tokens],
+        text_offset=offsets,
+    )
+
+
+def _top(one: TokenLogprob, asked: int) -> dict[str, float] | None:
+    if one.logprob is None:
+        return None
+    return {_text(token): logprob for token, logprob in one.top[:asked]} | {_text(one.token): one.logprob}
+
+
+def _text(token: bytes) -> str:
+    try:
+        return token.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in token)

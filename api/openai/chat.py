@@ -1,0 +1,135 @@
+"""`/v1/chat/completions`: a conversation as the text that a base model goes on with.
+
+The model was trained on questions and answers, so a conversation is written as these: what the system says first, as a
+paragraph; then each turn as ``Question: ...`` with ``Answer: ...`` on the next line, an empty line between turns, and
+last ``Answer:`` for the model to go on from. The answer ends where another question would begin. The space after
+``Answer:`` is no part of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from litestar import Request, Response, post
+from litestar.params import JSONBody
+
+from api.openai.answers import (
+    ChatChoice,
+    ChatChunk,
+    ChatChunkChoice,
+    ChatCompletion,
+    ChatMessage,
+    Delta,
+    citations,
+    finish_reason,
+    heading,
+    usage,
+)
+from api.openai.errors import PROBLEMS, respond
+from api.openai.models import require_model
+from api.openai.requests import ChatRequest, Message
+from api.openai.streams import chunks
+from api.ports import Finished, FromPorts, GenerationRequest, Ports
+from api.rights import Right, needs
+from api.streams import decoded, slot
+from kb.records import OutputTrace
+
+NEXT_QUESTION = "\nQuestion:"
+
+
+@post(
+    "/chat/completions",
+    status_code=200,
+    opt=needs(Right.read),
+    include_in_schema=False,
+    responses=PROBLEMS,
+    exception_handlers={Exception: respond},
+    sync_to_thread=True,
+)
+def chat(
+    ports: FromPorts, request: Request[Any, Any, Any], data: JSONBody[ChatRequest]
+) -> Response[ChatCompletion]:
+    """Answer the last question of a conversation, store the output, and cite the facts that were spliced.
+
+    The model is a base model: the conversation is written as questions and answers. With `stream` the answer is
+    `text/event-stream` of chunks, the last of which holds the citations, and then `[DONE]`.
+    """
+    generator = ports.need_generator()
+    model = require_model(generator, data.model)
+    data.refuse()
+    decoding = data.decoding(as_text(data.messages), data.tokens, (*data.stops, NEXT_QUESTION))
+    base_url = str(request.base_url)
+    if data.stream:
+        return chunks(_chunks(ports, data, decoding, heading("chatcmpl", model), base_url))
+    with slot(ports):
+        (done,) = generator.complete([decoding])
+    assert done.trace is not None, "something was to be decoded"
+    shift = _shift(done.trace.output)
+    choice = ChatChoice(
+        index=0,
+        message=ChatMessage(role="assistant", content=done.trace.output[-shift:]),
+        finish_reason=finish_reason(done.finished),
+        generation_id=done.trace.generation_id,
+        citations=citations(done.trace, base_url, shift=shift),
+    )
+    return Response(
+        ChatCompletion(
+            **heading("chatcmpl", model),
+            choices=[choice],
+            usage=usage([done.finished]),
+            citations=choice.citations,
+        )
+    )
+
+
+def as_text(messages: Sequence[Message]) -> str:
+    """What the model reads of a conversation."""
+    parts = []
+    for message in messages:
+        match message.role:
+            case "user":
+                parts.append(f"Question: {message.text}\nAnswer:")
+            case "assistant":
+                parts.append(f" {message.text}\n\n")
+            case _:
+                parts.append(f"{message.text}\n\n")
+    return "".join(parts)
+
+
+def _chunks(
+    ports: Ports, data: ChatRequest, decoding: GenerationRequest, fields: dict[str, Any], base_url: str
+) -> Iterator[ChatChunk]:
+    """The role, the text as it is decoded, how it ended with what is cited, and the usage where it is wanted."""
+    shift, took = None, Finished(reason="length", prompt_tokens=0, completion_tokens=0)
+    for item in decoded(ports, decoding):
+        if isinstance(item, str):
+            if shift is None:
+                yield _chunk(fields, Delta(role="assistant", content=""))
+                shift = _shift(item)
+                item = item[-shift:]
+            if item:
+                yield _chunk(fields, Delta(content=item))
+        elif isinstance(item, Finished):
+            took = item
+        elif isinstance(item, OutputTrace):
+            found = citations(item, base_url, shift=shift or 0)
+            ended = ChatChunkChoice(
+                index=0,
+                delta=Delta(),
+                finish_reason=finish_reason(took),
+                generation_id=item.generation_id,
+                citations=found,
+            )
+            yield ChatChunk(**fields, choices=[ended], citations=found)
+            if data.wants_usage:
+                yield ChatChunk(**fields, choices=[], usage=usage([took]), citations=found)
+
+
+def _chunk(fields: dict[str, Any], delta: Delta) -> ChatChunk:
+    return ChatChunk(**fields, choices=[ChatChunkChoice(index=0, delta=delta)])
+
+
+def _shift(output: str) -> int:
+    """By how much an answer stands before the output it is of: the space after ``Answer:`` is left out."""
+    return -1 if output.startswith(" ") else 0

@@ -1,0 +1,117 @@
+"""`/v1/completions`: prompts continued with lookups, or scored, as the `openai` package and harnesses ask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from litestar import Request, Response, post
+from litestar.params import JSONBody
+
+from api.openai.answers import (
+    Citation,
+    Completion,
+    CompletionChoice,
+    CompletionLogprobs,
+    citations,
+    finish_reason,
+    heading,
+    logprobs,
+    usage,
+)
+from api.openai.errors import PROBLEMS, respond
+from api.openai.models import require_model
+from api.openai.requests import CompletionRequest
+from api.openai.streams import chunks
+from api.ports import Completed, Finished, FromPorts, GenerationRequest, Ports
+from api.rights import Right, needs
+from api.streams import decoded, slot
+from kb.records import OutputTrace
+
+
+@post(
+    "/completions",
+    status_code=200,
+    opt=needs(Right.read),
+    include_in_schema=False,
+    responses=PROBLEMS,
+    exception_handlers={Exception: respond},
+    sync_to_thread=True,
+)
+def complete(
+    ports: FromPorts, request: Request[Any, Any, Any], data: JSONBody[CompletionRequest]
+) -> Response[Completion]:
+    """Continue each prompt, store the output, and answer in OpenAI's form with the facts that were spliced.
+
+    With `logprobs` nothing is looked up: the log-probabilities are the model's alone. With `stream` the answer is
+    `text/event-stream` of chunks in the same form, the last of which holds the citations, and then `[DONE]`.
+    """
+    generator = ports.need_generator()
+    model = require_model(generator, data.model)
+    decodings, base_url = data.decodings(), str(request.base_url)
+    if data.stream:
+        return chunks(_chunks(ports, data, decodings, heading("cmpl", model), base_url))
+    with slot(ports):
+        done = generator.complete(decodings, data.logprobs)
+    choices = [_choice(index, one, data, base_url) for index, one in enumerate(done)]
+    return Response(
+        Completion(
+            **heading("cmpl", model),
+            choices=choices,
+            usage=usage([one.finished for one in done]),
+            citations=[citation for choice in choices for citation in choice.citations],
+        )
+    )
+
+
+def _choice(index: int, done: Completed, data: CompletionRequest, base_url: str) -> CompletionChoice:
+    lead, trace = done.prompt if data.echo else "", done.trace
+    return CompletionChoice(
+        index=index,
+        text=lead + (trace.output if trace else ""),
+        logprobs=_logprobs(done, data),
+        finish_reason=finish_reason(done.finished),
+        generation_id=trace.generation_id if trace else None,
+        citations=citations(trace, base_url, index=index, shift=len(lead)) if trace else [],
+    )
+
+
+def _logprobs(done: Completed, data: CompletionRequest) -> CompletionLogprobs | None:
+    if data.logprobs is None:
+        return None
+    tokens = done.prompt_logprobs + done.output_logprobs if data.echo else done.output_logprobs
+    return logprobs(tokens, data.logprobs)
+
+
+def _chunks(
+    ports: Ports,
+    data: CompletionRequest,
+    decodings: list[GenerationRequest],
+    fields: dict[str, Any],
+    base_url: str,
+) -> Iterator[Completion]:
+    """One prompt after the other, each to its end."""
+    took: list[Finished] = []
+    cited: list[Citation] = []
+    for index, decoding in enumerate(decodings):
+        text = decoding.prompt if isinstance(decoding.prompt, str) else ""
+        if lead := text if data.echo else "":
+            yield Completion(**fields, choices=[CompletionChoice(index=index, text=lead)])
+        for item in decoded(ports, decoding):
+            if isinstance(item, str):
+                yield Completion(**fields, choices=[CompletionChoice(index=index, text=item)])
+            elif isinstance(item, Finished):
+                took.append(item)
+            elif isinstance(item, OutputTrace):
+                found = citations(item, base_url, index=index, shift=len(lead))
+                cited += found
+                ended = CompletionChoice(
+                    index=index,
+                    text="",
+                    finish_reason=finish_reason(took[-1]),
+                    generation_id=item.generation_id,
+                    citations=found,
+                )
+                yield Completion(**fields, choices=[ended], citations=found)
+    if data.wants_usage:
+        yield Completion(**fields, choices=[], usage=usage(took), citations=cited)

@@ -1,0 +1,103 @@
+"""Errors in OpenAI's shape, for the routes that speak its protocol. Which errors there are says `api.errors`."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+from litestar import Request, Response
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.response.base import ASGIResponse
+
+import api.errors
+from api.errors import Problem, Refused, problem_of
+
+PATHS = ("/v1/completions", "/v1/chat/completions", "/v1/models")
+
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    409: "conflict_error",
+    429: "rate_limit_error",
+}
+
+
+class ModelNotFound(Refused):
+    title = "No such model"
+    status = 404
+
+    def __init__(self, asked: str, served: str) -> None:
+        super().__init__(
+            f"The model {asked!r} is not served here. This server has {served!r}; see /v1/models."
+        )
+
+
+class Unsupported(Refused):
+    """A field of the protocol that means something this decoder does not do."""
+
+    title = "Not supported"
+    status = 400
+
+    def __init__(self, field: str, cause: str) -> None:
+        self.field = field
+        super().__init__(f"{field}: {cause}.")
+
+
+class OpenAIError(msgspec.Struct, frozen=True):
+    """`param` is the field at fault where one is, `code` the kind of error in snake case."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class OpenAIProblem(msgspec.Struct, frozen=True):
+    error: OpenAIError
+
+
+PROBLEMS = {
+    status: ResponseSpec(OpenAIProblem, generate_examples=False, description=of_problem.description)
+    for status, of_problem in api.errors.PROBLEMS.items()
+}
+
+
+def speaks_openai(path: str) -> bool:
+    return path.startswith(PATHS)
+
+
+def openai_problem(error: Exception) -> tuple[OpenAIProblem, int, dict[str, str]]:
+    """The error object, the status and the headers an exception is answered with."""
+    problem, headers = problem_of(error)
+    at_fault = error.field if isinstance(error, Unsupported) else "".join(f.field for f in problem.errors[:1])
+    kind = "server_error" if problem.status >= 500 else _TYPES.get(problem.status, "invalid_request_error")
+    told = OpenAIError(_message(problem), kind, at_fault or None, _code(problem))
+    return OpenAIProblem(told), problem.status, headers
+
+
+def respond(request: Request[Any, Any, Any], error: Exception) -> Response[OpenAIProblem]:
+    """Litestar's exception handler for these routes."""
+    body, status, headers = openai_problem(error)
+    return Response(body, status_code=status, media_type="application/json", headers=headers)
+
+
+def refusal(error: Exception) -> ASGIResponse:
+    """The same answer where no route was reached yet."""
+    body, status, headers = openai_problem(error)
+    encoded = msgspec.json.encode(body)
+    return ASGIResponse(body=encoded, status_code=status, media_type="application/json", headers=headers)
+
+
+def _message(problem: Problem) -> str:
+    faults = "; ".join(
+        f"{fault.field}: {fault.message}" if fault.field else fault.message for fault in problem.errors
+    )
+    return f"{problem.detail} ({faults})" if faults else problem.detail
+
+
+def _code(problem: Problem) -> str:
+    """The class of the error in snake case: `ModelNotFound` is `model_not_found`, as OpenAI has it."""
+    name = problem.type.rpartition(":")[2]
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()

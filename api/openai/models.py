@@ -1,0 +1,70 @@
+"""`/v1/models`: the one model that this server decodes with."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from litestar import get
+from litestar.params import PathParameter
+
+from api.openai.errors import PROBLEMS, ModelNotFound, respond
+from api.ports import FromPorts, Generator
+from api.rights import Right, needs
+
+ModelId = Annotated[str, PathParameter(max_length=300)]
+
+
+class Model(msgspec.Struct, frozen=True, kw_only=True):
+    """`id` is the checkpoint's name and `checkpoint_id` its digest, by which it may be asked for too."""
+
+    id: str
+    checkpoint_id: str
+    object: str = "model"
+    created: int = 0  # a checkpoint does not say when it was made
+    owned_by: str = "colmlm"
+
+
+class Models(msgspec.Struct, frozen=True, kw_only=True):
+    data: list[Model]
+    object: str = "list"
+
+
+@get(
+    "/models",
+    opt=needs(Right.read),
+    include_in_schema=False,
+    responses=PROBLEMS,
+    exception_handlers={Exception: respond},
+    sync_to_thread=True,
+)
+def list_models(ports: FromPorts) -> Models:
+    """The model that `/v1/completions` and `/v1/chat/completions` ask for."""
+    return Models(data=[_model(ports.need_generator())])
+
+
+@get(
+    "/models/{model_id:str}",
+    opt=needs(Right.read),
+    include_in_schema=False,
+    responses=PROBLEMS,
+    exception_handlers={Exception: respond},
+    sync_to_thread=True,
+)
+def read_model(ports: FromPorts, model_id: ModelId) -> Model:
+    """The model of this name or digest."""
+    generator = ports.need_generator()
+    require_model(generator, model_id)
+    return _model(generator)
+
+
+def require_model(generator: Generator, asked: str) -> str:
+    """The name of the model that was asked for by its name or its digest. Raises `ModelNotFound`."""
+    served = generator.model
+    if asked not in (served.name, served.checkpoint_id):
+        raise ModelNotFound(asked, served.name)
+    return served.name
+
+
+def _model(generator: Generator) -> Model:
+    return Model(id=generator.model.name, checkpoint_id=generator.model.checkpoint_id)

@@ -1,0 +1,197 @@
+"""What completions and chats may ask for: OpenAI's fields, and ours beside them.
+
+A field that means something else than "as usual" and that this decoder does not do is refused by name, never ignored.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from api.openai.errors import Unsupported
+from api.ports import GenerationRequest
+from api.schemas import Request, Seq, Threshold
+
+MAX_PROMPTS = 32
+MAX_PROMPT_CHARACTERS = 64_000
+MAX_PROMPT_TOKENS = 16_384
+MAX_TOKENS = 512
+MAX_TOP = 20
+COMPLETION_TOKENS, CHAT_TOKENS = 16, 256
+
+Text = Annotated[str, Meta(max_length=MAX_PROMPT_CHARACTERS)]
+Token = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Tokens = Annotated[list[Token], Meta(min_length=1, max_length=MAX_PROMPT_TOKENS)]
+Prompts = Annotated[list[Text | Token | Tokens], Meta(min_length=1, max_length=MAX_PROMPT_TOKENS)]
+Stop = Annotated[str, Meta(min_length=1, max_length=100)]
+
+
+class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """`include_usage` adds a last chunk with `usage` and without choices."""
+
+    include_usage: bool = False
+
+
+class _Asked(Request, frozen=True, kw_only=True):
+    """What both kinds of requests have. `mode` to `repetition_penalty` are this server's own."""
+
+    model: Annotated[str, Meta(min_length=1, max_length=300)]
+    temperature: Annotated[float, Meta(ge=0, le=5)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    n: int | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    stop: Stop | Annotated[list[Stop], Meta(max_length=16)] | None = None
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    user: str | None = None
+    metadata: dict[str, str] | None = None
+    store: bool | None = None
+    mode: Literal["auto", "forced", "off"] | None = None
+    threshold: Threshold | None = None
+    min_seq: Seq | None = None
+    fact_bias: Annotated[float, Meta(ge=-100, le=100)] | None = None
+    repetition_penalty: Annotated[float, Meta(ge=0.5, le=5)] = 1.0
+
+    def refuse_unsupported(self) -> None:
+        """Raise `Unsupported` where something is asked that this decoder does not do."""
+        if self.n not in (None, 1):
+            raise Unsupported(
+                "n", f"{self.n} choices are not supported; ask once for each, with a seed of its own"
+            )
+        for field in ("presence_penalty", "frequency_penalty"):
+            if getattr(self, field):
+                raise Unsupported(field, "it is not supported; use repetition_penalty, of this server's own")
+        if self.logit_bias:
+            raise Unsupported(
+                "logit_bias", "it is not supported; use fact_bias for how readily lookups are made"
+            )
+
+    def decoding(
+        self, prompt: str | tuple[int, ...], max_tokens: int, stops: tuple[str, ...]
+    ) -> GenerationRequest:
+        return GenerationRequest(
+            prompt=prompt,
+            mode=self.mode or "auto",
+            max_tokens=max_tokens,
+            temperature=1.0 if self.temperature is None else self.temperature,
+            top_p=1.0 if self.top_p is None else self.top_p,
+            repetition_penalty=self.repetition_penalty,
+            stop=stops,
+            seed=secrets.randbits(32) if self.seed is None else self.seed % 2**32,
+            threshold=self.threshold,
+            min_seq=self.min_seq,
+            fact_bias=self.fact_bias,
+        )
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
+    @property
+    def wants_usage(self) -> bool:
+        return self.stream_options is not None and self.stream_options.include_usage
+
+
+class CompletionRequest(_Asked, frozen=True, kw_only=True):
+    """A text, several, the token ids of one, or those of several; `max_tokens` 0 with `echo` only scores them."""
+
+    prompt: Text | Prompts
+    max_tokens: Annotated[int, Meta(ge=0, le=MAX_TOKENS)] | None = None
+    logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP)] | None = None
+    echo: bool | None = None
+    best_of: int | None = None
+    suffix: str | None = None
+
+    def decodings(self) -> list[GenerationRequest]:
+        """How to decode each prompt. Raises `Unsupported`."""
+        self._refuse()
+        max_tokens = COMPLETION_TOKENS if self.max_tokens is None else self.max_tokens
+        requests = [self.decoding(prompt, max_tokens, self.stops) for prompt in self._prompts()]
+        return [replace(one, mode="off") for one in requests] if self.logprobs is not None else requests
+
+    def _refuse(self) -> None:
+        self.refuse_unsupported()
+        if self.best_of not in (None, 1):
+            raise Unsupported("best_of", "it is not supported; leave it out")
+        if self.suffix:
+            raise Unsupported("suffix", "text is not inserted, only continued; leave it out")
+        if self.logprobs is not None and self.mode not in (None, "off"):
+            raise Unsupported(
+                "logprobs", "they are the model's alone, without lookups; leave mode out, or set it off"
+            )
+        if self.logprobs is not None and self.stream:
+            raise Unsupported("logprobs", "a stream has none; leave stream out")
+        if self.echo and self.stream and not all(isinstance(prompt, str) for prompt in self._prompts()):
+            raise Unsupported("echo", "a stream gives back no token ids; leave it out, or send text")
+        if self.max_tokens == 0 and self.stream:
+            raise Unsupported("max_tokens", "a stream of nothing; leave stream out")
+        if self.max_tokens == 0 and not self.echo:
+            raise Unsupported("max_tokens", "0 gives nothing unless echo is set")
+
+    def _prompts(self) -> list[str | tuple[int, ...]]:
+        if isinstance(self.prompt, str):
+            return [self.prompt]
+        kinds = {type(one) for one in self.prompt}
+        if kinds == {int}:
+            return [tuple(token for token in self.prompt if isinstance(token, int))]
+        if int in kinds:
+            raise Unsupported("prompt", "token ids of several prompts are lists of their own")
+        if len(self.prompt) > MAX_PROMPTS:
+            raise Unsupported("prompt", f"{len(self.prompt)} prompts at once; at most {MAX_PROMPTS}")
+        return [
+            one if isinstance(one, str) else tuple(one) for one in self.prompt if not isinstance(one, int)
+        ]
+
+
+class TextPart(msgspec.Struct, frozen=True, kw_only=True):
+    type: Literal["text"]
+    text: Text
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """What somebody said, as text or as parts that are text."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Text | Annotated[list[TextPart], Meta(max_length=64)]
+    name: str | None = None
+
+    @property
+    def text(self) -> str:
+        said = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+        return said.strip()
+
+
+class ChatRequest(_Asked, frozen=True, kw_only=True):
+    """A conversation that ends with the user; see `api.openai.chat` for the text that the model reads."""
+
+    messages: Annotated[list[Message], Meta(min_length=1, max_length=100)]
+    max_tokens: Annotated[int, Meta(ge=1, le=MAX_TOKENS)] | None = None
+    max_completion_tokens: Annotated[int, Meta(ge=1, le=MAX_TOKENS)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    tools: list[Any] | None = None
+    tool_choice: Any = None
+    response_format: dict[str, Any] | None = None
+
+    def refuse(self) -> None:
+        """Raise `Unsupported` where something is asked that a chat here does not do."""
+        self.refuse_unsupported()
+        if self.logprobs or self.top_logprobs:
+            raise Unsupported("logprobs", "a chat has none; ask /v1/completions")
+        if self.tools or self.tool_choice not in (None, "none"):
+            raise Unsupported("tools", "the model calls none; its lookups are its own")
+        if self.response_format not in (None, {"type": "text"}):
+            raise Unsupported("response_format", "only text is written")
+        if self.messages[-1].role != "user":
+            raise Unsupported("messages", "the last one must be the user's")
+
+    @property
+    def tokens(self) -> int:
+        return self.max_completion_tokens or self.max_tokens or CHAT_TOKENS

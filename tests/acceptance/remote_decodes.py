@@ -1,0 +1,243 @@
+"""A decoder against a server while facts are deleted under it: none is spliced once its delete is acknowledged.
+
+A server process answers; this process decodes with a tiny real model over HTTP, and beside it another thread deletes
+the very facts that were spliced last and restores them later. A splice counts against us where its lookup was sent
+after the fact's delete had returned, and answered before its restore began. Every output has to be stored at the
+server, each splice with its fact.
+
+    python -m tests.acceptance.remote_decodes --decodes 1000
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sqlalchemy.orm import Session
+
+from api.ports import GenerationRequest
+from cli.generator import StoringGenerator
+from cli.remote.knowledge_base import RemoteKnowledgeBase
+from cli.runtime import ModelEncoder
+from kb import database
+from kb.access import create_key
+from kb.records import Lookup
+from kb.service import KnowledgeBase
+from kb.settings import Settings
+from model.checkpoint import Checkpoint, load
+from model.decoding.lookup import Lookup as AnyLookup
+from tests.kb.corpora import ingest, numbered
+from tests.tiny import tiny_checkpoint
+
+ROOT = Path(__file__).resolve().parents[2]
+WHO = {"actor": "editor", "reason": "acceptance"}
+FACTS, GONE_AT_ONCE = 60, 20
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What happened. `lookups` are queries, `lost` outputs that are not stored as they were said."""
+
+    decodes: int
+    lookups: int
+    splices: int
+    deletes: int
+    restores: int
+    spliced_after_delete: int
+    lost: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A fact that a lookup gave, and when that was sent and answered."""
+
+    fact_id: int
+    sent: float
+    answered: float
+
+
+@dataclass(slots=True)
+class Watched:
+    """A lookup that notes what it gave and when."""
+
+    inner: AnyLookup
+    given: list[Answered] = field(default_factory=list)
+    queries: int = 0
+
+    def lookup(self, queries_BD: np.ndarray, **options: Any) -> Sequence[Any]:
+        sent = time.monotonic()
+        found = self.inner.lookup(queries_BD, **options)
+        answered = time.monotonic()
+        self.queries += len(queries_BD)
+        self.given += [Answered(hit.fact_id, sent, answered) for one in found for hit in one.hits]
+        return found
+
+
+@dataclass(slots=True)
+class Editor:
+    """Deletes what was spliced last and restores it later; knows from when to when each fact was surely gone."""
+
+    kb: KnowledgeBase
+    watched: Watched
+    gone: dict[int, list[tuple[float, float]]] = field(default_factory=dict)
+    deletes: int = 0
+    restores: int = 0
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def run(self) -> None:
+        deleted: deque[int] = deque()
+        while not self.stop.is_set():
+            wanted = next(
+                (a.fact_id for a in reversed(self.watched.given[-10:]) if a.fact_id not in deleted), None
+            )
+            if wanted is None:
+                time.sleep(0.001)
+                continue
+            self.kb.delete([wanted], **WHO)
+            self.gone.setdefault(wanted, []).append((time.monotonic(), float("inf")))
+            deleted.append(wanted)
+            self.deletes += 1
+            if len(deleted) > GONE_AT_ONCE:
+                self._restore(deleted.popleft())
+
+    def _restore(self, fact_id: int) -> None:
+        since, _ = self.gone[fact_id][-1]
+        self.gone[fact_id][-1] = (since, time.monotonic())
+        self.kb.restore([fact_id], **WHO)
+        self.restores += 1
+
+    def was_gone(self, answer: Answered) -> bool:
+        """Whether the fact was deleted from before the lookup was sent until after it was answered."""
+        return any(
+            since <= answer.sent and answer.answered <= until
+            for since, until in self.gone.get(answer.fact_id, ())
+        )
+
+
+def run(
+    settings: Settings,
+    checkpoint_at: Path,
+    decodes: int,
+    wrap: Callable[[AnyLookup], AnyLookup] = lambda it: it,
+) -> Outcome:
+    """Decode so often against a server on the empty, migrated database of `settings`."""
+    checkpoint = load(checkpoint_at, checkpoint_at, precision="fp32")
+    with KnowledgeBase.open(settings) as kb:
+        key = prepare(kb, checkpoint)
+        with serving(settings, checkpoint_at) as address, _open(address, key, checkpoint) as remote:
+            watched = Watched(wrap(remote))
+            editor = Editor(kb, watched)
+            editing = threading.Thread(target=editor.run)
+            editing.start()
+            try:
+                started = time.monotonic()
+                generator = StoringGenerator(checkpoint, remote, watched)
+                said = [generator.generate(_request(n)) for n in range(decodes)]
+                took = time.monotonic() - started
+            finally:
+                editor.stop.set()
+                editing.join()
+        lost = sum(_is_lost(kb, trace.generation_id, trace.output, len(trace.splices)) for trace in said)
+    return Outcome(
+        decodes=len(said),
+        lookups=watched.queries,
+        splices=sum(splice.outcome == "hit" for trace in said for splice in trace.splices),
+        deletes=editor.deletes,
+        restores=editor.restores,
+        spliced_after_delete=sum(map(editor.was_gone, watched.given)),
+        lost=lost,
+        seconds=round(took, 1),
+    )
+
+
+def prepare(kb: KnowledgeBase, checkpoint: Checkpoint) -> str:
+    """Facts with keys of the checkpoint, any of which answers a query that is nearest to it; a decoder's key."""
+    ingest(kb, *numbered(FACTS))
+    kb.set_threshold(kb.rekey(ModelEncoder(checkpoint)).keyset_id, -1.0)
+    with Session(kb.engine) as session, session.begin():
+        return create_key(session, "a GPU", "decoder")
+
+
+def _request(number: int) -> GenerationRequest:
+    return GenerationRequest(
+        prompt=f"Text {number} says", mode="forced", max_tokens=6, seed=number, temperature=1.0
+    )
+
+
+def _is_lost(kb: KnowledgeBase, generation_id: int, output: str, splices: int) -> bool:
+    stored = kb.trace_output(generation_id)
+    return (stored.output, len(stored.splices)) != (output, splices) or any(
+        kb.trace_fact(s.fact_id).uses == () for s in stored.splices if s.fact_id is not None
+    )
+
+
+def _open(address: str, key: str, checkpoint: Checkpoint) -> RemoteKnowledgeBase:
+    return RemoteKnowledgeBase.open(address, key, checkpoint_id=checkpoint.checkpoint_id)
+
+
+@contextmanager
+def serving(settings: Settings, checkpoint_at: Path) -> Iterator[str]:
+    """The address of a server in a process of its own. Its socket listens first, so a request waits for it."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    environment = {**os.environ, "COLMLM_HOME": str(settings.home), "COLMLM_CHECKPOINT": str(checkpoint_at)}
+    if settings.database_url:
+        environment["COLMLM_DATABASE_URL"] = settings.database_url
+    command = [sys.executable, "-m", "cli", "serve", "--port", str(port)]
+    process = subprocess.Popen(command, cwd=ROOT, env=environment, text=True, stderr=subprocess.PIPE)
+    try:
+        assert process.stderr is not None
+        first = process.stderr.readline()
+        assert "Serving on" in first, first
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
+
+
+class Stale:
+    """What must be noticed: it remembers an answer and gives it for good."""
+
+    def __init__(self, inner: AnyLookup) -> None:
+        self.inner = inner
+        self.first: Lookup | None = None
+
+    def lookup(self, queries_BD: np.ndarray, **options: Any) -> Sequence[Any]:
+        if self.first is None:
+            (self.first,) = self.inner.lookup(queries_BD[:1], **options)
+        return [self.first] * len(queries_BD)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--decodes", type=int, default=1000)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="colmlm-") as folder:
+        Path(folder).chmod(0o755)  # the embedded server may run as another user
+        settings = Settings(home=Path(folder, "home"), actor="remote_decodes")
+        settings.home.mkdir()
+        engine = database.connect(settings)
+        database.migrate(engine)
+        engine.dispose()
+        outcome = run(settings, tiny_checkpoint(Path(folder, "checkpoint"), eagerness=5.0), options.decodes)
+    print(json.dumps(asdict(outcome)))
+    return 1 if outcome.spliced_after_delete or outcome.lost or not outcome.deletes else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,53 @@
+"""The API with a tiny real model behind it, on a real port: what clients of other people are tried with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy.orm import Session
+
+from api.app import create_app
+from cli.generator import LocalOutputs, StoringGenerator
+from cli.runtime import ModelEncoder
+from kb.access import create_key
+from kb.corpus import Parsed
+from kb.service import KnowledgeBase
+from model.checkpoint import Checkpoint, load
+from tests.api.conftest import PERU
+from tests.api.serving import served
+from tests.tiny import tiny_checkpoint
+
+
+def eager_checkpoint(path: Path) -> Checkpoint:
+    """Random weights that look up again and again, in double precision: no two tokens are nearly as likely."""
+    tiny_checkpoint(path, eagerness=5.0)
+    loaded = load(path, path, precision="fp32")
+    loaded.lm.model.double()
+    return loaded
+
+
+@dataclass(frozen=True)
+class TinyServer:
+    """A server on `address`; `keys` are tokens by role."""
+
+    address: str
+    keys: dict[str, str]
+    kb: KnowledgeBase
+    checkpoint: Checkpoint
+    generator: StoringGenerator
+
+
+@contextmanager
+def tiny_server(kb: KnowledgeBase, checkpoint: Checkpoint) -> Iterator[TinyServer]:
+    """Two facts of one document, keyed by the model, and a key of each role that asks."""
+    encoder = ModelEncoder(checkpoint)
+    kb.ingest([Parsed(PERU)], "atlas", actor="tester", reason="set up")
+    kb.set_threshold(kb.rekey(encoder).keyset_id, -1.0)  # a random model's queries are near to nothing
+    generator = StoringGenerator(checkpoint, LocalOutputs(kb), kb)
+    with Session(kb.engine) as session, session.begin():
+        keys = {role: create_key(session, role, role) for role in ("reader", "decoder", "operator")}
+    with served(create_app(kb, encoder, generator)) as address:
+        yield TinyServer(address, keys, kb, checkpoint, generator)

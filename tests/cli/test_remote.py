@@ -1,0 +1,218 @@
+"""A knowledge base elsewhere: it answers as the one here does, refuses as it does, and is asked again with measure."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from api.ports import GenerationRequest
+from api.vectors import MAX_VECTORS
+from cli.generator import StoringGenerator
+from cli.remote.connection import Connection, Patience
+from cli.remote.errors import KeyRefused, ServerUnreachable
+from cli.remote.knowledge_base import RemoteKnowledgeBase
+from kb.errors import IndexBehind, InvalidQuery, InvalidSplice, KBError, KeysetMismatch
+from kb.records import NewGeneration, Splice
+from kb.service import KnowledgeBase
+from model.checkpoint import Checkpoint
+from tests.api.conftest import CAPITAL
+from tests.api.tiny_server import TinyServer, eager_checkpoint, tiny_server
+from tests.cli.conftest import invoke
+
+HASTY = Patience(attempts=3, first_wait=0.0, connect_seconds=1.0, answer_seconds=5.0)
+WHO = {"actor": "tester", "reason": "wrong"}
+
+
+@pytest.fixture(scope="module")
+def eager(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    return eager_checkpoint(tmp_path_factory.mktemp("eager"))
+
+
+@pytest.fixture
+def tiny(kb: KnowledgeBase, eager: Checkpoint) -> Iterator[TinyServer]:
+    with tiny_server(kb, eager) as started:
+        yield started
+
+
+@pytest.fixture
+def remote(tiny: TinyServer) -> Iterator[RemoteKnowledgeBase]:
+    of = tiny.checkpoint.checkpoint_id
+    with RemoteKnowledgeBase.open(
+        tiny.address, tiny.keys["decoder"], checkpoint_id=of, patience=HASTY
+    ) as opened:
+        yield opened
+
+
+def queries(tiny: TinyServer, count: int = 3) -> np.ndarray:
+    drawn = np.random.default_rng(1).standard_normal((count, tiny.checkpoint.lm.dim))
+    return (drawn / np.linalg.norm(drawn, axis=1, keepdims=True)).astype(np.float32)
+
+
+def test_it_answers_as_the_base_itself(tiny: TinyServer, remote: RemoteKnowledgeBase) -> None:
+    of = tiny.checkpoint.checkpoint_id
+    for asked in (queries(tiny), queries(tiny, MAX_VECTORS + 1)):
+        there = remote.lookup(asked, checkpoint_id=of, k=2)
+        assert there == tiny.kb.lookup(asked, checkpoint_id=of, k=2) and len(there[0].hits) == 2
+    (none,) = remote.lookup(queries(tiny, 1), checkpoint_id=of, threshold=1.0)
+    assert none.hits == () and none.runner_up is not None
+    before = tiny.kb.head_seq()
+    edit = tiny.kb.delete([there[0].hits[0].fact_id], **WHO)
+    (now,) = remote.lookup(asked[:1], checkpoint_id=of, min_seq=edit.seq)
+    (then,) = remote.as_of(before).lookup(asked[:1], checkpoint_id=of)
+    assert now.hits[0].fact_id != edit.fact_ids[0] == then.hits[0].fact_id and now.seq >= edit.seq
+
+
+def test_what_is_decoded_here_is_stored_there_as_if_decoded_there(
+    tiny: TinyServer, remote: RemoteKnowledgeBase
+) -> None:
+    request = GenerationRequest(prompt=CAPITAL, mode="forced", max_tokens=8)
+    here = StoringGenerator(tiny.checkpoint, remote, remote)
+    there, told = tiny.generator.generate(request), here.generate(request)
+    stored = tiny.kb.trace_output(told.generation_id)
+    assert stored == replace(told, splices=stored.splices) and told.splices
+    assert [replace(s, history=()) for s in stored.splices] == list(told.splices)
+    assert (stored.output, stored.splices) == (there.output, there.splices)
+    *items, streamed = here.stream(request)
+    assert "".join(item for item in items if isinstance(item, str)) == told.output
+    assert streamed == replace(told, generation_id=streamed.generation_id, at=streamed.at)  # type: ignore[union-attr]
+
+
+def test_its_refusals_are_those_of_the_base(tiny: TinyServer, remote: RemoteKnowledgeBase) -> None:
+    of, asked = tiny.checkpoint.checkpoint_id, queries(tiny, 1)
+    with pytest.raises(IndexBehind, match="10000"):
+        remote.lookup(asked, checkpoint_id=of, min_seq=10_000)
+    with pytest.raises(KeysetMismatch) as mismatch:
+        remote.lookup(asked, checkpoint_id="another")
+    assert (mismatch.value.wanted, mismatch.value.active) == ("another", of)
+    with pytest.raises(InvalidQuery, match="the keys have"):
+        remote.lookup(asked[:, :5], checkpoint_id=of)
+    with pytest.raises(InvalidQuery, match="NaN"):
+        remote.lookup(np.full_like(asked, np.nan), checkpoint_id=of)
+    lying = NewGeneration("p", "said", of, "auto", 1, (Splice(0, 4, "hit", 1, 1, 0.9),))
+    with pytest.raises(InvalidSplice, match="another value"):
+        remote.store(lying)
+
+
+def test_another_checkpoint_or_key_is_refused_at_once(tiny: TinyServer) -> None:
+    with pytest.raises(KeysetMismatch):
+        RemoteKnowledgeBase.open(tiny.address, tiny.keys["decoder"], checkpoint_id="another")
+    with pytest.raises(KeyRefused) as refused:
+        RemoteKnowledgeBase.open(tiny.address, "colmlm_nobody")
+    assert "colmlm_nobody" not in str(refused.value)
+
+
+class Answering(BaseHTTPRequestHandler):
+    """Answers what its server was told to, one after the other: a status, or nothing at all."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"] or 0))
+        script: list[int] = self.server.script  # type: ignore[attr-defined]
+        self.server.asked += 1  # type: ignore[attr-defined]
+        status = script.pop(0) if script else 200
+        if not status:
+            self.close_connection = True
+            return
+        self.send_response(status)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def answering(*script: int) -> Iterator[tuple[str, ThreadingHTTPServer]]:
+    """A server that answers so, and then 200; statuses of 0 cut the connection."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answering) as server:
+        server.script, server.asked = list(script), 0  # type: ignore[attr-defined]
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}", server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    "script, is_repeatable, asked",
+    [((503, 0), True, 3), ((429,), False, 2), ((503,), False, 1), ((0,), False, 1), ((500,), True, 1)],
+)
+def test_only_what_is_safe_to_repeat_is_sent_again(
+    script: tuple[int, ...], is_repeatable: bool, asked: int
+) -> None:
+    with answering(*script) as (url, server), Connection(url, "key", HASTY) as connection:
+        if asked > len(script):
+            connection.request("POST", "/x", is_repeatable=is_repeatable, content=b"x")
+        else:
+            with pytest.raises(KBError):
+                connection.request("POST", "/x", is_repeatable=is_repeatable, content=b"x")
+        assert server.asked == asked  # type: ignore[attr-defined]
+
+
+def test_a_server_in_trouble_is_not_asked_several_times_as_much() -> None:
+    patience = replace(HASTY, saved=4.0, earned=0.5)
+    with answering(*[503] * 20) as (url, server), Connection(url, "key", patience) as connection:
+        for _ in range(10):
+            with pytest.raises(ServerUnreachable):  # an empty 503 is not this program's
+                connection.request("POST", "/x", is_repeatable=True)
+        assert server.asked == 10 + 4  # type: ignore[attr-defined]
+        server.script.clear()  # type: ignore[attr-defined]
+        connection.request("POST", "/x", is_repeatable=True)
+        assert connection.budget.left == 0.5
+
+
+def test_nobody_there_is_one_line_and_an_exit_code(
+    home: Path, eager: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLMLM_CHECKPOINT", str(eager.path))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    key = tmp_path / "key"
+    key.write_text("colmlm_x\n")
+    for server, file, code in (
+        (f"http://127.0.0.1:{port}", key, 5),
+        ("ftp://nowhere", key, 2),
+        (f"http://127.0.0.1:{port}", None, 2),
+    ):
+        words = ["--key-file", file] if file else []
+        ran = invoke("generate", "x", "--server", server, *words)
+        assert ran.code == code and ran.err.count("\n") == 1 and "colmlm_x" not in ran.err, ran.err
+
+
+def test_generate_decodes_here_against_a_server(
+    tiny: TinyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a database of its own."""
+    monkeypatch.setenv("COLMLM_CHECKPOINT", str(tiny.checkpoint.path))
+    monkeypatch.setenv("COLMLM_DATABASE_URL", "postgresql://nobody@nowhere.invalid/none")
+    monkeypatch.setenv("COLMLM_HOME", str(tmp_path / "home"))
+    key = tmp_path / "key"
+    key.write_text(tiny.keys["decoder"] + "\n")
+    words = (
+        "generate",
+        CAPITAL,
+        "--mode",
+        "forced",
+        "--max-tokens",
+        6,
+        "--server",
+        tiny.address,
+        "--key-file",
+        key,
+    )
+    said = invoke(*words, "--json").json
+    stored = tiny.kb.trace_output(said["generation_id"])
+    assert (
+        stored.output == said["output"] and stored.splices and said["splices"][0]["source"]["title"] == "Peru"
+    )
+    shown = invoke(*words, "--stream")
+    assert shown.code == 0 and shown.out.startswith(said["output"]) and tiny.address in shown.err
