@@ -26,6 +26,7 @@ from api import (
 from api.errors import Problem
 from api.paging import cursor
 from api.ports import Finished, Spliced
+from api.records import OutputMade
 from api.schemas import (
     EditResult,
     Health,
@@ -47,6 +48,7 @@ from kb.impact import ImpactedOutput
 from kb.jobs import kinds
 from kb.jobs.records import JobRecord
 from kb.jobs.uploads import Upload
+from kb.lookup_space import LookupSpace
 from kb.purge import Level
 from kb.records import (
     ChangeRecord,
@@ -172,6 +174,8 @@ _EXAMPLES: tuple[Any, ...] = (
     kinds.WriteSnapshot(),
     kinds.Check(),
     LookupRequest(questions=[_QUESTION], k=2),
+    OutputMade(prompt=_PROMPT, output=" Lima.", checkpoint_id="c0ffee", mode="auto", seq=40),
+    LookupSpace(2, "c0ffee", "co-lmlm-135m", 576, 0.71, True, 41),
     NewGeneration(prompt=_PROMPT, max_tokens=16),
     # Answered
     CorpusStats("atlas", 1, 2, 0, 78),

@@ -66,15 +66,14 @@ class OutputMade(Request, frozen=True, kw_only=True):
 @post(
     "/generations/records",
     opt=needs(Right.lookup),
-    include_in_schema=False,
     responses=PROBLEMS,
     sync_to_thread=True,
 )
 def record(ports: FromPorts, data: JSONBody[OutputMade]) -> OutputTrace:
-    """Keep an output that was decoded elsewhere, and give its trace: what stands behind each splice.
+    """Keep an output that was decoded elsewhere.
 
-    A splice is refused that is no evidence: its span must be the value of that version of the fact. What became of the
-    facts since is left out, as it takes the right to read.
+    Gives its trace: what stands behind each splice. A splice is refused that is no evidence: its span must be the
+    value of that version of the fact. What became of the facts since is left out, as it takes the right to read.
     """
     return store(ports.kb, data.generation())
 

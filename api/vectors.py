@@ -58,9 +58,12 @@ class _TakesOctets(Operation):
         )
 
 
-@get("/lookups", opt=needs(Right.lookup), include_in_schema=False, responses=PROBLEMS, sync_to_thread=True)
+@get("/lookups", opt=needs(Right.lookup), responses=PROBLEMS, sync_to_thread=True)
 def read_space(ports: FromPorts) -> LookupSpace:
-    """What lookups are answered from: whose queries, how wide, at which threshold, as of which change."""
+    """Read what lookups are answered from.
+
+    Whose queries, how wide, at which threshold, as of which change.
+    """
     with ports.kb.sessions() as session:
         return lookup_space(session)
 
