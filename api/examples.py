@@ -20,6 +20,7 @@ from api import (
     erasures,
     facts,
     forgetting,
+    keys,
     keysets,
     verification,
 )
@@ -133,6 +134,22 @@ _ASKED = ErasureRequest(
 _SIGNED = {"format": witness.FORMAT, **_json(_HEAD), "signature": "bWFkZSB1cA=="}
 _SELECTOR = SelectorParts(text="Lima", corpus="atlas")
 
+_KEY = keys.Key(
+    key_id=7,
+    name="gpu-host",
+    role="decoder",
+    state="in use",
+    prefix="colmlm_Xb3fQ1",
+    created_at=_AT,
+    expires_at=None,
+    last_used_at=_AT,
+    rate_limit=60_000,
+    rotated_at=None,
+    previous_until=None,
+    previous_used_at=None,
+    revoked_at=None,
+)
+
 _EXAMPLES: tuple[Any, ...] = (
     # Asked
     Why(reason=_WHY),
@@ -238,6 +255,10 @@ _EXAMPLES: tuple[Any, ...] = (
     erasures.ErasureAnswer(report=_REPORT, request=None),
     _JOB,
     _UPLOAD,
+    _KEY,
+    keys.KeyWithToken(key=_KEY, token="colmlm_Xb3fQ1...the rest of it"),
+    keys.NewKey(name="gpu-host", role="decoder", expires_in_seconds=7_776_000, rate_limit=60_000),
+    keys.Rotation(grace_seconds=86_400),
     DenialRecord(
         denial_id=9,
         at=_AT,

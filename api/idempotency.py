@@ -34,6 +34,11 @@ HEADER = "idempotency-key"
 REPLAYED = "idempotency-replayed"
 MAX_LENGTH = 200
 
+_OPT = "tells_secret"
+TELLS_SECRET = {
+    _OPT: True
+}  # for a route's `opt`: its answer is not kept, so asking again does nothing and says so
+
 
 def once(engine: Engine) -> DefineMiddleware:
     """The middleware on this database."""
@@ -65,9 +70,10 @@ class Once:
             if (request := requests.current()) is not None:
                 request.is_replay = True
             headers = {REPLAYED: "true", "content-type": found.media_type}
-            answer = ASGIResponse(body=found.body, status_code=found.status, headers=headers)
+            answer = ASGIResponse(body=found.body or b"", status_code=found.status, headers=headers)
             await answer(scope, receive, send)
             return
+        secret = _OPT in scope["route_handler"].opt
         recorded = _Recorded(send)
         before = origin.get()
         assert before is not None, "a request has an origin"
@@ -76,7 +82,7 @@ class Once:
             await self.app(scope, _given(body, receive), recorded)
         finally:
             origin.reset(held)
-        await sync_to_thread(self._settle, found, recorded.answer())
+        await sync_to_thread(self._settle, found, recorded.answer(keep=not secret))
 
     def _claim(self, key_id: int, name: str, request: bytes) -> Claim | Answer:
         with Session(self.engine) as session, session.begin():
@@ -105,8 +111,8 @@ class _Recorded:
             self.body += message.get("body", b"")
         await self.send(message)
 
-    def answer(self) -> Answer:
-        return Answer(self.status, self.media_type, bytes(self.body))
+    def answer(self, *, keep: bool) -> Answer:
+        return Answer(self.status, self.media_type, bytes(self.body) if keep else None)
 
 
 def _may(key: Any, scope: HTTPScope) -> bool:

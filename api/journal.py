@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 RECORDED_A_MINUTE = 60
 
 _DENIED = frozenset({401, 403, 421, 429})
-EDITING = frozenset({Right.edit, Right.train, Right.admin})
+EDITING = frozenset(Right) - {Right.lookup, Right.read}
 
 _log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class Journal:
 
 
 def is_edit(scope: HTTPScope) -> bool:
-    """Whether the request reached a route that edits; nothing did that was refused before it was routed."""
+    """Whether the request reached a route that changes or starts something, for whoever may do more than read."""
     handler = scope.get("route_handler")
     return handler is not None and scope["method"] not in SAFE_METHODS and right_of(handler) in EDITING
 

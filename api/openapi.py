@@ -40,7 +40,7 @@ TAGS = {
     "Keysets": "Whose keys answer, and the switch from one to another.",
     "Changes": "The append-only log: read, followed, compared, witnessed.",
     "Jobs": "Long work, done by workers: queued, watched, cancelled; and the files it reads.",
-    "Access": "Who was refused what.",
+    "Access": "API keys, and who was refused what.",
     "Service": "This process, and how much there is.",
 }
 EVENT_STREAM = "text/event-stream"
@@ -61,6 +61,7 @@ _NOUNS = {
     "certificates": "Forgetting",
     "denials": "Access",
     "erasures": "Forgetting",
+    "keys": "Access",
     "uploads": "Jobs",
     "forget-runs": "Forgetting",
     "impact": "Attributions",

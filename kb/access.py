@@ -174,14 +174,23 @@ def note_use(session: Session, key: ApiKeyRecord) -> bool:
     return session.scalar(written.execution_options(synchronize_session=False)) is not None
 
 
-def list_keys(session: Session) -> list[ApiKeyRecord]:
-    """Every key in the order they were made, the ended ones too."""
-    return [_record(key) for key in session.scalars(select(ApiKey).order_by(ApiKey.id))]
+def list_keys(session: Session, *, after: int = 0, limit: int | None = None) -> list[ApiKeyRecord]:
+    """Keys past the id `after`, up to `limit`, in the order they were made, the ended ones too."""
+    statement = select(ApiKey).where(ApiKey.id > after).order_by(ApiKey.id).limit(limit)
+    return [_record(key) for key in session.scalars(statement)]
 
 
 def read_key(session: Session, name: str) -> ApiKeyRecord:
     """The key of this name, ended or not. Raises `ApiKeyNotFound`."""
     return _record(_held(session, name))
+
+
+def name_of(session: Session, key_id: int) -> str:
+    """The name of a key, ended or not. Raises `ApiKeyNotFound`."""
+    name = session.scalar(select(ApiKey.name).where(ApiKey.id == key_id))
+    if name is None:
+        raise ApiKeyNotFound(str(key_id))
+    return name
 
 
 def revoke_key(session: Session, name: str) -> None:

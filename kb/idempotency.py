@@ -29,11 +29,11 @@ MAX_KEPT_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a request was answered."""
+    """What a request was answered. A body that is None is not kept."""
 
     status: int
     media_type: str
-    body: bytes
+    body: bytes | None
 
 
 def claim(session: Session, api_key_id: int, name: str, request: bytes) -> Claim | Answer:
@@ -80,7 +80,7 @@ def settle(session: Session, held: Claim, answer: Answer) -> None:
         freed = delete(Idempotency).where(mine, Idempotency.seq.is_(None)).returning(Idempotency.id)
         if session.scalar(freed) is not None:
             return
-    body = answer.body if len(answer.body) <= MAX_KEPT_BYTES else None
+    body = answer.body if len(answer.body or b"") <= MAX_KEPT_BYTES else None
     kept = {"status": answer.status, "media_type": answer.media_type, "body": body}
     session.execute(update(Idempotency).where(mine).values(kept))
 

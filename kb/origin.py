@@ -37,6 +37,8 @@ origin: ContextVar[Origin | None] = ContextVar("origin", default=None)
 def mark(session: Session, seq: int) -> dict[str, str]:
     """What the log keeps of the origin of change `seq`; in the same transaction the claim learns that it edited.
 
+    What is no change but must not be done twice either marks with the change before it.
+
     Raises `RequestUnderWay` where another run has taken the claim over, so that the two can't both edit.
     """
     found = origin.get()

@@ -14,7 +14,7 @@ from kb.jobs import tickets
 from kb.jobs.kinds import MAX_ID, Work
 from kb.jobs.records import UNFINISHED, JobRecord, record_of
 from kb.jobs.uploads import Uploads
-from kb.origin import origin
+from kb.origin import mark, origin
 from kb.service import KnowledgeBase
 from kb.tables import Job, job_states
 
@@ -43,6 +43,7 @@ class Jobs:
             session.add(job)
             session.flush()
             tickets.issue(session, job, work)
+            mark(session, audit.head_seq(session))  # asked for twice under one name, it is queued once
             session.flush()
             session.refresh(job)
             return record_of(job)

@@ -17,6 +17,8 @@ from kb.access import read_key
 from kb.erasure import Erasure
 from kb.errors import AnswerGone, RequestUnderWay
 from kb.idempotency import Answer
+from kb.jobs.kinds import Check
+from kb.jobs.queue import Jobs
 from kb.origin import Claim, Origin, origin
 from kb.service import KnowledgeBase
 from tests.api.conftest import Client, Connect
@@ -151,6 +153,16 @@ def test_process_that_died_after_it_edited_is_not_repeated(atlas: KnowledgeBase,
         edit = atlas.insert("Q?", "A", **WHO)
     elapse(atlas, 3)
     with pytest.raises(AnswerGone, match=f"change {edit.seq}"):
+        claim(atlas, key_id)
+
+
+def test_process_that_died_after_it_queued_a_job_does_not_queue_another(
+    atlas: KnowledgeBase, key_id: int
+) -> None:
+    with under(claim(atlas, key_id)):
+        Jobs(atlas).submit(Check(), actor="tester")
+    elapse(atlas, 3)
+    with pytest.raises(AnswerGone):
         claim(atlas, key_id)
 
 

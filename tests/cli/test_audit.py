@@ -3,6 +3,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from kb.denials import NewDenial, record_denial
+from kb.service import KnowledgeBase
+from kb.settings import Settings
 from tests.cli.conftest import QUESTIONS, Run
 from tests.cli.test_generation import FORCED, PROMPT
 
@@ -64,3 +67,24 @@ def test_the_past_is_looked_up_and_generated_from(run: Run, keyed: list[int]) ->
     assert run(*asked, "--as-of", 999).code == 3
     assert run(*asked, "--as-of", then, "--min-seq", then).code == 2
     assert run("generate", PROMPT, *FORCED, "--as-of", 999).code == 3
+
+
+def test_denials_are_shown_newest_first_and_what_was_not_kept_is_counted(run: Run, database_url: str) -> None:
+    denied = {
+        "request_id": "r1",
+        "method": "POST",
+        "path": "/v1/facts",
+        "status": 403,
+        "cause": "RightMissing",
+    }
+    settings = Settings(home=Path("unused"), database_url=database_url)
+    with KnowledgeBase.open(settings) as kb, kb.sessions.begin() as session:
+        record_denial(session, NewDenial(**denied, actor="ann"))  # type: ignore[arg-type]
+        session.flush()
+        record_denial(session, NewDenial(**denied, actor=None, num_unrecorded=7))  # type: ignore[arg-type]
+    found = run("audit", "denials", "--json").json["denials"]
+    assert [(d["actor"], d["cause"]) for d in found] == [(None, "RightMissing"), ("ann", "RightMissing")]
+    shown = run("audit", "denials")
+    assert "nobody" in shown.out and "/v1/facts" in shown.out and "7 more were only logged" in shown.err
+    older = run("audit", "denials", "--after", found[0]["denial_id"], "--json").json["denials"]
+    assert [d["actor"] for d in older] == ["ann"]
