@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -81,10 +82,11 @@ def export_log(kb: KnowledgeBase, key: Ed25519PrivateKey) -> Iterator[str]:
     with kb.sessions() as session:
         session.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
         yield _line(signed_head(session, key))
-        log = select(Change).order_by(Change.seq).execution_options(yield_per=1000)
-        for change in session.scalars(log):
-            yield _line({**audit.entry(change), "hash": change.hash})
-            session.expunge(change)
+        statement = select(Change).order_by(Change.seq).execution_options(yield_per=1000)
+        with closing(session.scalars(statement)) as log:  # a reader may stop in the middle
+            for change in log:
+                yield _line({**audit.entry(change), "hash": change.hash})
+                session.expunge(change)
 
 
 def _line(value: Mapping[str, Any]) -> str:
