@@ -15,7 +15,9 @@ from api import errors, health, openapi, rights, routes, streams
 from api.console import pages
 from api.doorway import GatedLitestar, doorway
 from api.idempotency import once
+from api.operations import Operations
 from api.ports import Generator, Ports
+from api.readiness import Readiness
 from api.schemas import MAX_BODY_BYTES
 from kb.rekey import Encoder
 from kb.service import KnowledgeBase
@@ -25,16 +27,25 @@ def create_app(
     kb: KnowledgeBase,
     encoder: Encoder | None = None,
     generator: Generator | None = None,
+    operations: Operations | None = None,
 ) -> Litestar:
     """The API on this knowledge base. Without an encoder or a generator, what needs them answers 503.
 
     It answers to loopback names, `kb.settings.host` and `kb.settings.allowed_hosts`.
     """
-    slots = BoundedSemaphore(streams.MAX_GENERATIONS)
-    ports = Ports(kb=kb, encoder=encoder, generator=generator, generation_slots=slots)
+    operations = operations or Operations.of(kb)
+    operations.observe(kb)
+    ports = Ports(
+        kb=kb,
+        encoder=encoder,
+        generator=operations.observed(generator),
+        generation_slots=BoundedSemaphore(streams.MAX_GENERATIONS),
+        readiness=Readiness(kb, encoder, operations.drain, kb.settings.ready_lag),
+        metrics_text=operations.metrics.text,
+    )
     return GatedLitestar(
-        doorway(kb),
-        route_handlers=[health.health, *pages.HANDLERS, routes.v1()],
+        doorway(kb, operations.watch),
+        route_handlers=[*health.HANDLERS, *pages.HANDLERS, routes.v1()],
         dependencies={"ports": Provide(lambda: ports, sync_to_thread=False)},
         guards=[rights.require_right],
         middleware=[once(kb.engine)],

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 COOKIE = "colmlm_session"
 SIGN_IN_PATH = "/session"
 STATIC_PATH = "/console/static/"
+PROBES = frozenset({"/healthz", "/readyz"})  # they say next to nothing, and what asks them has no key
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -46,7 +47,7 @@ class Gate:
             raise UnknownHost
 
     async def admit(self, scope: HTTPScope, headers: Headers) -> ApiKeyRecord | None:
-        """The key that asks; None for what is open: the sign-in, whose handler checks the key, and static files."""
+        """The key that asks; None for what is open: sign-in, whose handler checks the key, probes, static files."""
         if is_open(scope):
             return None
         bearer, cookie = _bearer(headers), _cookie(headers)
@@ -77,9 +78,9 @@ def key_of(engine: Engine, token: str) -> ApiKeyRecord | None:
 
 
 def is_open(scope: HTTPScope) -> bool:
-    """The sign-in itself, and the style and script of its form, which are the same in every installation."""
+    """The sign-in itself, the style and script of its form, the same in every installation, and the probes."""
     if scope["method"] == "GET":
-        return scope["path"].startswith(STATIC_PATH)
+        return scope["path"].startswith(STATIC_PATH) or scope["path"] in PROBES
     return scope["path"] == SIGN_IN_PATH and scope["method"] == "POST"
 
 

@@ -1,11 +1,12 @@
 """What every request passes on its way in and out, whichever route it asks for, or none.
 
-In this order: an id, the host's name, a browser's preflight, the key, the key's rate. On the way out: headers that no
-answer goes without, and a line in the journal.
+In this order: an id, the host's name, whether the server is ending, a browser's preflight, the key, the key's rate. On
+the way out: headers that no answer goes without, and a line in the journal.
 """
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -20,6 +21,7 @@ from api.cors import Cors, cors
 from api.journal import Journal
 from api.limits import RateLimits
 from api.openai import errors as openai_errors
+from api.watch import Watch
 from kb.errors import KBError
 from kb.service import KnowledgeBase
 
@@ -54,10 +56,13 @@ class Doorway:
     limits: RateLimits
     cors: Cors
     journal: Journal
+    watch: Watch | None = None
 
     async def admit(self, scope: HTTPScope, headers: Headers) -> ASGIApp | None:
         """Set the scope's user; or give the answer where no route is asked. Raises what to refuse the request with."""
         self.gate.check_host(headers)
+        if self.watch is not None:
+            self.watch.check_drain(scope)
         if (preflight := self.cors.preflight(scope["method"], headers)) is not None:
             return preflight
         key = scope["user"] = await self.gate.admit(scope, headers)
@@ -65,8 +70,11 @@ class Doorway:
             self.limits.check(key)
         return None
 
+    def watching(self, scope: HTTPScope, request: requests.Asked) -> AbstractContextManager[None]:
+        return self.watch.running(scope, request) if self.watch is not None else nullcontext()
 
-def doorway(kb: KnowledgeBase) -> Doorway:
+
+def doorway(kb: KnowledgeBase, watch: Watch | None = None) -> Doorway:
     """The doorway of this knowledge base's settings."""
     settings = kb.settings
     return Doorway(
@@ -74,6 +82,7 @@ def doorway(kb: KnowledgeBase) -> Doorway:
         RateLimits(settings.rate_limit),
         cors(settings.cors_origins),
         Journal(kb.engine),
+        watch,
     )
 
 
@@ -97,7 +106,7 @@ class GatedLitestar(Litestar):
 
     async def _pass(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
         headers = Headers.from_scope(scope)
-        with requests.asked(headers) as request:
+        with requests.asked(headers) as request, self.doorway.watching(scope, request):
             said = {requests.HEADER: request.request_id, **self.doorway.cors.headers(headers)}
             sending = _hardened(send, said, request)
             try:

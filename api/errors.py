@@ -7,6 +7,7 @@ KBError (kb/errors.py: status and title are class attributes)
     ├── Busy              503  all generation slots are taken
     ├── TooManyFeeds      503  all places for streams of changes are taken
     ├── PromptRefused     422  the model cannot read it
+    ├── Draining          503  the server is ending
     ├── NotSignedIn       401
     ├── RightMissing      403
     ├── TooManyRequests   429
@@ -73,6 +74,16 @@ class PromptRefused(Refused):
 
     def __init__(self, cause: str) -> None:
         super().__init__(f"The prompt cannot be read: {cause}. Nothing was decoded.")
+
+
+class Draining(Refused):
+    title = "Draining"
+    status = 503
+
+    def __init__(self) -> None:
+        super().__init__(
+            "This server is ending and takes nothing new. Ask another one, or again in a moment."
+        )
 
 
 class NotSignedIn(Refused):
@@ -246,7 +257,7 @@ def _headers(error: KBError) -> dict[str, str]:
         return {"WWW-Authenticate": "Bearer"}
     if isinstance(error, TooManyRequests):
         return {"Retry-After": str(error.retry_after)}
-    passing = IndexBehind | DatabaseUnavailable | RequestUnderWay | Busy
+    passing = IndexBehind | DatabaseUnavailable | RequestUnderWay | Busy | Draining
     return {"Retry-After": "1"} if isinstance(error, passing) else {}
 
 

@@ -88,7 +88,7 @@ async def _events(ports: Ports, seq: int, seconds: int) -> AsyncIterator[ServerS
                 spoke = clock()
             if changes:
                 spoke = clock()
-            if clock() >= end:
+            if clock() >= end or ports.readiness.drain.has_begun:
                 return
             if len(changes) < PIECE:
                 await asyncio.sleep(min(POLL_SECONDS, max(0.0, end - clock())))

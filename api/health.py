@@ -1,14 +1,15 @@
-"""Health: whether this process can answer, and what it lacks if not."""
+"""Health: that this process lives, whether it should be sent requests, and to a key's holder in what state it is."""
 
 from __future__ import annotations
 
 from litestar import Response, get
 from litestar.openapi.datastructures import ResponseSpec
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from api.errors import PROBLEMS
 from api.ports import FromPorts, Ports
 from api.rights import Right, needs
-from api.schemas import Health
+from api.schemas import Health, Ready
 from kb import database
 from kb.errors import NoActiveKeyset
 from kb.records import KeysetRecord
@@ -17,6 +18,25 @@ RESPONSES = {
     **PROBLEMS,
     503: ResponseSpec(Health, generate_examples=False, description="Something is missing"),
 }
+
+
+@get("/healthz", opt=needs(Right.lookup), include_in_schema=False, sync_to_thread=False)
+def alive() -> str:
+    """That the process lives. Says nothing else, since anybody may ask."""
+    return "ok"
+
+
+@get("/readyz", opt=needs(Right.lookup), include_in_schema=False, sync_to_thread=True)
+def ready(ports: FromPorts) -> Response[Ready]:
+    """200 where this server should be sent requests, else 503 with what is missing, by names of a fixed list."""
+    missing = ports.readiness.missing()
+    return Response(Ready(ready=not missing, missing=missing), status_code=503 if missing else 200)
+
+
+@get("/metrics", opt=needs(Right.lookup), include_in_schema=False, sync_to_thread=True)
+def metrics(ports: FromPorts) -> Response[bytes]:
+    """What Prometheus reads of this process. Counts and times, no texts: the least right is enough."""
+    return Response(ports.metrics_text(), media_type=CONTENT_TYPE_LATEST)
 
 
 @get("/health", opt=needs(Right.lookup), responses=RESPONSES, sync_to_thread=True)
@@ -68,3 +88,6 @@ def _active_keyset(ports: Ports) -> KeysetRecord | None:
         return ports.kb.active_keyset()
     except NoActiveKeyset:
         return None
+
+
+HANDLERS = (alive, ready, metrics, health)

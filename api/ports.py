@@ -5,7 +5,7 @@ The API knows no model. It asks these two, and answers 503 where one is missing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from threading import BoundedSemaphore
 from typing import Protocol
@@ -16,6 +16,7 @@ from litestar.di import NamedDependency
 from litestar.params import SkipValidation
 
 from api.errors import ModelMissing
+from api.readiness import Readiness
 from kb.errors import NoSuchChange
 from kb.records import CheckpointInfo, OutputTrace, Source
 from kb.rekey import Encoder
@@ -158,6 +159,8 @@ class Ports:
     encoder: Encoder | None
     generator: Generator | None
     generation_slots: BoundedSemaphore
+    readiness: Readiness
+    metrics_text: Callable[[], bytes]
     feed_slots: BoundedSemaphore = field(default_factory=lambda: BoundedSemaphore(MAX_FEEDS))
 
     def need_encoder(self) -> QuestionEncoder:

@@ -125,3 +125,10 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     active_keyset: KeysetRecord | None = None
     checkpoint_id: str | None = None
     generator_loaded: bool
+
+
+class Ready(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a server should be sent requests. What may be `missing` is a fixed list (docs/operations.md)."""
+
+    ready: bool
+    missing: tuple[str, ...]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -200,14 +200,13 @@ def worker(
     on with. If it is killed, its jobs are taken up again as well. Several may run, on one machine or many that share
     the home's folder.
     """
+    from api import logs
     from cli.job_handlers import handlers, problem
     from kb.jobs.worker import Worker
 
-    logging.basicConfig(
-        level=logging.INFO if verbose else logging.WARNING, format="%(levelname)s %(name)s: %(message)s"
-    )
-    logging.getLogger("procrastinate").setLevel(logging.WARNING)
     with Runtime.from_environment() as runtime:
+        settings = runtime.settings
+        logs.configure(settings if verbose else replace(settings, log_level="warning"))
         runtime.open()
         working = Worker(runtime.kb, handlers(runtime), concurrency, grace, problem)
         if until_eof:

@@ -25,6 +25,7 @@ from cli import (
     corpus,
     database,
     demo,
+    doctor,
     erase,
     erasures,
     facts,
@@ -34,6 +35,7 @@ from cli import (
     keys,
     keysets,
     serving,
+    sizing,
     trace,
 )
 from cli.bench import command as bench
@@ -192,6 +194,8 @@ app.add_typer(database.app, name="db")
 app.add_typer(keys.app, name="keys")
 app.add_typer(jobs.app, name="jobs")
 app.command("worker", epilog=jobs.WORKER_EXAMPLES)(jobs.worker)
+app.command("doctor", epilog=doctor.EXAMPLES)(doctor.doctor)
+app.command("sizing", epilog=sizing.EXAMPLES)(sizing.sizing)
 app.add_typer(bench.app, name="bench")
 
 

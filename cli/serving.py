@@ -7,7 +7,7 @@ import os
 import socket
 import sys
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -178,21 +178,13 @@ def _announce(runtime: Runtime, token: str, *, served: bool, home: Path | None, 
 
 
 def _serve(runtime: Runtime, listener: socket.socket, *, with_model: bool, with_worker: bool) -> None:
-    """Serve until a signal comes, with a worker beside it. Logs go to stderr."""
-    import uvicorn
+    """Serve until a signal comes, with a worker beside it; then drain. The log goes to stderr."""
+    from api import logs
+    from api.serving import run_server
+    from api.tracing import tracing_from
 
-    from api.app import create_app
-    from kb.follower import Follower
-
-    application = (
-        create_app(runtime.kb, runtime.encoder, runtime.generator) if with_model else create_app(runtime.kb)
-    )
-    config = uvicorn.Config(application, log_level="warning", access_log=False, lifespan="on")
+    logs.configure(runtime.settings)
+    encoder, generator = (runtime.encoder, runtime.generator) if with_model else (None, None)
     sys.stdout.flush()  # whoever started this reads the address now, not when the server has ended
-    worker = WorkerProcess(runtime.settings) if with_worker else nullcontext()
-    with (
-        worker,
-        Follower(runtime.kb),
-        suppress(KeyboardInterrupt),
-    ):  # a signal is how a server is meant to end
-        uvicorn.Server(config).run(sockets=[listener])
+    with WorkerProcess(runtime.settings) if with_worker else nullcontext():
+        run_server(runtime.kb, listener, encoder, generator, tracing=tracing_from(os.environ))

@@ -19,6 +19,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from kb.errors import DatabaseUnavailable, MigrationNeeded
+from kb.pool import WatchedPool
 from kb.settings import Settings
 
 if TYPE_CHECKING:
@@ -41,7 +42,12 @@ def connect(settings: Settings) -> Engine:
     deadline = time.monotonic() + (0.0 if settings.database_url else START_SECONDS)
     while True:
         url = settings.database_url or _start_embedded(settings.home / "postgres", deadline)
-        engine = create_engine(url, connect_args={"application_name": "colmlm"})
+        engine = create_engine(
+            url,
+            poolclass=WatchedPool,
+            hide_parameters=True,  # an error goes to the log, and what was asked does not
+            connect_args={"application_name": "colmlm"},
+        )
         _ping_after_a_pause(engine)
         try:
             with engine.connect() as connection:
@@ -88,6 +94,8 @@ def reader(engine: Engine) -> Engine:
     """
     return create_engine(
         engine.url,
+        poolclass=WatchedPool,
+        hide_parameters=True,
         isolation_level="AUTOCOMMIT",
         connect_args={"application_name": "colmlm", "options": "-c plan_cache_mode=force_generic_plan"},
     )
@@ -137,6 +145,16 @@ def is_at_head(engine: Engine) -> bool:
         return _revision(connection) == head_revision()
 
 
+def can_serve(engine: Engine) -> bool:
+    """Whether a program that runs already may go on: the schema is its own, or a later release's.
+
+    A migration leaves the release before it working (docs/operations.md), so that servers are replaced one by one.
+    """
+    with engine.connect() as connection:
+        found = _revision(connection)
+    return found == head_revision() or (found is not None and found not in _revisions())
+
+
 def require_head(engine: Engine) -> None:
     """Raise `MigrationNeeded` unless the schema is at head."""
     with engine.connect() as connection:
@@ -155,11 +173,15 @@ def _revision(connection: Connection) -> str | None:
 @cache
 def head_revision() -> str:
     """The newest migration this program carries."""
+    return _revisions()[0]
+
+
+@cache
+def _revisions() -> tuple[str, ...]:
+    """Every migration this program carries, the newest first."""
     from alembic.script import ScriptDirectory
 
-    head = ScriptDirectory.from_config(_alembic()).get_current_head()
-    assert head is not None, "the migrations package holds no migration"
-    return head
+    return tuple(script.revision for script in ScriptDirectory.from_config(_alembic()).walk_revisions())
 
 
 def _alembic() -> Config:

@@ -26,6 +26,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from kb import keysets
 from kb.errors import IndexBehind, InvalidQuery, KeysetMismatch
 from kb.keysets import STORED, Vectors
+from kb.observing import NOBODY, Observer
 from kb.records import Hit, Lookup
 from kb.replica import OnKeys, Replica, active_keyset_id, open_replica, rebuild, save
 
@@ -96,6 +97,7 @@ class Searcher:
     directory: Path
     wait_seconds: float
     keyset_id: int | None = None
+    observer: Observer = NOBODY
     _replica: Replica | None = None
     _standby: Replica | None = None  # of the keyset that was active before, or that may be next
     _opening: threading.Lock = field(default_factory=threading.Lock)
@@ -109,6 +111,19 @@ class Searcher:
         min_seq: int | None,
     ) -> list[Lookup]:
         """The best facts of each query; see `KnowledgeBase.lookup`."""
+        with self.observer.timed("lookup"):
+            found = self._lookup(queries_BD, checkpoint_id, k, threshold, min_seq)
+        self.observer.looked_up(found)
+        return found
+
+    def _lookup(
+        self,
+        queries_BD: npt.NDArray[Any],
+        checkpoint_id: str,
+        k: int,
+        threshold: float | None,
+        min_seq: int | None,
+    ) -> list[Lookup]:
         check_options(k, threshold)
         replica = self._replica or self.current()
         if min_seq is not None:
@@ -146,7 +161,8 @@ class Searcher:
         answers = [Ranking() for _ in queries_BD]
         short, fetch = np.arange(len(queries_BD)), replica.index.over_fetch(k)
         while True:
-            _, candidates = replica.index.search(queries_BD[short], fetch)
+            with self.observer.timed("search"):
+                _, candidates = replica.index.search(queries_BD[short], fetch)
             decision = self._decide(replica.keyset_id, np.unique(candidates[candidates >= 0]).tolist())
             for b, key_ids in zip(short, candidates, strict=True):
                 rows = [decision.keys[i] for i in key_ids.tolist() if i in decision.keys]
@@ -159,11 +175,12 @@ class Searcher:
 
     def _decide(self, keyset_id: int, key_ids: list[int]) -> _Decision:
         parameters = {"keyset_id": keyset_id, "key_ids": key_ids}
-        try:
-            rows = self._fetch(parameters)
-        except psycopg.OperationalError:  # the server was restarted since the last lookup
-            self.reader.dispose()
-            rows = self._fetch(parameters)
+        with self.observer.timed("select"):
+            try:
+                rows = self._fetch(parameters)
+            except psycopg.OperationalError:  # the server was restarted since the last lookup
+                self.reader.dispose()
+                rows = self._fetch(parameters)
         keys = {row.key_id: row for row in rows if row.key_id is not None}
         first = rows[0]
         return _Decision(first.head, first.keyset_id, first.checkpoint_id, first.threshold, keys)
@@ -233,6 +250,11 @@ class Searcher:
     def applied_seq(self) -> int | None:
         """The last change in this process's index; None where none is open yet."""
         return self._replica.applied_seq if self._replica else None
+
+    @property
+    def keyset_in_use(self) -> int | None:
+        """The keyset of the index that is open in this process; None where none is open yet."""
+        return self._replica.keyset_id if self._replica else None
 
     def catch_up(self) -> int:
         return self._catch_up(self.current())

@@ -11,6 +11,9 @@ from pathlib import Path
 from kb.errors import SettingsError
 
 _ORIGIN = re.compile(r"https?://[a-z0-9.-]+(:[0-9]{1,5})?")
+LOG_FORMATS = ("auto", "json", "text")
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
 _POSTGRES = re.compile(r"postgres(?:ql)?(?:\+psycopg)?://")
 
 
@@ -31,6 +34,11 @@ class Settings:
     erase_needs_two: bool = False
     token: str | None = field(default=None, repr=False)
     upload_max_mb: int = 256
+    ready_lag: int = 1000
+    drain_seconds: float = 30.0
+    log_format: str = "auto"
+    log_level: str = "info"
+    metrics_listen: tuple[str, int] | None = None
     annotator_api_key: str | None = field(default=None, repr=False)
 
     @classmethod
@@ -39,7 +47,7 @@ class Settings:
         checkpoint = env.get("COLMLM_CHECKPOINT")
         return cls(
             home=_home(env),
-            database_url=_database_url(env.get("COLMLM_DATABASE_URL") or None),
+            database_url=_database_url(_secret(env, "COLMLM_DATABASE_URL", "COLMLM_DATABASE_URL_FILE")),
             checkpoint=Path(checkpoint).expanduser() if checkpoint else None,
             host=env.get("COLMLM_HOST") or "127.0.0.1",
             port=_port(env.get("COLMLM_PORT") or "8484"),
@@ -53,7 +61,12 @@ class Settings:
             erase_needs_two=_is_on("COLMLM_ERASE_NEEDS_TWO", env.get("COLMLM_ERASE_NEEDS_TWO") or "no"),
             token=env.get("COLMLM_TOKEN", "").strip() or None,
             upload_max_mb=_megabytes("COLMLM_UPLOAD_MAX_MB", env.get("COLMLM_UPLOAD_MAX_MB") or "256"),
-            annotator_api_key=env.get("COLMLM_ANNOTATOR_API_KEY", "").strip() or None,
+            ready_lag=_changes("COLMLM_READY_LAG", env.get("COLMLM_READY_LAG") or "1000"),
+            drain_seconds=_seconds("COLMLM_DRAIN_SECONDS", env.get("COLMLM_DRAIN_SECONDS") or "30"),
+            log_format=_one_of("COLMLM_LOG_FORMAT", env.get("COLMLM_LOG_FORMAT") or "auto", LOG_FORMATS),
+            log_level=_one_of("COLMLM_LOG_LEVEL", env.get("COLMLM_LOG_LEVEL") or "info", LOG_LEVELS),
+            metrics_listen=_address(env.get("COLMLM_METRICS_LISTEN") or None),
+            annotator_api_key=_secret(env, "COLMLM_ANNOTATOR_API_KEY", "COLMLM_ANNOTATOR_API_KEY_FILE"),
         )
 
     @property
@@ -70,6 +83,19 @@ def _home(env: Mapping[str, str]) -> Path:
         return home.absolute()
     data = env.get("XDG_DATA_HOME")
     return (Path(data) if data else Path.home() / ".local" / "share") / "colmlm"
+
+
+def _secret(env: Mapping[str, str], variable: str, in_file: str) -> str | None:
+    """The value of `variable`, or what the file says that `in_file` names, as containers hand out secrets."""
+    value = env.get(variable, "").strip()
+    if value and env.get(in_file):
+        raise SettingsError(variable, f"{in_file} is set too")
+    if not value and (file := env.get(in_file)):
+        try:
+            value = Path(file).expanduser().read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise SettingsError(in_file, f"{file} cannot be read") from error
+    return value or None
 
 
 def _database_url(url: str | None) -> str | None:
@@ -90,9 +116,31 @@ def _actor(env: Mapping[str, str]) -> str:
         return "unknown"
 
 
-def _port(text: str) -> int:
+def _port(text: str, variable: str = "COLMLM_PORT") -> int:
     if not text.isascii() or not text.isdigit() or not 0 < int(text) < 65536:
-        raise SettingsError("COLMLM_PORT", f"{text!r} is not a port from 1 to 65535")
+        raise SettingsError(variable, f"{text!r} is not a port from 1 to 65535")
+    return int(text)
+
+
+def _address(text: str | None) -> tuple[str, int] | None:
+    """Host and port of HOST:PORT, or of [HOST]:PORT for IPv6."""
+    if text is None:
+        return None
+    host, colon, port = text.rpartition(":")
+    if not (colon and host.strip("[]")):
+        raise SettingsError("COLMLM_METRICS_LISTEN", f"{text!r} is not HOST:PORT")
+    return host.strip("[]"), _port(port, "COLMLM_METRICS_LISTEN")
+
+
+def _one_of(variable: str, text: str, allowed: tuple[str, ...]) -> str:
+    if text.lower() not in allowed:
+        raise SettingsError(variable, f"{text!r} is not one of {', '.join(allowed)}")
+    return text.lower()
+
+
+def _changes(variable: str, text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise SettingsError(variable, f"{text!r} is not a number of changes")
     return int(text)
 
 

@@ -48,7 +48,7 @@ def test_every_data_file_is_installed() -> None:
 
 def test_every_imported_library_is_a_dependency() -> None:
     extras = PROJECT["project"]["optional-dependencies"]
-    listed = [*PROJECT["project"]["dependencies"], *extras["cpu"], *extras["bench"]]
+    listed = [*PROJECT["project"]["dependencies"], *extras["cpu"], *extras["bench"], *extras["otel"]]
     declared = {normal(re.split(r"[^\w.-]", requirement)[0]) for requirement in listed}
     distributions = packages_distributions()
     missing = {

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.bench import models
+from cli.bench.api import API_EXAMPLES, api
 from cli.bench.machine import machine
 from cli.bench.query import QUERY_EXAMPLES, query
 from cli.options import AsJson, examples
@@ -24,6 +25,7 @@ app = typer.Typer(
     help="Measure this program on this machine.",
     epilog=examples("colmlm bench store --facts 20000 --json"),
 )
+app.command("api", epilog=API_EXAMPLES)(api)
 app.command("encode", epilog=models.ENCODE_EXAMPLES)(models.encode)
 app.command("decode", epilog=models.DECODE_EXAMPLES)(models.decode)
 app.command("query", epilog=QUERY_EXAMPLES)(query)

@@ -174,6 +174,11 @@ def test_settings_name_the_variable_at_fault_and_hide_secrets():
         "COLMLM_CORS_ORIGINS": "https://app.example.org/",
         "COLMLM_RATE_LIMIT": "0",
         "COLMLM_ERASE_NEEDS_TWO": "maybe",
+        "COLMLM_DRAIN_SECONDS": "for ever",
+        "COLMLM_READY_LAG": "-1",
+        "COLMLM_LOG_FORMAT": "xml",
+        "COLMLM_LOG_LEVEL": "loud",
+        "COLMLM_METRICS_LISTEN": "9484",
     }.items():
         with pytest.raises(SettingsError, match=variable) as caught:
             Settings.from_environment({variable: value})
@@ -193,3 +198,9 @@ def test_settings_have_defaults(tmp_path: Path):
     assert settings.erase_needs_two is False
     named = Settings.from_environment({"COLMLM_CORS_ORIGINS": "https://a.example, http://localhost:5173"})
     assert named.cors_origins == ("https://a.example", "http://localhost:5173")
+
+
+def test_the_metrics_listen_where_they_are_told_to():
+    told = {"[::1]:9484": ("::1", 9484), "0.0.0.0:1": ("0.0.0.0", 1), "": None}
+    for value, address in told.items():
+        assert Settings.from_environment({"COLMLM_METRICS_LISTEN": value}).metrics_listen == address

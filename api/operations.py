@@ -1,0 +1,44 @@
+"""What watches one server from the inside: its metrics, its spans, and how it ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+from api.drain import Drain
+from api.metrics import Metrics
+from api.observed import ObservedGenerator, TracingObserver
+from api.ports import Generator
+from api.tracing import Tracing
+from api.watch import Watch
+from kb.service import KnowledgeBase
+
+
+@dataclass(frozen=True, slots=True)
+class Operations:
+    """Made once for a server and handed to `api.app.create_app`; `api.drain.DrainingServer` ends it by `drain`."""
+
+    metrics: Metrics
+    drain: Drain
+    tracing: Tracing | None = None
+
+    @classmethod
+    def of(cls, kb: KnowledgeBase, tracing: Tracing | None = None) -> Operations:
+        """Operations as the settings of this knowledge base have them."""
+        return cls(Metrics(kb), Drain(kb.settings.drain_seconds), tracing)
+
+    @property
+    def watch(self) -> Watch:
+        """What every request passes through."""
+        return Watch(self.metrics, self.drain, self.tracing)
+
+    def observe(self, kb: KnowledgeBase) -> None:
+        """Hear of this knowledge base's lookups from now on."""
+        tracing = self.tracing
+        kb.searcher.observer = TracingObserver(self.metrics, tracing) if tracing else self.metrics
+
+    def observed(self, generator: Generator | None) -> Generator | None:
+        """The generator, timed."""
+        if generator is None:
+            return None
+        return cast(Generator, ObservedGenerator(generator, self.metrics, self.tracing))

@@ -1,0 +1,64 @@
+"""Whether this server should be sent requests: everything there that an answer needs, and not about to end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from api.drain import Drain
+from kb import database
+from kb.errors import NoActiveKeyset
+from kb.keysets import keyset_head
+from kb.observing import standing
+from kb.rekey import Encoder
+from kb.replica import active_keyset_id
+from kb.service import KnowledgeBase
+
+KEEP_SECONDS = 1.0  # anybody may ask; the database is asked this often at most
+
+
+@dataclass(slots=True)
+class Readiness:
+    """What is missing, by names of a fixed list. `encoder` is None in a server that was started without a model."""
+
+    kb: KnowledgeBase
+    encoder: Encoder | None
+    drain: Drain
+    max_lag: int
+    _kept: tuple[float, tuple[str, ...]] | None = None
+    _asking: threading.Lock = field(default_factory=threading.Lock)
+
+    def missing(self) -> tuple[str, ...]:
+        """Empty where the server is ready. An answer of the last second is given again, but never of a drain."""
+        if self.drain.has_begun:
+            return ("draining",)
+        with self._asking:
+            if self._kept is None or time.monotonic() - self._kept[0] > KEEP_SECONDS:
+                self._kept = time.monotonic(), tuple(self._look())
+            return self._kept[1]
+
+    def _look(self) -> list[str]:
+        try:
+            if not database.can_serve(self.kb.engine):
+                return ["migrations"]
+            return [*self._keyset(), *self._index()]
+        except SQLAlchemyError:
+            return ["database"]
+
+    def _keyset(self) -> list[str]:
+        """Lookups need an active keyset, and questions and prompts one of the model that is loaded."""
+        try:
+            with self.kb.sessions() as session:
+                active = keyset_head(session, active_keyset_id(session))
+        except NoActiveKeyset:
+            return ["active keyset"]
+        loaded = self.encoder.checkpoint.checkpoint_id if self.encoder else active.checkpoint_id
+        return [] if loaded == active.checkpoint_id else ["checkpoint of the active keyset"]
+
+    def _index(self) -> list[str]:
+        """An index that is open and near the head; the follower opens it, and it would cost a lookup minutes."""
+        lag = standing(self.kb).lag
+        return [] if lag is not None and lag <= self.max_lag else ["index"]

@@ -1,0 +1,82 @@
+"""A server process from its first request to its end: follow the log, answer, drain, leave a snapshot behind."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import uvicorn
+from prometheus_client import start_http_server
+from sqlalchemy.exc import SQLAlchemyError
+
+from api.app import create_app
+from api.drain import DrainingServer
+from api.metrics import Metrics
+from api.operations import Operations
+from api.ports import Generator
+from api.tracing import Tracing
+from kb.errors import KBError, SettingsError
+from kb.follower import Follower
+from kb.rekey import Encoder
+from kb.service import KnowledgeBase
+
+CUT_OFF_SECONDS = 1  # what still runs when the drain is over gets so long to notice that it is cancelled
+
+_log = logging.getLogger(__name__)
+
+
+def run_server(
+    kb: KnowledgeBase,
+    listener: socket.socket,
+    encoder: Encoder | None = None,
+    generator: Generator | None = None,
+    *,
+    tracing: Tracing | None = None,
+) -> None:
+    """Serve on `listener` until SIGTERM or SIGINT, and return when all that ran has ended."""
+    operations = Operations.of(kb, tracing)
+    config = uvicorn.Config(
+        create_app(kb, encoder, generator, operations=operations),
+        log_config=None,
+        access_log=False,
+        lifespan="on",
+        timeout_graceful_shutdown=CUT_OFF_SECONDS,
+    )
+    with ExitStack() as at_end:
+        if tracing is not None:
+            at_end.callback(tracing.close)
+        at_end.callback(_leave_snapshot, kb)
+        at_end.enter_context(_metrics_listener(kb, operations.metrics))
+        at_end.enter_context(Follower(kb))
+        DrainingServer(config, operations.drain).run(sockets=[listener])
+
+
+@contextmanager
+def _metrics_listener(kb: KnowledgeBase, metrics: Metrics) -> Iterator[None]:
+    """The metrics at an address of their own, without a key, where the settings name one."""
+    if kb.settings.metrics_listen is None:
+        yield
+        return
+    host, port = kb.settings.metrics_listen
+    try:
+        server, thread = start_http_server(port, host, metrics.registry)
+    except OSError as error:
+        raise SettingsError("COLMLM_METRICS_LISTEN", f"{host}:{port}: {error.strerror or error}") from error
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def _leave_snapshot(kb: KnowledgeBase) -> None:
+    """The index on disk as it is, where one is open: the next start then has little to catch up with."""
+    if kb.searcher.applied_seq is None:
+        return
+    try:
+        kb.snapshot()
+    except (SQLAlchemyError, KBError, OSError) as error:  # costs the next start time, and nothing else
+        _log.warning("no snapshot was written: %s", error)

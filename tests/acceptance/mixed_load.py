@@ -1,0 +1,350 @@
+"""Everything at once against real processes: lookups, streams, edits, forgets, jobs, a switch of the keyset, a kill -9.
+
+Two servers run on one database, one with the model of the old keyset and one with that of the new, as they do while
+a fleet is moved; a client that one of them refuses after the switch asks the other. The worker is killed once on the
+way, and another goes on with its jobs. At the end: errors, wrong answers, how the servers' memory grew, and whether
+index, keys and log agree.
+
+    python -m tests.acceptance.mixed_load --minutes 30
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from kb import database
+from kb.access import create_key
+from kb.forgetting import Forgetting
+from kb.gate import check_keyset
+from kb.jobs.kinds import Check
+from kb.jobs.queue import Jobs
+from kb.retraining import Retraining
+from kb.selectors import Selector
+from kb.service import KnowledgeBase
+from kb.settings import Settings
+from tests.acceptance.server import ROOT, ServerProcess, environment, server_process
+from tests.fakes import FakeEncoder
+from tests.kb.corpora import ingest, numbered
+
+FACTS, ASKED = 400, 300  # facts from ASKED on are edited and forgotten; the others always answer alike
+JOB_SECONDS = 120.0
+IDLE_SECONDS = 2.0  # uvicorn closes a connection that was idle for five
+OLD, NEW = FakeEncoder(), FakeEncoder(salt="2")
+WHO = {"actor": "mixed load", "reason": "acceptance"}
+_RESIDENT = re.compile(r"^process_resident_memory_bytes (\S+)", re.MULTILINE)
+
+
+@dataclass(slots=True)
+class Counts:
+    """What one client did. `wrong`: an answer that was not the fact's; `returned`: one that was deleted before."""
+
+    lookups: int = 0
+    generations: int = 0
+    edits: int = 0
+    forgets: int = 0
+    jobs: int = 0
+    switched: int = 0  # requests that one server refused for its checkpoint and the other answered
+    errors: int = 0
+    wrong: int = 0
+    returned: int = 0
+    causes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    seconds: float
+    lookups: int
+    generations: int
+    edits: int
+    forgets: int
+    jobs: int
+    keyset_switches: int
+    worker_kills: int
+    switched: int
+    errors: int
+    wrong: int
+    returned: int
+    causes: list[str]
+    exit_codes: list[int | None]
+    memory_mb_at_first: list[float]
+    memory_mb_at_last: list[float]
+    index_ok: bool
+    chain_ok: bool
+
+    @property
+    def is_good(self) -> bool:
+        clean = not (self.errors or self.wrong or self.returned or any(self.exit_codes))
+        return clean and self.index_ok and self.chain_ok
+
+
+class Refused(Exception):
+    """An answer with a status that nobody wanted."""
+
+    def __init__(self, status: int, body: bytes) -> None:
+        self.status = status
+        self.problem = json.loads(body).get("type", "") if body[:1] == b"{" else ""
+        super().__init__(f"{status} {body[:200]!r}")
+
+
+class Client:
+    """A connection to each server. The one that answered last is asked first, the other where that is refused."""
+
+    def __init__(self, addresses: list[str], token: str, counts: Counts) -> None:
+        self.connections = [
+            http.client.HTTPConnection(address.removeprefix("http://"), timeout=60) for address in addresses
+        ]
+        self.headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        self.counts = counts
+        self.preferred = 0
+        self.last_asked = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for connection in self.connections:
+            connection.close()
+
+    def ask(self, method: str, path: str, body: object = None) -> bytes:
+        try:
+            return self._ask(self.preferred, method, path, body)
+        except Refused as refused:
+            if not refused.problem.endswith("KeysetMismatch"):
+                raise
+        self.connections[self.preferred].close()
+        self.preferred = 1 - self.preferred
+        self.counts.switched += 1
+        return self._ask(self.preferred, method, path, body)
+
+    def _ask(self, number: int, method: str, path: str, body: object) -> bytes:
+        connection = self.connections[number]
+        if time.monotonic() - self.last_asked > IDLE_SECONDS:
+            connection.close()  # the server may have; the next request opens it again
+        connection.request(method, path, json.dumps(body) if body is not None else None, self.headers)
+        answer = connection.getresponse()
+        said = answer.read()
+        self.last_asked = time.monotonic()
+        if answer.status >= 300:
+            raise Refused(answer.status, said)
+        return said
+
+    def values(self, question: str, **options: Any) -> list[str]:
+        asked = {"questions": [question], **options}
+        (answer,) = json.loads(self.ask("POST", "/v1/lookups", asked))["answers"]
+        return [hit["value"] for hit in answer["hits"]]
+
+    def resident_mb(self, number: int) -> float:
+        (found,) = _RESIDENT.findall(self._ask(number, "GET", "/metrics", None).decode())
+        return round(float(found) / 1e6, 1)
+
+
+Step = Callable[[Client, int], None]
+
+
+def run(settings: Settings, seconds: float) -> Outcome:
+    """Load the empty, migrated database of `settings` for so long."""
+    with ExitStack() as stack:
+        kb = stack.enter_context(KnowledgeBase.open(settings))
+        new = _prepare(kb)
+        with kb.sessions.begin() as session:
+            token = create_key(session, "mixed load", "operator")
+        servers = [
+            stack.enter_context(server_process(settings, *words, COLMLM_LOG_LEVEL="warning"))
+            for words in ((), ("--salt", "2"))
+        ]
+        addresses = [server.address for server in servers]
+        worker = stack.enter_context(_worker(settings))
+        _wait_until_up(addresses)
+        started = time.monotonic()
+        load = _Load(kb, addresses, token, started + seconds)
+        first = load.memory()
+        with ThreadPoolExecutor(max_workers=6) as threads:
+            steps: list[Step] = [
+                load.look_up,
+                load.look_up,
+                load.look_up,
+                load.generate,
+                load.edit,
+                load.forget,
+            ]
+            working = [threads.submit(load.repeat, step, number) for number, step in enumerate(steps)]
+            time.sleep(seconds / 3)
+            worker.kill()  # SIGKILL, whatever it is at
+            stack.enter_context(_worker(settings))
+            time.sleep(seconds / 3)
+            Retraining(kb).activate(new, max_edits=10**9)
+            counts = [one.result() for one in working]
+        last = load.memory()
+        took = time.monotonic() - started
+        codes = [_stopped(server) for server in servers]
+        kb.catch_up()
+        report = kb.fsck()
+    return Outcome(
+        seconds=round(took, 1),
+        keyset_switches=1,
+        worker_kills=1,
+        **{name: sum(getattr(c, name) for c in counts) for name in _SUMMED},
+        causes=[cause for c in counts for cause in c.causes][:20],
+        exit_codes=codes,
+        memory_mb_at_first=first,
+        memory_mb_at_last=last,
+        index_ok=report.ok,
+        chain_ok=report.chain_ok,
+    )
+
+
+_SUMMED = ("lookups", "generations", "edits", "forgets", "jobs", "switched", "errors", "wrong", "returned")
+
+
+@contextmanager
+def _worker(settings: Settings) -> Iterator[subprocess.Popen[bytes]]:
+    """A worker process, killed on leaving if it still runs."""
+    env = {**os.environ, **environment(settings)}
+    with subprocess.Popen([sys.executable, "-m", "cli", "worker"], cwd=ROOT, env=env) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def _prepare(kb: KnowledgeBase) -> int:
+    """Facts with keys of both models; the id of the keyset that is to take over."""
+    ingest(kb, *numbered(FACTS))
+    _, new = (kb.set_threshold(kb.rekey(encoder).keyset_id, 0.9).keyset_id for encoder in (OLD, NEW))
+    assert check_keyset(kb, new, NEW, active_encoder=OLD).passed
+    return new
+
+
+def _wait_until_up(addresses: list[str]) -> None:
+    for address in addresses:
+        until = time.monotonic() + 60
+        while True:
+            connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=10)
+            connection.request("GET", "/readyz")
+            missing = json.loads(connection.getresponse().read())["missing"]
+            connection.close()
+            if missing in ([], ["checkpoint of the active keyset"]):
+                break
+            assert time.monotonic() < until, missing
+            time.sleep(0.1)
+
+
+def _stopped(server: ServerProcess) -> int | None:
+    sys.stderr.write(server.stop())  # what it warned of
+    return server.process.returncode
+
+
+class _Load:
+    """What the clients do, each in a thread of its own, until the time is over."""
+
+    def __init__(self, kb: KnowledgeBase, addresses: list[str], token: str, until: float) -> None:
+        self.kb, self.addresses, self.token, self.until = kb, addresses, token, until
+        ids = {int(f.value.split()[1]): f.fact_id for f in kb.facts(limit=FACTS)}
+        self.edited = [(n, ids[n]) for n in range(ASKED, FACTS - 20)]
+        self.forgotten = [(n, ids[n]) for n in range(FACTS - 20, FACTS)]
+
+    def client(self, counts: Counts) -> Client:
+        return Client(self.addresses, self.token, counts)
+
+    def memory(self) -> list[float]:
+        with self.client(Counts()) as client:
+            return [client.resident_mb(number) for number in range(len(self.addresses))]
+
+    def repeat(self, step: Step, number: int) -> Counts:
+        counts = Counts()
+        with self.client(counts) as client:
+            while time.monotonic() < self.until:
+                number += 7
+                try:
+                    step(client, number)
+                except Exception as error:
+                    counts.errors += 1
+                    counts.causes.append(f"{step.__name__}: {type(error).__name__}: {error}")
+                    for connection in client.connections:
+                        connection.close()
+        return counts
+
+    def look_up(self, client: Client, number: int) -> None:
+        number %= ASKED
+        values = client.values(f"Question {number}?")
+        client.counts.lookups += 1
+        client.counts.wrong += values[:1] != [f"value {number}"]
+
+    def generate(self, client: Client, number: int) -> None:
+        number %= ASKED
+        body = {"prompt": f"Question {number}?", "stream": True}
+        said = client.ask("POST", "/v1/generations", body).decode()
+        client.counts.generations += 1
+        client.counts.wrong += f"value {number}" not in said or "event: trace" not in said
+
+    def edit(self, client: Client, number: int) -> None:
+        """Delete, ask, restore, correct, ask: each answer has to be the newest."""
+        n, fact_id = self.edited[number % len(self.edited)]
+        question, value = f"Question {n}?", f"edited {number}"
+        seq = self._sent(client, "DELETE", f"/v1/facts/{fact_id}", {"reason": "load"})
+        client.counts.returned += client.values(question, min_seq=seq) != []
+        self._sent(client, "POST", "/v1/facts/restore", {"fact_ids": [fact_id], "reason": "load"})
+        seq = self._sent(client, "PATCH", f"/v1/facts/{fact_id}", {"value": value, "reason": "load"})
+        client.counts.wrong += client.values(question, min_seq=seq) != [value]
+        client.counts.edits += 3
+        client.counts.lookups += 2
+
+    def _sent(self, client: Client, method: str, path: str, body: object) -> int:
+        return int(json.loads(client.ask(method, path, body))["seq"])
+
+    def forget(self, client: Client, number: int) -> None:
+        """Plan, apply, ask a server, restore, ask again."""
+        forgetting = Forgetting(self.kb)
+        plan = forgetting.plan(Selector(fact_ids=tuple(fact_id for _, fact_id in self.forgotten)), **WHO)
+        edit = forgetting.apply(plan.run_id, **WHO)
+        n, _ = self.forgotten[number % len(self.forgotten)]
+        client.counts.returned += client.values(f"Question {n}?", min_seq=edit.seq) != []
+        back = forgetting.restore(plan.run_id, **WHO)
+        client.counts.wrong += client.values(f"Question {n}?", min_seq=back.seq) != [f"value {n}"]
+        client.counts.forgets += 1
+        client.counts.lookups += 2
+
+    def work(self, client: Client, number: int) -> None:
+        """Queue a check of everything and wait for its end; a job whose worker was killed is taken up by the next."""
+        jobs = Jobs(self.kb)
+        job = jobs.submit(Check(), actor="mixed load")
+        until = time.monotonic() + JOB_SECONDS
+        while not (job := jobs.get(job.job_id)).is_over and time.monotonic() < until:
+            time.sleep(0.05)
+        if job.state != "succeeded":
+            raise RuntimeError(f"job {job.job_id} is {job.state}: {job.error}")
+        client.counts.jobs += 1
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--minutes", type=float, default=30)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="colmlm-") as folder:
+        Path(folder).chmod(0o755)
+        settings = Settings(home=Path(folder), actor="mixed load")
+        engine = database.connect(settings)
+        database.migrate(engine)
+        url = engine.url.render_as_string(hide_password=False)
+        outcome = run(Settings(home=Path(folder), database_url=url, actor="mixed load"), 60 * options.minutes)
+        engine.dispose()
+    print(json.dumps(asdict(outcome)))
+    return 0 if outcome.is_good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

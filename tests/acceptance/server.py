@@ -1,0 +1,98 @@
+"""A server process as `colmlm serve` runs one, with stand-ins for the model: it starts in a second and needs no torch.
+
+    python -m tests.acceptance.server [--salt 2] [--pace 0.5]
+
+It prints its address, serves the database of COLMLM_DATABASE_URL, and waits `pace` seconds before each piece of a
+stream.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from api import logs
+from api.ports import GenerationRequest, Item
+from api.serving import run_server
+from api.tracing import tracing_from
+from kb.service import KnowledgeBase
+from kb.settings import Settings
+from tests.api.generator import LookupGenerator
+from tests.fakes import FakeEncoder
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class PacedGenerator(LookupGenerator):
+    pace: float = 0.0
+
+    def stream(self, request: GenerationRequest) -> Iterator[Item]:
+        for item in LookupGenerator.stream(self, request):
+            time.sleep(self.pace)
+            yield item
+
+
+@dataclass(frozen=True, slots=True)
+class ServerProcess:
+    """A running server and its address."""
+
+    process: subprocess.Popen[str]
+    address: str
+
+    def stop(self, sig: int = signal.SIGTERM) -> str:
+        """Ask it to end, and give its log when it has."""
+        self.process.send_signal(sig)
+        return self.process.communicate(timeout=60)[1]
+
+
+def environment(settings: Settings) -> dict[str, str]:
+    """What tells a process of the home and the database of these settings."""
+    url = str(settings.database_url or "").replace("+psycopg", "")
+    return {"COLMLM_HOME": str(settings.home), "COLMLM_DATABASE_URL": url}
+
+
+@contextmanager
+def server_process(settings: Settings, *words: str, **variables: str) -> Iterator[ServerProcess]:
+    """A server on the database of `settings`, answering; killed on leaving if it still runs."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("COLMLM_")}
+    env = {**inherited, **environment(settings), **variables}
+    command = [sys.executable, "-m", "tests.acceptance.server", *words]
+    with subprocess.Popen(
+        command, cwd=ROOT, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        try:
+            assert process.stdout is not None
+            address = process.stdout.readline().strip()
+            assert address, process.communicate()[1]
+            yield ServerProcess(process, address)
+        finally:
+            process.kill()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--salt", default="")
+    parser.add_argument("--pace", type=float, default=0.0)
+    options = parser.parse_args()
+    settings = Settings.from_environment(os.environ)
+    logs.configure(settings)
+    encoder = FakeEncoder(salt=options.salt)
+    listener = socket.create_server(("127.0.0.1", 0))
+    with KnowledgeBase.open(settings) as kb:
+        print(f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
+        generator = PacedGenerator(kb, encoder, options.pace)
+        run_server(kb, listener, encoder, generator, tracing=tracing_from(os.environ))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,13 @@
+from __future__ import annotations
+
+from kb.settings import Settings
+from tests.acceptance.mixed_load import run
+
+
+def test_nothing_fails_while_everything_happens_at_once(settings: Settings) -> None:
+    outcome = run(settings, seconds=4)
+    assert outcome.causes == []
+    assert outcome.is_good, outcome
+    assert min(outcome.lookups, outcome.generations, outcome.edits, outcome.forgets, outcome.switched) > 0, (
+        outcome
+    )

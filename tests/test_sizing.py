@@ -1,0 +1,77 @@
+"""The formulas give what was measured, and the guide says what the formulas give."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from cli.sizing import readable
+from kb.errors import InvalidValue
+from kb.index import KeyIndex
+from kb.sizing import Load, key_row_bytes, sizes
+from tests.cli.conftest import invoke
+
+ROOT = Path(__file__).resolve().parent.parent
+GUIDE = (ROOT / "docs" / "sizing.md").read_text()
+ROW = re.compile(r"^\| ([\d,]+) \| (\d+) \| (\d+) \| (.*) \|$", re.MULTILINE)
+
+
+def test_a_million_facts_take_what_was_measured() -> None:
+    """benchmarks/results/store.md; a fact of the benchmark brings 96 bytes of text."""
+    found = sizes(Load(facts=1_000_000, dim=576, text_bytes=96))
+    assert found.database / 1e6 == pytest.approx(1881, rel=0.01)
+    assert found.index_memory / 1e6 == pytest.approx(253, rel=0.01)
+    assert found.lookup_ms == pytest.approx(4.35, rel=0.02)
+    assert 2 * found.lookups_per_second_and_core == pytest.approx(603, rel=0.02)
+    assert found.index_spec == "OPQ144_576,IVF2048,PQ144"
+
+
+def test_every_row_of_the_guide_is_what_the_formulas_give() -> None:
+    rows = ROW.findall(GUIDE)
+    assert len(rows) >= 6 and rows[-1][0] == "2,200,000,000"
+    for facts, dim, code, rest in rows:
+        load = Load(facts=int(facts.replace(",", "")), dim=int(dim))
+        if load.code != int(code):
+            load = Load(facts=load.facts, dim=load.dim, code_bytes=int(code))
+        found = sizes(load)
+        said = (
+            *map(readable, (found.database, found.index_memory, found.index_training_memory, found.disk)),
+            f"{found.search_ms:,.1f} ms",
+            f"{found.lookups_per_second_and_core:,.1f}",
+        )
+        assert rest == " | ".join(said)
+
+
+def test_more_of_anything_is_never_smaller() -> None:
+    base = Load(facts=3_000_000, dim=512)
+    least = sizes(base)
+    for more in (
+        Load(facts=6_000_000, dim=512),
+        Load(facts=3_000_000, dim=768),
+        Load(facts=3_000_000, dim=512, keys_per_fact=2),
+        Load(facts=3_000_000, dim=512, keysets=2),
+    ):
+        found = sizes(more)
+        assert found.database > least.database and found.disk > least.disk and found.memory > least.memory
+    assert sizes(Load(facts=3_000_000, dim=512, text_bytes=900)).database > least.database
+    assert key_row_bytes(2000) > key_row_bytes(978) > key_row_bytes(64) > 2 * 64
+
+
+def test_a_spec_with_other_codes_is_one_that_the_index_takes() -> None:
+    spec = sizes(Load(facts=60_000, dim=64, code_bytes=8)).index_spec
+    assert spec == "OPQ8_64,IVF512,PQ8" and KeyIndex(64, spec).spec == spec
+
+
+def test_the_command_gives_the_same_in_json_and_words() -> None:
+    ran = invoke("sizing", "--facts", 1_000_000, "--text-bytes", 96, "--json")
+    assert (
+        ran.code == 0
+        and ran.json["sizes"]["database"] == sizes(Load(facts=1_000_000, text_bytes=96)).database
+    )
+    assert ran.json["load"]["dim"] == 576
+    assert "1,000,000 facts of width 576" in invoke("sizing", "--facts", 1_000_000).out
+    assert invoke("sizing", "--facts", 0).code == 2
+    with pytest.raises(InvalidValue):
+        Load(facts=0)
