@@ -97,7 +97,7 @@ def status_of(url: str, token: str | None) -> int:
 
 def test_serving_answers_with_the_token_and_not_without(run: Run, small_demo: Path, home: Path) -> None:
     token = run("up", "--no-serve", "--json").json["token"]
-    with serving("--no-model") as address:
+    with serving("--no-model", "--no-worker") as address:
         assert status_of(f"{address}/v1/facts", token) == 200
         assert status_of(f"{address}/v1/facts", None) == 401
 
