@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from api.ports import Finished, GenerationRequest, Item, Missed, Spliced
-from kb.records import NewGeneration, OutputTrace, Splice
+from api.ports import Completed, Finished, GenerationRequest, Item, Missed, Spliced
+from kb.records import CheckpointInfo, NewGeneration, OutputTrace, Splice
 from kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder
 
@@ -19,6 +19,16 @@ class LookupGenerator:
 
     kb: KnowledgeBase
     encoder: FakeEncoder
+
+    @property
+    def model(self) -> CheckpointInfo:
+        return self.encoder.checkpoint
+
+    def complete(self, requests: Sequence[GenerationRequest], top: int | None = None) -> list[Completed]:
+        """Each request's output; it has no probabilities to tell."""
+        assert top is None
+        finished = Finished(reason="end", prompt_tokens=2, completion_tokens=3)
+        return [Completed(prompt=r.prompt, trace=self.generate(r), finished=finished) for r in requests]
 
     def generate(self, request: GenerationRequest) -> OutputTrace:
         *_, trace = self.stream(request)
