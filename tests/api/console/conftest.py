@@ -24,8 +24,9 @@ ALMANAC = "Of the coast, Lima is the capital."
 OpenPage = Callable[..., Page]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """One a file: while Playwright runs its loop is this thread's, and no worker could begin one there."""
     if (chromium := shutil.which("chromium")) is None:
         pytest.skip("no chromium on the PATH: apt install chromium")
     with sync_playwright() as playwright:
