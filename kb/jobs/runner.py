@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from sqlalchemy.exc import InterfaceError, OperationalError
 
-from kb.errors import DatabaseUnavailable, KBError
+from kb.errors import DatabaseUnavailable, InvalidValue, KBError
 from kb.jobs import tickets
 from kb.jobs.kinds import Work, work_of
 from kb.jobs.lease import BEAT_SECONDS, Cancelled, Interrupted, Lease, LeaseLost
@@ -90,7 +90,10 @@ class Runner:
         job = lease.job
         work: Work = work_of(job.kind, job.arguments)
         if (handler := self.handlers.get(job.kind)) is None:
-            raise NotImplementedError(f"no handler for {job.kind}")
+            raise InvalidValue(
+                "kind of the job",
+                f"this worker cannot do {job.kind!r}; start one of the release that queued it",
+            )
         kb = _acting_as(self.kb, job.actor)
         run = Run(kb, job, Uploads.of(self.kb.settings), lease.progress, lease.check)
         lease.check()

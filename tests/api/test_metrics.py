@@ -92,7 +92,7 @@ def test_the_index_the_log_and_the_pools_are_read_when_asked(
     assert value(found, "colmlm_changes_total", kind="update") == 2
     assert value(found, "colmlm_changes_total", kind="delete") == 0
     assert value(found, "colmlm_database_up") == 1
-    assert 0 <= value(found, "colmlm_snapshot_age_seconds") < 60
+    assert value(found, "colmlm_snapshot_age_seconds") >= 0
     assert value(found, "colmlm_database_connections", pool="edits", state="waiting") == 0
     assert value(found, "process_resident_memory_bytes") > 0
     with atlas.engine.connect():
