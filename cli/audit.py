@@ -11,17 +11,15 @@ from typing import Annotated
 
 import typer
 
+from cli.anywhere import anywhere
 from cli.errors import CHECK_FAILED
+from cli.nouns import Base
 from cli.options import After, AsJson, FactId, Limit, examples
 from cli.output import note, print_json, print_table, progress, say, shorten
-from cli.runtime import Runtime
 from cli.trace import show_changes
-from kb import audit
-from kb.denials import list_denials
 from kb.errors import SignatureRefused
-from kb.impact import Impact, ImpactedOutput, impact_of
-from kb.signing import signing_key
-from kb.witness import AuditReport, Head, check_database, check_log, export_log, read_head, signed_head
+from kb.impact import Impact, ImpactedOutput
+from kb.witness import AuditReport, Head, check_log, read_head
 
 app = typer.Typer(help="Read, verify and witness the change log.", epilog=examples("colmlm audit verify"))
 
@@ -49,7 +47,9 @@ def moment(value: str) -> datetime:
         "colmlm audit log --actor ann --kind delete", "colmlm audit log --fact 12 --since 2026-01-01"
     )
 )
+@anywhere
 def log(
+    base: Base,
     actor: Annotated[str | None, typer.Option("--actor", help="Only changes by this person or key.")] = None,
     kind: Annotated[str | None, typer.Option("--kind", help="Only this kind, such as delete.")] = None,
     fact: Annotated[int | None, typer.Option("--fact", min=1, help="Only changes of this fact.")] = None,
@@ -64,10 +64,7 @@ def log(
     as_json: AsJson = False,
 ) -> None:
     """Show the changes that fit every filter, oldest first."""
-    with Runtime.from_environment() as runtime, runtime.kb.sessions() as session:
-        found = audit.changes(
-            session, after, limit, actor=actor, kind=kind, fact_id=fact, since=since, until=until
-        )
+    found = base.log.changes(after, limit, actor=actor, kind=kind, fact_id=fact, since=since, until=until)
     more = found[-1].seq if len(found) == limit else None
     if as_json:
         print_json({"changes": found, "next_after": more})
@@ -84,7 +81,9 @@ def log(
         "colmlm audit verify --log changes.jsonl --key 0123456789abcdef",
     )
 )
+@anywhere
 def verify(
+    base: Base,
     against: InputFile = None,
     log_file: Annotated[
         Path | None,
@@ -97,7 +96,8 @@ def verify(
 ) -> None:
     """Check the hash of every change, and whether a head that was witnessed earlier is still in the log.
 
-    The exit code is 1 where it is not, or where a change was altered, removed or put in.
+    The exit code is 1 where it is not, or where a change was altered, removed or put in. With --server the whole
+    log is fetched and checked on this machine.
     """
     witnessed = _read_head(against, key) if against else None
     if log_file:
@@ -105,8 +105,7 @@ def verify(
         with log_file.open(encoding="utf-8") as lines:
             report = check_log(lines, log_file.name, witnessed)
     else:
-        with Runtime.from_environment() as runtime:
-            report = check_database(runtime.kb, witnessed)
+        report = base.log.verify(witnessed)
     print_json(report) if as_json else _show_report(report)
     if not report.ok:
         raise typer.Exit(CHECK_FAILED)
@@ -137,7 +136,9 @@ def _show_report(report: AuditReport) -> None:
         "colmlm audit export --output head.json", "colmlm audit export --log --output changes.jsonl"
     )
 )
+@anywhere
 def export(
+    base: Base,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", dir_okay=False, help="Write here; default: stdout.")
     ] = None,
@@ -149,24 +150,22 @@ def export(
 
     `colmlm audit verify --against` checks later that the log was not rewritten before it.
     """
-    with Runtime.from_environment() as runtime, progress("Exporting changes") as advance:
-        key = signing_key(runtime.settings.home)
-        runtime.open()
-        with output.open("w", encoding="utf-8") if output else nullcontext(sys.stdout) as target:
-            if whole_log:
-                for done, line in enumerate(export_log(runtime.kb, key)):
-                    target.write(line)
-                    advance(done, None)
-            else:
-                with runtime.kb.sessions() as session:
-                    target.write(json.dumps(signed_head(session, key), ensure_ascii=False) + "\n")
+    head = base.log.head()  # before the file is made: a base out of reach should leave none
+    written = output.open("w", encoding="utf-8") if output else nullcontext(sys.stdout)
+    with progress("Exporting changes") as advance, written as target:
+        if not whole_log:
+            target.write(json.dumps(head, ensure_ascii=False) + "\n")
+            return
+        for done, line in enumerate(base.log.export()):
+            target.write(line)
+            advance(done, None)
 
 
 @app.command(epilog=examples("colmlm audit denials", "colmlm audit denials --limit 500 --json"))
-def denials(after: After = 0, limit: Limit = 50, as_json: AsJson = False) -> None:
+@anywhere
+def denials(base: Base, after: After = 0, limit: Limit = 50, as_json: AsJson = False) -> None:
     """Show requests to the API that were refused for who asked, newest first; with --after, those before that id."""
-    with Runtime.from_environment() as runtime, runtime.kb.sessions() as session:
-        found = list_denials(session, after=after, limit=limit)
+    found = base.log.denials(after=after, limit=limit)
     if as_json:
         print_json({"denials": found})
         return
@@ -187,10 +186,10 @@ def denials(after: After = 0, limit: Limit = 50, as_json: AsJson = False) -> Non
         note(f"{unrecorded} more were only logged.")
 
 
-def impact(fact_id: FactId, as_json: AsJson = False) -> None:
+@anywhere
+def impact(base: Base, fact_id: FactId, as_json: AsJson = False) -> None:
     """Show every stored output that a fact was spliced into, where, in which version, and what became of it since."""
-    with Runtime.from_environment() as runtime:
-        found = impact_of(runtime.kb, fact_id)
+    found = base.log.impact(fact_id)
     print_json(found) if as_json else _show_impact(found)
 
 

@@ -6,12 +6,14 @@ from typing import Annotated
 
 import typer
 
+from cli.anywhere import anywhere
 from cli.errors import CHECK_FAILED
+from cli.nouns import Base
 from cli.options import MAX_BIGINT, After, AsJson, Limit, examples
 from cli.output import note, plain, print_json, print_table, say, shorten
 from cli.runtime import Runtime
 from cli.trace import show_changes
-from kb.diff import FactDifference, diff
+from kb.diff import FactDifference
 from kb.records import FsckReport
 from kb.repair import Repair, RepairReport
 
@@ -23,12 +25,14 @@ FSCK_EXAMPLES = examples("colmlm fsck", "colmlm fsck --json", "colmlm fsck --rep
 
 
 @app.callback()
-def changes(context: typer.Context, after: After = 0, limit: Limit = 100, as_json: AsJson = False) -> None:
+@anywhere
+def changes(
+    base: Base, context: typer.Context, after: After = 0, limit: Limit = 100, as_json: AsJson = False
+) -> None:
     """Show the change log: who changed what, when and why, oldest first. It holds no fact text."""
     if context.invoked_subcommand is not None:
         return
-    with Runtime.from_environment() as runtime:
-        found = runtime.kb.changes(after, limit)
+    found = base.log.changes(after, limit)
     more = found[-1].seq if len(found) == limit else None
     if as_json:
         print_json({"changes": found, "next_after": more})
@@ -41,7 +45,9 @@ def changes(context: typer.Context, after: After = 0, limit: Limit = 100, as_jso
 @app.command(
     "diff", epilog=examples("colmlm changes diff 12 40", "colmlm changes diff 12 40 --corpus demo --json")
 )
+@anywhere
 def show_diff(
+    base: Base,
     first: Annotated[int, typer.Argument(metavar="A", min=0, max=MAX_BIGINT, help="The earlier change.")],
     last: Annotated[int, typer.Argument(metavar="B", min=0, max=MAX_BIGINT, help="The later change.")],
     corpus: Annotated[str | None, typer.Option("--corpus", help="Only facts of this corpus.")] = None,
@@ -53,8 +59,7 @@ def show_diff(
 
     What became of a fact in between and was undone is no difference. An erased fact is named without its values.
     """
-    with Runtime.from_environment() as runtime:
-        found = diff(runtime.kb, first, last, corpus=corpus, after=after, limit=limit)
+    found = base.log.diff(first, last, corpus=corpus, after=after, limit=limit)
     more = found.facts[-1].fact_id if len(found.facts) == limit else None
     if as_json:
         print_json({**plain(found), "next_after": more})

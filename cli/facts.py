@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from cli.anywhere import anywhere
+from cli.nouns import Base
 from cli.options import (
     Actor,
     After,
@@ -20,12 +22,9 @@ from cli.options import (
     examples,
     some_text,
 )
-from cli.output import note, print_json, print_table, progress, say, shorten
-from cli.runtime import Runtime
+from cli.output import note, print_json, print_table, say, shorten
 from kb.errors import FactDeleted
 from kb.records import Edit, FactRecord
-
-MOST_TO_KEY_AT_ONCE = 256
 
 app = typer.Typer(
     help="List, show, add, edit, delete and restore facts.", epilog=examples("colmlm facts list")
@@ -35,7 +34,9 @@ app = typer.Typer(
 @app.command(
     "list", epilog=examples("colmlm facts list --corpus demo", "colmlm facts list --text Lima --json")
 )
+@anywhere
 def list_facts(
+    base: Base,
     corpus: Annotated[str | None, typer.Option("--corpus", help="Only facts of this corpus.")] = None,
     text: Annotated[
         str | None, typer.Option("--text", help="Only where value or question holds this text.")
@@ -49,10 +50,9 @@ def list_facts(
     """List live facts in the order of their ids."""
     if deleted and every:
         raise typer.BadParameter("--deleted and --all exclude each other.")
-    with Runtime.from_environment() as runtime:
-        found = runtime.kb.facts(
-            corpus=corpus, text=text, deleted=None if every else deleted, after=after, limit=limit
-        )
+    found = base.kb.facts(
+        corpus=corpus, text=text, deleted=None if every else deleted, after=after, limit=limit
+    )
     more = found[-1].fact_id if len(found) == limit else None
     if as_json:
         print_json({"facts": found, "next_after": more})
@@ -79,10 +79,10 @@ def _deleted(fact: FactRecord) -> str:
 
 
 @app.command(epilog=examples("colmlm facts show 12", "colmlm facts show 12 --json"))
-def show(fact_id: FactId, as_json: AsJson = False) -> None:
+@anywhere
+def show(base: Base, fact_id: FactId, as_json: AsJson = False) -> None:
     """Show a fact, live or deleted, and where it comes from. `colmlm trace fact` tells its history."""
-    with Runtime.from_environment() as runtime:
-        fact = runtime.kb.fact(fact_id)
+    fact = base.kb.fact(fact_id)
     print_json(fact) if as_json else _show(fact)
 
 
@@ -100,7 +100,9 @@ def _show(fact: FactRecord) -> None:
         'colmlm facts add --question "Who wrote Emma?" --value "Jane Austen" --reason "asked for"'
     )
 )
+@anywhere
 def add(
+    base: Base,
     question: Annotated[str, typer.Option("--question", callback=some_text, help="The question it answers.")],
     value: Annotated[str, typer.Option("--value", callback=some_text, help="The text to splice.")],
     reason: Reason,
@@ -115,41 +117,24 @@ def add(
     as_json: AsJson = False,
 ) -> None:
     """Add a fact that has no document. It is keyed from its question at once, so lookups find it."""
-    with Runtime.from_environment() as runtime:
-        edit = runtime.kb.insert(
-            question,
-            value,
-            answer=answer,
-            actor=runtime.actor(actor),
-            reason=reason,
-            allow_erased=allow_erased,
-        )
-        keyed = False
-        if not no_key:
-            try:
-                keyed = _key_at_once(runtime)
-            except Exception:
-                note(f"Fact {edit.fact_ids[0]} was added as change {edit.seq}, but could not be keyed.")
-                raise
+    edit, keyed = base.insert(
+        question,
+        value,
+        answer=answer,
+        actor=base.actor(actor),
+        reason=reason,
+        allow_erased=allow_erased,
+        is_keyed=not no_key,
+    )
     _done(edit, as_json, keyed=keyed)
     if not keyed and not as_json:
         note("It has no key yet, so no lookup finds it. Run: colmlm rekey")
 
 
-def _key_at_once(runtime: Runtime) -> bool:
-    """Key what is unkeyed, unless that is a whole corpus somebody has yet to rekey."""
-    encoder = runtime.encoder
-    keyset = runtime.kb.create_keyset(encoder.checkpoint)
-    if keyset.num_unkeyed > MOST_TO_KEY_AT_ONCE:
-        note(f"{keyset.num_unkeyed} facts wait for keys; this is not done at once.")
-        return False
-    with progress("Keying") as advance:
-        runtime.kb.rekey(encoder, on_facts=advance)
-    return True
-
-
 @app.command(epilog=examples('colmlm facts edit 12 --value "Lima" --reason "typing error in the source"'))
+@anywhere
 def edit(
+    base: Base,
     fact_id: FactId,
     value: Annotated[str, typer.Option("--value", callback=some_text, help="The new text to splice.")],
     reason: Reason,
@@ -157,8 +142,7 @@ def edit(
     as_json: AsJson = False,
 ) -> None:
     """Give a fact another value, from this commit on and in every process. It needs no new key."""
-    with Runtime.from_environment() as runtime:
-        done = runtime.kb.update(fact_id, value, actor=runtime.actor(actor), reason=reason)
+    done = base.kb.update(fact_id, value, actor=base.actor(actor), reason=reason)
     _done(done, as_json)
 
 
@@ -168,7 +152,9 @@ def edit(
         'colmlm facts delete 12 15 --reason "request of the person" --yes',
     )
 )
+@anywhere
 def delete(
+    base: Base,
     fact_ids: FactIds,
     reason: Annotated[
         str | None, typer.Option("--reason", callback=some_text, help="Why; required unless --dry-run.")
@@ -183,18 +169,17 @@ def delete(
         raise typer.BadParameter("say why.", param_hint="--reason")
     if not (yes or dry_run) and (as_json or not is_attended()):
         raise typer.BadParameter("there is nobody to ask; pass it to delete.", param_hint="--yes")
-    with Runtime.from_environment() as runtime:
-        facts = [runtime.kb.fact(fact_id) for fact_id in each_once(fact_ids)]
-        if gone := [fact.fact_id for fact in facts if fact.deleted_seq is not None]:
-            raise FactDeleted(gone)
-        if dry_run:
-            _preview(facts, as_json)
-            return
-        if not yes:
-            _preview(facts, as_json=False)
-            typer.confirm(f"Delete {_count(facts)}?", abort=True, err=True)
-        assert reason is not None
-        done = runtime.kb.delete(fact_ids, actor=runtime.actor(actor), reason=reason)
+    facts = [base.kb.fact(fact_id) for fact_id in each_once(fact_ids)]
+    if gone := [fact.fact_id for fact in facts if fact.deleted_seq is not None]:
+        raise FactDeleted(gone)
+    if dry_run:
+        _preview(facts, as_json)
+        return
+    if not yes:
+        _preview(facts, as_json=False)
+        typer.confirm(f"Delete {_count(facts)}?", abort=True, err=True)
+    assert reason is not None
+    done = base.kb.delete(fact_ids, actor=base.actor(actor), reason=reason)
     _done(done, as_json)
 
 
@@ -215,10 +200,12 @@ def _count(facts: list[FactRecord]) -> str:
 
 
 @app.command(epilog=examples('colmlm facts restore 12 15 --reason "deleted by mistake"'))
-def restore(fact_ids: FactIds, reason: Reason, actor: Actor = None, as_json: AsJson = False) -> None:
+@anywhere
+def restore(
+    base: Base, fact_ids: FactIds, reason: Reason, actor: Actor = None, as_json: AsJson = False
+) -> None:
     """Bring deleted facts back with the value they had last: all of them in one change, or none."""
-    with Runtime.from_environment() as runtime:
-        done = runtime.kb.restore(fact_ids, actor=runtime.actor(actor), reason=reason)
+    done = base.kb.restore(fact_ids, actor=base.actor(actor), reason=reason)
     _done(done, as_json)
 
 

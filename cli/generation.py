@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.anywhere import anywhere
 from cli.facts import where
+from cli.nouns import Base
 from cli.options import (
     MAX_BIGINT,
     AsJson,
@@ -25,10 +24,8 @@ from cli.options import (
     some_text,
 )
 from cli.output import note, print_json, print_table, say, shorten
-from cli.remote.options import KeyFile, Server, open_remote
-from cli.runtime import Runtime
 from cli.trace import show_output
-from kb.history import AsOfLookup, kb_as_of
+from kb.history import AsOfLookup
 from kb.records import Lookup, OutputTrace
 
 if TYPE_CHECKING:
@@ -53,7 +50,9 @@ class Mode(StrEnum):
     off = "off"
 
 
+@anywhere
 def generate(
+    base: Base,
     prompt: Annotated[str, typer.Argument(callback=some_text, help="The text to go on from.")],
     mode: Annotated[
         Mode, typer.Option("--mode", help="The model decides when to look up; look up at once; or never.")
@@ -86,12 +85,13 @@ def generate(
     min_seq: MinSeq = None,
     as_of: AsOf = None,
     stream: Annotated[bool, typer.Option("--stream", help="Print the text as it is decoded.")] = False,
-    server: Server = None,
-    key_file: KeyFile = None,
     checkpoint: CheckpointPath = None,
     as_json: AsJson = False,
 ) -> None:
-    """Decode a prompt with lookups, and store the output with the evidence for every spliced span."""
+    """Decode a prompt with lookups, and store the output with the evidence for every spliced span.
+
+    With --server it is decoded here, with lookups there, and stored there.
+    """
     from api.ports import GenerationRequest
 
     if stream and as_json:
@@ -105,33 +105,14 @@ def generate(
         repetition_penalty=repetition_penalty, stop=tuple(stop or ()), seed=seed, threshold=threshold, min_seq=min_seq,
         fact_bias=fact_bias,
     )  # fmt: skip
-    with (
-        Runtime.from_environment(checkpoint=checkpoint) as runtime,
-        _generator(runtime, as_of, server, key_file) as generator,
-    ):
+    with base.generator(checkpoint, as_of) as generator:
         trace = _stream(generator, request) if stream else generator.generate(request)
     if as_json:
         print_json(trace)
         return
     if not stream:
         say(trace.output)
-    _show_evidence(trace, server)
-
-
-@contextmanager
-def _generator(
-    runtime: Runtime, as_of: int | None, server: str | None, key_file: Path | None
-) -> Iterator[StoringGenerator]:
-    """Decodes here; looks up and stores in the base of this home, or at the server."""
-    if server is None:
-        runtime.open()
-        yield runtime.generator if as_of is None else runtime.generator_as_of(as_of)
-        return
-    from cli.generator import StoringGenerator
-
-    with open_remote(server, key_file, runtime.checkpoint.checkpoint_id) as remote:
-        lookup = remote if as_of is None else remote.as_of(as_of)
-        yield StoringGenerator(runtime.checkpoint, remote, lookup, as_of)
+    _show_evidence(trace, base.server)
 
 
 def _one_time(min_seq: int | None, as_of: int | None) -> None:
@@ -161,7 +142,9 @@ def _show_evidence(trace: OutputTrace, server: str | None) -> None:
     note(f"Stored as output {trace.generation_id}: colmlm trace output {trace.generation_id}")
 
 
+@anywhere
 def lookup(
+    base: Base,
     question: Annotated[str, typer.Argument(callback=some_text, help="What to look up.")],
     k: Annotated[int, typer.Option("-k", min=1, max=1000, help="How many facts.")] = 5,
     threshold: Threshold = None,
@@ -172,24 +155,18 @@ def lookup(
 ) -> None:
     """Find the facts nearest to a question, without decoding. No match is a normal result."""
     _one_time(min_seq, as_of)
-    with Runtime.from_environment(checkpoint=checkpoint) as runtime:
-        runtime.kb.active_keyset()
-        asked = runtime.kb if as_of is None else kb_as_of(runtime.kb, as_of)
-        encoder = runtime.encoder
-        (found,) = asked.lookup(
-            encoder.encode_questions([question]),
-            checkpoint_id=encoder.checkpoint.checkpoint_id, k=k, threshold=threshold, min_seq=min_seq,
-        )  # fmt: skip
-        if as_json:
-            print_json(_as_dict(runtime, question, found))
-        else:
-            _show(runtime, found)
+    base.use_checkpoint(checkpoint)
+    found = base.look_up(question, k=k, threshold=threshold, min_seq=min_seq, as_of=as_of)
+    if as_json:
+        print_json(_as_dict(base, question, found))
+    else:
+        _show(base, found)
 
 
-def _as_dict(runtime: Runtime, question: str, found: Lookup) -> dict[str, object]:
+def _as_dict(base: Base, question: str, found: Lookup) -> dict[str, object]:
     hits = []
     for hit in found.hits:
-        fact = runtime.kb.fact(hit.fact_id)
+        fact = base.kb.fact(hit.fact_id)
         hits.append(
             {
                 "fact_id": hit.fact_id,
@@ -212,7 +189,7 @@ def _as_dict(runtime: Runtime, question: str, found: Lookup) -> dict[str, object
     }
 
 
-def _show(runtime: Runtime, found: Lookup) -> None:
+def _show(base: Base, found: Lookup) -> None:
     if isinstance(found, AsOfLookup) and found.redacted:
         note(f"{found.redacted} facts that were live at change {found.seq} are erased and can't be found.")
     if isinstance(found, AsOfLookup) and found.unkeyed:
@@ -226,7 +203,7 @@ def _show(runtime: Runtime, found: Lookup) -> None:
         return
     rows = []
     for hit in found.hits:
-        fact = runtime.kb.fact(hit.fact_id)
+        fact = base.kb.fact(hit.fact_id)
         rows.append(
             (f"{hit.score:.3f}", hit.fact_id, shorten(hit.value), shorten(fact.question), where(fact))
         )

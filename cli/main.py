@@ -26,6 +26,7 @@ from cli import (
     database,
     demo,
     doctor,
+    documents,
     erase,
     erasures,
     facts,
@@ -181,6 +182,8 @@ app.command("scan-residue", epilog=erase.SCAN_EXAMPLES)(erase.scan_residue)
 app.add_typer(forget.app, name="forget")
 app.command("verify-certificate", epilog=certificates.CHECK_EXAMPLES)(certificates.verify_certificate)
 app.add_typer(corpus.app, name="corpus")
+app.add_typer(documents.app, name="documents")
+app.command("stats", epilog=documents.STATS_EXAMPLES)(documents.stats)
 app.add_typer(trace.app, name="trace")
 app.add_typer(changes.app, name="changes")
 app.add_typer(audit.app, name="audit")

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from cli.output import note
 from kb.corpus import AnnotatedDocument
 from kb.records import CheckpointInfo
 from kb.settings import Settings
@@ -51,6 +52,8 @@ class Runtime:
     def kb(self) -> KnowledgeBase:
         from kb.service import KnowledgeBase
 
+        if self.settings.server is not None:
+            note("COLMLM_SERVER is set, but this works with the knowledge base of this machine.")
         return KnowledgeBase.open(self.settings)
 
     def open(self) -> None:

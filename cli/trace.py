@@ -6,10 +6,11 @@ from typing import Annotated
 
 import typer
 
+from cli.anywhere import anywhere
 from cli.facts import where
-from cli.options import AsJson, FactId, examples
-from cli.output import print_json, print_table, say, shorten
-from cli.runtime import Runtime
+from cli.nouns import Base
+from cli.options import After, AsJson, FactId, Limit, examples
+from cli.output import note, print_json, print_table, say, shorten
 from kb.records import ChangeRecord, FactTrace, OutputTrace, Source, TracedSplice
 
 app = typer.Typer(
@@ -18,14 +19,34 @@ app = typer.Typer(
 
 
 @app.command(epilog=examples("colmlm trace output 3", "colmlm trace output 3 --json"))
+@anywhere
 def output(
+    base: Base,
     generation_id: Annotated[int, typer.Argument(metavar="OUTPUT_ID", min=1, help="The stored output's id.")],
     as_json: AsJson = False,
 ) -> None:
     """Show a stored output with the fact, document and offsets behind every spliced span, and what became of it."""
-    with Runtime.from_environment() as runtime:
-        traced = runtime.kb.trace_output(generation_id)
+    traced = base.kb.trace_output(generation_id)
     print_json(traced) if as_json else show_output(traced)
+
+
+@app.command(epilog=examples("colmlm trace outputs", "colmlm trace outputs --limit 10 --json"))
+@anywhere
+def outputs(base: Base, after: After = 0, limit: Limit = 50, as_json: AsJson = False) -> None:
+    """List stored outputs, newest first; with --after, those before that id."""
+    found = base.kb.generations(after, limit)
+    more = found[-1].generation_id if len(found) == limit else None
+    if as_json:
+        print_json({"outputs": found, "next_after": more})
+        return
+    rows = [
+        (g.generation_id, f"{g.at:%Y-%m-%d %H:%M}", f"{g.num_hits} of {g.num_splices}", shorten(g.prompt, 40),
+         shorten(g.output, 40))
+        for g in found
+    ]  # fmt: skip
+    print_table(("output", "at", "lookups with a hit", "prompt", "output"), rows)
+    if more is not None:
+        note(f"More outputs: --after {more}")
 
 
 def show_output(trace: OutputTrace) -> None:
@@ -83,10 +104,10 @@ def _now(splice: TracedSplice) -> str:
 
 
 @app.command(epilog=examples("colmlm trace fact 12", "colmlm trace fact 12 --json"))
-def fact(fact_id: FactId, as_json: AsJson = False) -> None:
+@anywhere
+def fact(base: Base, fact_id: FactId, as_json: AsJson = False) -> None:
     """Show a fact's source sentence, its versions, who changed it and why, and every stored output that used it."""
-    with Runtime.from_environment() as runtime:
-        traced = runtime.kb.trace_fact(fact_id)
+    traced = base.kb.trace_fact(fact_id)
     print_json(traced) if as_json else _show_fact(traced)
 
 

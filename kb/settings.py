@@ -33,6 +33,8 @@ class Settings:
     rate_limit: int | None = None
     erase_needs_two: bool = False
     token: str | None = field(default=None, repr=False)
+    server: str | None = None
+    key_file: Path | None = None
     upload_max_mb: int = 256
     ready_lag: int = 1000
     drain_seconds: float = 30.0
@@ -44,7 +46,7 @@ class Settings:
     @classmethod
     def from_environment(cls, env: Mapping[str, str]) -> Settings:
         """The settings `env` asks for. An empty variable counts as unset. Raises `SettingsError`."""
-        checkpoint = env.get("COLMLM_CHECKPOINT")
+        checkpoint, key_file = env.get("COLMLM_CHECKPOINT"), env.get("COLMLM_KEY_FILE")
         return cls(
             home=_home(env),
             database_url=_database_url(_secret(env, "COLMLM_DATABASE_URL", "COLMLM_DATABASE_URL_FILE")),
@@ -60,6 +62,8 @@ class Settings:
             rate_limit=_rate(env.get("COLMLM_RATE_LIMIT") or None),
             erase_needs_two=_is_on("COLMLM_ERASE_NEEDS_TWO", env.get("COLMLM_ERASE_NEEDS_TWO") or "no"),
             token=env.get("COLMLM_TOKEN", "").strip() or None,
+            server=env.get("COLMLM_SERVER") or None,
+            key_file=Path(key_file).expanduser() if key_file else None,
             upload_max_mb=_megabytes("COLMLM_UPLOAD_MAX_MB", env.get("COLMLM_UPLOAD_MAX_MB") or "256"),
             ready_lag=_changes("COLMLM_READY_LAG", env.get("COLMLM_READY_LAG") or "1000"),
             drain_seconds=_seconds("COLMLM_DRAIN_SECONDS", env.get("COLMLM_DRAIN_SECONDS") or "30"),

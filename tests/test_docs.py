@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -95,3 +96,25 @@ def leads(page: Path, file: str, anchor: str) -> bool:
 def anchor_of(heading: str) -> str:
     """The anchor a Markdown viewer gives a heading."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
+
+
+def test_the_commands_that_take_a_server_are_those_listed() -> None:
+    page = (ROOT / "docs" / "command-line.md").read_text()
+    table = page.partition("| with `--server` | |")[2].partition("\n\n")[0]
+    listed = set()
+    for noun, verbs in re.findall(r"^\| `colmlm ?([a-z-]*)` \| (.*) \|$", table, re.MULTILINE):
+        words = [verb.split()[0] for verb in re.findall(r"`([a-z][^`]*)`", verbs)]
+        listed |= {f"{noun} {verb}".strip() for verb in words} | (
+            {noun} if verbs.startswith("also") else set()
+        )
+    assert listed == set(commands_with("--server"))
+
+
+def commands_with(option: str) -> Iterator[str]:
+    """Every command and group that has this option, by its path."""
+    waiting: list[tuple[str, Any]] = [("", typer.main.get_command(app))]
+    while waiting:
+        path, command = waiting.pop()
+        waiting += [(f"{path} {name}".strip(), sub) for name, sub in getattr(command, "commands", {}).items()]
+        if any(option in parameter.opts for parameter in command.params):
+            yield path

@@ -2,8 +2,9 @@
 
 A request is sent again where it cannot have been carried out (nobody was reached, or it was turned away by 429), and
 one that may be carried out twice also where the answer was lost or the server not ready (502, 503, 504). Each waits a
-random part of a time that doubles. A budget that only answers fill bounds the repetitions of all threads together,
-so that a server in trouble is not asked several times as much as before.
+random part of a time that doubles. An edit that is sent under a name may be repeated too, also while it is still being
+carried out (409 with Retry-After). A budget that only answers fill bounds the repetitions of all threads together, so
+that a server in trouble is not asked several times as much as before.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -19,7 +21,7 @@ import httpx2
 from cli.remote.errors import ServerUnreachable, refused
 
 _NOT_READY = (502, 503, 504)
-_TURNED_AWAY = 429
+_TURNED_AWAY, _CONFLICT = 429, 409
 _IDLE_SECONDS = (
     3.0  # below the 5 after which a server closes: none is lost on a connection that is being closed
 )
@@ -89,21 +91,20 @@ class Connection:
 
     def request(self, method: str, path: str, *, is_repeatable: bool, **options: Any) -> httpx2.Response:
         """The answer, of a status below 400. Raises `ServerUnreachable`, or the `KBError` that refused it."""
-        wait = self.patience.first_wait
+        wait, was_sent = self.patience.first_wait, False
         for attempt in range(1, self.patience.attempts + 1):
             last, least = attempt == self.patience.attempts, 0.0
             try:
                 response = self._client.request(method, path, **options)
             except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+                was_sent = was_sent or not _never_sent(error)
                 if last or not _is_safe(error, is_repeatable) or not self.budget.spend():
-                    raise ServerUnreachable(self.url, f"{type(error).__name__} {error}".strip()) from error
+                    raise ServerUnreachable(self.url, _said(error), was_sent=was_sent) from error
             else:
                 if response.status_code < 400:
                     self.budget.earn()
                     return response
-                may_repeat = response.status_code == _TURNED_AWAY or (
-                    is_repeatable and response.status_code in _NOT_READY
-                )
+                may_repeat = response.status_code == _TURNED_AWAY or (is_repeatable and _is_passing(response))
                 if last or not may_repeat or not self.budget.spend():
                     raise refused(response)
                 asked = response.headers.get("retry-after", "")
@@ -112,9 +113,38 @@ class Connection:
             wait = min(self.patience.longest_wait, 2 * wait)
         raise AssertionError("the last attempt returns or raises")
 
+    def lines(self, path: str, **options: Any) -> Iterator[str]:
+        """The lines of a long answer as they arrive, each with its end. It is asked for once."""
+        rest = b""
+        try:
+            with self._client.stream("GET", path, **options) as response:
+                if response.status_code >= 400:
+                    response.read()
+                    raise refused(response)
+                for block in response.iter_bytes():
+                    *whole, rest = (rest + block).split(b"\n")
+                    yield from (f"{line.decode()}\n" for line in whole)
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            raise ServerUnreachable(self.url, _said(error)) from error
+        if rest:
+            yield rest.decode()
+
+
+def _is_passing(response: httpx2.Response) -> bool:
+    """Whether the same request may do better in a moment."""
+    if response.status_code == _CONFLICT:
+        return "retry-after" in response.headers
+    return response.status_code in _NOT_READY
+
 
 def _is_safe(error: Exception, is_repeatable: bool) -> bool:
     """Whether to send again after this: nothing was sent, or it may be carried out twice."""
-    if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout):
-        return True
-    return is_repeatable and isinstance(error, httpx2.TransportError)
+    return _never_sent(error) or (is_repeatable and isinstance(error, httpx2.TransportError))
+
+
+def _never_sent(error: Exception) -> bool:
+    return isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout)
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__} {error}".strip()

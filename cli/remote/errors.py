@@ -3,8 +3,10 @@
 KBError (kb/errors.py: what the server's knowledge base refused is raised as the error it was there)
 └── RemoteError
     ├── ServerUnreachable   nobody answers there, or the answers are not of this program
+    │   └── AnswerLost      an edit was sent, and nobody can say whether it was made
     ├── KeyRefused          401 or 403
     ├── ServerBusy          429 or 503, still after trying again
+    ├── RequestRefused      400, 413 or 422 of the API itself: what was asked for cannot be
     └── RemoteRefused       anything else
 """
 
@@ -31,10 +33,21 @@ class ServerUnreachable(RemoteError):
     title = "Server out of reach"
     exit_code = 5
 
-    def __init__(self, url: str, cause: str) -> None:
-        self.url = url
+    def __init__(self, url: str, cause: str, *, was_sent: bool = False) -> None:
+        self.url, self.cause, self.was_sent = url, cause.rstrip("."), was_sent
         super().__init__(
-            f"No knowledge base answers at {url}: {cause.rstrip('.')}. Check the address and that it runs."
+            f"No knowledge base answers at {url}: {self.cause}. Check the address and that it runs."
+        )
+
+
+class AnswerLost(ServerUnreachable):
+    title = "Answer lost"
+
+    def __init__(self, lost: ServerUnreachable) -> None:
+        super().__init__(lost.url, lost.cause, was_sent=True)
+        self.args = (
+            f"The answer of {lost.url} was lost: {lost.cause}. Whether it was done is not known here; "
+            "see `colmlm changes` before you ask for it again.",
         )
 
 
@@ -55,6 +68,10 @@ class RemoteRefused(RemoteError):
     title = "Refused by the server"
 
 
+class RequestRefused(RemoteRefused):
+    exit_code = 2
+
+
 def refused(response: httpx2.Response) -> KBError:
     """The error that an answer with a status of 400 and above tells of; the key is in none."""
     try:
@@ -69,7 +86,13 @@ def refused(response: httpx2.Response) -> KBError:
     if problem.status in (401, 403):
         return KeyRefused(problem.detail)
     faults = "".join(f" {fault.field}: {fault.message}." for fault in problem.errors)
-    return (ServerBusy if problem.status in (429, 503) else RemoteRefused)(problem.detail + faults)
+    return _KINDS.get(problem.status, RemoteRefused)(problem.detail + faults)
+
+
+_KINDS: dict[int, type[RemoteError]] = {
+    **dict.fromkeys((429, 503), ServerBusy),
+    **dict.fromkeys((400, 413, 422), RequestRefused),
+}
 
 
 _KNOWN: dict[str, type[KBError]] = {

@@ -45,13 +45,17 @@ class RemoteKnowledgeBase:
         """
         remote = cls(Connection(url, key, patience))
         try:
-            space = remote.space()
-            if checkpoint_id is not None and space.checkpoint_id != checkpoint_id:
-                raise KeysetMismatch(checkpoint_id, space.checkpoint_id)
+            remote.require(checkpoint_id)
         except BaseException:
             remote.close()
             raise
         return remote
+
+    def require(self, checkpoint_id: str | None) -> None:
+        """Raise `KeysetMismatch` where its keys are of another checkpoint; None: any will do."""
+        space = self.space()
+        if checkpoint_id is not None and space.checkpoint_id != checkpoint_id:
+            raise KeysetMismatch(checkpoint_id, space.checkpoint_id)
 
     def as_of(self, seq: int) -> Self:
         """The same base as it stood at change `seq`, over the same connections."""

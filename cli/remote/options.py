@@ -1,45 +1,48 @@
-"""`--server` and `--key-file`: which knowledge base elsewhere a command works with."""
+"""Which server, and with which key: from the options of a command, or from the settings."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
 import typer
 
 from cli.output import note
-
-if TYPE_CHECKING:
-    from cli.remote.knowledge_base import RemoteKnowledgeBase
+from cli.remote.connection import Connection, Patience
+from kb.settings import Settings
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-
-Server = Annotated[
-    str | None,
-    typer.Option("--server", metavar="URL", help="Look up at this server, and store the output there."),
-]
-KeyFile = Annotated[
-    Path | None,
-    typer.Option("--key-file", exists=True, dir_okay=False, help="Holds the API key for --server."),
-]
+PATIENCE = Patience(answer_seconds=600.0, attempts=6)  # a plan or an erasure may take minutes
 
 
-def open_remote(server: str, key_file: Path | None, checkpoint_id: str) -> RemoteKnowledgeBase:
-    """The knowledge base at `server`, whose keys are of this checkpoint."""
-    from cli.remote.knowledge_base import RemoteKnowledgeBase
+def connected(server: str, key_file: Path | None, settings: Settings) -> Connection:
+    """A connection to `server`, which is not asked yet."""
+    scheme, host = _parts(server)
+    if scheme == "http" and host not in LOOPBACK:
+        note(f"The key goes to {host} unencrypted; use https beyond a network that you trust.")
+    return Connection(server, _key(key_file or settings.key_file, settings.token), PATIENCE)
 
-    address = urlsplit(server)
-    if address.scheme not in ("http", "https") or not address.hostname:
+
+def _parts(server: str) -> tuple[str, str]:
+    try:
+        address = urlsplit(server)
+        scheme, host = address.scheme, address.hostname or ""
+    except ValueError:
+        scheme = host = ""
+    if scheme not in ("http", "https") or not host:
         raise typer.BadParameter(
             "it must begin with http:// or https:// and name a host.", param_hint="--server"
         )
-    if key_file is None:
+    return scheme, host
+
+
+def _key(key_file: Path | None, token: str | None) -> str:
+    if key_file is None and token is None:
         raise typer.BadParameter(
-            "a server wants a key; make one with --role decoder.", param_hint="--key-file"
+            "a server wants a key; an admin makes one with colmlm keys create.", param_hint="--key-file"
         )
-    if not (key := key_file.read_text(encoding="utf-8").strip()).isascii() or not key:
-        raise typer.BadParameter("the file holds no key.", param_hint="--key-file")
-    if address.scheme == "http" and address.hostname not in LOOPBACK:
-        note(f"The key goes to {address.hostname} unencrypted; use https beyond a network that you trust.")
-    return RemoteKnowledgeBase.open(server, key, checkpoint_id=checkpoint_id)
+    key = token or "" if key_file is None else key_file.read_text(encoding="utf-8").strip()
+    if not key or not key.isascii() or not key.isprintable():
+        where = "COLMLM_TOKEN" if key_file is None else "the file"
+        raise typer.BadParameter(f"{where} holds no key.", param_hint="--key-file")
+    return key

@@ -1,0 +1,71 @@
+"""`--server`: commands that work with the knowledge base of this machine or with one elsewhere, and need not know."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import wraps
+from inspect import Parameter
+from pathlib import Path
+from typing import Annotated, Any, Concatenate, ParamSpec
+
+import typer
+
+from cli.nouns import Base
+from cli.runtime import Runtime
+
+P = ParamSpec("P")
+
+Server = Annotated[
+    str | None,
+    typer.Option(
+        "--server", metavar="URL", help="Work with the knowledge base there. Default: COLMLM_SERVER, or here."
+    ),
+]
+KeyFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--key-file", exists=True, dir_okay=False, help="Holds the API key for it. Default: COLMLM_KEY_FILE."
+    ),
+]
+
+
+def anywhere(command: Callable[Concatenate[Base, P], None]) -> Callable[..., None]:
+    """The command with `--server` and `--key-file`, whose first parameter gets the base that these name."""
+    told = inspect.signature(command, eval_str=True)
+    _, *own = told.parameters.values()
+    added = [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+        for name, annotation in (("server", Server), ("key_file", KeyFile))
+    ]
+
+    @wraps(command)
+    def run(*args: Any, server: str | None, key_file: Path | None, **kwargs: Any) -> None:
+        with base_of(server, key_file) as base:
+            command(base, *args, **kwargs)
+
+    run.__signature__ = told.replace(parameters=[*own, *added])  # type: ignore[attr-defined]  # what Typer reads
+    return run
+
+
+@contextmanager
+def base_of(server: str | None, key_file: Path | None) -> Iterator[Base]:
+    """The base at `server` (None: the one of the settings), or where that is empty this machine's. Asks nothing yet."""
+    runtime = Runtime.from_environment()
+    settings = runtime.settings
+    if address := settings.server if server is None else server:
+        from cli.remote.base import RemoteBase
+        from cli.remote.options import connected
+
+        with connected(address, key_file, settings) as connection:
+            yield RemoteBase(connection, runtime)
+        return
+    if key_file is not None:
+        raise typer.BadParameter("name the server that it is for.", param_hint="--server")
+    from cli.local.base import LocalBase
+
+    runtime.settings = replace(settings, server=None)
+    with runtime:
+        yield LocalBase(runtime)

@@ -1,0 +1,82 @@
+"""`colmlm documents` and `colmlm stats`: the texts that facts were read from, and how much there is of everything."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from cli.anywhere import anywhere
+from cli.nouns import Base
+from cli.options import MAX_BIGINT, After, AsJson, Limit, examples
+from cli.output import note, print_json, print_table, say, shorten
+
+STATS_EXAMPLES = examples("colmlm stats", "colmlm stats --json")
+
+app = typer.Typer(
+    help="List and show the documents that facts were read from.", epilog=examples("colmlm documents list")
+)
+
+
+@app.command(
+    "list", epilog=examples("colmlm documents list --corpus demo", "colmlm documents list --replaced --json")
+)
+@anywhere
+def list_documents(
+    base: Base,
+    corpus: Annotated[str | None, typer.Option("--corpus", help="Only documents of this corpus.")] = None,
+    replaced: Annotated[
+        bool, typer.Option("--replaced", help="Those that a newer text replaced, not the current ones.")
+    ] = False,
+    after: After = 0,
+    limit: Limit = 50,
+    as_json: AsJson = False,
+) -> None:
+    """List documents in the order of their ids, without their texts."""
+    found = base.documents.find(corpus=corpus, replaced=replaced, after=after, limit=limit)
+    more = found[-1].document_id if len(found) == limit else None
+    if as_json:
+        print_json({"documents": found, "next_after": more})
+        return
+    rows = [
+        (d.document_id, f"{d.corpus}/{d.external_id}", shorten(d.title), d.live_facts, d.characters)
+        for d in found
+    ]
+    print_table(("id", "document", "title", "live facts", "characters"), rows)
+    if more is not None:
+        note(f"More documents: --after {more}")
+
+
+@app.command(epilog=examples("colmlm documents show 3", "colmlm documents show 3 --json"))
+@anywhere
+def show(
+    base: Base,
+    document_id: Annotated[int, typer.Argument(metavar="DOCUMENT_ID", min=1, max=MAX_BIGINT)],
+    as_json: AsJson = False,
+) -> None:
+    """Show a document's text as it was taken in, and where it came from; also one that was replaced."""
+    document, text = base.documents.read(document_id)
+    if as_json:
+        print_json({"document": document, "text": text})
+        return
+    say(f"document {document.document_id}: {document.corpus}/{document.external_id}")
+    about = {"title": document.title, "uri": document.uri, "licence": document.licence}
+    for name, value in {**about, "revision": document.revision}.items():
+        if value:
+            say(f"{name}: {value}")
+    if document.replaced_seq is not None:
+        say(f"replaced by change {document.replaced_seq}")
+    say(f"live facts: {document.live_facts}")
+    say()
+    say(text)
+
+
+@anywhere
+def stats(base: Base, as_json: AsJson = False) -> None:
+    """Count everything: corpora, documents, facts, stored outputs, keysets and forget runs, as of one change."""
+    found = base.statistics()
+    if as_json:
+        print_json(found)
+        return
+    print_table(("what", "number"), [(name.replace("_", " "), n) for name, n in asdict(found).items()])

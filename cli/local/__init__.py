@@ -1,0 +1,1 @@
+"""The knowledge base of this machine, as commands ask for it."""

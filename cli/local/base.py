@@ -1,0 +1,109 @@
+"""`LocalBase`: the knowledge base of this process, with the settings' model where a verb needs one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cli.local.log import LocalLog
+from cli.output import note, progress
+from cli.runtime import Runtime
+from kb.documents import Documents
+from kb.history import kb_as_of
+from kb.records import Edit, Lookup
+from kb.statistics import Statistics, statistics
+
+if TYPE_CHECKING:
+    from cli.generator import StoringGenerator
+    from kb.service import KnowledgeBase
+
+MOST_TO_KEY_AT_ONCE = 256
+
+
+class LocalBase:
+    """See `cli.nouns.Base`. Opens the base on first use."""
+
+    server = None
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+
+    @property
+    def kb(self) -> KnowledgeBase:
+        return self.runtime.kb
+
+    @property
+    def log(self) -> LocalLog:
+        return LocalLog(self.kb)
+
+    @property
+    def documents(self) -> Documents:
+        return Documents(self.kb)
+
+    def actor(self, named: str | None) -> str:
+        return self.runtime.actor(named)
+
+    def only_here(self, **given: object) -> None:
+        """Everything can be heeded."""
+
+    def use_checkpoint(self, path: Path | None) -> None:
+        settings = self.runtime.settings
+        self.runtime.settings = replace(settings, checkpoint=path or settings.checkpoint)
+
+    def insert(
+        self,
+        question: str,
+        value: str,
+        *,
+        answer: str | None,
+        actor: str,
+        reason: str,
+        allow_erased: bool,
+        is_keyed: bool,
+    ) -> tuple[Edit, bool]:
+        edit = self.kb.insert(
+            question, value, answer=answer, actor=actor, reason=reason, allow_erased=allow_erased
+        )
+        try:
+            return edit, is_keyed and self._key_at_once()
+        except Exception:
+            note(f"Fact {edit.fact_ids[0]} was added as change {edit.seq}, but could not be keyed.")
+            raise
+
+    def _key_at_once(self) -> bool:
+        """Key what is unkeyed, unless that is a whole corpus somebody has yet to rekey."""
+        encoder = self.runtime.encoder
+        keyset = self.kb.create_keyset(encoder.checkpoint)
+        if keyset.num_unkeyed > MOST_TO_KEY_AT_ONCE:
+            note(f"{keyset.num_unkeyed} facts wait for keys; this is not done at once.")
+            return False
+        with progress("Keying") as advance:
+            self.kb.rekey(encoder, on_facts=advance)
+        return True
+
+    def look_up(
+        self, question: str, *, k: int, threshold: float | None, min_seq: int | None, as_of: int | None
+    ) -> Lookup:
+        self.kb.active_keyset()
+        asked = self.kb if as_of is None else kb_as_of(self.kb, as_of)
+        encoder = self.runtime.encoder
+        (found,) = asked.lookup(
+            encoder.encode_questions([question]),
+            checkpoint_id=encoder.checkpoint.checkpoint_id,
+            k=k,
+            threshold=threshold,
+            min_seq=min_seq,
+        )
+        return found
+
+    @contextmanager
+    def generator(self, checkpoint: Path | None, as_of: int | None) -> Iterator[StoringGenerator]:
+        self.use_checkpoint(checkpoint)
+        self.runtime.open()
+        yield self.runtime.generator if as_of is None else self.runtime.generator_as_of(as_of)
+
+    def statistics(self) -> Statistics:
+        return statistics(self.kb)

@@ -1,0 +1,50 @@
+"""The change log of this machine's knowledge base."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kb import audit, denials
+from kb.denials import DenialRecord
+from kb.diff import Diff, diff
+from kb.impact import Impact, impact_of
+from kb.records import ChangeRecord
+from kb.signing import signing_key
+from kb.witness import AuditReport, Head, check_database, export_log, signed_head
+
+if TYPE_CHECKING:
+    from kb.service import KnowledgeBase
+
+
+@dataclass(frozen=True, slots=True)
+class LocalLog:
+    """See `cli.nouns.Log`."""
+
+    kb: KnowledgeBase
+
+    def changes(self, after: int, limit: int, **filters: Any) -> list[ChangeRecord]:
+        with self.kb.sessions() as session:
+            return audit.changes(session, after, limit, **filters)
+
+    def diff(self, first: int, last: int, *, corpus: str | None, after: int, limit: int) -> Diff:
+        return diff(self.kb, first, last, corpus=corpus, after=after, limit=limit)
+
+    def denials(self, *, after: int, limit: int) -> list[DenialRecord]:
+        with self.kb.sessions() as session:
+            return denials.list_denials(session, after=after, limit=limit)
+
+    def impact(self, fact_id: int) -> Impact:
+        return impact_of(self.kb, fact_id)
+
+    def verify(self, witnessed: Head | None) -> AuditReport:
+        return check_database(self.kb, witnessed)
+
+    def head(self) -> dict[str, Any]:
+        key = signing_key(self.kb.settings.home)
+        with self.kb.sessions() as session:
+            return signed_head(session, key)
+
+    def export(self) -> Iterator[str]:
+        return export_log(self.kb, signing_key(self.kb.settings.home))

@@ -1,0 +1,87 @@
+"""Requests to API v1 by what they do: read, list, ask, edit, follow a file of lines; answers are records of `kb`."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+
+from api.paging import Page, cursor
+from api.schemas import MAX_PAGE
+from cli.remote.connection import Connection
+from cli.remote.errors import AnswerLost, ServerUnreachable
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """API v1 of one server. What it refuses is raised as the `KBError` that it was there."""
+
+    connection: Connection
+
+    def get(self, path: str, kind: type[T], /, **given: Any) -> T:
+        response = self.connection.request("GET", f"/v1{path}", is_repeatable=True, params=_said(given))
+        return self.read(response.content, kind)
+
+    def listed(
+        self, path: str, kind: type[T], of: str, /, *, after: int = 0, limit: int | None = None, **given: Any
+    ) -> list[T]:
+        """What comes after the place `after` in the list `of`, as many as there are or `limit`, page by page."""
+        found: list[T] = []
+        at = cursor(of, (after,)) if after else None
+        while limit is None or len(found) < limit:
+            size = MAX_PAGE if limit is None else min(MAX_PAGE, limit - len(found))
+            page: Page[T] = self.get(path, Page[kind], **given, cursor=at, limit=size)  # type: ignore[valid-type]
+            found += page.items
+            if (at := page.next) is None:
+                break
+        return found
+
+    def ask(self, path: str, kind: type[T], body: Any) -> T:
+        """A POST that edits nothing."""
+        return self._send("POST", path, kind, body, {})
+
+    def edit(self, path: str, kind: type[T], body: Any = None, *, method: str = "POST") -> T:
+        """Carried out once, however often it is sent: under a name that the server knows again.
+
+        Raises `AnswerLost` where it may have been done and nobody can say.
+        """
+        try:
+            return self._send(method, path, kind, body, {"Idempotency-Key": secrets.token_hex(16)})
+        except ServerUnreachable as error:
+            raise (AnswerLost(error) if error.was_sent else error) from error
+
+    def _send(self, method: str, path: str, kind: type[T], body: Any, headers: dict[str, str]) -> T:
+        options: dict[str, Any] = {"headers": headers}
+        if body is not None:
+            options["content"] = msgspec.json.encode(_said(body) if isinstance(body, dict) else body)
+            headers["Content-Type"] = "application/json"
+        response = self.connection.request(method, f"/v1{path}", is_repeatable=True, **options)
+        return self.read(response.content, kind)
+
+    def text(self, path: str) -> str:
+        """The very bytes of an answer, which are UTF-8."""
+        response = self.connection.request("GET", f"/v1{path}", is_repeatable=True)
+        return response.content.decode()
+
+    def lines(self, path: str, **given: Any) -> Iterator[str]:
+        """An answer of lines as it arrives, each with its end."""
+        return self.connection.lines(f"/v1{path}", params=_said(given))
+
+    def read(self, content: bytes, kind: type[T]) -> T:
+        """The answer as this type. One of another shape is of another program, or of another release."""
+        try:
+            return msgspec.json.decode(content, type=kind)
+        except msgspec.DecodeError as error:
+            raise self._not_ours(error) from error
+
+    def _not_ours(self, error: Exception) -> ServerUnreachable:
+        return ServerUnreachable(self.connection.url, f"its answer cannot be read ({error})")
+
+
+def _said(given: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if value is not None}

@@ -1,0 +1,108 @@
+"""`RemoteBase`: a knowledge base behind its API, as commands ask for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from api.schemas import EditResult, LookupAnswers
+from cli.remote.api import Api
+from cli.remote.connection import Connection
+from cli.remote.documents import RemoteDocuments
+from cli.remote.log import RemoteLog
+from cli.remote.verbs import RemoteVerbs, edit_of
+from cli.runtime import Runtime
+from kb.history import AsOfLookup
+from kb.records import Edit, Lookup
+from kb.statistics import Statistics
+
+if TYPE_CHECKING:
+    from cli.generator import StoringGenerator
+
+_NOT_HEEDED = "it can be heeded only on the machine of the knowledge base; leave it out with a server."
+_ITS_KEY = "a server records this under the name of the key; leave it out."
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteBase:
+    """See `cli.nouns.Base`. The runtime is for decoding here; its knowledge base is not opened."""
+
+    connection: Connection
+    runtime: Runtime
+
+    @property
+    def server(self) -> str:
+        return self.connection.url
+
+    @property
+    def api(self) -> Api:
+        return Api(self.connection)
+
+    @property
+    def kb(self) -> RemoteVerbs:
+        return RemoteVerbs(self.api)
+
+    @property
+    def log(self) -> RemoteLog:
+        return RemoteLog(self.api)
+
+    @property
+    def documents(self) -> RemoteDocuments:
+        return RemoteDocuments(self.api)
+
+    def actor(self, named: str | None) -> str:
+        return named or ""
+
+    def only_here(self, **given: object) -> None:
+        for name, value in given.items():
+            if value is not None and value is not False:
+                said = _ITS_KEY if name == "actor" else _NOT_HEEDED
+                raise typer.BadParameter(said, param_hint=f"--{name.replace('_', '-')}")
+
+    def use_checkpoint(self, path: Path | None) -> None:
+        self.only_here(checkpoint=path)
+
+    def insert(
+        self,
+        question: str,
+        value: str,
+        *,
+        answer: str | None,
+        actor: str,
+        reason: str,
+        allow_erased: bool,
+        is_keyed: bool,
+    ) -> tuple[Edit, bool]:
+        self.only_here(no_key=not is_keyed)
+        body = {"question": question, "value": value, "answer": answer, "allow_erased": allow_erased}
+        done = self.api.edit("/facts", EditResult, body | {"reason": reason, "actor": actor or None})
+        return edit_of(done), done.keyed
+
+    def look_up(
+        self, question: str, *, k: int, threshold: float | None, min_seq: int | None, as_of: int | None
+    ) -> Lookup:
+        asked = {"questions": [question], "k": k, "threshold": threshold, "min_seq": min_seq, "as_of": as_of}
+        (told,) = self.api.ask("/lookups", LookupAnswers, asked).answers
+        found = (tuple(told.hits), told.runner_up, told.threshold, told.seq, told.abstained)
+        if told.redacted is None:
+            return Lookup(*found)
+        return AsOfLookup(*found, redacted=told.redacted, unkeyed=told.unkeyed or 0)
+
+    @contextmanager
+    def generator(self, checkpoint: Path | None, as_of: int | None) -> Iterator[StoringGenerator]:
+        from cli.generator import StoringGenerator
+        from cli.remote.knowledge_base import RemoteKnowledgeBase
+
+        loaded = Runtime.from_environment(checkpoint=checkpoint).checkpoint
+        remote = RemoteKnowledgeBase(self.connection)
+        remote.require(loaded.checkpoint_id)
+        lookup = remote if as_of is None else remote.as_of(as_of)
+        yield StoringGenerator(loaded, remote, lookup, as_of)
+
+    def statistics(self) -> Statistics:
+        return self.api.get("/stats", Statistics)

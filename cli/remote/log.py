@@ -1,0 +1,57 @@
+"""The change log of a knowledge base elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from api.attributions import FactImpact
+from api.changes import Differences
+from cli.remote.api import Api
+from kb.denials import DenialRecord
+from kb.diff import Diff, FactDifference
+from kb.impact import Impact, ImpactedOutput
+from kb.records import ChangeRecord
+from kb.witness import AuditReport, Head, check_log
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteLog:
+    """See `cli.nouns.Log`."""
+
+    api: Api
+
+    def changes(self, after: int, limit: int, **filters: Any) -> list[ChangeRecord]:
+        said = {
+            name: value.isoformat() if isinstance(value, datetime) else value
+            for name, value in filters.items()
+        }
+        return self.api.listed("/changes", ChangeRecord, "changes", after=after, limit=limit, **said)
+
+    def diff(self, first: int, last: int, *, corpus: str | None, after: int, limit: int) -> Diff:
+        between = {"first": first, "last": last, "corpus": corpus}
+        counts = self.api.get("/changes/diff", Differences, **between, limit=1).counts
+        of = "differences"
+        found = self.api.listed("/changes/diff", FactDifference, of, after=after, limit=limit, **between)
+        return Diff(first, last, counts, tuple(found))
+
+    def denials(self, *, after: int, limit: int) -> list[DenialRecord]:
+        return self.api.listed("/denials", DenialRecord, "denials", after=after, limit=limit)
+
+    def impact(self, fact_id: int) -> Impact:
+        path = f"/facts/{fact_id}/impact"
+        about = self.api.get(path, FactImpact, limit=1)
+        uses = self.api.listed(path, ImpactedOutput, "uses")
+        return Impact(fact_id, about.is_live, about.erased_seq, tuple(uses))
+
+    def verify(self, witnessed: Head | None) -> AuditReport:
+        """Fetches the whole log and checks it here: nothing is taken on the server's word but who signed it."""
+        return check_log(self.export(), self.api.connection.url, witnessed)
+
+    def head(self) -> dict[str, Any]:
+        return self.api.get("/changes/head", dict[str, Any])
+
+    def export(self) -> Iterator[str]:
+        return self.api.lines("/changes/export")
