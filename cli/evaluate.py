@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from cli import evaluate_choices, evaluate_qa, evaluate_recall, evaluate_timing
+from cli import evaluate_choices, evaluate_qa, evaluate_recall, evaluate_timing, evaluate_tofu
 from cli.options import examples
 
 app = typer.Typer(
@@ -17,6 +17,7 @@ app.command("recall", epilog=evaluate_recall.RECALL_EXAMPLES)(evaluate_recall.re
 app.command("qa", epilog=evaluate_qa.QA_EXAMPLES)(evaluate_qa.qa)
 app.command("timing", epilog=evaluate_timing.EXAMPLES)(evaluate_timing.timing)
 app.command("choices", epilog=evaluate_choices.EXAMPLES)(evaluate_choices.choices)
+app.command("tofu-log", epilog=evaluate_tofu.EXAMPLES)(evaluate_tofu.tofu_log)
 
 
 @app.callback()

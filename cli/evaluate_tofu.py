@@ -1,0 +1,109 @@
+"""`colmlm evaluate tofu-log`: TOFU's metrics from a log of per-example losses and scores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.options import AsJson, examples
+from cli.output import note, print_json, print_table, say
+from model.evaluate.intervals import Interval, bootstrap
+from model.evaluate.tofu import Scores, TofuLog, TofuLogError, forget_quality
+
+EXAMPLES = examples(
+    "colmlm evaluate tofu-log full.json.gz",
+    "colmlm evaluate tofu-log unlearned.json --retain retain90.json --json",
+)
+
+LogFile = Annotated[
+    Path, typer.Argument(metavar="LOG", exists=True, dir_okay=False, help="JSON, gzipped or not.")
+]
+RetainFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--retain",
+        metavar="LOG",
+        exists=True,
+        dir_okay=False,
+        help="The log of a model that never saw what was to be forgotten: gives the forget quality.",
+    ),
+]
+
+
+def tofu_log(
+    log: LogFile,
+    retain: RetainFile = None,
+    resamples: Annotated[
+        int, typer.Option("--resamples", min=100, max=100_000, help="Of the bootstrap intervals.")
+    ] = 1000,
+    as_json: AsJson = False,
+) -> None:
+    """Model utility, its nine numbers, the scores of the forget set and, beside --retain, the forget quality.
+
+    LOG has the layout of TOFU's published evaluation logs. Intervals are 95 %, by bootstrap over examples.
+    """
+    found = _read(log, "LOG")
+    report: dict[str, object] = {**_numbers(found), **_counts(found)}
+    intervals = bootstrap(lambda draw: _numbers(found.drawn(draw)), resamples=resamples)
+    report["intervals"] = intervals
+    if retain is not None:
+        report |= _beside(found, _read(retain, "--retain"))
+    if as_json:
+        print_json(report)
+    else:
+        _show(found, intervals, report)
+
+
+def _read(file: Path, hint: str) -> TofuLog:
+    try:
+        return TofuLog.read(file)
+    except TofuLogError as error:
+        raise typer.BadParameter(f"{error}.", param_hint=hint) from error
+
+
+def _tables(log: TofuLog) -> dict[str, Scores]:
+    return log.kept | {"forget": Scores.forgotten(log.forget)}
+
+
+def _numbers(log: TofuLog) -> dict[str, float]:
+    named = {
+        f"{table}_{name}": value
+        for table, s in _tables(log).items()
+        for name, value in (
+            ("prob", s.probability),
+            ("rougeL_recall", s.rouge),
+            ("truth_ratio", s.truth_ratio),
+        )
+    }
+    return named | {"model_utility": log.utility}
+
+
+def _counts(log: TofuLog) -> dict[str, int]:
+    return {f"{table}_n": s.examples for table, s in _tables(log).items()}
+
+
+def _beside(log: TofuLog, retained: TofuLog) -> dict[str, float]:
+    if len(log.forget) != len(retained.forget):
+        note(
+            f"warning: the forget sets differ, {len(log.forget)} and {len(retained.forget)} examples: "
+            "take logs of the same one"
+        )
+    statistic, quality = forget_quality(log.forget, retained.forget)
+    return {"forget_quality": quality, "forget_ks": statistic}
+
+
+def _show(log: TofuLog, intervals: dict[str, Interval], report: dict[str, object]) -> None:
+    rows = []
+    for table, scores in _tables(log).items():
+        numbers = {n: v for n, v in _numbers(log).items() if n.startswith(f"{table}_")}
+        rows.append([table, scores.examples, *(_cell(v, intervals[n]) for n, v in numbers.items())])
+    print_table(["table", "examples", "probability", "ROUGE-L recall", "truth ratio"], rows)
+    say(f"\nModel utility: {_cell(log.utility, intervals['model_utility'])}")
+    if "forget_quality" in report:
+        say(f"Forget quality: p = {report['forget_quality']:.4g} (KS {report['forget_ks']:.4f})")
+
+
+def _cell(value: float, interval: Interval) -> str:
+    return f"{value:.4f} [{interval[0]:.4f}, {interval[1]:.4f}]"

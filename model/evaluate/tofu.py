@@ -1,0 +1,194 @@
+"""TOFU's metrics from per-example logs (section 4, unlearning; conventions of open-unlearning).
+
+A log holds four tables of examples: those to forget, those to retain, and questions about real authors and the
+world. Losses are means over an answer's tokens, so that ``exp(-loss)`` is the answer's probability by the token.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import hmean, ks_2samp
+
+Floats = NDArray[np.float64]
+
+_TINY = 1e-10  # keeps a ratio finite where an answer has no probability; part of the published definitions
+
+_ByRow = dict[str, float]
+
+
+class TofuLogError(ValueError):
+    """A file that is no log, with what is wrong about it."""
+
+
+class _Table(msgspec.Struct, frozen=True):
+    avg_gt_loss: _ByRow
+    average_perturb_loss: dict[str, Annotated[list[float], msgspec.Meta(min_length=1)]]
+    rouge: _ByRow = msgspec.field(name="rougeL_recall")
+    avg_paraphrased_loss: _ByRow | None = None
+
+
+class _Log(msgspec.Struct, frozen=True):
+    retain: _Table = msgspec.field(name="eval_log.json")
+    real_authors: _Table = msgspec.field(name="eval_real_author_wo_options.json")
+    world_facts: _Table = msgspec.field(name="eval_real_world_wo_options.json")
+    forget: _Table = msgspec.field(name="eval_log_forget.json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examples:
+    """One table, a value for each of its N examples.
+
+    `right_N` is the loss of the answer itself, `stated_N` that of the wording that wrong answers are held against,
+    `wrong_N` those of the wrong answers, `rouge_N` the ROUGE-L recall of what was generated.
+    """
+
+    right_N: Floats
+    stated_N: Floats
+    wrong_N: list[Floats]
+    rouge_N: Floats
+
+    def __len__(self) -> int:
+        return len(self.right_N)
+
+    def drawn(self, rows_N: NDArray[np.int64]) -> Examples:
+        """The examples of these rows, which may repeat."""
+        return Examples(
+            right_N=self.right_N[rows_N],
+            stated_N=self.stated_N[rows_N],
+            wrong_N=[self.wrong_N[row] for row in rows_N],
+            rouge_N=self.rouge_N[rows_N],
+        )
+
+    @property
+    def truth_ratio_N(self) -> Floats:
+        """How likely the wrong answers are, by geometric mean, beside the right one; above 1 they are likelier."""
+        wrong_N = np.exp([-losses.mean() for losses in self.wrong_N])
+        return np.asarray(wrong_N / (np.exp(-self.stated_N) + _TINY))
+
+    @property
+    def probability_N(self) -> Floats:
+        """The probability of the right answer."""
+        return np.exp(-self.right_N)
+
+    @property
+    def choice_N(self) -> Floats:
+        """The probability of the right answer among all that the example names."""
+        wrong_N = np.array([np.exp(-losses).sum() for losses in self.wrong_N])
+        return np.asarray(self.probability_N / (self.probability_N + wrong_N + _TINY))
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """What one table comes to: three numbers between 0 and 1, and how many examples they are of."""
+
+    probability: float
+    rouge: float
+    truth_ratio: float
+    examples: int
+
+    @classmethod
+    def kept(cls, examples: Examples, *, choice: bool) -> Scores:
+        """Of what a model should know. `choice`: the probability is that among the named answers."""
+        probability_N = examples.choice_N if choice else examples.probability_N
+        return cls._of(examples, probability_N, np.maximum(0, 1 - examples.truth_ratio_N))
+
+    @classmethod
+    def forgotten(cls, examples: Examples) -> Scores:
+        """Of what a model should have forgotten: a truth ratio near 1 tells right and wrong answers apart least."""
+        ratio_N = examples.truth_ratio_N
+        return cls._of(examples, examples.probability_N, np.minimum(ratio_N, 1 / (ratio_N + _TINY)))
+
+    @classmethod
+    def _of(cls, examples: Examples, probability_N: Floats, truth_N: Floats) -> Scores:
+        return cls(
+            float(probability_N.mean()), float(examples.rouge_N.mean()), float(truth_N.mean()), len(examples)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TofuLog:
+    """The four tables of one model's evaluation."""
+
+    retain: Examples
+    real_authors: Examples
+    world_facts: Examples
+    forget: Examples
+
+    @classmethod
+    def read(cls, file: Path) -> TofuLog:
+        """A log as JSON, gzipped or not. Raises `TofuLogError` where it is none."""
+        log = _decoded(file)
+        return cls(
+            retain=_examples("eval_log.json", log.retain, restated=True),
+            real_authors=_examples("eval_real_author_wo_options.json", log.real_authors, restated=False),
+            world_facts=_examples("eval_real_world_wo_options.json", log.world_facts, restated=False),
+            forget=_examples("eval_log_forget.json", log.forget, restated=True),
+        )
+
+    def drawn(self, draw: Callable[[int], NDArray[np.int64]]) -> TofuLog:
+        """The log with each table's examples drawn anew by `draw`, which gives rows for a count of them."""
+        return TofuLog(
+            retain=self.retain.drawn(draw(len(self.retain))),
+            real_authors=self.real_authors.drawn(draw(len(self.real_authors))),
+            world_facts=self.world_facts.drawn(draw(len(self.world_facts))),
+            forget=self.forget.drawn(draw(len(self.forget))),
+        )
+
+    @property
+    def kept(self) -> dict[str, Scores]:
+        """The scores of the three tables that a model should still know, under their usual short names."""
+        return {
+            "retain": Scores.kept(self.retain, choice=False),
+            "ra": Scores.kept(self.real_authors, choice=True),
+            "wf": Scores.kept(self.world_facts, choice=True),
+        }
+
+    @property
+    def utility(self) -> float:
+        """Model utility: the harmonic mean of nine numbers, 0 where one of them is."""
+        nine = [n for s in self.kept.values() for n in (s.probability, s.rouge, s.truth_ratio)]
+        return float(hmean(nine))
+
+
+def forget_quality(unlearned: Examples, retained: Examples) -> tuple[float, float]:
+    """The two-sided Kolmogorov-Smirnov statistic and p-value between the truth ratios of two models.
+
+    `retained` is of a model that never saw what `unlearned` forgot. A p above 0.05 is no evidence that they differ.
+    """
+    found = ks_2samp(unlearned.truth_ratio_N, retained.truth_ratio_N)
+    return float(found.statistic), float(found.pvalue)
+
+
+def _decoded(file: Path) -> _Log:
+    data = file.read_bytes()
+    try:
+        return msgspec.json.decode(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data, type=_Log)
+    except (msgspec.DecodeError, EOFError, gzip.BadGzipFile, gzip.zlib.error) as error:
+        raise TofuLogError(f"{file.name} is no evaluation log: {error}") from error
+
+
+def _examples(name: str, table: _Table, *, restated: bool) -> Examples:
+    """`restated`: wrong answers are held against a paraphrase of the right one, since it alone was never trained on."""
+    stated = table.avg_paraphrased_loss if restated else table.avg_gt_loss
+    if stated is None:
+        raise TofuLogError(f"{name} has no avg_paraphrased_loss")
+    rows = list(table.avg_gt_loss)
+    if not rows:
+        raise TofuLogError(f"{name} has no examples")
+    for other in (stated, table.average_perturb_loss, table.rouge):
+        if other.keys() != table.avg_gt_loss.keys():
+            raise TofuLogError(f"the columns of {name} are not of the same examples")
+    return Examples(
+        right_N=np.array([table.avg_gt_loss[row] for row in rows]),
+        stated_N=np.array([stated[row] for row in rows]),
+        wrong_N=[np.array(table.average_perturb_loss[row]) for row in rows],
+        rouge_N=np.array([table.rouge[row] for row in rows]),
+    )
