@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import typer
 
-from cli import evaluate_choices, evaluate_qa, evaluate_recall, evaluate_timing, evaluate_tofu
+from cli import (
+    evaluate_choices,
+    evaluate_perplexity,
+    evaluate_qa,
+    evaluate_recall,
+    evaluate_timing,
+    evaluate_tofu,
+)
 from cli.options import examples
 
 app = typer.Typer(
@@ -17,6 +24,7 @@ app.command("recall", epilog=evaluate_recall.RECALL_EXAMPLES)(evaluate_recall.re
 app.command("qa", epilog=evaluate_qa.QA_EXAMPLES)(evaluate_qa.qa)
 app.command("timing", epilog=evaluate_timing.EXAMPLES)(evaluate_timing.timing)
 app.command("choices", epilog=evaluate_choices.EXAMPLES)(evaluate_choices.choices)
+app.command("perplexity", epilog=evaluate_perplexity.EXAMPLES)(evaluate_perplexity.perplexity)
 app.command("tofu-log", epilog=evaluate_tofu.EXAMPLES)(evaluate_tofu.tofu_log)
 
 

@@ -7,6 +7,7 @@ world. Losses are means over an answer's tokens, so that ``exp(-loss)`` is the a
 from __future__ import annotations
 
 import gzip
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -171,15 +172,19 @@ def _decoded(file: Path) -> _Log:
     data = file.read_bytes()
     try:
         return msgspec.json.decode(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data, type=_Log)
-    except (msgspec.DecodeError, EOFError, gzip.BadGzipFile, gzip.zlib.error) as error:
+    except (msgspec.DecodeError, EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise TofuLogError(f"{file.name} is no evaluation log: {error}") from error
 
 
 def _examples(name: str, table: _Table, *, restated: bool) -> Examples:
-    """`restated`: wrong answers are held against a paraphrase of the right one, since it alone was never trained on."""
-    stated = table.avg_paraphrased_loss if restated else table.avg_gt_loss
-    if stated is None:
+    """`restated`: wrong answers are held against a paraphrase of the right one, since that alone was never trained on.
+
+    Elsewhere they are held against the answer itself, which some logs have under that name a second time.
+    """
+    stated = table.avg_paraphrased_loss
+    if stated is None and restated:
         raise TofuLogError(f"{name} has no avg_paraphrased_loss")
+    stated = stated or table.avg_gt_loss
     rows = list(table.avg_gt_loss)
     if not rows:
         raise TofuLogError(f"{name} has no examples")

@@ -131,6 +131,11 @@ def test_a_log_reads_the_same_gzipped_or_not(tmp_path: Path):
     assert TofuLog.read(plain).utility == TofuLog.read(packed).utility > 0
 
 
+def test_questions_about_the_world_need_no_paraphrase(tmp_path: Path):
+    bare = TofuLog.read(written(tmp_path, eval_real_world_wo_options=table(avg_paraphrased_loss=None)))
+    assert list(bare.world_facts.stated_N) == [0.5, 0.25]
+
+
 def test_a_number_that_is_zero_makes_the_utility_zero(tmp_path: Path):
     assert TofuLog.read(written(tmp_path, eval_log=table(rougeL_recall={"0": 0.0, "1": 0.0}))).utility == 0
 
