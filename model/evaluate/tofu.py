@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated
 
@@ -45,45 +45,37 @@ class _Log(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examples:
-    """One table, a value for each of its N examples.
+    """What is known of each of a table's N examples.
 
-    `right_N` is the loss of the answer itself, `stated_N` that of the wording that wrong answers are held against,
-    `wrong_N` those of the wrong answers, `rouge_N` the ROUGE-L recall of what was generated.
+    `probability_N` is that of the right answer, `choice_N` the same among all answers that the example names.
+    `truth_ratio_N` is how likely the wrong answers are, by geometric mean, beside the right one; above 1 they are
+    likelier. `rouge_N` is the ROUGE-L recall of what was generated.
     """
 
-    right_N: Floats
-    stated_N: Floats
-    wrong_N: list[Floats]
+    probability_N: Floats
+    choice_N: Floats
+    truth_ratio_N: Floats
     rouge_N: Floats
 
+    @classmethod
+    def of(cls, *, right_N: Floats, stated_N: Floats, wrong_N: Sequence[Floats], rouge_N: Floats) -> Examples:
+        """From losses: of the answer itself, of the wording that wrong answers are held against, and of those."""
+        probability_N = np.exp(-right_N)
+        wrong_mean_N = np.exp([-losses.mean() for losses in wrong_N])
+        wrong_sum_N = np.array([np.exp(-losses).sum() for losses in wrong_N])
+        return cls(
+            probability_N=probability_N,
+            choice_N=probability_N / (probability_N + wrong_sum_N + _TINY),
+            truth_ratio_N=wrong_mean_N / (np.exp(-stated_N) + _TINY),
+            rouge_N=rouge_N,
+        )
+
     def __len__(self) -> int:
-        return len(self.right_N)
+        return len(self.rouge_N)
 
     def drawn(self, rows_N: NDArray[np.int64]) -> Examples:
         """The examples of these rows, which may repeat."""
-        return Examples(
-            right_N=self.right_N[rows_N],
-            stated_N=self.stated_N[rows_N],
-            wrong_N=[self.wrong_N[row] for row in rows_N],
-            rouge_N=self.rouge_N[rows_N],
-        )
-
-    @property
-    def truth_ratio_N(self) -> Floats:
-        """How likely the wrong answers are, by geometric mean, beside the right one; above 1 they are likelier."""
-        wrong_N = np.exp([-losses.mean() for losses in self.wrong_N])
-        return np.asarray(wrong_N / (np.exp(-self.stated_N) + _TINY))
-
-    @property
-    def probability_N(self) -> Floats:
-        """The probability of the right answer."""
-        return np.exp(-self.right_N)
-
-    @property
-    def choice_N(self) -> Floats:
-        """The probability of the right answer among all that the example names."""
-        wrong_N = np.array([np.exp(-losses).sum() for losses in self.wrong_N])
-        return np.asarray(self.probability_N / (self.probability_N + wrong_N + _TINY))
+        return Examples(**{column.name: getattr(self, column.name)[rows_N] for column in fields(self)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +183,7 @@ def _examples(name: str, table: _Table, *, restated: bool) -> Examples:
     for other in (stated, table.average_perturb_loss, table.rouge):
         if other.keys() != table.avg_gt_loss.keys():
             raise TofuLogError(f"the columns of {name} are not of the same examples")
-    return Examples(
+    return Examples.of(
         right_N=np.array([table.avg_gt_loss[row] for row in rows]),
         stated_N=np.array([stated[row] for row in rows]),
         wrong_N=[np.array(table.average_perturb_loss[row]) for row in rows],

@@ -20,7 +20,7 @@ needs_logs = pytest.mark.skipif(not GOLDEN.is_dir(), reason="the shared data are
 
 
 def examples(right, stated, wrong, rouge=None) -> Examples:
-    return Examples(
+    return Examples.of(
         right_N=np.array(right),
         stated_N=np.array(stated),
         wrong_N=[np.array(losses) for losses in wrong],
@@ -133,7 +133,8 @@ def test_a_log_reads_the_same_gzipped_or_not(tmp_path: Path):
 
 def test_questions_about_the_world_need_no_paraphrase(tmp_path: Path):
     bare = TofuLog.read(written(tmp_path, eval_real_world_wo_options=table(avg_paraphrased_loss=None)))
-    assert list(bare.world_facts.stated_N) == [0.5, 0.25]
+    expected = np.exp([-1.5 + 0.5, -1.5 + 0.25])
+    assert bare.world_facts.truth_ratio_N == pytest.approx(expected)
 
 
 def test_a_number_that_is_zero_makes_the_utility_zero(tmp_path: Path):
