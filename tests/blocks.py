@@ -1,0 +1,51 @@
+"""The shell blocks of a page of the docs, command by command, as somebody would type them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_HEADING = re.compile(r"^#+ (.+)$")
+_HERE = re.compile(r"<<'?(\w+)'?$")
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command, over several lines where it goes on, and the section it stands in."""
+
+    section: str
+    text: str
+
+
+def commands(page: str) -> list[Command]:
+    """Every command of every ```sh block, in order; a comment alone is none."""
+    found: list[Command] = []
+    section, lines = "", iter(page.splitlines())
+    for line in lines:
+        if heading := _HEADING.match(line):
+            section = heading[1]
+        if line == "```sh":
+            found += [Command(section, text) for text in _block(lines)]
+    return found
+
+
+def _block(lines: Iterator[str]) -> Iterator[str]:
+    for line in lines:
+        if line == "```":
+            return
+        if not line.strip() or line.startswith("#"):
+            continue
+        whole = [line]
+        if here := _HERE.search(line):
+            whole += _until(here[1], lines)
+        while whole[-1].endswith("\\"):
+            whole.append(next(lines))
+        yield "\n".join(whole)
+
+
+def _until(end: str, lines: Iterator[str]) -> Iterator[str]:
+    for line in lines:
+        yield line
+        if line == end:
+            return
