@@ -20,11 +20,13 @@ from kb.service import KnowledgeBase
 from kb.squad import read_questions
 from model.decoding.config import DecodeConfig
 from model.evaluate.answer_log import AnswerLog, OtherRun
-from model.evaluate.answers import AskedQuestion, Share, Summary, score, summarise
+from model.evaluate.answers import FIRST_TOKENS, AskedQuestion, Share, Summary, score, summarise
+from model.evaluate.question_sets import QuestionSetError, digest, read_question_set
 
 QA_EXAMPLES = examples(
     "colmlm evaluate qa --corpus squad-dev --squad dev.jsonl --limit 500 --mode forced --out answers.jsonl",
     "colmlm evaluate qa --corpus squad-dev --squad dev.jsonl --method asker --checkpoint runs/asker --json",
+    "colmlm evaluate qa --corpus passages --questions popqa.jsonl --mode auto --json",
 )
 PAGE = 5000
 
@@ -40,8 +42,16 @@ def qa(
         list[str], typer.Option("--corpus", help="A corpus that has the answers; may be repeated.")
     ],
     squad: Annotated[
-        Path, typer.Option("--squad", exists=True, dir_okay=False, help="The questions: a SQuAD file.")
-    ],
+        Path | None, typer.Option("--squad", exists=True, dir_okay=False, help="The questions: a SQuAD file.")
+    ] = None,
+    questions_at: Annotated[
+        Path | None,
+        typer.Option(
+            "--questions",
+            exists=True,
+            help="The questions: rows of a question and its answers, as JSON, JSON Lines or CSV, or a folder of such.",
+        ),
+    ] = None,
     limit: Annotated[
         int | None, typer.Option("--limit", min=1, help="How many, drawn by the seed. Default: all.")
     ] = None,
@@ -68,22 +78,29 @@ def qa(
     """Ask questions without their paragraphs, greedily, and count the answers that hold a gold one.
 
     The prompt is "Question: ...", with "Answer:" on the next line. Exact match is the paper's: any gold answer within
-    the first 100 characters, whatever the case; with the spliced values and without them. Intervals are of 95 %.
+    the first 100 characters, whatever the case; with the spliced values and without them. A row with `sub_label` and
+    `obj_label` (T-REx) is a sentence to complete within the first five tokens. Intervals are of 95 %.
     """
+    source = squad or questions_at
+    if source is None or (squad and questions_at):
+        raise typer.BadParameter("name the questions: --squad FILE or --questions PATH, one of them.")
     with Runtime.from_environment() as runtime:
         runtime.open()
-        questions = _questions(runtime.kb, corpus, squad)
+        facts = [fact for name in corpus for fact in _facts(runtime.kb, name)]
+        questions = _of_squad(facts, source) if squad else _of_set(source)
         random.Random(seed).shuffle(questions)
         questions = questions[:limit]
         if not questions:
             raise typer.BadParameter("it has no question with an answer.", param_hint="--squad")
+        values = {fact.value.casefold() for fact in facts}
+        covered = sum(any(a.casefold() in values for a in q.answers) for q in questions) / len(questions)
         who = answerer(runtime, method, checkpoint, mode, corpus)
         config = DecodeConfig(
             mode=who.mode, max_tokens=max_tokens, repetition_penalty=1.0, threshold=threshold
         )
         run = who.run | {
             "corpora": list(corpus),
-            "questions_sha256": sha256(squad.read_bytes()).hexdigest(),
+            "questions_sha256": digest(source),
             "seq": runtime.kb.head_seq(),
             "max_tokens": max_tokens,
             "threshold": threshold,
@@ -95,19 +112,24 @@ def qa(
         _answer(who, config, questions, log, batch)
     rows = [log.rows[asked.question_id] for asked in questions]
     summary = summarise(rows, [q.question_id for q in questions if q.fact_id is not None], seed)
-    report = {"checkpoint": who.decoder.checkpoint.config.name, "seed": seed, **run, **summary.as_json()}
+    report = {
+        "checkpoint": who.decoder.checkpoint.config.name,
+        "seed": seed,
+        **run,
+        "covered": round(covered, 4),
+        **summary.as_json(),
+    }
     print_json(report) if as_json else _show(report, summary)
 
 
-def _questions(kb: KnowledgeBase, corpora: Sequence[str], squad: Path) -> list[AskedQuestion]:
+def _of_squad(facts: Sequence[FactRecord], squad: Path) -> list[AskedQuestion]:
     """Each question of a paragraph once, with all its answers and the fact that a corpus has where the first stands.
 
     By its place and not by its question: a corpus may have questions of its own for the same spans.
     """
     known = {
         (fact.source.external_id, fact.source.start, fact.source.end): fact.fact_id
-        for corpus in corpora
-        for fact in _facts(kb, corpus)
+        for fact in facts
         if fact.source is not None
     }
     asked: dict[tuple[str, str], AskedQuestion] = {}
@@ -122,6 +144,13 @@ def _questions(kb: KnowledgeBase, corpora: Sequence[str], squad: Path) -> list[A
     return list(asked.values())
 
 
+def _of_set(path: Path) -> list[AskedQuestion]:
+    try:
+        return read_question_set(path)
+    except QuestionSetError as error:
+        raise typer.BadParameter(f"{error}.", param_hint="--questions") from error
+
+
 def _facts(kb: KnowledgeBase, corpus: str) -> Iterator[FactRecord]:
     after = 0
     while page := kb.facts(corpus=corpus, after=after, limit=PAGE):
@@ -133,6 +162,11 @@ def _answer(
     who: Answerer, config: DecodeConfig, questions: Sequence[AskedQuestion], log: AnswerLog, batch: int
 ) -> None:
     """Answer what the log has no answer of."""
+    tokenizer = who.decoder.checkpoint.tokenizer
+
+    def opening(output: str) -> str:
+        return tokenizer.decode(tokenizer.encode(output)[:FIRST_TOKENS])
+
     open_questions = [asked for asked in questions if asked.question_id not in log.rows]
     if len(open_questions) < len(questions):
         note(f"{len(questions) - len(open_questions)} answers are there already.")
@@ -141,7 +175,9 @@ def _answer(
             asked = open_questions[start : start + batch]
             prompts = who.prompts([question.prompt for question in asked])
             outputs = who.decoder.generate(prompts, config)
-            log.add([score(question, output) for question, output in zip(asked, outputs, strict=True)])
+            log.add(
+                [score(question, output, opening) for question, output in zip(asked, outputs, strict=True)]
+            )
             advance(start + len(asked), len(open_questions))
 
 
@@ -158,5 +194,5 @@ def _show(report: dict[str, Any], summary: Summary) -> None:
     )
     who = f"{report['checkpoint']} ({report['method']}, mode {report['mode']})"
     lookups = f"{summary.lookups} lookups, {summary.hits} hits, {summary.no_matches} no matches"
-    known = f"the knowledge base has the fact of {summary.num_with_fact}"
+    known = f"a right value is known of {report['covered']:.1%}, the very fact of {summary.num_with_fact}"
     note(f"{who}: {summary.questions} questions, {lookups}; {known}")

@@ -1,4 +1,5 @@
-"""How a closed-book answer is scored (appendix A, short-form probing): exact match within the first 100 characters.
+"""How a closed-book answer is scored (appendix A): exact match within the first 100 characters, or, where it completes
+a statement, within the first five tokens.
 
 The paper strips "annotation tokens" before it scores. Those are the tags: what Co-LMLM says at a lookup *is* the
 answer. Rel-LMLM's value is part of its call and stripped with it, since the text says it again. As the paper leaves it
@@ -7,28 +8,33 @@ there, an output is scored both with its spliced values and without them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 
 FIRST_CHARACTERS = 100
+FIRST_TOKENS = 5
 RESAMPLES = 2000
 
 
 @dataclass(frozen=True, slots=True)
 class AskedQuestion:
-    """A question with its gold answers and, where the knowledge base has it, the fact that answers it."""
+    """A question with its gold answers and, where the knowledge base has it, the fact that answers it.
+
+    A statement is the beginning of a sentence that the answer completes.
+    """
 
     question_id: str
     text: str
     answers: tuple[str, ...]
     fact_id: int | None = None
+    is_statement: bool = False
 
     @property
     def prompt(self) -> str:
-        return f"Question: {self.text}\nAnswer:"
+        return self.text if self.is_statement else f"Question: {self.text}\nAnswer:"
 
 
 class Spliced(Protocol):
@@ -93,8 +99,9 @@ def without_values(output: str, splices: Sequence[Spliced]) -> str:
     return "".join((*kept, output[at:]))
 
 
-def score(asked: AskedQuestion, generation: Output) -> Answered:
-    """The scores of one output."""
+def score(asked: AskedQuestion, generation: Output, opening: Callable[[str], str]) -> Answered:
+    """The scores of one output; `opening` gives its first tokens, in which a statement must be completed."""
+    looked_at = opening if asked.is_statement else str
     splices = list(generation.splices)
     hits = [s for s in splices if s.outcome == "hit"]
     values = [generation.output[s.output_start : s.output_end] for s in hits]
@@ -109,8 +116,8 @@ def score(asked: AskedQuestion, generation: Output) -> Answered:
         without_values=bare,
         values=values,
         fact_ids=[s.fact_id for s in hits if s.fact_id is not None],
-        exact_match=exact_match(generation.output, asked.answers),
-        exact_match_without_values=exact_match(bare, asked.answers),
+        exact_match=exact_match(looked_at(generation.output), asked.answers),
+        exact_match_without_values=exact_match(looked_at(bare), asked.answers),
         lookups=len(splices),
         hits=len(hits),
         no_matches=outcomes.count("no_match"),

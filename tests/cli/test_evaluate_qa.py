@@ -132,3 +132,18 @@ def test_passages_are_of_what_the_documents_say_now(kb: KnowledgeBase) -> None:
     assert "Lima" not in after and "Its capital is \u2588" in after
     ingest(kb, document("new", "Arequipa wants to be the capital of Peru."))
     assert "Arequipa" in live.augment(["Which is the capital of Peru?"])[0]
+
+
+def test_questions_of_a_set_are_asked_and_what_the_corpora_cover_is_told(
+    run: Run, lands: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "set.jsonl"
+    rows = [("Which city rules Peru?", ["lima"]), ("Who wrote Emma?", ["Jane Austen"])]
+    file.write_text("".join(json.dumps({"question": q, "answers": a}) + "\n" for q, a in rows))
+    words = ("evaluate", "qa", "--corpus", "lands", "--max-tokens", 4)
+    report = run(*words, "--questions", file, "--mode", "off", "--json").json
+    assert (report["questions"], report["covered"], report["num_with_fact"]) == (2, 0.5, 0)
+    assert run(*words, "--questions", file, "--squad", lands).code == 2
+    file.write_text("{}\n")
+    refused = run(*words, "--questions", file)
+    assert refused.code == 2 and "set.jsonl:1 has no question" in refused.err

@@ -56,18 +56,29 @@ def test_a_spliced_answer_counts_with_the_values_and_not_without_them():
     output = "Peru: Lima, in 1535 Lima"
     splices = (hit(6, 10, 7), SpliceRecord(12, 12, "no_match", score=0.1), hit(15, 19, 8))
     assert without_values(output, splices) == "Peru: , in  Lima"
-    row = score(CAPITAL, generation(output, *splices))
+    row = score(CAPITAL, generation(output, *splices), str)
     assert row.exact_match and row.exact_match_without_values and row.right_fact and row.right_value
     assert (row.lookups, row.hits, row.no_matches, row.abstained) == (3, 2, 1, 0)
     assert (row.values, row.fact_ids) == (["Lima", "1535"], [7, 8])
-    alone = score(CAPITAL, generation("Peru: Lima", hit(6, 10, 9)))
+    alone = score(CAPITAL, generation("Peru: Lima", hit(6, 10, 9)), str)
     assert alone.exact_match and not alone.exact_match_without_values
     assert alone.right_value and not alone.right_fact
 
 
+def test_a_statement_must_be_completed_within_its_first_tokens():
+    statement = AskedQuestion("s1", "The capital of Peru is", ("Lima",), is_statement=True)
+    assert statement.prompt == "The capital of Peru is"
+    found = [
+        score(statement, generation(output), lambda said: said[:12]).exact_match
+        for output in (" the city Lima", " Lima, a city")
+    ]
+    assert found == [False, True]
+    assert score(CAPITAL, generation(" the city Lima"), lambda said: said[:5]).exact_match
+
+
 def test_a_right_value_is_the_whole_value():
-    assert score(CAPITAL, generation("LIMA ", hit(0, 5, 9))).right_value
-    assert not score(CAPITAL, generation("Lima Norte", hit(0, 10, 9))).right_value
+    assert score(CAPITAL, generation("LIMA ", hit(0, 5, 9)), str).right_value
+    assert not score(CAPITAL, generation("Lima Norte", hit(0, 10, 9)), str).right_value
 
 
 def test_intervals_are_those_of_the_bootstrap_and_the_same_every_time():
@@ -87,7 +98,7 @@ def rows(count: int) -> list[Answered]:
     for n in range(count):
         asked = replace(CAPITAL, question_id=f"q{n}")
         splices = [hit(0, 4, 7)] if n % 2 == 0 else []
-        made.append(score(asked, generation("xxxx Lima" if n % 3 == 0 else "xxxx", *splices)))
+        made.append(score(asked, generation("xxxx Lima" if n % 3 == 0 else "xxxx", *splices), str))
     return made
 
 
