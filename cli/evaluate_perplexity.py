@@ -19,7 +19,8 @@ from kb.service import KnowledgeBase
 from model.base import WHEEL_BASE
 from model.checkpoint import Checkpoint, base_checkpoint, load
 from model.evaluate.intervals import bootstrap
-from model.evaluate.perplexity import Find, Tally, dynamic, plain, static
+from model.evaluate.perplexity import Tally, dynamic, plain, static
+from model.evaluate.reader import Find
 
 EXAMPLES = examples(
     "colmlm evaluate perplexity --annotated articles.jsonl --limit 200",

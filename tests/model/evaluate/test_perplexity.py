@@ -10,7 +10,8 @@ import torch
 
 from kb.corpus import AnnotatedDocument, FactSpan
 from model.checkpoint import Checkpoint, load
-from model.evaluate.perplexity import Find, Tally, dynamic, plain, static
+from model.evaluate.perplexity import Tally, dynamic, plain, static
+from model.evaluate.reader import Find
 from tests.tiny import tiny_checkpoint
 
 TEXT = "Peru is a country. The capital of Peru is Lima, and its great lake is Titicaca."

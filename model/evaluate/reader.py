@@ -1,0 +1,129 @@
+"""Reads a text with marked facts token by token as a decoder would, and sums what its tokens cost the model.
+
+Of a token's loss there are three kinds: not taken (`GIVEN`), summed (`SAID`), and summed apart from those (`APART`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from model.checkpoint import Checkpoint
+from model.lm import unit
+from model.tokens import Encoded, FactTokenizer
+
+Query = NDArray[np.float32]  # [dim], unit norm
+Find = Callable[[Query], str | None]  # the value to splice, None: no match
+Splice = Callable[[Query, Sequence[int]], Sequence[int] | None]
+
+GIVEN, SAID, APART = range(3)
+
+
+@dataclass(frozen=True, slots=True)
+class MarkedText:
+    """A document as the stretches between lookups (one more than there are spans), and the spans."""
+
+    outside: list[list[int]]
+    spans: list[list[int]]
+
+    @classmethod
+    def of(cls, encoded: Encoded, tokenizer: FactTokenizer, room: int) -> MarkedText:
+        """As much of the sequence as `room` holds: whole lookups only."""
+        ids = list(encoded.ids)
+        outside: list[list[int]] = []
+        spans: list[list[int]] = []
+        at = 0
+        for position in encoded.fact_positions:
+            end = ids.index(tokenizer.fact_end, position)
+            if end >= room:
+                return cls([*outside, ids[at : min(position, room)]], spans)
+            outside.append(ids[at:position])
+            spans.append(ids[position + 1 : end])
+            at = end + 1
+        return cls([*outside, ids[at:room]], spans)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the text without markup and without the first, which nothing precedes."""
+        return sum(map(len, self.outside)) + sum(map(len, self.spans)) - 1
+
+
+class Reader:
+    """One sequence, read in as few passes as its lookups allow, and what its tokens cost."""
+
+    def __init__(self, checkpoint: Checkpoint, *, without_markup: bool = False) -> None:
+        self.without_markup = without_markup
+        self.llama = checkpoint.lm.inference
+        self.tokenizer = checkpoint.tokenizer
+        self.cache = self.llama.cache(1)
+        self.queued: list[tuple[int, int]] = []
+        self.position = 0
+        self.states: list[Tensor] = []  # [dim] of the last two tokens
+        self.took_back = False
+        self.losses = {SAID: 0.0, APART: 0.0}
+        self.counts = {SAID: 0, APART: 0}
+
+    def queue(self, ids: Sequence[int], kind: int) -> None:
+        self.queued += [(token, kind) for token in ids]
+
+    def read(self) -> NDArray[np.float32]:
+        """Read what is queued. The last token's state as a [dim] unit query."""
+        if self.queued:
+            ids = torch.tensor([[token for token, _ in self.queued]])
+            states_TD = self.llama.advance(ids, [self.position], self.cache)[0]
+            self._score(states_TD)
+            self.states = [*self.states[-1:], *states_TD[-2:]][-2:]
+            self.position += len(self.queued)
+            self.queued = []
+        return unit(self.states[-1][None]).cpu().numpy()[0]
+
+    def take_back(self) -> None:
+        """Forget the token read last; the next one is not of the markup."""
+        self.position -= 1
+        self.states.pop()
+        self.took_back = True
+
+    def read_all(self, text: MarkedText, splice: Splice) -> None:
+        """Read a text with its lookups made: each one's opening token is scored apart.
+
+        `splice` gets a lookup's query and the ids of the text's own span, and gives what to splice; None takes the
+        lookup back, and the span is said.
+        """
+        for outside, span in zip(text.outside, text.spans, strict=False):
+            self.queue(outside, SAID)
+            self.queue([self.tokenizer.fact], APART)
+            if (ids := splice(self.read(), span)) is None:
+                self.take_back()
+                self.queue(span, SAID)
+            else:
+                self.queue([*ids, self.tokenizer.fact_end], GIVEN)
+        self.queue(text.outside[-1], SAID)
+        self.read()
+
+    def _score(self, states_TD: Tensor) -> None:
+        """Add the losses of what is queued: each token's comes from the state before it, and the first has none."""
+        before_TD = torch.cat([*(state[None] for state in self.states[-1:]), states_TD[:-1]])
+        queued = self.queued[len(self.queued) - len(before_TD) :]
+        rows = [row for row, (_, kind) in enumerate(queued) if kind != GIVEN]
+        if not rows:
+            return
+        logits_NV = self.llama.logits(before_TD[rows])
+        if self.without_markup:
+            logits_NV[:, self.tokenizer.added] = -math.inf
+        elif self.took_back and rows[0] == 0:
+            logits_NV[0, self.tokenizer.added] = -math.inf
+        self.took_back = False
+        targets_N = torch.tensor([queued[row][0] for row in rows], device=logits_NV.device)
+        for row, loss in zip(
+            rows, cross_entropy(logits_NV, targets_N, reduction="none").tolist(), strict=True
+        ):
+            kind = queued[row][1]
+            self.losses[kind] += loss
+            self.counts[kind] += 1

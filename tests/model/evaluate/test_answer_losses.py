@@ -1,0 +1,114 @@
+"""Losses of answers against a plain reference that reads every prefix anew."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from kb.corpus import AnnotatedDocument, FactSpan
+from model.checkpoint import Checkpoint, load
+from model.evaluate.answer_losses import Masking, answer_loss
+from model.evaluate.reader import Find
+from tests.tiny import tiny_checkpoint
+
+QUESTION = "Who rules Peru?"
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    path = tiny_checkpoint(tmp_path_factory.mktemp("answers"))
+    return load(path, path, precision="fp32")
+
+
+def answer(text: str, *values: str) -> AnnotatedDocument:
+    spans = tuple(FactSpan(text.index(v), text.index(v) + len(v), v, None, v) for v in values)
+    return AnnotatedDocument("answer", text, spans)
+
+
+def reference(
+    checkpoint: Checkpoint, *said: tuple[str, bool], banned_at: int | None = None, always: bool = False
+) -> float:
+    """The loss of the stretches that count and of the end of the text; tags are written as they are called."""
+    tokenizer = checkpoint.tokenizer
+    tags = {"<FACT>": tokenizer.fact, "</FACT>": tokenizer.fact_end, "end": tokenizer.end_of_text}
+    before = [tokenizer.end_of_text, *tokenizer.encode(f"Question: {QUESTION}\nAnswer:")]
+    total = 0.0
+    for number, (text, counts) in enumerate((*said, ("end", True))):
+        for place, token in enumerate([tags[text]] if text in tags else tokenizer.encode(text)):
+            with torch.no_grad():
+                logits_V = checkpoint.lm.causal(torch.tensor([before])).logits[0, -1].double()
+            if always or (number == banned_at and place == 0):
+                logits_V[tokenizer.added] = -math.inf
+            total -= float(torch.log_softmax(logits_V, dim=-1)[token]) if counts else 0.0
+            before = [*before, token]
+    return total
+
+
+def finding(value: str | None) -> Find:
+    return lambda query: value
+
+
+PIZARRO = answer("It is Pizarro, they say.", "Pizarro")
+
+
+def test_without_lookups_every_token_and_the_end_is_scored(checkpoint: Checkpoint) -> None:
+    loss, count = answer_loss(checkpoint, QUESTION, PIZARRO, Masking.none)
+    expected = reference(checkpoint, (" It is", True), (" Pizarro", True), (", they say.", True), always=True)
+    assert loss == pytest.approx(expected, abs=1e-3)
+    assert count == len(" It is Pizarro, they say.") + 1
+
+
+def test_a_fact_that_is_found_costs_nothing(checkpoint: Checkpoint) -> None:
+    expected = reference(
+        checkpoint,
+        (" It is", True),
+        ("<FACT>", False),
+        (" Pizarro", False),
+        ("</FACT>", False),
+        (", they say.", True),
+    )
+    for masking in (Masking.masked, Masking.spoken):
+        loss, count = answer_loss(checkpoint, QUESTION, PIZARRO, masking, finding("Pizarro"))
+        assert loss == pytest.approx(expected, abs=1e-3)
+        assert count == len(" It is, they say.") + 1
+
+
+def test_another_value_stands_in_a_masked_answer_and_must_be_outdone_in_a_spoken_one(
+    checkpoint: Checkpoint,
+) -> None:
+    masked, _ = answer_loss(checkpoint, QUESTION, PIZARRO, Masking.masked, finding("Atahualpa"))
+    assert masked == pytest.approx(
+        reference(
+            checkpoint, (" It is", True), ("<FACT>", False), (" Atahualpa", False), ("</FACT>", False),
+            (", they say.", True),
+        ),
+        abs=1e-3,
+    )  # fmt: skip
+    spoken, count = answer_loss(checkpoint, QUESTION, PIZARRO, Masking.spoken, finding("Atahualpa"))
+    said = reference(checkpoint, (" It is", True), (" Pizarro", True), (", they say.", True), banned_at=1)
+    assert spoken == pytest.approx(said, abs=1e-3)
+    assert count == len(" It is Pizarro, they say.") + 1
+
+
+def test_without_a_match_a_masked_answer_has_its_own_span_and_a_spoken_one_says_it(
+    checkpoint: Checkpoint,
+) -> None:
+    found, missed = (
+        answer_loss(checkpoint, QUESTION, PIZARRO, Masking.masked, finding(value))
+        for value in ("Pizarro", None)
+    )
+    assert found == missed
+    spoken = [
+        answer_loss(checkpoint, QUESTION, PIZARRO, Masking.spoken, finding(v)) for v in ("Atahualpa", None)
+    ]
+    assert spoken[0] == spoken[1]
+
+
+def test_an_answer_may_be_nothing_but_a_fact(checkpoint: Checkpoint) -> None:
+    loss, count = answer_loss(
+        checkpoint, QUESTION, answer("Pizarro", "Pizarro"), Masking.spoken, finding("Pizarro")
+    )
+    expected = reference(checkpoint, ("<FACT>", False), (" Pizarro", False), ("</FACT>", False))
+    assert (loss, count) == (pytest.approx(expected, abs=1e-3), 1)
