@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from sqlalchemy import func, insert, or_, select
 from sqlalchemy.orm import Session
 
-from kb import audit, facts
+from kb import audit, facts, reading
 from kb.errors import GenerationNotFound, InvalidSplice
 from kb.records import (
     ChangeRecord,
@@ -105,7 +105,7 @@ def trace_output(session: Session, generation_id: int) -> OutputTrace:
         select(Attribution).where(Attribution.generation_id == generation_id).order_by(Attribution.ordinal)
     )
     attributions = list(session.scalars(statement))
-    used = facts.fact_records(session, [a.fact_id for a in attributions if a.fact_id is not None])
+    used = reading.fact_records(session, [a.fact_id for a in attributions if a.fact_id is not None])
     splices = [_traced(session, stored, a, used.get(a.fact_id) if a.fact_id else None) for a in attributions]
     return OutputTrace(
         generation_id=stored.id,
@@ -152,7 +152,7 @@ def _edits(
 
 def trace_fact(session: Session, fact_id: int) -> FactTrace:
     """A fact with its source sentence, its values over time, its edits, and every stored output that used it."""
-    fact = facts.get_fact(session, fact_id)
+    fact = reading.get_fact(session, fact_id)
     versions = session.scalars(
         select(FactVersion).where(FactVersion.fact_id == fact_id).order_by(FactVersion.version)
     )

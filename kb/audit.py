@@ -10,14 +10,14 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from psycopg.types.json import Jsonb
-from sqlalchemy import ColumnElement, or_, select
+from sqlalchemy import ColumnElement, Select, or_, select
 from sqlalchemy.orm import Session
 
 from kb.database import connection_of
@@ -160,59 +160,55 @@ def head_seq(session: Session) -> int:
     return session.scalar(select(Change.seq).order_by(Change.seq.desc()).limit(1)) or 0
 
 
-def changes(
-    session: Session,
-    after: int,
-    limit: int,
-    *,
-    actor: str | None = None,
-    kind: str | None = None,
-    fact_id: int | None = None,
-    since: datetime | None = None,
-    until: datetime | None = None,
-) -> list[ChangeRecord]:
-    """Up to `limit` changes past `after`, oldest first: all, or those that fit every filter.
+class Fitting(TypedDict, total=False):
+    """What changes are chosen by; what is None or left out chooses all.
 
     A change touches `fact_id` too where it created it: an ingest does not list the facts it brought.
     """
-    fitting = _fitting(actor, kind, fact_id, since, until)
-    statement = select(Change).where(Change.seq > after, *fitting).order_by(Change.seq).limit(limit)
-    return [as_record(change) for change in session.scalars(statement)]
+
+    actor: str | None
+    kind: str | None
+    fact_id: int | None
+    since: datetime | None
+    until: datetime | None
+
+
+def changes(session: Session, after: int, limit: int, **fitting: Unpack[Fitting]) -> list[ChangeRecord]:
+    """Up to `limit` changes past `after`, oldest first: all, or those that fit every filter."""
+    past = select(Change).where(Change.seq > after).order_by(Change.seq)
+    return _records(session, past.limit(limit), fitting)
 
 
 def changes_before(
-    session: Session,
-    before: int,
-    limit: int,
-    *,
+    session: Session, before: int, limit: int, **fitting: Unpack[Fitting]
+) -> list[ChangeRecord]:
+    """Up to `limit` changes older than `before`, newest first: all, or those that fit every filter."""
+    older = select(Change).where(Change.seq < before).order_by(Change.seq.desc())
+    return _records(session, older.limit(limit), fitting)
+
+
+def _records(session: Session, page: Select[Change], fitting: Fitting) -> list[ChangeRecord]:
+    return [as_record(change) for change in session.scalars(page.where(*_conditions(**fitting)))]
+
+
+def _conditions(
     actor: str | None = None,
     kind: str | None = None,
     fact_id: int | None = None,
     since: datetime | None = None,
     until: datetime | None = None,
-) -> list[ChangeRecord]:
-    """Up to `limit` changes older than `before`, newest first, with the filters of `changes`."""
-    fitting = _fitting(actor, kind, fact_id, since, until)
-    statement = select(Change).where(Change.seq < before, *fitting).order_by(Change.seq.desc()).limit(limit)
-    return [as_record(change) for change in session.scalars(statement)]
-
-
-def _fitting(
-    actor: str | None, kind: str | None, fact_id: int | None, since: datetime | None, until: datetime | None
-) -> list[ColumnElement[bool]]:
-    conditions: list[ColumnElement[bool]] = []
+) -> Iterator[ColumnElement[bool]]:
     if actor is not None:
-        conditions.append(Change.actor == actor)
+        yield Change.actor == actor
     if kind is not None:
-        conditions.append(Change.kind == kind)
+        yield Change.kind == kind
     if fact_id is not None:
         created = select(Fact.created_seq).where(Fact.id == fact_id).scalar_subquery()
-        conditions.append(or_(Change.fact_ids.contains([fact_id]), Change.seq == created))
+        yield or_(Change.fact_ids.contains([fact_id]), Change.seq == created)
     if since is not None:
-        conditions.append(Change.at >= since)
+        yield Change.at >= since
     if until is not None:
-        conditions.append(Change.at < until)
-    return conditions
+        yield Change.at < until
 
 
 def as_record(change: Change) -> ChangeRecord:

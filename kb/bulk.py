@@ -11,9 +11,10 @@ from sqlalchemy.orm import Session
 
 from kb import audit, keysets
 from kb.errors import ExternalIdNotFound, FactDeleted, FactNotFound, InvalidKeys, InvalidValue, KeysetNotFound
-from kb.facts import end_facts, require_corpus
+from kb.facts import end_facts
 from kb.ingest import MANY_FACTS
 from kb.keycopy import Keys, copy_keys, require_unit
+from kb.reading import require_corpus
 from kb.records import Edit, KeysetRecord
 from kb.service import KnowledgeBase
 from kb.tables import Checkpoint, Document, Fact, FactKey, Keyset, key_kinds

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import column, func, select, text
 from sqlalchemy.orm import Session
 
-from kb import facts
+from kb import reading
 from kb.errors import InvalidQuery
 from kb.history import require_change
 
@@ -112,4 +112,4 @@ def _check(session: Session, first: int, last: int, corpus: str | None) -> None:
     if first > last:
         raise InvalidQuery(f"change {first} comes after change {last}; name the earlier one first")
     if corpus is not None:
-        facts.require_corpus(session, corpus)
+        reading.require_corpus(session, corpus)

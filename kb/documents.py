@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Row, Select, func, select
 
-from kb import facts
+from kb import reading
 from kb.errors import DocumentNotFound
 from kb.records import FactRecord
 from kb.tables import Document, Fact
@@ -52,7 +52,7 @@ class Documents:
         statement = _statement().where(Document.id > after, gone).order_by(Document.id).limit(limit)
         with self.kb.sessions() as session:
             if corpus is not None:
-                facts.require_corpus(session, corpus)
+                reading.require_corpus(session, corpus)
                 statement = statement.where(Document.corpus == corpus)
             return [_record(row) for row in session.execute(statement)]
 
@@ -62,7 +62,7 @@ class Documents:
             row = session.execute(_statement().where(Document.id == document_id)).one_or_none()
             if row is None:
                 raise DocumentNotFound(document_id)
-            return _record(row), facts.document_text(session, document_id)
+            return _record(row), reading.document_text(session, document_id)
 
     def facts(
         self, document_id: int, *, deleted: bool | None = False, after: int = 0, limit: int = 50
@@ -71,14 +71,14 @@ class Documents:
         with self.kb.sessions() as session:
             if session.scalar(select(Document.id).where(Document.id == document_id)) is None:
                 raise DocumentNotFound(document_id)
-            return facts.list_facts(session, None, None, deleted, after, limit, document_id)
+            return reading.list_facts(session, None, None, deleted, after, limit, document_id)
 
 
 def _statement() -> Select[*tuple[Any, ...]]:
     live = select(func.count()).where(Fact.document_id == Document.id, Fact.deleted_seq.is_(None))
     return select(
         Document.id,
-        *facts.DOCUMENT_COLUMNS,
+        *reading.DOCUMENT_COLUMNS,
         Document.sha256,
         func.length(Document.text).label("characters"),
         live.correlate(Document).scalar_subquery().label("live_facts"),

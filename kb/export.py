@@ -10,7 +10,7 @@ from sqlalchemy import Row, func, select
 from sqlalchemy.orm import Session, aliased
 
 from kb.corpus import AnnotatedDocument, FactSpan
-from kb.facts import DOCUMENT_COLUMNS
+from kb.reading import DOCUMENT_COLUMNS
 from kb.tables import Document, Fact, FactVersion
 
 _ABOUT = DOCUMENT_COLUMNS[1:]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,6 +15,7 @@ from sqlalchemy.orm import Session
 
 from kb import audit, keysets
 from kb.equivalents import Texts, same_place, same_question
+from kb.errors import PlanTooLarge, PlanUnderWay
 from kb.facts import IS_LIVE
 from kb.forget_probes import Questioner, Target, ask, build, evenly
 from kb.forget_records import Collateral, Drift, ForgetPlan, Successor
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
     from kb.service import KnowledgeBase
 
 NEIGHBOURS = 10  # remaining facts looked at around each affected question
+
+_WORKING = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +146,26 @@ def collateral(
     return Collateral(len(theirs.fact_ids), displaced, used[0], used[1])
 
 
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Who works with all keys in memory, one at a time in a process. Raises `PlanUnderWay`."""
+    if not _WORKING.acquire(blocking=False):
+        raise PlanUnderWay
+    try:
+        yield
+    finally:
+        _WORKING.release()
+
+
+def _require_room(session: Session, largest: int | None) -> None:
+    if largest is None:
+        return
+    live = session.scalar(select(func.count()).select_from(FactVersion).where(IS_LIVE)) or 0
+    if live > largest:
+        raise PlanTooLarge(live, largest)
+
+
+@_alone()
 def draw_up(
     kb: KnowledgeBase,
     select_them: Callable[[Session], list[int]],
@@ -150,9 +175,15 @@ def draw_up(
     radius: float | None,
     policy: str,
     most: int,
+    largest: int | None = None,
 ) -> ForgetPlan:
-    """The plan for the facts that `select_them` gives; nothing is stored: it has no run and no digest yet."""
+    """The plan for the facts that `select_them` gives; nothing is stored: it has no run and no digest yet.
+
+    A plan holds all live keys in memory. Raises `PlanUnderWay`, as one is enough, and `PlanTooLarge` where more facts
+    are live than `largest`.
+    """
     with kb.sessions() as session:
+        _require_room(session, largest)
         planned_seq = audit.head_seq(session)  # before the facts: an edit beside this makes the plan stale
         selected = select_them(session)
         base = Base.read(session)
@@ -194,15 +225,19 @@ def draw_up(
     )
 
 
-def drift(session: Session, selector: Selector, plan: ForgetPlan) -> Drift:
-    """What was edited or has appeared since the plan that concerns it."""
-    base = Base.read(session)
+def drift(session: Session, selector: Selector, plan: ForgetPlan, largest: int | None = None) -> Drift:
+    """What was edited or has appeared since the plan that concerns it.
+
+    Raises `PlanUnderWay` and `PlanTooLarge` where equivalents have to be looked for.
+    """
     live = unchanged(session, plan)
     ours = {*plan.fact_ids, *plan.equivalents}
     selected = set(select_facts(session, selector, allow_empty=True)) - ours
     related: list[int] = []
     if plan.included:
-        related, _ = find_equivalents(base, sorted(live), None, plan.radius)
+        _require_room(session, largest)
+        with _alone():
+            related, _ = find_equivalents(Base.read(session), sorted(live), None, plan.radius)
     return Drift(
         stale=tuple(sorted(set(plan.fact_ids) - live)),
         newly_selected=tuple(sorted(selected)),

@@ -14,7 +14,7 @@ import numpy as np
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from kb import facts
+from kb import reading
 from kb.calibration import normalise
 from kb.errors import KeysetMismatch
 from kb.forget_records import OUTCOMES, Rates
@@ -98,7 +98,7 @@ class Target:
         """At most so many facts of either sort; the rest of the set still counts as forgotten."""
         sampled = evenly(fact_ids, most)
         others = evenly([fact_id for fact_id in equivalents if fact_id not in set(fact_ids)], most)
-        records = facts.fact_records(session, [*sampled, *others])
+        records = reading.fact_records(session, [*sampled, *others])
         return cls(
             frozenset(fact_ids),
             [records[fact_id] for fact_id in sampled if fact_id in records],

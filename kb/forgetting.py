@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from kb import audit, facts, forget_plan
+from kb import audit, facts, forget_plan, reading
 from kb.errors import ForgetRunNotFound, ForgetRunState, InvalidSelector, PlanStale
 from kb.forget_probes import Questioner
 from kb.forget_records import Drift, ForgetPlan, RunRecord, Verification
@@ -44,14 +44,16 @@ class Forgetting:
         encoder: Encoder | None = None,
         *,
         sample: int = SAMPLE,
+        largest: int | None = None,
         on_questions: Callable[[int, int | None], None] | None = None,
     ) -> None:
         """`sample` bounds how many facts and questions are previewed and probed; all are forgotten.
 
+        `largest` is how many facts may be live where a plan is worked out in this process (None: any number).
         `on_questions` hears how many questions are encoded.
         """
         self.kb = kb
-        self.sample = sample
+        self.sample, self.largest = sample, largest
         self._questioner = Questioner(encoder, on_questions)
 
     def plan(
@@ -82,6 +84,7 @@ class Forgetting:
             radius=radius,
             policy=policy,
             most=self.sample,
+            largest=self.largest,
         )
         with self.kb.sessions.begin() as session:
             run = ForgetRun(
@@ -102,7 +105,7 @@ class Forgetting:
         """What has changed since the plan: `stale` facts forbid applying it, new matches are not in it."""
         with self.kb.sessions() as session:
             run = get_run(session, run_id, "planned")
-            return forget_plan.drift(session, Selector.from_json(run.selector), plan_of(run))
+            return forget_plan.drift(session, Selector.from_json(run.selector), plan_of(run), self.largest)
 
     def apply(self, run_id: int, *, actor: str, reason: str) -> Edit:
         """Forget the planned facts, all at once or none. Raises `PlanStale` where one was edited since the plan."""
@@ -159,7 +162,7 @@ class Forgetting:
     def facts(self, fact_ids: Sequence[int]) -> dict[int, FactRecord]:
         """What these facts say, as far as it is still there."""
         with self.kb.sessions() as session:
-            return facts.fact_records(session, fact_ids)
+            return reading.fact_records(session, fact_ids)
 
 
 def _digest(session: Session, selector: Selector) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import func, select, tuple_
 from sqlalchemy.orm import Session
 
-from kb import facts
+from kb import facts, reading
 from kb.errors import FactNotFound
 from kb.selectors import Selector, select_facts
 from kb.tables import Attribution, Fact, Generation
@@ -102,7 +102,7 @@ def _uses(
         .limit(limit)
     )
     uses = session.execute(statement).all()
-    records = facts.fact_records(session, sorted({fact.id for _, _, fact in uses}))
+    records = reading.fact_records(session, sorted({fact.id for _, _, fact in uses}))
     live = {fact_id: record.value for fact_id, record in records.items() if record.deleted_seq is None}
     return tuple(_output(used, stored, fact, live.get(fact.id)) for used, stored, fact in uses)
 

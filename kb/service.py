@@ -11,7 +11,7 @@ import numpy.typing as npt
 from sqlalchemy import Engine
 from sqlalchemy.orm import sessionmaker
 
-from kb import attribution, audit, database, facts, keysets
+from kb import attribution, audit, database, facts, keysets, reading
 from kb.corpus import AnnotatedDocument, Parsed
 from kb.export import export
 from kb.fsck import fsck
@@ -103,7 +103,7 @@ class KnowledgeBase:
         """The corpus as documents, from one snapshot of the database: with the live facts their texts still say, or
         (not `live_only`) with every fact and what became of it, as an ingest takes it back."""
         with self.sessions() as session:
-            facts.require_corpus(session, corpus)
+            reading.require_corpus(session, corpus)
         return self._export(corpus, live_only)
 
     def _export(self, corpus: str, live_only: bool) -> Iterator[AnnotatedDocument]:
@@ -148,7 +148,7 @@ class KnowledgeBase:
 
     def fact(self, fact_id: int) -> FactRecord:
         with self.sessions() as session:
-            return facts.get_fact(session, fact_id)
+            return reading.get_fact(session, fact_id)
 
     def facts(
         self,
@@ -162,15 +162,15 @@ class KnowledgeBase:
     ) -> list[FactRecord]:
         """Facts past id `after`, by id. `deleted=None` gives both; `text` is sought in value and question as it is."""
         with self.sessions() as session:
-            return facts.list_facts(session, corpus, text, deleted, after, limit, document_id)
+            return reading.list_facts(session, corpus, text, deleted, after, limit, document_id)
 
     def document_text(self, document_id: int) -> str:
         with self.sessions() as session:
-            return facts.document_text(session, document_id)
+            return reading.document_text(session, document_id)
 
     def corpora(self) -> list[CorpusStats]:
         with self.sessions() as session:
-            return facts.corpora(session)
+            return reading.corpora(session)
 
     # The change log
 
@@ -231,7 +231,7 @@ class KnowledgeBase:
         """
         if corpus is not None:
             with self.sessions() as session:
-                facts.require_corpus(session, corpus)
+                reading.require_corpus(session, corpus)
         keyset = self.create_keyset(encoder.checkpoint)
         actor = self.settings.actor
         Rekey(self.sessions, encoder, keyset.keyset_id, actor, corpus, batch, on_facts, kinds).run()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
@@ -14,13 +16,15 @@ from kb.errors import (
     InvalidSelector,
     KeysetMismatch,
     PlanStale,
+    PlanTooLarge,
+    PlanUnderWay,
 )
 from kb.forget_records import OUTCOMES, ForgetPlan
 from kb.forgetting import Forgetting
 from kb.records import NewGeneration, Splice
 from kb.selectors import Selector
 from kb.service import KnowledgeBase
-from tests.fakes import FakeEncoder, WordEncoder
+from tests.fakes import FakeEncoder, Vectors, WordEncoder
 from tests.kb.corpora import CAPITAL, CHILE, HEIGHT, PERU, RIVER, ask, best, document, fact_id, ingest
 
 WHO = {"actor": "tester", "reason": "test"}
@@ -210,6 +214,39 @@ def test_facts_that_came_after_the_plan_are_reported_and_stay(peru: KnowledgeBas
     assert forgetting.drift(listed.run_id).newly_selected == extra
     forgetting.apply(plan.run_id, **WHO)
     assert {fact.fact_id for fact in peru.facts()} == {fact_id(peru, "Santiago"), *again, *extra}
+
+
+def test_plans_are_worked_out_one_at_a_time(peru: KnowledgeBase):
+    refused = []
+
+    class Meanwhile(FakeEncoder):
+        """Plans while it is asked for a plan."""
+
+        def encode_questions(self, questions: Sequence[str]) -> Vectors:
+            with pytest.raises(PlanUnderWay):
+                Forgetting(peru).plan(Selector(text="Lima"), **WHO)
+            refused.append(len(questions))
+            return super().encode_questions(questions)
+
+    Forgetting(peru, Meanwhile()).plan(Selector(text="Lima"), **WHO)
+    assert refused and len(Forgetting(peru).runs()) == 1
+    Forgetting(peru).plan(Selector(text="Lima"), **WHO)
+    assert len(Forgetting(peru).runs()) == 2
+
+
+def test_a_base_too_large_for_a_servers_plan_is_told_so(peru: KnowledgeBase):
+    live = len(peru.facts())
+    plan = Forgetting(peru, largest=live).plan(Selector(text="Lima"), equivalents="include", **WHO)
+    small = Forgetting(peru, largest=live - 1)
+    for refused in (
+        lambda: small.plan(Selector(text="Lima"), **WHO),
+        lambda: small.drift(plan.run_id),
+    ):
+        with pytest.raises(PlanTooLarge, match=f"all {live} live facts"):
+            refused()
+    assert len(small.runs()) == 1
+    listed = Forgetting(peru).plan(Selector(text="Lima"), **WHO)
+    assert small.drift(listed.run_id).stale == (), "nothing has to be looked for"
 
 
 def test_a_run_goes_one_way(peru: KnowledgeBase):

@@ -1,0 +1,194 @@
+"""Everything the knowledge base can refuse, as one tree.
+
+KBError
+├── SettingsError
+├── DatabaseUnavailable
+├── MigrationNeeded
+├── NotFound
+│   ├── FactNotFound
+│   ├── DocumentNotFound
+│   ├── ExternalIdNotFound
+│   ├── GenerationNotFound
+│   ├── CorpusNotFound
+│   ├── KeysetNotFound
+│   ├── NoSuchChange
+│   ├── ForgetRunNotFound
+│   ├── ApiKeyNotFound
+│   ├── ErasureRequestNotFound
+│   ├── JobNotFound
+│   ├── UploadNotFound
+│   └── NothingSelected
+├── Conflict
+│   ├── FactDeleted
+│   ├── FactNotDeleted
+│   ├── FactErased
+│   ├── FactSuppressed
+│   ├── CorpusInUse
+│   ├── NoActiveKeyset
+│   ├── KeysetNotReady
+│   ├── GateRefused
+│   ├── NoFormerKeyset
+│   ├── KeysetActive
+│   ├── KeysetMismatch
+│   ├── DatabaseNotEmpty
+│   ├── ForgetRunState
+│   ├── JobFinished
+│   ├── PlanStale
+│   ├── PlanTooLarge
+│   ├── PlanUnderWay
+│   ├── ApiKeyEnded
+│   ├── RequestUnderWay
+│   ├── AnswerGone
+│   ├── SecondPersonNeeded
+│   ├── SamePerson
+│   └── ErasureRequestState
+├── Invalid
+│   ├── InvalidValue
+│   ├── InvalidSelector
+│   ├── InvalidQuery
+│   ├── InvalidSplice
+│   ├── InvalidKeys
+│   ├── RequestDiffers
+│   ├── AdminKeyNeeded
+│   ├── InvalidWork
+│   └── UploadTooLarge
+├── JobGivenUp
+├── SignatureRefused
+├── LogRefused
+├── BackupRefused
+├── IndexBehind
+├── IndexInvariant
+└── SnapshotRefused
+
+Each says the cause and the remedy in one line, and carries the ids it is about as attributes. The
+edges read `title`, `status` (HTTP) and `exit_code` from the class, so a new error needs no new table.
+"""
+
+from __future__ import annotations
+
+from kb.errors.conflicts import (
+    AnswerGone,
+    ApiKeyEnded,
+    CorpusInUse,
+    DatabaseNotEmpty,
+    ErasureRequestState,
+    FactDeleted,
+    FactErased,
+    FactNotDeleted,
+    FactSuppressed,
+    ForgetRunState,
+    GateRefused,
+    JobFinished,
+    KeysetActive,
+    KeysetMismatch,
+    KeysetNotReady,
+    NoActiveKeyset,
+    NoFormerKeyset,
+    PlanStale,
+    PlanTooLarge,
+    PlanUnderWay,
+    RequestUnderWay,
+    SamePerson,
+    SecondPersonNeeded,
+)
+from kb.errors.failures import (
+    BackupRefused,
+    DatabaseUnavailable,
+    IndexBehind,
+    IndexInvariant,
+    JobGivenUp,
+    LogRefused,
+    MigrationNeeded,
+    SettingsError,
+    SignatureRefused,
+    SnapshotRefused,
+)
+from kb.errors.invalid import (
+    AdminKeyNeeded,
+    InvalidKeys,
+    InvalidQuery,
+    InvalidSelector,
+    InvalidSplice,
+    InvalidValue,
+    InvalidWork,
+    RequestDiffers,
+    UploadTooLarge,
+)
+from kb.errors.missing import (
+    ApiKeyNotFound,
+    CorpusNotFound,
+    DocumentNotFound,
+    ErasureRequestNotFound,
+    ExternalIdNotFound,
+    FactNotFound,
+    ForgetRunNotFound,
+    GenerationNotFound,
+    JobNotFound,
+    KeysetNotFound,
+    NoSuchChange,
+    NothingSelected,
+    UploadNotFound,
+)
+from kb.errors.root import Conflict, Invalid, KBError, NotFound
+
+__all__ = [
+    "AdminKeyNeeded",
+    "AnswerGone",
+    "ApiKeyEnded",
+    "ApiKeyNotFound",
+    "BackupRefused",
+    "Conflict",
+    "CorpusInUse",
+    "CorpusNotFound",
+    "DatabaseNotEmpty",
+    "DatabaseUnavailable",
+    "DocumentNotFound",
+    "ErasureRequestNotFound",
+    "ErasureRequestState",
+    "ExternalIdNotFound",
+    "FactDeleted",
+    "FactErased",
+    "FactNotDeleted",
+    "FactNotFound",
+    "FactSuppressed",
+    "ForgetRunNotFound",
+    "ForgetRunState",
+    "GateRefused",
+    "GenerationNotFound",
+    "IndexBehind",
+    "IndexInvariant",
+    "Invalid",
+    "InvalidKeys",
+    "InvalidQuery",
+    "InvalidSelector",
+    "InvalidSplice",
+    "InvalidValue",
+    "InvalidWork",
+    "JobFinished",
+    "JobGivenUp",
+    "JobNotFound",
+    "KBError",
+    "KeysetActive",
+    "KeysetMismatch",
+    "KeysetNotFound",
+    "KeysetNotReady",
+    "LogRefused",
+    "MigrationNeeded",
+    "NoActiveKeyset",
+    "NoFormerKeyset",
+    "NoSuchChange",
+    "NotFound",
+    "NothingSelected",
+    "PlanStale",
+    "PlanTooLarge",
+    "PlanUnderWay",
+    "RequestDiffers",
+    "RequestUnderWay",
+    "SamePerson",
+    "SecondPersonNeeded",
+    "SettingsError",
+    "SignatureRefused",
+    "SnapshotRefused",
+    "UploadNotFound",
+    "UploadTooLarge",
+]

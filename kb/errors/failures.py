@@ -1,0 +1,111 @@
+"""What is wrong with an installation, or with a file that was brought: no fault of a request."""
+
+from __future__ import annotations
+
+from kb.errors.root import KBError
+
+
+class SettingsError(KBError):
+    title = "Bad setting"
+    exit_code = 2
+
+    def __init__(self, variable: str, cause: str) -> None:
+        self.variable = variable
+        super().__init__(f"{variable}: {cause}. Set {variable} right, or unset it for the default.")
+
+
+class DatabaseUnavailable(KBError):
+    title = "Database unavailable"
+    status = 503
+    exit_code = 5
+
+    def __init__(self, where: str, cause: str) -> None:
+        self.where = where
+        super().__init__(
+            f"No database at {where}: {cause}. Check that the server runs and COLMLM_DATABASE_URL."
+        )
+
+
+class MigrationNeeded(KBError):
+    title = "Migration needed"
+    status = 503
+    exit_code = 5
+
+    def __init__(self, found: str | None, wanted: str) -> None:
+        self.found, self.wanted = found, wanted
+        super().__init__(
+            f"The database is at migration {found or 'none'}, this program needs {wanted}. Run: colmlm db migrate"
+        )
+
+
+class JobGivenUp(KBError):
+    title = "Job given up"
+
+    def __init__(self, job_id: int, attempts: int) -> None:
+        self.job_id = job_id
+        super().__init__(
+            f"{attempts} workers died over job {job_id}; their logs and the kernel's say why, and memory is the usual "
+            "cause. What it committed stays; once the cause is gone, ask for the same again."
+        )
+
+
+class SignatureRefused(KBError):
+    title = "Signature refused"
+    status = 422
+    exit_code = 1
+
+    def __init__(self, what: str, cause: str) -> None:
+        self.what = what
+        super().__init__(f"{what}: {cause}. It is no evidence; get it again from whoever signed it.")
+
+
+class LogRefused(KBError):
+    title = "Change log refused"
+    status = 422
+    exit_code = 1
+
+    def __init__(self, what: str, seq: int, cause: str) -> None:
+        self.what, self.seq = what, seq
+        super().__init__(f"{what}, change {seq}: {cause}. It is no evidence; export the log again.")
+
+
+class BackupRefused(KBError):
+    title = "Backup refused"
+    status = 422
+    exit_code = 1
+
+    def __init__(self, file: str, cause: str) -> None:
+        self.file = file
+        super().__init__(f"{file}: {cause}. Nothing was restored; take another copy of it.")
+
+
+class IndexBehind(KBError):
+    title = "Index is behind"
+    status = 503
+    exit_code = 6
+
+    def __init__(self, min_seq: int, applied_seq: int, waited_seconds: float) -> None:
+        self.min_seq, self.applied_seq = min_seq, applied_seq
+        super().__init__(
+            f"Change {min_seq} is not in the index after {waited_seconds:g} s (it has {applied_seq}). "
+            "Try again, or raise COLMLM_INDEX_WAIT_SECONDS."
+        )
+
+
+class IndexInvariant(KBError):
+    title = "Index invariant broken"
+    exit_code = 6
+
+    def __init__(self, cause: str) -> None:
+        super().__init__(
+            f"The index refused: {cause}. Run `colmlm fsck`; the index can be rebuilt from the database."
+        )
+
+
+class SnapshotRefused(KBError):
+    title = "Snapshot refused"
+    exit_code = 6
+
+    def __init__(self, *, keyset_id: int, cause: str) -> None:
+        self.keyset_id, self.cause = keyset_id, cause
+        super().__init__(f"Snapshot of keyset {keyset_id}: {cause}. The index is rebuilt from the database.")

@@ -1,0 +1,78 @@
+"""What was said cannot be meant."""
+
+from __future__ import annotations
+
+from kb.errors.root import Invalid
+
+
+class InvalidValue(Invalid):
+    title = "Invalid value"
+
+    def __init__(self, field: str, cause: str) -> None:
+        self.field = field
+        super().__init__(f"The {field} cannot be stored: {cause}.")
+
+
+class InvalidSelector(Invalid):
+    title = "Invalid selector"
+
+    def __init__(self, cause: str) -> None:
+        super().__init__(f"The selector cannot be used: {cause}.")
+
+
+class InvalidQuery(Invalid):
+    title = "Invalid query"
+
+    def __init__(self, cause: str) -> None:
+        super().__init__(f"The query cannot be searched: {cause}.")
+
+
+class InvalidSplice(Invalid):
+    title = "Invalid splice"
+
+    def __init__(self, ordinal: int, cause: str) -> None:
+        self.ordinal = ordinal
+        super().__init__(f"Splice {ordinal} is not evidence: {cause}. The generation was not stored.")
+
+
+class InvalidKeys(Invalid):
+    title = "Invalid keys"
+
+    def __init__(self, checkpoint_id: str, cause: str) -> None:
+        self.checkpoint_id = checkpoint_id
+        super().__init__(f"Checkpoint {checkpoint_id!r} made keys that cannot be used: {cause}.")
+
+
+class RequestDiffers(Invalid):
+    title = "Another request had this key"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "This Idempotency-Key came with another request before. Nothing was done; use a new key for each request."
+        )
+
+
+class AdminKeyNeeded(Invalid):
+    title = "An admin's key is needed"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "An erasure by two is asked for and decided with keys of admins. Nothing was done; "
+            "put the token of one into COLMLM_TOKEN."
+        )
+
+
+class InvalidWork(Invalid):
+    title = "Invalid job"
+
+    def __init__(self, kind: str, cause: str) -> None:
+        self.kind = kind
+        super().__init__(f"A job {kind!r} cannot be made of this: {cause}. Nothing was started.")
+
+
+class UploadTooLarge(Invalid):
+    title = "Upload too large"
+    status = 413
+
+    def __init__(self, cause: str) -> None:
+        super().__init__(f"{cause}. Nothing was kept; split the file, or raise COLMLM_UPLOAD_MAX_MB.")

@@ -1,0 +1,125 @@
+"""What is asked for is not there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kb.errors.root import NotFound, listed
+
+
+class FactNotFound(NotFound):
+    title = "No such fact"
+
+    def __init__(self, fact_ids: Sequence[int]) -> None:
+        self.fact_ids = tuple(fact_ids)
+        super().__init__(
+            f"No fact {listed(fact_ids)}. Nothing was done; look ids up with `colmlm facts list`."
+        )
+
+
+class DocumentNotFound(NotFound):
+    title = "No such document"
+
+    def __init__(self, document_id: int) -> None:
+        self.document_id = document_id
+        super().__init__(f"No document {document_id}. A fact's source names its document.")
+
+
+class ExternalIdNotFound(NotFound):
+    title = "No such document"
+
+    def __init__(self, corpus: str, external_ids: Sequence[str]) -> None:
+        self.corpus, self.external_ids = corpus, tuple(external_ids)
+        shown = ", ".join(map(repr, external_ids[:10]))
+        more = f" and {len(external_ids) - 10} more" if len(external_ids) > 10 else ""
+        super().__init__(
+            f"No document {shown}{more} in corpus {corpus!r}. Nothing was done; check the names."
+        )
+
+
+class GenerationNotFound(NotFound):
+    title = "No such generation"
+
+    def __init__(self, generation_id: int) -> None:
+        self.generation_id = generation_id
+        super().__init__(f"No stored output {generation_id}. Only outputs that were recorded can be traced.")
+
+
+class CorpusNotFound(NotFound):
+    title = "No such corpus"
+
+    def __init__(self, corpus: str) -> None:
+        self.corpus = corpus
+        super().__init__(
+            f"No corpus {corpus!r}. Ingest a file into it first, or list the corpora for the name."
+        )
+
+
+class KeysetNotFound(NotFound):
+    title = "No such keyset"
+
+    def __init__(self, keyset_id: int) -> None:
+        self.keyset_id = keyset_id
+        super().__init__(f"No keyset {keyset_id}. List the keysets for its id, or rekey to make one.")
+
+
+class NoSuchChange(NotFound):
+    title = "No such change"
+
+    def __init__(self, seq: int, head: int) -> None:
+        self.seq, self.head = seq, head
+        super().__init__(
+            f"No change {seq}: the log goes from 0 (before the first change) to {head}. See `colmlm changes`."
+        )
+
+
+class ForgetRunNotFound(NotFound):
+    title = "No such forget run"
+
+    def __init__(self, run_id: int) -> None:
+        self.run_id = run_id
+        super().__init__(f"No forget run {run_id}. List them with `colmlm forget list`.")
+
+
+class ApiKeyNotFound(NotFound):
+    title = "No such key"
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(f"No key is named {name!r}. List the keys with `colmlm keys list`.")
+
+
+class ErasureRequestNotFound(NotFound):
+    title = "No such request to erase"
+
+    def __init__(self, request_id: int) -> None:
+        self.erasure_request_id = request_id
+        super().__init__(f"No request to erase {request_id}. List them with `colmlm erasures list`.")
+
+
+class JobNotFound(NotFound):
+    title = "No such job"
+
+    def __init__(self, job_id: int) -> None:
+        self.job_id = job_id
+        super().__init__(f"No job {job_id}. List them with `colmlm jobs list`.")
+
+
+class UploadNotFound(NotFound):
+    title = "No such upload"
+
+    def __init__(self, upload_id: str) -> None:
+        self.upload_id = upload_id
+        super().__init__(
+            f"No upload {upload_id!r}: its job is done and took it along, or nobody asked for it in a day. "
+            "Upload the file again."
+        )
+
+
+class NothingSelected(NotFound):
+    title = "Nothing selected"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The selector matches no live fact, so nothing was planned. Widen it, or allow an empty selection."
+        )

@@ -1,0 +1,35 @@
+"""The root of the tree, its main branches, and how errors list ids."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+
+class KBError(Exception):
+    """Root of the tree; catch this at an edge, and the leaf you mean everywhere else."""
+
+    title: ClassVar[str] = "Knowledge base error"
+    status: ClassVar[int] = 500
+    exit_code: ClassVar[int] = 1
+
+
+class NotFound(KBError):
+    status = 404
+    exit_code = 3
+
+
+class Conflict(KBError):
+    status = 409
+    exit_code = 4
+
+
+class Invalid(KBError):
+    status = 422
+    exit_code = 2
+
+
+def listed(fact_ids: Sequence[int]) -> str:
+    """Ids for a message, the first ten of many."""
+    shown = ", ".join(str(fact_id) for fact_id in fact_ids[:10])
+    return shown if len(fact_ids) <= 10 else f"{shown} and {len(fact_ids) - 10} more"

@@ -1,0 +1,153 @@
+"""What is known, what was known before, what was forgotten, and the log of all of it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import CheckConstraint, ForeignKey, Identity, Index, Integer, func, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from kb.tables.base import Base
+
+forget_states = ("planned", "applied", "restored", "erased")
+forget_policies = ("successor", "abstain")
+
+
+class Document(Base):
+    """A text as ingested. A newer text under the same external id is a new row; the old one stays as evidence."""
+
+    __tablename__ = "document"
+    __table_args__ = (
+        Index(
+            "document_live_external_id_key",
+            "corpus",
+            "external_id",
+            unique=True,
+            postgresql_where=text("replaced_seq IS NULL"),
+        ),
+    )
+
+    id: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
+    corpus: Mapped[str]
+    external_id: Mapped[str]
+    uri: Mapped[str | None]
+    title: Mapped[str | None]
+    licence: Mapped[str | None]
+    revision: Mapped[str | None]
+    sha256: Mapped[str]
+    record_sha256: Mapped[str]
+    text: Mapped[str]
+    ingested_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    replaced_seq: Mapped[int | None]
+
+
+class Fact(Base):
+    __tablename__ = "fact"
+    __table_args__ = (
+        CheckConstraint("(document_id IS NULL) = (span_start IS NULL)", name="span"),
+        CheckConstraint("span_start >= 0 AND span_start < span_end", name="order"),
+        CheckConstraint("document_id IS NOT NULL OR question IS NOT NULL", name="keyable"),
+        Index("fact_document_id_idx", "document_id", "ordinal"),
+        Index("fact_created_seq_idx", "created_seq"),
+    )
+
+    id: Mapped[int] = mapped_column(Identity(), primary_key=True)
+    document_id: Mapped[int | None] = mapped_column(ForeignKey("document.id"))
+    ordinal: Mapped[int] = mapped_column(Integer)
+    span_start: Mapped[int | None] = mapped_column(Integer)
+    span_end: Mapped[int | None] = mapped_column(Integer)
+    question: Mapped[str | None]
+    answer: Mapped[str | None]
+    created_seq: Mapped[int]
+    deleted_seq: Mapped[int | None]
+    erased_seq: Mapped[int | None]
+
+
+class FactVersion(Base):
+    """A value, true from change `from_seq` until `to_seq` (exclusive; NULL: still).
+
+    With both the same it was never true here: a fact came in already corrected or deleted.
+    """
+
+    __tablename__ = "fact_version"
+    __table_args__ = (
+        CheckConstraint("to_seq >= from_seq", name="range"),
+        Index("fact_version_live_key", "fact_id", unique=True, postgresql_where=text("to_seq IS NULL")),
+    )
+
+    fact_id: Mapped[int] = mapped_column(ForeignKey("fact.id"), primary_key=True)
+    version: Mapped[int] = mapped_column(Integer, primary_key=True)
+    value: Mapped[str]
+    from_seq: Mapped[int]
+    to_seq: Mapped[int | None]
+
+
+class Change(Base):
+    """The append-only log (a trigger refuses UPDATE, DELETE and TRUNCATE); see kb/audit.py for the chain."""
+
+    __tablename__ = "change"
+    __table_args__ = (Index("change_fact_ids_idx", "fact_ids", postgresql_using="gin"),)
+
+    seq: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    kind: Mapped[str]
+    fact_ids: Mapped[list[int]]
+    num_facts: Mapped[int]
+    actor: Mapped[str]
+    reason: Mapped[str]
+    at: Mapped[datetime]
+    prev_hash: Mapped[str]
+    hash: Mapped[str]
+    payload: Mapped[dict[str, Any]]
+
+
+class Tombstone(Base):
+    """A deleted fact whose keys stay in the index on purpose: a query that points at it gets no match."""
+
+    __tablename__ = "tombstone"
+
+    fact_id: Mapped[int] = mapped_column(ForeignKey("fact.id"), primary_key=True, autoincrement=False)
+    seq: Mapped[int]
+
+
+class Suppression(Base):
+    """Keyed digests of what was erased, so that an ingest does not bring it back unasked."""
+
+    __tablename__ = "suppression"
+
+    digest: Mapped[bytes] = mapped_column(primary_key=True)
+    seq: Mapped[int]
+
+
+class ForgetRun(Base):
+    """A set of facts chosen for forgetting: the plan, what was done, and the evidence that it held."""
+
+    __tablename__ = "forget_run"
+    __table_args__ = (
+        CheckConstraint(f"state IN {forget_states}", name="state"),
+        CheckConstraint(f"policy IN {forget_policies}", name="policy"),
+    )
+
+    id: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
+    state: Mapped[str]
+    policy: Mapped[str]
+    selector: Mapped[dict[str, Any]]
+    fact_ids: Mapped[list[int]]
+    plan: Mapped[dict[str, Any]]
+    verification: Mapped[dict[str, Any] | None]
+    certificate: Mapped[dict[str, Any] | None]
+    planned_seq: Mapped[int]
+    applied_seq: Mapped[int | None]
+    restored_seq: Mapped[int | None]
+    actor: Mapped[str]
+    reason: Mapped[str]
+    at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class Secret(Base):
+    """Random bytes of this database, made by the first migration: they key the digests in the change log."""
+
+    __tablename__ = "secret"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    value: Mapped[bytes]

@@ -1,0 +1,134 @@
+"""Keys by checkpoint, and the outputs that were made with them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Float,
+    ForeignKey,
+    Identity,
+    Index,
+    Integer,
+    Sequence,
+    func,
+    text,
+)
+from sqlalchemy.orm import Mapped, mapped_column
+
+from kb.tables.base import Base
+
+KEY_IDS = "fact_key_id_seq"
+key_kinds = ("context", "question", "alias")
+keyset_states = ("building", "ready", "active", "retired")
+
+
+class Checkpoint(Base):
+    __tablename__ = "checkpoint"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str]
+    dim: Mapped[int] = mapped_column(Integer)
+    path: Mapped[str | None]
+    tokenizer_hash: Mapped[str | None]
+    trained_on: Mapped[str | None]
+    registered_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class Keyset(Base):
+    __tablename__ = "keyset"
+    __table_args__ = (
+        CheckConstraint(f"state IN {keyset_states}", name="state"),
+        Index("keyset_active_key", "state", unique=True, postgresql_where=text("state = 'active'")),
+        Index(
+            "keyset_checkpoint_id_key",
+            "checkpoint_id",
+            unique=True,
+            postgresql_where=text("state <> 'retired'"),
+        ),
+    )
+
+    id: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
+    checkpoint_id: Mapped[str] = mapped_column(ForeignKey("checkpoint.id"))
+    index_spec: Mapped[str]
+    threshold: Mapped[float] = mapped_column(Float)
+    calibrated: Mapped[bool]
+    state: Mapped[str]
+    applied_seq: Mapped[int]
+    gate: Mapped[dict[str, Any] | None]
+
+
+class FactKey(Base):
+    """A unit vector of a fact, as little-endian fp16 bytes. `id` is the Faiss id: one sequence, never reused.
+
+    A plain sequence that writers draw from: identity columns on partitioned tables need PostgreSQL 17.
+    """
+
+    __tablename__ = "fact_key"
+    __table_args__ = (
+        CheckConstraint(f"kind IN {key_kinds}", name="kind"),
+        Index(
+            "fact_key_one_of_a_kind_key",
+            "keyset_id",
+            "fact_id",
+            "kind",
+            unique=True,
+            postgresql_where=text("kind <> 'alias'"),
+        ),
+        Index("fact_key_fact_id_idx", "fact_id"),
+        {"postgresql_partition_by": "LIST (keyset_id)"},
+    )
+
+    # No foreign key: a partition exists only for a keyset that does, and this is written once for every key.
+    keyset_id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    id: Mapped[int] = mapped_column(
+        Sequence(KEY_IDS, data_type=BigInteger, metadata=Base.metadata), primary_key=True
+    )
+    fact_id: Mapped[int] = mapped_column(ForeignKey("fact.id"))
+    kind: Mapped[str]
+    key: Mapped[bytes]
+
+
+class Generation(Base):
+    __tablename__ = "generation"
+
+    id: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
+    prompt: Mapped[str]
+    output: Mapped[str]
+    checkpoint_id: Mapped[str]
+    keyset_id: Mapped[int | None]
+    seq: Mapped[int]
+    mode: Mapped[str]
+    at: Mapped[datetime] = mapped_column(server_default=func.now())
+    redacted_seq: Mapped[int | None]
+
+
+class Attribution(Base):
+    """One lookup of an output. No foreign key to the fact: the record must outlive it.
+
+    `query` is what was asked, as fp16 bytes in the space of the generation's checkpoint.
+    """
+
+    __tablename__ = "attribution"
+    __table_args__ = (
+        CheckConstraint("outcome IN ('hit', 'no_match', 'abstained')", name="outcome"),
+        CheckConstraint(
+            "(outcome = 'hit') = (fact_id IS NOT NULL AND fact_version IS NOT NULL)", name="evidence"
+        ),
+        Index("attribution_fact_id_idx", "fact_id"),
+    )
+
+    generation_id: Mapped[int] = mapped_column(
+        ForeignKey("generation.id", ondelete="CASCADE"), primary_key=True
+    )
+    ordinal: Mapped[int] = mapped_column(Integer, primary_key=True)
+    output_start: Mapped[int] = mapped_column(Integer)
+    output_end: Mapped[int] = mapped_column(Integer)
+    fact_id: Mapped[int | None]
+    fact_version: Mapped[int | None] = mapped_column(Integer)
+    score: Mapped[float | None] = mapped_column(Float)
+    outcome: Mapped[str]
+    query: Mapped[bytes | None]

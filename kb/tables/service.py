@@ -1,0 +1,127 @@
+"""What a service keeps beside the knowledge: jobs, who may ask, what was asked."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import CheckConstraint, ForeignKey, Identity, Index, Integer, UniqueConstraint, func, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from kb.tables.base import Base
+
+roles = ("decoder", "reader", "operator", "auditor", "trainer", "admin")
+erasure_states = ("waiting", "approved", "withdrawn")
+job_states = ("queued", "running", "succeeded", "failed", "cancelled")
+
+
+class Job(Base):
+    """Long work as people see it. `ticket` is what a worker must hold to write to it: `kb.jobs.tickets`."""
+
+    __tablename__ = "job"
+    __table_args__ = (
+        CheckConstraint(f"state IN {job_states}", name="state"),
+        Index("job_unfinished_idx", "id", postgresql_where=text("state IN ('queued', 'running')")),
+    )
+
+    id: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
+    kind: Mapped[str]
+    arguments: Mapped[dict[str, Any]]
+    actor: Mapped[str]
+    request_id: Mapped[str | None]
+    state: Mapped[str]
+    ticket: Mapped[int | None]
+    done: Mapped[int] = mapped_column(server_default=text("0"))
+    total: Mapped[int | None]
+    message: Mapped[str | None]
+    result: Mapped[dict[str, Any] | None]
+    error: Mapped[dict[str, Any] | None]
+    attempts: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    cancelled_by: Mapped[str | None]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    started_at: Mapped[datetime | None]
+    finished_at: Mapped[datetime | None]
+    heartbeat_at: Mapped[datetime | None]
+
+
+class ApiKey(Base):
+    """Who may call the API. Only digests of secrets are kept; `previous_*` is the secret before the last rotation."""
+
+    __tablename__ = "api_key"
+    __table_args__ = (
+        CheckConstraint(f"role IN {roles}", name="role"),
+        CheckConstraint("rate_limit > 0", name="rate_limit"),
+    )
+
+    id: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
+    name: Mapped[str] = mapped_column(unique=True)
+    key_hash: Mapped[bytes] = mapped_column(unique=True)
+    role: Mapped[str]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    revoked_at: Mapped[datetime | None]
+    prefix: Mapped[str | None]
+    expires_at: Mapped[datetime | None]
+    last_used_at: Mapped[datetime | None]
+    rate_limit: Mapped[int | None] = mapped_column(Integer)
+    rotated_at: Mapped[datetime | None]
+    previous_hash: Mapped[bytes | None] = mapped_column(unique=True)
+    previous_until: Mapped[datetime | None]
+    previous_used_at: Mapped[datetime | None]
+
+
+class Idempotency(Base):
+    """An edit that was asked for under a name of the caller's, and its answer: the same request gets it again.
+
+    `claim` names the run that may edit under it, and `seq` is that run's last change, set in its transaction.
+    """
+
+    __tablename__ = "idempotency"
+    __table_args__ = (UniqueConstraint("api_key_id", "key"),)
+
+    id: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
+    api_key_id: Mapped[int] = mapped_column(ForeignKey("api_key.id"))
+    key: Mapped[str]
+    request_sha256: Mapped[bytes]
+    claim: Mapped[str]
+    claimed_at: Mapped[datetime] = mapped_column(server_default=func.now(), index=True)
+    seq: Mapped[int | None]
+    status: Mapped[int | None] = mapped_column(Integer)
+    media_type: Mapped[str | None]
+    body: Mapped[bytes | None]
+
+
+class ErasureRequest(Base):
+    """An erasure that waits for, or was decided by, a second person's key."""
+
+    __tablename__ = "erasure_request"
+    __table_args__ = (
+        CheckConstraint(f"state IN {erasure_states}", name="state"),
+        CheckConstraint("state <> 'approved' OR decided_by <> asked_by", name="two"),
+    )
+
+    id: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
+    state: Mapped[str]
+    fact_ids: Mapped[list[int]]
+    actor: Mapped[str]
+    reason: Mapped[str]
+    asked_by: Mapped[int] = mapped_column(ForeignKey("api_key.id"))
+    at: Mapped[datetime] = mapped_column(server_default=func.now())
+    decided_by: Mapped[int | None] = mapped_column(ForeignKey("api_key.id"))
+    decided_at: Mapped[datetime | None]
+    seq: Mapped[int | None]
+
+
+class Denial(Base):
+    """A request that was refused for who asked it. `num_unrecorded` were refused before it and only logged."""
+
+    __tablename__ = "denial"
+
+    id: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
+    at: Mapped[datetime] = mapped_column(server_default=func.now(), index=True)
+    request_id: Mapped[str]
+    actor: Mapped[str | None]
+    method: Mapped[str]
+    path: Mapped[str]
+    status: Mapped[int] = mapped_column(Integer)
+    cause: Mapped[str]
+    num_unrecorded: Mapped[int]
