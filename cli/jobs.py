@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli import job_pruning
 from cli.errors import CHECK_FAILED
 from cli.options import MAX_BIGINT, Actor, AsJson, Limit, examples
 from cli.output import note, print_json, print_table, progress, say, shorten
@@ -27,7 +28,7 @@ WORKER_EXAMPLES = examples("colmlm worker", "colmlm worker --concurrency 2", "co
 POLL_SECONDS = 0.5
 
 app = typer.Typer(
-    help="Start, list, show, await and cancel long work.",
+    help="Start, list, show, await, cancel and prune long work.",
     epilog=examples("colmlm jobs list", "colmlm jobs start rekey keyset_id=2", "colmlm jobs wait 7"),
 )
 
@@ -144,6 +145,9 @@ def cancel(job_id: JobId, actor: Actor = None, as_json: AsJson = False) -> None:
         print_json(job)
     else:
         say(f"Job {job_id} is cancelled." if job.is_over else f"Job {job_id} is told to end.")
+
+
+app.command("prune", epilog=job_pruning.EXAMPLES)(job_pruning.prune)
 
 
 def _jobs(runtime: Runtime) -> Jobs:

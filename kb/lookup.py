@@ -125,9 +125,9 @@ class Searcher:
         min_seq: int | None,
     ) -> list[Lookup]:
         check_options(k, threshold)
-        replica = self._replica or self.current()
         if min_seq is not None:
-            self._wait(replica, min_seq)
+            self.await_change(min_seq)
+        replica = self._replica or self.current()
         queries = as_queries(queries_BD)
         required: int | None = None
         while True:
@@ -200,8 +200,9 @@ class Searcher:
                 connection.invalidate()
                 raise
 
-    def _wait(self, replica: Replica, min_seq: int) -> None:
-        """Wait until change `min_seq` is applied; it may not even be committed yet."""
+    def await_change(self, min_seq: int) -> None:
+        """Wait until change `min_seq` is applied; it may not even be committed yet. Raises `IndexBehind`."""
+        replica = self._replica or self.current()
         deadline = time.monotonic() + self.wait_seconds
         while replica.applied_seq < min_seq and (applied := self._catch_up(replica)) < min_seq:
             if time.monotonic() >= deadline:

@@ -36,6 +36,8 @@ class Settings:
     server: str | None = None
     key_file: Path | None = None
     upload_max_mb: int = 256
+    job_retention_days: int = 90
+    plan_max_facts: int = 100_000
     ready_lag: int = 1000
     drain_seconds: float = 30.0
     log_format: str = "auto"
@@ -65,6 +67,10 @@ class Settings:
             server=env.get("COLMLM_SERVER") or None,
             key_file=Path(key_file).expanduser() if key_file else None,
             upload_max_mb=_megabytes("COLMLM_UPLOAD_MAX_MB", env.get("COLMLM_UPLOAD_MAX_MB") or "256"),
+            job_retention_days=_days(
+                "COLMLM_JOB_RETENTION_DAYS", env.get("COLMLM_JOB_RETENTION_DAYS") or "90"
+            ),
+            plan_max_facts=_facts("COLMLM_PLAN_MAX_FACTS", env.get("COLMLM_PLAN_MAX_FACTS") or "100000"),
             ready_lag=_changes("COLMLM_READY_LAG", env.get("COLMLM_READY_LAG") or "1000"),
             drain_seconds=_seconds("COLMLM_DRAIN_SECONDS", env.get("COLMLM_DRAIN_SECONDS") or "30"),
             log_format=_one_of("COLMLM_LOG_FORMAT", env.get("COLMLM_LOG_FORMAT") or "auto", LOG_FORMATS),
@@ -198,4 +204,16 @@ def _is_on(variable: str, text: str) -> bool:
 def _megabytes(variable: str, text: str) -> int:
     if not text.isascii() or not text.isdigit() or not 0 < int(text) <= 1_000_000:
         raise SettingsError(variable, f"{text!r} is not a number of megabytes from 1 to 1000000")
+    return int(text)
+
+
+def _facts(variable: str, text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise SettingsError(variable, f"{text!r} is not a number of facts")
+    return int(text)
+
+
+def _days(variable: str, text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) > 36_500:
+        raise SettingsError(variable, f"{text!r} is not a number of days from 0 to 36500")
     return int(text)

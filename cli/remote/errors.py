@@ -1,6 +1,6 @@
 """What goes wrong between here and a server elsewhere.
 
-KBError (kb/errors.py: what the server's knowledge base refused is raised as the error it was there)
+KBError (kb/errors: what the server's knowledge base refused is raised as the error it was there)
 └── RemoteError
     ├── ServerUnreachable   nobody answers there, or the answers are not of this program
     │   └── AnswerLost      an edit was sent, and nobody can say whether it was made

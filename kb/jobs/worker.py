@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 
 import procrastinate
 import psycopg
@@ -27,6 +28,7 @@ from kb.jobs import tickets
 from kb.jobs.kinds import uploads_of
 from kb.jobs.lease import BEAT_SECONDS
 from kb.jobs.problems import Problem, problem_of
+from kb.jobs.pruning import prune
 from kb.jobs.records import UNFINISHED
 from kb.jobs.runner import Handler, Runner
 from kb.jobs.uploads import Uploads
@@ -35,6 +37,7 @@ from kb.tables import Job
 
 GRACE_SECONDS = 20.0
 RESCUE_SECONDS = 5.0
+PRUNE_SECONDS = 3600.0
 LONGEST_PAUSE = 30.0
 
 _DATABASE_GONE = (ConnectorException, psycopg.Error, PoolTimeout, SQLAlchemyError)
@@ -52,7 +55,9 @@ class Worker:
     explain: Callable[[Exception], Problem] = problem_of
     beat_seconds: float = BEAT_SECONDS
     stalled_seconds: float = tickets.STALLED_SECONDS
+    prune_seconds: float = PRUNE_SECONDS
     num_run: int = 0
+    _pruned_at: float | None = None
     _stopping: threading.Event = field(default_factory=threading.Event)
     _handing_back: threading.Event = field(default_factory=threading.Event)
     _loop: asyncio.AbstractEventLoop | None = None
@@ -115,16 +120,20 @@ class Worker:
         )
         app = procrastinate.App(connector=connector)
         app.task(name=tickets.TASK, queue=tickets.QUEUE, pass_context=True)(self._run_job)
-        async with app.open_async():
-            await app.run_worker_async(
-                queues=[tickets.QUEUE],
-                concurrency=self.concurrency,
-                wait=not once,
-                delete_jobs="always",
-                install_signal_handlers=False,
-                update_heartbeat_interval=self.stalled_seconds / 3,
-                stalled_worker_timeout=self.stalled_seconds,
-            )
+        try:
+            async with app.open_async():
+                await app.run_worker_async(
+                    queues=[tickets.QUEUE],
+                    concurrency=self.concurrency,
+                    wait=not once,
+                    delete_jobs="always",
+                    install_signal_handlers=False,
+                    update_heartbeat_interval=self.stalled_seconds / 3,
+                    stalled_worker_timeout=self.stalled_seconds,
+                )
+        finally:
+            # Told to stop while it opened, the pool is nobody's, and its tasks outlive their cancellation.
+            await connector.close_async()
 
     def _run_job(self, context: procrastinate.JobContext, job_id: int) -> None:
         assert context.job.id is not None, "a ticket that was handed out has a number"
@@ -151,7 +160,7 @@ class Worker:
             await asyncio.sleep(min(RESCUE_SECONDS, self.stalled_seconds))
 
     def _rescue(self) -> None:
-        """Queue again what workers died over, and remove uploads that nobody is going to read."""
+        """Queue again what workers died over, and remove uploads that nobody is going to read, and jobs of long ago."""
         uploads = Uploads.of(self.kb.settings)
         with self.kb.sessions.begin() as session:
             rescued = tickets.rescue(session, self.stalled_seconds)
@@ -162,3 +171,11 @@ class Worker:
         with self.kb.sessions() as session:
             unfinished = session.scalars(select(Job).where(Job.state.in_(UNFINISHED))).all()
         uploads.sweep(one for job in unfinished for one in uploads_of(job.kind, job.arguments))
+        self._prune()
+
+    def _prune(self) -> None:
+        days, now = self.kb.settings.job_retention_days, time.monotonic()
+        if days and (self._pruned_at is None or now - self._pruned_at >= self.prune_seconds):
+            self._pruned_at = now
+            if pruned := prune(self.kb, timedelta(days=days)).num_jobs:
+                _log.info("removed %d jobs that ended more than %d days ago", pruned, days)

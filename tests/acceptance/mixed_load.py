@@ -18,6 +18,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -42,6 +43,7 @@ from tests.kb.corpora import ingest, numbered
 
 FACTS, ASKED = 400, 300  # facts from ASKED on are edited and forgotten; the others always answer alike
 JOB_SECONDS = 120.0
+PHASE_SECONDS = 300.0  # beyond its time, for a machine that has much else to do
 IDLE_SECONDS = 2.0  # uvicorn closes a connection that was idle for five
 OLD, NEW = FakeEncoder(), FakeEncoder(salt="2")
 WHO = {"actor": "mixed load", "reason": "acceptance"}
@@ -170,23 +172,19 @@ def run(settings: Settings, seconds: float) -> Outcome:
         worker = stack.enter_context(_worker(settings))
         _wait_until_up(addresses)
         started = time.monotonic()
-        load = _Load(kb, addresses, token, started + seconds)
+        load = _Load(kb, addresses, token)
         first = load.memory()
-        with ThreadPoolExecutor(max_workers=6) as threads:
-            steps: list[Step] = [
-                load.look_up,
-                load.look_up,
-                load.look_up,
-                load.generate,
-                load.edit,
-                load.forget,
-            ]
-            working = [threads.submit(load.repeat, step, number) for number, step in enumerate(steps)]
-            time.sleep(seconds / 3)
-            worker.kill()  # SIGKILL, whatever it is at
-            stack.enter_context(_worker(settings))
-            time.sleep(seconds / 3)
-            Retraining(kb).activate(new, max_edits=10**9)
+        with ThreadPoolExecutor(max_workers=len(load.steps)) as threads:
+            working = [threads.submit(load.repeat, step, number) for number, step in enumerate(load.steps)]
+            try:
+                load.await_steps(seconds / 3)
+                worker.kill()  # SIGKILL, whatever it is at
+                stack.enter_context(_worker(settings))
+                load.await_steps(seconds / 3)
+                Retraining(kb).activate(new, max_edits=10**9)
+                load.await_steps(seconds / 3)
+            finally:
+                load.is_over.set()
             counts = [one.result() for one in working]
         last = load.memory()
         took = time.monotonic() - started
@@ -233,7 +231,7 @@ def _wait_until_up(addresses: list[str]) -> None:
     for address in addresses:
         until = time.monotonic() + 60
         while True:
-            connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=10)
+            connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=60)
             connection.request("GET", "/readyz")
             missing = json.loads(connection.getresponse().read())["missing"]
             connection.close()
@@ -249,10 +247,21 @@ def _stopped(server: ServerProcess) -> int | None:
 
 
 class _Load:
-    """What the clients do, each in a thread of its own, until the time is over."""
+    """What the clients do, each in a thread of its own, until it is over."""
 
-    def __init__(self, kb: KnowledgeBase, addresses: list[str], token: str, until: float) -> None:
-        self.kb, self.addresses, self.token, self.until = kb, addresses, token, until
+    def __init__(self, kb: KnowledgeBase, addresses: list[str], token: str) -> None:
+        self.kb, self.addresses, self.token = kb, addresses, token
+        self.is_over = threading.Event()
+        self.steps: list[Step] = [
+            self.look_up,
+            self.look_up,
+            self.look_up,
+            self.generate,
+            self.edit,
+            self.forget,
+            self.work,
+        ]
+        self.num_ended = [0] * len(self.steps)
         ids = {int(f.value.split()[1]): f.fact_id for f in kb.facts(limit=FACTS)}
         self.edited = [(n, ids[n]) for n in range(ASKED, FACTS - 20)]
         self.forgotten = [(n, ids[n]) for n in range(FACTS - 20, FACTS)]
@@ -264,10 +273,20 @@ class _Load:
         with self.client(Counts()) as client:
             return [client.resident_mb(number) for number in range(len(self.addresses))]
 
-    def repeat(self, step: Step, number: int) -> Counts:
-        counts = Counts()
+    def await_steps(self, seconds: float) -> None:
+        """Wait so long, and until each client has begun and ended a step meanwhile, however slow the machine is."""
+        before, until = list(self.num_ended), time.monotonic() + seconds
+        latest = until + PHASE_SECONDS
+        while time.monotonic() < until or any(
+            ended < had + 2 for ended, had in zip(self.num_ended, before, strict=True)
+        ):
+            assert time.monotonic() < latest, f"steps ended: {self.num_ended}, before: {before}"
+            time.sleep(0.05)
+
+    def repeat(self, step: Step, client_number: int) -> Counts:
+        counts, number = Counts(), client_number
         with self.client(counts) as client:
-            while time.monotonic() < self.until:
+            while not self.is_over.is_set():
                 number += 7
                 try:
                     step(client, number)
@@ -276,6 +295,7 @@ class _Load:
                     counts.causes.append(f"{step.__name__}: {type(error).__name__}: {error}")
                     for connection in client.connections:
                         connection.close()
+                self.num_ended[client_number] += 1
         return counts
 
     def look_up(self, client: Client, number: int) -> None:

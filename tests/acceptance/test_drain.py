@@ -6,12 +6,15 @@ import json
 import signal
 import socket
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
 import pytest
 
 from kb.access import create_key
+from kb.jobs.kinds import Check
+from kb.jobs.queue import Jobs
 from kb.service import KnowledgeBase
 from kb.settings import Settings
 from tests.acceptance.server import server_process
@@ -64,6 +67,26 @@ def test_a_stream_ends_whole_while_the_server_takes_nothing_new_and_leaves_a_sna
     assert server.process.returncode == 0
     assert manifests(settings), "the index was written"
     assert_is_json_log(log)
+
+
+def test_streams_that_wait_end_at_once_and_say_why(
+    peru: KnowledgeBase, settings: Settings, client: httpx.Client
+) -> None:
+    with peru.sessions.begin() as session:
+        client.headers["Authorization"] = f"Bearer {create_key(session, 'the auditor', 'auditor')}"
+    job = Jobs(peru).submit(Check(), actor="tester")  # no worker runs, so it waits
+    with server_process(settings, COLMLM_DRAIN_SECONDS="600") as server, client, ExitStack() as streams:
+        wait_until_ready(client, server.address)
+        followed = []
+        for path, first in (("changes/events", "nothing new"), (f"jobs/{job.job_id}/events", "progress")):
+            stream = streams.enter_context(client.stream("GET", f"{server.address}/v1/{path}"))
+            followed.append(stream.iter_lines())
+            assert first in next(followed[-1])
+        server.process.send_signal(signal.SIGTERM)
+        ends = [[line for line in lines if line.startswith("event: ")] for lines in followed]
+        server.process.communicate(timeout=60)
+    assert ends == [["event: draining"]] * 2
+    assert server.process.returncode == 0
 
 
 def free_port() -> int:

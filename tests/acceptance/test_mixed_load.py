@@ -5,9 +5,8 @@ from tests.acceptance.mixed_load import run
 
 
 def test_nothing_fails_while_everything_happens_at_once(settings: Settings) -> None:
-    outcome = run(settings, seconds=4)
+    outcome = run(settings, seconds=3)
     assert outcome.causes == []
     assert outcome.is_good, outcome
-    assert min(outcome.lookups, outcome.generations, outcome.edits, outcome.forgets, outcome.switched) > 0, (
-        outcome
-    )
+    done = (outcome.lookups, outcome.generations, outcome.edits, outcome.forgets, outcome.jobs)
+    assert min(*done, outcome.switched) > 0, outcome

@@ -6,6 +6,8 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,11 @@ import pytest
 from sqlalchemy import text
 
 from kb.corpus import to_record
-from kb.errors import InvalidWork, JobFinished, JobNotFound, UploadNotFound
+from kb.errors import InvalidValue, InvalidWork, JobFinished, JobNotFound, UploadNotFound
 from kb.jobs import tickets
 from kb.jobs.kinds import Check, Gate, Ingest, MakeBackup, Rekey, WriteSnapshot, work_of
 from kb.jobs.lease import Lease
+from kb.jobs.pruning import prune
 from kb.jobs.queue import Jobs
 from kb.jobs.runner import Handler, Run
 from kb.jobs.worker import Worker
@@ -276,3 +279,33 @@ def test_an_upload_is_refused_by_size_and_by_name_and_leaves_nothing(kb: Knowled
     assert uploads.file(kept[0].upload_id).stat().st_mode & 0o777 == 0o600
     assert uploads.sweep([kept[0].upload_id], older_than=-1) == 3
     assert uploads.file(kept[0].upload_id).read_bytes() == b"1234567890"
+
+
+def test_jobs_that_ended_long_ago_go_and_what_they_changed_stays(kb: KnowledgeBase, jobs: Jobs):
+    work = Ingest(upload_id=upload(jobs, json.dumps(to_record(PERU))), corpus="atlas")
+    old = jobs.submit(work, actor="ana")
+    assert worker(kb).run(once=True) == 1
+    left = jobs.uploads.directory / work.upload_id
+    left.mkdir()  # as if removing it had failed
+    cancelled = jobs.cancel(jobs.submit(Check(), actor="ana").job_id, actor="ana")
+    waiting = jobs.submit(Check(), actor="ana")
+    with kb.engine.begin() as connection:
+        connection.execute(
+            text("UPDATE job SET finished_at = finished_at - interval '91 days' WHERE id = :id"),
+            {"id": old.job_id},
+        )
+    seen = prune(kb, timedelta(days=30), dry_run=True)
+    assert (seen.num_jobs, seen.states, len(jobs.list())) == (1, {"succeeded": 1}, 3)
+    assert prune(kb, timedelta(days=92)).num_jobs == 0
+    kb.settings = replace(kb.settings, job_retention_days=0)
+    worker(kb).run(once=True)
+    assert jobs.get(old.job_id).state == "succeeded", "0 keeps all"
+    kb.settings = replace(kb.settings, job_retention_days=90)
+    worker(kb).run(once=True)
+    with pytest.raises(JobNotFound):
+        jobs.get(old.job_id)
+    assert not left.exists() and kb.changes()[-1].actor == "ana"
+    assert {job.job_id for job in jobs.list()} == {cancelled.job_id, waiting.job_id}
+    assert prune(kb, timedelta(0)).states == {"cancelled": 1, "succeeded": 1}
+    with pytest.raises(InvalidValue):
+        prune(kb, timedelta(seconds=-1))

@@ -1,0 +1,50 @@
+"""Pruning: jobs that ended long ago go. What they changed stays, in the change log and with who asked for it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import delete, func, select
+
+from kb.errors import InvalidValue
+from kb.jobs.records import UNFINISHED
+from kb.jobs.uploads import Uploads
+from kb.service import KnowledgeBase
+from kb.tables import Job
+
+LONGEST = timedelta(days=36_500)
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """How many jobs went (of a dry run: would go), in all and by the state they ended in; they had ended `before`."""
+
+    dry_run: bool
+    before: datetime
+    num_jobs: int
+    states: dict[str, int]
+
+
+def prune(kb: KnowledgeBase, older_than: timedelta, *, dry_run: bool = False) -> Pruned:
+    """Remove jobs that ended so long ago by the database's clock, how far they were and what came of them.
+
+    Files they read are removed when they end; where that failed, they go now. Raises `InvalidValue`.
+    """
+    if not timedelta(0) <= older_than <= LONGEST:
+        raise InvalidValue("age of jobs", f"{older_than} is not between nothing and {LONGEST.days} days")
+    with kb.sessions.begin() as session:
+        before = session.scalars(select(func.clock_timestamp() - older_than)).one()
+        ended = (Job.state.not_in(UNFINISHED), Job.finished_at < before)
+        columns = (Job.kind, Job.arguments, Job.state)
+        if dry_run:
+            found = session.execute(select(*columns).where(*ended)).all()
+        else:
+            found = session.execute(delete(Job).where(*ended).returning(*columns)).all()
+    if not dry_run:
+        uploads = Uploads.of(kb.settings)
+        for job in found:
+            uploads.discard(job.kind, job.arguments)
+    states = Counter(job.state for job in found)
+    return Pruned(dry_run, before.astimezone(UTC), len(found), dict(sorted(states.items())))
