@@ -19,6 +19,7 @@ from api.operations import Operations
 from api.ports import Generator, Ports
 from api.readiness import Readiness
 from api.schemas import MAX_BODY_BYTES
+from api.tuning import Tuning
 from kb.rekey import Encoder
 from kb.service import KnowledgeBase
 
@@ -28,23 +29,25 @@ def create_app(
     encoder: Encoder | None = None,
     generator: Generator | None = None,
     operations: Operations | None = None,
+    tuning: Tuning | None = None,
 ) -> Litestar:
     """The API on this knowledge base. Without an encoder or a generator, what needs them answers 503.
 
     It answers to loopback names, `kb.settings.host` and `kb.settings.allowed_hosts`.
     """
-    operations = operations or Operations.of(kb)
+    operations, tuning = operations or Operations.of(kb), tuning or Tuning()
     operations.observe(kb)
     ports = Ports(
         kb=kb,
         encoder=encoder,
         generator=operations.observed(generator),
         generation_slots=BoundedSemaphore(streams.MAX_GENERATIONS),
-        readiness=Readiness(kb, encoder, operations.drain, kb.settings.ready_lag),
+        readiness=Readiness(kb, encoder, operations.drain, kb.settings.ready_lag, tuning.readiness_seconds),
         metrics_text=operations.metrics.text,
+        tuning=tuning,
     )
     return GatedLitestar(
-        doorway(kb, operations.watch),
+        doorway(kb, operations.watch, tuning.clock),
         route_handlers=[*health.HANDLERS, *pages.HANDLERS, routes.v1()],
         dependencies={"ports": Provide(lambda: ports, sync_to_thread=False)},
         guards=[rights.require_right],

@@ -6,6 +6,7 @@ the way out: headers that no answer goes without, and a line in the journal.
 
 from __future__ import annotations
 
+import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -19,7 +20,7 @@ from api import auth, errors, requests, vectors
 from api.console import pages, session
 from api.cors import Cors, cors
 from api.journal import Journal
-from api.limits import RateLimits
+from api.limits import Clock, RateLimits
 from api.openai import errors as openai_errors
 from api.watch import Watch
 from kb.errors import KBError
@@ -74,14 +75,14 @@ class Doorway:
         return self.watch.running(scope, request) if self.watch is not None else nullcontext()
 
 
-def doorway(kb: KnowledgeBase, watch: Watch | None = None) -> Doorway:
-    """The doorway of this knowledge base's settings."""
+def doorway(kb: KnowledgeBase, watch: Watch | None = None, clock: Clock = time.monotonic) -> Doorway:
+    """The doorway of this knowledge base's settings; rates are kept by the clock."""
     settings = kb.settings
     return Doorway(
         auth.gate(kb.engine, (*auth.LOOPBACK, settings.host, *settings.allowed_hosts)),
-        RateLimits(settings.rate_limit),
+        RateLimits(settings.rate_limit, clock),
         cors(settings.cors_origins),
-        Journal(kb.engine),
+        Journal(kb.engine, clock),
         watch,
     )
 

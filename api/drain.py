@@ -6,8 +6,10 @@ touched by the event loop's thread alone, signals included.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
+from contextlib import suppress
 from types import FrameType
 
 import uvicorn
@@ -22,6 +24,7 @@ class Drain:
         self.seconds = seconds
         self.num_running = 0
         self._until: float | None = None
+        self._awaiting: set[asyncio.Event] = set()
 
     @property
     def has_begun(self) -> bool:
@@ -29,7 +32,22 @@ class Drain:
 
     def begin(self) -> None:
         self._until = time.monotonic() + self.seconds
+        for begun in self._awaiting:
+            begun.set()
         _log.info("draining", extra={"requests_running": self.num_running, "seconds": self.seconds})
+
+    async def begins_within(self, seconds: float) -> bool:
+        """Whether it has begun, now or so many seconds from now; says so as soon as it has."""
+        if self.has_begun or seconds <= 0:
+            return self.has_begun
+        begun = asyncio.Event()
+        self._awaiting.add(begun)
+        try:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(begun.wait(), seconds)
+        finally:
+            self._awaiting.discard(begun)
+        return self.has_begun
 
     def is_over(self) -> bool:
         """Whether to stop now: nothing runs any more, or it ran for too long."""

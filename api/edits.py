@@ -11,8 +11,6 @@ from api.schemas import EditResult, Why
 from kb.access import ApiKeyRecord
 from kb.records import Edit
 
-MAX_KEYED_AT_ONCE = 256  # more is a rekey's work, not a request's
-
 WithKey = Request[ApiKeyRecord, Any, Any]
 
 
@@ -37,7 +35,9 @@ def keyed(ports: Ports, edit: Edit) -> EditResult:
 
 def key_at_once(ports: Ports) -> bool:
     """Key what an edit left without a key; False where there is no encoder, or a whole corpus's backlog."""
-    if ports.encoder is None or _backlog(ports, ports.encoder.checkpoint.checkpoint_id) > MAX_KEYED_AT_ONCE:
+    if ports.encoder is None:
+        return False
+    if _backlog(ports, ports.encoder.checkpoint.checkpoint_id) > ports.tuning.keyed_at_once:
         return False
     ports.kb.rekey(ports.encoder)
     return True
@@ -47,4 +47,4 @@ def _backlog(ports: Ports, checkpoint_id: str) -> int:
     for keyset in ports.kb.keysets():
         if keyset.checkpoint_id == checkpoint_id and keyset.state != "retired":
             return keyset.num_unkeyed
-    return len(ports.kb.facts(limit=MAX_KEYED_AT_ONCE + 1))
+    return len(ports.kb.facts(limit=ports.tuning.keyed_at_once + 1))

@@ -1,11 +1,11 @@
 """From exceptions to problem documents (RFC 9457), in one table; nothing else leaves the API when it refuses.
 
-KBError (kb/errors.py: status and title are class attributes)
+KBError (kb/errors: status and title are class attributes)
 ├── ... everything the knowledge base refuses
 └── Refused
     ├── ModelMissing      503  the server runs without a model
     ├── Busy              503  all generation slots are taken
-    ├── TooManyFeeds      503  all places for streams of changes are taken
+    ├── TooManyFeeds      503  all places for streams that wait are taken
     ├── PromptRefused     422  the model cannot read it
     ├── Draining          503  the server is ending
     ├── NotSignedIn       401
@@ -33,7 +33,7 @@ from sqlalchemy.exc import OperationalError
 
 from api import requests
 from kb.access import ROLES, Right
-from kb.errors import DatabaseUnavailable, IndexBehind, KBError, RequestUnderWay
+from kb.errors import DatabaseUnavailable, IndexBehind, KBError, PlanUnderWay, RequestUnderWay
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -64,7 +64,9 @@ class Busy(Refused):
 
 class TooManyFeeds(Busy):
     def __init__(self, places: int) -> None:
-        KBError.__init__(self, f"All {places} streams of changes are taken. Try again, or read by pages.")
+        KBError.__init__(
+            self, f"All {places} places for streams that wait are taken. Try again, or ask now and then."
+        )
 
 
 class PromptRefused(Refused):
@@ -257,7 +259,7 @@ def _headers(error: KBError) -> dict[str, str]:
         return {"WWW-Authenticate": "Bearer"}
     if isinstance(error, TooManyRequests):
         return {"Retry-After": str(error.retry_after)}
-    passing = IndexBehind | DatabaseUnavailable | RequestUnderWay | Busy | Draining
+    passing = IndexBehind | DatabaseUnavailable | RequestUnderWay | PlanUnderWay | Busy | Draining
     return {"Retry-After": "1"} if isinstance(error, passing) else {}
 
 

@@ -5,7 +5,7 @@ They are made of the types themselves, so that an example that no longer fits do
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -25,6 +25,7 @@ from api import (
     verification,
 )
 from api.errors import Problem
+from api.openai import examples as openai
 from api.paging import cursor
 from api.ports import Finished, Spliced
 from api.records import OutputMade
@@ -284,9 +285,15 @@ _EXAMPLES: tuple[Any, ...] = (
     ),
 )
 
-_BY_NAME: dict[str, Any] = {type(example).__name__: _json(example) for example in _EXAMPLES}
+_BY_NAME: dict[str, Any] = {
+    type(example).__name__: _json(example) for example in (*_EXAMPLES, *openai.EXAMPLES)
+}
 
-UPLOADED = "The bytes of the file."
+# Where the request is bytes.
+OCTETS: Mapping[str, str] = {
+    "upload": "The bytes of the file.",
+    "look_up_vectors": "The bytes of the queries.",
+}
 
 _EVENT = f"id: 41\r\nevent: change\r\ndata: {msgspec.json.encode(_CHANGE).decode()}\r\n\r\n"
 _DOCUMENT_LINE = (
@@ -319,6 +326,7 @@ EVENTS: Mapping[str, str] = {
     "generate": "".join(
         f"event: {name}\r\ndata: {msgspec.json.encode(data).decode()}\r\n\r\n" for name, data in _PIECES
     ),
+    **openai.EVENTS,
 }
 
 
@@ -329,8 +337,14 @@ def example_of(component: str) -> Any:
     return _BY_NAME.get(component)
 
 
-def problem(status: int, said: str) -> Any:
-    """The example of a refusal."""
+def _problem(status: int, said: str) -> Any:
     kinds = {404: ("FactNotFound", "No such fact"), 409: ("FactDeleted", "Fact is deleted")}
     kind, title = kinds.get(status, ("Refused", "Not served"))
     return _json(Problem(f"urn:colmlm:{kind}", title, status, f"{said}."))
+
+
+# The example of a refusal with a status and its words, by its component.
+REFUSALS: Mapping[str, Callable[[int, str], Any]] = {
+    "Problem": _problem,
+    "OpenAIProblem": lambda status, said: _json(openai.refused(status, said)),
+}

@@ -1,15 +1,8 @@
-"""The feed of changes: server-sent events that wait for what comes.
-
-A stream asks the database once a second, which costs one look into an index, and needs no connection of its own while
-it waits. It ends after some minutes: whoever reconnects, as browsers do by themselves, is admitted anew, so a
-revoked key does not go on listening.
-"""
+"""The feed of changes: server-sent events that wait for what comes."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
@@ -18,15 +11,15 @@ from litestar.concurrency import sync_to_thread
 from litestar.params import HeaderParameter, QueryParameter
 from litestar.response import ServerSentEvent, ServerSentEventMessage
 
-from api.errors import PROBLEMS, TooManyFeeds, problem_of
-from api.ports import MAX_FEEDS, FromPorts, Ports
+from api.errors import PROBLEMS
+from api.following import Seen, followed
+from api.ports import FromPorts
 from api.rights import Right, needs
 from api.schemas import MAX_ID
+from api.tuning import LONGEST_SECONDS
 from kb.errors import InvalidQuery
+from kb.service import KnowledgeBase
 
-POLL_SECONDS = 1.0
-IDLE_SECONDS = 15.0  # between signs of life: proxies cut silent connections
-LONGEST_SECONDS = 300
 PIECE = 100
 
 FromSeq = Annotated[
@@ -49,59 +42,33 @@ async def follow_changes(
     """Follow the change log.
 
     `text/event-stream`: an event `change` for each change, its seq as the id, and comments while nothing comes. A
-    client that reconnects with `Last-Event-ID` misses nothing. An `error` event is a problem document.
+    client that reconnects with `Last-Event-ID` misses nothing. The last event is `error`, a problem document, where
+    the log could not be read, and `draining`, one too, where the server is ending.
     """
     start = _seq(last_event) if last_event is not None else after
     if start is None:
         start = await sync_to_thread(ports.kb.head_seq)
-    events = _events(ports, start, seconds)
-    first = await anext(events)  # where no place is left, that is said here, while the status is still open
-    return ServerSentEvent(_chained(first, events))
+    return await followed(ports, _Changes(ports.kb, start).look, seconds)
 
 
-async def _chained(
-    first: ServerSentEventMessage, rest: AsyncIterator[ServerSentEventMessage]
-) -> AsyncIterator[ServerSentEventMessage]:
-    yield first
-    async for message in rest:
-        yield message
+@dataclass(slots=True)
+class _Changes:
+    """What comes after change `seq`, piece by piece."""
 
+    kb: KnowledgeBase
+    seq: int
 
-async def _events(ports: Ports, seq: int, seconds: int) -> AsyncIterator[ServerSentEventMessage]:
-    clock = asyncio.get_running_loop().time
-    async with _place(ports):
-        end, spoke = clock() + min(seconds, LONGEST_SECONDS), clock()
-        yield ServerSentEventMessage(data=None, comment=f"changes after {seq}")
-        while True:
-            try:
-                changes = await sync_to_thread(ports.kb.changes, seq, PIECE)
-            except Exception as error:  # noqa: BLE001 - the status is sent: only an event can still tell, and the log
-                problem = msgspec.json.encode(problem_of(error)[0]).decode()
-                yield ServerSentEventMessage(event="error", data=problem)
-                return
-            for change in changes:
-                seq = change.seq
-                data = msgspec.json.encode(change).decode()
-                yield ServerSentEventMessage(event="change", id=str(seq), data=data)
-            if not changes and clock() - spoke >= IDLE_SECONDS:
-                yield ServerSentEventMessage(data=None, comment="nothing new")
-                spoke = clock()
-            if changes:
-                spoke = clock()
-            if clock() >= end or ports.readiness.drain.has_begun:
-                return
-            if len(changes) < PIECE:
-                await asyncio.sleep(min(POLL_SECONDS, max(0.0, end - clock())))
-
-
-@asynccontextmanager
-async def _place(ports: Ports) -> AsyncIterator[None]:
-    if not ports.feed_slots.acquire(blocking=False):
-        raise TooManyFeeds(MAX_FEEDS)
-    try:
-        yield
-    finally:
-        ports.feed_slots.release()
+    def look(self) -> Seen:
+        changes = self.kb.changes(self.seq, PIECE)
+        if changes:
+            self.seq = changes[-1].seq
+        messages = [
+            ServerSentEventMessage(
+                event="change", id=str(change.seq), data=msgspec.json.encode(change).decode()
+            )
+            for change in changes
+        ]
+        return Seen(messages, has_more=len(changes) == PIECE)
 
 
 def _seq(said: str) -> int:

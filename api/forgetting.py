@@ -89,9 +89,15 @@ def list_forget_runs(ports: FromPorts, cursor: Cursor = None, limit: Limit = 50)
 def plan_forgetting(ports: FromPorts, request: WithKey, data: JSONBody[NewRun]) -> RunView:
     """Plan to forget facts.
 
-    Chooses them and works out what forgetting them would do. It changes no fact; the plan is kept as a run.
+    Chooses them and works out what forgetting them would do. It changes no fact; the plan is kept as a run. A server
+    works out one plan at a time, of a base that is not too large for it.
     """
-    forgetting = Forgetting(ports.kb, ports.encoder if data.model else None, sample=data.sample)
+    forgetting = Forgetting(
+        ports.kb,
+        ports.encoder if data.model else None,
+        sample=data.sample,
+        largest=ports.kb.settings.plan_max_facts,
+    )
     made = forgetting.plan(
         data.selector.selector(),
         actor=actor_of(request, data),
@@ -136,7 +142,7 @@ def read_drift(ports: FromPorts, run_id: PathId) -> Drift:
 
     `stale` facts were edited since, so it is refused; the others came since and would stay.
     """
-    return Forgetting(ports.kb).drift(run_id)
+    return Forgetting(ports.kb, largest=ports.kb.settings.plan_max_facts).drift(run_id)
 
 
 @post(

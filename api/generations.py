@@ -11,7 +11,7 @@ from litestar.response import ServerSentEvent
 
 from api.errors import PROBLEMS
 from api.paging import Cursor, Limit, Page, after_of, page
-from api.ports import FromPorts, require_seen
+from api.ports import FromPorts, await_seen
 from api.rights import Right, needs
 from api.schemas import NewGeneration, PathId
 from api.streams import decoded, events, slot
@@ -29,7 +29,7 @@ def generate(ports: FromPorts, data: JSONBody[NewGeneration]) -> Response[Output
     failed on the way.
     """
     request, generator = data.request(), ports.need_generator()
-    require_seen(ports, data.min_seq)
+    await_seen(ports, data.min_seq)
     if not data.stream:
         with slot(ports):
             return Response(generator.generate(request))

@@ -5,9 +5,8 @@ A job is seen and cancelled with the right that its work takes.
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -17,6 +16,7 @@ from litestar.params import JSONBody, QueryParameter
 from litestar.response import ServerSentEvent, ServerSentEventMessage
 
 from api.errors import PROBLEMS, RightMissing
+from api.following import Seen, followed
 from api.paging import Cursor, Limit, Page, after_of, page
 from api.ports import FromPorts, Ports
 from api.rights import Right, needs
@@ -36,10 +36,6 @@ from kb.jobs.kinds import (
 )
 from kb.jobs.queue import Jobs
 from kb.jobs.records import JobRecord
-
-POLL_SECONDS = 0.5
-QUIET_SECONDS = 15.0  # proxies close a connection on which nothing moves
-FOLLOW_SECONDS = 600.0  # a browser comes again by itself, and is asked for its key again
 
 State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 States = Annotated[
@@ -164,10 +160,10 @@ async def follow_job(ports: FromPorts, request: WithKey, job_id: PathId) -> Serv
     """Follow a job.
 
     Server-sent events `progress` whenever it moves, then one `end`; each with the whole job. The stream ends after
-    ten minutes in any case; ask again to go on.
+    five minutes in any case, and with an event `draining` where the server is ending; ask again to go on.
     """
-    job = await sync_to_thread(_seen, ports, request.user, job_id)
-    return ServerSentEvent(_events(Jobs(ports.kb), job))
+    await sync_to_thread(_seen, ports, request.user, job_id)
+    return await followed(ports, _Moving(Jobs(ports.kb), job_id).look)
 
 
 STARTING: Sequence[Any] = (
@@ -196,19 +192,24 @@ def _seen(ports: Ports, key: ApiKeyRecord, job_id: int) -> JobRecord:
     return job
 
 
-async def _events(jobs: Jobs, job: JobRecord) -> AsyncIterator[ServerSentEventMessage]:
-    end = time.monotonic() + FOLLOW_SECONDS
-    told, told_at = None, time.monotonic()
-    while time.monotonic() < end:
-        moved = (job.state, job.done, job.total, job.message, job.attempts, job.cancelled_by)
-        if moved != told:
-            told, told_at = moved, time.monotonic()
-            data = msgspec.json.encode(job).decode()
-            yield ServerSentEventMessage(event="end" if job.is_over else "progress", data=data)
-        elif time.monotonic() - told_at > QUIET_SECONDS:
-            told_at = time.monotonic()
-            yield ServerSentEventMessage(data=None, comment="still there")
-        if job.is_over:
-            return
-        await asyncio.sleep(POLL_SECONDS)
-        job = await sync_to_thread(jobs.get, job.job_id)
+@dataclass(slots=True)
+class _Moving:
+    """A job as it moves; `told` is what was said of it last."""
+
+    jobs: Jobs
+    job_id: int
+    told: JobRecord | None = None
+
+    def look(self) -> Seen:
+        job = self.jobs.get(self.job_id)
+        if self.told is not None and _moved(self.told) == _moved(job):
+            return Seen([])
+        self.told = job
+        name = "end" if job.is_over else "progress"
+        message = ServerSentEventMessage(event=name, data=msgspec.json.encode(job).decode())
+        return Seen([message], is_over=job.is_over)
+
+
+def _moved(job: JobRecord) -> tuple[Any, ...]:
+    """What a job's move changes; a heartbeat is none."""
+    return job.state, job.done, job.total, job.message, job.attempts, job.cancelled_by

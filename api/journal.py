@@ -7,6 +7,7 @@ is beyond that is counted. A database that does not answer changes nothing about
 from __future__ import annotations
 
 import logging
+import time
 from typing import TYPE_CHECKING, Any
 
 from litestar.concurrency import sync_to_thread
@@ -15,7 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from api.auth import SAFE_METHODS
-from api.limits import TokenBucket
+from api.limits import Clock, TokenBucket
 from api.requests import Asked
 from api.rights import right_of
 from kb.access import Right
@@ -35,9 +36,9 @@ _log = logging.getLogger(__name__)
 class Journal:
     """Writes down what an auditor will ask for. Used on the event loop."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, clock: Clock = time.monotonic) -> None:
         self._engine = engine
-        self._of_keys, self._of_strangers = TokenBucket(RECORDED_A_MINUTE), TokenBucket(RECORDED_A_MINUTE)
+        self._of_keys, self._of_strangers = (TokenBucket(RECORDED_A_MINUTE, clock) for _ in range(2))
         self._num_unrecorded = 0
 
     async def note(self, scope: HTTPScope, request: Asked) -> None:

@@ -10,7 +10,7 @@ from litestar import post
 from litestar.params import JSONBody
 
 from api.errors import PROBLEMS
-from api.ports import FromPorts, Ports, require_seen
+from api.ports import FromPorts, Ports
 from api.rights import Right, needs
 from api.schemas import MAX_QUERIES, LookupAnswer, LookupAnswers, LookupRequest
 from kb.errors import InvalidQuery, KeysetMismatch
@@ -26,7 +26,6 @@ def look_up(ports: FromPorts, data: JSONBody[LookupRequest]) -> LookupAnswers:
     """
     checkpoint_id = _checkpoint_id(ports, data)
     queries_BD = _queries(ports, data)
-    require_seen(ports, data.min_seq)
     asked = ports.kb if data.as_of is None else kb_as_of(ports.kb, data.as_of)
     lookups = asked.lookup(
         queries_BD, checkpoint_id=checkpoint_id, k=data.k, threshold=data.threshold, min_seq=data.min_seq

@@ -21,9 +21,10 @@ from litestar.openapi.spec import Components, SecurityScheme
 from litestar.routes import HTTPRoute
 
 from api.auth import SAFE_METHODS
-from api.errors import MEDIA_TYPE, Problem
-from api.examples import BY_OPERATION, EVENTS, UPLOADED, example_of, problem
+from api.errors import Problem
+from api.examples import BY_OPERATION, EVENTS, OCTETS, REFUSALS, example_of
 from api.journal import EDITING
+from api.openai.errors import OpenAIProblem
 from api.rights import Right, needs, right_of
 from api.schemas import MAX_ID
 from kb.access import ROLES
@@ -35,6 +36,7 @@ TAGS = {
     "Facts": "What lookups answer with. Every edit takes a reason and is one change.",
     "Lookups": "Ask for facts as a decoder does.",
     "Generations": "Outputs, decoded here and stored with their evidence.",
+    "OpenAI": "Completions, chats and models in OpenAI's protocol and with its errors, with citations beside the text.",
     "Attributions": "What stored outputs took from which facts, and what became of that.",
     "Forgetting": "Sets of facts, chosen, planned, forgotten, verified, certified.",
     "Keysets": "Whose keys answer, and the switch from one to another.",
@@ -48,7 +50,7 @@ _EVENT = {
     "type": "object",
     "description": "One event of the stream",
     "properties": {name: {"type": "string"} for name in ("id", "event", "data")},
-    "required": ["event", "data"],
+    "required": ["data"],
 }
 IDEMPOTENCY = {
     "name": "Idempotency-Key",
@@ -59,12 +61,15 @@ IDEMPOTENCY = {
 _REF = "#/components/schemas/"
 _NOUNS = {
     "certificates": "Forgetting",
+    "chat": "OpenAI",
+    "completions": "OpenAI",
     "denials": "Access",
     "erasures": "Forgetting",
     "keys": "Access",
     "uploads": "Jobs",
     "forget-runs": "Forgetting",
     "impact": "Attributions",
+    "models": "OpenAI",
     "health": "Service",
     "stats": "Service",
 }
@@ -136,7 +141,7 @@ def _with_components(document: dict[str, Any], handlers: Iterable[HTTPRouteHandl
 
     Litestar's lack the limits of items, and that unknown fields are refused; a generic's name has modules in it.
     """
-    types = [Problem, *(kind for handler in handlers for kind in _types(handler))]
+    types = [Problem, OpenAIProblem, *(kind for handler in handlers for kind in _types(handler))]
     _, schemas = msgspec.json.schema_components(types, ref_template=f"{_REF}{{name}}")
     titles = {schema["title"]: name for name, schema in schemas.items()}
     own = document["components"]["schemas"]
@@ -198,11 +203,11 @@ def _exemplify(operation: dict[str, Any]) -> None:
     name = operation["operationId"]
     for media in operation.get("requestBody", {}).get("content", {}).values():
         found = example_of(_component(media))
-        media["example"] = UPLOADED if found is None else found
+        media["example"] = OCTETS[name] if found is None else found
     for status, answer in operation["responses"].items():
         for media_type, media in answer.get("content", {}).items():
-            if media_type == MEDIA_TYPE:
-                media["example"] = problem(int(status), answer["description"])
+            if _component(media) in REFUSALS:
+                media["example"] = REFUSALS[_component(media)](int(status), answer["description"])
             elif name in BY_OPERATION:
                 media["example"] = BY_OPERATION[name]
             else:

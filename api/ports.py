@@ -17,7 +17,7 @@ from litestar.params import SkipValidation
 
 from api.errors import ModelMissing
 from api.readiness import Readiness
-from kb.errors import NoSuchChange
+from api.tuning import Tuning
 from kb.records import CheckpointInfo, OutputTrace, Source
 from kb.rekey import Encoder
 from kb.service import KnowledgeBase
@@ -161,6 +161,7 @@ class Ports:
     generation_slots: BoundedSemaphore
     readiness: Readiness
     metrics_text: Callable[[], bytes]
+    tuning: Tuning
     feed_slots: BoundedSemaphore = field(default_factory=lambda: BoundedSemaphore(MAX_FEEDS))
 
     def need_encoder(self) -> QuestionEncoder:
@@ -177,7 +178,7 @@ class Ports:
 FromPorts = NamedDependency[SkipValidation[Ports]]  # converting would copy what must be shared
 
 
-def require_seen(ports: Ports, seq: int | None) -> None:
-    """Raise `NoSuchChange` where a request waits for a change that nobody made: it would wait in vain."""
-    if seq is not None and seq > (head := ports.kb.head_seq()):
-        raise NoSuchChange(seq, head)
+def await_seen(ports: Ports, seq: int | None) -> None:
+    """Wait until lookups see change `seq`. Raises `IndexBehind` before anything is decoded, and its status is sent."""
+    if seq is not None:
+        ports.kb.searcher.await_change(seq)

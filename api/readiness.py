@@ -17,26 +17,28 @@ from kb.rekey import Encoder
 from kb.replica import active_keyset_id
 from kb.service import KnowledgeBase
 
-KEEP_SECONDS = 1.0  # anybody may ask; the database is asked this often at most
-
 
 @dataclass(slots=True)
 class Readiness:
-    """What is missing, by names of a fixed list. `encoder` is None in a server that was started without a model."""
+    """What is missing, by names of a fixed list. `encoder` is None in a server that was started without a model.
+
+    Anybody may ask, so an answer is given again for `keep_seconds`.
+    """
 
     kb: KnowledgeBase
     encoder: Encoder | None
     drain: Drain
     max_lag: int
+    keep_seconds: float = 1.0
     _kept: tuple[float, tuple[str, ...]] | None = None
     _asking: threading.Lock = field(default_factory=threading.Lock)
 
     def missing(self) -> tuple[str, ...]:
-        """Empty where the server is ready. An answer of the last second is given again, but never of a drain."""
+        """Empty where the server is ready. A drain is told at once."""
         if self.drain.has_begun:
             return ("draining",)
         with self._asking:
-            if self._kept is None or time.monotonic() - self._kept[0] > KEEP_SECONDS:
+            if self._kept is None or time.monotonic() - self._kept[0] > self.keep_seconds:
                 self._kept = time.monotonic(), tuple(self._look())
             return self._kept[1]
 

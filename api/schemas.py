@@ -19,6 +19,8 @@ MAX_FACTS_PER_EDIT = 1000
 
 Id = Annotated[int, Meta(ge=1, le=MAX_ID)]
 Seq = Annotated[int, Meta(ge=0, le=MAX_ID)]
+SEEN = "Wait until this change is seen, to read an edit back; 503 with Retry-After where it does not come in time"
+MinSeq = Annotated[int, Meta(ge=0, le=MAX_ID, description=SEEN)]
 Threshold = Annotated[float, Meta(ge=-1, le=1)]
 Reason = Annotated[str, Meta(min_length=1, max_length=1000, description="Why; it stays in the change log")]
 Actor = Annotated[str, Meta(min_length=1, max_length=200, description="On whose behalf; else the key's name")]
@@ -61,7 +63,7 @@ class LookupRequest(Request, frozen=True, kw_only=True):
     checkpoint_id: Annotated[str, Meta(max_length=200)] | None = None
     k: Annotated[int, Meta(ge=1, le=100)] = 1
     threshold: Threshold | None = None
-    min_seq: Seq | None = None
+    min_seq: MinSeq | None = None
     as_of: Annotated[Seq | None, Meta(description="Answer as the base stood at this change")] = None
 
 
@@ -97,7 +99,7 @@ class NewGeneration(Request, frozen=True, kw_only=True):
     stop: Annotated[list[Annotated[str, Meta(min_length=1, max_length=100)]], Meta(max_length=8)] = []
     seed: Annotated[int, Meta(ge=0, le=2**32 - 1)] = 0
     threshold: Threshold | None = None
-    min_seq: Seq | None = None
+    min_seq: MinSeq | None = None
     fact_bias: Annotated[float, Meta(ge=-100, le=100)] | None = None
     stream: bool = False
 

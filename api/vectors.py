@@ -20,7 +20,7 @@ from api.errors import PROBLEMS
 from api.lookups import answer
 from api.ports import FromPorts
 from api.rights import Right, needs
-from api.schemas import MAX_ID, LookupAnswers
+from api.schemas import MAX_ID, SEEN, LookupAnswers
 from kb.errors import InvalidQuery
 from kb.history import kb_as_of
 from kb.lookup_space import LookupSpace, lookup_space
@@ -42,7 +42,10 @@ Of = Annotated[str, QueryParameter(min_length=1, max_length=200, description="Wh
 Dtype = Annotated[Literal["float32", "float16"], QueryParameter()]
 K = Annotated[int, QueryParameter(ge=1, le=100)]
 Threshold = Annotated[float | None, QueryParameter(ge=-1, le=1)]
-Seq = Annotated[int | None, QueryParameter(ge=0, le=MAX_ID)]
+MinSeq = Annotated[int | None, QueryParameter(ge=0, le=MAX_ID, description=SEEN)]
+AsOf = Annotated[
+    int | None, QueryParameter(ge=0, le=MAX_ID, description="Answer as the base stood at this change")
+]
 
 
 @dataclass
@@ -72,7 +75,6 @@ def read_space(ports: FromPorts) -> LookupSpace:
     "/lookups/vectors",
     status_code=200,
     opt=needs(Right.lookup),
-    include_in_schema=False,
     responses=PROBLEMS,
     operation_class=_TakesOctets,
     request_max_body_size=MAX_BYTES,
@@ -87,12 +89,13 @@ def look_up_vectors(
     dtype: Dtype = "float32",
     k: K = 1,
     threshold: Threshold = None,
-    min_seq: Seq = None,
-    as_of: Seq = None,
+    min_seq: MinSeq = None,
+    as_of: AsOf = None,
 ) -> Response[LookupAnswers]:
-    """Hits of each query of the body, in order; the same answers as `POST /v1/lookups` gives to JSON.
+    """Look up queries that are bytes.
 
-    The body is rows of `dim` little-endian numbers of `dtype`. The answer is MessagePack where `Accept` asks for it.
+    The body is rows of `dim` little-endian numbers of `dtype`; `POST /v1/lookups` takes them too. The answers are those
+    that it gives to JSON, as MessagePack where `Accept` asks for that.
     """
     asked = ports.kb if as_of is None else kb_as_of(ports.kb, as_of)
     found = asked.lookup(

@@ -84,7 +84,8 @@ def _forgetting(ports: Ports, sample: int = PREVIEW) -> Forgetting:
     """The verbs, with the model where its keys are the active ones; else stored keys stand for questions."""
     active = ports.kb.active_keyset()
     fits = ports.encoder is not None and ports.encoder.checkpoint.checkpoint_id == active.checkpoint_id
-    return Forgetting(ports.kb, ports.encoder if fits else None, sample=sample)
+    largest = ports.kb.settings.plan_max_facts
+    return Forgetting(ports.kb, ports.encoder if fits else None, sample=sample, largest=largest)
 
 
 @get("/forget/{run_id:int}", opt=needs(Right.audit), sync_to_thread=True)

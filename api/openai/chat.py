@@ -26,32 +26,24 @@ from api.openai.answers import (
     heading,
     usage,
 )
-from api.openai.errors import PROBLEMS, respond
+from api.openai.errors import ROUTE
 from api.openai.models import require_model
 from api.openai.requests import ChatRequest, Message
 from api.openai.streams import chunks
-from api.ports import Finished, FromPorts, GenerationRequest, Ports
-from api.rights import Right, needs
+from api.ports import Finished, FromPorts, GenerationRequest, Ports, await_seen
 from api.streams import decoded, slot
 from kb.records import OutputTrace
 
 NEXT_QUESTION = "\nQuestion:"
 
 
-@post(
-    "/chat/completions",
-    status_code=200,
-    opt=needs(Right.read),
-    include_in_schema=False,
-    responses=PROBLEMS,
-    exception_handlers={Exception: respond},
-    sync_to_thread=True,
-)
+@post("/chat/completions", status_code=200, **ROUTE)
 def chat(
     ports: FromPorts, request: Request[Any, Any, Any], data: JSONBody[ChatRequest]
 ) -> Response[ChatCompletion]:
-    """Answer the last question of a conversation, store the output, and cite the facts that were spliced.
+    """Answer a conversation.
 
+    Answers its last question, stores the output, and cites the facts that were spliced.
     The model is a base model: the conversation is written as questions and answers. With `stream` the answer is
     `text/event-stream` of chunks, the last of which holds the citations, and then `[DONE]`.
     """
@@ -60,6 +52,7 @@ def chat(
     data.refuse()
     decoding = data.decoding(as_text(data.messages), data.tokens, (*data.stops, NEXT_QUESTION))
     base_url = str(request.base_url)
+    await_seen(ports, data.min_seq)
     if data.stream:
         return chunks(_chunks(ports, data, decoding, heading("chatcmpl", model), base_url))
     with slot(ports):

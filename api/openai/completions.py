@@ -19,36 +19,29 @@ from api.openai.answers import (
     logprobs,
     usage,
 )
-from api.openai.errors import PROBLEMS, respond
+from api.openai.errors import ROUTE
 from api.openai.models import require_model
 from api.openai.requests import CompletionRequest
 from api.openai.streams import chunks
-from api.ports import Completed, Finished, FromPorts, GenerationRequest, Ports
-from api.rights import Right, needs
+from api.ports import Completed, Finished, FromPorts, GenerationRequest, Ports, await_seen
 from api.streams import decoded, slot
 from kb.records import OutputTrace
 
 
-@post(
-    "/completions",
-    status_code=200,
-    opt=needs(Right.read),
-    include_in_schema=False,
-    responses=PROBLEMS,
-    exception_handlers={Exception: respond},
-    sync_to_thread=True,
-)
+@post("/completions", status_code=200, **ROUTE)
 def complete(
     ports: FromPorts, request: Request[Any, Any, Any], data: JSONBody[CompletionRequest]
 ) -> Response[Completion]:
-    """Continue each prompt, store the output, and answer in OpenAI's form with the facts that were spliced.
+    """Complete prompts.
 
+    Continues each prompt, stores the output, and cites the facts that were spliced.
     With `logprobs` nothing is looked up: the log-probabilities are the model's alone. With `stream` the answer is
     `text/event-stream` of chunks in the same form, the last of which holds the citations, and then `[DONE]`.
     """
     generator = ports.need_generator()
     model = require_model(generator, data.model)
     decodings, base_url = data.decodings(), str(request.base_url)
+    await_seen(ports, data.min_seq)
     if data.stream:
         return chunks(_chunks(ports, data, decodings, heading("cmpl", model), base_url))
     with slot(ports):

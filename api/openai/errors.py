@@ -12,6 +12,7 @@ from litestar.response.base import ASGIResponse
 
 import api.errors
 from api.errors import Problem, Refused, problem_of
+from api.rights import Right, needs
 
 PATHS = ("/v1/completions", "/v1/chat/completions", "/v1/models")
 
@@ -72,15 +73,28 @@ def openai_problem(error: Exception) -> tuple[OpenAIProblem, int, dict[str, str]
     """The error object, the status and the headers an exception is answered with."""
     problem, headers = problem_of(error)
     at_fault = error.field if isinstance(error, Unsupported) else "".join(f.field for f in problem.errors[:1])
-    kind = "server_error" if problem.status >= 500 else _TYPES.get(problem.status, "invalid_request_error")
-    told = OpenAIError(_message(problem), kind, at_fault or None, _code(problem))
-    return OpenAIProblem(told), problem.status, headers
+    return told(_message(problem), problem.status, at_fault or None, _code(problem)), problem.status, headers
+
+
+def told(message: str, status: int, param: str | None = None, code: str | None = None) -> OpenAIProblem:
+    """A refusal with this status, in OpenAI's shape."""
+    kind = "server_error" if status >= 500 else _TYPES.get(status, "invalid_request_error")
+    return OpenAIProblem(OpenAIError(message, kind, param, code))
 
 
 def respond(request: Request[Any, Any, Any], error: Exception) -> Response[OpenAIProblem]:
     """Litestar's exception handler for these routes."""
     body, status, headers = openai_problem(error)
     return Response(body, status_code=status, media_type="application/json", headers=headers)
+
+
+# What every route of the protocol is made with.
+ROUTE: dict[str, Any] = {
+    "opt": needs(Right.read),
+    "responses": PROBLEMS,
+    "exception_handlers": {Exception: respond},
+    "sync_to_thread": True,
+}
 
 
 def refusal(error: Exception) -> ASGIResponse:

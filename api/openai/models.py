@@ -8,9 +8,8 @@ import msgspec
 from litestar import get
 from litestar.params import PathParameter
 
-from api.openai.errors import PROBLEMS, ModelNotFound, respond
+from api.openai.errors import ROUTE, ModelNotFound
 from api.ports import FromPorts, Generator
-from api.rights import Right, needs
 
 ModelId = Annotated[str, PathParameter(max_length=300)]
 
@@ -30,29 +29,21 @@ class Models(msgspec.Struct, frozen=True, kw_only=True):
     object: str = "list"
 
 
-@get(
-    "/models",
-    opt=needs(Right.read),
-    include_in_schema=False,
-    responses=PROBLEMS,
-    exception_handlers={Exception: respond},
-    sync_to_thread=True,
-)
+@get("/models", **ROUTE)
 def list_models(ports: FromPorts) -> Models:
-    """The model that `/v1/completions` and `/v1/chat/completions` ask for."""
+    """List models.
+
+    The one that `/v1/completions` and `/v1/chat/completions` ask for.
+    """
     return Models(data=[_model(ports.need_generator())])
 
 
-@get(
-    "/models/{model_id:str}",
-    opt=needs(Right.read),
-    include_in_schema=False,
-    responses=PROBLEMS,
-    exception_handlers={Exception: respond},
-    sync_to_thread=True,
-)
+@get("/models/{model_id:str}", **ROUTE)
 def read_model(ports: FromPorts, model_id: ModelId) -> Model:
-    """The model of this name or digest."""
+    """Read a model.
+
+    By its name or its digest.
+    """
     generator = ports.need_generator()
     require_model(generator, model_id)
     return _model(generator)

@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from api.openai.errors import Unsupported
 from api.ports import GenerationRequest
-from api.schemas import Request, Seq, Threshold
+from api.schemas import MinSeq, Request, Threshold
 
 MAX_PROMPTS = 32
 MAX_PROMPT_CHARACTERS = 64_000
@@ -29,6 +29,18 @@ Tokens = Annotated[list[Token], Meta(min_length=1, max_length=MAX_PROMPT_TOKENS)
 Prompts = Annotated[list[Text | Token | Tokens], Meta(min_length=1, max_length=MAX_PROMPT_TOKENS)]
 Stop = Annotated[str, Meta(min_length=1, max_length=100)]
 
+# What the protocol has and this decoder does not: the description allows what changes nothing, and anything else is
+# read, so that it can be refused by name.
+One = Annotated[int, Meta(extra_json_schema={"enum": [1]})]
+Zero = Annotated[float, Meta(extra_json_schema={"enum": [0]})]
+NoBias = Annotated[dict[str, float], Meta(extra_json_schema={"maxProperties": 0})]
+NoText = Annotated[str, Meta(extra_json_schema={"maxLength": 0})]
+NoLogprobs = Annotated[bool, Meta(extra_json_schema={"enum": [False]})]
+NoTop = Annotated[int, Meta(extra_json_schema={"enum": [0]})]
+NoTools = Annotated[list[Any], Meta(extra_json_schema={"maxItems": 0})]
+NoTool = Annotated[Any, Meta(extra_json_schema={"enum": ["none", None]})]
+OnlyText = Annotated[dict[str, Any], Meta(extra_json_schema={"enum": [{"type": "text"}]})]
+
 
 class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     """`include_usage` adds a last chunk with `usage` and without choices."""
@@ -36,26 +48,26 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     include_usage: bool = False
 
 
-class _Asked(Request, frozen=True, kw_only=True):
+class _Asked(Request, frozen=True, kw_only=True, omit_defaults=True):
     """What both kinds of requests have. `mode` to `repetition_penalty` are this server's own."""
 
     model: Annotated[str, Meta(min_length=1, max_length=300)]
     temperature: Annotated[float, Meta(ge=0, le=5)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
-    n: int | None = None
+    n: One | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     stop: Stop | Annotated[list[Stop], Meta(max_length=16)] | None = None
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
+    presence_penalty: Zero | None = None
+    frequency_penalty: Zero | None = None
+    logit_bias: NoBias | None = None
     user: str | None = None
     metadata: dict[str, str] | None = None
     store: bool | None = None
     mode: Literal["auto", "forced", "off"] | None = None
     threshold: Threshold | None = None
-    min_seq: Seq | None = None
+    min_seq: MinSeq | None = None
     fact_bias: Annotated[float, Meta(ge=-100, le=100)] | None = None
     repetition_penalty: Annotated[float, Meta(ge=0.5, le=5)] = 1.0
 
@@ -106,8 +118,8 @@ class CompletionRequest(_Asked, frozen=True, kw_only=True):
     max_tokens: Annotated[int, Meta(ge=0, le=MAX_TOKENS)] | None = None
     logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP)] | None = None
     echo: bool | None = None
-    best_of: int | None = None
-    suffix: str | None = None
+    best_of: One | None = None
+    suffix: NoText | None = None
 
     def decodings(self) -> list[GenerationRequest]:
         """How to decode each prompt. Raises `Unsupported`."""
@@ -174,11 +186,11 @@ class ChatRequest(_Asked, frozen=True, kw_only=True):
     messages: Annotated[list[Message], Meta(min_length=1, max_length=100)]
     max_tokens: Annotated[int, Meta(ge=1, le=MAX_TOKENS)] | None = None
     max_completion_tokens: Annotated[int, Meta(ge=1, le=MAX_TOKENS)] | None = None
-    logprobs: bool | None = None
-    top_logprobs: int | None = None
-    tools: list[Any] | None = None
-    tool_choice: Any = None
-    response_format: dict[str, Any] | None = None
+    logprobs: NoLogprobs | None = None
+    top_logprobs: NoTop | None = None
+    tools: NoTools | None = None
+    tool_choice: NoTool = None
+    response_format: OnlyText | None = None
 
     def refuse(self) -> None:
         """Raise `Unsupported` where something is asked that a chat here does not do."""

@@ -10,8 +10,8 @@ from litestar import Litestar
 from litestar.testing import TestClient
 from sqlalchemy.orm import Session
 
-from api import feed
 from api.app import create_app
+from api.tuning import Tuning
 from kb.access import create_key
 from kb.corpus import AnnotatedDocument, FactSpan, Parsed
 from kb.service import KnowledgeBase
@@ -42,12 +42,6 @@ PERU = AnnotatedDocument(
 )
 
 
-@pytest.fixture(autouse=True)
-def feeds_end_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client in process reads an answer to its end, which a feed would have after minutes."""
-    monkeypatch.setattr(feed, "LONGEST_SECONDS", 0)
-
-
 @pytest.fixture
 def atlas(kb: KnowledgeBase, encoder: FakeEncoder) -> KnowledgeBase:
     """A keyed knowledge base of one document with two facts."""
@@ -58,7 +52,8 @@ def atlas(kb: KnowledgeBase, encoder: FakeEncoder) -> KnowledgeBase:
 
 @pytest.fixture
 def app(atlas: KnowledgeBase, encoder: FakeEncoder) -> Litestar:
-    return create_app(atlas, encoder, LookupGenerator(atlas, encoder))
+    """Streams that wait end at once: a client in process reads an answer to its end."""
+    return create_app(atlas, encoder, LookupGenerator(atlas, encoder), tuning=Tuning(longest_seconds=0))
 
 
 @pytest.fixture

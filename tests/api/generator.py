@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from api.ports import Completed, Finished, GenerationRequest, Item, Missed, Spliced
+from api.errors import PromptRefused
+from api.ports import Completed, Finished, GenerationRequest, Item, Missed, Spliced, TokenLogprob
 from kb.records import CheckpointInfo, NewGeneration, OutputTrace, Splice
 from kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder
@@ -25,10 +26,23 @@ class LookupGenerator:
         return self.encoder.checkpoint
 
     def complete(self, requests: Sequence[GenerationRequest], top: int | None = None) -> list[Completed]:
-        """Each request's output; it has no probabilities to tell."""
-        assert top is None
+        """Each request's output. Every token is a character, and as likely as any other."""
         finished = Finished(reason="end", prompt_tokens=2, completion_tokens=3)
-        return [Completed(prompt=r.prompt, trace=self.generate(r), finished=finished) for r in requests]
+        done = []
+        for request in requests:
+            trace = self.generate(request) if request.max_tokens else None
+            prompt, output = text_of(request), trace.output if trace else ""
+            of_prompt, of_output = (() if top is None else as_likely(text) for text in (prompt, output))
+            done.append(
+                Completed(
+                    prompt=prompt,
+                    trace=trace,
+                    finished=finished,
+                    prompt_logprobs=of_prompt,
+                    output_logprobs=of_output,
+                )
+            )
+        return done
 
     def generate(self, request: GenerationRequest) -> OutputTrace:
         *_, trace = self.stream(request)
@@ -37,8 +51,9 @@ class LookupGenerator:
 
     def stream(self, request: GenerationRequest) -> Iterator[Item]:
         seq, splices, value = self.kb.head_seq(), (), "I do not know"
+        prompt = text_of(request)
         if request.mode != "off":
-            query_1D = self.encoder.encode_questions([request.prompt])
+            query_1D = self.encoder.encode_questions([prompt])
             asked = query_1D.astype("<f2").tobytes()
             (found,) = self.kb.lookup(
                 query_1D,
@@ -59,7 +74,7 @@ class LookupGenerator:
         yield "."
         yield Finished(reason="end", prompt_tokens=2, completion_tokens=3)
         stored = NewGeneration(
-            prompt=request.prompt,
+            prompt=prompt,
             output=f"{BEFORE}{value}.",
             checkpoint_id=self.encoder.checkpoint.checkpoint_id,
             mode=request.mode,
@@ -80,3 +95,17 @@ class LookupGenerator:
             score=splice.score or 0.0,
             document=self.kb.fact(splice.fact_id).source,
         )
+
+
+def text_of(request: GenerationRequest) -> str:
+    """The prompt; token ids are those of characters. Raises `PromptRefused` where one is no character's."""
+    if isinstance(request.prompt, str):
+        return request.prompt
+    try:
+        return "".join(map(chr, request.prompt)).encode().decode()
+    except (ValueError, OverflowError) as error:
+        raise PromptRefused(f"{error}") from error
+
+
+def as_likely(text: str) -> tuple[TokenLogprob, ...]:
+    return tuple(TokenLogprob(token=one.encode(), logprob=-1.0, top=((one.encode(), -1.0),)) for one in text)

@@ -22,6 +22,8 @@ def served(app: Litestar) -> Iterator[str]:
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-        server.should_exit = True
-        thread.join()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        finally:  # a thread that went on would keep a failed run from ending
+            server.should_exit = True
+            thread.join()

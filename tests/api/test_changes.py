@@ -6,11 +6,10 @@ import json
 from collections.abc import Callable, Iterator
 
 import httpx
-import pytest
-from litestar import Litestar
 
-from api import feed
+from api.app import create_app
 from api.ports import MAX_FEEDS
+from api.tuning import Tuning
 from kb import witness
 from kb.service import KnowledgeBase
 from tests.api.conftest import Client
@@ -57,15 +56,9 @@ def events(lines: Iterator[str]) -> Iterator[tuple[str, int]]:
 
 
 def test_a_feed_gives_what_was_and_waits_for_what_comes(
-    app: Litestar,
-    atlas: KnowledgeBase,
-    new_key: Callable[[str], str],
-    fact_id: int,
-    monkeypatch: pytest.MonkeyPatch,
+    atlas: KnowledgeBase, new_key: Callable[[str], str], fact_id: int
 ) -> None:
-    monkeypatch.setattr(feed, "LONGEST_SECONDS", 60)
-    monkeypatch.setattr(feed, "POLL_SECONDS", 0.05)
-    monkeypatch.setattr(feed, "IDLE_SECONDS", 0.05)
+    app = create_app(atlas, tuning=Tuning(poll_seconds=0.05, idle_seconds=0.05))
     headers, head = {"Authorization": f"Bearer {new_key('auditor')}"}, atlas.head_seq()
     with served(app) as address, httpx.Client(base_url=address, headers=headers, timeout=20) as client:
         with client.stream("GET", "/v1/changes/events", params={"after": head - 1}) as stream:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
-from api import edits
 from api.app import create_app
+from api.tuning import Tuning
 from kb.corpus import AnnotatedDocument, FactSpan, Parsed
 from kb.service import KnowledgeBase
 from tests.api.conftest import CAPITAL, TEXT, Client, Connect
@@ -97,16 +95,15 @@ def test_first_fact_of_an_empty_base_is_found(
 
 
 def test_insert_leaves_a_backlog_to_a_rekey(
-    atlas: KnowledgeBase, encoder: FakeEncoder, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    atlas: KnowledgeBase, encoder: FakeEncoder, connect: Connect
 ) -> None:
     text = "One and two."
     spans = (FactSpan(0, 3, "One", "1?"), FactSpan(8, 11, "two", "2?"))
     atlas.ingest(
         [Parsed(AnnotatedDocument("numbers", text, spans))], "more", actor="tester", reason="backlog"
     )
-    monkeypatch.setattr(edits, "MAX_KEYED_AT_ONCE", 2)
     calls = list(encoder.calls)
-    operator = connect(create_app(atlas, encoder), "operator")
+    operator = connect(create_app(atlas, encoder, tuning=Tuning(keyed_at_once=2)), "operator")
     edit = operator.post("/v1/facts", json={"question": "Q?", "value": "A", "reason": "new"}).json()
     assert not edit["keyed"] and encoder.calls == calls
     assert look_up(operator, "Q?") == []

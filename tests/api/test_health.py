@@ -8,18 +8,21 @@ import pytest
 from litestar import Litestar
 from sqlalchemy import text
 
-from api import readiness
 from api.app import create_app
 from api.operations import Operations
+from api.tuning import Tuning
 from kb.service import KnowledgeBase
 from kb.settings import Settings
 from tests.api.conftest import Connect
+from tests.api.generator import LookupGenerator
 from tests.fakes import FakeEncoder
 
+FRESH = Tuning(readiness_seconds=-1.0)  # each answer is looked up
 
-@pytest.fixture(autouse=True)
-def _each_answer_is_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readiness, "KEEP_SECONDS", -1.0)
+
+@pytest.fixture
+def app(atlas: KnowledgeBase, encoder: FakeEncoder) -> Litestar:
+    return create_app(atlas, encoder, LookupGenerator(atlas, encoder), tuning=Tuning(readiness_seconds=-1.0))
 
 
 def test_anybody_on_an_allowed_host_may_ask_whether_it_lives(app: Litestar, connect: Connect) -> None:
@@ -45,7 +48,7 @@ def test_not_ready_says_what_is_missing(
 ) -> None:
     atlas.catch_up()
     operations = Operations.of(atlas)
-    client = connect(create_app(atlas, encoder, operations=operations))
+    client = connect(create_app(atlas, encoder, operations=operations, tuning=FRESH))
     missing = lambda: client.get("/readyz").json()["missing"]  # noqa: E731
     assert missing() == []
     other = connect(create_app(atlas, FakeEncoder(salt="2")))
@@ -65,7 +68,7 @@ def test_an_index_too_far_behind_is_not_ready(
 ) -> None:
     atlas.catch_up()
     atlas.settings = replace(settings, ready_lag=1)
-    client = connect(create_app(atlas, encoder))
+    client = connect(create_app(atlas, encoder, tuning=FRESH))
     for value, status in (("Cusco", 200), ("Callao", 503)):
         atlas.update(1, value, actor="tester", reason="behind")
         assert client.get("/readyz").status_code == status
@@ -99,10 +102,9 @@ def _refuse() -> None:
 
 
 def test_the_database_is_asked_once_a_second_at_most(
-    atlas: KnowledgeBase, app: Litestar, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    atlas: KnowledgeBase, encoder: FakeEncoder, connect: Connect
 ) -> None:
-    monkeypatch.setattr(readiness, "KEEP_SECONDS", 60.0)
-    client = connect(app)
+    client = connect(create_app(atlas, encoder, tuning=Tuning(readiness_seconds=60.0)))
     assert client.get("/readyz").json()["missing"] == ["index"]
     atlas.catch_up()
     assert client.get("/readyz").json()["missing"] == ["index"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,6 @@ from api import jobs as routes
 from kb.corpus import to_record
 from kb.jobs.kinds import KINDS
 from kb.jobs.queue import Jobs
-from kb.jobs.uploads import Uploads
 from kb.service import KnowledgeBase
 from tests.api.conftest import PERU, Client, Connect
 from tests.api.test_generations import events
@@ -105,12 +105,11 @@ def test_what_is_no_work_is_refused_at_once(
 
 
 def test_a_file_too_large_is_refused_while_it_comes_and_leaves_nothing(
-    operator: Client, kb: KnowledgeBase, monkeypatch: pytest.MonkeyPatch
+    operator: Client, kb: KnowledgeBase
 ) -> None:
-    directory = kb.settings.home / "uploads"
-    monkeypatch.setattr(Uploads, "of", classmethod(lambda cls, _: cls(directory, 3_000_000)))
+    kb.settings = replace(kb.settings, upload_max_mb=3)
     kept = sent(operator, b"x" * 2_900_000, "large.txt")  # more than any other body may have
     refused = operator.post("/v1/uploads", params={"name": "x.txt"}, content=b"x" * 3_100_000)
     assert refused.status_code == 413 and refused.json()["type"] == "urn:colmlm:UploadTooLarge"
     assert operator.post("/v1/uploads", params={"name": "../x.txt"}, content=b"x").status_code == 422
-    assert [path.name for path in directory.iterdir()] == [kept]
+    assert [path.name for path in (kb.settings.home / "uploads").iterdir()] == [kept]

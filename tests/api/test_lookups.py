@@ -54,11 +54,6 @@ def test_lookups_that_cannot_be_answered_are_refused(reader: Client) -> None:
         assert answer.headers["content-type"] == "application/problem+json", body
 
 
-def test_lookup_past_the_head_waits_and_says_try_again(reader: Client) -> None:
-    answer = reader.post("/v1/lookups", json={"questions": [CAPITAL], "min_seq": 10_000})
-    assert (answer.status_code, answer.json()["title"]) == (404, "No such change")
-
-
 def test_questions_need_an_encoder_and_queries_do_not(
     atlas: KnowledgeBase, encoder: FakeEncoder, connect: Connect
 ) -> None:

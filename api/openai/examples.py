@@ -1,0 +1,98 @@
+"""Examples of OpenAI's objects, as the API's description shows them: the small base about Peru of `api.examples`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from api.openai import answers
+from api.openai.errors import OpenAIProblem, told
+from api.openai.models import Model, Models
+from api.openai.requests import ChatRequest, CompletionRequest, Message
+from api.openai.streams import DONE
+
+_CREATED, _MODEL = 1_769_860_800, "co-lmlm-135m"
+
+
+def _cited(start: int) -> answers.Citation:
+    """Lima, `start` characters into the choice."""
+    document = answers.CitedDocument(
+        document_id=3,
+        corpus="atlas",
+        external_id="peru",
+        title="Peru",
+        uri="https://example.org/peru",
+        licence="CC-BY-4.0",
+        start=23,
+        end=27,
+    )
+    return answers.Citation(
+        index=0,
+        start=start,
+        end=start + len("Lima"),
+        value="Lima",
+        fact_id=12,
+        version=1,
+        score=0.93,
+        document=document,
+        url="https://kb.example.org/v1/generations/7",
+    )
+
+
+_USAGE = answers.Usage(prompt_tokens=14, completion_tokens=1, total_tokens=15)
+_COMPLETED = answers.Completion(
+    id="cmpl-0f3a",
+    created=_CREATED,
+    model=_MODEL,
+    choices=[
+        answers.CompletionChoice(
+            index=0, text=" Lima.", finish_reason="stop", generation_id=7, citations=[_cited(1)]
+        )
+    ],
+    usage=_USAGE,
+    citations=[_cited(1)],
+)
+_TOLD = answers.ChatChoice(
+    index=0,
+    message=answers.ChatMessage(role="assistant", content="Lima."),
+    finish_reason="stop",
+    generation_id=7,
+    citations=[_cited(0)],
+)
+_CHUNK = answers.ChatChunk(
+    id="chatcmpl-0f3a",
+    created=_CREATED,
+    model=_MODEL,
+    choices=[answers.ChatChunkChoice(index=0, delta=answers.Delta(content="Lima."))],
+)
+_SERVED = Model(id=_MODEL, checkpoint_id="c0ffee")
+
+EXAMPLES: tuple[Any, ...] = (
+    CompletionRequest(model=_MODEL, prompt="The capital of Peru is", max_tokens=16, temperature=0.0),
+    _COMPLETED,
+    ChatRequest(model=_MODEL, messages=[Message(role="user", content="What is the capital of Peru?")]),
+    answers.ChatCompletion(
+        id="chatcmpl-0f3a",
+        created=_CREATED,
+        model=_MODEL,
+        choices=[_TOLD],
+        usage=_USAGE,
+        citations=_TOLD.citations,
+    ),
+    _SERVED,
+    Models(data=[_SERVED]),
+)
+
+
+def _streamed(chunk: msgspec.Struct) -> str:
+    return f"data: {msgspec.json.encode(chunk).decode()}\r\n\r\ndata: {DONE}\r\n\r\n"
+
+
+EVENTS: Mapping[str, str] = {"complete": _streamed(_COMPLETED), "chat": _streamed(_CHUNK)}
+
+
+def refused(status: int, said: str) -> OpenAIProblem:
+    """A refusal with this status."""
+    return told(f"{said}.", status, code="model_not_found" if status == 404 else "refused")

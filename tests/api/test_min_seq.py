@@ -1,0 +1,68 @@
+"""Whatever looks up can be told to wait for an edit, and says alike where it does not come."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from litestar import Litestar
+
+from api.openapi import described, operations
+from kb.service import KnowledgeBase
+from tests.api.conftest import CAPITAL, Client
+from tests.fakes import DIM, FakeEncoder
+
+OF = {"model": "fake"}
+MESSAGES = [{"role": "user", "content": CAPITAL}]
+
+# By operation: the path, and the body that is asked with beside `min_seq`.
+ASKED: dict[str, tuple[str, dict[str, Any]]] = {
+    "look_up": ("lookups", {"questions": [CAPITAL]}),
+    "generate": ("generations", {"prompt": CAPITAL}),
+    "complete": ("completions", {**OF, "prompt": CAPITAL}),
+    "chat": ("chat/completions", {**OF, "messages": MESSAGES}),
+}
+
+
+def ask(client: Client, encoder: FakeEncoder, name: str, min_seq: int, **fields: Any) -> Any:
+    if name == "look_up_vectors":
+        params = {"checkpoint_id": "fake", "dim": DIM, "min_seq": min_seq}
+        queries = encoder.encode_questions([CAPITAL])
+        return client.post("/v1/lookups/vectors", params=params, content=queries.tobytes())
+    path, body = ASKED[name]
+    return client.post(f"/v1/{path}", json={**body, **fields, "min_seq": min_seq})
+
+
+def test_these_are_all_routes_that_take_one(app: Litestar) -> None:
+    document = described(app)
+    schemas = document["components"]["schemas"]
+    found = set()
+    for _, _, operation in operations(document):
+        bodies = operation.get("requestBody", {}).get("content", {}).values()
+        named = [media["schema"].get("$ref", "").rpartition("/")[2] for media in bodies]
+        if any("min_seq" in schemas.get(name, {}).get("properties", {}) for name in named) or any(
+            parameter["name"] == "min_seq" for parameter in operation.get("parameters", ())
+        ):
+            found.add(operation["operationId"])
+    assert found == {*ASKED, "look_up_vectors"}
+
+
+STREAMED = [
+    (name, {"stream": stream}) for name in ("generate", "complete", "chat") for stream in (False, True)
+]
+
+
+@pytest.mark.parametrize("name, fields", [("look_up", {}), ("look_up_vectors", {}), *STREAMED])
+def test_a_change_that_does_not_come_in_time_is_not_now(
+    reader: Client, atlas: KnowledgeBase, encoder: FakeEncoder, name: str, fields: dict[str, Any]
+) -> None:
+    seen = ask(reader, encoder, name, atlas.head_seq(), **fields)
+    assert seen.status_code < 300, seen.text
+    stored = len(atlas.generations())
+    behind = ask(reader, encoder, name, atlas.head_seq() + 1, **fields)
+    assert (behind.status_code, behind.headers["retry-after"]) == (503, "1"), behind.text
+    told = json.loads(behind.text)
+    kind = told["error"]["code"] if "error" in told else told["type"]
+    assert kind in ("index_behind", "urn:colmlm:IndexBehind")
+    assert len(atlas.generations()) == stored, "nothing was decoded"
