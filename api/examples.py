@@ -189,6 +189,7 @@ _EXAMPLES: tuple[Any, ...] = (
     kinds.Documents(upload_ids=[_UPLOAD.upload_id], corpus="atlas"),
     kinds.VerifyForgetting(run_id=5),
     kinds.MakeBackup(name="before-the-move"),
+    kinds.VerifyBackup(name="before-the-move"),
     kinds.WriteSnapshot(),
     kinds.Check(),
     LookupRequest(questions=[_QUESTION], k=2),

@@ -30,6 +30,7 @@ from kb.jobs.kinds import (
     Ingest,
     MakeBackup,
     Rekey,
+    VerifyBackup,
     VerifyForgetting,
     Work,
     WriteSnapshot,
@@ -94,6 +95,15 @@ def start_backup(ports: FromPorts, request: WithKey, data: JSONBody[MakeBackup])
     """Start a backup.
 
     Writes it into the folder `backups` of the worker's home.
+    """
+    return _start(ports, request, data)
+
+
+@post("/jobs/verify-backup", status_code=202, opt=needs(Right.admin), responses=PROBLEMS, sync_to_thread=True)
+def start_backup_check(ports: FromPorts, request: WithKey, data: JSONBody[VerifyBackup]) -> JobRecord:
+    """Start to verify a backup.
+
+    Reads one of the folder `backups` of the worker's home to its last byte.
     """
     return _start(ports, request, data)
 
@@ -173,6 +183,7 @@ STARTING: Sequence[Any] = (
     start_documents,
     start_verify,
     start_backup,
+    start_backup_check,
     start_snapshot,
     start_check,
 )

@@ -136,17 +136,10 @@ def _erase(
 
 
 def _scan(kb: KnowledgeBase, probes: Sequence[Probe]) -> ResidueReport:
-    from kb.residue import scan_residue
+    from kb.erasure import Erasure
 
-    telling = [probe for probe in probes if not probe.shared]
     with progress("Reading files") as advance:
-        return scan_residue(
-            [probe.needle for probe in telling],
-            engine=kb.engine,
-            settings=kb.settings,
-            keys=[n for n, probe in enumerate(telling) if probe.kind == "key"],
-            on_file=advance,
-        )
+        return Erasure(kb).residue(probes, advance)
 
 
 def _preview(kb: KnowledgeBase, fact_ids: list[int], as_json: bool) -> None:

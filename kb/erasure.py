@@ -19,6 +19,7 @@ from kb.facts import MAX_ID
 from kb.probes import Probe, make_probes
 from kb.purge import Level, purge, reached
 from kb.redaction import MARK, Target, redact_documents, redact_forget_runs, redact_generations
+from kb.residue import OnFile, ResidueReport, scan_residue
 from kb.service import KnowledgeBase
 from kb.tables import Document, Fact, FactKey, FactVersion, Tombstone
 
@@ -93,6 +94,17 @@ class Erasure:
         with self.kb.sessions() as session:
             targets = load_targets(session, fact_ids)
             return make_probes(session, targets)
+
+    def residue(self, probes: Sequence[Probe], on_file: OnFile | None = None) -> ResidueReport:
+        """Where in files these probes still are. Those that are shared prove nothing and are not looked for."""
+        telling = [probe for probe in probes if not probe.shared]
+        return scan_residue(
+            [probe.needle for probe in telling],
+            engine=self.kb.engine,
+            settings=self.kb.settings,
+            keys=[n for n, probe in enumerate(telling) if probe.kind == "key"],
+            on_file=on_file,
+        )
 
 
 def erase_facts(session: Session, fact_ids: Sequence[int], actor: str, reason: str) -> Erased:

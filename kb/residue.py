@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +24,8 @@ LEAST = 8  # bytes: shorter ones would be found anywhere
 BLOCK = 1 << 20
 AREAS = ("heap", "keys", "wal", "snapshots", "log", "other")
 MOST_FILES = 50
+
+OnFile = Callable[[int, int], None]  # (files read, of how many)
 
 _HASH = np.uint64(0x9E3779B97F4A7C15)
 _SHIFT = np.uint64(44)
@@ -104,7 +107,7 @@ def scan_residue(
     engine: Engine,
     settings: Settings,
     keys: Iterable[int] = (),
-    on_file: Callable[[int, int], None] | None = None,
+    on_file: OnFile | None = None,
 ) -> ResidueReport:
     """Search all files for the probes; `keys` numbers those of them that are keys. Changes nothing but the cache.
 
@@ -142,6 +145,16 @@ def scan_residue(
         unseen=tuple(unseen),
         num_bytes=num_bytes,
     )
+
+
+def num_bytes_to_scan(*, engine: Engine, settings: Settings) -> int:
+    """How much `scan_residue` would read, so that nobody has to wait for too much of it."""
+    data, _ = _data_directory(engine)
+    total = 0
+    for _, path in _files(data, settings):
+        with suppress(OSError):  # gone meanwhile
+            total += path.stat().st_size
+    return total
 
 
 def _data_directory(engine: Engine) -> tuple[Path | None, list[str]]:

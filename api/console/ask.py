@@ -11,9 +11,10 @@ import msgspec
 from litestar import Response, get, post
 from litestar.response import Redirect, ServerSentEvent, ServerSentEventMessage
 
-from api.console.forms import Form, Sent
+from api.console.forms import Form, Sent, form_page
+from api.console.keysets import active_keyset
 from api.console.passages import Passage, Piece, became_of, passage, pieces
-from api.console.views import Page, PageRequest, page, status_of
+from api.console.views import Page, PageRequest
 from api.errors import problem_of
 from api.ports import FromPorts, GenerationRequest, Ports
 from api.rights import Right, needs
@@ -106,12 +107,11 @@ def _show(ports: Ports, request: PageRequest, form: Form) -> Page:
     output, ordinal = form.integer("output"), form.integer("splice", low=0)
     if output is not None:
         shown = output_and_evidence(ports, output, ordinal)
-    keyset = _keyset(ports)
-    return page(
+    keyset = active_keyset(ports)
+    return form_page(
         request,
         "ask.html",
-        status_of(form.error) if form.error else 200,
-        form=form,
+        form,
         modes=MODES,
         max_tokens=MAX_TOKENS,
         keyset=keyset,
@@ -162,13 +162,6 @@ def _known(ports: Ports, fact_id: int) -> FactRecord | None:
     try:
         return ports.kb.fact(fact_id)
     except KBError:  # gone between the two reads
-        return None
-
-
-def _keyset(ports: Ports) -> Any:
-    try:
-        return ports.kb.active_keyset()
-    except NoActiveKeyset:
         return None
 
 

@@ -7,8 +7,8 @@ from typing import Any
 from litestar import get
 
 from api.console.ask import output_and_evidence
-from api.console.forms import Form
-from api.console.views import Page, PageRequest, page, status_of
+from api.console.forms import Form, form_page
+from api.console.views import Page, PageRequest, page
 from api.ports import FromPorts, Ports
 from api.rights import Right, needs
 from api.schemas import PathId
@@ -48,11 +48,10 @@ def log(ports: FromPorts, request: PageRequest) -> Page:
         report = check_database(ports.kb) if form.flag("check") else None
     except KBError as error:
         form.refuse(error)
-    return page(
+    return form_page(
         request,
         "audit.html",
-        status_of(form.error) if form.error else 200,
-        form=form,
+        form,
         changes=changes[:ON_A_PAGE],
         more=changes[ON_A_PAGE - 1].seq if len(changes) > ON_A_PAGE else None,
         kinds=[(kind, kind) for kind in KINDS],
@@ -91,8 +90,7 @@ def impact(ports: FromPorts, request: PageRequest) -> Page:
             found, fact = impact_of(ports.kb, fact_id), ports.kb.fact(fact_id)
     except KBError as error:
         form.refuse(error)
-    status = status_of(form.error) if form.error else 200
-    return page(request, "impact.html", status, form=form, impact=found, fact=fact)
+    return form_page(request, "impact.html", form, impact=found, fact=fact)
 
 
 @get("/audit/time", opt=needs(Right.audit), sync_to_thread=True)
@@ -113,8 +111,7 @@ def time(ports: FromPorts, request: PageRequest) -> Page:
             shown["then"], shown["now"] = _answers(ports, question, seq)
     except KBError as error:
         form.refuse(error)
-    status = status_of(form.error) if form.error else 200
-    return page(request, "time.html", status, form=form, last=head, seq=seq, **shown)
+    return form_page(request, "time.html", form, last=head, seq=seq, **shown)
 
 
 def _answers(ports: Ports, question: str, seq: int) -> tuple[AsOfLookup, Lookup]:

@@ -9,9 +9,9 @@ from litestar.concurrency import sync_to_thread
 from litestar.datastructures import UploadFile
 from litestar.response import Redirect
 
-from api.console.forms import Form
+from api.console.forms import Form, form_page
 from api.console.jobs import visible
-from api.console.views import Page, PageRequest, page, status_of
+from api.console.views import Page, PageRequest
 from api.ports import FromPorts, Ports
 from api.rights import Right, needs
 from kb.errors import KBError
@@ -96,11 +96,10 @@ def _queue(
 
 def _show(ports: Ports, request: PageRequest, form: Form) -> Page:
     jobs = Jobs(ports.kb)
-    return page(
+    return form_page(
         request,
         "corpora.html",
-        status_of(form.error) if form.error else 200,
-        form=form,
+        form,
         corpora=ports.kb.corpora(),
         formats=FORMATS,
         jobs=jobs.list(kinds=visible(request, Documents.kind, Ingest.kind), limit=JOBS),

@@ -8,9 +8,9 @@ from typing import Any
 from litestar import get, post
 from litestar.response import Redirect
 
-from api.console.forms import Form, Sent
+from api.console.forms import Form, Sent, form_page
 from api.console.passages import passage, stretches
-from api.console.views import Page, PageRequest, page, status_of
+from api.console.views import Page, PageRequest, page
 from api.edits import key_at_once
 from api.ports import FromPorts, Ports
 from api.rights import Right, needs
@@ -43,11 +43,10 @@ def find(ports: FromPorts, request: PageRequest) -> Page:
         found = ports.kb.facts(**wanted, deleted=STATES[state], limit=ON_A_PAGE + 1)
     except KBError as error:
         form.refuse(error)
-    return page(
+    return form_page(
         request,
         "facts.html",
-        status_of(form.error) if form.error else 200,
-        form=form,
+        form,
         facts=found[:ON_A_PAGE],
         more=found[ON_A_PAGE - 1].fact_id if len(found) > ON_A_PAGE else None,
         state=state,
@@ -59,7 +58,7 @@ def find(ports: FromPorts, request: PageRequest) -> Page:
 
 @get("/facts/new", opt=needs(Right.edit), sync_to_thread=True)
 def new(request: PageRequest) -> Page:
-    return page(request, "fact_new.html", form=Form())
+    return form_page(request, "fact_new.html", Form())
 
 
 @post("/facts/new", opt=needs(Right.edit), sync_to_thread=True)
@@ -79,7 +78,7 @@ def insert(ports: FromPorts, request: PageRequest, data: Sent) -> Page:
             allow_erased=form.flag("allow_erased"),
         )
     except KBError as error:
-        return page(request, "fact_new.html", status_of(error), form=form.refuse(error))
+        return form_page(request, "fact_new.html", form.refuse(error))
     key_at_once(ports)
     return _to_fact(edit)
 
@@ -170,11 +169,10 @@ def _show(ports: Ports, request: PageRequest, fact_id: int, form: Form) -> Page:
     trace = ports.kb.trace_fact(fact_id)
     source = trace.fact.source
     change = done(ports, form)
-    return page(
+    return form_page(
         request,
         "fact.html",
-        status_of(form.error) if form.error else 200,
-        form=form,
+        form,
         trace=trace,
         fact=trace.fact,
         around=passage(ports.kb.document_text(source.document_id), source.start, source.end)
@@ -196,11 +194,10 @@ def _former(trace: FactTrace, change: ChangeRecord | None) -> str | None:
 def _ask(ports: Ports, request: PageRequest, form: Form, verb: str) -> Page:
     ids = form.ids("fact")[:MAX_FACTS_PER_EDIT]
     facts = [ports.kb.fact(fact_id) for fact_id in ids]
-    return page(
+    return form_page(
         request,
         "fact_edit.html",
-        status_of(form.error) if form.error else 200,
-        form=form,
+        form,
         verb=verb,
         facts=facts,
         fitting=[fact for fact in facts if (fact.deleted_seq is None) == (verb == "delete")],

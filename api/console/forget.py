@@ -9,13 +9,14 @@ from litestar import Response, get, post
 from litestar.response import Redirect
 
 from api.console.facts import corpus_options, done
-from api.console.forms import Form, Sent
-from api.console.views import Page, PageRequest, page, status_of
+from api.console.forms import Form, Sent, form_page
+from api.console.keysets import active_keyset
+from api.console.views import Page, PageRequest
 from api.ports import FromPorts, Ports
 from api.rights import Right, needs
 from api.schemas import PathId
 from kb import certificates
-from kb.errors import KBError, NoActiveKeyset
+from kb.errors import KBError
 from kb.forget_records import OUTCOMES, ForgetPlan
 from kb.forgetting import Forgetting
 from kb.records import FactRecord
@@ -147,35 +148,25 @@ HANDLERS = (
 
 
 def _runs(ports: Ports, request: PageRequest, form: Form) -> Page:
-    return page(
+    return form_page(
         request,
         "forget.html",
-        status_of(form.error) if form.error else 200,
-        form=form,
+        form,
         runs=list(reversed(Forgetting(ports.kb).runs(limit=RUNS))),
         corpora=corpus_options(ports),
-        ready=_is_keyed(ports),
+        ready=active_keyset(ports) is not None,
         preview=PREVIEW,
         most_previewed=MOST_PREVIEWED,
     )
 
 
-def _is_keyed(ports: Ports) -> bool:
-    try:
-        ports.kb.active_keyset()
-    except NoActiveKeyset:
-        return False
-    return True
-
-
 def _show(ports: Ports, request: PageRequest, run_id: int, form: Form) -> Page:
     forgetting = Forgetting(ports.kb)
     record, made, found = forgetting.run(run_id)
-    return page(
+    return form_page(
         request,
         "forget_run.html",
-        status_of(form.error) if form.error else 200,
-        form=form,
+        form,
         run=record,
         plan=made,
         found=found,
@@ -202,11 +193,10 @@ def _texts(forgetting: Forgetting, made: ForgetPlan) -> dict[int, FactRecord]:
 def _ask(ports: Ports, request: PageRequest, run_id: int, verb: str, form: Form) -> Page:
     forgetting = Forgetting(ports.kb)
     record, made, _ = forgetting.run(run_id)
-    return page(
+    return form_page(
         request,
         "forget_edit.html",
-        status_of(form.error) if form.error else 200,
-        form=form,
+        form,
         verb=verb,
         run=record,
         plan=made,

@@ -13,7 +13,8 @@ from typing import Any
 
 from litestar.params import URLEncodedBody
 
-from api.console.views import PageRequest
+from api.console.views import Page, PageRequest, page
+from api.errors import problem_of
 from kb.errors import KBError
 
 MAX_ID = 2**63 - 1
@@ -136,3 +137,9 @@ class Form:
             self.mistakes[name] = "Give a date or a time, such as 2026-01-31 or 2026-01-31T12:00."
             return None
         return at if at.tzinfo else at.replace(tzinfo=UTC)
+
+
+def form_page(request: PageRequest, template: str, form: Form, **context: Any) -> Page:
+    """The page with this form; with the status of what refused it, where something did."""
+    status = problem_of(form.error)[0].status if form.error else 200
+    return page(request, template, status, form=form, **context)

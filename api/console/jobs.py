@@ -5,8 +5,8 @@ from __future__ import annotations
 from litestar import get, post
 from litestar.response import Redirect
 
-from api.console.forms import Form, Sent
-from api.console.views import Page, PageRequest, page, status_of
+from api.console.forms import Form, Sent, form_page
+from api.console.views import Page, PageRequest, page
 from api.errors import RightMissing
 from api.ports import FromPorts, Ports
 from api.rights import Right, needs
@@ -54,8 +54,7 @@ def visible(request: PageRequest, *among: str) -> list[str]:
 
 def _show(ports: Ports, request: PageRequest, job_id: int, form: Form) -> Page:
     job, workers = _seen(ports, request, job_id), Jobs(ports.kb).num_workers()
-    status = status_of(form.error) if form.error else 200
-    return page(request, "job.html", status, form=form, job=job, workers=workers)
+    return form_page(request, "job.html", form, job=job, workers=workers)
 
 
 def _seen(ports: Ports, request: PageRequest, job_id: int) -> JobRecord:

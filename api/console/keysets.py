@@ -10,13 +10,13 @@ from litestar import get, post
 from litestar.response import Redirect
 
 from api.console.facts import done
-from api.console.forms import Form, Sent
-from api.console.views import Page, PageRequest, page, status_of
+from api.console.forms import Form, Sent, form_page
+from api.console.views import Page, PageRequest, page
 from api.ports import FromPorts, Ports
 from api.rights import Right, needs
 from api.schemas import PathId
 from kb import keysets
-from kb.errors import KBError, KeysetNotFound
+from kb.errors import KBError, KeysetNotFound, NoActiveKeyset
 from kb.jobs.kinds import Gate, Rekey
 from kb.jobs.queue import Jobs
 from kb.records import KeysetRecord
@@ -139,6 +139,14 @@ HANDLERS = (
 )  # fmt: skip
 
 
+def active_keyset(ports: Ports) -> KeysetRecord | None:
+    """The keyset that answers; None where none does yet."""
+    try:
+        return ports.kb.active_keyset()
+    except NoActiveKeyset:
+        return None
+
+
 def _rows(ports: Ports) -> list[Row]:
     retraining = Retraining(ports.kb)
     return [Row(keyset, retraining.standing(keyset.keyset_id)) for keyset in ports.kb.keysets()]
@@ -149,11 +157,10 @@ def _ask(ports: Ports, request: PageRequest, verb: str, keyset_id: int | None, f
     row = next((row for row in rows if row.keyset.keyset_id == keyset_id), None)
     if keyset_id is not None and row is None:
         raise KeysetNotFound(keyset_id)
-    return page(
+    return form_page(
         request,
         "keyset_switch.html",
-        status_of(form.error) if form.error else 200,
-        form=form,
+        form,
         verb=verb,
         row=row,
         active=next((row for row in rows if row.keyset.state == "active"), None),

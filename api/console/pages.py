@@ -6,7 +6,21 @@ from litestar import Router, get
 from litestar.exceptions import NotFoundException
 from litestar.params import FromPath
 
-from api.console import ask, audit, corpora, facts, forget, jobs, keysets, session, status, views
+from api.console import (
+    ask,
+    audit,
+    backups,
+    corpora,
+    erasures,
+    facts,
+    forget,
+    jobs,
+    keys,
+    keysets,
+    session,
+    status,
+    views,
+)
 from api.rights import Right, needs
 
 ROOT = "/console"
@@ -31,10 +45,13 @@ HANDLERS = (
             *ask.HANDLERS,
             *facts.HANDLERS,
             *forget.HANDLERS,
+            *erasures.HANDLERS,
             *audit.HANDLERS,
             *keysets.HANDLERS,
             *corpora.HANDLERS,
             *jobs.HANDLERS,
+            *keys.HANDLERS,
+            *backups.HANDLERS,
             *status.HANDLERS,
             nowhere,
         ],

@@ -47,9 +47,12 @@ PLACES = (
     Place("Ask", "/console/ask", "ask", Right.read),
     Place("Facts", "/console/facts", "facts", Right.read),
     Place("Forget", "/console/forget", "forget", Right.audit),
+    Place("Erasures", "/console/erasures", "erasures", Right.admin),
     Place("Audit", "/console/audit", "audit", Right.audit),
     Place("Keysets", "/console/keysets", "keysets", Right.read),
     Place("Corpora", "/console/corpora", "corpora", Right.read),
+    Place("API keys", "/console/keys", "keys", Right.admin),
+    Place("Backups", "/console/backups", "backups", Right.admin),
     Place("Status", "/console/status", "status", Right.read),
 )
 
@@ -76,11 +79,6 @@ def refused(request: Request[Any, Any, Any], error: Exception) -> Page:
     answer = page(request, "problem.html", problem.status, problem=problem)
     answer.headers.update(headers)
     return answer
-
-
-def status_of(error: Exception) -> int:
-    """The status that goes with an error that is shown in its form."""
-    return problem_of(error)[0].status
 
 
 def render(template: str, **context: Any) -> str:

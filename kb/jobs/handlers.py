@@ -8,12 +8,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from kb.backup import write_backup
+from kb.backup import verify_backup, write_backup
 from kb.corpus import Parsed, Refusal, read_annotated
 from kb.errors import InvalidWork
-from kb.jobs.kinds import Check, Ingest, MakeBackup, WriteSnapshot
+from kb.jobs.kinds import Check, Ingest, MakeBackup, VerifyBackup, WriteSnapshot
 from kb.jobs.records import JobRecord
 from kb.jobs.runner import Handler, Run
+from kb.kept_backups import backup_folder
 from kb.records import IngestReport
 from kb.signing import signing_key
 from kb.squad import read_squad
@@ -76,7 +77,7 @@ def _stored(words: str) -> str:
 
 def backup(run: Run, work: MakeBackup) -> dict[str, Any]:
     """Write the backup whole or not at all. Again, it starts anew: what a dead worker left is removed."""
-    directory = run.kb.settings.home / "backups"
+    directory = backup_folder(run.kb.settings)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     file = directory / work.name
     if file.exists() and not (work.replace or _is_of(run.job, file)):
@@ -89,6 +90,15 @@ def backup(run: Run, work: MakeBackup) -> dict[str, Any]:
         on_bytes=lambda done: run.progress(done // MEGA, None, "MB written"),
     )
     return {"name": work.name, **asdict(made)}
+
+
+def verify(run: Run, work: VerifyBackup) -> dict[str, Any]:
+    """Read the backup and say what it holds. Raises `BackupRefused` where a bit is not what was written."""
+    file = backup_folder(run.kb.settings) / work.name
+    if not file.is_file():
+        raise InvalidWork(work.kind, f"there is no backup {work.name!r}")
+    found = verify_backup(file, lambda done: run.progress(done // MEGA, None, "MB read"))
+    return {"name": work.name, **asdict(found)}
 
 
 def _is_of(job: JobRecord, file: Path) -> bool:
@@ -112,6 +122,7 @@ def check(run: Run, _: Check) -> dict[str, Any]:
 HANDLERS: dict[str, Handler] = {
     Ingest.kind: ingest,
     MakeBackup.kind: backup,
+    VerifyBackup.kind: verify,
     WriteSnapshot.kind: snapshot,
     Check.kind: check,
 }

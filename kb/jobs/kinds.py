@@ -169,6 +169,18 @@ class MakeBackup(Work, frozen=True, kw_only=True):
     replace: bool = False
 
 
+class VerifyBackup(Work, frozen=True, kw_only=True):
+    """Read a backup of the folder `backups` to its last byte and compare every checksum."""
+
+    kind: ClassVar[str] = "verify-backup"
+    right: ClassVar[Right] = Right.admin
+    name: FileName
+
+    @property
+    def lock(self) -> str:
+        return MakeBackup.kind  # not while one of this name is replaced
+
+
 class WriteSnapshot(Work, frozen=True, kw_only=True):
     """Bring the active keyset's index to the head of the change log and write it to disk."""
 
@@ -185,7 +197,17 @@ class Check(Work, frozen=True, kw_only=True):
 
 KINDS: dict[str, type[Work]] = {
     work.kind: work
-    for work in (Rekey, Gate, Ingest, Documents, VerifyForgetting, MakeBackup, WriteSnapshot, Check)
+    for work in (
+        Rekey,
+        Gate,
+        Ingest,
+        Documents,
+        VerifyForgetting,
+        MakeBackup,
+        VerifyBackup,
+        WriteSnapshot,
+        Check,
+    )
 }
 
 

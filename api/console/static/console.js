@@ -5,7 +5,7 @@
 //   data-stream="/path"    a form whose answer is shown as it is written
 //   data-poll="2000"       a part that is fetched anew every so many milliseconds, while the new one says so too
 //   data-says="#output"    a slider that shows its value there; data-fill="#field" a button that fills a field in
-//   data-key="/"           the key that leads to a field
+//   data-key="/"           the key that leads to a field; data-copy="#text" a button that copies what stands there
 //   data-announce          read out by screen readers after a swap; data-focus is focused
 
 const $ = (selector, root = document) => root.querySelector(selector);
@@ -102,6 +102,16 @@ document.addEventListener("click", (event) => {
   }
 });
 
+document.addEventListener("click", async ({ target }) => {
+  if (!target.dataset?.copy) return;
+  try {
+    await navigator.clipboard.writeText($(target.dataset.copy).textContent);
+    target.textContent = $("#said").textContent = "Copied";
+  } catch {
+    getSelection().selectAllChildren($(target.dataset.copy)); // the browser forbids it: ready for Ctrl+C
+  }
+});
+
 document.addEventListener("submit", (event) => {
   const form = event.target;
   if (form.dataset.stream && $("#prompt").value.trim()) {
@@ -153,4 +163,5 @@ function ready(root) {
 }
 
 ready(document.body);
+for (const button of document.querySelectorAll("[data-copy]")) button.hidden = !navigator.clipboard;
 $("[data-focus]")?.focus();

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 
+from kb.access import create_key, read_key, revoke_key, rotate_key
+from kb.backup import write_backup
 from kb.forgetting import Forgetting
 from kb.gate import check_keyset
-from kb.jobs.kinds import Gate
+from kb.jobs.kinds import Gate, MakeBackup
 from kb.jobs.queue import Jobs
+from kb.kept_backups import backup_folder
 from kb.selectors import Selector
 from kb.service import KnowledgeBase
+from kb.signing import signing_key
+from kb.two_person import ErasureRequests
 from tests.api.conftest import CAPITAL
 from tests.api.console.conftest import OpenPage, ask
 from tests.fakes import FakeEncoder
@@ -19,11 +26,12 @@ from tests.fakes import FakeEncoder
 pytestmark = pytest.mark.browser
 
 PATHS = (
-    "ask", "ask?output=1", "facts", "facts?text=nothing", "facts?change=3", "facts/1", "facts/1?change=4", "facts/new",
-    "facts/delete?fact=1&fact=3", "documents/1?fact=1", "forget", "forget/1", "forget/1/restore", "audit",
-    "audit?check=yes", "audit?since=never", "audit/outputs", "audit/outputs/1", "audit/denials", "audit/impact?fact=1",
-    "audit/time?seq=2&question=Where", "keysets", "keysets/1", "keysets/1/activate", "corpora", "jobs", "jobs/1",
-    "status", "nowhere",
+    "ask", "ask?output=1", "facts", "facts?text=nothing", "facts?change=3", "facts/1", "facts/1?change=4",
+    "facts/new", "facts/delete?fact=1&fact=3", "documents/1?fact=1", "forget", "forget/1", "forget/1/restore",
+    "erasures", "erasures/new?fact=1", "erasures/new?fact=x", "erasures/1", "audit", "audit?check=yes",
+    "audit?since=never", "audit/outputs", "audit/outputs/1", "audit/denials", "audit/impact?fact=1",
+    "audit/time?seq=2&question=Where", "keysets", "keysets/1", "keysets/1/activate", "corpora", "keys",
+    "keys?revoked=1", "keys/2/rotate", "keys/2/revoke", "backups", "jobs", "jobs/1", "status", "nowhere",
 )  # fmt: skip
 
 
@@ -38,7 +46,23 @@ def lived_in(almanac: KnowledgeBase, encoder: FakeEncoder, fact_id: int) -> Know
     forgetting.verify(run.run_id)
     check_keyset(almanac, 1, encoder)
     Jobs(almanac).submit(Gate(keyset_id=1), actor="ann")
+    Jobs(almanac).submit(MakeBackup(name="tuesday.backup"), actor="ann")
+    folder = backup_folder(almanac.settings)
+    folder.mkdir(parents=True)
+    write_backup(almanac, folder / "monday.backup", signing_key(almanac.settings.home))
+    _hand_out_keys(almanac, fact_id)
     return almanac
+
+
+def _hand_out_keys(kb: KnowledgeBase, fact_id: int) -> None:
+    """One that asked for an erasure and was revoked, and one that was rotated and ends."""
+    with kb.sessions.begin() as session:
+        create_key(session, "ann", "admin")
+        ann = read_key(session, "ann")
+        create_key(session, "gpu-host", "decoder", expires_in=timedelta(days=90), rate_limit=60_000)
+        rotate_key(session, "gpu-host", grace=timedelta(hours=1))
+        revoke_key(session, "ann")
+    ErasureRequests(kb).ask([fact_id], key=ann, actor="ann", reason="request 13")
 
 
 def test_every_page_is_accessible_in_light_and_dark(open_page: OpenPage, lived_in: KnowledgeBase) -> None:
@@ -52,6 +76,30 @@ def test_every_page_is_accessible_in_light_and_dark(open_page: OpenPage, lived_i
             page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
             found |= {f"{path} in {scheme}": said for said in [violations(page)] if said}
     assert found == {}
+
+
+def test_pages_that_are_shown_once_are_accessible(open_page: OpenPage, almanac: KnowledgeBase) -> None:
+    page = open_page("admin", "/console/keys")
+    page.get_by_label("Name", exact=True).fill("curator")
+    page.get_by_role("button", name="Make the key").click()
+    expect(page.locator("#token")).to_be_visible()
+    found = [in_both(page)]
+    page.goto("/console/erasures/new?fact=1")
+    page.get_by_label("Reason").fill("request 12")
+    page.get_by_label("Search all files before and after").check()
+    page.get_by_role("button", name="Erase one fact for good").click()
+    expect(page.get_by_role("region", name="Residue by area")).to_be_visible()
+    assert [*found, in_both(page)] == ["", ""]
+
+
+def in_both(page: Page) -> str:
+    """The violations in light and dark of a page that cannot be asked for again."""
+    found = ""
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        found += violations(page)
+    page.emulate_media(color_scheme="light")
+    return found
 
 
 def violations(page: Page) -> str:

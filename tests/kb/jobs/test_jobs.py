@@ -17,7 +17,7 @@ from sqlalchemy import text
 from kb.corpus import to_record
 from kb.errors import InvalidValue, InvalidWork, JobFinished, JobNotFound, UploadNotFound
 from kb.jobs import tickets
-from kb.jobs.kinds import Check, Gate, Ingest, MakeBackup, Rekey, WriteSnapshot, work_of
+from kb.jobs.kinds import Check, Gate, Ingest, MakeBackup, Rekey, VerifyBackup, WriteSnapshot, work_of
 from kb.jobs.lease import Lease
 from kb.jobs.pruning import prune
 from kb.jobs.queue import Jobs
@@ -78,12 +78,14 @@ def test_backup_snapshot_and_check_are_jobs_too(kb: KnowledgeBase, jobs: Jobs):
             WriteSnapshot(),
             MakeBackup(name="one.backup"),
             MakeBackup(name="one.backup"),
+            VerifyBackup(name="one.backup"),
+            VerifyBackup(name="two.backup"),
             Check(),
         )
     ]
-    assert worker(kb).run(once=True) == 6
+    assert worker(kb).run(once=True) == 8
     ended = [jobs.get(job.job_id) for job in submitted]
-    assert [job.state for job in ended] == ["succeeded", "succeeded", "succeeded", "failed", "succeeded"]
+    assert [job.state for job in ended] == [*["succeeded"] * 3, "failed", "succeeded", "failed", "succeeded"]
     assert ended[0].done == ended[0].total == len(PERU.facts)
     assert (kb.settings.home / "backups" / "one.backup").is_file()
     assert (
@@ -91,10 +93,11 @@ def test_backup_snapshot_and_check_are_jobs_too(kb: KnowledgeBase, jobs: Jobs):
         and ended[3].error["status"] == 422
         and "one.backup" in ended[3].error["detail"]
     )
-    assert ended[4].result is not None and ended[4].result["ok"]
-    assert jobs.counts() == {"queued": 0, "running": 0, "succeeded": 5, "failed": 1, "cancelled": 0}
+    made, verified, checked = (ended[n].result for n in (2, 4, 6))
+    assert made is not None and made == verified and checked is not None and checked["ok"]
+    assert jobs.counts() == {"queued": 0, "running": 0, "succeeded": 6, "failed": 2, "cancelled": 0}
     newest = jobs.list(limit=2)
-    assert [job.job_id for job in newest] == [ended[4].job_id, ended[3].job_id]
+    assert [job.job_id for job in newest] == [ended[6].job_id, ended[5].job_id]
     assert [j.kind for j in jobs.list(before=ended[3].job_id, states=["succeeded"], kinds=["rekey"])] == [
         "rekey"
     ]

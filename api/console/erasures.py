@@ -1,0 +1,185 @@
+"""Erasures: what would go for good, who asks and who approves, how far it got, and what is left of it in files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from litestar import get, post
+from litestar.response import Redirect
+
+from api.console.forms import Form, Sent, form_page
+from api.console.views import Page, PageRequest, page
+from api.ports import FromPorts, Ports
+from api.rights import Right, needs
+from api.schemas import MAX_FACTS_PER_EDIT, PathId
+from kb import audit
+from kb.erasure import Erased, Erasure, ErasureReport
+from kb.errors import KBError
+from kb.records import FactRecord
+from kb.residue import ResidueReport, num_bytes_to_scan
+from kb.two_person import ErasureRequests
+
+SHOWN = 50
+MOST_SCANNED = 1 << 30  # bytes that are read twice while somebody waits: some ten seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """What a search of all files found before and after. `num_shared` more probes prove nothing."""
+
+    before: ResidueReport
+    after: ResidueReport
+    num_shared: int
+
+
+@get("/erasures", opt=needs(Right.admin), sync_to_thread=True)
+def overview(ports: FromPorts, request: PageRequest) -> Page:
+    """What waits for a second key, what was decided, and every erasure there was."""
+    return _overview(ports, request, Form())
+
+
+@get("/erasures/new", opt=needs(Right.admin), sync_to_thread=True)
+def ask_to_erase(ports: FromPorts, request: PageRequest) -> Page:
+    """Before facts are erased: which, how many, and what else it touches."""
+    return _ask(ports, request, Form.asked(request))
+
+
+@post("/erasures", opt=needs(Right.admin), sync_to_thread=True)
+def erase(ports: FromPorts, request: PageRequest, data: Sent) -> Page:
+    """Erase facts for good, all or none; where two keys are needed, ask for it."""
+    form, actor = Form(data), request.user.name
+    try:
+        ids, reason = _chosen(form), form.text("reason", limit=1000)
+        form.check()
+        if ports.kb.settings.erase_needs_two:
+            asked = ErasureRequests(ports.kb).ask(ids, key=request.user, actor=actor, reason=reason)
+            return Redirect(f"/console/erasures/{asked.erasure_request_id}", status_code=303)
+        report, searched = _searching(
+            ports, form, ids, lambda: Erasure(ports.kb).erase(ids, actor=actor, reason=reason)
+        )
+    except KBError as error:
+        return _ask(ports, request, form.refuse(error))
+    return page(request, "erasure_report.html", report=report, searched=searched)
+
+
+@get("/erasures/{request_id:int}", opt=needs(Right.admin), sync_to_thread=True)
+def read(ports: FromPorts, request: PageRequest, request_id: PathId) -> Page:
+    """A request of one key, for another to decide."""
+    return _show(ports, request, request_id, Form())
+
+
+@post("/erasures/{request_id:int}/approve", opt=needs(Right.admin), sync_to_thread=True)
+def approve(ports: FromPorts, request: PageRequest, request_id: PathId, data: Sent) -> Page:
+    """Erase what another key asked for."""
+    form, requests = Form(data), ErasureRequests(ports.kb)
+    try:
+        ids = requests.read(request_id).fact_ids
+        report, searched = _searching(
+            ports, form, ids, lambda: requests.approve(request_id, key=request.user)[1]
+        )
+    except KBError as error:
+        return _show(ports, request, request_id, form.refuse(error))
+    return page(request, "erasure_report.html", report=report, searched=searched)
+
+
+@post("/erasures/{request_id:int}/withdraw", opt=needs(Right.admin), sync_to_thread=True)
+def withdraw(ports: FromPorts, request: PageRequest, request_id: PathId, data: Sent) -> Page:
+    """End a request; nothing is erased."""
+    try:
+        ErasureRequests(ports.kb).withdraw(request_id, key=request.user)
+    except KBError as error:
+        return _show(ports, request, request_id, Form(data).refuse(error))
+    return Redirect(f"/console/erasures/{request_id}", status_code=303)
+
+
+HANDLERS = (overview, ask_to_erase, erase, read, approve, withdraw)
+
+
+def _chosen(form: Form) -> list[int]:
+    ids = form.ids("fact")
+    if not ids and "fact" not in form.mistakes:
+        form.mistakes["fact"] = "Name at least one fact."
+    elif len(ids) > MAX_FACTS_PER_EDIT:
+        form.mistakes["fact"] = f"At most {MAX_FACTS_PER_EDIT:,} facts are erased at once."
+    return ids
+
+
+def _searching(
+    ports: Ports, form: Form, fact_ids: Sequence[int], do: Callable[[], ErasureReport]
+) -> tuple[ErasureReport, Searched | None]:
+    """The report of `do` and, where the form asks for it, what files held before and after it."""
+    if not form.flag("scan"):
+        return do(), None
+    _require_little(ports, form)
+    erasure = Erasure(ports.kb)
+    probes = erasure.probes(fact_ids)
+    before = erasure.residue(probes)
+    report = do()
+    return report, Searched(before, erasure.residue(probes), sum(probe.shared for probe in probes))
+
+
+def _require_little(ports: Ports, form: Form) -> None:
+    """Note a mistake where the files are too many to be read while somebody waits."""
+    size = num_bytes_to_scan(engine=ports.kb.engine, settings=ports.kb.settings)
+    if size > MOST_SCANNED:
+        form.mistakes["scan"] = (
+            f"There are {size / 1e9:.1f} GB to read, and at most {MOST_SCANNED / 1e9:.1f} GB are read here. "
+            "Leave it out, or run at the server: colmlm erase --scan"
+        )
+    form.check()
+
+
+def _overview(ports: Ports, request: PageRequest, form: Form) -> Page:
+    with ports.kb.sessions() as session:
+        done = audit.changes_before(session, audit.head_seq(session) + 1, SHOWN, kind="erase")
+    asked = sorted(
+        ErasureRequests(ports.kb).requests(),
+        key=lambda one: (one.state != "waiting", -one.erasure_request_id),
+    )
+    return form_page(
+        request,
+        "erasures.html",
+        form,
+        requests=asked[:SHOWN],
+        done=done,
+        needs_two=ports.kb.settings.erase_needs_two,
+        shown=SHOWN,
+    )
+
+
+def _ask(ports: Ports, request: PageRequest, form: Form) -> Page:
+    """The page that asks; or the first page, where no fact was named that can be erased."""
+    try:
+        ids = _chosen(form)
+        if "fact" in form.mistakes:
+            form.check()
+        preview = Erasure(ports.kb).preview(ids)
+    except KBError as error:
+        return _overview(ports, request, form.refuse(form.error or error))
+    return form_page(
+        request,
+        "erasure_new.html",
+        form,
+        needs_two=ports.kb.settings.erase_needs_two,
+        **_told(ports, preview),
+    )
+
+
+def _show(ports: Ports, request: PageRequest, request_id: int, form: Form) -> Page:
+    asked = ErasureRequests(ports.kb).read(request_id)
+    told: dict[str, Any] = {"preview": None}
+    if asked.state == "waiting":
+        try:
+            told = _told(ports, Erasure(ports.kb).preview(asked.fact_ids))
+        except KBError as error:  # one of them was erased since it was asked for
+            form.refuse(form.error or error)
+    return form_page(request, "erasure.html", form, asked=asked, **told)
+
+
+def _told(ports: Ports, preview: Erased) -> dict[str, Any]:
+    """What a page says of facts before they go."""
+    facts: list[FactRecord] = [ports.kb.fact(fact_id) for fact_id in preview.fact_ids[:SHOWN]]
+    twins = [ports.kb.fact(fact_id) for fact_id in preview.also_said_by[:SHOWN]]
+    return {"preview": preview, "facts": facts, "twins": twins}

@@ -1,0 +1,138 @@
+"""API keys: who may come in, until when, and when they last did. A token is on one page and never again."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from litestar import get, post
+from litestar.response import Redirect
+from sqlalchemy.orm import Session
+
+from api.console.forms import Form, Sent, form_page
+from api.console.views import Page, PageRequest, page
+from api.ports import FromPorts, Ports
+from api.rights import Right, needs
+from api.schemas import PathId
+from kb import access
+from kb.access import MAX_RATE, ROLES
+from kb.errors import KBError
+
+ON_A_PAGE = 200
+MAY = {
+    "decoder": "look up, and store what a decoder said",
+    "reader": "look up, read, ask",
+    "operator": "read, edit, forget, audit",
+    "auditor": "read, and audit",
+    "trainer": "read, key and switch keysets, export",
+    "admin": "everything, with API keys, erasures and backups",
+}
+HOURS = (
+    ("0", "ends at once"),
+    ("1", "works for another hour"),
+    ("24", "works for another day"),
+    ("168", "works for another week"),
+)
+
+
+@get("/keys", opt=needs(Right.admin), sync_to_thread=True)
+def overview(ports: FromPorts, request: PageRequest) -> Page:
+    """Every key, the ended ones too, and the form for another."""
+    return _overview(ports, request, Form.asked(request))
+
+
+@post("/keys", opt=needs(Right.admin), sync_to_thread=True)
+def create(ports: FromPorts, request: PageRequest, data: Sent) -> Page:
+    """Make a key, and show its token this once."""
+    form = Form(data)
+    try:
+        name, role = form.text("name", limit=100), form.choice("role", list(ROLES))
+        days, rate = form.integer("days", 1, access.LONGEST.days), form.integer("rate", 1, MAX_RATE)
+        form.check()
+        with Session(ports.kb.engine) as session, session.begin():
+            token = access.create_key(session, name, role, expires_in=_days(days), rate_limit=rate)
+            made = access.read_key(session, name)
+    except KBError as error:
+        return _overview(ports, request, form.refuse(error))
+    return page(request, "key_token.html", key=made, token=token, verb="made")
+
+
+@get("/keys/{key_id:int}/rotate", opt=needs(Right.admin), sync_to_thread=True)
+def ask_to_rotate(ports: FromPorts, request: PageRequest, key_id: PathId) -> Page:
+    """Before a key gets another token: what becomes of the one it has."""
+    return _ask(ports, request, "rotate", key_id, Form())
+
+
+@post("/keys/{key_id:int}/rotate", opt=needs(Right.admin), sync_to_thread=True)
+def rotate(ports: FromPorts, request: PageRequest, key_id: PathId, data: Sent) -> Page:
+    """Give a key another token, and show it this once."""
+    form = Form(data)
+    try:
+        hours = form.choice("grace", [value for value, _ in HOURS])
+        days = form.integer("days", 1, access.LONGEST.days)
+        form.check()
+        with Session(ports.kb.engine) as session, session.begin():
+            name = access.name_of(session, key_id)
+            grace = timedelta(hours=int(hours))
+            token = access.rotate_key(session, name, grace=grace, expires_in=_days(days))
+            rotated = access.read_key(session, name)
+    except KBError as error:
+        return _ask(ports, request, "rotate", key_id, form.refuse(error))
+    return page(request, "key_token.html", key=rotated, token=token, verb="rotated")
+
+
+@get("/keys/{key_id:int}/revoke", opt=needs(Right.admin), sync_to_thread=True)
+def ask_to_revoke(ports: FromPorts, request: PageRequest, key_id: PathId) -> Page:
+    """Before a key ends for good: whose it is, and when it was used last."""
+    return _ask(ports, request, "revoke", key_id, Form())
+
+
+@post("/keys/{key_id:int}/revoke", opt=needs(Right.admin), sync_to_thread=True)
+def revoke(ports: FromPorts, request: PageRequest, key_id: PathId, data: Sent) -> Page:
+    """End a key, with every token of it, in every process."""
+    try:
+        with Session(ports.kb.engine) as session, session.begin():
+            access.revoke_key(session, access.name_of(session, key_id))
+    except KBError as error:
+        return _ask(ports, request, "revoke", key_id, Form(data).refuse(error))
+    return Redirect(f"/console/keys?revoked={key_id}", status_code=303)
+
+
+HANDLERS = (overview, create, ask_to_rotate, rotate, ask_to_revoke, revoke)
+
+
+def _days(days: int | None) -> timedelta | None:
+    return None if days is None else timedelta(days=days)
+
+
+def _overview(ports: Ports, request: PageRequest, form: Form) -> Page:
+    after, revoked = form.integer("after", low=0) or 0, form.integer("revoked")
+    with Session(ports.kb.engine) as session:
+        found = access.list_keys(session, after=after, limit=ON_A_PAGE + 1)
+        ended = access.read_key(session, access.name_of(session, revoked)) if revoked else None
+    return form_page(
+        request,
+        "keys.html",
+        form,
+        keys=found[:ON_A_PAGE],
+        more=found[ON_A_PAGE - 1].key_id if len(found) > ON_A_PAGE else None,
+        ended=ended if ended and ended.revoked_at else None,
+        roles=[(role, f"{role}: {MAY[role]}") for role in ROLES],
+        most_days=access.LONGEST.days,
+        most_rate=MAX_RATE,
+        limit=ports.kb.settings.rate_limit,
+    )
+
+
+def _ask(ports: Ports, request: PageRequest, verb: str, key_id: int, form: Form) -> Page:
+    with Session(ports.kb.engine) as session:
+        key = access.read_key(session, access.name_of(session, key_id))
+    return form_page(
+        request,
+        "key_edit.html",
+        form,
+        verb=verb,
+        key=key,
+        hours=HOURS,
+        most_days=access.LONGEST.days,
+        is_own=key.key_id == request.user.key_id,
+    )
