@@ -125,7 +125,7 @@ def invocations(text: str) -> list[list[str]]:
     lexer.whitespace_split, found = True, []
     words: list[str] = []
     for word in [*lexer, ";"]:
-        if set(word) <= set("|&;<>()"):
+        if word and set(word) <= set("|&;<>()"):
             names = [n for n, one in enumerate(words) if not re.match(r"[A-Z_]+=", one)]
             if names and words[names[0]] == "colmlm":
                 found.append(words[names[0] + 1 :])
