@@ -179,6 +179,9 @@ FromPorts = NamedDependency[SkipValidation[Ports]]  # converting would copy what
 
 
 def await_seen(ports: Ports, seq: int | None) -> None:
-    """Wait until lookups see change `seq`. Raises `IndexBehind` before anything is decoded, and its status is sent."""
+    """Wait until lookups see change `seq`: before anything is decoded, while the status is still open.
+
+    Raises `NoSuchChange` and `IndexBehind`, as a lookup does.
+    """
     if seq is not None:
         ports.kb.searcher.await_change(seq)

@@ -19,7 +19,7 @@ MAX_FACTS_PER_EDIT = 1000
 
 Id = Annotated[int, Meta(ge=1, le=MAX_ID)]
 Seq = Annotated[int, Meta(ge=0, le=MAX_ID)]
-SEEN = "Wait until this change is seen, to read an edit back; 503 with Retry-After where it does not come in time"
+SEEN = "Wait until this change is seen, to read an edit back; 404 where nobody made it, 503 where it takes too long"
 MinSeq = Annotated[int, Meta(ge=0, le=MAX_ID, description=SEEN)]
 Threshold = Annotated[float, Meta(ge=-1, le=1)]
 Reason = Annotated[str, Meta(min_length=1, max_length=1000, description="Why; it stays in the change log")]

@@ -23,8 +23,8 @@ from psycopg.rows import namedtuple_row
 from sqlalchemy import Engine, Row
 from sqlalchemy.orm import Session, sessionmaker
 
-from kb import keysets
-from kb.errors import IndexBehind, InvalidQuery, KeysetMismatch
+from kb import audit, keysets
+from kb.errors import IndexBehind, InvalidQuery, KeysetMismatch, NoSuchChange
 from kb.keysets import STORED, Vectors
 from kb.observing import NOBODY, Observer
 from kb.records import Hit, Lookup
@@ -201,10 +201,16 @@ class Searcher:
                 raise
 
     def await_change(self, min_seq: int) -> None:
-        """Wait until change `min_seq` is applied; it may not even be committed yet. Raises `IndexBehind`."""
+        """Wait until change `min_seq` is applied.
+
+        Raises `NoSuchChange` where nobody has made it, since it would be waited for in vain, and `IndexBehind`.
+        """
         replica = self._replica or self.current()
         deadline = time.monotonic() + self.wait_seconds
         while replica.applied_seq < min_seq and (applied := self._catch_up(replica)) < min_seq:
+            with self.sessions() as session:
+                if min_seq > (head := audit.head_seq(session)):
+                    raise NoSuchChange(min_seq, head)
             if time.monotonic() >= deadline:
                 raise IndexBehind(min_seq, applied, self.wait_seconds)
             time.sleep(POLL_SECONDS)

@@ -262,8 +262,8 @@ class KnowledgeBase:
     ) -> list[Lookup]:
         """The k best live facts of each query [B, d], at or above the threshold (None: the keyset's own).
 
-        `min_seq` is the seq of an edit to read back; `IndexBehind` where it does not arrive in time. Raises
-        `KeysetMismatch` where the queries are not of the active keyset's checkpoint.
+        `min_seq` is the seq of an edit to read back: `IndexBehind` where it does not arrive in time, `NoSuchChange` at
+        once where nobody made it. Raises `KeysetMismatch` where the queries are not of the active keyset's checkpoint.
         """
         return self.searcher.lookup(np.asarray(queries_BD), checkpoint_id, k, threshold, min_seq)
 

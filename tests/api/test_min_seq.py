@@ -53,16 +53,40 @@ STREAMED = [
 ]
 
 
-@pytest.mark.parametrize("name, fields", [("look_up", {}), ("look_up_vectors", {}), *STREAMED])
-def test_a_change_that_does_not_come_in_time_is_not_now(
+EACH = pytest.mark.parametrize("name, fields", [("look_up", {}), ("look_up_vectors", {}), *STREAMED])
+
+
+def told(answer: Any) -> tuple[int, str]:
+    """The status, and what kind of refusal it is, in either shape."""
+    said = json.loads(answer.text)
+    return answer.status_code, said["error"]["code"] if "error" in said else said["type"]
+
+
+@EACH
+def test_a_change_that_nobody_made_is_not_waited_for(
     reader: Client, atlas: KnowledgeBase, encoder: FakeEncoder, name: str, fields: dict[str, Any]
 ) -> None:
     seen = ask(reader, encoder, name, atlas.head_seq(), **fields)
     assert seen.status_code < 300, seen.text
     stored = len(atlas.generations())
-    behind = ask(reader, encoder, name, atlas.head_seq() + 1, **fields)
-    assert (behind.status_code, behind.headers["retry-after"]) == (503, "1"), behind.text
-    told = json.loads(behind.text)
-    kind = told["error"]["code"] if "error" in told else told["type"]
-    assert kind in ("index_behind", "urn:colmlm:IndexBehind")
+    refused = ask(reader, encoder, name, atlas.head_seq() + 1, **fields)
+    assert told(refused) in ((404, "no_such_change"), (404, "urn:colmlm:NoSuchChange"))
     assert len(atlas.generations()) == stored, "nothing was decoded"
+
+
+@EACH
+def test_a_change_that_the_index_does_not_reach_in_time_is_not_now(
+    reader: Client,
+    atlas: KnowledgeBase,
+    encoder: FakeEncoder,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    fields: dict[str, Any],
+) -> None:
+    atlas.catch_up()
+    seq = atlas.insert("Q?", "A", actor="tester", reason="test").seq
+    standing_still = type(atlas.searcher.current())
+    monkeypatch.setattr(standing_still, "catch_up", lambda replica, session: replica.applied_seq)
+    behind = ask(reader, encoder, name, seq, **fields)
+    assert told(behind) in ((503, "index_behind"), (503, "urn:colmlm:IndexBehind"))
+    assert behind.headers["retry-after"] == "1" and atlas.generations() == []

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import pytest
-
 from tests.cli.conftest import QUESTIONS, Run
 
 PROMPT = "Question: What is the capital of Peru?\nAnswer:"
@@ -67,12 +65,9 @@ def test_a_lookup_gives_facts_best_first_with_their_sources(run: Run, keyed: lis
     assert run("lookup", QUESTIONS["Lima"], "--threshold", -1).out.count("atlas/peru") == 2
 
 
-def test_a_lookup_waits_for_an_edit_and_says_so_where_it_never_comes(
-    run: Run, keyed: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLMLM_INDEX_WAIT_SECONDS", "0.1")
+def test_a_lookup_does_not_wait_for_a_change_that_nobody_made(run: Run, keyed: list[int]) -> None:
     ran = run("lookup", "anything", "--min-seq", 10_000)
-    assert ran.code == 6 and "COLMLM_INDEX_WAIT_SECONDS" in ran.err
+    assert ran.code == 3 and "No change 10000" in ran.err
 
 
 def test_before_anything_is_keyed_a_lookup_says_what_to_do(run: Run, atlas: list[int]) -> None:

@@ -19,7 +19,7 @@ from cli.generator import StoringGenerator
 from cli.remote.connection import Connection, Patience
 from cli.remote.errors import KeyRefused, ServerUnreachable
 from cli.remote.knowledge_base import RemoteKnowledgeBase
-from kb.errors import IndexBehind, InvalidQuery, InvalidSplice, KBError, KeysetMismatch
+from kb.errors import InvalidQuery, InvalidSplice, KBError, KeysetMismatch, NoSuchChange
 from kb.records import NewGeneration, Splice
 from kb.service import KnowledgeBase
 from model.checkpoint import Checkpoint
@@ -87,7 +87,7 @@ def test_what_is_decoded_here_is_stored_there_as_if_decoded_there(
 
 def test_its_refusals_are_those_of_the_base(tiny: TinyServer, remote: RemoteKnowledgeBase) -> None:
     of, asked = tiny.checkpoint.checkpoint_id, queries(tiny, 1)
-    with pytest.raises(IndexBehind, match="10000"):
+    with pytest.raises(NoSuchChange, match="10000"):
         remote.lookup(asked, checkpoint_id=of, min_seq=10_000)
     with pytest.raises(KeysetMismatch) as mismatch:
         remote.lookup(asked, checkpoint_id="another")

@@ -8,7 +8,8 @@ import numpy as np
 import psycopg
 import pytest
 
-from kb.errors import IndexBehind, InvalidQuery, KeysetMismatch
+from kb.errors import IndexBehind, InvalidQuery, KeysetMismatch, NoSuchChange
+from kb.replica import Replica
 from kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import CAPITAL, CHILE, PERU, RIVER, ask, best, fact_id, ingest, numbered
@@ -84,10 +85,22 @@ def test_a_lookup_in_the_steady_state_is_one_statement(
     assert len(statements) == 1 and "FROM fact_key k" in statements[0]
 
 
-def test_a_seq_that_does_not_come_is_index_behind(keyed: KnowledgeBase, encoder: FakeEncoder):
+def test_a_seq_that_nobody_made_is_not_waited_for(keyed: KnowledgeBase, encoder: FakeEncoder):
+    head = keyed.head_seq()
+    with pytest.raises(NoSuchChange) as unmade:
+        ask(keyed, encoder, CAPITAL, min_seq=head + 1)
+    assert (unmade.value.seq, unmade.value.head) == (head + 1, head)
+
+
+def test_a_seq_that_the_index_does_not_reach_in_time_is_index_behind(
+    keyed: KnowledgeBase, encoder: FakeEncoder, monkeypatch: pytest.MonkeyPatch
+):
+    before = keyed.catch_up()
+    seq = keyed.insert("Q?", "A", actor="tester", reason="test").seq
+    monkeypatch.setattr(Replica, "catch_up", lambda replica, session: replica.applied_seq)  # it stands still
     with pytest.raises(IndexBehind) as behind:
-        ask(keyed, encoder, CAPITAL, min_seq=keyed.head_seq() + 1)
-    assert behind.value.applied_seq == keyed.head_seq()
+        ask(keyed, encoder, CAPITAL, min_seq=seq)
+    assert (behind.value.min_seq, behind.value.applied_seq) == (seq, before)
 
 
 def test_queries_of_another_checkpoint_are_refused_whatever_their_width(keyed: KnowledgeBase):
