@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.options import finite
 from cli.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -19,7 +20,11 @@ SpanAnnotatorPath = Annotated[
 SpanThreshold = Annotated[
     float | None,
     typer.Option(
-        "--span-threshold", min=0, max=1, help="The lower, the more facts. Default: the annotator's own."
+        "--span-threshold",
+        min=0.001,
+        max=0.999,
+        callback=finite,
+        help="The lower, the more facts. Default: the annotator's own.",
     ),
 ]
 QuestionGeneratorPath = Annotated[

@@ -11,6 +11,7 @@ from cli import (
     evaluate_recall,
     evaluate_timing,
     evaluate_tofu,
+    evaluate_tofu_run,
 )
 from cli.options import examples
 
@@ -25,6 +26,8 @@ app.command("qa", epilog=evaluate_qa.QA_EXAMPLES)(evaluate_qa.qa)
 app.command("timing", epilog=evaluate_timing.EXAMPLES)(evaluate_timing.timing)
 app.command("choices", epilog=evaluate_choices.EXAMPLES)(evaluate_choices.choices)
 app.command("perplexity", epilog=evaluate_perplexity.EXAMPLES)(evaluate_perplexity.perplexity)
+app.command("tofu", epilog=evaluate_tofu_run.TOFU_EXAMPLES)(evaluate_tofu_run.tofu)
+app.command("tofu-documents", epilog=evaluate_tofu_run.DOCUMENTS_EXAMPLES)(evaluate_tofu_run.tofu_documents)
 app.command("tofu-log", epilog=evaluate_tofu.EXAMPLES)(evaluate_tofu.tofu_log)
 
 

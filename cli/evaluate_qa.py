@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from enum import StrEnum
 from hashlib import sha256
 from pathlib import Path
@@ -19,9 +20,9 @@ from kb.records import FactRecord
 from kb.service import KnowledgeBase
 from kb.squad import read_questions
 from model.decoding.config import DecodeConfig
-from model.evaluate.answer_log import AnswerLog, OtherRun
-from model.evaluate.answers import FIRST_TOKENS, AskedQuestion, Share, Summary, score, summarise
+from model.evaluate.answers import FIRST_TOKENS, Answered, AskedQuestion, Share, Summary, score, summarise
 from model.evaluate.question_sets import QuestionSetError, digest, read_question_set
+from model.evaluate.run_log import OtherRun, RunLog
 
 QA_EXAMPLES = examples(
     "colmlm evaluate qa --corpus squad-dev --squad dev.jsonl --limit 500 --mode forced --out answers.jsonl",
@@ -106,11 +107,11 @@ def qa(
             "threshold": threshold,
         }
         try:
-            log = AnswerLog.open(out, run)
+            log = RunLog.open(out, run)
         except OtherRun as error:
             raise typer.BadParameter(f"{error}.", param_hint="--out") from error
         _answer(who, config, questions, log, batch)
-    rows = [log.rows[asked.question_id] for asked in questions]
+    rows = [Answered(**log.rows[asked.question_id]) for asked in questions]
     summary = summarise(rows, [q.question_id for q in questions if q.fact_id is not None], seed)
     report = {
         "checkpoint": who.decoder.checkpoint.config.name,
@@ -159,7 +160,7 @@ def _facts(kb: KnowledgeBase, corpus: str) -> Iterator[FactRecord]:
 
 
 def _answer(
-    who: Answerer, config: DecodeConfig, questions: Sequence[AskedQuestion], log: AnswerLog, batch: int
+    who: Answerer, config: DecodeConfig, questions: Sequence[AskedQuestion], log: RunLog, batch: int
 ) -> None:
     """Answer what the log has no answer of."""
     tokenizer = who.decoder.checkpoint.tokenizer
@@ -175,9 +176,10 @@ def _answer(
             asked = open_questions[start : start + batch]
             prompts = who.prompts([question.prompt for question in asked])
             outputs = who.decoder.generate(prompts, config)
-            log.add(
-                [score(question, output, opening) for question, output in zip(asked, outputs, strict=True)]
-            )
+            scored = [
+                score(question, output, opening) for question, output in zip(asked, outputs, strict=True)
+            ]
+            log.add({one.question_id: asdict(one) for one in scored})
             advance(start + len(asked), len(open_questions))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -14,12 +13,12 @@ import typer
 
 from cli.generated import read_generated, write_generated
 from cli.options import AsJson, examples
-from cli.output import note, print_json, print_table, progress
+from cli.output import counting, note, print_json, print_table, progress
 from cli.runtime import Runtime
 from kb.corpus import AnnotatedDocument
 from kb.records import FactRecord
 from model.base import WHEEL_BASE
-from model.evaluate.recall import Encodes, Floats, OnDone, Recall
+from model.evaluate.recall import Encodes, Floats, Recall
 from model.evaluate.tables import Asked, Generated, Table, num_encodings, table
 
 RECALL_EXAMPLES = examples(
@@ -200,23 +199,8 @@ def _measure(
 ) -> Table:
     has_contexts = not isinstance(contexts, Sequence)
     total = num_encodings(asked, has_contexts=has_contexts, generated=generated, as_decoder=as_decoder)
-    with _counting(f"keys and questions of {name}", total) as done:
+    with counting(f"keys and questions of {name}", total) as done:
         return table(encoder, asked, contexts, generated=generated, as_decoder=as_decoder, done=done)
-
-
-@contextmanager
-def _counting(description: str, total: int) -> Iterator[OnDone]:
-    """A bar that is told how many more are done."""
-    finished = 0
-    with progress(description) as update:
-        update(0, total)
-
-        def done(more: int) -> None:
-            nonlocal finished
-            finished += more
-            update(finished, total)
-
-        yield done
 
 
 def _print(report: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from cli.options import AsJson, CheckpointPath, examples, finite
-from cli.output import print_json, print_table, progress, say
+from cli.output import counting, print_json, print_table, say
 from cli.runtime import Runtime
 from kb.corpus import AnnotatedDocument
 from kb.squad import read_squad
@@ -99,14 +99,7 @@ def _measure(
     biases: Sequence[float],
     threshold: float | None,
 ) -> Curve:
-    total, finished = num_steps(documents, questions, biases), 0
-    with progress(name) as update:
-
-        def done(more: int) -> None:
-            nonlocal finished
-            finished += more
-            update(finished, total)
-
+    with counting(name, num_steps(documents, questions, biases)) as done:
         try:
             return measure(
                 checkpoint, documents, questions=questions, biases=biases, threshold=threshold, on_done=done

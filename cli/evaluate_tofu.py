@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -45,15 +46,16 @@ def tofu_log(
     LOG has the layout of TOFU's published evaluation logs. Intervals are 95 %, by bootstrap over examples.
     """
     found = _read(log, "LOG")
-    report: dict[str, object] = {**_numbers(found), **_counts(found)}
-    intervals = bootstrap(lambda draw: _numbers(found.drawn(draw)), resamples=resamples)
-    report["intervals"] = intervals
+    report = report_of(found, resamples)
     if retain is not None:
         report |= _beside(found, _read(retain, "--retain"))
-    if as_json:
-        print_json(report)
-    else:
-        _show(found, intervals, report)
+    print_json(report) if as_json else show(found, report)
+
+
+def report_of(log: TofuLog, resamples: int = 1000) -> dict[str, Any]:
+    """What a log comes to, with the interval of each score."""
+    intervals = bootstrap(lambda draw: _numbers(log.drawn(draw)), resamples=resamples)
+    return {**_numbers(log), **_counts(log), "intervals": intervals}
 
 
 def _read(file: Path, hint: str) -> TofuLog:
@@ -94,8 +96,9 @@ def _beside(log: TofuLog, retained: TofuLog) -> dict[str, float]:
     return {"forget_quality": quality, "forget_ks": statistic}
 
 
-def _show(log: TofuLog, intervals: dict[str, Interval], report: dict[str, object]) -> None:
-    rows = []
+def show(log: TofuLog, report: Mapping[str, Any]) -> None:
+    """The report for people: a line a table."""
+    rows, intervals = [], report["intervals"]
     for table, scores in _tables(log).items():
         numbers = {n: v for n, v in _numbers(log).items() if n.startswith(f"{table}_")}
         rows.append([table, scores.examples, *(_cell(v, intervals[n]) for n, v in numbers.items())])

@@ -90,6 +90,21 @@ def progress(description: str) -> Iterator[Advance]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
+@contextmanager
+def counting(description: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar that is told how many more are done."""
+    finished = 0
+    with progress(description) as update:
+        update(0, total)
+
+        def done(more: int) -> None:
+            nonlocal finished
+            finished += more
+            update(finished, total)
+
+        yield done
+
+
 @dataclass(slots=True)
 class _Lines:
     """Says how far the work is at most every `seconds`; short work passes in silence."""

@@ -172,3 +172,9 @@ def test_real_annotators_fit_the_pipeline(run: Run, tmp_path: Path) -> None:
         for d in documents
         for f in (d.facts if d else ())
     )
+
+
+@pytest.mark.parametrize("threshold", ["0", "1", "nan"])
+def test_a_threshold_that_marks_all_or_nothing_is_refused(run: Run, tmp_path: Path, threshold: str) -> None:
+    words = ("corpus", "annotate", raw(tmp_path / "raw"), "--out", tmp_path / "out.jsonl")
+    assert run(*words, "--span-threshold", threshold).code == 2

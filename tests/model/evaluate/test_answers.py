@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from model.decoding.decoder import Generation
 from model.decoding.rows import SpliceRecord
-from model.evaluate.answer_log import AnswerLog, OtherRun
 from model.evaluate.answers import (
     Answered,
     AskedQuestion,
@@ -110,36 +107,3 @@ def test_a_summary_counts_all_and_the_right_fact_where_one_is_known():
     assert summary.looked_up.share == 0.5 and summary.right_value.share == 0
     assert summary.finishes == {"length": 6} and summary.content_tokens == 54
     assert summarise(rows(2), []).right_fact is None
-
-
-RUN = {"checkpoint_id": "abc", "mode": "auto"}
-
-
-def test_a_run_that_was_killed_goes_on_behind_its_last_whole_line(tmp_path: Path):
-    file = tmp_path / "answers" / "run.jsonl"
-    made = [replace(row, output=f"a\u2028b\r\n{n} 🏔") for n, row in enumerate(rows(4))]
-    AnswerLog.open(file, RUN).add(made[:2])
-    AnswerLog.open(file, RUN).add(made[2:3])
-    whole = file.read_text(encoding="utf-8")
-    file.write_text(whole + json.dumps({"question_id": "q3"})[:9], encoding="utf-8")
-    log = AnswerLog.open(file, RUN)
-    assert list(log.rows.values()) == made[:3] and file.read_text(encoding="utf-8") == whole
-    log.add(made[3:])
-    assert list(AnswerLog.open(file, RUN).rows.values()) == made
-
-
-def test_the_answers_of_another_run_are_not_gone_on_with(tmp_path: Path):
-    file = tmp_path / "run.jsonl"
-    AnswerLog.open(file, RUN).add(rows(1))
-    with pytest.raises(OtherRun, match="its mode differ"):
-        AnswerLog.open(file, RUN | {"mode": "off"})
-    for text in ("not JSON", '{"facts": []}\n', "[1]\n"):
-        (tmp_path / "other").write_text(text)
-        with pytest.raises(OtherRun, match="no answers"):
-            AnswerLog.open(tmp_path / "other", RUN)
-
-
-def test_without_a_file_answers_are_kept_in_memory_only():
-    log = AnswerLog.open(None, RUN)
-    log.add(rows(2))
-    assert len(log.rows) == 2

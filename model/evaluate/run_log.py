@@ -1,24 +1,24 @@
-"""Answers as JSON Lines, one a question, so that a run that was stopped goes on where it was."""
+"""A run's rows as JSON Lines, so that one that was stopped goes on where it was."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from model.evaluate.answers import Answered
+Row = dict[str, Any]
+NAME = "row"  # the field that names a row
 
 
 class OtherRun(ValueError):
-    """The file holds the answers of a run with another configuration, or something else."""
+    """The file holds the rows of a run with another configuration, or something else."""
 
 
-class AnswerLog:
-    """The rows of one run. The file's first line is what was run; without a file nothing is kept."""
+class RunLog:
+    """The rows of one run by their names. The file's first line is what was run; without a file nothing is kept."""
 
-    def __init__(self, path: Path | None, rows: dict[str, Answered]) -> None:
+    def __init__(self, path: Path | None, rows: dict[str, Row]) -> None:
         self.path = path
         self.rows = rows
 
@@ -37,22 +37,22 @@ class AnswerLog:
         _require_same(path, head, run)
         if whole != text:
             path.write_text(whole, encoding="utf-8")
-        rows = [Answered(**json.loads(line)) for line in lines]
-        return cls(path, {row.question_id: row for row in rows})
+        rows = [json.loads(line) for line in lines]
+        return cls(path, {row.pop(NAME): row for row in rows})
 
-    def add(self, rows: Sequence[Answered]) -> None:
+    def add(self, rows: Mapping[str, Row]) -> None:
         """Keep these rows, on disk where there is a file."""
-        self.rows |= {row.question_id: row for row in rows}
+        self.rows |= rows
         if self.path is not None:
             with self.path.open("a", encoding="utf-8") as target:
-                target.writelines(_line(asdict(row)) for row in rows)
+                target.writelines(_line({NAME: name, **row}) for name, row in rows.items())
 
 
 def _require_same(path: Path, head: str, run: Mapping[str, Any]) -> None:
     try:
         found = json.loads(head)["run"]
     except (ValueError, TypeError, KeyError) as error:
-        raise OtherRun(f"{path} holds no answers of this command; name another file") from error
+        raise OtherRun(f"{path} holds no rows of this command; name another file") from error
     if differing := sorted(name for name in {*found, *run} if found.get(name) != run.get(name)):
         raise OtherRun(f"{path} holds another run (its {', '.join(differing)} differ); name another file")
 

@@ -1,0 +1,112 @@
+"""TOFU's files as annotated documents and as answers whose facts are marked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from kb.corpus import AnnotatedDocument, FactSpan
+from model.evaluate.tofu import TofuLogError
+
+BATCH = 64  # texts that the annotator is given at once
+Offsets = tuple[int, int]
+OnDone = Callable[[int], None]
+
+
+class FindsSpans(Protocol):
+    """What the span annotator does: the offsets of each text's facts, in order and apart."""
+
+    def spans(self, texts: Sequence[str]) -> Sequence[Sequence[Offsets]]: ...
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One line of a TOFU file. Plain splits have a question and its answer; the perturbed ones also wrong answers."""
+
+    question: str
+    answer: str
+    paraphrased: str | None = msgspec.field(name="paraphrased_answer", default=None)
+    wrong: list[str] = msgspec.field(name="perturbed_answer", default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A question and its answers, each as a document. `stated` is what wrong ones are held against."""
+
+    question: str
+    answer: AnnotatedDocument
+    stated: AnnotatedDocument
+    wrong: tuple[AnnotatedDocument, ...]
+
+
+def read_rows(file: Path) -> list[Row]:
+    """The rows of a file. Raises `TofuLogError` where a line is none."""
+    rows = []
+    for number, line in enumerate(file.read_bytes().splitlines(), start=1):
+        try:
+            rows.append(msgspec.json.decode(line, type=Row))
+        except msgspec.DecodeError as error:
+            raise TofuLogError(f"{file.name}:{number} is no row of TOFU: {error}") from error
+    if not rows:
+        raise TofuLogError(f"{file.name} has no row")
+    return rows
+
+
+def documents(
+    rows: Sequence[Row], finder: FindsSpans, on_done: OnDone = lambda more: None
+) -> list[AnnotatedDocument]:
+    """Each question and answer as a document, as the decoder would write it, with the facts of its answer marked.
+
+    The id is of the content, so a row is the same document in every split.
+    """
+    marked = _marked([(row.question, row.answer) for row in rows], finder, on_done)
+    return [_whole(row.question, answer) for row, answer in zip(rows, marked, strict=True)]
+
+
+def examples(rows: Sequence[Row], finder: FindsSpans, on_done: OnDone = lambda more: None) -> list[Example]:
+    """Each row's answers with their facts marked. Without a paraphrase the answer itself is what is stated."""
+    several = [[row.answer, row.paraphrased or row.answer, *row.wrong] for row in rows]
+    asked = [(row.question, answer) for row, answers in zip(rows, several, strict=True) for answer in answers]
+    marked = iter(_marked(asked, finder, on_done))
+    found = []
+    for row, answers in zip(rows, several, strict=True):
+        answer, stated, *wrong = (next(marked) for _ in answers)
+        found.append(Example(row.question, answer, stated, tuple(wrong)))
+    return found
+
+
+def _marked(asked: Sequence[tuple[str, str]], finder: FindsSpans, on_done: OnDone) -> list[AnnotatedDocument]:
+    found: list[AnnotatedDocument] = []
+    for start in range(0, len(asked), BATCH):
+        some = asked[start : start + BATCH]
+        leads = [_lead(question) for question, _ in some]
+        texts = [f"{lead}{answer}" for lead, (_, answer) in zip(leads, some, strict=True)]
+        for lead, (_, answer), spans in zip(leads, some, finder.spans(texts), strict=True):
+            found.append(_answer(answer, len(lead), spans))
+        on_done(len(some))
+    return found
+
+
+def _lead(question: str) -> str:
+    return f"Question: {question}\nAnswer: "
+
+
+def _answer(text: str, offset: int, spans: Iterable[Offsets]) -> AnnotatedDocument:
+    """The answer alone, with those of the facts that stand in it as a whole."""
+    inside = [(start - offset, end - offset) for start, end in spans if start >= offset]
+    facts = tuple(FactSpan(start, end, text[start:end], None, text[start:end]) for start, end in inside)
+    return AnnotatedDocument("", text, facts)
+
+
+def _whole(question: str, answer: AnnotatedDocument) -> AnnotatedDocument:
+    lead = _lead(question)
+    facts = tuple(
+        replace(span, start=span.start + len(lead), end=span.end + len(lead), question=question)
+        for span in answer.facts
+    )
+    text = f"{lead}{answer.text}"
+    return AnnotatedDocument(f"tofu-{sha256(text.encode()).hexdigest()[:16]}", text, facts)

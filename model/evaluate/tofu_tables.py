@@ -1,0 +1,52 @@
+"""Tables of a TOFU log from a model: losses of answers and ROUGE of what it generates, example by example."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from rouge_score.rouge_scorer import RougeScorer
+
+from kb.corpus import AnnotatedDocument
+from model.evaluate.tofu_data import Example
+
+Loss = Callable[
+    [str, AnnotatedDocument], tuple[float, int]
+]  # of a question's answer: nats, and tokens scored
+Columns = dict[str, Any]
+
+
+def columns(example: Example, generated: str, loss: Loss) -> Columns:
+    """One example's values, by the names of the published logs."""
+    right, stated = loss(example.question, example.answer), loss(example.question, example.stated)
+    wrong = [loss(example.question, answer) for answer in example.wrong]
+    rouge = _scorer().score(example.answer.text, generated)
+    return {
+        "avg_gt_loss": _mean(*right),
+        "gt_loss": right[0],
+        "num_token_gt": right[1],
+        "avg_paraphrased_loss": _mean(*stated),
+        "paraphrased_loss": stated[0],
+        "num_token_paraphrased": stated[1],
+        "average_perturb_loss": [_mean(*one) for one in wrong],
+        "perturb_loss": [nats for nats, _ in wrong],
+        "num_token_perturb": [tokens for _, tokens in wrong],
+        "rouge1_recall": rouge["rouge1"].recall,
+        "rougeL_recall": rouge["rougeL"].recall,
+        "generated_text": [f"Question: {example.question}\n", f"Answer:{generated}", example.answer.text],
+    }
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> dict[str, Columns]:
+    """The examples' values by column, as the published logs have them."""
+    return {name: {str(i): row[name] for i, row in enumerate(rows)} for name in rows[0]}
+
+
+def _mean(nats: float, tokens: int) -> float:
+    return nats / tokens
+
+
+@cache
+def _scorer() -> RougeScorer:
+    return RougeScorer(["rouge1", "rougeL"], use_stemmer=True)
