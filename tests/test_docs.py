@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -102,9 +103,15 @@ def test_every_make_target_named_exists() -> None:
     assert named <= targets
 
 
+@cache
+def whole() -> Any:
+    """The command line, built once: it takes a tenth of a second each time."""
+    return typer.main.get_command(app)
+
+
 def fault_of(line: str) -> str | None:
     """What is wrong with a `colmlm ...` line, or None: an unknown command, or an option its command has not."""
-    command: Any = typer.main.get_command(app)
+    command = whole()
     path, words = ["colmlm"], shlex.split(line)[1:]
     while words and hasattr(command, "resolve_command") and not words[0].startswith("-"):
         context = command.make_context(path[-1], [], resilient_parsing=True)
@@ -137,7 +144,7 @@ def invocations(text: str) -> list[list[str]]:
 
 def refusal_of(words: list[str]) -> str | None:
     """What the command line says to these words before it does anything, or None. Files need not be there."""
-    command: Any = typer.main.get_command(app)
+    command = whole()
     while hasattr(command, "resolve_command") and words and not words[0].startswith("-"):
         context = command.make_context("colmlm", [], resilient_parsing=True)
         _, command, words = command.resolve_command(context, words)
@@ -179,7 +186,7 @@ def test_the_commands_that_take_a_server_are_those_listed() -> None:
 
 def commands_with(option: str) -> Iterator[str]:
     """Every command and group that has this option, by its path."""
-    waiting: list[tuple[str, Any]] = [("", typer.main.get_command(app))]
+    waiting: list[tuple[str, Any]] = [("", whole())]
     while waiting:
         path, command = waiting.pop()
         waiting += [(f"{path} {name}".strip(), sub) for name, sub in getattr(command, "commands", {}).items()]
