@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Protocol
+from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from cli.options import AsJson, examples, positive
-from cli.output import note, print_json, say
+from cli.output import print_json, say
 from cli.runtime import Runtime
 from cli.train_config import Method, Preset, chosen
 from cli.train_data import SHARDS_EXAMPLES, Annotations, Shards, Sources, Squad, shards
 from cli.train_plan import GpuName, show_plan
+from cli.train_show import shown
+from cli.train_unlearn import UNLEARN_EXAMPLES, unlearn
 from model.training.config import RANDOM, TrainConfig
 from model.training.gather import here
 from model.training.logs import LOSS_FILE, PLOT_FILE, draw
 from model.training.plan import plan
-from model.training.task import Metrics
 from model.training.trainer import Trainer
 
-_EVERY_SECONDS = 10.0
 _H100 = GpuName("h100")
 
 app = typer.Typer(invoke_without_command=True, add_completion=False)
@@ -155,6 +149,7 @@ def train(
 
 
 app.command("shards", epilog=SHARDS_EXAMPLES)(shards)
+app.command("unlearn", epilog=UNLEARN_EXAMPLES)(unlearn)
 
 
 @app.command(
@@ -180,7 +175,7 @@ def _train(
     trainer = Trainer(
         config, lambda tokenizer: sources.corpora(tokenizer, config), out, cache, name or out.name
     )
-    with _shown() as show:
+    with shown() as show:
         for metrics in trainer.run():
             if here().is_first:
                 show(metrics, config.steps)
@@ -194,39 +189,3 @@ def _train(
         say(
             f"{out}: {done.step} steps, {done.tokens} tokens, {minutes:.0f} minutes; losses in {out / LOSS_FILE}"
         )
-
-
-class _Show(Protocol):
-    def __call__(self, metrics: Metrics, steps: int) -> None: ...
-
-
-@contextmanager
-def _shown() -> Iterator[_Show]:
-    """Shows each step on stderr: as a bar on a terminal, as a line now and then elsewhere."""
-    if not sys.stderr.isatty():
-        yield _Lines()
-        return
-    columns = (TextColumn("training"), BarColumn(), TimeElapsedColumn(), TextColumn("{task.fields[status]}"))
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("training", total=1.0, status="")
-        yield lambda m, steps: bar.update(task, completed=m.done, status=_status(m, steps))
-
-
-class _Lines:
-    def __init__(self) -> None:
-        self._last = time.monotonic()
-
-    def __call__(self, metrics: Metrics, steps: int) -> None:
-        if time.monotonic() - self._last >= _EVERY_SECONDS:
-            self._last = time.monotonic()
-            note(_status(metrics, steps))
-
-
-def _status(metrics: Metrics, steps: int) -> str:
-    """Where a run is: its losses, its speed, and how long it will take at the speed so far."""
-    parts = "  ".join(f"{name.replace('_', ' ')} {value:.3g}" for name, value in metrics.parts.items())
-    left = metrics.seconds_left / 60
-    return (
-        f"step {metrics.step} of {steps}  loss {metrics.loss:.3f}  {parts}  "
-        f"{metrics.tokens_per_second:.0f} tokens/s  {left:.0f} min left"
-    )

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import save_file
+from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from model.adapters import adapted
@@ -45,6 +48,17 @@ class Start:
     kind: str
     base: str | None
     base_sha256: str | None
+
+    def save(self, directory: Path, weights: Mapping[str, Tensor]) -> None:
+        """Write the trained weights: an adapter over the base, or all with their tokenizer."""
+        if isinstance(self.lm.model, PeftModel):
+            self.lm.model.save_pretrained(
+                str(directory), state_dict=dict(weights), save_embedding_layers=False
+            )
+        else:
+            save_file(dict(weights), directory / WEIGHTS, metadata={"format": "pt"})
+            self.lm.causal.config.save_pretrained(directory)
+            self.tokenizer.save(directory / "tokenizer.json")
 
 
 def start(config: TrainConfig, cache: Path) -> Start:

@@ -18,12 +18,9 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from peft import PeftModel
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from kb.corpus import AnnotatedDocument
-from model.base import WEIGHTS
 from model.config import CheckpointConfig
 from model.lm import FactLM, unit
 from model.tokens import Encoded, FactTokenizer
@@ -166,14 +163,7 @@ class Trainer(Task[JointBatch]):
         return next_token + self.config.contrastive_weight * contrastive, parts
 
     def save(self, directory: Path, weights: Mapping[str, Tensor]) -> None:
-        """An adapter over the base, or all weights with their tokenizer; as the run trains one or the other."""
-        own = {name.removeprefix("lm.model."): weight for name, weight in weights.items()}
-        if isinstance(self.lm.model, PeftModel):
-            self.lm.model.save_pretrained(str(directory), state_dict=own, save_embedding_layers=False)
-        else:
-            save_file(own, directory / WEIGHTS, metadata={"format": "pt"})
-            self.lm.causal.config.save_pretrained(directory)
-            self.tokenizer.save(directory / "tokenizer.json")
+        self.begun.save(directory, {name.removeprefix("lm.model."): w for name, w in weights.items()})
         self.checkpoint_config().save(directory)
 
     def fingerprint(self) -> dict[str, str]:

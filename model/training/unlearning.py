@@ -1,0 +1,280 @@
+"""Unlearning by gradients: NPO and gradient ascent or difference (section 4, unlearning; Zhang et al., 2024).
+
+The baselines that deletion from a knowledge base is compared with. They know no lookups: an answer is a text after
+its question, and all its tokens are scored. With L the summed loss of an answer under the model and L0 that under the
+model it starts from, and means over a batch:
+
+- *npo*: ``-(2 / beta) * log sigmoid(beta * (L - L0))`` of what is to be forgotten. It is gradient ascent for a small
+  beta, and goes to rest as an answer becomes unlikely.
+- *grad-ascent*: ``-L`` per token.
+
+Either has `retain_weight` times the loss per token of as many answers to be kept added: with it gradient ascent is
+known as gradient difference.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from model.checkpoint import config_of
+from model.config import CheckpointConfig
+from model.lm import FactLM
+from model.tokens import FactTokenizer
+from model.training.config import TrainConfig
+from model.training.gather import here, micro_batches
+from model.training.loop import Loop, LoopConfig, Progress
+from model.training.schedule import Schedule
+from model.training.start import start
+from model.training.task import Metrics, StepContext, Task
+from model.training.trainer import hardware
+
+NPO, GRAD_ASCENT = "npo", "grad-ascent"
+OBJECTIVES = (NPO, GRAD_ASCENT)
+
+Pair = tuple[str, str]  # a question and its answer
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UnlearnConfig:
+    """One unlearning run. `epochs` are over what is to be forgotten; a step takes `batch` of it and as many to keep.
+
+    The rate warms up over the first epoch and falls linearly from there, as is usual on TOFU.
+    """
+
+    objective: str = NPO
+    beta: float = 0.1
+    retain_weight: float = 1.0
+    epochs: int = 5
+    batch: int = 8
+    learning_rate: float = 1e-5
+    weight_decay: float = 0.01
+    precision: str = "auto"
+    seed: int = 17
+
+    def __post_init__(self) -> None:
+        if self.objective not in OBJECTIVES:
+            raise ValueError(f"objective {self.objective!r} is none of {', '.join(OBJECTIVES)}")
+        if min(self.beta, self.learning_rate) <= 0 or min(self.epochs, self.batch) < 1:
+            raise ValueError("beta, learning_rate, epochs and batch must be positive")
+        if min(self.retain_weight, self.weight_decay) < 0:
+            raise ValueError("retain_weight and weight_decay must not be negative")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A question and its answer as one sequence; tokens from `start` on, the end of the text with them, are scored."""
+
+    number: int
+    ids: tuple[int, ...]
+    start: int
+
+    @classmethod
+    def of(cls, number: int, pair: Pair, tokenizer: FactTokenizer) -> Answer:
+        question, answer = pair
+        prompt = [tokenizer.end_of_text, *tokenizer.encode(f"Question: {question}\nAnswer:")]
+        return cls(number, (*prompt, *tokenizer.encode(f" {answer}"), tokenizer.end_of_text), len(prompt))
+
+    @property
+    def num_scored(self) -> int:
+        return len(self.ids) - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one micro-batch forgets, and as much that it keeps."""
+
+    forget: Sequence[Answer]
+    retain: Sequence[Answer]
+
+
+class AnswerModule(nn.Module):
+    """The summed loss of each answer, so that DDP and FSDP see a single call."""
+
+    _no_split_modules = ("LlamaDecoderLayer",)  # what FSDP shards by
+
+    def __init__(self, lm: FactLM) -> None:
+        super().__init__()
+        self.lm = lm
+
+    def forward(self, answers: Sequence[Answer]) -> Tensor:
+        """[B] losses in nats."""
+        if not answers:  # a process without any must take part all the same
+            return (
+                self.lm.hidden(torch.zeros(1, 1, dtype=torch.long, device=self.lm.device))
+                .sum()
+                .reshape(1)[:0]
+            )
+        width = max(len(one.ids) for one in answers)
+        ids_BT = torch.tensor(
+            [[*one.ids, *[0] * (width - len(one.ids))] for one in answers], device=self.lm.device
+        )
+        states_BTD = self.lm.hidden(ids_BT)
+        scored = [(row, at) for row, one in enumerate(answers) for at in range(one.start, len(one.ids))]
+        rows_N, at_N = torch.tensor(scored, device=ids_BT.device).T
+        logits_NV = self.lm.logits(states_BTD[rows_N, at_N - 1])
+        losses_N = F.cross_entropy(logits_NV, ids_BT[rows_N, at_N], reduction="none")
+        return losses_N.new_zeros(len(answers)).index_add(0, rows_N, losses_N)
+
+
+class Unlearning(Task[Batch]):
+    """One run in `directory`: iterate over `run()`, which yields the metrics of each step."""
+
+    def __init__(
+        self,
+        config: UnlearnConfig,
+        init: TrainConfig,
+        forget: Sequence[Pair],
+        retain: Sequence[Pair],
+        directory: Path,
+        cache: Path,
+        name: str,
+        *,
+        save_seconds: float = 300.0,
+    ) -> None:
+        """Raises `CheckpointError` where `init` cannot be gone on from."""
+        self.config, self.init, self.name = config, init, name
+        self.begun = start(init, cache)
+        self.module = AnswerModule(self.begun.lm)
+        of = partial(Answer.of, tokenizer=self.begun.tokenizer)
+        self.forget, self.retain = ([of(*one) for one in enumerate(pairs)] for pairs in (forget, retain))
+        self.data_sha256 = sha256(repr((self.forget, self.retain)).encode()).hexdigest()
+        self.before = torch.empty(0)
+        self.loop = Loop(self, self._loop_config(save_seconds), directory)
+
+    def run(self) -> Iterator[Metrics]:
+        return self.loop.run()
+
+    @property
+    def progress(self) -> Progress:
+        return self.loop.progress
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return math.ceil(len(self.forget) / self.config.batch)
+
+    def steps(self, start: int) -> Iterator[Sequence[Batch]]:
+        for number in range(start, self.config.epochs * self.steps_per_epoch):
+            forget = self._forgotten(number)
+            drawn = random.Random(f"{self.config.seed}/{number}")
+            retain = drawn.choices(self.retain, k=len(forget)) if self.config.retain_weight else []
+            shares = micro_batches(list(range(len(forget))), None, here())
+            yield [Batch([forget[i] for i in some], [retain[i] for i in some if retain]) for some in shares]
+
+    def size(self, micro_batch: Batch) -> int:
+        return len(micro_batch.forget)
+
+    def tokens(self, micro_batch: Batch) -> int:
+        return sum(len(one.ids) for one in (*micro_batch.forget, *micro_batch.retain))
+
+    def begin(self, micro_batches: Sequence[Batch], context: StepContext) -> None:
+        """Before the first step: what each answer to be forgotten costs the model that the run starts from."""
+        if len(self.before) or self.config.objective != NPO:
+            return
+        context.module.eval()
+        with torch.no_grad():
+            some = range(0, len(self.forget), self.config.batch)
+            self.before = torch.cat(
+                [context.module(self.forget[i : i + self.config.batch]).cpu() for i in some]
+            )
+        context.module.train()
+
+    def loss(self, micro_batch: Batch, context: StepContext) -> tuple[Tensor, Mapping[str, float | Tensor]]:
+        forget_B = context.module(micro_batch.forget)
+        total = self._forgetting(micro_batch.forget, forget_B).sum() / context.total
+        parts: dict[str, float | Tensor] = {
+            "forget": (forget_B / _scored(micro_batch.forget, forget_B)).detach().sum() / context.total
+        }
+        if micro_batch.retain:
+            retain_B = context.module(micro_batch.retain)
+            kept = (retain_B / _scored(micro_batch.retain, retain_B)).sum() / context.total
+            total = total + self.config.retain_weight * kept
+            parts["retain"] = kept.detach()
+        return total, parts
+
+    def save(self, directory: Path, weights: Mapping[str, Tensor]) -> None:
+        self.begun.save(directory, {name.removeprefix("lm.model."): w for name, w in weights.items()})
+        training = {
+            "unlearning": asdict(self.config),
+            "config": asdict(self.init),
+            "base_sha256": self.begun.base_sha256,
+            "data_sha256": self.data_sha256,
+            "steps": self.progress.step,
+            "tokens": self.progress.tokens,
+            "seconds": round(self.progress.seconds),
+            "hardware": hardware(),
+            "torch": torch.__version__,
+        }
+        CheckpointConfig(
+            name=self.name,
+            kind=self.begun.kind,
+            base=self.begun.base,
+            dim=self.begun.lm.dim,
+            training=training,
+            method=self.init.method,
+            space_inside=self.begun.tokenizer.space_inside,
+        ).save(directory)
+
+    def fingerprint(self) -> dict[str, str]:
+        return {
+            "data": self.data_sha256,
+            "base": str(self.begun.base_sha256),
+            "init": self.init.init,
+            "settings": str(asdict(self.config)),
+        }
+
+    def state(self) -> dict[str, Any]:
+        return {"before": self.before}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        self.before = state["before"]
+
+    def _forgotten(self, number: int) -> list[Answer]:
+        """What a step forgets: each epoch goes through all of it in an order of its own."""
+        epoch, place = divmod(number, self.steps_per_epoch)
+        order = list(self.forget)
+        random.Random(f"{self.config.seed}/epoch {epoch}").shuffle(order)
+        return order[place * self.config.batch : (place + 1) * self.config.batch]
+
+    def _forgetting(self, answers: Sequence[Answer], losses_B: Tensor) -> Tensor:
+        """[B] what each answer adds to what is made small."""
+        if self.config.objective != NPO:
+            return -losses_B / _scored(answers, losses_B)
+        before_B = self.before[[one.number for one in answers]].to(losses_B)
+        return -2 / self.config.beta * F.logsigmoid(self.config.beta * (losses_B - before_B))
+
+    def _loop_config(self, save_seconds: float) -> LoopConfig:
+        config = self.config
+        steps = config.epochs * self.steps_per_epoch
+        warmup = min(self.steps_per_epoch, steps - 1)
+        schedule = Schedule(
+            steps=steps, peak=config.learning_rate, warmup_steps=warmup, cooldown=1 - warmup / steps
+        )
+        return LoopConfig(
+            schedule=schedule, beta1=0.9, beta2=0.999, epsilon=1e-8, weight_decay=config.weight_decay,
+            clip_norm=1.0, seed=config.seed, precision=config.precision, save_seconds=save_seconds,
+        )  # fmt: skip
+
+
+def _scored(answers: Sequence[Answer], like: Tensor) -> Tensor:
+    """[B] how many tokens of each answer are scored."""
+    return torch.tensor([one.num_scored for one in answers]).to(like)
+
+
+def going_on(path: Path) -> TrainConfig:
+    """How a checkpoint is trained further: as it was, its adapter or all of its weights."""
+    known = config_of(path)
+    record = known.training.get("config")
+    config = TrainConfig.from_record(record) if isinstance(record, dict) else TrainConfig()
+    adapt = "lora" if known.kind == "adapter" else "full"
+    return replace(config, init=str(path), architecture=None, adapt=adapt, method=known.method)
