@@ -13,7 +13,7 @@ from typing import Annotated, Any, Concatenate, ParamSpec
 
 import typer
 
-from cli.nouns import Base
+from cli.nouns.base import Base
 from cli.runtime import Runtime
 
 P = ParamSpec("P")

@@ -13,7 +13,7 @@ import typer
 
 from cli.anywhere import anywhere
 from cli.errors import CHECK_FAILED
-from cli.nouns import Base
+from cli.nouns.base import Base
 from cli.options import After, AsJson, FactId, Limit, examples
 from cli.output import note, print_json, print_table, progress, say, shorten
 from cli.trace import show_changes

@@ -9,7 +9,9 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
+from cli.anywhere import anywhere
 from cli.keyset_gate import KeysetId
+from cli.nouns.base import Base
 from cli.options import AsJson, CheckpointPath, examples, finite
 from cli.output import print_json, progress, say
 from cli.runtime import Runtime
@@ -138,7 +140,9 @@ def describe_calibration(measured: Calibration) -> str:
     )
 
 
+@anywhere
 def threshold(
+    base: Base,
     keyset_id: KeysetId,
     value: Annotated[
         float | None,
@@ -149,12 +153,9 @@ def threshold(
     as_json: AsJson = False,
 ) -> None:
     """Say or set a keyset's threshold. It holds from the next lookup on, in every process."""
-    with Runtime.from_environment() as runtime:
-        if value is not None:
-            runtime.kb.set_threshold(keyset_id, value)
-        found = next((k for k in runtime.kb.keysets() if k.keyset_id == keyset_id), None)
-    if found is None:
-        raise KeysetNotFound(keyset_id)
+    if value is not None:
+        base.keysets.set_threshold(keyset_id, value)
+    found = base.keysets.get(keyset_id)
     if as_json:
         print_json({"keyset_id": keyset_id, "threshold": found.threshold, "calibrated": found.calibrated})
     else:

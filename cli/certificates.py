@@ -7,12 +7,13 @@ from typing import Annotated
 
 import typer
 
+from cli.anywhere import anywhere
 from cli.errors import CHECK_FAILED
 from cli.forget_options import RunId
 from cli.forget_show import in_words
+from cli.nouns.base import Base
 from cli.options import AsJson, examples, some_text
 from cli.output import note, print_json, say
-from cli.runtime import Runtime
 from kb import certificates
 
 CHECK_EXAMPLES = examples(
@@ -25,13 +26,14 @@ CertificateFile = Annotated[
 ]
 
 
+@anywhere
 def certificate(
+    base: Base,
     run_id: RunId,
     out: Annotated[Path | None, typer.Option("--out", dir_okay=False, help="Write it to this file.")] = None,
 ) -> None:
     """Give the signed certificate of a verified run, as JSON on stdout or as a file."""
-    with Runtime.from_environment() as runtime:
-        text = certificates.issue(runtime.kb, run_id)
+    text = base.forgetting.certificate(run_id)
     if out is None:
         typer.echo(text, nl=False)
         return

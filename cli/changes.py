@@ -8,7 +8,7 @@ import typer
 
 from cli.anywhere import anywhere
 from cli.errors import CHECK_FAILED
-from cli.nouns import Base
+from cli.nouns.base import Base
 from cli.options import MAX_BIGINT, After, AsJson, Limit, examples
 from cli.output import note, plain, print_json, print_table, say, shorten
 from cli.runtime import Runtime
@@ -31,6 +31,8 @@ def changes(
 ) -> None:
     """Show the change log: who changed what, when and why, oldest first. It holds no fact text."""
     if context.invoked_subcommand is not None:
+        if context.params["server"]:  # it would compare those of this machine
+            raise typer.BadParameter("name it after the verb.", param_hint="--server")
         return
     found = base.log.changes(after, limit)
     more = found[-1].seq if len(found) == limit else None

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from cli import annotate, corpus_add
+from cli.anywhere import anywhere
 from cli.errors import REFUSED
 from cli.facts import is_attended
+from cli.nouns.base import Base
 from cli.options import Actor, AllowErased, AsJson, examples, some_text
-from cli.output import note, print_json, print_table, progress, say
-from cli.runtime import Runtime
-from kb.corpus import Parsed, Refusal, read_annotated, to_record
+from cli.output import note, print_json, print_table, say
+from kb.corpus import Refusal, to_record
 from kb.errors import CorpusNotFound
 from kb.records import CorpusStats, Edit, IngestReport
-from kb.squad import read_squad
 
 MOST_REFUSALS_SHOWN = 20
 
@@ -45,20 +44,6 @@ class ExportFormat(StrEnum):
     parquet = "parquet"
 
 
-def _read(file: Path, format_: Format, on_bytes: Callable[[int], None]) -> Iterator[Parsed]:
-    if format_ is Format.annotated:
-        return read_annotated(file, on_bytes)
-    if format_ is Format.squad:
-        return read_squad(file)
-    if format_ is Format.rel_lmlm:
-        from model.baselines.triplets import read_triplets
-
-        return read_triplets(file)
-    from kb.parquet import read_parquet  # pyarrow takes a moment
-
-    return read_parquet(file, on_bytes)
-
-
 CorpusName = Annotated[str, typer.Argument(metavar="NAME", help="The corpus.")]
 
 
@@ -69,7 +54,9 @@ CorpusName = Annotated[str, typer.Argument(metavar="NAME", help="The corpus.")]
         "colmlm corpus ingest dev-v2.0.json --format squad --corpus squad --dry-run",
     )
 )
+@anywhere
 def ingest(
+    base: Base,
     file: Annotated[
         Path, typer.Argument(exists=True, dir_okay=False, readable=True, help="The file to read.")
     ],
@@ -99,50 +86,31 @@ def ingest(
 
     What does not check out is refused with document, offset and reason, and the rest is taken; the exit
     code is then 3. A document that is there already, unchanged, is passed over. Facts are keyed by `colmlm rekey`.
+    With --server the file is uploaded, and a job there takes it in.
     """
-    with Runtime.from_environment() as runtime:
-        report = _ingest(
-            runtime,
-            file,
-            format_,
-            corpus,
-            actor=runtime.actor(actor),
-            reason=reason or f"ingest of {file.name}",
-            commit_every=commit_every,
-            dry_run=dry_run,
-            allow_erased=allow_erased,
-        )
+    report, refused = base.corpora.ingest(
+        file,
+        format_.value,
+        corpus,
+        actor=base.actor(actor),
+        reason=reason or f"ingest of {file.name}",
+        commit_every=commit_every,
+        dry_run=dry_run,
+        allow_erased=allow_erased,
+    )
     if as_json:
-        print_json({"dry_run": dry_run, "refused": len(report.refusals), **_as_dict(report)})
+        print_json({"dry_run": dry_run, "refused": refused, **_as_dict(report)})
     else:
-        _show(report, dry_run)
-    if report.refusals:
+        _show(report, refused, dry_run)
+    if refused:
         raise typer.Exit(REFUSED)
-
-
-def _ingest(runtime: Runtime, file: Path, format_: Format, corpus: str, **how: Any) -> IngestReport:
-    committed: list[IngestReport] = []
-    total = file.stat().st_size
-    with progress("Ingesting (KB)") as advance:
-
-        def on_bytes(reached: int) -> None:
-            advance(reached // 1000, total // 1000)
-
-        try:
-            parsed = _read(file, format_, on_bytes)
-            return runtime.kb.ingest(parsed, corpus, on_piece=committed.append, **how)
-        except BaseException:
-            if committed and not how["dry_run"]:
-                done = committed[-1].documents + committed[-1].unchanged
-                note(f"{done} documents are in {corpus!r}. Run the same command again to go on from there.")
-            raise
 
 
 def _as_dict(report: IngestReport) -> dict[str, object]:
     return {name: getattr(report, name) for name in IngestReport.__dataclass_fields__}
 
 
-def _show(report: IngestReport, dry_run: bool) -> None:
+def _show(report: IngestReport, refused: int, dry_run: bool) -> None:
     taken = f"{report.documents} documents with {report.facts} new facts"
     say(
         f"{'Would take' if dry_run else 'Took'} {taken} into {report.corpus!r}; {report.unchanged} were there already."
@@ -159,21 +127,21 @@ def _show(report: IngestReport, dry_run: bool) -> None:
         )
         shown = report.suppressed_at[:MOST_REFUSALS_SHOWN]
         print_table(("document", "start", "end"), [(s.document, s.start, s.end) for s in shown])
-    _show_refusals(report.refusals)
+    _show_refusals(report.refusals, refused)
     if report.facts and not dry_run:
         note("Facts are found once they have keys. Run: colmlm rekey")
 
 
-def _show_refusals(refusals: tuple[Refusal, ...]) -> None:
-    if not refusals:
+def _show_refusals(refusals: tuple[Refusal, ...], refused: int) -> None:
+    if not refused:
         return
-    say(f"Refused {len(refusals)}:")
+    say(f"Refused {refused}:")
     print_table(
         ("document", "offset", "reason"),
         [(r.document, r.offset, r.reason) for r in refusals[:MOST_REFUSALS_SHOWN]],
     )
-    if len(refusals) > MOST_REFUSALS_SHOWN:
-        say(f"... and {len(refusals) - MOST_REFUSALS_SHOWN} more; --json lists them all.")
+    if refused > MOST_REFUSALS_SHOWN:
+        say(f"... and {refused - MOST_REFUSALS_SHOWN} more; --json lists them.")
 
 
 @app.command(
@@ -184,7 +152,9 @@ def _show_refusals(refusals: tuple[Refusal, ...]) -> None:
         "colmlm corpus export demo --format parquet --output demo.parquet",
     )
 )
+@anywhere
 def export(
+    base: Base,
     corpus: CorpusName,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", dir_okay=False, help="Write here; default: stdout.")
@@ -212,22 +182,20 @@ def export(
         raise typer.BadParameter(
             "only live facts are asked for; pass --live-only as well.", param_hint="--quiz"
         )
-    with Runtime.from_environment() as runtime:
-        # An unknown corpus ends here and leaves no empty file behind.
-        documents = runtime.kb.export(corpus, live_only=live_only)
-        if quiz:
-            from model.baselines.quiz import quiz as quiz_of
+    documents = base.corpora.export(corpus, live_only=live_only)  # an unknown one ends here: no file is left
+    if quiz:
+        from model.baselines.quiz import quiz as quiz_of
 
-            documents = quiz_of(documents)
-        if format_ is ExportFormat.parquet:
-            from kb.parquet import write_parquet
+        documents = quiz_of(documents)
+    if format_ is ExportFormat.parquet:
+        from kb.parquet import write_parquet
 
-            assert output is not None
-            write_parquet(documents, output)
-            return
-        with output.open("w", encoding="utf-8") if output else nullcontext(sys.stdout) as target:
-            for document in documents:
-                target.write(json.dumps(to_record(document), ensure_ascii=False) + "\n")
+        assert output is not None
+        write_parquet(documents, output)
+        return
+    with output.open("w", encoding="utf-8") if output else nullcontext(sys.stdout) as target:
+        for document in documents:
+            target.write(json.dumps(to_record(document), ensure_ascii=False) + "\n")
 
 
 @app.command(
@@ -236,7 +204,9 @@ def export(
         'colmlm corpus delete handbook --reason "licence withdrawn" --yes',
     )
 )
+@anywhere
 def delete(
+    base: Base,
     corpus: CorpusName,
     document: Annotated[
         list[str] | None,
@@ -258,17 +228,13 @@ def delete(
         raise typer.BadParameter("say why.", param_hint="--reason")
     if not (yes or dry_run) and (as_json or not is_attended()):
         raise typer.BadParameter("there is nobody to ask; pass it to delete.", param_hint="--yes")
-    with Runtime.from_environment() as runtime:
-        from kb.bulk import Bulk
-
-        bulk = Bulk(runtime.kb)
-        documents, facts = bulk.count_documents(corpus, document)
-        if not (dry_run or yes):
-            typer.confirm(f"Delete {_counted(documents, facts)} of {corpus!r}?", abort=True, err=True)
-        edit = None
-        if not dry_run:
-            assert reason is not None
-            edit = bulk.delete_documents(corpus, document, actor=runtime.actor(actor), reason=reason)
+    documents, facts = base.corpora.counted(corpus, document)
+    if not (dry_run or yes):
+        typer.confirm(f"Delete {_counted(documents, facts)} of {corpus!r}?", abort=True, err=True)
+    edit = None
+    if not dry_run:
+        assert reason is not None
+        edit = base.corpora.delete(corpus, document, actor=base.actor(actor), reason=reason)
     _show_deleted(corpus, documents, edit, facts, as_json)
 
 
@@ -296,20 +262,20 @@ def _as_edit(edit: Edit) -> dict[str, object]:
 
 
 @app.command(epilog=examples("colmlm corpus stats demo", "colmlm corpus stats demo --json"))
-def stats(corpus: CorpusName, as_json: AsJson = False) -> None:
+@anywhere
+def stats(base: Base, corpus: CorpusName, as_json: AsJson = False) -> None:
     """Count a corpus: documents, live facts, deleted facts, characters."""
-    with Runtime.from_environment() as runtime:
-        found = next((c for c in runtime.kb.corpora() if c.corpus == corpus), None)
+    found = next((c for c in base.kb.corpora() if c.corpus == corpus), None)
     if found is None:
         raise CorpusNotFound(corpus)
     print_json(found) if as_json else _show_corpora([found])
 
 
 @app.command("list", epilog=examples("colmlm corpus list", "colmlm corpus list --json"))
-def list_corpora(as_json: AsJson = False) -> None:
+@anywhere
+def list_corpora(base: Base, as_json: AsJson = False) -> None:
     """List the corpora."""
-    with Runtime.from_environment() as runtime:
-        corpora = runtime.kb.corpora()
+    corpora = base.kb.corpora()
     print_json({"corpora": corpora}) if as_json else _show_corpora(corpora)
 
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
-from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 
 from cli import annotators
-from cli.adding import Adding, Tally
 from cli.annotators import (
     Encoding,
     NoQuestions,
@@ -18,13 +15,12 @@ from cli.annotators import (
     SpanAnnotatorPath,
     SpanThreshold,
 )
+from cli.anywhere import anywhere
 from cli.errors import REFUSED
+from cli.nouns.base import Base
 from cli.options import Actor, AllowErased, AsJson, CheckpointPath, examples, some_text
 from cli.output import print_json, print_table, say
-from cli.runtime import Runtime
 from kb.raw.files import find_files
-from kb.records import IngestReport, KeysetRecord
-from kb.standing import Standing
 
 ADD_EXAMPLES = examples(
     "colmlm corpus add handbook/ --corpus handbook",
@@ -34,7 +30,9 @@ ADD_EXAMPLES = examples(
 MOST_SHOWN = 20
 
 
+@anywhere
 def add(
+    base: Base,
     paths: RawPaths,
     corpus: Annotated[str, typer.Option("--corpus", callback=some_text, help="The corpus to put them in.")],
     dry_run: Annotated[
@@ -61,120 +59,88 @@ def add(
 
     Files that cannot be read are refused one by one, with the reason, and the rest goes on; the exit code is then 3.
     Run again, it passes over what is unchanged and replaces what has changed; if it was interrupted, it goes on.
+    With --server the files are uploaded and a job there does it; a document is then known by its file's name alone.
     """
     annotators.known_encoding(encoding)
     found = find_files(paths)
-    with Runtime.from_environment(checkpoint=checkpoint) as runtime:
-        runtime.open()
-        adding = Adding(runtime, corpus, found, encoding, again)
-        report, keyset = None, None
-        if dry_run:
-            for _ in adding.wanted():
-                pass
-        else:
-
-            def load() -> Any:
-                runtime.encoder  # noqa: B018  a checkpoint that is missing should be known before an hour's annotation
-                return annotators.light(
-                    runtime,
-                    span_annotator,
-                    question_generator,
-                    asks=not no_questions,
-                    threshold=span_threshold,
-                )
-
-            why = reason or f"corpus add {' '.join(path.name for path in paths)}"[:500]
-            report = adding.ingest(load, actor=runtime.actor(actor), reason=why, allow_erased=allow_erased)
-            keyset = adding.key(changed=report is not None)
-    _print_json(adding, report, keyset, dry_run) if as_json else _show(adding, report, keyset, dry_run)
-    if adding.tally.refusals or (report is not None and report.refusals):
+    base.use_checkpoint(checkpoint)
+    done = base.corpora.add(
+        found,
+        corpus,
+        actor=base.actor(actor),
+        reason=reason or f"corpus add {' '.join(path.name for path in paths)}"[:500],
+        encoding=encoding,
+        questions=not no_questions,
+        span_threshold=span_threshold,
+        span_annotator=span_annotator,
+        question_generator=question_generator,
+        again=again,
+        allow_erased=allow_erased,
+        dry_run=dry_run,
+    )
+    print_json(done) if as_json else _show(done)
+    if done["refused"]:
         raise typer.Exit(REFUSED)
 
 
-def _try(tally: Tally, corpus: str) -> str:
-    """What to type next."""
-    if tally.question is None:
-        return f"colmlm facts list --corpus {shlex.quote(corpus)}"
-    asked = shlex.quote(f"Question: {tally.question} Answer:")
-    return f"colmlm generate {asked} --mode forced"
-
-
-def _print_json(
-    adding: Adding, report: IngestReport | None, keyset: KeysetRecord | None, dry_run: bool
-) -> None:
-    tally = adding.tally
-    refusals = [*tally.refusals, *(report.refusals if report else ())]
-    print_json(
-        {
-            "dry_run": dry_run, "corpus": adding.corpus, "documents": sum(tally.standings.values()),
-            **{standing.value: tally.standings[standing] for standing in Standing},
-            "characters": tally.characters, "facts": report.facts if report else 0,
-            "seq": report.seq if report else None, "still_deleted": report.still_deleted if report else 0,
-            "suppressed": report.suppressed if report else 0, "added": [asdict(one) for one in tally.added],
-            "rejected": dict(tally.rejected), "refused": len(refusals), "refusals": refusals,
-            "passed_over": dict(adding.found.passed_over), "keyset": keyset,
-            "citable": keyset is not None and keyset.state == "active" and not dry_run,
-            "try": _try(tally, adding.corpus) if tally.added else None,
-        }
-    )  # fmt: skip
-
-
-def _show(adding: Adding, report: IngestReport | None, keyset: KeysetRecord | None, dry_run: bool) -> None:
-    tally, standings = adding.tally, adding.tally.standings
+def _show(done: dict[str, Any]) -> None:
     say(
-        f"Read {_count(sum(standings.values()), 'document')}: {standings[Standing.new]} new, "
-        f"{standings[Standing.changed]} changed, {standings[Standing.unchanged]} there already."
+        f"Read {_count(done['documents'], 'document')}: {done['new']} new, {done['changed']} changed, "
+        f"{done['unchanged']} there already."
     )
-    _show_left_out(adding, report)
-    if dry_run:
-        many = standings[Standing.new] + standings[Standing.changed]
+    _show_left_out(done)
+    if done["dry_run"]:
+        many = done["new"] + done["changed"]
         say(f"Would annotate and add {_count(many, 'document')}; nothing was done.")
         return
-    if report is None:
-        say(f"Nothing to add to {adding.corpus!r}.")
+    if done["seq"] is None:
+        say(f"Nothing to add to {done['corpus']!r}.")
         return
-    print_table(
-        ("document", "title", "facts", "with a question", "rejected by the checks"),
-        [(a.document, a.title, a.facts, a.questions, a.rejected) for a in tally.added[:MOST_SHOWN]],
-    )
-    if len(tally.added) > MOST_SHOWN:
-        say(f"... and {len(tally.added) - MOST_SHOWN} more; --json lists them all.")
-    _show_citable(adding, keyset)
+    added = done["added"]
+    if added:
+        print_table(
+            ("document", "title", "facts", "with a question", "rejected by the checks"),
+            [tuple(one.values()) for one in added[:MOST_SHOWN]],
+        )
+    if len(added) > MOST_SHOWN:
+        say(f"... and {len(added) - MOST_SHOWN} more; --json lists them all.")
+    _show_citable(done)
 
 
-def _show_citable(adding: Adding, keyset: KeysetRecord | None) -> None:
-    tally = adding.tally
-    facts, holding = sum(one.facts for one in tally.added), sum(1 for one in tally.added if one.facts)
+def _show_citable(done: dict[str, Any]) -> None:
+    facts, corpus = done["facts"], done["corpus"]
     if not facts:
         say(
             "The annotators found no fact in them; the texts are kept. A lower --span-threshold with --again finds "
             "more, or mark them by hand in an annotated file."
         )
-    elif keyset is not None and keyset.state == "active":
-        say(
-            f"{_count(facts, 'fact')} of {_count(holding, 'document')} of {adding.corpus!r} can be cited now."
-        )
-        say(f"Try: {_try(tally, adding.corpus)}")
+    elif done["citable"]:
+        holding = sum(1 for one in done["added"] if one["facts"])
+        of = f" of {_count(holding, 'document')}" if holding else ""
+        say(f"{_count(facts, 'fact')}{of} of {corpus!r} can be cited now.")
+        if done["try"]:
+            say(f"Try: {done['try']}")
     else:
-        say(f"{adding.corpus!r} has {_count(facts, 'fact')} more, to be cited once their keyset is active.")
+        say(f"{corpus!r} has {_count(facts, 'fact')} more, to be cited once their keyset is active.")
 
 
-def _show_left_out(adding: Adding, report: IngestReport | None) -> None:
-    if adding.found.passed_over:
-        kinds = ", ".join(f"{kind} {number}" for kind, number in adding.found.passed_over.most_common(8))
-        say(f"{_count(adding.found.passed_over.total(), 'file')} of other kinds passed over ({kinds}).")
-    refusals = [*adding.tally.refusals, *(report.refusals if report else ())]
-    if refusals:
-        say(f"Refused {len(refusals)}:")
-        print_table(("document", "reason"), [(r.document, r.reason) for r in refusals[:MOST_SHOWN]])
-        if len(refusals) > MOST_SHOWN:
-            say(f"... and {len(refusals) - MOST_SHOWN} more; --json lists them all.")
-    if report is not None and report.suppressed:
+def _show_left_out(done: dict[str, Any]) -> None:
+    if passed_over := done["passed_over"]:
+        most = sorted(passed_over.items(), key=lambda item: -item[1])[:8]
+        kinds = ", ".join(f"{kind} {number}" for kind, number in most)
+        say(f"{_count(sum(passed_over.values()), 'file')} of other kinds passed over ({kinds}).")
+    if refused := done["refused"]:
+        say(f"Refused {refused}:")
+        shown = done["refusals"][:MOST_SHOWN]
+        print_table(("document", "reason"), [(one["document"], one["reason"]) for one in shown])
+        if refused > len(shown):
+            say(f"... and {refused - len(shown)} more; --json lists them.")
+    if done["suppressed"]:
         say(
-            f"{report.suppressed} spans left out and redacted, as they were erased before (see --allow-erased)."
+            f"{done['suppressed']} spans left out and redacted, as they were erased before (see --allow-erased)."
         )
-    if report is not None and report.still_deleted:
-        say(f"{report.still_deleted} facts that the documents name were deleted here, and stay so.")
+    if done["still_deleted"]:
+        say(f"{done['still_deleted']} facts that the documents name were deleted here, and stay so.")
 
 
 def _count(number: int, noun: str) -> str:

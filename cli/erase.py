@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.erase_show import as_dict, counts, show_facts, show_report, show_twins, touched
-from cli.erasures import ask
+from cli.anywhere import anywhere
+from cli.erase_show import as_dict, counts, show_asked, show_facts, show_report, show_twins, touched
 from cli.errors import CHECK_FAILED
 from cli.facts import is_attended
+from cli.nouns.base import Base
+from cli.nouns.removal import Erasing
 from cli.options import Actor, AsJson, each_once, examples, some_text
-from cli.output import note, print_json, print_table, progress, say
+from cli.output import print_json, print_table, say
 from cli.runtime import Runtime
 
 if TYPE_CHECKING:
-    from kb.erasure import ErasureReport
-    from kb.probes import Probe
     from kb.residue import ResidueReport
-    from kb.service import KnowledgeBase
 
 ERASE_EXAMPLES = examples(
     "colmlm erase 12 15 --dry-run",
@@ -34,7 +32,9 @@ SCAN_EXAMPLES = examples(
 Words = Annotated[list[int] | None, typer.Argument(metavar="[FACT_ID]...", min=1, help="Ids of facts.")]
 
 
+@anywhere
 def erase(
+    base: Base,
     fact_ids: Words = None,
     reason: Annotated[
         str | None, typer.Option("--reason", callback=some_text, help="Why; required unless --dry-run.")
@@ -66,40 +66,46 @@ def erase(
     --now it stops at 2; without ids, --now takes earlier erasures on. The exit code is 1 where a scan finds residue.
 
     With COLMLM_ERASE_NEEDS_TWO=yes it asks for the erasure, with the admin's key in COLMLM_TOKEN, and another admin
-    approves it: see `colmlm erasures approve --help`.
+    approves it: see `colmlm erasures approve --help`. With --server the server says whether that is so, and the key
+    is the one of --key-file; it goes as far as level 2.
     """
     if not fact_ids and (dry_run or scan or probes_out or not now):
         raise typer.BadParameter("name facts, or pass just --now for earlier erasures.", param_hint="FACT_ID")
     if fact_ids and not dry_run:
         _require_usage(reason, unasked=not yes and (as_json or not is_attended()))
     wanted = each_once(fact_ids or ())
-    with Runtime.from_environment() as runtime:
-        kb = runtime.kb
-        if dry_run:
-            _preview(kb, wanted, as_json)
-            return
-        if wanted and not yes:
-            show_facts(kb, wanted)
-            count = "this fact" if len(wanted) == 1 else f"these {len(wanted)} facts"
-            typer.confirm(f"Erase {count} for good? This cannot be undone.", abort=True, err=True)
-        if wanted and runtime.settings.erase_needs_two:
-            if now or scan or probes_out:
-                raise typer.BadParameter(
-                    "an erasure by two takes --now when it is approved.", param_hint="--now"
-                )
-            ask(runtime, wanted, runtime.actor(actor), reason or "", as_json)
-            return
-        report, before, after, shared = _erase(
-            kb, wanted, runtime.actor(actor), reason or "", now=now, scan=scan or now, probes_out=probes_out
-        )
-    if as_json:
-        residue = {"before": before, "after": after} if after else None
-        print_json({**as_dict(report), "residue": residue, "shared_probes": shared})
-    else:
-        show_report(report)
-        _show_residue(before, after, shared)
-    if after is not None and after.num_found:
+    base.only_here(now=now, scan=scan, probes_out=probes_out)
+    if dry_run:
+        _preview(base, wanted, as_json)
+        return
+    if wanted and not yes:
+        show_facts(base.kb, wanted)
+        count = "this fact" if len(wanted) == 1 else f"these {len(wanted)} facts"
+        typer.confirm(f"Erase {count} for good? This cannot be undone.", abort=True, err=True)
+    done = base.erasures.erase(
+        wanted,
+        actor=base.actor(actor),
+        reason=reason or "",
+        now=now,
+        scan=scan or now,
+        probes_out=probes_out,
+    )
+    _show(done, as_json)
+    if done.after is not None and done.after.num_found:
         raise typer.Exit(CHECK_FAILED)
+
+
+def _show(done: Erasing, as_json: bool) -> None:
+    if done.request is not None:
+        show_asked(done.request, as_json)
+        return
+    assert done.report is not None, "what was not asked for was done"
+    if as_json:
+        residue = {"before": done.before, "after": done.after} if done.after else None
+        print_json({**as_dict(done.report), "residue": residue, "shared_probes": done.shared})
+        return
+    show_report(done.report)
+    _show_residue(done.before, done.after, done.shared)
 
 
 def _require_usage(reason: str | None, *, unasked: bool) -> None:
@@ -109,47 +115,13 @@ def _require_usage(reason: str | None, *, unasked: bool) -> None:
         raise typer.BadParameter("there is nobody to ask; pass it to erase.", param_hint="--yes")
 
 
-def _erase(
-    kb: KnowledgeBase,
-    fact_ids: list[int],
-    actor: str,
-    reason: str,
-    *,
-    now: bool,
-    scan: bool,
-    probes_out: Path | None,
-) -> tuple[ErasureReport, ResidueReport | None, ResidueReport | None, int]:
-    """The report, the residue before and after (None: not looked for), and how many probes prove nothing."""
-    from kb.erasure import Erasure
-    from kb.probes import save_probes
-
-    erasure = Erasure(kb)
-    if not fact_ids:
-        return erasure.finish(now=now, on_step=note), None, None, 0
-    probes = erasure.probes(fact_ids) if scan or probes_out else ()
-    if probes_out is not None:
-        save_probes(probes, probes_out)
-    before = _scan(kb, probes) if scan else None
-    report = erasure.erase(fact_ids, actor=actor, reason=reason, now=now, on_step=note)
-    after = _scan(kb, probes) if scan else None
-    return report, before, after, sum(probe.shared for probe in probes)
-
-
-def _scan(kb: KnowledgeBase, probes: Sequence[Probe]) -> ResidueReport:
-    from kb.erasure import Erasure
-
-    with progress("Reading files") as advance:
-        return Erasure(kb).residue(probes, advance)
-
-
-def _preview(kb: KnowledgeBase, fact_ids: list[int], as_json: bool) -> None:
-    from kb.erasure import Erasure
-
-    preview = Erasure(kb).preview(fact_ids)
+def _preview(base: Base, fact_ids: list[int], as_json: bool) -> None:
+    preview = base.erasures.preview(fact_ids)
     if as_json:
-        print_json({"dry_run": True, "facts": [kb.fact(fact_id) for fact_id in fact_ids], **counts(preview)})
+        facts = [base.kb.fact(fact_id) for fact_id in fact_ids]
+        print_json({"dry_run": True, "facts": facts, **counts(preview)})
         return
-    show_facts(kb, fact_ids)
+    show_facts(base.kb, fact_ids)
     say(f"Would redact {touched(preview)}, and drop {preview.num_keys} keys.")
     show_twins(preview)
 
@@ -182,13 +154,14 @@ def scan_residue(
 
     The exit code is 1 where any is found.
     """
+    from cli.local.erasures import scanned
     from kb.probes import Probe, load_probes
 
     if bool(probes) == bool(texts):
         raise typer.BadParameter("pass either --probes or --text.", param_hint="--probes")
     wanted = load_probes(probes) if probes else [Probe(0, "text", said.encode()) for said in texts or ()]
     with Runtime.from_environment() as runtime:
-        report = _scan(runtime.kb, wanted)
+        report = scanned(runtime.kb, wanted)
     if as_json:
         print_json(report)
     else:

@@ -6,21 +6,36 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cli.facts import where
-from cli.output import print_table, say, shorten
+from cli.nouns.facts import Verbs
+from cli.output import note, print_json, print_table, say, shorten
 from kb.errors import FactErased
 
 if TYPE_CHECKING:
     from kb.erasure import Erased, ErasureReport
-    from kb.service import KnowledgeBase
+    from kb.two_person import ErasureRequest
 
 
-def show_facts(kb: KnowledgeBase, fact_ids: Sequence[int]) -> None:
+def show_facts(kb: Verbs, fact_ids: Sequence[int]) -> None:
     """The facts as a table. Raises `FactErased` where one is erased already."""
     facts = [kb.fact(fact_id) for fact_id in fact_ids]
     if erased := [fact.fact_id for fact in facts if fact.erased_seq is not None]:
         raise FactErased(erased)
     rows = [(f.fact_id, shorten(f.value), shorten(f.question), where(f)) for f in facts]
     print_table(("id", "value", "question", "source"), rows)
+
+
+def show_asked(asked: ErasureRequest, as_json: bool) -> None:
+    """What was asked for and waits for a second key."""
+    if as_json:
+        print_json({"request": asked, "seq": None})
+        return
+    say(f"Asked to erase {how_many(asked.fact_ids)}; nothing is erased yet.")
+    note(f"Another admin approves it with: colmlm erasures approve {asked.erasure_request_id}")
+
+
+def how_many(fact_ids: Sequence[int]) -> str:
+    """So many facts, as a question names them."""
+    return "this fact" if len(fact_ids) == 1 else f"these {len(fact_ids)} facts"
 
 
 def counts(erased: Erased) -> dict[str, object]:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.erase_show import as_dict, show_facts, show_report
+from cli.anywhere import anywhere
+from cli.erase_show import as_dict, how_many, show_facts, show_report
 from cli.facts import is_attended
+from cli.nouns.base import Base
 from cli.options import AsJson, examples
-from cli.output import note, print_json, print_table, say, shorten
-from cli.runtime import Runtime
+from cli.output import print_json, print_table, say, shorten
 
 if TYPE_CHECKING:
     from kb.two_person import ErasureRequest
@@ -25,15 +25,14 @@ RequestId = Annotated[int, typer.Argument(metavar="REQUEST_ID", min=1, help="Of 
 
 
 @app.command("list", epilog=examples("colmlm erasures list --waiting", "colmlm erasures list --json"))
+@anywhere
 def list_requests(
+    base: Base,
     waiting: Annotated[bool, typer.Option("--waiting", help="Only those that wait.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """List what was asked to be erased, and who decided it."""
-    from kb.two_person import ErasureRequests
-
-    with Runtime.from_environment() as runtime:
-        found = ErasureRequests(runtime.kb).requests(waiting=waiting)
+    found = base.erasures.requests(waiting=waiting)
     if as_json:
         print_json({"erasures": found})
         return
@@ -57,7 +56,9 @@ def list_requests(
         "colmlm erasures approve 3 --dry-run", "COLMLM_TOKEN=... colmlm erasures approve 3 --now --yes"
     )
 )
+@anywhere
 def approve(
+    base: Base,
     request_id: RequestId,
     now: Annotated[
         bool, typer.Option("--now", help="Rewrite tables and clear the log too: as far as the server lets.")
@@ -66,24 +67,22 @@ def approve(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Erase for good what another admin asked for. COLMLM_TOKEN holds your key, which must be another one."""
-    from kb.two_person import ErasureRequests, admin_key
+    """Erase for good what another admin asked for. COLMLM_TOKEN holds your key, which must be another one.
 
+    With --server it is the key of --key-file that approves.
+    """
     _require_somebody(yes or dry_run, as_json, "approve")
-    with Runtime.from_environment() as runtime:
-        requests = ErasureRequests(runtime.kb)
-        asked = requests.read(request_id)
-        if dry_run:
-            _preview(runtime, asked, as_json)
-            return
-        with runtime.kb.sessions() as session:
-            key = admin_key(session, runtime.settings.token)
-        if not yes:
-            show_facts(runtime.kb, asked.fact_ids)
-            typer.confirm(
-                f"Erase {_count(asked.fact_ids)} for good? This cannot be undone.", abort=True, err=True
-            )
-        done, report = requests.approve(request_id, key=key, now=now, on_step=note)
+    base.only_here(now=now)
+    asked = base.erasures.read(request_id)
+    if dry_run:
+        _preview(base, asked, as_json)
+        return
+    if not yes:
+        show_facts(base.kb, asked.fact_ids)
+        typer.confirm(
+            f"Erase {how_many(asked.fact_ids)} for good? This cannot be undone.", abort=True, err=True
+        )
+    done, report = base.erasures.approve(request_id, now=now)
     if as_json:
         print_json({"request": done, **as_dict(report)})
     else:
@@ -91,53 +90,31 @@ def approve(
 
 
 @app.command(epilog=examples("COLMLM_TOKEN=... colmlm erasures withdraw 3 --yes"))
+@anywhere
 def withdraw(
+    base: Base,
     request_id: RequestId,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """End a request; nothing is erased. COLMLM_TOKEN holds an admin's key, also that of who asked."""
-    from kb.two_person import ErasureRequests, admin_key
-
     _require_somebody(yes, as_json, "withdraw")
-    with Runtime.from_environment() as runtime:
-        requests = ErasureRequests(runtime.kb)
-        asked = requests.read(request_id)
-        with runtime.kb.sessions() as session:
-            key = admin_key(session, runtime.settings.token)
-        if not yes:
-            typer.confirm(f"Keep {_count(asked.fact_ids)} and end the request?", abort=True, err=True)
-        done = requests.withdraw(request_id, key=key)
+    asked = base.erasures.read(request_id)
+    if not yes:
+        typer.confirm(f"Keep {how_many(asked.fact_ids)} and end the request?", abort=True, err=True)
+    done = base.erasures.withdraw(request_id)
     print_json({"request": done}) if as_json else say(f"Request {request_id} is withdrawn.")
 
 
-def ask(runtime: Runtime, fact_ids: Sequence[int], actor: str, reason: str, as_json: bool) -> None:
-    """What `colmlm erase` does where two are needed: ask with the key in COLMLM_TOKEN."""
-    from kb.two_person import ErasureRequests, admin_key
-
-    with runtime.kb.sessions() as session:
-        key = admin_key(session, runtime.settings.token)
-    asked = ErasureRequests(runtime.kb).ask(fact_ids, key=key, actor=actor, reason=reason)
+def _preview(base: Base, asked: ErasureRequest, as_json: bool) -> None:
     if as_json:
-        print_json({"request": asked, "seq": None})
-        return
-    say(f"Asked to erase {_count(asked.fact_ids)}; nothing is erased yet.")
-    note(f"Another admin approves it with: colmlm erasures approve {asked.erasure_request_id}")
-
-
-def _preview(runtime: Runtime, asked: ErasureRequest, as_json: bool) -> None:
-    if as_json:
-        facts = [runtime.kb.fact(fact_id) for fact_id in asked.fact_ids]
+        facts = [base.kb.fact(fact_id) for fact_id in asked.fact_ids]
         print_json({"dry_run": True, "request": asked, "facts": facts})
         return
     say(f"Asked with the key {asked.asked_by}, {asked.at:%Y-%m-%d %H:%M}, for {asked.actor}: {asked.reason}")
-    show_facts(runtime.kb, asked.fact_ids)
+    show_facts(base.kb, asked.fact_ids)
 
 
 def _require_somebody(unasked: bool, as_json: bool, verb: str) -> None:
     if not unasked and (as_json or not is_attended()):
         raise typer.BadParameter(f"there is nobody to ask; pass it to {verb}.", param_hint="--yes")
-
-
-def _count(fact_ids: Sequence[int]) -> str:
-    return "this fact" if len(fact_ids) == 1 else f"these {len(fact_ids)} facts"

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from cli.anywhere import anywhere
-from cli.nouns import Base
+from cli.nouns.base import Base
 from cli.options import (
     Actor,
     After,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from cli.anywhere import anywhere
 from cli.certificates import certificate
 from cli.errors import CHECK_FAILED
 from cli.facts import is_attended
@@ -44,11 +43,11 @@ from cli.forget_options import (
     moment,
 )
 from cli.forget_show import in_words, plan_json, show_plan, show_verification, texts_of
+from cli.nouns.base import Base
 from cli.options import Actor, After, AsJson, CheckpointPath, Limit, Reason, examples
-from cli.output import note, print_json, print_table, progress, say, shorten
-from cli.runtime import Runtime
+from cli.output import note, print_json, print_table, say, shorten
 from kb.forget_records import Drift, RunRecord
-from kb.forgetting import SAMPLE, Forgetting
+from kb.forgetting import SAMPLE
 from kb.records import Edit
 from kb.selectors import Selector
 
@@ -69,7 +68,9 @@ app = typer.Typer(
         'colmlm forget plan --like 12 --radius 0.9 --reason "facts like this one"',
     )
 )
+@anywhere
 def plan(
+    base: Base,
     reason: Reason,
     fact: Facts = None,
     document: OfDocument = None,
@@ -102,15 +103,12 @@ def plan(
         question=question, licence=licence, first_seq=from_seq, last_seq=to_seq, since=moment(since),
         until=moment(until), like=like, radius=None if like is None else radius, everything=everything,
     )  # fmt: skip
-    with (
-        Runtime.from_environment(checkpoint=checkpoint) as runtime,
-        _forgetting(runtime, no_model, sample) as forgetting,
-    ):
-        made = forgetting.plan(
-            selector, actor=runtime.actor(actor), reason=reason, equivalents=equivalents, radius=radius,
-            policy=policy, allow_empty=allow_empty,
-        )  # fmt: skip
-        texts = texts_of(forgetting, made, limit)
+    base.use_checkpoint(checkpoint)
+    made = base.forgetting.plan(
+        selector, model=not no_model, sample=sample, actor=base.actor(actor), reason=reason,
+        equivalents=equivalents, radius=radius, policy=policy, allow_empty=allow_empty,
+    )  # fmt: skip
+    texts = texts_of(base.forgetting, made, limit)
     if as_json:
         print_json(plan_json(made, texts, limit))
         return
@@ -118,20 +116,12 @@ def plan(
     note(f"Planned as run {made.run_id}; nothing has changed. To forget: colmlm forget apply {made.run_id}")
 
 
-@contextmanager
-def _forgetting(runtime: Runtime, no_model: bool, sample: int) -> Iterator[Forgetting]:
-    """The verbs, with the model unless it is not wanted."""
-    runtime.kb.active_keyset()
-    with progress("Encoding questions") as advance:
-        yield Forgetting(
-            runtime.kb, None if no_model else runtime.encoder, sample=sample, on_questions=advance
-        )
-
-
 @app.command(
     epilog=examples("colmlm forget apply 1 --dry-run", 'colmlm forget apply 1 --reason "request 12" --yes')
 )
+@anywhere
 def apply(
+    base: Base,
     run_id: RunId,
     reason: WhyOrDefault = None,
     actor: Actor = None,
@@ -141,17 +131,14 @@ def apply(
 ) -> None:
     """Forget the facts of a plan: all of them in one change, or none. A plan that is out of date is refused."""
     _require_answer(yes or dry_run, as_json, "apply")
-    with Runtime.from_environment() as runtime:
-        forgetting = Forgetting(runtime.kb)
-        record, made, _ = forgetting.run(run_id)
-        drift = forgetting.drift(run_id)
-        if dry_run:
-            _preview(record, as_json, drift=drift)
-            return
-        _warn(drift)
-        if not yes:
-            typer.confirm(f"Forget {in_words(len(made.fact_ids))} of run {run_id}?", abort=True, err=True)
-        edit = forgetting.apply(run_id, actor=runtime.actor(actor), reason=reason or record.reason)
+    record, drift = base.forgetting.record(run_id), base.forgetting.drift(run_id)
+    if dry_run:
+        _preview(record, as_json, drift=drift)
+        return
+    _warn(drift)
+    if not yes:
+        typer.confirm(f"Forget {in_words(record.num_facts)} of run {run_id}?", abort=True, err=True)
+    edit = base.forgetting.apply(run_id, actor=base.actor(actor), reason=reason or record.reason)
     _done(run_id, edit, as_json, drift=drift)
 
 
@@ -195,7 +182,9 @@ def _done(run_id: int, edit: Edit, as_json: bool, **more: object) -> None:
 @app.command(
     epilog=examples('colmlm forget restore 1 --reason "withdrawn"', "colmlm forget restore 1 --dry-run")
 )
+@anywhere
 def restore(
+    base: Base,
     run_id: RunId,
     reason: WhyUnlessDry = None,
     actor: Actor = None,
@@ -207,22 +196,22 @@ def restore(
     if reason is None and not dry_run:
         raise typer.BadParameter("say why.", param_hint="--reason")
     _require_answer(yes or dry_run, as_json, "restore")
-    with Runtime.from_environment() as runtime:
-        forgetting = Forgetting(runtime.kb)
-        record, _, _ = forgetting.run(run_id)
-        if dry_run:
-            _preview(record, as_json)
-            return
-        if not yes:
-            typer.confirm(f"Bring {in_words(record.num_facts)} of run {run_id} back?", abort=True, err=True)
-        edit = forgetting.restore(run_id, actor=runtime.actor(actor), reason=reason or "")
+    record = base.forgetting.record(run_id)
+    if dry_run:
+        _preview(record, as_json)
+        return
+    if not yes:
+        typer.confirm(f"Bring {in_words(record.num_facts)} of run {run_id} back?", abort=True, err=True)
+    edit = base.forgetting.restore(run_id, actor=base.actor(actor), reason=reason or "")
     _done(run_id, edit, as_json)
 
 
 @app.command(
     epilog=examples("colmlm forget verify 1", "colmlm forget verify 1 --paraphrases questions.txt --json")
 )
+@anywhere
 def verify(
+    base: Base,
     run_id: RunId,
     paraphrases: Annotated[
         Path | None,
@@ -240,25 +229,22 @@ def verify(
     questions = [line.strip() for line in lines if line.strip()]
     if questions and no_model:
         raise typer.BadParameter("questions need the model that encodes them.", param_hint="--paraphrases")
-    with Runtime.from_environment(checkpoint=checkpoint) as runtime:
-        made = Forgetting(runtime.kb).run(run_id)[
-            1
-        ]  # before the model: a wrong number should not cost seconds
-        with _forgetting(runtime, no_model, sample) as forgetting:
-            found = forgetting.verify(run_id, questions)
+    base.use_checkpoint(checkpoint)
+    before = base.forgetting.before(run_id)  # before the model: a wrong number should not cost seconds
+    found = base.forgetting.verify(run_id, questions, model=not no_model, sample=sample)
     if as_json:
-        print_json({"run_id": run_id, "holds": found.holds, "before": made.before, **asdict(found)})
+        print_json({"run_id": run_id, "holds": found.holds, "before": before, **asdict(found)})
     else:
-        show_verification(made, found)
+        show_verification(before, found)
     if not found.holds:
         raise typer.Exit(CHECK_FAILED)
 
 
 @app.command("list", epilog=examples("colmlm forget list", "colmlm forget list --json"))
-def list_runs(after: After = 0, limit: Limit = 50, as_json: AsJson = False) -> None:
+@anywhere
+def list_runs(base: Base, after: After = 0, limit: Limit = 50, as_json: AsJson = False) -> None:
     """List forget runs, oldest first."""
-    with Runtime.from_environment() as runtime:
-        runs = Forgetting(runtime.kb).runs(after, limit)
+    runs = base.forgetting.runs(after, limit)
     more = runs[-1].run_id if len(runs) == limit else None
     if as_json:
         print_json({"runs": runs, "next_after": more})
@@ -281,12 +267,11 @@ def list_runs(after: After = 0, limit: Limit = 50, as_json: AsJson = False) -> N
 
 
 @app.command(epilog=examples("colmlm forget show 1", "colmlm forget show 1 --json"))
-def show(run_id: RunId, limit: Limit = 50, as_json: AsJson = False) -> None:
+@anywhere
+def show(base: Base, run_id: RunId, limit: Limit = 50, as_json: AsJson = False) -> None:
     """Show a run: its plan as it was made, what became of it, and its last verification."""
-    with Runtime.from_environment() as runtime:
-        forgetting = Forgetting(runtime.kb)
-        record, made, found = forgetting.run(run_id)
-        texts = texts_of(forgetting, made, limit)
+    record, made, found = base.forgetting.run(run_id)
+    texts = texts_of(base.forgetting, made, limit)
     if as_json:
         print_json({"run": record, "plan": plan_json(made, texts, limit), "verification": found})
         return
@@ -298,7 +283,7 @@ def show(run_id: RunId, limit: Limit = 50, as_json: AsJson = False) -> None:
     show_plan(made, texts, limit)
     if found is not None:
         say()
-        show_verification(made, found)
+        show_verification(made.before, found)
 
 
 app.command(epilog=examples("colmlm forget certificate 1 --out run-1.json"))(certificate)

@@ -7,14 +7,14 @@ from dataclasses import asdict
 from typing import Any
 
 from cli.facts import where
+from cli.nouns.removal import ForgetVerbs
 from cli.output import print_table, say, shorten
 from kb.certificates import LEVELS
 from kb.forget_records import OUTCOMES, ForgetPlan, Rates, Verification
-from kb.forgetting import Forgetting
 from kb.records import FactRecord
 
 
-def texts_of(forgetting: Forgetting, made: ForgetPlan, limit: int) -> dict[int, FactRecord]:
+def texts_of(forgetting: ForgetVerbs, made: ForgetPlan, limit: int) -> dict[int, FactRecord]:
     """What the facts say that a plan shows."""
     shown = [*made.fact_ids[:limit], *made.equivalents[:limit], *made.conflicting[:limit]]
     for successor in made.successors[:limit]:
@@ -36,6 +36,7 @@ def plan_json(made: ForgetPlan, texts: Mapping[int, FactRecord], limit: int) -> 
     return {
         **asdict(made),
         "successors": successors,
+        "selector_digest": made.selector_digest or None,
         "texts": {
             "facts": records(made.fact_ids[:limit]),
             "equivalents": records(made.equivalents[:limit]),
@@ -110,13 +111,13 @@ def in_words(count: int) -> str:
     return "1 fact" if count == 1 else f"{count} facts"
 
 
-def show_verification(made: ForgetPlan, found: Verification) -> None:
+def show_verification(asked_before: Mapping[str, Rates], found: Verification) -> None:
     """The level reached, and for each class of probes the share that got an answer of each kind."""
     say(f"level {found.level}: {LEVELS[found.level]}")
     columns = ("probes", "n", "found before", "found", "same value", "other value", "abstained", "no match")
     rows = []
     for name, rates in found.probes.items():
-        before: Rates | None = made.before.get(name)
+        before = asked_before.get(name)
         was = "" if before is None else f"{before.rate('leaks'):.1%}"
         rows.append((name, rates.probes, was, *(f"{rates.rate(outcome):.1%}" for outcome in OUTCOMES)))
     print_table(columns, rows)

@@ -10,7 +10,7 @@ import typer
 
 from cli.anywhere import anywhere
 from cli.facts import where
-from cli.nouns import Base
+from cli.nouns.base import Base
 from cli.options import (
     MAX_BIGINT,
     AsJson,

@@ -8,21 +8,21 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from cli import job_pruning
+from cli.anywhere import anywhere
 from cli.errors import CHECK_FAILED
+from cli.nouns.base import Base
+from cli.nouns.running import JobVerbs
 from cli.options import MAX_BIGINT, Actor, AsJson, Limit, examples
 from cli.output import note, print_json, print_table, progress, say, shorten
 from cli.runtime import Runtime
 from kb.jobs.kinds import KINDS, work_of
 from kb.jobs.records import JobRecord
 from kb.tables import job_states
-
-if TYPE_CHECKING:
-    from kb.jobs.queue import Jobs
 
 WORKER_EXAMPLES = examples("colmlm worker", "colmlm worker --concurrency 2", "colmlm worker --once")
 POLL_SECONDS = 0.5
@@ -47,7 +47,9 @@ JobId = Annotated[
         "colmlm jobs start gate keyset_id=2 activate=true --json",
     )
 )
+@anywhere
 def start(
+    base: Base,
     kind: Annotated[Kind, typer.Argument(help="What to do.")],
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="[NAME=VALUE]...", help="With what; see docs/jobs.md.")
@@ -57,11 +59,10 @@ def start(
 ) -> None:
     """Queue a job. A worker does it: the server's own, or `colmlm worker`."""
     work = work_of(kind.value, dict(_named(argument) for argument in arguments or ()), strict=False)
-    with Runtime.from_environment() as runtime:
-        jobs = _jobs(runtime)
-        job = jobs.submit(work, actor=runtime.actor(actor))
-        if not jobs.num_workers():
-            note("No worker is running, so it waits. Start one: colmlm worker")
+    base.only_here(actor=actor)
+    job = base.jobs.submit(work, actor=base.actor(actor))
+    if base.jobs.num_workers() == 0:
+        note("No worker is running, so it waits. Start one: colmlm worker")
     print_json(job) if as_json else say(
         f"Job {job.job_id} is queued. Follow it: colmlm jobs wait {job.job_id}"
     )
@@ -75,7 +76,9 @@ def _named(argument: str) -> tuple[str, str]:
 
 
 @app.command("list", epilog=examples("colmlm jobs list", "colmlm jobs list --state running --json"))
+@anywhere
 def list_jobs(
+    base: Base,
     state: Annotated[list[State] | None, typer.Option("--state", help="Only these; may be repeated.")] = None,
     kind: Annotated[list[Kind] | None, typer.Option("--kind", help="Only these; may be repeated.")] = None,
     before: Annotated[
@@ -85,8 +88,7 @@ def list_jobs(
     as_json: AsJson = False,
 ) -> None:
     """List jobs, newest first."""
-    with Runtime.from_environment() as runtime:
-        found = _jobs(runtime).list(kinds=_values(kind), states=_values(state), before=before, limit=limit)
+    found = base.jobs.list(kinds=_values(kind), states=_values(state), before=before, limit=limit)
     more = found[-1].job_id if len(found) == limit else None
     if as_json:
         print_json({"jobs": found, "next_before": more})
@@ -102,15 +104,17 @@ def _values(chosen: Sequence[Any] | None) -> list[str] | None:
 
 
 @app.command(epilog=examples("colmlm jobs show 7", "colmlm jobs show 7 --json"))
-def show(job_id: JobId, as_json: AsJson = False) -> None:
+@anywhere
+def show(base: Base, job_id: JobId, as_json: AsJson = False) -> None:
     """Show a job: what it was asked, how far it is, and what came of it."""
-    with Runtime.from_environment() as runtime:
-        job = _jobs(runtime).get(job_id)
+    job = base.jobs.get(job_id)
     print_json(job) if as_json else _show(job)
 
 
 @app.command(epilog=examples("colmlm jobs wait 7", "colmlm jobs wait 7 --timeout 600 --json"))
+@anywhere
 def wait(
+    base: Base,
     job_id: JobId,
     timeout: Annotated[
         float | None, typer.Option("--timeout", min=0, help="Seconds to wait at most; the job goes on.")
@@ -118,14 +122,14 @@ def wait(
     as_json: AsJson = False,
 ) -> None:
     """Wait until a job has ended. The exit code is 1 where it failed, was cancelled, or has not ended in time."""
-    with Runtime.from_environment() as runtime:
-        job = _awaited(_jobs(runtime), job_id, timeout)
+    job = awaited(base.jobs, job_id, timeout)
     print_json(job) if as_json else _show(job)
     if job.state != "succeeded":
         raise typer.Exit(CHECK_FAILED)
 
 
-def _awaited(jobs: Jobs, job_id: int, timeout: float | None) -> JobRecord:
+def awaited(jobs: JobVerbs, job_id: int, timeout: float | None) -> JobRecord:
+    """The job as it is once it has ended, or when so many seconds are over."""
     deadline = None if timeout is None else time.monotonic() + timeout
     job = jobs.get(job_id)
     with progress(f"Job {job_id} ({job.kind})") as advance:
@@ -137,10 +141,11 @@ def _awaited(jobs: Jobs, job_id: int, timeout: float | None) -> JobRecord:
 
 
 @app.command(epilog=examples("colmlm jobs cancel 7", "colmlm jobs cancel 7 --json"))
-def cancel(job_id: JobId, actor: Actor = None, as_json: AsJson = False) -> None:
+@anywhere
+def cancel(base: Base, job_id: JobId, actor: Actor = None, as_json: AsJson = False) -> None:
     """Cancel a job: one that waits at once, one that runs before its next piece of work. What is done stays done."""
-    with Runtime.from_environment() as runtime:
-        job = _jobs(runtime).cancel(job_id, actor=runtime.actor(actor))
+    base.only_here(actor=actor)
+    job = base.jobs.cancel(job_id, actor=base.actor(actor))
     if as_json:
         print_json(job)
     else:
@@ -148,12 +153,6 @@ def cancel(job_id: JobId, actor: Actor = None, as_json: AsJson = False) -> None:
 
 
 app.command("prune", epilog=job_pruning.EXAMPLES)(job_pruning.prune)
-
-
-def _jobs(runtime: Runtime) -> Jobs:
-    from kb.jobs.queue import Jobs  # brings procrastinate, which other commands need not wait for
-
-    return Jobs(runtime.kb)
 
 
 def far(job: JobRecord) -> str:

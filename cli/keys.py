@@ -8,12 +8,12 @@ from enum import StrEnum
 from typing import Annotated
 
 import typer
-from sqlalchemy.orm import Session
 
+from cli.anywhere import anywhere
 from cli.facts import is_attended
+from cli.nouns.base import Base
 from cli.options import AsJson, examples
 from cli.output import note, print_json, print_table, say
-from cli.runtime import Runtime
 from kb import access
 from kb.access import ApiKeyRecord
 
@@ -59,7 +59,9 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
         "colmlm keys create curator --role operator --json",
     )
 )
+@anywhere
 def create(
+    base: Base,
     name: KeyName,
     role: Annotated[
         Role, typer.Option("--role", help="What it may do; the roles are in docs/access.md.")
@@ -83,21 +85,18 @@ def create(
     as_json: AsJson = False,
 ) -> None:
     """Make a key and print its token, this once: only a digest of it is kept."""
-    with Runtime.from_environment() as runtime, Session(runtime.kb.engine) as session:
-        token = access.create_key(session, name, role, expires_in=expires_in, rate_limit=rate_limit)
-        made = access.read_key(session, name)
-        if dry_run:
-            print_json({"dry_run": True, **_shown(made)}) if as_json else say(_would("make", made))
-            return
-        session.commit()
+    token, made = base.keys.create(name, role, expires_in=expires_in, rate_limit=rate_limit, dry_run=dry_run)
+    if dry_run:
+        print_json({"dry_run": True, **_shown(made)}) if as_json else say(_would("make", made))
+        return
     _give(token, made, as_json)
 
 
 @app.command("list", epilog=examples("colmlm keys list", "colmlm keys list --json"))
-def list_keys(as_json: AsJson = False) -> None:
+@anywhere
+def list_keys(base: Base, as_json: AsJson = False) -> None:
     """List every key, the ended ones too; never a token."""
-    with Runtime.from_environment() as runtime, Session(runtime.kb.engine) as session:
-        keys = access.list_keys(session)
+    keys = base.keys.listed()
     if as_json:
         print_json({"keys": [_shown(key) for key in keys]})
         return
@@ -116,7 +115,9 @@ def list_keys(as_json: AsJson = False) -> None:
         "colmlm keys rotate curator --grace 24h", "colmlm keys rotate gpu-host --expires-in 90d --yes --json"
     )
 )
+@anywhere
 def rotate(
+    base: Base,
     name: KeyName,
     grace: Annotated[
         timedelta,
@@ -140,31 +141,30 @@ def rotate(
     """
     if not grace:
         _require_somebody(yes or dry_run, as_json, "end the old token at once")
-    with Runtime.from_environment() as runtime, Session(runtime.kb.engine) as session:
-        token = access.rotate_key(session, name, grace=grace, expires_in=expires_in)
-        rotated = access.read_key(session, name)
-        if dry_run:
-            print_json({"dry_run": True, **_shown(rotated)}) if as_json else say(_would("rotate", rotated))
-            return
-        if not (grace or yes):
-            typer.confirm(f"End the token of {name} that is in use now?", abort=True, err=True)
-        session.commit()
+    if not (grace or dry_run or yes):
+        base.keys.get(name)
+        typer.confirm(f"End the token of {name} that is in use now?", abort=True, err=True)
+    token, rotated = base.keys.rotate(name, grace=grace, expires_in=expires_in, dry_run=dry_run)
+    if dry_run:
+        print_json({"dry_run": True, **_shown(rotated)}) if as_json else say(_would("rotate", rotated))
+        return
     _give(token, rotated, as_json)
 
 
 @app.command(epilog=examples("colmlm keys revoke ann --dry-run", "colmlm keys revoke ann --yes"))
-def revoke(name: KeyName, dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False) -> None:
+@anywhere
+def revoke(
+    base: Base, name: KeyName, dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False
+) -> None:
     """End a key for good and every token of it, from now on and in every process."""
     _require_somebody(yes or dry_run, as_json, "revoke")
-    with Runtime.from_environment() as runtime, Session(runtime.kb.engine) as session:
-        access.revoke_key(session, name)
-        revoked = access.read_key(session, name)
-        if dry_run:
-            print_json({"dry_run": True, **_shown(revoked)}) if as_json else say(_would("revoke", revoked))
-            return
-        if not yes:
-            typer.confirm(f"Revoke the key {name}?", abort=True, err=True)
-        session.commit()
+    if not (dry_run or yes):
+        base.keys.get(name)
+        typer.confirm(f"Revoke the key {name}?", abort=True, err=True)
+    revoked = base.keys.revoke(name, dry_run=dry_run)
+    if dry_run:
+        print_json({"dry_run": True, **_shown(revoked)}) if as_json else say(_would("revoke", revoked))
+        return
     print_json({"name": name, "revoked": True}) if as_json else say(f"Revoked {name}.")
 
 

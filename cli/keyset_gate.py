@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from cli.anywhere import anywhere
 from cli.encoders import registered
 from cli.errors import CHECK_FAILED
+from cli.nouns.base import Base
 from cli.options import MAX_BIGINT, Actor, AsJson, CheckpointPath, Reason, examples, finite
-from cli.output import note, print_json, print_table, progress, say
+from cli.output import note, print_json, print_table, say
 from cli.runtime import Runtime
 from kb import keysets
 from kb.errors import KBError, KeysetMismatch, NoActiveKeyset
-from kb.gate import Criterion, GateLimits, GateReport, check_keyset
+from kb.gate import GateLimits
 from kb.records import KeysetRecord
 from kb.rekey import Encoder
-from kb.retraining import MAX_EDITS, Retraining
+from kb.retraining import MAX_EDITS
 
 CHECK_EXAMPLES = examples(
     "colmlm keysets check 2", "colmlm keysets check 2 --plot drift.png --max-question-loss 0.05 --json"
@@ -35,7 +37,9 @@ KeysetId = Annotated[
 _DEFAULTS = GateLimits()
 
 
+@anywhere
 def check(
+    base: Base,
     keyset_id: KeysetId,
     sample: Annotated[
         int, typer.Option("--sample", min=1, max=100_000, help="How many questions, and prefixes, to encode.")
@@ -75,7 +79,8 @@ def check(
 ) -> None:
     """Measure a keyset before it answers, and store the report. The exit code is 1 where it fails.
 
-    Loads the keyset's checkpoint and the active one's from where they were registered.
+    Loads the keyset's checkpoint and the active one's from where they were registered. With --server it is a job
+    there, which this awaits.
     """
     limits = GateLimits(
         sample=sample,
@@ -85,19 +90,11 @@ def check(
         max_question_loss=max_question_loss,
         min_agreement=min_agreement,
     )
-    with Runtime.from_environment() as runtime:
-        encoder = encoder_of(runtime, keyset_id, checkpoint)
-        active_encoder = active_encoder_of(runtime, keyset_id, active_checkpoint)
-        with progress("Asking") as advance:
-            report = check_keyset(
-                runtime.kb, keyset_id, encoder, limits, active_encoder=active_encoder, on_texts=advance
-            )
-    if plot is not None:
-        from cli.plots import score_histograms
-
-        score_histograms(report.drift, plot)
-    print_json(report.stored()) if as_json else _show(report)
-    if not report.passed:
+    report = base.keysets.check(
+        keyset_id, limits, plot=plot, checkpoint=checkpoint, active_checkpoint=active_checkpoint
+    )
+    print_json(report) if as_json else _show(report)
+    if not report["passed"]:
         raise typer.Exit(CHECK_FAILED)
 
 
@@ -131,7 +128,9 @@ def active_encoder_of(runtime: Runtime, keyset_id: int, named: Path | None = Non
         return None
 
 
+@anywhere
 def activate(
+    base: Base,
     keyset_id: KeysetId,
     force: Annotated[
         bool, typer.Option("--force", help="Without a gate that passed lately; this is recorded.")
@@ -147,17 +146,16 @@ def activate(
 
     It must have passed `colmlm keysets check`, unless no keyset is active.
     """
-    with Runtime.from_environment() as runtime:
-        keyset = Retraining(runtime.kb).activate(
-            keyset_id, force=force, max_edits=max_edits, actor=runtime.actor(actor), reason=reason
-        )
+    keyset = base.keysets.activate(
+        keyset_id, force=force, max_edits=max_edits, actor=base.actor(actor), reason=reason
+    )
     _switched(keyset, as_json)
 
 
-def rollback(reason: Reason = "rollback", actor: Actor = None, as_json: AsJson = False) -> None:
+@anywhere
+def rollback(base: Base, reason: Reason = "rollback", actor: Actor = None, as_json: AsJson = False) -> None:
     """Let the keyset answer again that was active before this one, at once. Twice ends where it began."""
-    with Runtime.from_environment() as runtime:
-        keyset = Retraining(runtime.kb).rollback(actor=runtime.actor(actor), reason=reason)
+    keyset = base.keysets.rollback(actor=base.actor(actor), reason=reason)
     _switched(keyset, as_json)
 
 
@@ -170,15 +168,15 @@ def _switched(keyset: KeysetRecord, as_json: bool) -> None:
         )
 
 
-def _show(report: GateReport) -> None:
-    print_table(("criterion", "", "figure", "limit", "note"), [_row(c) for c in report.criteria])
-    what = f"Keyset {report.keyset_id} at change {report.seq}"
-    against = f" against keyset {report.active_keyset_id}" if report.active_keyset_id is not None else ""
-    asked = f"{report.num_questions} questions and {report.num_contexts} prefixes of stored outputs"
-    say(f"{what}{against}, with {asked}: {'passed' if report.passed else 'failed'}.")
+def _show(report: dict[str, Any]) -> None:
+    print_table(("criterion", "", "figure", "limit", "note"), [_row(**c) for c in report["criteria"]])
+    what = f"Keyset {report['keyset_id']} at change {report['seq']}"
+    active = report["active_keyset_id"]
+    against = f" against keyset {active}" if active is not None else ""
+    asked = f"{report['num_questions']} questions and {report['num_contexts']} prefixes of stored outputs"
+    say(f"{what}{against}, with {asked}: {'passed' if report['passed'] else 'failed'}.")
 
 
-def _row(criterion: Criterion) -> tuple[object, ...]:
-    figure = "not measured" if criterion.figure is None else f"{criterion.figure:.4g}"
-    passed = "ok" if criterion.passed else "FAILED"
-    return criterion.name, passed, figure, f"{criterion.limit:.4g}", criterion.note
+def _row(name: str, passed: bool, figure: float | None, limit: float, note: str) -> tuple[object, ...]:
+    measured = "not measured" if figure is None else f"{figure:.4g}"
+    return name, "ok" if passed else "FAILED", measured, f"{limit:.4g}", note

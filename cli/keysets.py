@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli import calibration, keyset_gate
+from cli.anywhere import anywhere
 from cli.calibration import DEFAULT_SAMPLE, describe_calibration, measure
 from cli.encoders import ByEncoder, chosen, keys_are_questions
 from cli.facts import is_attended
-from cli.keyset_gate import KeysetId, encoder_of
+from cli.keyset_gate import KeysetId
+from cli.nouns.base import Base
 from cli.options import Actor, AsJson, CheckpointPath, Reason, examples
 from cli.output import Reporting, note, print_json, print_table, progress, say
 from cli.runtime import Runtime
-from kb.errors import InvalidValue, KeysetNotFound, KeysetNotReady
+from kb.errors import InvalidValue
 from kb.records import KeysetRecord
 from kb.rekey import Encoder
 from kb.retraining import GateStanding, Retraining
@@ -114,16 +116,14 @@ def key_everything(
 
 
 @app.command("list", epilog=examples("colmlm keysets list", "colmlm keysets list --json"))
-def list_keysets(as_json: AsJson = False) -> None:
+@anywhere
+def list_keysets(base: Base, as_json: AsJson = False) -> None:
     """List the keysets: who made them, which one is active, what is still to be keyed, what their gates said."""
-    with Runtime.from_environment() as runtime:
-        keysets = runtime.kb.keysets()
-        gates = [Retraining(runtime.kb).standing(keyset.keyset_id) for keyset in keysets]
+    found = base.keysets.listed()
     if as_json:
-        rows = zip(keysets, gates, strict=True)
-        print_json({"keysets": [asdict(keyset) | {"gate": asdict(gate)} for keyset, gate in rows]})
+        print_json({"keysets": [asdict(keyset) | {"gate": asdict(gate)} for keyset, gate in found]})
     else:
-        _show(keysets, gates)
+        _show([keyset for keyset, _ in found], [gate for _, gate in found])
 
 
 @app.command(epilog=examples("colmlm keysets create --checkpoint runs/mine --index-spec IVF1024,PQ32"))
@@ -149,18 +149,20 @@ def create(
 
 
 @app.command("rekey", epilog=examples("colmlm keysets rekey 2", "colmlm keysets rekey 2 --corpus handbook"))
+@anywhere
 def rekey_one(
+    base: Base,
     keyset_id: KeysetId,
     checkpoint: CheckpointPath = None,
     corpus: Corpus = None,
     kinds: KeyKinds = Kinds.context,
     as_json: AsJson = False,
 ) -> None:
-    """Key what a keyset has no key of, with its own checkpoint, from where that was registered."""
-    with Runtime.from_environment() as runtime:
-        _required(runtime, keyset_id)
-        encoder = encoder_of(runtime, keyset_id, checkpoint)
-        keyset = key_everything(runtime, corpus=corpus, encoder=encoder, kinds=kinds)
+    """Key what a keyset has no key of, with its own checkpoint, from where that was registered.
+
+    With --server it is a job there, which this awaits.
+    """
+    keyset = base.keysets.rekey(keyset_id, corpus=corpus, kinds=kinds, checkpoint=checkpoint)
     print_json(keyset) if as_json else _show([keyset])
 
 
@@ -176,7 +178,9 @@ def build(keyset_id: KeysetId, as_json: AsJson = False) -> None:
 
 
 @app.command(epilog=examples("colmlm keysets retire 1 --dry-run", "colmlm keysets retire 1 --yes"))
+@anywhere
 def retire(
+    base: Base,
     keyset_id: KeysetId,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be dropped and stop.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
@@ -187,28 +191,16 @@ def retire(
     """Drop a keyset's keys for good; only a rekey brings them back. The active one is refused."""
     if not (yes or dry_run) and (as_json or not is_attended()):
         raise typer.BadParameter("there is nobody to ask; pass it to retire.", param_hint="--yes")
-    with Runtime.from_environment() as runtime:
-        retraining = Retraining(runtime.kb)
-        keyset = retraining.retirable(keyset_id)
-        if not (dry_run or yes):
-            count = f"the {keyset.num_keys} keys of keyset {keyset_id} ({keyset.checkpoint_name})"
-            typer.confirm(f"Drop {count} for good?", abort=True, err=True)
-        if not dry_run:
-            retraining.retire(keyset_id, actor=runtime.actor(actor), reason=reason)
+    keyset = base.keysets.retirable(keyset_id)
+    if not (dry_run or yes):
+        count = f"the {keyset.num_keys} keys of keyset {keyset_id} ({keyset.checkpoint_name})"
+        typer.confirm(f"Drop {count} for good?", abort=True, err=True)
+    if not dry_run:
+        base.keysets.retire(keyset_id, actor=base.actor(actor), reason=reason)
     if as_json:
         print_json({"keyset_id": keyset_id, "dry_run": dry_run, "num_keys": keyset.num_keys})
     else:
         say(f"{'Would drop' if dry_run else 'Dropped'} {keyset.num_keys} keys of keyset {keyset_id}.")
-
-
-def _required(runtime: Runtime, keyset_id: int) -> KeysetRecord:
-    """The keyset, which must not be retired: its checkpoint's next one has another id."""
-    found = next((k for k in runtime.kb.keysets() if k.keyset_id == keyset_id), None)
-    if found is None:
-        raise KeysetNotFound(keyset_id)
-    if found.state == "retired":
-        raise KeysetNotReady(keyset_id, found.state)
-    return found
 
 
 def _show(keysets: list[KeysetRecord], gates: Sequence[GateStanding | None] | None = None) -> None:

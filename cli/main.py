@@ -74,6 +74,9 @@ _TENSOR_COMMANDS = frozenset(
     }
 )
 
+# What only the machine of a knowledge base can do by itself, and a worker there for anybody: command, kind of job.
+_AS_A_JOB = {"rekey": "rekey", "fsck": "fsck", "backup create": "backup"}
+
 
 class Root(TyperGroup):
     """The command group that knows the heavy commands by name and lets no traceback out."""
@@ -117,7 +120,7 @@ class Root(TyperGroup):
         except typer.TyperException as error:  # the command line itself is wrong
             context = getattr(error, "ctx", None)
             command = context.command_path if context else "colmlm"
-            _complain(f"{command}: {error.format_message().rstrip('.')}. See: {command} --help")
+            _complain(_wrong(error, command))
             code = error.exit_code
         except typer.Abort:
             _complain("Not confirmed; nothing was done. Pass --yes to go on without being asked.")
@@ -143,6 +146,15 @@ def heavy_command(name: str) -> Any:
     command = typer.main.get_command(import_module(_HEAVY[name][0]).app)
     command.name = name
     return command
+
+
+def _wrong(error: typer.TyperException, command: str) -> str:
+    """What is wrong with the command line."""
+    if getattr(error, "option_name", None) in ("--server", "--key-file"):
+        kind = _AS_A_JOB.get(command.partition(" ")[2])
+        remedy = f"a worker there does it as a job: colmlm jobs start {kind}" if kind else "run it there"
+        return f"{command}: it works only on the machine of the knowledge base; {remedy}."
+    return f"{command}: {error.format_message().rstrip('.')}. See: {command} --help"
 
 
 def _report(error: BaseException, *, debug: bool) -> int:

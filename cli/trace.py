@@ -8,7 +8,7 @@ import typer
 
 from cli.anywhere import anywhere
 from cli.facts import where
-from cli.nouns import Base
+from cli.nouns.base import Base
 from cli.options import After, AsJson, FactId, Limit, examples
 from cli.output import note, print_json, print_table, say, shorten
 from kb.records import ChangeRecord, FactTrace, OutputTrace, Source, TracedSplice

@@ -8,6 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cli.local.corpora import LocalCorpora
+from cli.local.erasures import LocalErasures
+from cli.local.forgetting import LocalForgetting
+from cli.local.keys import LocalKeys
+from cli.local.keysets import LocalKeysets
 from cli.local.log import LocalLog
 from cli.output import note, progress
 from cli.runtime import Runtime
@@ -18,13 +23,14 @@ from kb.statistics import Statistics, statistics
 
 if TYPE_CHECKING:
     from cli.generator import StoringGenerator
+    from kb.jobs.queue import Jobs
     from kb.service import KnowledgeBase
 
 MOST_TO_KEY_AT_ONCE = 256
 
 
 class LocalBase:
-    """See `cli.nouns.Base`. Opens the base on first use."""
+    """See `cli.nouns.base.Base`. Opens the base on first use."""
 
     server = None
 
@@ -42,6 +48,32 @@ class LocalBase:
     @property
     def documents(self) -> Documents:
         return Documents(self.kb)
+
+    @property
+    def jobs(self) -> Jobs:
+        from kb.jobs.queue import Jobs  # brings procrastinate, which other commands need not wait for
+
+        return Jobs(self.kb)
+
+    @property
+    def keysets(self) -> LocalKeysets:
+        return LocalKeysets(self.runtime)
+
+    @property
+    def keys(self) -> LocalKeys:
+        return LocalKeys(self.kb)
+
+    @property
+    def forgetting(self) -> LocalForgetting:
+        return LocalForgetting(self.runtime)
+
+    @property
+    def erasures(self) -> LocalErasures:
+        return LocalErasures(self.runtime)
+
+    @property
+    def corpora(self) -> LocalCorpora:
+        return LocalCorpora(self.runtime)
 
     def actor(self, named: str | None) -> str:
         return self.runtime.actor(named)

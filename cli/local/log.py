@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LocalLog:
-    """See `cli.nouns.Log`."""
+    """See `cli.nouns.log.Log`."""
 
     kb: KnowledgeBase
 

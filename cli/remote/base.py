@@ -8,12 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 from api.schemas import EditResult, LookupAnswers
 from cli.remote.api import Api
 from cli.remote.connection import Connection
+from cli.remote.corpora import RemoteCorpora
 from cli.remote.documents import RemoteDocuments
+from cli.remote.erasures import RemoteErasures
+from cli.remote.forgetting import RemoteForgetting
+from cli.remote.here_only import refuse
+from cli.remote.jobs import RemoteJobs
+from cli.remote.keys import RemoteKeys
+from cli.remote.keysets import RemoteKeysets
 from cli.remote.log import RemoteLog
 from cli.remote.verbs import RemoteVerbs, edit_of
 from cli.runtime import Runtime
@@ -24,13 +29,10 @@ from kb.statistics import Statistics
 if TYPE_CHECKING:
     from cli.generator import StoringGenerator
 
-_NOT_HEEDED = "it can be heeded only on the machine of the knowledge base; leave it out with a server."
-_ITS_KEY = "a server records this under the name of the key; leave it out."
-
 
 @dataclass(frozen=True, slots=True)
 class RemoteBase:
-    """See `cli.nouns.Base`. The runtime is for decoding here; its knowledge base is not opened."""
+    """See `cli.nouns.base.Base`. The runtime is for decoding here; its knowledge base is not opened."""
 
     connection: Connection
     runtime: Runtime
@@ -55,14 +57,35 @@ class RemoteBase:
     def documents(self) -> RemoteDocuments:
         return RemoteDocuments(self.api)
 
+    @property
+    def jobs(self) -> RemoteJobs:
+        return RemoteJobs(self.api)
+
+    @property
+    def keysets(self) -> RemoteKeysets:
+        return RemoteKeysets(self.api)
+
+    @property
+    def keys(self) -> RemoteKeys:
+        return RemoteKeys(self.api)
+
+    @property
+    def forgetting(self) -> RemoteForgetting:
+        return RemoteForgetting(self.api)
+
+    @property
+    def erasures(self) -> RemoteErasures:
+        return RemoteErasures(self.api)
+
+    @property
+    def corpora(self) -> RemoteCorpora:
+        return RemoteCorpora(self.api)
+
     def actor(self, named: str | None) -> str:
         return named or ""
 
     def only_here(self, **given: object) -> None:
-        for name, value in given.items():
-            if value is not None and value is not False:
-                said = _ITS_KEY if name == "actor" else _NOT_HEEDED
-                raise typer.BadParameter(said, param_hint=f"--{name.replace('_', '-')}")
+        refuse(**given)
 
     def use_checkpoint(self, path: Path | None) -> None:
         self.only_here(checkpoint=path)

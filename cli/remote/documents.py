@@ -11,7 +11,7 @@ from kb.documents import DocumentRecord
 
 @dataclass(frozen=True, slots=True)
 class RemoteDocuments:
-    """See `cli.nouns.DocumentVerbs`."""
+    """See `cli.nouns.facts.DocumentVerbs`."""
 
     api: Api
 

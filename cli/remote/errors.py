@@ -6,6 +6,7 @@ KBError (kb/errors: what the server's knowledge base refused is raised as the er
     │   └── AnswerLost      an edit was sent, and nobody can say whether it was made
     ├── KeyRefused          401 or 403
     ├── ServerBusy          429 or 503, still after trying again
+    ├── JobNotDone          what was to be done there as a job was not
     ├── RequestRefused      400, 413 or 422 of the API itself: what was asked for cannot be
     └── RemoteRefused       anything else
 """
@@ -64,6 +65,14 @@ class ServerBusy(RemoteError):
     exit_code = 6
 
 
+class JobNotDone(RemoteError):
+    title = "Job not done"
+
+    def __init__(self, job_id: int, state: str) -> None:
+        self.job_id = job_id
+        super().__init__(f"Job {job_id} is {state}. What it had done stays done; see `colmlm jobs show`.")
+
+
 class RemoteRefused(RemoteError):
     title = "Refused by the server"
 
@@ -80,6 +89,11 @@ def refused(response: httpx2.Response) -> KBError:
         return ServerUnreachable(
             str(response.request.url.copy_with(query=None)), f"status {response.status_code}"
         )
+    return error_of(problem)
+
+
+def error_of(problem: Problem) -> KBError:
+    """The error that a problem document tells of."""
     known = _KNOWN.get(problem.type.removeprefix("urn:colmlm:"))
     if known is not None:
         return _as_it_was(known, problem)

@@ -19,7 +19,7 @@ from kb.witness import AuditReport, Head, check_log
 
 @dataclass(frozen=True, slots=True)
 class RemoteLog:
-    """See `cli.nouns.Log`."""
+    """See `cli.nouns.log.Log`."""
 
     api: Api
 

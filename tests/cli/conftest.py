@@ -6,10 +6,10 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from typer.testing import CliRunner
@@ -17,6 +17,11 @@ from typer.testing import CliRunner
 from cli.main import app
 from kb.corpus import AnnotatedDocument, FactSpan, to_record
 from tests.tiny import tiny_checkpoint
+
+if TYPE_CHECKING:
+    from kb.service import KnowledgeBase
+    from tests.cli.elsewhere import There
+    from tests.fakes import FakeEncoder
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -102,6 +107,24 @@ def keyed(run: Run, atlas: list[int]) -> list[int]:
     """The two facts, keyed with the tiny model."""
     assert run("rekey").code == 0
     return atlas
+
+
+@pytest.fixture
+def there(
+    kb: KnowledgeBase, home: Path, encoder: FakeEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[There]:
+    """The base of `home` behind a server, with an encoder that needs no model on either side."""
+    from tests.cli.elsewhere import served_base  # brings the API, which few of these tests need
+
+    monkeypatch.setattr("cli.runtime.Runtime.encoder", encoder)
+    with served_base(kb, encoder, tmp_path) as there:
+        yield there
+
+
+@pytest.fixture
+def facts(there: There) -> list[int]:
+    """The ids of its two facts: the capital, and the lake."""
+    return [fact.fact_id for fact in there.kb.facts()]
 
 
 def program(

@@ -3,79 +3,17 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
-from sqlalchemy.orm import Session
 
-from api.app import create_app
 from cli.remote.connection import Connection
-from kb.access import ROLES, create_key
-from kb.corpus import Parsed
-from kb.service import KnowledgeBase
-from tests.api.conftest import CAPITAL, PERU
-from tests.api.generator import LookupGenerator
-from tests.api.serving import served
-from tests.cli.conftest import Ran, invoke
-from tests.fakes import FakeEncoder
-
-WHY = ("--reason", "a test")
-
-
-@dataclass(frozen=True)
-class There:
-    """A server of this test's base. `keys` are files that hold a token of each role."""
-
-    address: str
-    keys: dict[str, Path]
-    kb: KnowledgeBase
-
-    def run(self, *words: object, role: str = "admin") -> Ran:
-        return invoke(*words, "--server", self.address, "--key-file", self.keys[role])
-
-    def same(self, *words: object, volatile: tuple[str, ...] = (), code: int = 0) -> Any:
-        """What the command prints with --json, which is the same here and there but for what is volatile."""
-        here, there = invoke(*words, "--json"), self.run(*words, "--json")
-        assert (here.code, there.code) == (code, code), (here.err, there.err)
-        assert pruned(here.json, volatile) == pruned(there.json, volatile)
-        return here.json
-
-
-def pruned(value: Any, volatile: tuple[str, ...]) -> Any:
-    if isinstance(value, dict):
-        return {name: pruned(item, volatile) for name, item in value.items() if name not in volatile}
-    return [pruned(item, volatile) for item in value] if isinstance(value, list) else value
-
-
-@pytest.fixture
-def there(
-    kb: KnowledgeBase, home: Path, encoder: FakeEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[There]:
-    """Two facts, keyed; a stored output that used one; one fact edited, and one key of every role."""
-    monkeypatch.setattr("cli.runtime.Runtime.encoder", encoder)
-    kb.ingest([Parsed(PERU)], "atlas", actor="tester", reason="set up")
-    kb.rekey(encoder)
-    keys = {role: tmp_path / f"{role}.key" for role in ROLES}
-    with Session(kb.engine) as session, session.begin():
-        for role, file in keys.items():
-            file.write_text(create_key(session, f"the {role}", role) + "\n")
-    generator = LookupGenerator(kb, encoder)
-    with served(create_app(kb, encoder, generator)) as address:
-        httpx2.post(
-            f"{address}/v1/generations",
-            json={"prompt": CAPITAL},
-            headers={"Authorization": f"Bearer {keys['reader'].read_text().strip()}"},
-        ).raise_for_status()
-        yield There(address, keys, kb)
-
-
-@pytest.fixture
-def facts(there: There) -> list[int]:
-    return [fact.fact_id for fact in there.kb.facts()]
+from tests.api.conftest import CAPITAL
+from tests.cli.conftest import invoke
+from tests.cli.elsewhere import WHY, There
 
 
 def test_what_is_read_is_the_same(there: There, facts: list[int]) -> None:
@@ -255,6 +193,8 @@ def test_nobody_there_is_one_line(home: Path, tmp_path: Path) -> None:
         ran = invoke("facts", "list", "--server", server, "--key-file", key)
         assert ran.code == code and ran.err.count("\n") == 1 and "colmlm_x" not in ran.err, ran.err
     assert "--server" in invoke("facts", "list", "--key-file", key).err
+    ran = invoke("changes", "--server", "http://x", "--key-file", key, "diff", 1, 2)
+    assert ran.code == 2 and "after the verb" in ran.err
 
 
 def test_a_key_sent_in_the_clear_is_said_in_one_line(home: Path, tmp_path: Path) -> None:

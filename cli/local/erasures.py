@@ -1,0 +1,86 @@
+"""Erasures in this machine's knowledge base and in its files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from cli.nouns.removal import Erasing
+from cli.output import note, progress
+from cli.runtime import Runtime
+from kb.access import ApiKeyRecord
+from kb.erasure import Erased, Erasure, ErasureReport
+from kb.probes import Probe, save_probes
+from kb.residue import ResidueReport
+from kb.two_person import ErasureRequest, ErasureRequests, admin_key
+
+if TYPE_CHECKING:
+    from kb.service import KnowledgeBase
+
+
+@dataclass(frozen=True, slots=True)
+class LocalErasures:
+    """See `cli.nouns.removal.ErasureVerbs`. Where two are needed, COLMLM_TOKEN says who asks."""
+
+    runtime: Runtime
+
+    @property
+    def _requests(self) -> ErasureRequests:
+        return ErasureRequests(self.runtime.kb)
+
+    def preview(self, fact_ids: Sequence[int]) -> Erased:
+        return Erasure(self.runtime.kb).preview(fact_ids)
+
+    def erase(
+        self,
+        fact_ids: Sequence[int],
+        *,
+        actor: str,
+        reason: str,
+        now: bool,
+        scan: bool,
+        probes_out: Path | None,
+    ) -> Erasing:
+        erasure = Erasure(self.runtime.kb)
+        if not fact_ids:
+            return Erasing(erasure.finish(now=now, on_step=note))
+        if self.runtime.settings.erase_needs_two:
+            if now or scan or probes_out:
+                raise typer.BadParameter(
+                    "an erasure by two takes --now when it is approved.", param_hint="--now"
+                )
+            asked = self._requests.ask(fact_ids, key=self._key(), actor=actor, reason=reason)
+            return Erasing(None, asked)
+        probes = erasure.probes(fact_ids) if scan or probes_out else ()
+        if probes_out is not None:
+            save_probes(probes, probes_out)
+        before = scanned(self.runtime.kb, probes) if scan else None
+        report = erasure.erase(fact_ids, actor=actor, reason=reason, now=now, on_step=note)
+        after = scanned(self.runtime.kb, probes) if scan else None
+        return Erasing(report, None, before, after, sum(probe.shared for probe in probes))
+
+    def requests(self, *, waiting: bool) -> list[ErasureRequest]:
+        return self._requests.requests(waiting=waiting)
+
+    def read(self, request_id: int) -> ErasureRequest:
+        return self._requests.read(request_id)
+
+    def approve(self, request_id: int, *, now: bool) -> tuple[ErasureRequest, ErasureReport]:
+        return self._requests.approve(request_id, key=self._key(), now=now, on_step=note)
+
+    def withdraw(self, request_id: int) -> ErasureRequest:
+        return self._requests.withdraw(request_id, key=self._key())
+
+    def _key(self) -> ApiKeyRecord:
+        with self.runtime.kb.sessions() as session:
+            return admin_key(session, self.runtime.settings.token)
+
+
+def scanned(kb: KnowledgeBase, probes: Sequence[Probe]) -> ResidueReport:
+    """Where these probes are found in the files of server, index and home; shared ones prove nothing."""
+    with progress("Reading files") as advance:
+        return Erasure(kb).residue(probes, advance)

@@ -1,0 +1,87 @@
+"""The keysets of this machine's knowledge base, with the models that make and measure their keys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cli.output import progress
+from cli.runtime import Runtime
+from kb.errors import KeysetNotFound, KeysetNotReady
+from kb.gate import GateLimits, check_keyset
+from kb.records import KeysetRecord
+from kb.retraining import GateStanding, Retraining
+
+
+@dataclass(frozen=True, slots=True)
+class LocalKeysets:
+    """See `cli.nouns.running.KeysetVerbs`."""
+
+    runtime: Runtime
+
+    @property
+    def _retraining(self) -> Retraining:
+        return Retraining(self.runtime.kb)
+
+    def listed(self) -> list[tuple[KeysetRecord, GateStanding]]:
+        return [(keyset, self._retraining.standing(keyset.keyset_id)) for keyset in self.runtime.kb.keysets()]
+
+    def get(self, keyset_id: int) -> KeysetRecord:
+        for keyset in self.runtime.kb.keysets():
+            if keyset.keyset_id == keyset_id:
+                return keyset
+        raise KeysetNotFound(keyset_id)
+
+    def check(
+        self,
+        keyset_id: int,
+        limits: GateLimits,
+        *,
+        plot: Path | None,
+        checkpoint: Path | None,
+        active_checkpoint: Path | None,
+    ) -> dict[str, Any]:
+        from cli.keyset_gate import active_encoder_of, encoder_of
+
+        encoder = encoder_of(self.runtime, keyset_id, checkpoint)
+        active_encoder = active_encoder_of(self.runtime, keyset_id, active_checkpoint)
+        with progress("Asking") as advance:
+            report = check_keyset(
+                self.runtime.kb, keyset_id, encoder, limits, active_encoder=active_encoder, on_texts=advance
+            )
+        if plot is not None:
+            from cli.plots import score_histograms
+
+            score_histograms(report.drift, plot)
+        return report.stored()
+
+    def activate(
+        self, keyset_id: int, *, force: bool, max_edits: int, actor: str, reason: str
+    ) -> KeysetRecord:
+        return self._retraining.activate(
+            keyset_id, force=force, max_edits=max_edits, actor=actor, reason=reason
+        )
+
+    def rollback(self, *, actor: str, reason: str) -> KeysetRecord:
+        return self._retraining.rollback(actor=actor, reason=reason)
+
+    def retirable(self, keyset_id: int) -> KeysetRecord:
+        return self._retraining.retirable(keyset_id)
+
+    def retire(self, keyset_id: int, *, actor: str, reason: str) -> KeysetRecord:
+        return self._retraining.retire(keyset_id, actor=actor, reason=reason)
+
+    def set_threshold(self, keyset_id: int, threshold: float) -> KeysetRecord:
+        return self._retraining.set_threshold(keyset_id, threshold, actor=self.runtime.settings.actor)
+
+    def rekey(
+        self, keyset_id: int, *, corpus: str | None, kinds: str, checkpoint: Path | None
+    ) -> KeysetRecord:
+        from cli.keyset_gate import encoder_of
+        from cli.keysets import key_everything
+
+        if (found := self.get(keyset_id)).state == "retired":  # its checkpoint's next one has another id
+            raise KeysetNotReady(keyset_id, found.state)
+        encoder = encoder_of(self.runtime, keyset_id, checkpoint)
+        return key_everything(self.runtime, corpus=corpus, encoder=encoder, kinds=kinds)

@@ -1,0 +1,45 @@
+"""The change log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from kb.denials import DenialRecord
+    from kb.diff import Diff
+    from kb.impact import Impact
+    from kb.records import ChangeRecord
+    from kb.witness import AuditReport, Head
+
+
+class Log(Protocol):
+    """The change log and what follows from it."""
+
+    def changes(
+        self,
+        after: int,
+        limit: int,
+        *,
+        actor: str | None = None,
+        kind: str | None = None,
+        fact_id: int | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> list[ChangeRecord]: ...
+
+    def diff(self, first: int, last: int, *, corpus: str | None, after: int, limit: int) -> Diff: ...
+
+    def denials(self, *, after: int, limit: int) -> list[DenialRecord]: ...
+
+    def impact(self, fact_id: int) -> Impact: ...
+
+    def verify(self, witnessed: Head | None) -> AuditReport: ...
+
+    def head(self) -> dict[str, Any]: ...
+
+    def export(self) -> Iterator[str]:
+        """Lines: the signed head, then every change."""
+        ...

@@ -1,0 +1,101 @@
+"""Forgetting and erasing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from kb.erasure import Erased, ErasureReport
+    from kb.forget_records import Drift, ForgetPlan, Rates, RunRecord, Verification
+    from kb.records import Edit, FactRecord
+    from kb.residue import ResidueReport
+    from kb.selectors import Selector
+    from kb.two_person import ErasureRequest
+
+
+class ForgetVerbs(Protocol):
+    """Of `kb.forgetting.Forgetting`. With `model` questions are encoded, else stored keys stand for them."""
+
+    def plan(
+        self,
+        selector: Selector,
+        *,
+        model: bool,
+        sample: int,
+        actor: str,
+        reason: str,
+        equivalents: str,
+        radius: float | None,
+        policy: str,
+        allow_empty: bool,
+    ) -> ForgetPlan: ...
+
+    def runs(self, after: int, limit: int) -> list[RunRecord]: ...
+
+    def record(self, run_id: int) -> RunRecord: ...
+
+    def run(self, run_id: int) -> tuple[RunRecord, ForgetPlan, Verification | None]: ...
+
+    def before(self, run_id: int) -> Mapping[str, Rates]:
+        """How probes were answered when the run was planned."""
+        ...
+
+    def drift(self, run_id: int) -> Drift: ...
+
+    def apply(self, run_id: int, *, actor: str, reason: str) -> Edit: ...
+
+    def restore(self, run_id: int, *, actor: str, reason: str) -> Edit: ...
+
+    def verify(self, run_id: int, questions: Sequence[str], *, model: bool, sample: int) -> Verification: ...
+
+    def facts(self, fact_ids: Sequence[int]) -> dict[int, FactRecord]:
+        """What these facts say, as far as it is still there."""
+        ...
+
+    def certificate(self, run_id: int) -> str:
+        """The very text of its file."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Erasing:
+    """What came of asking for an erasure: a report, or the request that waits for a second key.
+
+    `before` and `after` are the residue, where it was looked for; `shared` probes prove nothing.
+    """
+
+    report: ErasureReport | None
+    request: ErasureRequest | None = None
+    before: ResidueReport | None = None
+    after: ResidueReport | None = None
+    shared: int = 0
+
+
+class ErasureVerbs(Protocol):
+    """Of `kb.erasure` and `kb.two_person`."""
+
+    def preview(self, fact_ids: Sequence[int]) -> Erased: ...
+
+    def erase(
+        self,
+        fact_ids: Sequence[int],
+        *,
+        actor: str,
+        reason: str,
+        now: bool,
+        scan: bool,
+        probes_out: Path | None,
+    ) -> Erasing:
+        """Erase these facts, or ask for it where that takes two; without any, take earlier erasures on."""
+        ...
+
+    def requests(self, *, waiting: bool) -> list[ErasureRequest]: ...
+
+    def read(self, request_id: int) -> ErasureRequest: ...
+
+    def approve(self, request_id: int, *, now: bool) -> tuple[ErasureRequest, ErasureReport]: ...
+
+    def withdraw(self, request_id: int) -> ErasureRequest: ...

@@ -1,0 +1,79 @@
+"""A server of a test's own knowledge base, and commands that are run both here and there."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+from sqlalchemy.orm import Session
+
+from api.app import create_app
+from cli.job_handlers import handlers, problem
+from cli.runtime import Runtime
+from kb.access import ROLES, create_key
+from kb.corpus import Parsed
+from kb.jobs.worker import Worker
+from kb.service import KnowledgeBase
+from tests.api.conftest import CAPITAL, PERU
+from tests.api.generator import LookupGenerator
+from tests.api.serving import served
+from tests.cli.conftest import Ran, invoke
+from tests.fakes import FakeEncoder
+
+WHY = ("--reason", "a test")
+
+
+@dataclass(frozen=True)
+class There:
+    """A server of a base that this process has too. `keys` are files that hold a token of each role."""
+
+    address: str
+    keys: dict[str, Path]
+    kb: KnowledgeBase
+
+    def run(self, *words: object, role: str = "admin", **options: Any) -> Ran:
+        return invoke(*words, "--server", self.address, "--key-file", self.keys[role], **options)
+
+    def same(self, *words: object, volatile: tuple[str, ...] = (), code: int = 0) -> Any:
+        """What the command prints with --json, which is the same here and there but for what is volatile."""
+        here, there = invoke(*words, "--json"), self.run(*words, "--json")
+        assert (here.code, there.code) == (code, code), (here.err, there.err)
+        assert pruned(here.json, volatile) == pruned(there.json, volatile), words
+        return here.json
+
+
+def pruned(value: Any, volatile: tuple[str, ...]) -> Any:
+    if isinstance(value, dict):
+        return {name: pruned(item, volatile) for name, item in value.items() if name not in volatile}
+    return [pruned(item, volatile) for item in value] if isinstance(value, list) else value
+
+
+@contextmanager
+def served_base(kb: KnowledgeBase, encoder: FakeEncoder, folder: Path) -> Iterator[There]:
+    """Two facts, keyed; a stored output that used one; and a key of every role."""
+    kb.ingest([Parsed(PERU)], "atlas", actor="tester", reason="set up")
+    kb.rekey(encoder)
+    keys = {role: folder / f"{role}.key" for role in ROLES}
+    with Session(kb.engine) as session, session.begin():
+        for role, file in keys.items():
+            file.write_text(create_key(session, f"the {role}", role) + "\n")
+    with served(create_app(kb, encoder, LookupGenerator(kb, encoder))) as address:
+        bearer = {"Authorization": f"Bearer {keys['reader'].read_text().strip()}"}
+        httpx2.post(f"{address}/v1/generations", json={"prompt": CAPITAL}, headers=bearer).raise_for_status()
+        yield There(address, keys, kb)
+
+
+@contextmanager
+def working(kb: KnowledgeBase) -> Iterator[None]:
+    """A worker of this base, in a thread."""
+    worker = Worker(kb, handlers(Runtime.from_environment()), explain=problem, beat_seconds=0.05)
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    yield
+    worker.stop()
+    thread.join()

@@ -1,0 +1,83 @@
+"""Jobs, keysets and keys of a knowledge base elsewhere."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.conftest import invoke
+from tests.cli.elsewhere import WHY, There, working
+from tests.fakes import FakeEncoder
+
+
+def test_jobs_are_asked_for_shown_and_ended_there(there: There) -> None:
+    job_id = there.run("jobs", "start", "fsck", "--json", role="auditor").json["job_id"]
+    rekey = there.run("jobs", "start", "rekey", "keyset_id=1", "--json").json
+    assert (rekey["actor"], rekey["state"]) == ("the admin", "queued")
+    for words in (
+        ("jobs", "list"),
+        ("jobs", "list", "--kind", "fsck", "--limit", 1),
+        ("jobs", "list", "--state", "queued", "--before", rekey["job_id"]),
+        ("jobs", "show", job_id),
+        ("keysets", "list"),
+        ("keys", "list"),
+    ):
+        assert any(there.same(*words, volatile=("last_used_at",)).values())
+    assert there.run("jobs", "cancel", job_id, "--json").json["state"] == "cancelled"
+    assert there.same("jobs", "wait", job_id, code=1)["cancelled_by"] == "the admin"
+    for words, code in (
+        (("jobs", "cancel", job_id), 4),
+        (("jobs", "show", 99), 3),
+        (("jobs", "start", "rekey", "checkpoint=none", "keyset_id=1"), 2),
+    ):
+        here, answer = invoke(*words), there.run(*words)
+        assert answer.code == here.code == code and answer.err == here.err
+    assert there.run("jobs", "list", "--json", role="reader").json["jobs"] == []
+    assert "'train'" in there.run("jobs", "start", "rekey", role="auditor").err
+    assert "--actor" in there.run("jobs", "start", "fsck", "--actor", "ann").err
+
+
+def test_a_keyset_is_keyed_checked_activated_and_retired_there(
+    there: There, facts: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = FakeEncoder(salt="2")
+    there.kb.create_keyset(other.checkpoint)
+    monkeypatch.setattr("cli.runtime.Runtime.encoder", other)
+    with working(there.kb):
+        keyed = there.run("keysets", "rekey", 2, "--json", role="trainer").json
+        assert (keyed["keyset_id"], keyed["num_keys"], keyed["state"]) == (2, 2, "ready")
+        report = there.run("keysets", "check", 2, "--sample", 2, "--json", role="trainer")
+        assert report.code == 0, report.err
+        table = there.run("keysets", "check", 2, "--min-agreement", 0)
+        assert "passed" in table.out and "Job" in table.err
+        assert there.run("keysets", "check", 99).code == 3
+    here = invoke("keysets", "check", 2, "--sample", 2, "--json").json
+    assert {**here, "at": ""} == {**report.json, "at": ""}
+    active = there.run("keysets", "activate", 2, *WHY, "--json", role="trainer").json
+    assert active["state"] == "active" and there.kb.changes()[-1].actor == "the trainer"
+    assert there.run("keysets", "retire", 2, "--yes").code == 4
+    back = there.run("keysets", "rollback", "--actor", "ann", "--json").json
+    assert back["keyset_id"] == 1 and there.kb.changes()[-1].actor == "ann"
+    there.same("keysets", "threshold", 1, "--set", 0.5)
+    there.same("keysets", "retire", 2, "--dry-run")
+    assert there.run("keysets", "retire", 2, "--yes", "--json").json["num_keys"] == 2
+    assert there.run("keysets", "rekey", 2).code == invoke("keysets", "rekey", 2).code == 4
+
+
+def test_keys_are_made_rotated_and_revoked_there(there: There) -> None:
+    options = ("--role", "operator", "--expires-in", "90d", "--rate-limit", 600, "--json")
+    made, here = there.run("keys", "create", "ann", *options).json, invoke("keys", "create", "bob", *options)
+    assert made.keys() == here.json.keys() and made["rate_limit"] == 600 and made["role"] == "operator"
+    rotated = there.run("keys", "rotate", "ann", "--grace", "24h", "--json").json
+    assert rotated["token"] != made["token"] and rotated["previous_until"]
+    assert there.run("keys", "revoke", "ann").code == 2  # nobody to ask
+    assert there.run("keys", "revoke", "ann", "--yes", "--json").json == {"name": "ann", "revoked": True}
+    for words, code in (
+        (("keys", "revoke", "ann", "--yes"), 4),
+        (("keys", "rotate", "ann", "--yes"), 4),
+        (("keys", "rotate", "nobody", "--yes"), 3),
+        (("keys", "create", "ann"), 2),
+    ):
+        told, answer = invoke(*words), there.run(*words)
+        assert (answer.code, answer.err) == (told.code, told.err) and told.code == code
+    assert "--dry-run" in there.run("keys", "create", "eve", "--dry-run").err
+    assert there.run("keys", "list", role="operator").code == 2

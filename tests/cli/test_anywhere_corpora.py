@@ -1,0 +1,67 @@
+"""Corpora of a knowledge base elsewhere: counted, given back, taken in and deleted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kb.corpus import read_annotated
+from tests.cli.conftest import invoke
+from tests.cli.elsewhere import WHY, There, pruned, working
+from tests.cli.test_corpus_add import Annotators
+
+
+def test_a_corpus_is_counted_given_back_and_deleted_there(
+    there: There, facts: list[int], tmp_path: Path
+) -> None:
+    there.kb.update(facts[0], "Cusco\u2028", actor="ann", reason="a separator of lines")
+    there.same("corpus", "list")
+    there.same("corpus", "stats", "atlas")
+    for options in ((), ("--live-only",)):
+        here, answer = (run("corpus", "export", "atlas", *options) for run in (invoke, there.run))
+        assert here.out == answer.out and '"peru"' in here.out
+    file = tmp_path / "atlas.jsonl"
+    assert there.run("corpus", "export", "none", "--output", file).code == 3 and not file.exists()
+    there.same("corpus", "delete", "atlas", "--dry-run")
+    gone = there.run("corpus", "delete", "atlas", *WHY, "--yes", "--json").json
+    assert invoke("facts", "restore", *facts, *WHY).code == 0
+    here = invoke("corpus", "delete", "atlas", *WHY, "--yes", "--json").json
+    assert {**gone, "seq": 0} == {**here, "seq": 0} and gone["fact_ids"] == facts
+    there.same("corpus", "delete", "atlas", *WHY, "--yes")  # nothing is left to delete
+    assert "--document" in there.run("corpus", "delete", "atlas", "--document", "peru", "--dry-run").err
+    assert "'train'" in there.run("corpus", "export", "atlas", role="operator").err
+
+
+def test_files_are_uploaded_and_taken_in_there(
+    there: There, facts: list[int], annotated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    light = Annotators()
+    monkeypatch.setattr("cli.annotators.light", light.load)
+    annotated.write_text(annotated.read_text() + '{"id": "bad"}\n')
+    raw = tmp_path / "raw"
+    (raw / "deep").mkdir(parents=True)
+    (raw / "harbour.md").write_text("# Harbour\n\nThe harbour opened in 1834.\n")
+    ingest = ("corpus", "ingest", annotated, "--format", "annotated", "--json")
+    add = ("corpus", "add", raw, "--json")
+    with working(there.kb):
+        there_ingest = there.run(*ingest, "--corpus", "there", role="operator")
+        there_add = there.run(*add, "--corpus", "raw there", role="operator")
+        again = there.run(*add, "--corpus", "raw there").json
+        spoken = there.run("corpus", "add", raw, "--corpus", "raw there")
+    here_ingest, here_add = invoke(*ingest, "--corpus", "here"), invoke(*add, "--corpus", "raw here")
+    assert there_ingest.code == here_ingest.code == 3, there_ingest.err
+    volatile = ("corpus", "seq", "reason")  # a job's result does not quote what it refuses
+    assert pruned(there_ingest.json, volatile) == pruned(here_ingest.json, volatile)
+    told, known = there_add.json, here_add.json
+    assert told.keys() == known.keys() and there_add.code == here_add.code == 0
+    for name in ("documents", "new", "changed", "unchanged", "facts", "rejected", "refused", "citable"):
+        assert told[name] == known[name], name
+    assert told["facts"] == 1 and told["citable"] and again["unchanged"] == 1 and again["seq"] is None
+    assert "1 there already" in spoken.out and "Nothing to add" in spoken.out
+    (raw / "deep" / "harbour.md").write_text("Another harbour opened in 1910.")
+    twice = there.run(*add, "--corpus", "raw there")
+    assert twice.code == 2 and "harbour.md" in twice.err and twice.err.count("\n") == 1
+    assert "--allow-erased" in there.run(*add, "--corpus", "x", "--allow-erased").err
+    assert "--format" in there.run(*ingest[:3], "--format", "rel-lmlm", "--corpus", "x").err
+    assert len(list(read_annotated(annotated))) == 2

@@ -1,0 +1,103 @@
+"""Forgetting and erasing in a knowledge base elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import invoke
+from tests.cli.elsewhere import WHY, There
+
+NOT_TOLD = "selector_digest"  # by the API; it is in the certificate
+
+
+def test_a_run_from_its_plan_to_its_certificate_and_back(
+    there: There, facts: list[int], tmp_path: Path
+) -> None:
+    plan = ("forget", "plan", "--text", "Lima", "--equivalents", "include", "--policy", "abstain", *WHY)
+    there.same(*plan, volatile=("run_id", NOT_TOLD))
+    made = there.run(*plan, "--since", "2020-01-01", "--json", role="operator").json
+    run_id = made["run_id"]
+    assert made["fact_ids"] == facts[:1] and made["successors"][0]["question"] and made["before"]
+    shown = there.run(*plan)
+    assert "previewed" in shown.out and "colmlm forget apply" in shown.err
+    there.same("forget", "list", "--limit", 2)
+    there.same("forget", "apply", run_id, "--dry-run")
+    applied = there.run("forget", "apply", run_id, "--yes", "--json", role="operator").json
+    assert applied["fact_ids"] == facts[:1] and there.kb.changes()[-1].reason == "a test"
+    questions = tmp_path / "questions.txt"
+    questions.write_text("Peru's capital?\n")
+    verify = ("forget", "verify", run_id, "--paraphrases", questions)
+    # the index of a process that just began has nothing of the facts; the server's may hold their keys still
+    there.same(*verify, volatile=("at", "keys_in_index", "level", "tombstones"))
+    assert there.run("forget", "verify", run_id, role="auditor").code == 0
+    there.same("forget", "show", run_id, volatile=(NOT_TOLD,))
+    here, answer = invoke("forget", "certificate", run_id), there.run("forget", "certificate", run_id)
+    assert here.out == answer.out and '"run"' in here.out
+    there.same("forget", "restore", run_id, "--dry-run")
+    back = there.run("forget", "restore", run_id, *WHY, "--yes", "--json").json
+    assert back["kind"] == "restore" and there.kb.fact(facts[0]).deleted_seq is None
+    for words, code in (
+        (("forget", "show", 99), 3),
+        (("forget", "apply", run_id, "--yes"), 4),
+        (("forget", "plan", "--text", "Atlantis", *WHY), 3),
+        (("forget", "certificate", 99), 3),
+    ):
+        told, refused = invoke(*words), there.run(*words)
+        assert (refused.code, refused.err) == (told.code, told.err) and told.code == code
+    assert "'edit'" in there.run("forget", "apply", run_id, "--yes", role="auditor").err
+    assert there.run(*plan, "--sample", 501).code == 2
+
+
+def test_what_is_to_be_confirmed_is_asked_with_the_count(
+    there: There, facts: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = there.run("forget", "plan", "--everything", *WHY, "--no-model", "--json").json["run_id"]
+    assert there.run("forget", "apply", run_id).code == 2
+    monkeypatch.setattr("cli.forget.is_attended", lambda: True)
+    asked = there.run("forget", "apply", run_id, stdin="n\n")
+    assert asked.code == 1 and "Forget 2 facts" in asked.err
+    assert len(there.kb.facts()) == 2
+
+
+def test_facts_are_erased_there_by_one_admin(there: There, facts: list[int]) -> None:
+    there.same("erase", *facts, "--dry-run")
+    done = there.run("erase", facts[0], *WHY, "--yes", "--json").json
+    here = invoke("erase", facts[1], *WHY, "--yes", "--json").json
+    assert done.keys() == here.keys() and done["level"] == 2 and done["fact_ids"] == facts[:1]
+    for words in (("erase", facts[0], *WHY, "--yes"), ("erase", 99, "--dry-run")):
+        told, refused = invoke(*words), there.run(*words)
+        assert (refused.code, refused.err) == (told.code, told.err) and told.code in (3, 4)
+    assert "--now" in there.run("erase", "--now").err
+    assert there.run("erase", facts[0], *WHY, "--yes", role="operator").code == 2
+
+
+def test_an_erasure_that_takes_two_waits_for_another_key(
+    there: There, facts: list[int], tmp_path: Path
+) -> None:
+    object.__setattr__(there.kb.settings, "erase_needs_two", True)
+    asked = there.run("erase", *facts, *WHY, "--yes", "--json").json
+    request_id = asked["request"]["erasure_request_id"]
+    assert asked["request"]["asked_by"] == "the admin" and asked["seq"] is None
+    there.same("erasures", "list", "--waiting")
+    there.same("erasures", "approve", request_id, "--dry-run")
+    assert there.run("erasures", "approve", request_id, "--yes").code == 4
+    other = tmp_path / "other.key"
+    other.write_text(invoke("keys", "create", "other", "--role", "admin", "--json").json["token"])
+    also = {**there.keys, "other": other}
+    second = There(there.address, also, there.kb)
+    done = second.run("erasures", "approve", request_id, "--yes", "--json", role="other").json
+    assert done["request"]["state"] == "approved" and done["level"] == 2 and done["fact_ids"] == facts
+    assert there.run("erasures", "withdraw", 99, "--yes").code == 3
+
+
+def test_what_works_on_the_machine_only_says_so() -> None:
+    for words, hint in (
+        ("fsck", "jobs start fsck"),
+        ("backup create x", "jobs start backup"),
+        ("db status", "run it there"),
+        ("serve", "run it there"),
+    ):
+        ran = invoke(*words.split(), "--server", "http://127.0.0.1:1")
+        assert ran.code == 2 and ran.err.count("\n") == 1 and hint in ran.err, ran.err
