@@ -10,7 +10,7 @@ import typer
 
 from cli.anywhere import anywhere
 from cli.facts import where
-from cli.nouns.base import Base
+from cli.nouns.base import Base, Decoder
 from cli.options import (
     MAX_BIGINT,
     AsJson,
@@ -30,13 +30,13 @@ from kb.records import Lookup, OutputTrace
 
 if TYPE_CHECKING:
     from api.ports import GenerationRequest
-    from cli.generator import StoringGenerator
 
 GENERATE_EXAMPLES = examples(
     'colmlm generate "Question: What is the capital of Peru? Answer:" --mode forced',
     'colmlm generate "Hydrogen was discovered by" --max-tokens 20 --json',
     'colmlm generate "Question: What is the capital of Peru? Answer:" --mode forced --as-of 12',
     'colmlm generate "Hydrogen was discovered by" --server https://kb.example.org --key-file decoder.key',
+    'colmlm generate "Hydrogen was discovered by" --server https://kb.example.org --key-file reader.key --there',
 )
 LOOKUP_EXAMPLES = examples(
     'colmlm lookup "What is the capital of Peru?" -k 3',
@@ -85,12 +85,15 @@ def generate(
     min_seq: MinSeq = None,
     as_of: AsOf = None,
     stream: Annotated[bool, typer.Option("--stream", help="Print the text as it is decoded.")] = False,
+    there: Annotated[
+        bool, typer.Option("--there", help="With --server: decode there too, with the server's checkpoint.")
+    ] = False,
     checkpoint: CheckpointPath = None,
     as_json: AsJson = False,
 ) -> None:
     """Decode a prompt with lookups, and store the output with the evidence for every spliced span.
 
-    With --server it is decoded here, with lookups there, and stored there.
+    With --server it is decoded here, with lookups there, and stored there; with --there as well it needs no model here.
     """
     from api.ports import GenerationRequest
 
@@ -105,7 +108,7 @@ def generate(
         repetition_penalty=repetition_penalty, stop=tuple(stop or ()), seed=seed, threshold=threshold, min_seq=min_seq,
         fact_bias=fact_bias,
     )  # fmt: skip
-    with base.generator(checkpoint, as_of) as generator:
+    with base.generator(checkpoint, as_of, there=there) as generator:
         trace = _stream(generator, request) if stream else generator.generate(request)
     if as_json:
         print_json(trace)
@@ -120,7 +123,7 @@ def _one_time(min_seq: int | None, as_of: int | None) -> None:
         raise typer.BadParameter("the past waits for no change; leave --min-seq out.", param_hint="--as-of")
 
 
-def _stream(generator: StoringGenerator, request: GenerationRequest) -> OutputTrace:
+def _stream(generator: Decoder, request: GenerationRequest) -> OutputTrace:
     trace = None
     for item in generator.stream(request):
         if isinstance(item, OutputTrace):

@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import typer
+
 from cli.local.corpora import LocalCorpora
 from cli.local.erasures import LocalErasures
 from cli.local.forgetting import LocalForgetting
@@ -132,7 +134,11 @@ class LocalBase:
         return found
 
     @contextmanager
-    def generator(self, checkpoint: Path | None, as_of: int | None) -> Iterator[StoringGenerator]:
+    def generator(
+        self, checkpoint: Path | None, as_of: int | None, *, there: bool
+    ) -> Iterator[StoringGenerator]:
+        if there:
+            raise typer.BadParameter("name the server that decodes.", param_hint="--server")
         self.use_checkpoint(checkpoint)
         self.runtime.open()
         yield self.runtime.generator if as_of is None else self.runtime.generator_as_of(as_of)

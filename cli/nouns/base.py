@@ -7,13 +7,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from cli.generator import StoringGenerator
+    from collections.abc import Iterator
+
+    from api.ports import GenerationRequest, Item
     from cli.nouns.facts import CorpusVerbs, DocumentVerbs, Verbs
     from cli.nouns.log import Log
     from cli.nouns.removal import ErasureVerbs, ForgetVerbs
     from cli.nouns.running import JobVerbs, KeysetVerbs, KeyVerbs
-    from kb.records import Edit, Lookup
+    from kb.records import Edit, Lookup, OutputTrace
     from kb.statistics import Statistics
+
+
+class Decoder(Protocol):
+    """Decodes a prompt, and stores the output; of `cli.generator.StoringGenerator`."""
+
+    def generate(self, request: GenerationRequest) -> OutputTrace: ...
+
+    def stream(self, request: GenerationRequest) -> Iterator[Item]: ...
 
 
 class Base(Protocol):
@@ -82,9 +92,9 @@ class Base(Protocol):
     ) -> Lookup: ...
 
     def generator(
-        self, checkpoint: Path | None, as_of: int | None
-    ) -> AbstractContextManager[StoringGenerator]:
-        """Decodes on this machine; looks up and stores in this base."""
+        self, checkpoint: Path | None, as_of: int | None, *, there: bool
+    ) -> AbstractContextManager[Decoder]:
+        """Decodes on this machine, or `there`; looks up and stores in this base."""
         ...
 
     def statistics(self) -> Statistics: ...

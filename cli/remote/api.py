@@ -55,11 +55,14 @@ class Api:
         except ServerUnreachable as error:
             raise (AnswerLost(error) if error.was_sent else error) from error
 
+    def once(self, path: str, kind: type[T], body: dict[str, Any]) -> T:
+        """A POST that is sent again only where nobody was reached, since it would be carried out twice."""
+        response = self.connection.request("POST", f"/v1{path}", is_repeatable=False, **_json(body))
+        return self.read(response.content, kind)
+
     def _send(self, method: str, path: str, kind: type[T], body: Any, headers: dict[str, str]) -> T:
-        options: dict[str, Any] = {"headers": headers}
-        if body is not None:
-            options["content"] = msgspec.json.encode(_said(body) if isinstance(body, dict) else body)
-            headers["Content-Type"] = "application/json"
+        options = {} if body is None else _json(body)
+        options["headers"] = headers | options.get("headers", {})
         response = self.connection.request(method, f"/v1{path}", is_repeatable=True, **options)
         return self.read(response.content, kind)
 
@@ -70,7 +73,11 @@ class Api:
 
     def lines(self, path: str, **given: Any) -> Iterator[str]:
         """An answer of lines as it arrives, each with its end."""
-        return self.connection.lines(f"/v1{path}", params=_said(given))
+        return self.connection.lines("GET", f"/v1{path}", params=_said(given))
+
+    def lines_of(self, path: str, body: dict[str, Any]) -> Iterator[str]:
+        """The lines that a POST is answered with."""
+        return self.connection.lines("POST", f"/v1{path}", **_json(body))
 
     def read(self, content: bytes, kind: type[T]) -> T:
         """The answer as this type. One of another shape is of another program, or of another release."""
@@ -81,6 +88,11 @@ class Api:
 
     def _not_ours(self, error: Exception) -> ServerUnreachable:
         return ServerUnreachable(self.connection.url, f"its answer cannot be read ({error})")
+
+
+def _json(body: Any) -> dict[str, Any]:
+    content = msgspec.json.encode(_said(body) if isinstance(body, dict) else body)
+    return {"content": content, "headers": {"Content-Type": "application/json"}}
 
 
 def _said(given: dict[str, Any]) -> dict[str, Any]:

@@ -6,15 +6,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from api.schemas import EditResult, LookupAnswers
+from cli.nouns.base import Decoder
 from cli.remote.api import Api
 from cli.remote.connection import Connection
 from cli.remote.corpora import RemoteCorpora
 from cli.remote.documents import RemoteDocuments
 from cli.remote.erasures import RemoteErasures
 from cli.remote.forgetting import RemoteForgetting
+from cli.remote.generator import RemoteGenerator
 from cli.remote.here_only import refuse
 from cli.remote.jobs import RemoteJobs
 from cli.remote.keys import RemoteKeys
@@ -25,9 +26,6 @@ from cli.runtime import Runtime
 from kb.history import AsOfLookup
 from kb.records import Edit, Lookup
 from kb.statistics import Statistics
-
-if TYPE_CHECKING:
-    from cli.generator import StoringGenerator
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +115,11 @@ class RemoteBase:
         return AsOfLookup(*found, redacted=told.redacted, unkeyed=told.unkeyed or 0)
 
     @contextmanager
-    def generator(self, checkpoint: Path | None, as_of: int | None) -> Iterator[StoringGenerator]:
+    def generator(self, checkpoint: Path | None, as_of: int | None, *, there: bool) -> Iterator[Decoder]:
+        if there:
+            refuse(checkpoint=checkpoint, as_of=as_of)
+            yield RemoteGenerator(self.api)
+            return
         from cli.generator import StoringGenerator
         from cli.remote.knowledge_base import RemoteKnowledgeBase
 

@@ -113,11 +113,11 @@ class Connection:
             wait = min(self.patience.longest_wait, 2 * wait)
         raise AssertionError("the last attempt returns or raises")
 
-    def lines(self, path: str, **options: Any) -> Iterator[str]:
+    def lines(self, method: str, path: str, **options: Any) -> Iterator[str]:
         """The lines of a long answer as they arrive, each with its end. It is asked for once."""
         rest = b""
         try:
-            with self._client.stream("GET", path, **options) as response:
+            with self._client.stream(method, path, **options) as response:
                 if response.status_code >= 400:
                     response.read()
                     raise refused(response)

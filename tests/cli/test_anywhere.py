@@ -95,6 +95,24 @@ def test_it_refuses_with_the_same_words_and_exit_code(there: There, facts: list[
             assert answer.err == here.err
 
 
+def test_a_prompt_is_decoded_there(there: There, facts: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLMLM_CHECKPOINT", "/no/such/checkpoint")
+    said = there.run("generate", CAPITAL, "--there", "--json", role="reader").json
+    assert said["output"].endswith("Lima.") and said["splices"][0]["fact_id"] == facts[0]
+    assert there.same("trace", "output", said["generation_id"]) == said
+    streamed = there.run("generate", CAPITAL, "--there", "--stream")
+    assert streamed.out.startswith(said["output"] + "\n") and "Stored as output 3" in streamed.err
+    for words, code in (
+        (("--there", "--as-of", 1), 2),
+        (("--there", "--max-tokens", 5000), 2),
+        (("--there", "--min-seq", 99), 3),
+        (("--there", "--stream", "--min-seq", 99), 3),
+    ):
+        ran = there.run("generate", CAPITAL, *words)
+        assert ran.code == code and ran.err.count("\n") == 1, ran.err
+    assert "--server" in invoke("generate", CAPITAL, "--there").err
+
+
 def test_the_log_is_checked_here_against_a_head_that_was_kept(
     there: There, facts: list[int], tmp_path: Path
 ) -> None:
