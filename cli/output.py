@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field, is_dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from rich.console import Console
@@ -32,14 +32,16 @@ def print_json(value: object) -> None:
 
 
 def plain(value: object) -> Any:
-    """Dataclasses and times as JSON has them."""
+    """Dataclasses and times as JSON has them; times in UTC."""
     if is_dataclass(value) and not isinstance(value, type):
         return plain(asdict(value))
     if isinstance(value, dict):
         return {name: plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
-    return value.isoformat() if isinstance(value, datetime) else value
+    if isinstance(value, datetime):
+        return (value.astimezone(UTC) if value.tzinfo else value).isoformat()
+    return value
 
 
 def say(line: str = "") -> None:

@@ -12,7 +12,7 @@ from api.keysets import KeysetView
 from cli.remote.api import Api
 from cli.remote.here_only import refuse
 from cli.remote.jobs import RemoteJobs
-from kb.errors import KeysetActive
+from kb.errors import KeysetActive, KeysetNotReady
 from kb.gate import GateLimits
 from kb.jobs.kinds import Gate, Rekey, work_of
 from kb.records import KeysetRecord
@@ -41,6 +41,7 @@ class RemoteKeysets:
         active_checkpoint: Path | None,
     ) -> dict[str, Any]:
         refuse(plot=plot, checkpoint=checkpoint, active_checkpoint=active_checkpoint)
+        self.get(keyset_id)  # a wrong number should not cost a job
         report = RemoteJobs(self.api).done(Gate(keyset_id=keyset_id, **asdict(limits)))
         return {name: value for name, value in report.items() if name != "activated"}
 
@@ -70,6 +71,8 @@ class RemoteKeysets:
         self, keyset_id: int, *, corpus: str | None, kinds: str, checkpoint: Path | None
     ) -> KeysetRecord:
         refuse(checkpoint=checkpoint)
+        if (found := self.get(keyset_id)).state == "retired":  # its checkpoint's next one has another id
+            raise KeysetNotReady(keyset_id, found.state)
         work = work_of(Rekey.kind, {"keyset_id": keyset_id, "corpus": corpus, "kinds": str(kinds)})
         return msgspec.convert(RemoteJobs(self.api).done(work), KeysetRecord)
 

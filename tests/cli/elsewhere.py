@@ -71,9 +71,12 @@ def served_base(kb: KnowledgeBase, encoder: FakeEncoder, folder: Path) -> Iterat
 @contextmanager
 def working(kb: KnowledgeBase) -> Iterator[None]:
     """A worker of this base, in a thread."""
-    worker = Worker(kb, handlers(Runtime.from_environment()), explain=problem, beat_seconds=0.05)
-    thread = threading.Thread(target=worker.run)
-    thread.start()
-    yield
-    worker.stop()
-    thread.join()
+    with Runtime.from_environment() as runtime:
+        worker = Worker(kb, handlers(runtime), explain=problem, beat_seconds=0.05)
+        thread = threading.Thread(target=worker.run)
+        thread.start()
+        try:
+            yield
+        finally:
+            worker.stop()
+            thread.join()
