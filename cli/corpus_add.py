@@ -93,7 +93,7 @@ def _show(done: dict[str, Any]) -> None:
         many = done["new"] + done["changed"]
         say(f"Would annotate and add {_count(many, 'document')}; nothing was done.")
         return
-    if done["seq"] is None:
+    if done["seq"] is None and not done["added"]:
         say(f"Nothing to add to {done['corpus']!r}.")
         return
     added = done["added"]
@@ -108,14 +108,15 @@ def _show(done: dict[str, Any]) -> None:
 
 
 def _show_citable(done: dict[str, Any]) -> None:
-    facts, corpus = done["facts"], done["corpus"]
+    added, corpus = done["added"], done["corpus"]
+    facts = sum(one["facts"] for one in added) if added else done["facts"]
     if not facts:
         say(
             "The annotators found no fact in them; the texts are kept. A lower --span-threshold with --again finds "
             "more, or mark them by hand in an annotated file."
         )
     elif done["citable"]:
-        holding = sum(1 for one in done["added"] if one["facts"])
+        holding = sum(1 for one in added if one["facts"])
         of = f" of {_count(holding, 'document')}" if holding else ""
         say(f"{_count(facts, 'fact')}{of} of {corpus!r} can be cited now.")
         if done["try"]:
