@@ -6,6 +6,7 @@ import typer
 
 from cli import (
     evaluate_choices,
+    evaluate_deletion,
     evaluate_perplexity,
     evaluate_qa,
     evaluate_recall,
@@ -25,6 +26,7 @@ app.command("recall", epilog=evaluate_recall.RECALL_EXAMPLES)(evaluate_recall.re
 app.command("qa", epilog=evaluate_qa.QA_EXAMPLES)(evaluate_qa.qa)
 app.command("timing", epilog=evaluate_timing.EXAMPLES)(evaluate_timing.timing)
 app.command("choices", epilog=evaluate_choices.EXAMPLES)(evaluate_choices.choices)
+app.command("deletion", epilog=evaluate_deletion.EXAMPLES)(evaluate_deletion.deletion)
 app.command("perplexity", epilog=evaluate_perplexity.EXAMPLES)(evaluate_perplexity.perplexity)
 app.command("tofu", epilog=evaluate_tofu_run.TOFU_EXAMPLES)(evaluate_tofu_run.tofu)
 app.command("tofu-documents", epilog=evaluate_tofu_run.DOCUMENTS_EXAMPLES)(evaluate_tofu_run.tofu_documents)

@@ -1,0 +1,56 @@
+"""`colmlm evaluate deletion` leaves nothing of what it forgets, counts what it costs, and undoes it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kb.corpus import to_record
+from tests.cli.conftest import Run
+from tests.kb.corpora import numbered
+
+
+@pytest.fixture
+def halls(run: Run, home: Path, tmp_path: Path) -> str:
+    """Twelve facts whose own questions are keys, too, so that each finds its fact."""
+    file = tmp_path / "halls.jsonl"
+    file.write_text("".join(json.dumps(to_record(one)) + "\n" for one in numbered(12)))
+    assert run("corpus", "ingest", file, "--corpus", "halls", "--format", "annotated").code == 0
+    assert run("rekey", "--kinds", "context,question").code == 0
+    return "halls"
+
+
+def live(run: Run, corpus: str) -> list[tuple[int, str]]:
+    return [
+        (fact["fact_id"], fact["value"])
+        for fact in run("facts", "list", "--corpus", corpus, "--json").json["facts"]
+    ]
+
+
+def test_forgotten_facts_are_not_found_the_others_are_and_all_is_undone(run: Run, halls: str) -> None:
+    before = live(run, halls)
+    words = ("evaluate", "deletion", "--corpus", halls, "--facts", 3, "--others", 6, "--radius", 0.999)
+    report = run(*words, "--radius", 1.0, "--json").json
+    assert (report["facts"], report["others"]) == (3, 6)
+    assert [(one["policy"], one["radius"]) for one in report["runs"]] == [
+        ("successor", 0.999), ("successor", 1.0), ("abstain", 0.999), ("abstain", 1.0),
+    ]  # fmt: skip
+    for one in report["runs"]:
+        assert one["forgotten"] == 3 and one["level"] >= 1 and one["is_restored"]
+        assert one["probes"]["leaks"] == 0 < one["probes"]["probes"]
+    asked = [one["said"] for one in report["runs"]]
+    assert asked[1] is None and asked[3] is None and asked[0]["splices"]["share"] == 0
+    successor, abstain = report["runs"][0], report["runs"][2]
+    assert successor["others"]["share"] == 1.0 and successor["others_lost"]["share"] == 0.0
+    assert abstain["probes"]["wrong_neighbours"] < successor["probes"]["wrong_neighbours"]
+    assert live(run, halls) == before and len(before) == 12
+
+
+def test_people_read_a_table_and_too_few_facts_are_refused(run: Run, halls: str) -> None:
+    shown = run("evaluate", "deletion", "--corpus", halls, "--facts", 2, "--others", 2)
+    assert shown.code == 0 and "wrong neighbour" in shown.out and "2 facts of halls" in shown.err
+    refused = run("evaluate", "deletion", "--corpus", halls, "--facts", 12)
+    assert refused.code == 2 and "too few facts with a question" in refused.err
+    assert run("evaluate", "deletion", "--corpus", "nowhere").code == 3
