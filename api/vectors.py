@@ -42,9 +42,10 @@ Of = Annotated[str, QueryParameter(min_length=1, max_length=200, description="Wh
 Dtype = Annotated[Literal["float32", "float16"], QueryParameter()]
 K = Annotated[int, QueryParameter(ge=1, le=100)]
 Threshold = Annotated[float | None, QueryParameter(ge=-1, le=1)]
-MinSeq = Annotated[int | None, QueryParameter(ge=0, le=MAX_ID, description=SEEN)]
+# Not `ge=0`: of a parameter that may be left out, the description loses a limit of 0.
+MinSeq = Annotated[int | None, QueryParameter(gt=-1, le=MAX_ID, description=SEEN)]
 AsOf = Annotated[
-    int | None, QueryParameter(ge=0, le=MAX_ID, description="Answer as the base stood at this change")
+    int | None, QueryParameter(gt=-1, le=MAX_ID, description="Answer as the base stood at this change")
 ]
 
 
