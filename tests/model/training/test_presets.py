@@ -114,9 +114,14 @@ def test_a_config_is_the_same_after_json(name: str):
 
 def test_the_released_checkpoints_record_is_still_read():
     released = Path(model.__path__[0], "released", "co-lmlm-135m", "colmlm.json")
-    record = json.loads(released.read_text())["training"]["config"]
+    config = TrainConfig.from_record(json.loads(released.read_text())["training"]["config"])
+    assert config.method == "co-lmlm" and config.steps == 170
+
+
+def test_a_record_from_before_settings_were_added_is_still_read():
+    record = {"base": "smollm2-135m", "steps": 800, "max_seconds": 6000.0, "block": 4, "lora_rank": 16}
     config = TrainConfig.from_record(record)
-    assert config.init == record["base"] and config.steps == 800 and config.max_seconds == 6000
+    assert config.init == "smollm2-135m" and config.steps == 800 and config.max_seconds == 6000
     with pytest.raises(ValueError, match="unknown training settings: warp"):
         TrainConfig.from_record({**record, "warp": 9})
 
