@@ -10,10 +10,14 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 
 from litestar.datastructures import Headers
+from litestar.types import HTTPScope
 
 from kb.origin import Origin, origin
 
 HEADER = "x-request-id"
+_BROKEN_OFF = 499  # no status was sent: the client had gone, or the server was told to end at once
+_UNROUTED = "unrouted"  # refused by the gate, or no such route: a path is no label, anybody may make one up
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 # Narrow, since it is kept in the change log for good: room for an id, not for a text.
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -51,3 +55,16 @@ def asked(headers: Headers) -> Iterator[Asked]:
 def current() -> Asked | None:
     """The request this runs in; None outside of any."""
     return _asked.get()
+
+
+def status_of(request: Asked) -> int:
+    return _BROKEN_OFF if request.status is None else request.status
+
+
+def route_of(scope: HTTPScope) -> str:
+    """The template of the route that was reached, as in `/v1/facts/{fact_id}`."""
+    return str(scope.get("path_template") or _UNROUTED)
+
+
+def method_of(scope: HTTPScope) -> str:
+    return scope["method"] if scope["method"] in _METHODS else "other"

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from api.requests import method_of, route_of, status_of
 from kb.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -54,8 +55,6 @@ class Tracing:
         """Around a request, as a child of the caller's span where it sent one."""
         from opentelemetry.trace import SpanKind, Status, StatusCode
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-
-        from api.watch import method_of, route_of, status_of
 
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         caller = TraceContextTextMapPropagator().extract(headers)

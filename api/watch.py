@@ -13,7 +13,7 @@ from api.auth import PROBES
 from api.drain import Drain
 from api.errors import Draining
 from api.metrics import Metrics
-from api.requests import Asked
+from api.requests import Asked, method_of, route_of, status_of
 from api.tracing import Tracing
 
 if TYPE_CHECKING:
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
     from kb.access import ApiKeyRecord
 
-_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-_UNROUTED = "unrouted"  # refused by the gate, or no such route: a path is no label, anybody may make one up
-_BROKEN_OFF = 499  # no status was sent: the client had gone, or the server was told to end at once
 
 _log = logging.getLogger("colmlm.request")
 
@@ -74,16 +71,3 @@ class Watch:
                 "ms": round(1000 * took, 2),
             },
         )
-
-
-def status_of(request: Asked) -> int:
-    return _BROKEN_OFF if request.status is None else request.status
-
-
-def route_of(scope: HTTPScope) -> str:
-    """The template of the route that was reached, as in `/v1/facts/{fact_id}`."""
-    return str(scope.get("path_template") or _UNROUTED)
-
-
-def method_of(scope: HTTPScope) -> str:
-    return scope["method"] if scope["method"] in _METHODS else "other"

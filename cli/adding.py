@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from cli.keysets import key_everything
+from cli.keying import key_everything
 from cli.output import Reporting, note, progress
 from cli.runtime import Runtime
 from kb.corpus import AnnotatedDocument, Parsed, Refusal

@@ -22,9 +22,8 @@ from cli.annotators import (
     SpanThreshold,
 )
 from cli.errors import REFUSED
-from cli.facts import is_attended
 from cli.options import AsJson, examples
-from cli.output import note, print_json, print_table, progress, say
+from cli.output import is_attended, note, print_json, print_table, progress, say
 from cli.runtime import Runtime
 from kb.corpus import AnnotatedDocument, Refusal
 from kb.raw.files import Found, find_files

@@ -5,24 +5,17 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated
 
-import numpy as np
 import typer
-from numpy.typing import NDArray
 
 from cli.anywhere import anywhere
-from cli.keyset_gate import KeysetId
+from cli.keying import DEFAULT_SAMPLE, describe_calibration, measure
 from cli.nouns.base import Base
-from cli.options import AsJson, CheckpointPath, examples, finite
-from cli.output import print_json, progress, say
+from cli.options import AsJson, CheckpointPath, KeysetId, examples, finite
+from cli.output import print_json, say
 from cli.runtime import Runtime
-from kb.calibration import Calibration
-from kb.calibration import calibrate as choose_threshold
 from kb.errors import KeysetMismatch, KeysetNotFound
 from kb.records import KeysetRecord
-from kb.rekey import Encoder
-from kb.service import KnowledgeBase
 
-DEFAULT_SAMPLE = 300
 CALIBRATE_EXAMPLES = examples(
     "colmlm keysets calibrate", "colmlm keysets calibrate --false-accept-rate 0.05 --dry-run --json"
 )
@@ -84,60 +77,6 @@ def _keyset_of(runtime: Runtime, keyset_id: int | None) -> KeysetRecord:
     if found.checkpoint_id != checkpoint_id:
         raise KeysetMismatch(checkpoint_id, found.checkpoint_id)
     return found
-
-
-def measure(
-    kb: KnowledgeBase,
-    encoder: Encoder,
-    keyset: KeysetRecord,
-    false_accept_rate: float | None,
-    sample: int,
-) -> Calibration:
-    """Calibrate on up to `sample` questions, evenly over the facts. Raises `InvalidValue` for want of them."""
-    fact_ids, keys_ND = kb.keys(keyset.keyset_id)
-    values, questions = _facts_by_id(kb)
-    asked = [int(fact_id) for fact_id in fact_ids if questions.get(int(fact_id))]
-    asked = asked[:: max(1, -(-len(asked) // sample))]
-    queries_BD = _encode(encoder, [questions[fact_id] for fact_id in asked])
-    return choose_threshold(
-        queries_BD,
-        asked,
-        keys_ND,
-        fact_ids.tolist(),
-        values,
-        false_accept_rate=false_accept_rate,
-    )
-
-
-def _encode(encoder: Encoder, questions: list[str], batch: int = 32) -> NDArray[np.float32]:
-    pieces = [encoder.encode_questions([])]
-    with progress("Calibrating") as advance:
-        for start in range(0, len(questions), batch):
-            pieces.append(encoder.encode_questions(questions[start : start + batch]))
-            advance(min(start + batch, len(questions)), len(questions))
-    return np.concatenate(pieces)
-
-
-def _facts_by_id(kb: KnowledgeBase) -> tuple[dict[int, str], dict[int, str]]:
-    """Values and questions of every live fact."""
-    values: dict[int, str] = {}
-    questions: dict[int, str] = {}
-    after = 0
-    while page := kb.facts(after=after, limit=5000):
-        for fact in page:
-            values[fact.fact_id] = fact.value
-            questions[fact.fact_id] = fact.question or ""
-        after = page[-1].fact_id
-    return values, questions
-
-
-def describe_calibration(measured: Calibration) -> str:
-    """The threshold and both error rates, in a sentence."""
-    return (
-        f"Threshold {measured.threshold:.3f}: of {measured.num_questions} questions it refuses "
-        f"{measured.false_reject_rate:.1%} whose fact is there and accepts "
-        f"{measured.false_accept_rate:.1%} whose is not."
-    )
 
 
 @anywhere

@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
+from cli.model_encoder import describe
 from cli.options import AsJson, CheckpointPath, examples
 from cli.output import print_json, say
-from cli.runtime import Runtime, describe
+from cli.runtime import Runtime
 
 app = typer.Typer(help="Describe and export checkpoints.", epilog=examples("colmlm checkpoint info"))
 

@@ -14,10 +14,9 @@ import typer
 from cli import annotate, corpus_add
 from cli.anywhere import anywhere
 from cli.errors import REFUSED
-from cli.facts import is_attended
 from cli.nouns.base import Base
 from cli.options import Actor, AllowErased, AsJson, examples, some_text
-from cli.output import note, print_json, print_table, say
+from cli.output import is_attended, note, print_json, print_table, say
 from kb.corpus import Refusal, to_record
 from kb.errors import CorpusNotFound
 from kb.records import CorpusStats, Edit, IngestReport

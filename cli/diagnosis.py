@@ -12,30 +12,18 @@ import shutil
 import socket
 import stat
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
+from cli.diagnosis_database import examine_database
 from cli.errors import one_line
+from cli.findings import Finding, Findings
 from kb.errors import KBError
 from kb.settings import Settings
 
 OLDEST_PYTHON = (3, 11)
 LEAST_FREE, LITTLE_FREE = 200_000_000, 5_000_000_000  # bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What one check found: `state` is ok, warning or failed; `remedy` says what to do where it is not ok."""
-
-    check: str
-    state: str
-    found: str
-    remedy: str | None = None
-
-
-Findings = Iterator[Finding]
 
 
 def examine() -> list[Finding]:
@@ -48,7 +36,6 @@ def examine() -> list[Finding]:
     findings.append(Finding("settings", "ok", f"home {settings.home}"))
     for check in (_home, _token, _disk, _model, _address):
         findings += _safely(check, settings)
-    from cli.diagnosis_database import examine_database
 
     return [*findings, *_safely(examine_database, settings)]
 

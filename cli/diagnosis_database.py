@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 
 from sqlalchemy import Engine, select, text
 
-from cli.diagnosis import Finding
 from cli.errors import one_line
+from cli.findings import Finding
 from kb import audit, database, keysets
 from kb.errors import DatabaseUnavailable, NoActiveKeyset
 from kb.replica import active_keyset_id, snapshots_of

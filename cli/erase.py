@@ -10,11 +10,10 @@ import typer
 from cli.anywhere import anywhere
 from cli.erase_show import as_dict, counts, show_asked, show_facts, show_report, show_twins, touched
 from cli.errors import CHECK_FAILED
-from cli.facts import is_attended
 from cli.nouns.base import Base
 from cli.nouns.removal import Erasing
 from cli.options import Actor, AsJson, each_once, examples, some_text
-from cli.output import print_json, print_table, say
+from cli.output import is_attended, print_json, print_table, say
 from cli.runtime import Runtime
 
 if TYPE_CHECKING:

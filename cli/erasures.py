@@ -8,10 +8,9 @@ import typer
 
 from cli.anywhere import anywhere
 from cli.erase_show import as_dict, how_many, show_facts, show_report
-from cli.facts import is_attended
 from cli.nouns.base import Base
 from cli.options import AsJson, examples
-from cli.output import print_json, print_table, say, shorten
+from cli.output import is_attended, print_json, print_table, say, shorten
 
 if TYPE_CHECKING:
     from kb.two_person import ErasureRequest

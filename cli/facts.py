@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
@@ -22,7 +21,7 @@ from cli.options import (
     examples,
     some_text,
 )
-from cli.output import note, print_json, print_table, say, shorten
+from cli.output import is_attended, note, print_json, print_table, say, shorten
 from kb.errors import FactDeleted
 from kb.records import Edit, FactRecord
 
@@ -181,11 +180,6 @@ def delete(
     assert reason is not None
     done = base.kb.delete(fact_ids, actor=base.actor(actor), reason=reason)
     _done(done, as_json)
-
-
-def is_attended() -> bool:
-    """Whether somebody sits there who can be asked."""
-    return sys.stdin.isatty()
 
 
 def _preview(facts: list[FactRecord], as_json: bool) -> None:

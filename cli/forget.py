@@ -11,7 +11,6 @@ import typer
 from cli.anywhere import anywhere
 from cli.certificates import certificate
 from cli.errors import CHECK_FAILED
-from cli.facts import is_attended
 from cli.forget_options import (
     AllowEmpty,
     DryRun,
@@ -45,7 +44,7 @@ from cli.forget_options import (
 from cli.forget_show import in_words, plan_json, show_plan, show_verification, texts_of
 from cli.nouns.base import Base
 from cli.options import Actor, After, AsJson, CheckpointPath, Limit, Reason, examples
-from cli.output import note, print_json, print_table, say, shorten
+from cli.output import is_attended, note, print_json, print_table, say, shorten
 from kb.forget_records import Drift, RunRecord
 from kb.forgetting import SAMPLE
 from kb.records import Edit

@@ -16,7 +16,7 @@ from api.ports import (
     Spliced,
 )
 from cli.logprobs import NO_LOGPROBS, Logprobs, logprobs
-from cli.runtime import describe
+from cli.model_encoder import describe
 from kb.records import CheckpointInfo, NewGeneration, OutputTrace, Source, Splice
 from kb.service import KnowledgeBase
 

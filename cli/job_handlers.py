@@ -11,8 +11,7 @@ from typing import Any
 from cli import annotators
 from cli.adding import Adding
 from cli.errors import FAULT, explain
-from cli.keyset_gate import active_encoder_of, encoder_of
-from cli.keysets import key_everything
+from cli.keying import active_encoder_of, encoder_of, key_everything
 from cli.output import Advance
 from cli.runtime import Runtime
 from kb.errors import InvalidWork, KBError

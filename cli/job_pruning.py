@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.facts import is_attended
-from cli.keys import DryRun, Yes, span
-from cli.options import AsJson, examples
-from cli.output import print_json, say
+from cli.options import AsJson, DryRun, Yes, examples, span
+from cli.output import is_attended, print_json, say
 from cli.runtime import Runtime
 
 if TYPE_CHECKING:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
@@ -14,18 +13,17 @@ import typer
 
 from cli import job_pruning
 from cli.anywhere import anywhere
+from cli.awaiting import awaited
 from cli.errors import CHECK_FAILED
 from cli.nouns.base import Base
-from cli.nouns.running import JobVerbs
 from cli.options import MAX_BIGINT, Actor, AsJson, Limit, examples
-from cli.output import note, print_json, print_table, progress, say, shorten
+from cli.output import note, print_json, print_table, say, shorten
 from cli.runtime import Runtime
 from kb.jobs.kinds import KINDS, work_of
 from kb.jobs.records import JobRecord
 from kb.tables import job_states
 
 WORKER_EXAMPLES = examples("colmlm worker", "colmlm worker --concurrency 2", "colmlm worker --once")
-POLL_SECONDS = 0.5
 
 app = typer.Typer(
     help="Start, list, show, await, cancel and prune long work.",
@@ -126,18 +124,6 @@ def wait(
     print_json(job) if as_json else _show(job)
     if job.state != "succeeded":
         raise typer.Exit(CHECK_FAILED)
-
-
-def awaited(jobs: JobVerbs, job_id: int, timeout: float | None) -> JobRecord:
-    """The job as it is once it has ended, or when so many seconds are over."""
-    deadline = None if timeout is None else time.monotonic() + timeout
-    job = jobs.get(job_id)
-    with progress(f"Job {job_id} ({job.kind})") as advance:
-        while not job.is_over and (deadline is None or time.monotonic() < deadline):
-            advance(job.done, job.total)
-            time.sleep(POLL_SECONDS)
-            job = jobs.get(job_id)
-    return job
 
 
 @app.command(epilog=examples("colmlm jobs cancel 7", "colmlm jobs cancel 7 --json"))

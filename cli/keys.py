@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Annotated
@@ -10,10 +9,9 @@ from typing import Annotated
 import typer
 
 from cli.anywhere import anywhere
-from cli.facts import is_attended
 from cli.nouns.base import Base
-from cli.options import AsJson, examples
-from cli.output import note, print_json, print_table, say
+from cli.options import AsJson, DryRun, Yes, examples, span
+from cli.output import is_attended, note, print_json, print_table, say
 from kb import access
 from kb.access import ApiKeyRecord
 
@@ -21,8 +19,6 @@ app = typer.Typer(
     help="Make, list, rotate and revoke access keys of the API.",
     epilog=examples("colmlm keys list", "colmlm keys create curator --role operator --expires-in 90d"),
 )
-
-_UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 
 
 class Role(StrEnum):
@@ -36,20 +32,10 @@ class Role(StrEnum):
     admin = "admin"
 
 
-def span(text: str) -> timedelta:
-    """A span of time such as 90d, 12h or 30m; 0 is none."""
-    found = re.fullmatch(r"([0-9]{1,6})([mhd])", text)
-    if found is None and text != "0":
-        raise typer.BadParameter(f"{text!r} is no span of time, such as 90d, 12h or 30m.")
-    return timedelta(**{_UNITS[found[2]]: int(found[1])}) if found else timedelta(0)
-
-
 KeyName = Annotated[
     str, typer.Argument(metavar="NAME", help="Whose key; the change log names it as the actor.")
 ]
 Span = timedelta | None
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done and stop.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 @app.command(

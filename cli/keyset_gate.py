@@ -8,17 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from cli.anywhere import anywhere
-from cli.encoders import registered
 from cli.errors import CHECK_FAILED
 from cli.nouns.base import Base
-from cli.options import MAX_BIGINT, Actor, AsJson, CheckpointPath, Reason, examples, finite
+from cli.options import Actor, AsJson, CheckpointPath, KeysetId, Reason, examples, finite
 from cli.output import note, print_json, print_table, say
-from cli.runtime import Runtime
-from kb import keysets
-from kb.errors import KBError, KeysetMismatch, NoActiveKeyset
 from kb.gate import GateLimits
 from kb.records import KeysetRecord
-from kb.rekey import Encoder
 from kb.retraining import MAX_EDITS
 
 CHECK_EXAMPLES = examples(
@@ -31,9 +26,6 @@ ROLLBACK_EXAMPLES = examples(
     "colmlm keysets rollback", 'colmlm keysets rollback --reason "wrong dates" --json'
 )
 
-KeysetId = Annotated[
-    int, typer.Argument(metavar="KEYSET_ID", min=1, max=MAX_BIGINT, help="See `colmlm keysets list`.")
-]
 _DEFAULTS = GateLimits()
 
 
@@ -96,36 +88,6 @@ def check(
     print_json(report) if as_json else _show(report)
     if not report["passed"]:
         raise typer.Exit(CHECK_FAILED)
-
-
-def encoder_of(runtime: Runtime, keyset_id: int, named: Path | None = None) -> Encoder:
-    """The encoder that made this keyset's keys: from `named`, from where it was registered, or the settings' own.
-
-    Raises `KeysetMismatch` where what lies there is another checkpoint.
-    """
-    with runtime.kb.sessions() as session:
-        known = keysets.checkpoint_of(session, keyset_id)
-    encoder = registered(runtime, known.path, named)
-    if encoder.checkpoint.checkpoint_id != known.checkpoint_id:
-        raise KeysetMismatch(encoder.checkpoint.checkpoint_id, known.checkpoint_id)
-    return encoder
-
-
-def active_encoder_of(runtime: Runtime, keyset_id: int, named: Path | None = None) -> Encoder | None:
-    """The active keyset's encoder; None where that one is checked itself, none is active, or it cannot be loaded."""
-    from model.base import BaseNotFound
-    from model.config import CheckpointError
-
-    try:
-        active = runtime.kb.active_keyset()
-        return None if active.keyset_id == keyset_id else encoder_of(runtime, active.keyset_id, named)
-    except NoActiveKeyset:
-        return None
-    except (KBError, CheckpointError, BaseNotFound, OSError) as error:
-        if named is not None:
-            raise
-        note(f"The active keyset's encoder cannot be loaded, its own gate is compared with. {error}")
-        return None
 
 
 @anywhere

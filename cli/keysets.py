@@ -11,21 +11,17 @@ import typer
 
 from cli import calibration, keyset_gate
 from cli.anywhere import anywhere
-from cli.calibration import DEFAULT_SAMPLE, describe_calibration, measure
-from cli.encoders import ByEncoder, chosen, keys_are_questions
-from cli.facts import is_attended
-from cli.keyset_gate import KeysetId
+from cli.encoders import ByEncoder, chosen
+from cli.keying import key_everything
 from cli.nouns.base import Base
-from cli.options import Actor, AsJson, CheckpointPath, Reason, examples
-from cli.output import Reporting, note, print_json, print_table, progress, say
+from cli.options import Actor, AsJson, CheckpointPath, KeysetId, Reason, examples
+from cli.output import is_attended, print_json, print_table, progress, say
 from cli.runtime import Runtime
-from kb.errors import InvalidValue
 from kb.records import KeysetRecord
-from kb.rekey import Encoder
 from kb.retraining import GateStanding, Retraining
 
 if TYPE_CHECKING:
-    from kb.service import KnowledgeBase
+    pass
 
 REKEY_EXAMPLES = examples(
     "colmlm rekey",
@@ -78,41 +74,6 @@ def rekey(
             runtime, corpus=corpus, encoder=chosen(runtime, encoder, checkpoint), kinds=kinds
         )
     print_json(keyset) if as_json else _show([keyset])
-
-
-def key_everything(
-    runtime: Runtime,
-    *,
-    corpus: str | None = None,
-    encoder: Encoder | None = None,
-    kinds: str = Kinds.context,
-    kb: KnowledgeBase | None = None,
-    reporting: Reporting = progress,
-) -> KeysetRecord:
-    """Key what is unkeyed, and calibrate a keyset that has not been. The encoder is by default the settings'.
-
-    `kb` is the runtime's, unless this is done in somebody else's name; `reporting` gives what hears how far it is.
-    """
-    encoder, kb = encoder or runtime.encoder, kb or runtime.kb
-    with reporting("Keying facts") as advance:
-        keyset = kb.rekey(encoder, corpus=corpus, on_facts=advance, kinds=kinds.split(","))
-    if keyset.state == "ready":
-        note(
-            "Another keyset is active. To let this one answer: "
-            f"colmlm keysets check {keyset.keyset_id}, then: colmlm keysets activate {keyset.keyset_id}"
-        )
-    if keyset.calibrated or keyset.num_unkeyed or keyset.num_keys < 2:
-        return keyset
-    if keys_are_questions(encoder):
-        note(f"Not calibrated: a fact's key is its own question. Its threshold is {keyset.threshold:.3f}.")
-        return keyset
-    try:
-        measured = measure(kb, encoder, keyset, None, DEFAULT_SAMPLE)
-    except InvalidValue as error:  # a base without questions is keyed all the same
-        note(f"Not calibrated. {error}")
-        return keyset
-    note(describe_calibration(measured))
-    return kb.set_threshold(keyset.keyset_id, measured.threshold)
 
 
 @app.command("list", epilog=examples("colmlm keysets list", "colmlm keysets list --json"))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 MAX_BIGINT = 2**63 - 1
+_UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 
 
 def examples(*lines: str) -> str:
@@ -29,6 +32,14 @@ def positive(value: float) -> float:
     if not (math.isfinite(value) and value > 0):
         raise typer.BadParameter(f"{value} is not above 0.")
     return value
+
+
+def span(text: str) -> timedelta:
+    """A span of time such as 90d, 12h or 30m; 0 is none."""
+    found = re.fullmatch(r"([0-9]{1,6})([mhd])", text)
+    if found is None and text != "0":
+        raise typer.BadParameter(f"{text!r} is no span of time, such as 90d, 12h or 30m.")
+    return timedelta(**{_UNITS[found[2]]: int(found[1])}) if found else timedelta(0)
 
 
 def some_text(value: str | None) -> str | None:
@@ -85,3 +96,8 @@ AsOf = Annotated[
     int | None,
     typer.Option("--as-of", min=0, max=MAX_BIGINT, help="Answer as the knowledge base stood at this change."),
 ]
+KeysetId = Annotated[
+    int, typer.Argument(metavar="KEYSET_ID", min=1, max=MAX_BIGINT, help="See `colmlm keysets list`.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done and stop.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]

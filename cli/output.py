@@ -121,6 +121,11 @@ class _Lines:
             note(f"{self.description}: {done}" + (f" of {total}" if total is not None else ""))
 
 
+def is_attended() -> bool:
+    """Whether somebody sits there who can be asked."""
+    return sys.stdin.isatty()
+
+
 def shorten(text: str | None, width: int = 60) -> str:
     """The start of a text, on one line."""
     line = " ".join((text or "").split())

@@ -7,19 +7,14 @@ imported before a command asks for it: torch costs seconds.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-import numpy as np
-from numpy.typing import NDArray
-
+from cli.model_encoder import ModelEncoder
 from cli.output import note
-from kb.corpus import AnnotatedDocument
-from kb.records import CheckpointInfo
 from kb.settings import Settings
 
 if TYPE_CHECKING:
@@ -108,35 +103,3 @@ def released_checkpoint() -> Path:
     spec = find_spec("model")
     assert spec is not None and spec.submodule_search_locations
     return Path(spec.submodule_search_locations[0], RELEASED)
-
-
-def describe(checkpoint: Checkpoint) -> CheckpointInfo:
-    """What the knowledge base remembers of a checkpoint."""
-    trained_on = checkpoint.config.training.get("data_sha256")
-    return CheckpointInfo(
-        checkpoint_id=checkpoint.checkpoint_id,
-        name=checkpoint.config.name,
-        dim=checkpoint.config.dim,
-        path=str(checkpoint.path) if checkpoint.path else None,
-        tokenizer_hash=checkpoint.tokenizer_hash,
-        trained_on=str(trained_on) if trained_on else None,
-    )
-
-
-class ModelEncoder:
-    """A checkpoint's keys, as `kb.rekey.Encoder` and `api.ports.QuestionEncoder` want them."""
-
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        from model.encoder import KeyEncoder
-
-        self.checkpoint = describe(checkpoint)
-        self._keys = KeyEncoder(checkpoint)
-
-    def encode_documents(self, documents: Sequence[AnnotatedDocument]) -> list[NDArray[np.float32]]:
-        return self._keys.encode_documents(documents)
-
-    def encode_questions(self, questions: Sequence[str]) -> NDArray[np.float32]:
-        return self._keys.encode_questions(questions)
-
-    def encode_contexts(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        return self._keys.encode_contexts(texts)

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from cli.keysets import key_everything
+from cli.keying import key_everything
 from cli.options import AsJson, examples
 from cli.output import note, print_json, progress, say
 from cli.runtime import Runtime

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from cli.bench.rounds import Seconds, in_turns
-from cli.runtime import ModelEncoder
+from cli.model_encoder import ModelEncoder
 from kb import database
 from kb.corpus import read_annotated
 from kb.demo import DEMO_CORPUS

@@ -42,7 +42,7 @@ class LocalKeysets:
         checkpoint: Path | None,
         active_checkpoint: Path | None,
     ) -> dict[str, Any]:
-        from cli.keyset_gate import active_encoder_of, encoder_of
+        from cli.keying import active_encoder_of, encoder_of
 
         encoder = encoder_of(self.runtime, keyset_id, checkpoint)
         active_encoder = active_encoder_of(self.runtime, keyset_id, active_checkpoint)
@@ -78,8 +78,7 @@ class LocalKeysets:
     def rekey(
         self, keyset_id: int, *, corpus: str | None, kinds: str, checkpoint: Path | None
     ) -> KeysetRecord:
-        from cli.keyset_gate import encoder_of
-        from cli.keysets import key_everything
+        from cli.keying import encoder_of, key_everything
 
         if (found := self.get(keyset_id)).state == "retired":  # its checkpoint's next one has another id
             raise KeysetNotReady(keyset_id, found.state)

@@ -31,8 +31,8 @@ from sqlalchemy.orm import Session
 
 from api.ports import GenerationRequest
 from cli.generator import StoringGenerator
+from cli.model_encoder import ModelEncoder
 from cli.remote.knowledge_base import RemoteKnowledgeBase
-from cli.runtime import ModelEncoder
 from kb import database
 from kb.access import create_key
 from kb.records import Lookup

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from api.app import create_app
 from cli.generator import LocalOutputs, StoringGenerator
-from cli.runtime import ModelEncoder
+from cli.model_encoder import ModelEncoder
 from kb.access import create_key
 from kb.corpus import Parsed
 from kb.service import KnowledgeBase

@@ -1,0 +1,19 @@
+"""What `colmlm doctor` finds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check found: `state` is ok, warning or failed; `remedy` says what to do where it is not ok."""
+
+    check: str
+    state: str
+    found: str
+    remedy: str | None = None
+
+
+Findings = Iterator[Finding]
