@@ -91,7 +91,15 @@ def test_what_cannot_be_done_is_said_in_one_line(run: Run, atlas: list[int]) -> 
 
 
 def child_of(pid: int) -> int | None:
-    return next((child.pid for child in psutil.Process(pid).children()), None)
+    """Its worker: for a moment a server also has children that look libraries up for it."""
+    return next((child.pid for child in psutil.Process(pid).children() if is_worker(child)), None)
+
+
+def is_worker(process: psutil.Process) -> bool:
+    try:
+        return "worker" in process.cmdline()
+    except psutil.Error:  # it has ended meanwhile
+        return False
 
 
 def is_gone(pid: int) -> bool:
