@@ -96,7 +96,7 @@ def test_a_run_cut_off_goes_on_under_its_own_settings(
     out = tmp_path / "run"
     command = ["train", *random_start(base), "--steps", 3, "--annotated", file, "--out", out]
     monkeypatch.setattr("cli.train_show._status", cut_off)
-    monkeypatch.setattr("cli.train._EVERY_SECONDS", 0.0)
+    monkeypatch.setattr("cli.train_show._EVERY_SECONDS", 0.0)
     monkeypatch.setattr("cli.train.Trainer", partial(Trainer, save_seconds=0.0))
     assert invoke(*command).code == 130
     monkeypatch.undo()
