@@ -13,13 +13,13 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from kb import audit, facts, forget_plan, reading
-from kb.errors import ForgetRunNotFound, ForgetRunState, InvalidSelector, PlanStale
+from kb.errors import ForgetRunNotFound, ForgetRunState, InvalidSelector, KeysetMismatch, PlanStale
 from kb.forget_probes import Questioner
 from kb.forget_records import Drift, ForgetPlan, RunRecord, Verification
 from kb.forget_verify import verify
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 SAMPLE = 500
 EQUIVALENTS = ("include", "only-list", "exclude")
+ATTEMPTS = 3  # where a keyset is activated while one is worked with, which is rare
+
+T = TypeVar("T")
 
 
 class Forgetting:
@@ -76,15 +79,17 @@ class Forgetting:
         audit.check_text("actor", actor, blank=False)
         audit.check_text("reason", reason)
         _check_choices(equivalents, policy, radius)
-        drawn = forget_plan.draw_up(
-            self.kb,
-            lambda session: select_facts(session, selector, allow_empty=allow_empty),
-            self._questioner,
-            equivalents=equivalents,
-            radius=radius,
-            policy=policy,
-            most=self.sample,
-            largest=self.largest,
+        drawn = self._on_one_keyset(
+            lambda: forget_plan.draw_up(
+                self.kb,
+                lambda session: select_facts(session, selector, allow_empty=allow_empty),
+                self._questioner,
+                equivalents=equivalents,
+                radius=radius,
+                policy=policy,
+                most=self.sample,
+                largest=self.largest,
+            )
         )
         with self.kb.sessions.begin() as session:
             run = ForgetRun(
@@ -133,7 +138,7 @@ class Forgetting:
         """Ask for the forgotten facts in every way there is, and with these `questions`; keep the answer."""
         with self.kb.sessions() as session:
             plan = plan_of(get_run(session, run_id, "applied", "erased"))
-        found = verify(self.kb, plan, self._questioner, questions, self.sample)
+        found = self._on_one_keyset(lambda: verify(self.kb, plan, self._questioner, questions, self.sample))
         with self.kb.sessions.begin() as session:
             run = get_run(session, run_id, "applied", "erased", lock=True)
             run.verification, run.certificate = (
@@ -141,6 +146,19 @@ class Forgetting:
                 None,
             )  # a certificate speaks of one verification
         return found
+
+    def _on_one_keyset(self, work: Callable[[], T]) -> T:
+        """What this gives, done again where another keyset became active while it was at it.
+
+        Stored keys are taken from whatever keyset is active; an encoder belongs to one, and has to be told.
+        """
+        for _ in range(ATTEMPTS - 1):
+            try:
+                return work()
+            except KeysetMismatch:
+                if self._questioner.encoder is not None:
+                    raise
+        return work()
 
     def runs(self, after: int = 0, limit: int = 50) -> list[RunRecord]:
         """Forget runs past id `after`, oldest first."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,8 @@ from kb.errors import (
 )
 from kb.forget_records import OUTCOMES, ForgetPlan
 from kb.forgetting import Forgetting
-from kb.records import NewGeneration, Splice
+from kb.records import Lookup, NewGeneration, Splice
+from kb.retraining import Retraining
 from kb.selectors import Selector
 from kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder, Vectors, WordEncoder
@@ -298,6 +300,36 @@ def test_what_cannot_be_compared_is_refused(peru: KnowledgeBase):
     with pytest.raises(FactNotFound):
         Forgetting(peru).plan(Selector(fact_ids=(999,)), **WHO)
     assert Forgetting(peru).runs() == []
+
+
+class SwitchedWhileAsked:
+    """A knowledge base on which another keyset becomes active just before a lookup."""
+
+    def __init__(self, kb: KnowledgeBase, keyset_ids: list[int]) -> None:
+        self.kb, self.keyset_ids = kb, keyset_ids
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.kb, name)
+
+    def lookup(self, *arguments: Any, **options: Any) -> list[Lookup]:
+        if self.keyset_ids:
+            Retraining(self.kb).activate(self.keyset_ids.pop(0), force=True)
+        return self.kb.lookup(*arguments, **options)
+
+
+def test_a_switch_of_the_keyset_meanwhile_is_lived_with(peru: KnowledgeBase, encoder: FakeEncoder):
+    first, other = peru.active_keyset().keyset_id, FakeEncoder("2")
+    second = peru.rekey(other).keyset_id
+    switched: Any = SwitchedWhileAsked(peru, [second])
+    plan = Forgetting(switched).plan(Selector(text="Lima"), **WHO)
+    assert plan.keyset_id == second and plan.before["key"].leaks == plan.before["key"].probes > 0
+    Forgetting(peru).apply(plan.run_id, **WHO)
+    switched.keyset_ids = [first]
+    found = Forgetting(switched).verify(plan.run_id)
+    assert (found.keyset_id, found.level) == (first, 2)
+    switched.keyset_ids = [second]
+    with pytest.raises(KeysetMismatch):
+        Forgetting(switched, encoder).verify(plan.run_id)
 
 
 def test_facts_without_a_key_are_forgotten_too(peru: KnowledgeBase, encoder: FakeEncoder):
