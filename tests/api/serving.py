@@ -16,6 +16,7 @@ def served(app: Litestar) -> Iterator[str]:
     """The app on a real port, and its address."""
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
+        listening.listen()  # who asks before the server has started waits, and is not refused
         config = uvicorn.Config(
             app, log_level="error", lifespan="off", ws="none", timeout_graceful_shutdown=1
         )
