@@ -48,7 +48,7 @@ def tofu_log(
     found = _read(log, "LOG")
     report = report_of(found, resamples)
     if retain is not None:
-        report |= _beside(found, _read(retain, "--retain"))
+        report |= beside(found, _read(retain, "--retain"))
     print_json(report) if as_json else show(found, report)
 
 
@@ -86,7 +86,8 @@ def _counts(log: TofuLog) -> dict[str, int]:
     return {f"{table}_n": s.examples for table, s in _tables(log).items()}
 
 
-def _beside(log: TofuLog, retained: TofuLog) -> dict[str, float]:
+def beside(log: TofuLog, retained: TofuLog) -> dict[str, float]:
+    """The forget quality of a log beside that of a model that never saw the forget set."""
     if len(log.forget) != len(retained.forget):
         note(
             f"warning: the forget sets differ, {len(log.forget)} and {len(retained.forget)} examples: "

@@ -13,7 +13,7 @@ import typer
 from numpy.typing import NDArray
 
 from cli.annotators import SpanAnnotatorPath, SpanThreshold
-from cli.evaluate_tofu import report_of, show
+from cli.evaluate_tofu import beside, report_of, show
 from cli.options import AsJson, CheckpointPath, Threshold, examples
 from cli.output import counting, note, print_json, say
 from cli.runtime import Runtime
@@ -25,6 +25,7 @@ from model.decoding.config import DecodeConfig
 from model.decoding.decoder import Decoder, Generation
 from model.evaluate.answer_losses import Masking, answer_loss
 from model.evaluate.answers import without_values
+from model.evaluate.open_unlearning import evaluation, summary
 from model.evaluate.reader import Find
 from model.evaluate.run_log import OtherRun, RunLog
 from model.evaluate.tofu import TofuLog, TofuLogError
@@ -34,7 +35,8 @@ from model.evaluate.tofu_tables import columns, table
 
 TOFU_EXAMPLES = examples(
     "colmlm evaluate tofu --data tofu --forget forget05 --out results/full",
-    "colmlm evaluate tofu --data tofu --forget forget05 --checkpoint runs/retain95 --out results/retain95 --json",
+    "colmlm evaluate tofu --data tofu --forget forget05 --checkpoint runs/full --out results/forgotten "
+    "--retain results/retain95 --json",
 )
 DOCUMENTS_EXAMPLES = examples("colmlm evaluate tofu-documents tofu/full.jsonl --out full.jsonl")
 KEPT = {
@@ -82,6 +84,15 @@ def tofu(
         Path,
         typer.Option("--out", file_okay=False, help="The logs go here; a stopped run goes on from there."),
     ],
+    retain: Annotated[
+        Path | None,
+        typer.Option(
+            "--retain",
+            exists=True,
+            file_okay=False,
+            help="The --out of a model that never saw the forget set: gives the forget quality.",
+        ),
+    ] = None,
     rows: Annotated[
         int | None, typer.Option("--rows", min=1, help="Of each table at most so many, from the first.")
     ] = None,
@@ -95,7 +106,8 @@ def tofu(
     """Measure forgetting as TOFU does, with lookups in the knowledge base where the checkpoint makes them.
 
     Writes a log for each reading of answer masking (masked.json and spoken.json; none.json of a model without
-    lookups), which `colmlm evaluate tofu-log` compares with the log of a model that never saw the forget set.
+    lookups), and the same in the layout of open-unlearning. Forget quality is beside --retain, or by
+    `colmlm evaluate tofu-log`, which compares any two logs.
     """
     with Runtime.from_environment(checkpoint=checkpoint) as runtime:
         runtime.open()
@@ -116,9 +128,8 @@ def tofu(
     reports = {}
     for masking in answers.maskings:
         file = out / f"{masking}.json"
-        file.write_text(json.dumps(_log(log, masking, {name: len(some) for name, some in read.items()})))
-        written = TofuLog.read(file)
-        reports[str(masking)] = report_of(written)
+        sizes = {name: len(some) for name, some in read.items()}
+        written, reports[str(masking)] = _written(file, _log(log, masking, sizes), retain)
         if not as_json:
             say(f"{file}:")
             show(written, reports[str(masking)])
@@ -191,6 +202,26 @@ def _log(log: RunLog, masking: Masking, sizes: Mapping[str, int]) -> dict[str, A
         name: table([log.rows[f"{name}/{i}"][str(masking)] for i in range(size)])
         for name, size in sizes.items()
     }
+
+
+def _written(
+    file: Path, log: Mapping[str, Mapping[str, Any]], retain: Path | None
+) -> tuple[TofuLog, dict[str, Any]]:
+    """Write a log in both layouts, and give it with its report, beside the log of the same name in `retain`."""
+    file.write_text(json.dumps(log))
+    written, retained = TofuLog.read(file), None
+    report = report_of(written)
+    if retain is not None:
+        if not (retain / file.name).is_file():
+            raise typer.BadParameter(f"there is no {file.name} in it.", param_hint="--retain")
+        report |= beside(written, TofuLog.read(retain / file.name))
+        retained = json.loads((retain / file.name).read_text())
+    metrics = evaluation(log, retained)
+    folder = file.parent / "open-unlearning" / file.stem
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "TOFU_EVAL.json").write_text(json.dumps(metrics, indent=4))
+    (folder / "TOFU_SUMMARY.json").write_text(json.dumps(summary(metrics), indent=4))
+    return written, report
 
 
 def _finder(runtime: Runtime, path: Path | None, threshold: float | None) -> SpanAnnotator:

@@ -21,7 +21,7 @@ def columns(example: Example, generated: str, loss: Loss) -> Columns:
     """One example's values, by the names of the published logs."""
     right, stated = loss(example.question, example.answer), loss(example.question, example.stated)
     wrong = [loss(example.question, answer) for answer in example.wrong]
-    rouge = _scorer().score(example.answer.text, generated)
+    scores = rouge(example.answer.text, generated)
     return {
         "avg_gt_loss": _mean(*right),
         "gt_loss": right[0],
@@ -32,8 +32,8 @@ def columns(example: Example, generated: str, loss: Loss) -> Columns:
         "average_perturb_loss": [_mean(*one) for one in wrong],
         "perturb_loss": [nats for nats, _ in wrong],
         "num_token_perturb": [tokens for _, tokens in wrong],
-        "rouge1_recall": rouge["rouge1"].recall,
-        "rougeL_recall": rouge["rougeL"].recall,
+        "rouge1_recall": scores["rouge1"].recall,
+        "rougeL_recall": scores["rougeL"].recall,
         "generated_text": [f"Question: {example.question}\n", f"Answer:{generated}", example.answer.text],
     }
 
@@ -41,6 +41,12 @@ def columns(example: Example, generated: str, loss: Loss) -> Columns:
 def table(rows: Sequence[Mapping[str, Any]]) -> dict[str, Columns]:
     """The examples' values by column, as the published logs have them."""
     return {name: {str(i): row[name] for i, row in enumerate(rows)} for name in rows[0]}
+
+
+def rouge(answer: str, said: str) -> Mapping[str, Any]:
+    """ROUGE-1 and ROUGE-L of what was said beside an answer: precision, recall, F1."""
+    scores: Mapping[str, Any] = _scorer().score(answer, said)
+    return scores
 
 
 def _mean(nats: float, tokens: int) -> float:

@@ -75,6 +75,11 @@ def test_logs_of_both_readings_are_written_and_a_stopped_run_goes_on(
         assert len(log.forget) == 2
     told = run("evaluate", "tofu-log", out / "masked.json", "--retain", out / "spoken.json", "--json").json
     assert told["model_utility"] == done.json["masked"]["model_utility"] and "forget_quality" in told
+    beside = run(*words, "--out", out, "--rows", 2, "--threshold", -1, "--retain", out, "--json").json
+    assert beside["spoken"]["forget_quality"] == 1
+    theirs = json.loads((out / "open-unlearning" / "spoken" / "TOFU_SUMMARY.json").read_text())
+    assert theirs["forget_quality"] == 1
+    assert theirs["model_utility"] == pytest.approx(done.json["spoken"]["model_utility"], abs=1e-9)
 
     lines = (out / "rows.jsonl").read_text().splitlines(keepends=True)
     (out / "rows.jsonl").write_text("".join(lines[:4]) + lines[4][:9])
@@ -92,6 +97,13 @@ def test_a_model_without_lookups_needs_no_keys_and_has_one_log(
     words = ("--data", data, "--span-annotator", annotator, "--max-tokens", 4, "--checkpoint", standard)
     done = run("evaluate", "tofu", *words, "--forget", "forget01", "--out", tmp_path / "results")
     assert done.code == 0 and "Model utility: " in done.out
-    assert sorted(file.name for file in (tmp_path / "results").iterdir()) == ["none.json", "rows.jsonl"]
+    written = {
+        str(file.relative_to(tmp_path / "results")) for file in (tmp_path / "results").rglob("*.json*")
+    }
+    theirs = {f"open-unlearning/none/TOFU_{name}.json" for name in ("EVAL", "SUMMARY")}
+    assert written == {"none.json", "rows.jsonl"} | theirs
     refused = run("evaluate", "tofu", *words, "--forget", "forget99", "--out", tmp_path / "other")
     assert refused.code == 2 and "there is no forget99_perturbed.jsonl" in refused.err
+    beside = ("--forget", "forget01", "--out", tmp_path / "results", "--retain", data)
+    alone = run("evaluate", "tofu", *words, *beside)
+    assert alone.code == 2 and "there is no none.json in it" in alone.err

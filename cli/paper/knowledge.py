@@ -1,0 +1,119 @@
+"""The knowledge bases that the steps ask, and what fills them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from cli.paper import excerpts
+from cli.paper.declared import Excerpt, Places, Preparation
+from cli.paper.sizes import Sizes
+
+
+def knowledge(places: Places, sizes: Sizes) -> list[Preparation]:
+    """Knowledge bases, each a copy of the one before with more in it, since a measurement may change its own."""
+    made, data = places.out / "data", places.data
+    excerpt = partial(Excerpt, rows=sizes.passages_of)
+    popqa = data / "popqa" / "popqa_with_passages_500.json"
+    articles = "eval_1k.jsonl.gz"
+    return [
+        Preparation(
+            name="squad",
+            excerpts=(
+                Excerpt(
+                    source=data / "squad" / "dev.jsonl", target=made / "squad.jsonl", take=excerpts.spread,
+                    rows=sizes.paragraphs,
+                ),
+            ),
+            commands=(
+                ("db", "migrate"),
+                ("corpus", "ingest", str(made / "squad.jsonl"), "--format", "squad", "--corpus", "squad-dev"),
+                ("rekey",),
+                ("backup", "create", str(places.out / "kb" / "squad.backup"), "--replace"),
+            ),
+        ),
+        _copy(places, "deletion", of="squad"),
+        _grown(
+            places, "popqa", of="squad", source=made / "popqa-passages.jsonl",
+            made_from=(
+                excerpt(source=popqa, target=made / "popqa-passages.jsonl", take=excerpts.passages),
+                excerpt(source=popqa, target=made / "popqa-questions.jsonl", take=excerpts.questions),
+            ),
+        ),
+        _grown(
+            places, "vital", of="popqa", source=made / "vital.jsonl",
+            made_from=(
+                Excerpt(
+                    source=data / "vital_articles" / "summaries_en-us.json", target=made / "vital.jsonl",
+                    take=excerpts.leads, rows=None,
+                ),
+            ),
+        ),
+        Preparation(
+            name="articles",
+            excerpts=(
+                Excerpt(
+                    source=data / "simplewiki" / articles, target=made / "articles.jsonl", take=excerpts.lines,
+                    rows=sizes.articles,
+                ),
+            ),
+            commands=(_annotate(made / "articles.jsonl", made / "articles-marked.jsonl"),),
+        ),
+        *_asked(places),
+    ]  # fmt: skip
+
+
+def _asked(places: Places) -> list[Preparation]:
+    """SQuAD's facts with questions that our annotator wrote, for a method that asks in words.
+
+    With the human questions each fact's key would be the very question that it is asked with.
+    """
+    asked, generator = places.out / "data" / "asked.jsonl", places.released / "question-generator-135m"
+    writing = ("--no-baselines", "--generated", str(asked), "--questions-by", str(generator))
+    copy = _copy(places, "questions", of="squad")
+    return [
+        replace(copy, commands=(*copy.commands, ("evaluate", "recall", "--corpus", "squad-dev", *writing))),
+        Preparation(
+            name="asked",
+            after=("questions",),
+            commands=(
+                ("db", "migrate"),
+                ("corpus", "ingest", str(asked), "--format", "annotated", "--corpus", "squad-dev"),
+                ("rekey",),
+                ("rekey", "--encoder", "minilm"),
+            ),
+        ),
+    ]
+
+
+def _copy(places: Places, name: str, *, of: str) -> Preparation:
+    backup = places.out / "kb" / f"{of}.backup"
+    return Preparation(
+        name=name, after=(of,), commands=(("db", "migrate"), ("backup", "restore", str(backup)))
+    )
+
+
+def _grown(
+    places: Places, name: str, *, of: str, source: Path, made_from: tuple[Excerpt, ...]
+) -> Preparation:
+    """A copy of a knowledge base with documents more, whose facts are marked by our annotator."""
+    marked = source.with_name(f"{source.stem}-marked.jsonl")
+    return Preparation(
+        name=name,
+        after=(of,),
+        excerpts=made_from,
+        commands=(
+            *_copy(places, name, of=of).commands,
+            _annotate(source, marked),
+            ("corpus", "ingest", str(marked), "--format", "annotated", "--corpus", name),
+            ("rekey",),
+            ("backup", "create", str(places.out / "kb" / f"{name}.backup"), "--replace"),
+        ),
+    )
+
+
+def _annotate(source: Path, marked: Path) -> tuple[str, ...]:
+    """Without questions, which the keys of contexts do not need; 0.1 marks about as densely as people do."""
+    options = ("--no-questions", "--span-threshold", "0.1")
+    return ("corpus", "annotate", str(source), "--out", str(marked), *options)

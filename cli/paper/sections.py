@@ -1,0 +1,68 @@
+"""The parts of the results page: what each shows, and what is to be known when reading it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cli.paper import tables
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of the page: its table, what is to be known when reading it, and its plot's file."""
+
+    title: str
+    remark: str
+    render: tables.Render
+    plot: str | None = None
+
+
+def section(name: str) -> Section:
+    """The section of that name; one that is not known here shows all the numbers of its steps."""
+    return _SECTIONS.get(name) or Section(name.replace("-", " ").capitalize(), "", tables.anything)
+
+
+_SECTIONS = {
+    "perplexity": Section(
+        "Perplexity",
+        "Facts are hard tokens and are not scored where they are looked up, so a model without lookups is also scored "
+        "on the *same tokens*: that is the fair comparison. The paper's models were trained on 3 billion tokens and "
+        "look up 240 million facts; what ours finds depends on how much of these articles its knowledge base has.",
+        tables.perplexity,
+        "perplexity.png",
+    ),
+    "answers": Section(
+        "Questions without their text",
+        "Share of questions of which a gold answer stands in the first 100 characters (T-REx: in the first five "
+        "tokens). *Covered*: of which a gold answer is the value of some fact in the knowledge base. The paper asks "
+        "all of each set, of all of Wikipedia; its PopQA is the long tail of 1,399 questions.",
+        tables.answers,
+        "answers.png",
+    ),
+    "recall": Section(
+        "Recall of keys", "No table of the paper: whether a question finds its own fact.", tables.recall
+    ),
+    "tofu": Section(
+        "TOFU",
+        "Model utility against forget quality: the p-value of the model and one that never saw the forget set being "
+        "the same; above 0.05 it has forgotten. The paper draws this and gives no numbers: deletion lies above 0.05 "
+        "with utility as before, NPO loses utility (360M models, forget05). *masked* and *spoken* are two readings of "
+        "answer masking, *none* is of a model without lookups. Published models are not ours: they say that the "
+        "formulas are right.",
+        tables.tofu,
+        "tofu.png",
+    ),
+    "deletion": Section(
+        "What is left after a deletion",
+        "No table of the paper. A leak is a lookup that finds a forgotten fact; *others lost* are other facts, found "
+        "before and not after. *abstain* answers near a forgotten fact with no match, *successor* with the next fact.",
+        tables.deletion,
+        "deletion.png",
+    ),
+    "timing": Section("When it looks up", "By bias on the opening token.", tables.anything),
+    "cost": Section(
+        "Cost of a query",
+        "The paper, on a GPU with 360M models: 2.2 ms for Co-LMLM and 28.6 ms for LMLM-Asker.",
+        tables.anything,
+    ),
+}

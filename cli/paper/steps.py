@@ -1,0 +1,219 @@
+"""The steps of `colmlm evaluate paper`. A further measurement is one more entry here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from cli.paper.declared import Places, Plan, Step
+from cli.paper.knowledge import knowledge
+from cli.paper.logs import golden, logs_found
+from cli.paper.sizes import QUICK, Sizes, some
+from cli.paper.unlearning import unlearning
+
+# Of a method that answers: its place in the paper's tables, and what it is asked with.
+_MODES = {
+    "auto": ("the model looks up when it wants to", ("--mode", "auto")),
+    "forced": ("a lookup before every answer", ("--mode", "forced")),
+    "off": ("the same model without its knowledge base", ("--mode", "off")),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionSet:
+    """Questions with gold answers, the knowledge base they are asked of, and its corpora."""
+
+    name: str
+    title: str
+    option: str
+    path: Path
+    knowledge: str
+    corpora: tuple[str, ...]
+
+
+def declared(places: Places, sizes: Sizes, checkpoint: Path) -> Plan:
+    """All steps in their order, the cheap ones first, and what they need."""
+    sets = _question_sets(places, sizes)
+    steps = [*golden(places), *_recall(places, sizes), *_timing(places, sizes)]
+    steps += [step for one in sets for step in _answers(places, sizes, checkpoint, one)]
+    steps += [*_asker(places, sizes), *_perplexity(places, sizes), *_deletion(places, sizes)]
+    steps += _cost(places, sizes)
+    preparations = knowledge(places, sizes)
+    if sizes is not QUICK:
+        trained, trainings = unlearning(places, checkpoint)
+        steps, preparations = steps + trained, preparations + trainings
+    steps += logs_found(places, {step.name for step in steps})
+    return Plan(tuple(steps), {one.name: one for one in preparations})
+
+
+def _question_sets(places: Places, sizes: Sizes) -> list[QuestionSet]:
+    made, data = places.out / "data", places.data
+    covered = [
+        QuestionSet(
+            name="squad", title="SQuAD", option="--squad", path=made / "squad.jsonl", knowledge="squad",
+            corpora=("squad-dev",),
+        ),
+        QuestionSet(
+            name="popqa", title="PopQA", option="--questions", path=made / "popqa-questions.jsonl",
+            knowledge="popqa", corpora=("popqa", "squad-dev"),
+        ),
+    ]  # fmt: skip
+    if sizes is QUICK:
+        return covered
+    open_sets = {
+        "triviaqa": ("TriviaQA", data / "triviaqa" / "triviaqa_test_random1000.jsonl"),
+        "nq": ("NQ-open", data / "nq_open" / "NQ-open.dev.jsonl"),
+        "entity": ("EntityQuestions", data / "entity_questions" / "dev"),
+        "trex": ("T-REx", data / "lama_trex"),
+    }
+    corpora = ("vital", "popqa", "squad-dev")
+    return covered + [
+        QuestionSet(
+            name=name, title=title, option="--questions", path=path, knowledge="vital", corpora=corpora
+        )
+        for name, (title, path) in open_sets.items()
+    ]
+
+
+def _answers(places: Places, sizes: Sizes, checkpoint: Path, asked: QuestionSet) -> list[Step]:
+    standard = str(places.released / "standard-135m")
+    ways = {
+        **_MODES,
+        "standard": ("a model without lookups", ("--method", "standard", "--checkpoint", standard)),
+    }
+    if asked.name == "squad" or sizes is not QUICK:
+        rag = ("--method", "rag", "--checkpoint")
+        ways["rag"] = ("a model without lookups, with four passages in its prompt", (*rag, standard))
+    if sizes is not QUICK:
+        both = (*rag, str(checkpoint), "--mode", "auto")
+        ways["co-lmlm-rag"] = ("lookups and four passages", both)
+    common = ("evaluate", "qa", *(word for corpus in asked.corpora for word in ("--corpus", corpus)))
+    common += (asked.option, str(asked.path), "--limit", str(sizes.questions))
+    own = asked.path.is_relative_to(places.data)
+    return [
+        Step(
+            name=f"qa-{asked.name}-{way}",
+            section="answers",
+            label=f"{asked.title}, {way}",
+            data=f"{asked.title}, up to {sizes.questions} questions drawn; "
+            f"knowledge base of {' and '.join(asked.corpora)}",
+            shows=f"{asked.title}: {shows}",
+            argv=(*common, *options, "--out", str(places.out / "rows" / f"qa-{asked.name}-{way}.jsonl")),
+            preparations=(asked.knowledge,),
+            needs=(asked.path,) if own else (),
+        )
+        for way, (shows, options) in ways.items()
+    ]
+
+
+def _asker(places: Places, sizes: Sizes) -> list[Step]:
+    """Asked of facts whose questions our annotator wrote; Co-LMLM once more, on the same knowledge base."""
+    if sizes is QUICK:
+        return []
+    asker = ("--method", "asker", "--checkpoint", str(places.released / "lmlm-asker-135m"))
+    squad = ("--corpus", "squad-dev", "--squad", str(places.out / "data" / "squad.jsonl"))
+    return [
+        Step(
+            name=f"qa-asked-{way}",
+            section="answers",
+            label=f"SQuAD with generated questions, {way}",
+            data=f"SQuAD, {sizes.questions} questions drawn; knowledge base of its facts with generated questions",
+            shows=f"SQuAD by a model that asks in words, beside Co-LMLM: {way}",
+            argv=(
+                "evaluate", "qa", *squad, "--limit", str(sizes.questions), *method, "--mode", "forced",
+                "--out", str(places.out / "rows" / f"qa-asked-{way}.jsonl"),
+            ),
+            preparations=("asked",),
+        )
+        for way, method in {"forced": (), "asker": asker}.items()
+    ]  # fmt: skip
+
+
+def _cost(places: Places, sizes: Sizes) -> list[Step]:
+    squad = places.data / "squad" / "dev.jsonl"
+    if sizes is QUICK:
+        return []
+    return [
+        Step(
+            name="query-cost",
+            section="cost",
+            label="what it costs to form a query",
+            data="SQuAD dev, at 500 marked facts",
+            shows="milliseconds to form a query, of Co-LMLM and of LMLM-Asker, at the same places",
+            argv=(
+                "bench", "query", "--squad", str(squad), "--asker", str(places.released / "lmlm-asker-135m"),
+                "--sites", "500",
+            ),
+            needs=(squad,),
+        )
+    ]  # fmt: skip
+
+
+def _recall(places: Places, sizes: Sizes) -> list[Step]:
+    baselines = ("--no-baselines",) if sizes is QUICK else ()
+    return [
+        Step(
+            name="recall-squad",
+            section="recall",
+            label="SQuAD",
+            data=f"SQuAD dev, {some(sizes.paragraphs, 'paragraphs', 'evenly spaced')}",
+            shows="how often a question's key finds its own fact",
+            argv=("evaluate", "recall", "--corpus", "squad-dev", "--decoder-queries", *baselines),
+            preparations=("squad",),
+        )
+    ]
+
+
+def _timing(places: Places, sizes: Sizes) -> list[Step]:
+    """The 300 paragraphs that training left out are drawn from all of SQuAD train, so it is no excerpt."""
+    squad = places.data / "squad"
+    if sizes is QUICK:
+        return []
+    argv = ("evaluate", "timing", "--squad", str(squad / "train.jsonl"), "--dev", str(squad / "dev.jsonl"))
+    return [
+        Step(
+            name="timing",
+            section="timing",
+            label="SQuAD",
+            data="SQuAD train, 100 of the 300 paragraphs left out; SQuAD dev, the first 100 paragraphs",
+            shows="whether the model looks up where it should",
+            argv=argv,
+            needs=(squad / "train.jsonl", squad / "dev.jsonl"),
+        )
+    ]
+
+
+def _perplexity(places: Places, sizes: Sizes) -> list[Step]:
+    knowledge = "popqa" if sizes is QUICK else "vital"
+    limits = ("--max-tokens", str(sizes.max_tokens))
+    standard = ("--beside", str(places.released / "standard-135m"), "--base")
+    marked = places.out / "data" / "articles-marked.jsonl"
+    return [
+        Step(
+            name="perplexity",
+            section="perplexity",
+            label="Simple English Wikipedia",
+            data=f"Simple English Wikipedia, {some(sizes.articles, 'articles', 'the first')} of the 1,000 kept aside, "
+            f"up to {sizes.max_tokens} tokens each, facts marked by our annotator; knowledge base {knowledge}",
+            shows="how well texts are predicted with lookups and without",
+            argv=("evaluate", "perplexity", "--annotated", str(marked), *limits, *standard),
+            preparations=(knowledge, "articles"),
+        )
+    ]
+
+
+def _deletion(places: Places, sizes: Sizes) -> list[Step]:
+    radii = tuple(word for radius in sizes.radii for word in ("--radius", str(radius)))
+    numbers = ("--facts", str(sizes.forgotten), "--others", str(sizes.others))
+    return [
+        Step(
+            name="deletion",
+            section="deletion",
+            label="SQuAD",
+            data=f"SQuAD dev, {some(sizes.paragraphs, 'paragraphs', 'evenly spaced')}; "
+            f"{sizes.forgotten} facts forgotten, up to {sizes.others} others looked up",
+            shows="what is left of forgotten facts, and what it costs the others",
+            argv=("evaluate", "deletion", "--corpus", "squad-dev", *numbers, *radii),
+            preparations=("deletion",),
+        )
+    ]

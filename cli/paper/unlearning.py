@@ -1,0 +1,145 @@
+"""TOFU with models of our own, trained on all of it and without the forget set: deletion and gradients."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cli.paper.declared import Places, Preparation, Step
+
+# Of each forget set: what is kept, and with which seeds the gradient baseline is trained.
+_SETS = {
+    "forget05": ("retain95", (0, 42, 69)),
+    "forget01": ("retain99", (0,)),
+    "forget10": ("retain90", (0,)),
+}
+
+# Five epochs over 4,000 answers; the paper has ten at 3e-5, of all weights.
+_TRAINING = ("--no-demo", "--steps", "1250", "--batch", "16", "--max-minutes", "150")
+Argv = tuple[str, ...]
+
+
+def unlearning(places: Places, checkpoint: Path) -> tuple[list[Step], list[Preparation]]:
+    """Every step and what it needs. A knowledge base is made anew for each, so that none measures another's edits."""
+    models = _Models(places, checkpoint)
+    steps: list[Step] = []
+    preparations = [*models.of("full"), *(one for kept, _ in _SETS.values() for one in models.of(kept))]
+    for forget, (kept, seeds) in _SETS.items():
+        preparations += _knowledge(models, forget, kept)
+        steps += [
+            _step(places, forget, "retain", kept, models.looking(kept), reference=None),
+            _step(places, forget, "full", f"{forget}-known", models.looking("full"), reference="retain"),
+            _step(places, forget, "deleted", f"{forget}-deleted", models.looking("full"), reference="retain"),
+        ]
+        references = {
+            "standard-retain": ("standard-" + kept, None),
+            "standard": ("standard-full", "standard-retain"),
+        }
+        steps += [
+            _step(places, forget, name, trained, places.out / "runs" / trained, reference=reference)
+            for name, (trained, reference) in references.items()
+        ]  # fmt: skip
+        for name, options in _baselines(seeds).items():
+            preparations.append(_unlearned(places, forget, kept, name, options))
+            run = places.out / "runs" / f"{forget}-{name}"
+            steps.append(_step(places, forget, name, run.name, run, reference="standard-retain"))
+    return steps, preparations
+
+
+class _Models:
+    """Checkpoints trained on a split: one that looks up, and one that knows by heart."""
+
+    def __init__(self, places: Places, checkpoint: Path) -> None:
+        self.places, self.checkpoint = places, checkpoint
+
+    def looking(self, split: str) -> Path:
+        return self.places.out / "runs" / f"tofu-{split}"
+
+    def documents(self, split: str) -> Path:
+        return self.places.out / "data" / f"tofu-{split}.jsonl"
+
+    def marked(self, split: str) -> Argv:
+        source = self.places.data / "tofu" / f"{split}.jsonl"
+        return ("evaluate", "tofu-documents", str(source), "--out", str(self.documents(split)))
+
+    def of(self, split: str) -> list[Preparation]:
+        """The trainings on a split; a reference's knowledge base, of the same name, has what it was trained on."""
+        train = ("train", "--annotated", str(self.documents(split)), *_TRAINING)
+        out, standard = self.looking(split), self.places.out / "runs" / f"standard-{split}"
+        filled = (
+            (*self.ingested(split, split), ("rekey", "--checkpoint", str(out))) if split != "full" else ()
+        )
+        return [
+            Preparation(
+                name=split,
+                commands=(
+                    ("db", "migrate"),
+                    self.marked(split),
+                    (*train, "--init", str(self.checkpoint), "--out", str(out)),
+                    *filled,
+                ),
+            ),
+            Preparation(
+                name=f"standard-{split}",
+                after=(split,),
+                commands=(("db", "migrate"), (*train, "--method", "standard", "--out", str(standard))),
+            ),
+        ]
+
+    def ingested(self, split: str, corpus: str) -> tuple[Argv, ...]:
+        return (
+            ("corpus", "ingest", str(self.documents(split)), "--format", "annotated", "--corpus", corpus),
+        )
+
+
+def _knowledge(models: _Models, forget: str, kept: str) -> list[Preparation]:
+    """All of TOFU in two corpora, and the same after one of them is forgotten in one change."""
+    known = (
+        ("db", "migrate"),
+        models.marked(forget),
+        *models.ingested(kept, kept),
+        *models.ingested(forget, forget),
+        ("rekey", "--checkpoint", str(models.looking("full"))),
+    )
+    gone = (
+        ("forget", "plan", "--corpus", forget, "--reason", "TOFU", "--no-model"),
+        ("forget", "apply", "1", "--yes"),
+    )
+    return [
+        Preparation(name=f"{forget}-known", after=("full", kept), commands=known),
+        Preparation(name=f"{forget}-deleted", after=("full", kept), commands=(*known, *gone)),
+    ]
+
+
+def _baselines(seeds: tuple[int, ...]) -> dict[str, Argv]:
+    npo = {f"npo-{seed}": ("--objective", "npo", "--beta", "0.1", "--seed", str(seed)) for seed in seeds}
+    return npo | {"grad-diff": ("--objective", "grad-ascent")}
+
+
+def _unlearned(places: Places, forget: str, kept: str, name: str, options: Argv) -> Preparation:
+    files = [str(places.data / "tofu" / f"{split}.jsonl") for split in (forget, kept)]
+    known, out = places.out / "runs" / "standard-full", places.out / "runs" / f"{forget}-{name}"
+    unlearn = ("train", "unlearn", "--init", str(known), "--forget", files[0], "--retain", files[1], *options)
+    return Preparation(
+        name=out.name, after=("standard-full",), commands=(("db", "migrate"), (*unlearn, "--out", str(out)))
+    )
+
+
+def _step(
+    places: Places, forget: str, name: str, knowledge: str, checkpoint: Path, *, reference: str | None
+) -> Step:
+    logs = places.out / "tofu" / forget
+    beside = ("--retain", str(logs / reference)) if reference else ()
+    tofu = places.data / "tofu"
+    return Step(
+        name=f"tofu-{forget}-{name}",
+        section="tofu",
+        label=f"{forget}, {name}",
+        data=f"TOFU {forget}, all examples; 135M models of ours",
+        shows=f"TOFU's metrics of {name} on {forget}",
+        argv=(
+            "evaluate", "tofu", "--data", str(tofu), "--forget", forget, "--checkpoint", str(checkpoint),
+            "--out", str(logs / name), *beside,
+        ),
+        preparations=(knowledge,),
+        needs=(tofu / "full.jsonl", tofu / f"{forget}_perturbed.jsonl"),
+    )  # fmt: skip

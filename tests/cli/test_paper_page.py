@@ -1,0 +1,96 @@
+"""The page and the plots of `colmlm evaluate paper` say what the results say, beside the paper's figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.paper.page import page
+from cli.paper.plots import draw
+
+
+def share(middle: float) -> dict[str, float]:
+    return {"share": middle, "low": middle - 0.1, "high": middle + 0.1}
+
+
+SAID = {"says": share(0.5), "splices": share(0.4), "wrong_neighbour": share(0.3)}
+READINGS = {"dynamic": 18.04, "standard-135m, all tokens": 22.0, "standard-135m, same tokens": 20.5}
+PROBES = {"probes": 50, "leaks": 2, "value_leaks": 0, "wrong_neighbours": 7, "abstained": 0, "no_match": 41}
+RUN = {
+    "policy": "successor", "radius": 0.85, "forgotten": 23, "probes": PROBES, "said": SAID, "others": share(0.6),
+    "others_lost": share(0.15), "probe_rates": {name: n / 50 for name, n in PROBES.items() if name != "probes"},
+}  # fmt: skip
+ABSTAIN = {"policy": "abstain", "others_lost": None, "said": None}
+MEASURED: dict[str, dict[str, Any]] = {
+    "perplexity": {
+        "checkpoint": "tiny", "documents": 4, "lookups": 9, "right_nearest": 3, "matched_gated": 5, "right_gated": 2,
+        "perplexity": {
+            name: {"perplexity": value, "low": value - 1, "high": value + 1, "tokens": 100}
+            for name, value in READINGS.items()
+        },
+    },
+    "answers": {
+        "checkpoint": "tiny", "questions": 40, "covered": 0.775, "exact_match": share(0.525), "looked_up": share(0.9),
+        "right_value": share(0.45),
+    },
+    "deletion": {"full": SAID, "off": SAID, "runs": [RUN, RUN | ABSTAIN]},
+    "something-new": {"checkpoint": "tiny", "efficacy": share(0.95), "rows": [{"mean_ms": 1.2345}]},
+}  # fmt: skip
+LABELS = {"answers": "PopQA, auto"}
+
+
+@pytest.fixture
+def results() -> dict[str, Any]:
+    common = {
+        "data": "made-up data", "shows": "", "home": "none", "command": "colmlm evaluate", "state": "done",
+        "missing": [], "seconds": 1.0, "at": "2026-01-01T00:00:00+00:00",
+    }  # fmt: skip
+    steps = [
+        common | {"name": name, "section": name, "label": LABELS.get(name, name), "result": result}
+        for name, result in MEASURED.items()
+    ]
+    waiting = common | {
+        "name": "later",
+        "section": "something-new",
+        "label": "",
+        "state": "not run",
+        "seconds": None,
+    }
+    return {
+        "variant": "quick", "counts": {"questions": 40}, "at": "now", "version": "1", "machine": {"cores": 2},
+        "checkpoint": "tiny", "places": {"$OUT": "/out"}, "plots": [], "preparations": [], "steps": [*steps, waiting],
+    }  # fmt: skip
+
+
+def test_numbers_stand_with_their_intervals_beside_the_papers(results: dict[str, Any]) -> None:
+    told = page(results)
+    assert "| PopQA, auto | tiny | 40 | 52.5 [42.5, 62.5] |" in told and "47.3 (Co-LMLM-135M) |" in told
+    assert "| dynamic | 18.04 [17.04, 19.04] | 100 | 11.8 (Co-LMLM-135M) |" in told
+    assert "Dynamic over standard-135m, same tokens: 0.880." in told and "0.819" in told
+    assert "| forgotten, successor | 0.85 | 23 | 2 of 50 | 7 of 50 | 50.0 [40.0, 60.0] |" in told
+    assert (
+        "| forgotten, abstain | 0.85 | 23 | 2 of 50 | 7 of 50 | - | - | - | 60.0 [50.0, 70.0] | - |" in told
+    )
+
+
+def test_a_section_without_a_table_of_its_own_shows_every_number(results: dict[str, Any]) -> None:
+    told = page(results)
+    assert "## Something new" in told
+    assert "| efficacy, % | 95.0 [85.0, 105.0] |" in told and "| rows 1 mean ms | 1.234 |" in told
+    assert "`later`: not run." in told
+    assert "quick variant: few examples, so wide intervals (questions 40)" in told
+
+
+def test_each_plot_that_has_results_is_drawn_and_an_old_one_goes(
+    results: dict[str, Any], tmp_path: Path
+) -> None:
+    drawn = draw(results["steps"], tmp_path)
+    assert sorted(drawn) == ["answers.png", "deletion.png", "perplexity.png"]
+    for name in drawn:
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+    assert draw([one for one in results["steps"] if one["section"] != "answers"], tmp_path) == [
+        "perplexity.png", "deletion.png",
+    ]  # fmt: skip
+    assert not (tmp_path / "answers.png").exists()
