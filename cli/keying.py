@@ -131,9 +131,15 @@ def _facts_by_id(kb: KnowledgeBase) -> tuple[dict[int, str], dict[int, str]]:
 
 
 def describe_calibration(measured: Calibration) -> str:
-    """The threshold and both error rates, in a sentence."""
-    return (
+    """The threshold and both error rates in a sentence, and advice where most right facts are refused."""
+    told = (
         f"Threshold {measured.threshold:.3f}: of {measured.num_questions} questions it refuses "
         f"{measured.false_reject_rate:.1%} whose fact is there and accepts "
         f"{measured.false_accept_rate:.1%} whose is not."
+    )
+    if measured.false_reject_rate <= 0.5:
+        return told
+    return (
+        f"{told} These questions hardly tell the facts apart, as generated ones may not: see what people's own "
+        "questions score, and set a lower one with `colmlm keysets threshold ID --set SCORE`."
     )

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from cli.keying import describe_calibration
+from kb.calibration import Calibration
 from model.baselines.sentences import PACKAGE
 from model.markup import ASKER
 from tests.cli.conftest import Run
@@ -107,6 +109,12 @@ def test_calibrating_reports_both_error_rates_and_a_dry_run_keeps_the_threshold(
     assert tried["threshold"] == -1 and tried["false_accept_rate"] == 1 and tried["false_reject_rate"] == 0
     assert run("keysets", "list", "--json").json["keysets"][0]["threshold"] == before
     assert run("keysets", "calibrate", 1, "--json").json["num_questions"] == 2
+
+
+@pytest.mark.parametrize(("refused", "advises"), [(0.5, False), (0.83, True)])
+def test_a_threshold_that_refuses_most_right_facts_comes_with_advice(refused: float, advises: bool) -> None:
+    told = describe_calibration(Calibration(0.757, 0.078, refused, 0.3, 293))
+    assert ("keysets threshold" in told) is advises and f"{refused:.1%}" in told
 
 
 def test_another_checkpoints_keyset_cannot_be_calibrated(run: Run, keyed: list[int], other: Path) -> None:
