@@ -1,8 +1,9 @@
 """What is left of facts after they are forgotten, and what is lost beside them.
 
 Everything is counted over the same sample: facts that have a question are forgotten together, the model is asked for
-them before and after, with lookups and without, and other facts are looked up before and after. Nothing is picked by
-its result, and every run is undone.
+them before and after, with lookups and without, and other facts, random ones and the nearest, are looked up before and
+after. What an adversary plants is measured in runs of its own. Nothing is picked by its result, and every run is
+undone.
 """
 
 from __future__ import annotations
@@ -18,10 +19,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cli.runtime import Runtime
+from cli.survivors import KINDS, Wording, choose, gives, planted
 from kb.calibration import normalise
-from kb.forget_records import OUTCOMES, Rates
+from kb.errors import KeysetMismatch
+from kb.forget_plan import NEIGHBOURS
+from kb.forget_probes import evenly
+from kb.forget_records import OUTCOMES, ForgetPlan, Rates
 from kb.forgetting import Forgetting
-from kb.records import FactRecord
+from kb.keyspace import KeySpace
+from kb.records import FactRecord, Hit, Lookup
 from kb.selectors import Selector
 from kb.service import KnowledgeBase
 from model.decoding.config import DecodeConfig
@@ -52,6 +58,8 @@ class Run:
 
     `probes` are all that verification asks, by outcome; `level` what it reached. `others` is the share of other
     facts that stay whose question finds them, `others_lost` of those found before that are not found now.
+    `neighbours` is the share of the facts nearest to the sample whose question gets their value, `neighbours_lost` of
+    those that got it before and do not now, `neighbours_forgotten` counts those that the plan took along.
     """
 
     policy: str
@@ -62,25 +70,97 @@ class Run:
     said: Said | None
     others: Share | None
     others_lost: Share | None
+    neighbours: Share | None
+    neighbours_lost: Share | None
+    neighbours_forgotten: int
     is_restored: bool
     seconds: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survival:
+    """Facts planted beside the sample, one for each, and one way to forget the sample.
+
+    `found` is the share of them that the plan's closure takes along; `by_question` and `by_wording` are the shares of
+    the sample whose value is still told when its own question or the planted wording is looked up. `similarity` is of
+    their keys with the questions': the least, the median and the greatest cosine.
+    """
+
+    kind: str
+    policy: str
+    radius: float
+    planted: int
+    similarity: tuple[float, float, float]
+    found: Share
+    by_question: Share
+    by_wording: Share
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """[n] of the others, whether their question finds them; [m] of the neighbours, whether theirs gets their value."""
+
+    others: NDArray[np.bool_]
+    neighbours: NDArray[np.bool_]
+
+    def is_as(self, other: Found) -> bool:
+        return bool((self.others == other.others).all() and (self.neighbours == other.neighbours).all())
+
+
+class NoMatch:
+    """A knowledge base that has nothing."""
+
+    def lookup(self, queries_BD: NDArray[np.float32], **_: Any) -> list[Lookup]:
+        return [Lookup((), None, 1.0, 0) for _ in queries_BD]
+
+
+def draw(
+    kb: KnowledgeBase, corpus: str, facts: int, others: int, seed: int
+) -> tuple[list[FactRecord], list[FactRecord]]:
+    """So many facts with a question to forget, and so many others; fewer of these where there are not enough."""
+    asked = [fact for fact in _facts(kb, corpus) if fact.question]
+    random.Random(seed).shuffle(asked)
+    return asked[:facts], asked[facts : facts + others]
 
 
 class DeletionAudit:
     """A sample of a corpus's facts, and of others that are not forgotten with them."""
 
-    def __init__(self, runtime: Runtime, corpus: str, facts: int, others: int, seed: int) -> None:
+    def __init__(
+        self, runtime: Runtime, sample: Sequence[FactRecord], others: Sequence[FactRecord], neighbours: int
+    ) -> None:
         self.kb: KnowledgeBase = runtime.kb
         self.encoder, self.checkpoint, self.actor = runtime.encoder, runtime.checkpoint, runtime.actor(None)
-        asked = [fact for fact in _facts(self.kb, corpus) if fact.question]
-        random.Random(seed).shuffle(asked)
-        self.sample, self.others = asked[:facts], asked[facts : facts + others]
+        self.sample, self.others = sample, others
         self.forgetting = Forgetting(self.kb, self.encoder, sample=max(1, len(self.sample)))
-        self.other_queries = self.encoder.encode_questions([_question(fact) for fact in self.others])
+        self.keyset = self.kb.active_keyset()
+        if self.keyset.checkpoint_id != self.checkpoint.checkpoint_id:
+            raise KeysetMismatch(self.checkpoint.checkpoint_id, self.keyset.checkpoint_id)
+        self.queries = self._encoded(self.sample)
+        self.other_queries = self._encoded(self.others)
+        self.neighbours = self._nearest(neighbours)
+        self.neighbour_queries = self._encoded(self.neighbours)
+
+    def _encoded(self, facts: Sequence[FactRecord]) -> NDArray[np.float32]:
+        return self.encoder.encode_questions([_question(fact) for fact in facts])
+
+    def _nearest(self, most: int) -> Sequence[FactRecord]:
+        """At most so many of the facts whose keys are nearest to the sample's questions.
+
+        Without those that say the same as one of the sample: they are to be forgotten with it.
+        """
+        with self.kb.sessions() as session:
+            space = KeySpace.live(session, self.keyset)
+        ids = space.without(fact.fact_id for fact in self.sample).nearest(self.queries, NEIGHBOURS)
+        records = self.forgetting.facts(ids.tolist())
+        same = {_said_by(fact) for fact in self.sample}
+        near = [records[i] for i in ids.tolist() if records[i].question and _said_by(records[i]) not in same]
+        return evenly(near, most) if near else []
 
     def said(self, mode: str, on_done: OnDone) -> Said:
-        """What the model says with lookups forced, or with mode "off" what it knows by itself."""
-        decoder = Decoder(self.checkpoint, self.kb)
+        """What the model says with lookups "forced"; "off" forbids it to look up, and "null" answers it no match."""
+        decoder = Decoder(self.checkpoint, NoMatch() if mode == "null" else self.kb)
+        mode = "forced" if mode == "null" else mode
         config = DecodeConfig(mode=mode, max_tokens=32, repetition_penalty=1.0)
         made: list[Generation] = []
         for start in range(0, len(self.sample), BATCH):
@@ -97,22 +177,17 @@ class DeletionAudit:
             ),
         )
 
-    def run(
-        self, policy: str, radius: float | None, before: NDArray[np.bool_], on_said: OnDone | None
-    ) -> Run:
+    def run(self, policy: str, radius: float | None, before: Found, on_said: OnDone | None) -> Run:
         """Forget the sample, measure, and undo it. `on_said` None: the model is not asked."""
         begun = perf_counter()
-        plan = self.forgetting.plan(
-            Selector(fact_ids=tuple(fact.fact_id for fact in self.sample)),
-            actor=self.actor, reason=REASON, equivalents="include", radius=radius, policy=policy,
-        )  # fmt: skip
+        plan = self._plan(policy, radius)
         planned = perf_counter()
         with self._applied(plan.run_id):
             applied = perf_counter()
             verified = self.forgetting.verify(plan.run_id)
             gone = set(plan.fact_ids)
             stays = np.array([fact.fact_id not in gone for fact in self.others], dtype=bool)
-            now = self.found_others()
+            now = self.found()
             said = None if on_said is None else self.said("forced", on_said)
         return Run(
             policy=policy,
@@ -121,22 +196,78 @@ class DeletionAudit:
             level=verified.level,
             probes=_added(list(verified.probes.values())),
             said=said,
-            others=_share(now[stays]),
-            others_lost=_share(~now[stays & before]),
-            is_restored=bool((self.found_others() == before).all()),
+            others=_share(now.others[stays]),
+            others_lost=_share(~now.others[stays & before.others]),
+            neighbours=_share(now.neighbours),
+            neighbours_lost=_share(~now.neighbours[before.neighbours]),
+            neighbours_forgotten=sum(fact.fact_id in gone for fact in self.neighbours),
+            is_restored=self.found().is_as(before),
             seconds={"plan": round(planned - begun, 3), "apply": round(applied - planned, 3)},
         )
 
-    def found_others(self) -> NDArray[np.bool_]:
-        """[n] whether the question of each of the other facts brings it first."""
-        found = self.kb.lookup(self.other_queries, checkpoint_id=self.checkpoint.checkpoint_id)
-        return np.array(
-            [
-                bool(f.hits) and f.hits[0].fact_id == fact.fact_id
-                for f, fact in zip(found, self.others, strict=True)
-            ],
-            dtype=bool,
+    def found(self) -> Found:
+        others = self._first(self.other_queries)
+        neighbours = self._first(self.neighbour_queries)
+        finds = [h is not None and h.fact_id == f.fact_id for h, f in zip(others, self.others, strict=True)]
+        tells = [
+            hit is not None and normalise(hit.value) == normalise(fact.value)
+            for hit, fact in zip(neighbours, self.neighbours, strict=True)
+        ]
+        return Found(np.array(finds, dtype=bool), np.array(tells, dtype=bool))
+
+    def _first(self, queries_BD: NDArray[np.float32]) -> list[Hit | None]:
+        """What each query finds first."""
+        if not len(queries_BD):
+            return []
+        found = self.kb.lookup(queries_BD, checkpoint_id=self.checkpoint.checkpoint_id)
+        return [one.hits[0] if one.hits else None for one in found]
+
+    def survive(
+        self, policies: Sequence[str], radii: Sequence[float | None], on_run: OnDone
+    ) -> list[Survival]:
+        """Plant a fact beside each of the sample, of each kind in turn, and forget the sample in each way."""
+        chosen = choose(self.kb, self.keyset, self.encoder, self.sample, self.queries)
+        measured = []
+        for kind in KINDS:
+            with planted(self.kb, self.keyset.keyset_id, chosen, kind, self.actor) as ids:
+                for policy in policies:
+                    for radius in radii:
+                        measured.append(self._survival(kind, policy, radius, chosen, ids))
+                        on_run(1)
+        return measured
+
+    def _survival(
+        self, kind: str, policy: str, radius: float | None, chosen: Sequence[Wording], ids: Sequence[int]
+    ) -> Survival:
+        plan = self._plan(policy, radius)
+        gone = set(plan.fact_ids)
+        with self._applied(plan.run_id):
+            by_question = self._first(self.queries)
+            by_wording = self._first(np.stack([one.key for one in chosen]))
+        similar = np.quantile([one.similarity for one in chosen], [0, 0.5, 1])
+        least, median, most = (round(float(one), 4) for one in similar)
+        return Survival(
+            kind=kind,
+            policy=policy,
+            radius=plan.radius,
+            planted=len(ids),
+            similarity=(least, median, most),
+            found=share([i in gone for i in ids]),
+            by_question=share(self._told(by_question)),
+            by_wording=share(self._told(by_wording)),
         )
+
+    def _told(self, hits: Sequence[Hit | None]) -> list[bool]:
+        return [
+            hit is not None and gives(fact.value, hit.value)
+            for hit, fact in zip(hits, self.sample, strict=True)
+        ]
+
+    def _plan(self, policy: str, radius: float | None) -> ForgetPlan:
+        return self.forgetting.plan(
+            Selector(fact_ids=tuple(fact.fact_id for fact in self.sample)),
+            actor=self.actor, reason=REASON, equivalents="include", radius=radius, policy=policy,
+        )  # fmt: skip
 
     @contextmanager
     def _applied(self, run_id: int) -> Iterator[None]:
@@ -168,6 +299,10 @@ def _facts(kb: KnowledgeBase, corpus: str) -> Iterator[FactRecord]:
 def _question(fact: FactRecord) -> str:
     assert fact.question is not None
     return fact.question
+
+
+def _said_by(fact: FactRecord) -> tuple[str, str]:
+    return normalise(_question(fact)) if fact.question else "", normalise(fact.value)
 
 
 def _values(generation: Generation) -> list[str]:

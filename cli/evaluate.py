@@ -7,6 +7,7 @@ import typer
 from cli import (
     evaluate_choices,
     evaluate_deletion,
+    evaluate_growth,
     evaluate_paper,
     evaluate_perplexity,
     evaluate_qa,
@@ -14,6 +15,7 @@ from cli import (
     evaluate_timing,
     evaluate_tofu,
     evaluate_tofu_run,
+    evaluate_updates,
 )
 from cli.options import examples
 
@@ -29,6 +31,8 @@ app.command("timing", epilog=evaluate_timing.EXAMPLES)(evaluate_timing.timing)
 app.command("choices", epilog=evaluate_choices.EXAMPLES)(evaluate_choices.choices)
 app.command("deletion", epilog=evaluate_deletion.EXAMPLES)(evaluate_deletion.deletion)
 app.command("paper", epilog=evaluate_paper.EXAMPLES)(evaluate_paper.paper)
+app.command("growth", epilog=evaluate_growth.EXAMPLES)(evaluate_growth.growth)
+app.command("updates", epilog=evaluate_updates.EXAMPLES)(evaluate_updates.updates)
 app.command("perplexity", epilog=evaluate_perplexity.EXAMPLES)(evaluate_perplexity.perplexity)
 app.command("tofu", epilog=evaluate_tofu_run.TOFU_EXAMPLES)(evaluate_tofu_run.tofu)
 app.command("tofu-documents", epilog=evaluate_tofu_run.DOCUMENTS_EXAMPLES)(evaluate_tofu_run.tofu_documents)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 
-from cli.deletion_audit import DeletionAudit, Run, as_json
-from cli.options import AsJson, CheckpointPath, examples
-from cli.output import counting, note, print_json, print_table
+from cli.deletion_audit import DeletionAudit, Run, Survival, as_json, draw
+from cli.options import AsJson, CheckpointPath, DryRun, examples
+from cli.output import counting, note, print_json, print_table, say
 from cli.runtime import Runtime
+from cli.survivors import KINDS
+from kb.records import FactRecord
 from model.evaluate.answers import Share
 
 EXAMPLES = examples(
@@ -18,6 +21,7 @@ EXAMPLES = examples(
     "colmlm evaluate deletion --corpus squad-dev --facts 200 --radius 0.7 --radius 0.8 --radius 0.9 --json",
 )
 POLICIES = ("successor", "abstain")
+ASKED = {"full": "forced", "off": "off", "null": "null"}  # the name of what is asked before, and its mode
 
 
 def deletion(
@@ -28,6 +32,15 @@ def deletion(
     others: Annotated[
         int, typer.Option("--others", min=1, help="How many other facts are looked up before and after.")
     ] = 300,
+    neighbours: Annotated[
+        int,
+        typer.Option(
+            "--neighbours", min=1, help="How many of the facts nearest to those that are forgotten."
+        ),
+    ] = 300,
+    survivors: Annotated[
+        bool, typer.Option(help="Also with a fact planted beside each that says the same in other words.")
+    ] = True,
     radius: Annotated[
         list[float] | None,
         typer.Option(
@@ -36,43 +49,72 @@ def deletion(
     ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Draws the facts.")] = 0,
     checkpoint: CheckpointPath = None,
+    dry_run: DryRun = False,
     json_wanted: AsJson = False,
 ) -> None:
     """Forget a sample of facts in each way there is, ask for them, look others up, and undo it.
 
-    `full` is before anything is forgotten, `off` the model without lookups: what it says there it has from its
-    training, and no deletion reaches it. The model is asked at the first radius only. While this runs the facts are
-    gone for everybody: use a knowledge base of your own.
+    `full` is before anything is forgotten, `off` the model that may not look up, `null` the model whose lookups find
+    nothing: what it says there it has from its training, and no deletion reaches it. The model is asked at the first
+    radius only. While this runs the facts are gone for everybody, and others planted: use a knowledge base of your own.
     """
     with Runtime.from_environment(checkpoint=checkpoint) as runtime:
         runtime.open()
-        audit = DeletionAudit(runtime, corpus, facts, others, seed)
-        if not audit.sample or not audit.others:
+        drawn = draw(runtime.kb, corpus, facts, others, seed)
+        if not all(drawn):
             raise typer.BadParameter("it has too few facts with a question.", param_hint="--corpus")
+        if dry_run:
+            _preview(drawn[0], corpus, len(radius or [None]), survivors, json_wanted)
+            return
+        audit = DeletionAudit(runtime, *drawn, neighbours)
         report: dict[str, Any] = {
             "checkpoint": audit.checkpoint.config.name,
             "corpus": corpus,
             "facts": len(audit.sample),
             "others": len(audit.others),
+            "neighbours": len(audit.neighbours),
         }
-        before = audit.found_others()
-        with counting("Asking", 4 * len(audit.sample)) as done:
-            report["full"] = asdict(audit.said("forced", done))
-            report["off"] = asdict(audit.said("off", done))
-            radii: list[float | None] = list(radius) if radius else [None]
+        before = audit.found()
+        radii: list[float | None] = list(radius) if radius else [None]
+        with counting("Asking", (len(ASKED) + len(POLICIES)) * len(audit.sample)) as done:
+            for name, mode in ASKED.items():
+                report[name] = asdict(audit.said(mode, done))
             runs = [
                 audit.run(policy, at, before, done if number == 0 else None)
                 for policy in POLICIES
                 for number, at in enumerate(radii)
             ]
+        planted: list[Survival] = []
+        if survivors:
+            with counting("Planting", len(KINDS) * len(POLICIES) * len(radii)) as done:
+                planted = audit.survive(POLICIES, radii, done)
+            report["survivors"] = [asdict(one) for one in planted]
+        is_restored = audit.found().is_as(before)
     report["runs"] = [as_json(run) for run in runs]
-    print_json(report) if json_wanted else _show(report, runs)
-    if not all(run.is_restored for run in runs):
+    print_json(report) if json_wanted else _show(report, runs, planted)
+    if not (is_restored and all(run.is_restored for run in runs)):
         note("warning: not every lookup is as it was; did somebody else edit meanwhile?")
 
 
-def _show(report: dict[str, Any], runs: list[Run]) -> None:
-    rows = [(name, "", "", *_said(report[name]), "", "", "") for name in ("full", "off")]
+def _preview(
+    sample: Sequence[FactRecord], corpus: str, radii: int, survivors: bool, json_wanted: bool
+) -> None:
+    planted = len(sample) * len(KINDS) if survivors else 0
+    runs = len(POLICIES) * radii * (1 + len(KINDS) * survivors)
+    if json_wanted:
+        fact_ids = [fact.fact_id for fact in sample]
+        print_json(
+            {"dry_run": True, "corpus": corpus, "fact_ids": fact_ids, "runs": runs, "planted": planted}
+        )
+        return
+    say(
+        f"{len(sample)} facts of {corpus} and their equivalents would be forgotten and restored {runs} times."
+    )
+    say(f"{planted} facts would be inserted beside them and deleted.")
+
+
+def _show(report: dict[str, Any], runs: list[Run], planted: Sequence[Survival]) -> None:
+    rows = [(name, "", "", *_said(report[name]), "", "", "", "") for name in ASKED]
     rows += [
         (
             run.policy,
@@ -82,12 +124,22 @@ def _show(report: dict[str, Any], runs: list[Run]) -> None:
             f"{run.probes.leaks} of {run.probes.probes}",
             _share(run.others),
             _share(run.others_lost),
+            _share(run.neighbours_lost),
         )
         for run in runs
     ]
     asked = ("says it", "splices it", "wrong neighbour")
-    print_table(("", "radius", "forgotten", *asked, "leaks", "others found", "others lost"), rows)
-    note(f"{report['checkpoint']}: {report['facts']} facts of {report['corpus']}, {report['others']} others")
+    print_table(
+        ("", "radius", "forgotten", *asked, "leaks", "others found", "others lost", "neighbours lost"), rows
+    )
+    if planted:
+        columns = ("planted", "", "radius", "found by the plan", "told by the question", "by the wording")
+        print_table(columns, [
+            (one.kind, one.policy, f"{one.radius:.3f}", *map(_share, (one.found, one.by_question, one.by_wording)))
+            for one in planted
+        ])  # fmt: skip
+    counted = f"{report['others']} others, {report['neighbours']} neighbours"
+    note(f"{report['checkpoint']}: {report['facts']} facts of {report['corpus']}, {counted}")
 
 
 def _said(found: dict[str, Any] | None) -> tuple[str, str, str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,8 +17,10 @@ from cli.output import note, print_json, print_table, progress
 from cli.runtime import Runtime
 from kb.corpus import AnnotatedDocument, read_annotated
 from kb.service import KnowledgeBase
+from kb.trial_index import TrialIndex
 from model.base import WHEEL_BASE
 from model.checkpoint import Checkpoint, base_checkpoint, load
+from model.decoding.lookup import Lookup
 from model.evaluate.intervals import bootstrap
 from model.evaluate.perplexity import Tally, dynamic, plain, static
 from model.evaluate.reader import Find
@@ -25,18 +28,27 @@ from model.evaluate.reader import Find
 EXAMPLES = examples(
     "colmlm evaluate perplexity --annotated articles.jsonl --limit 200",
     "colmlm evaluate perplexity --annotated articles.jsonl --beside runs/standard --base --json",
+    "colmlm evaluate perplexity --annotated articles.jsonl --index exact --index pq4 --index pq10 --unrelated squad",
 )
 Sums = tuple[NDArray[np.float64], NDArray[np.float64]]  # of each document: losses in nats, and tokens
 
 
+class IndexKind(StrEnum):
+    exact = "exact"
+    pq4 = "pq4"
+    pq10 = "pq10"
+
+
 @dataclass(slots=True)
 class Measured:
-    """Each document's sums: of the model that looks up, in three ways, and of each model beside it in two."""
+    """Each document's sums: of the model that looks up, in three ways and in each other index, and of each model
+    beside it in two."""
 
     static: list[Tally]
     nearest: list[Tally]
     gated: list[Tally]
     beside: dict[str, tuple[list[Tally], list[Tally]]]
+    indexes: dict[str, list[Tally]]
 
     def sums(self) -> dict[str, Sums]:
         """Losses and tokens of every figure that is reported, by its name."""
@@ -48,6 +60,8 @@ class Measured:
             "dynamic_gated": _outside(self.gated),
             "dynamic_gated_normalised": _with_openings(self.gated),
         }
+        for name, tallies in self.indexes.items():
+            found[f"dynamic, {name}"] = _outside(tallies)
         for name, (every, same) in self.beside.items():
             found[f"{name}, all tokens"] = _outside(every)
             found[f"{name}, same tokens"] = _outside(same)
@@ -72,6 +86,18 @@ def perplexity(
         ),
     ] = None,
     base: Annotated[bool, typer.Option("--base", help="Also the untrained base model.")] = False,
+    index: Annotated[
+        list[IndexKind] | None,
+        typer.Option(
+            "--index", help="Also with lookups in such an index: all of a key, or d/4 or d/10 bytes of it."
+        ),
+    ] = None,
+    unrelated: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--unrelated", help="A corpus about other things: each --index without its keys and with them."
+        ),
+    ] = None,
     threshold: Threshold = None,
     checkpoint: CheckpointPath = None,
     as_json: AsJson = False,
@@ -82,13 +108,18 @@ def perplexity(
     match back and says the span itself, as decoding does. The documents should not be in the knowledge base: their own
     facts would be found.
     """
+    if unrelated and not index:
+        raise typer.BadParameter(
+            "say which --index is measured with and without them.", param_hint="--unrelated"
+        )
     documents = _read(annotated, limit)
     with Runtime.from_environment(checkpoint=checkpoint) as runtime:
         runtime.open()
         loaded, home = runtime.checkpoint, runtime.settings.home / "models"
         others = [load(path, home) for path in beside or []]
         others += [base_checkpoint(WHEEL_BASE, home)] if base else []
-        measured = _measure(runtime.kb, loaded, others, documents, max_tokens, threshold)
+        trials = _trials(runtime.kb, index or [], unrelated or [])
+        measured = _measure(runtime.kb, loaded, others, trials, documents, max_tokens, threshold)
     report = {
         "checkpoint": loaded.config.name,
         "documents": len(documents),
@@ -97,6 +128,14 @@ def perplexity(
         "right_nearest": sum(t.right for t in measured.nearest),
         "matched_gated": sum(t.matched for t in measured.gated),
         "right_gated": sum(t.right for t in measured.gated),
+        "indexes": {
+            name: {
+                "spec": one.spec,
+                "keys": one.num_keys,
+                "right": sum(t.right for t in measured.indexes[name]),
+            }
+            for name, one in trials.items()
+        },
         "perplexity": _perplexities(measured.sums(), len(documents)),
     }
     print_json(report) if as_json else _show(report)
@@ -116,16 +155,21 @@ def _measure(
     kb: KnowledgeBase,
     checkpoint: Checkpoint,
     others: Sequence[Checkpoint],
+    trials: Mapping[str, TrialIndex],
     documents: Sequence[AnnotatedDocument],
     max_tokens: int,
     threshold: float | None,
 ) -> Measured:
     nearest, gated = _find(kb, checkpoint, -1), _find(kb, checkpoint, threshold)
-    found = Measured([], [], [], {other.config.name: ([], []) for other in others})
+    beside: dict[str, tuple[list[Tally], list[Tally]]] = {other.config.name: ([], []) for other in others}
+    found = Measured([], [], [], beside, {name: [] for name in trials})
+    in_trials = {name: _find(one, checkpoint, -1) for name, one in trials.items()}
     for document in _counted(documents):
         found.static.append(static(checkpoint, document, max_tokens=max_tokens))
         found.nearest.append(dynamic(checkpoint, document, nearest, max_tokens=max_tokens))
         found.gated.append(dynamic(checkpoint, document, gated, max_tokens=max_tokens))
+        for name, find in in_trials.items():
+            found.indexes[name].append(dynamic(checkpoint, document, find, max_tokens=max_tokens))
         for other in others:
             both = plain(other, checkpoint.tokenizer, document, max_tokens=max_tokens)
             for tallies, tally in zip(found.beside[other.config.name], both, strict=True):
@@ -140,7 +184,18 @@ def _counted(documents: Sequence[AnnotatedDocument]) -> Iterator[AnnotatedDocume
             advance(number, len(documents))
 
 
-def _find(kb: KnowledgeBase, checkpoint: Checkpoint, threshold: float | None) -> Find:
+def _trials(kb: KnowledgeBase, kinds: Sequence[IndexKind], unrelated: Sequence[str]) -> dict[str, TrialIndex]:
+    """The indexes that are measured, by the name of their figure."""
+    made = {}
+    for kind in dict.fromkeys(kinds):
+        note(f"Building an index, {kind}")
+        made[str(kind)] = TrialIndex.of(kb, kind, unrelated)
+        if unrelated:
+            made[f"{kind}, grown"] = TrialIndex.of(kb, kind)
+    return made
+
+
+def _find(kb: Lookup, checkpoint: Checkpoint, threshold: float | None) -> Find:
     def find(query: NDArray[np.float32]) -> str | None:
         (found,) = kb.lookup(query[None], checkpoint_id=checkpoint.checkpoint_id, k=1, threshold=threshold)
         return found.hits[0].value if found.hits else None

@@ -53,10 +53,15 @@ def default_spec(num_keys: int, dim: int) -> str:
     """The Faiss factory string for so many keys of this width: exact while small, else the paper's form."""
     if num_keys <= FLAT_UP_TO or dim < 4:
         return FLAT_SPEC
+    # d' is d less what d/4 codes of 4 numbers can't split.
+    return f"OPQ{dim // 4}_{dim // 4 * 4},IVF{default_nlist(num_keys)},PQ{dim // 4}"
+
+
+def default_nlist(num_keys: int) -> int:
+    """How many lists an index of so many keys is split into."""
     # The power of two at or below 4 sqrt(n) leaves each list the 39 training keys that k-means wants; 65,536
-    # centroids already cost 9 ms a query at d = 960. d' is d less what d/4 codes of 4 numbers can't split.
-    nlist = min(65_536, 2 ** int(math.log2(4 * math.sqrt(num_keys))))
-    return f"OPQ{dim // 4}_{dim // 4 * 4},IVF{nlist},PQ{dim // 4}"
+    # centroids already cost 9 ms a query at d = 960.
+    return min(65_536, 1 << int(math.log2(4 * math.sqrt(num_keys))))
 
 
 class KeyIndex:

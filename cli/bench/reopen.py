@@ -1,4 +1,4 @@
-"""A process that opens a knowledge base, answers one lookup and says so: ``python -m cli.bench.reopen HOME``.
+"""Opens a knowledge base, answers one lookup and says so: ``python -m cli.bench.reopen HOME CHECKPOINT_ID``.
 
 It prints the fact it found and by how many bytes its memory grew, then waits to be killed, or leaves.
 """
@@ -16,10 +16,10 @@ from kb.settings import Settings
 
 
 def main() -> None:
-    home = Path(sys.argv[1])
+    home, checkpoint_id = Path(sys.argv[1]), sys.argv[2]
     with KnowledgeBase.open(Settings(home=home, actor="bench")) as kb:
         before = _resident_bytes()
-        (found,) = kb.lookup(np.load(home / "query.npy")[None], checkpoint_id="synthetic", threshold=-1)
+        (found,) = kb.lookup(np.load(home / "query.npy")[None], checkpoint_id=checkpoint_id, threshold=-1)
         sys.stdout.write(f"{found.hits[0].fact_id} {_resident_bytes() - before}\n")
         sys.stdout.flush()
         while "--leave" not in sys.argv:

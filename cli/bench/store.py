@@ -252,7 +252,7 @@ class StoreBench:
         """Kill the database and the process that uses it, then start a process and wait for its first answer."""
         self.say("killing and reopening")
         np.save(self.home / "query.npy", query)
-        command = [sys.executable, "-m", "cli.bench.reopen", str(self.home)]
+        command = [sys.executable, "-m", "cli.bench.reopen", str(self.home), CHECKPOINT]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as victim:
             assert victim.stdout is not None
             victim.stdout.readline()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cli.deletion_audit import DeletionAudit
 from kb.corpus import to_record
 from tests.cli.conftest import Run
 from tests.kb.corpora import numbered
@@ -31,11 +32,14 @@ def live(run: Run, corpus: str) -> list[tuple[int, str]]:
 
 def test_forgotten_facts_are_not_found_the_others_are_and_all_is_undone(run: Run, halls: str) -> None:
     before = live(run, halls)
-    words = ("evaluate", "deletion", "--corpus", halls, "--facts", 3, "--others", 6, "--radius", 0.999)
+    words = ("evaluate", "deletion", "--corpus", halls, "--facts", 3, "--others", 6, "--radius", -1)
+    preview = run(*words, "--dry-run", "--json").json
+    assert len(preview["fact_ids"]) == 3 and (preview["runs"], preview["planted"]) == (6, 6)
+    assert live(run, halls) == before
     report = run(*words, "--radius", 1.0, "--json").json
     assert (report["facts"], report["others"]) == (3, 6)
     assert [(one["policy"], one["radius"]) for one in report["runs"]] == [
-        ("successor", 0.999), ("successor", 1.0), ("abstain", 0.999), ("abstain", 1.0),
+        ("successor", -1.0), ("successor", 1.0), ("abstain", -1.0), ("abstain", 1.0),
     ]  # fmt: skip
     for one in report["runs"]:
         assert one["forgotten"] == 3 and one["level"] >= 1 and one["is_restored"]
@@ -45,7 +49,59 @@ def test_forgotten_facts_are_not_found_the_others_are_and_all_is_undone(run: Run
     successor, abstain = report["runs"][0], report["runs"][2]
     assert successor["others"]["share"] == 1.0 and successor["others_lost"]["share"] == 0.0
     assert abstain["probes"]["wrong_neighbours"] < successor["probes"]["wrong_neighbours"]
+    assert report["neighbours"] == 9 and all(
+        (one["neighbours"]["share"], one["neighbours_lost"]["share"], one["neighbours_forgotten"])
+        == (1, 0, 0)
+        for one in report["runs"]
+    )
+    spliced = {
+        name: report[name]["splices"]["share"] + report[name]["wrong_neighbour"]["share"]
+        for name in ("full", "off", "null")
+    }
+    assert spliced["off"] == spliced["null"] == 0 < spliced["full"]
     assert live(run, halls) == before and len(before) == 12
+
+
+def test_what_is_planted_beside_facts_outlives_them_where_the_closure_does_not_reach(
+    run: Run, halls: str
+) -> None:
+    words = ("evaluate", "deletion", "--corpus", halls, "--facts", 3, "--others", 1)
+    report = run(*words, "--radius", -1, "--radius", 1.0, "--json").json
+    found = {
+        (one["kind"], one["radius"]): (one["found"]["share"], one["by_wording"]["share"])
+        for one in report["survivors"]
+        if one["policy"] == "successor"
+    }
+    assert found == {
+        ("question", -1.0): (1.0, 0.0),
+        ("question", 1.0): (0.0, 1.0),
+        ("value", -1.0): (0.0, 1.0),
+        ("value", 1.0): (0.0, 1.0),
+    }
+    assert all(one["planted"] == 3 and one["similarity"][2] < 1 for one in report["survivors"])
+    assert len(run("facts", "list", "--json").json["facts"]) == 12
+    assert "survivors" not in run(*words, "--no-survivors", "--json").json
+
+
+@pytest.mark.parametrize("at", ["forget", "insert"])
+def test_a_run_that_is_cut_off_leaves_nothing_forgotten_and_nothing_planted(
+    run: Run, halls: str, at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = live(run, halls)
+
+    def cut_off(audit: DeletionAudit, queries: object) -> object:
+        latest = run("changes", "--json", "--limit", 1000).json["changes"]
+        if any(change["kind"] == at for change in latest):
+            raise KeyboardInterrupt
+        return first(audit, queries)  # type: ignore[arg-type]
+
+    first = DeletionAudit._first
+    monkeypatch.setattr(DeletionAudit, "_first", cut_off)
+    words = ("evaluate", "deletion", "--corpus", halls, "--facts", 2, "--others", 1)
+    if at == "insert":
+        monkeypatch.setattr("cli.deletion_audit.DeletionAudit.run", lambda *_: None)
+    assert run(*words).code == 130
+    assert live(run, halls) == before and len(run("facts", "list", "--json").json["facts"]) == 12
 
 
 def test_people_read_a_table_and_too_few_facts_are_refused(run: Run, halls: str) -> None:

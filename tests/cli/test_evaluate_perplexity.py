@@ -9,6 +9,7 @@ import pytest
 
 from kb.corpus import AnnotatedDocument, to_record
 from tests.cli.conftest import document, invoke
+from tests.kb.corpora import numbered
 
 FORMS = {
     "static",
@@ -69,3 +70,31 @@ def test_a_file_without_documents_is_refused(known: Path, tmp_path: Path) -> Non
     (tmp_path / "none.jsonl").write_text("nothing\n")
     done = invoke("evaluate", "perplexity", "--annotated", tmp_path / "none.jsonl")
     assert done.code == 2 and "it has no document" in done.err
+
+
+def test_an_index_of_another_kind_is_measured_beside_the_one_that_answers(
+    known: Path, tmp_path: Path
+) -> None:
+    others = written(tmp_path / "halls.jsonl", *numbered(300))
+    assert invoke("corpus", "ingest", others, "--corpus", "halls", "--format", "annotated").code == 0
+    assert invoke("rekey").code == 0
+    kept = {file: file.stat().st_mtime_ns for file in (tmp_path / "home").rglob("*.faiss")}
+    words = ("evaluate", "perplexity", "--annotated", known, "--threshold", -1, "--json", "--index", "exact")
+    report = invoke(*words, "--unrelated", "halls").json
+    assert report["indexes"] == {
+        "exact": {"spec": "IDMap2,Flat", "keys": 4, "right": 4},
+        "exact, grown": {"spec": "IDMap2,Flat", "keys": 304, "right": 4},
+    }
+    assert set(report["perplexity"]) == FORMS | {"dynamic, exact", "dynamic, exact, grown"}
+    assert report["perplexity"]["dynamic, exact"] == report["perplexity"]["dynamic"]
+
+    alone = invoke(*words, "--unrelated", "geo").json
+    assert (alone["indexes"]["exact"]["keys"], alone["indexes"]["exact"]["right"]) == (300, 0)
+    coded = invoke(*words, "--index", "pq4", "--index", "pq10").json["indexes"]
+    assert coded["pq4"]["spec"] == "OPQ16_64,IVF64,PQ16" and coded["pq10"]["spec"] == "OPQ6_60,IVF64,PQ6"
+    assert {file: file.stat().st_mtime_ns for file in kept} == kept != {}
+
+    few = invoke(*words, "--index", "pq4", "--unrelated", "halls")
+    assert few.code == 2 and "trained on 256 keys, there are 4" in few.err
+    assert invoke(*words, "--unrelated", "nowhere").code == 3
+    assert invoke(*words[:-2], "--unrelated", "halls").code == 2

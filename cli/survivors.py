@@ -1,0 +1,104 @@
+"""Facts that an adversary plants beside those that are to be forgotten, so that their values outlive them.
+
+Each says the same in other words: another wording of the question, or that and another wording of the value as well.
+Of the wordings there are, the one is taken whose key lies farthest from the question's and which the question would
+still find were the fact forgotten: what a closure by radius is most likely to miss and a lookup to find.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cli.model_encoder import ModelEncoder
+from kb.batches import Batches
+from kb.bulk import Bulk
+from kb.calibration import normalise
+from kb.paraphrase import paraphrases
+from kb.records import FactDraft, FactRecord, KeysetRecord
+from kb.service import KnowledgeBase
+
+REASON = "planted by colmlm evaluate deletion"
+KINDS = ("question", "value")
+RIVALS = 10  # facts looked at for one of another value, which is what a question falls to
+FURTHER = (
+    "In one word: {}",
+    "{} Answer briefly.",
+    "A quiz asks: {}",
+    "Somebody wants to know: {}",
+    "I have read about this before. {}",
+    "The book leaves one thing open: {}",
+)
+SAID = "{}, as is well known"
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """A fact of the sample in other words. `similarity` is the cosine of its key with that of the fact's question."""
+
+    fact: FactRecord
+    question: str
+    key: Floats
+    similarity: float
+
+
+def wordings_of(question: str) -> list[str]:
+    """Other ways to ask, none of which counts as the same question."""
+    forms = [*paraphrases(question), *(form.format(question) for form in FURTHER)]
+    return [form for form in dict.fromkeys(forms) if normalise(form) != normalise(question)]
+
+
+def choose(
+    kb: KnowledgeBase,
+    keyset: KeysetRecord,
+    encoder: ModelEncoder,
+    sample: Sequence[FactRecord],
+    asked_ND: Floats,
+) -> list[Wording]:
+    """The wording of each fact that is planted; `asked_ND` are the keys of the facts' own questions."""
+    rivals = kb.lookup(asked_ND, checkpoint_id=keyset.checkpoint_id, k=RIVALS, threshold=-1)
+    found = []
+    for fact, asked_D, near in zip(sample, asked_ND, rivals, strict=True):
+        others = [hit.score for hit in near.hits if normalise(hit.value) != normalise(fact.value)]
+        least = max([keyset.threshold, *others[:1]])
+        forms = wordings_of(fact.question or "")
+        keys = encoder.encode_questions(forms)
+        scores = keys @ asked_D
+        enough = np.flatnonzero(scores > least)
+        at = int(enough[scores[enough].argmin()] if len(enough) else scores.argmax())
+        found.append(Wording(fact, forms[at], keys[at], round(float(scores[at]), 4)))
+    return found
+
+
+@contextmanager
+def planted(
+    kb: KnowledgeBase, keyset_id: int, wordings: Sequence[Wording], kind: str, actor: str
+) -> Iterator[list[int]]:
+    """The ids of the facts planted, in the order of the wordings; they are deleted on leaving."""
+    drafts = [
+        FactDraft(one.question, one.fact.value if kind == "question" else SAID.format(one.fact.value))
+        for one in wordings
+    ]
+    ids: Sequence[int] = ()
+    try:
+        ids = Batches(kb).insert(drafts, actor=actor, reason=REASON).fact_ids
+        keys_ND = np.stack([one.key for one in wordings])
+        Bulk(kb).store_keys(
+            keyset_id, np.array(ids, dtype=np.int64), keys_ND, "question", actor=actor, reason=REASON
+        )
+        yield list(ids)
+    finally:
+        if ids:
+            kb.delete(ids, actor=actor, reason=REASON)
+
+
+def gives(value: str, said: str) -> bool:
+    """Whether a found value tells this one, whole, also among other words."""
+    return re.search(rf"(?<!\w){re.escape(normalise(value))}(?!\w)", normalise(said)) is not None
