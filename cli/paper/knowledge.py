@@ -34,6 +34,7 @@ def knowledge(places: Places, sizes: Sizes) -> list[Preparation]:
             ),
         ),
         _copy(places, "deletion", of="squad"),
+        _copy(places, "updates", of="squad"),
         _grown(
             places, "popqa", of="squad", source=made / "popqa-passages.jsonl",
             made_from=(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cli.paper.sections import section
+from cli.paper.sections import ordered, section
 from cli.paper.tables import markdown
 
 Results = Mapping[str, Any]
@@ -14,10 +14,8 @@ Results = Mapping[str, Any]
 def page(results: Results) -> str:
     """The page of results.json."""
     lines = ["# The paper's tables at our size", "", *_head(results)]
-    by_section: dict[str, list[Mapping[str, Any]]] = {}
-    for one in results["steps"]:
-        by_section.setdefault(one["section"], []).append(one)
-    for name, records in by_section.items():
+    for name in ordered(one["section"] for one in results["steps"]):
+        records = [one for one in results["steps"] if one["section"] == name]
         lines += ["", *_section(name, records, results["plots"])]
     lines += ["", "## How to repeat a step", "", *_places(results), "", *_commands(results)]
     return "\n".join(lines) + "\n"

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cli.paper.published import ANSWERS, PERPLEXITY
-from cli.paper.tables import log10, tofu_reports
+from cli.paper.tables import is_beside, log10, tofu_reports
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Record = Mapping[str, Any]
 _MARKERS = "osD^vP*Xh<>"
@@ -26,7 +27,7 @@ def draw(steps: Sequence[Record], folder: Path) -> list[str]:
         records = [one for one in steps if one["section"] == section and one["state"] == "done"]
         figure = Figure(figsize=(9, 5), layout="constrained")
         file = folder / f"{name}.png"
-        if records and plot(figure.subplots(), records):
+        if records and plot(figure, records):
             figure.savefig(file, format="png", dpi=120)
             drawn.append(file.name)
         else:
@@ -34,8 +35,9 @@ def draw(steps: Sequence[Record], folder: Path) -> list[str]:
     return drawn
 
 
-def _tofu(axes: Axes, records: Sequence[Record]) -> bool:
+def _tofu(figure: Figure, records: Sequence[Record]) -> bool:
     """Utility against the logarithm of forget quality. What has none, a reference, is a line at its utility."""
+    axes = figure.subplots()
     reports = tofu_reports(records)
     for number, (label, report) in enumerate(reports):
         utility, (low, high) = report["model_utility"], report["intervals"]["model_utility"]
@@ -55,28 +57,28 @@ def _tofu(axes: Axes, records: Sequence[Record]) -> bool:
     return bool(reports)
 
 
-def _perplexity(axes: Axes, records: Sequence[Record]) -> bool:
-    found = records[0]["result"]["perplexity"]
+def _perplexity(figure: Figure, records: Sequence[Record]) -> bool:
+    axes, found = figure.subplots(), records[0]["result"]["perplexity"]
     middles = [p["perplexity"] for p in found.values()]
     errors = [
         [max(0, p["perplexity"] - p["low"]) for p in found.values()],
         [max(0, p["high"] - p["perplexity"]) for p in found.values()],
     ]
     names = [name.replace("_", " ") for name in found]
-    colors = ["C1" if ", " in name else "C0" for name in found]
+    colors = ["C1" if is_beside(name) else "C0" for name in found]
     axes.barh(names, middles, xerr=errors, color=colors, capsize=3)
     for name, style in (("dynamic", "--"), ("standard", ":")):
-        figure = PERPLEXITY[name]
-        axes.axvline(figure.value, color="black", linestyle=style, label=f"the paper, {name}: {figure}")
-    axes.set_xscale("log")
+        paper = PERPLEXITY[name]
+        axes.axvline(paper.value, color="black", linestyle=style, label=f"the paper, {name}: {paper}")
     axes.invert_yaxis()
     axes.set_xlabel("perplexity, with its 95 % interval (ours at 135M; without lookups in orange)")
-    axes.legend()
+    figure.legend(loc="outside upper center", ncols=2)
     return True
 
 
-def _answers(axes: Axes, records: Sequence[Record]) -> bool:
+def _answers(figure: Figure, records: Sequence[Record]) -> bool:
     """Bars by question set, one a way of asking; a cross is the paper's figure."""
+    axes = figure.subplots()
     by_label = {one["label"]: one["result"]["exact_match"] for one in records}
     sets = list(dict.fromkeys(label.rpartition(", ")[0] for label in by_label))
     ways = [way for way in _WAYS if any(f"{name}, {way}" in by_label for name in sets)]
@@ -94,49 +96,59 @@ def _answers(axes: Axes, records: Sequence[Record]) -> bool:
         ]
         axes.bar(places, shares, width, yerr=errors, capsize=2, label=way)
         figures = [(i + number * width, ANSWERS.get(f"{name}, {way}")) for i, name in enumerate(sets)]
-        crosses += [(place, figure.value) for place, figure in figures if figure is not None]
+        crosses += [(place, paper.value) for place, paper in figures if paper is not None]
     if crosses:
         at, values = zip(*crosses, strict=True)
         axes.scatter(at, values, color="black", marker="x", zorder=3, label="the paper")
     axes.set_xticks([i + (len(ways) - 1) * width / 2 for i in range(len(sets))], sets)
     axes.set_ylabel("% answered, with its 95 % interval")
-    axes.legend()
+    axes.set_xlabel("ours at 135M; the paper's at 135M, with passages at 360M and of other questions")
+    figure.legend(loc="outside upper center", ncols=7)
     return bool(ways)
 
 
-def _deletion(axes: Axes, records: Sequence[Record]) -> bool:
+def _deletion(figure: Figure, records: Sequence[Record]) -> bool:
     """What is found where facts were forgotten, and what is lost beside them, over how near equivalents lie."""
     runs = records[0]["result"]["runs"]
+    probes, lost = figure.subplots(1, 2)
     for number, policy in enumerate(dict.fromkeys(run["policy"] for run in runs)):
         own = sorted((run for run in runs if run["policy"] == policy), key=lambda run: run["radius"])
-        radii = [run["radius"] for run in own]
-        color = f"C{number}"
+        radii, color = [run["radius"] for run in own], f"C{number}"
         for outcome, style in (("leaks", "-"), ("wrong_neighbours", "--"), ("abstained", ":")):
             rates = [100 * run["probe_rates"][outcome] for run in own]
-            axes.plot(
+            probes.plot(
                 radii, rates, style, marker=".", color=color, label=f"{policy}: {outcome.replace('_', ' ')}"
             )
-        lost = [(run["radius"], run["others_lost"]) for run in own if run["others_lost"]]
-        axes.errorbar(
-            [radius for radius, _ in lost],
-            [100 * s["share"] for _, s in lost],
-            yerr=[
-                [max(0, 100 * (s["share"] - s["low"])) for _, s in lost],
-                [max(0, 100 * (s["high"] - s["share"])) for _, s in lost],
-            ],
-            fmt="-.", marker="s", capsize=3, color=color, alpha=0.6, label=f"{policy}: other facts lost",
-        )  # fmt: skip
-    axes.set_xlabel("radius: least cosine of what is forgotten too")
-    axes.set_ylabel("% of probes; of other facts, with its 95 % interval")
-    _legend_beside(axes)
+        for name, marker in (("others_lost", "s"), ("neighbours_lost", "D")):
+            measured = [(run["radius"], run[name]) for run in own if run[name]]
+            _with_errors(
+                lost, measured, color=color, marker=marker, label=f"{policy}: {name.replace('_', ' ')}"
+            )
+    for axes, title in (
+        (probes, "% of the probes for what is forgotten"),
+        (lost, "% of other facts found before"),
+    ):
+        axes.set_title(title)
+        axes.set_xlabel("radius: least cosine of what is forgotten too")
+    figure.legend(loc="outside lower center", ncols=4, fontsize="small")
     return bool(runs)
+
+
+def _with_errors(axes: Axes, measured: Sequence[tuple[float, Record]], **look: Any) -> None:
+    """A line through shares, in per cent, with their intervals."""
+    errors = [
+        [max(0, 100 * (s["share"] - s["low"])) for _, s in measured],
+        [max(0, 100 * (s["high"] - s["share"])) for _, s in measured],
+    ]
+    radii, shares = [radius for radius, _ in measured], [100 * s["share"] for _, s in measured]
+    axes.errorbar(radii, shares, yerr=errors, linestyle="-.", capsize=3, alpha=0.7, **look)
 
 
 def _legend_beside(axes: Axes) -> None:
     axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize="small")
 
 
-_PLOTS: dict[str, tuple[str, Callable[[Axes, Sequence[Record]], bool]]] = {
+_PLOTS: dict[str, tuple[str, Callable[[Figure, Sequence[Record]], bool]]] = {
     "tofu": ("tofu", _tofu),
     "perplexity": ("perplexity", _perplexity),
     "answers": ("answers", _answers),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from cli.paper import tables
@@ -15,6 +16,12 @@ class Section:
     remark: str
     render: tables.Render
     plot: str | None = None
+
+
+def ordered(names: Iterable[str]) -> list[str]:
+    """The sections in the page's order: those that are known here, then the others."""
+    known = list(_SECTIONS)
+    return sorted(dict.fromkeys(names), key=lambda name: known.index(name) if name in known else len(known))
 
 
 def section(name: str) -> Section:
@@ -55,9 +62,21 @@ _SECTIONS = {
     "deletion": Section(
         "What is left after a deletion",
         "No table of the paper. A leak is a lookup that finds a forgotten fact; *others lost* are other facts, found "
-        "before and not after. *abstain* answers near a forgotten fact with no match, *successor* with the next fact.",
+        "before and not after, *neighbours lost* the same of the nearest ones. *abstain* answers near a forgotten fact "
+        "with no match, *successor* with the next fact.",
         tables.deletion,
         "deletion.png",
+    ),
+    "updates": Section(
+        "Updates",
+        "No table of the paper. CounterFact's records as facts, given another value, asked for, and set back: efficacy "
+        "is the share of prompts that give the new value, locality of neighbours that are answered as before.",
+        tables.anything,
+    ),
+    "growth": Section(
+        "Growth",
+        "No table of the paper: answers and costs while made-up facts are added. By size, from the least.",
+        tables.anything,
     ),
     "timing": Section("When it looks up", "By bias on the opening token.", tables.anything),
     "cost": Section(

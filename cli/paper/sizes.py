@@ -10,7 +10,8 @@ class Sizes:
     """Numbers of one variant; None is all there is.
 
     `paragraphs` of SQuAD dev, at even distances, are the knowledge base, `passages_of` questions of PopQA add theirs,
-    and `questions` of each set are asked. `articles` are read for perplexity, each up to `max_tokens`.
+    and `questions` of each set are asked. `articles` are read for perplexity, each up to `max_tokens`. Of CounterFact
+    so many records are `updated`.
     """
 
     variant: str
@@ -22,6 +23,7 @@ class Sizes:
     forgotten: int
     others: int
     radii: tuple[float, ...]
+    updated: int | None
 
 
 # On two cores a minute is about 60 answers of the 135M model, and a command costs some ten seconds before its first.
@@ -35,6 +37,7 @@ QUICK = Sizes(
     forgotten=20,
     others=80,
     radii=(0.75, 0.85, 0.95),
+    updated=5,
 )
 FULL = Sizes(
     variant="full",
@@ -46,6 +49,7 @@ FULL = Sizes(
     forgotten=200,
     others=600,
     radii=(0.7, 0.75, 0.8, 0.85, 0.9, 0.95),
+    updated=None,
 )
 
 

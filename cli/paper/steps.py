@@ -37,7 +37,7 @@ def declared(places: Places, sizes: Sizes, checkpoint: Path) -> Plan:
     steps = [*golden(places), *_recall(places, sizes), *_timing(places, sizes)]
     steps += [step for one in sets for step in _answers(places, sizes, checkpoint, one)]
     steps += [*_asker(places, sizes), *_perplexity(places, sizes), *_deletion(places, sizes)]
-    steps += _cost(places, sizes)
+    steps += [*_updates(places, sizes), *_growth(places, sizes), *_cost(places, sizes)]
     preparations = knowledge(places, sizes)
     if sizes is not QUICK:
         trained, trainings = unlearning(places, checkpoint)
@@ -129,6 +129,50 @@ def _asker(places: Places, sizes: Sizes) -> list[Step]:
     ]  # fmt: skip
 
 
+def _updates(places: Places, sizes: Sizes) -> list[Step]:
+    records = places.data / "editing" / "counterfact_500.json"
+    limit = () if sizes.updated is None else ("--limit", str(sizes.updated))
+    return [
+        Step(
+            name="updates",
+            section="updates",
+            label="CounterFact",
+            data=f"CounterFact, {some(sizes.updated, 'records', 'the first')}, their statements in the knowledge base "
+            "beside SQuAD's facts",
+            shows="whether a fact's new value is given, in other words too, and nothing else changes",
+            argv=(
+                "evaluate", "updates", "--records", str(records), *limit,
+                "--out", str(places.out / "rows" / "updates.jsonl"),
+            ),
+            preparations=("updates",),
+            needs=(records,),
+        )
+    ]  # fmt: skip
+
+
+def _growth(places: Places, sizes: Sizes) -> list[Step]:
+    if sizes is QUICK:
+        return []
+    return [
+        Step(
+            name="growth",
+            section="growth",
+            label="SQuAD",
+            data="SQuAD dev, 200 questions of 500 facts, with made-up facts to a thousand, ten thousand, ... a million",
+            shows="answers, lookups and bytes as the knowledge base grows",
+            argv=(
+                "evaluate",
+                "growth",
+                "--corpus",
+                "squad-dev",
+                "--out",
+                str(places.out / "rows" / "growth.jsonl"),
+            ),
+            preparations=("squad",),
+        )
+    ]
+
+
 def _cost(places: Places, sizes: Sizes) -> list[Step]:
     squad = places.data / "squad" / "dev.jsonl"
     if sizes is QUICK:
@@ -186,7 +230,10 @@ def _timing(places: Places, sizes: Sizes) -> list[Step]:
 def _perplexity(places: Places, sizes: Sizes) -> list[Step]:
     knowledge = "popqa" if sizes is QUICK else "vital"
     limits = ("--max-tokens", str(sizes.max_tokens))
-    standard = ("--beside", str(places.released / "standard-135m"), "--base")
+    beside: tuple[str, ...] = ("--beside", str(places.released / "standard-135m"), "--base")
+    if sizes is not QUICK:  # the ablation of the index
+        kinds = tuple(word for kind in ("exact", "pq4", "pq10") for word in ("--index", kind))
+        beside += (*kinds, "--unrelated", "squad-dev")
     marked = places.out / "data" / "articles-marked.jsonl"
     return [
         Step(
@@ -196,7 +243,7 @@ def _perplexity(places: Places, sizes: Sizes) -> list[Step]:
             data=f"Simple English Wikipedia, {some(sizes.articles, 'articles', 'the first')} of the 1,000 kept aside, "
             f"up to {sizes.max_tokens} tokens each, facts marked by our annotator; knowledge base {knowledge}",
             shows="how well texts are predicted with lookups and without",
-            argv=("evaluate", "perplexity", "--annotated", str(marked), *limits, *standard),
+            argv=("evaluate", "perplexity", "--annotated", str(marked), *limits, *beside),
             preparations=(knowledge, "articles"),
         )
     ]

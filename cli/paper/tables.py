@@ -66,7 +66,12 @@ def perplexity(records: Sequence[Record]) -> list[str]:
 def ratios(found: Mapping[str, Any]) -> dict[str, float]:
     """Our perplexity with lookups over that of each model without, over all its tokens and over the same ones."""
     dynamic = found["dynamic"]["perplexity"]
-    return {name: dynamic / p["perplexity"] for name, p in found.items() if ", " in name}
+    return {name: dynamic / p["perplexity"] for name, p in found.items() if is_beside(name)}
+
+
+def is_beside(name: str) -> bool:
+    """Whether a perplexity is of a model without lookups."""
+    return name.endswith((", all tokens", ", same tokens"))
 
 
 def _paper_of(name: str) -> object:
@@ -148,20 +153,34 @@ def _counted(held: float, of: int) -> str | None:
 
 
 def deletion(records: Sequence[Record]) -> list[str]:
+    """A table of runs, and one of what was planted beside what is forgotten."""
     columns = ("facts are", "radius", "forgotten", "leaks of probes", "wrong neighbours of probes", "says it, %",
-               "splices it, %", "wrong neighbour, %", "others found, %", "others lost, %")  # fmt: skip
+               "splices it, %", "wrong neighbour, %", "others found, %", "others lost, %",
+               "neighbours lost, %")  # fmt: skip
     rows: list[Sequence[object]] = []
+    planted: list[Sequence[object]] = []
     for one in records:
         result = one["result"]
-        for name, title in (("full", "there"), ("off", "there, no lookups")):
-            rows.append((title, None, None, None, None, *_said(result[name]), None, None))
+        for name, title in _THERE.items():
+            rows.append((title, None, None, None, None, *_said(result[name]), None, None, None))
         for run in result["runs"]:
             probes = run["probes"]
             counts = (f"{probes[name]} of {probes['probes']}" for name in ("leaks", "wrong_neighbours"))
-            others = (percent(run[name]) for name in ("others", "others_lost"))
+            others = (percent(run[name]) for name in ("others", "others_lost", "neighbours_lost"))
             rows.append((f"forgotten, {run['policy']}", f"{run['radius']:.2f}", run["forgotten"], *counts,
                          *_said(run["said"]), *others))  # fmt: skip
-    return markdown(columns, rows)
+        for each in result.get("survivors", ()):
+            shares = (percent(each[name]) for name in ("found", "by_question", "by_wording"))
+            planted.append((each["kind"], each["policy"], f"{each['radius']:.2f}", each["planted"], *shares))
+    lines = markdown(columns, rows)
+    if planted:
+        named = ("planted in other words", "policy", "radius", "facts", "found by the plan, %",
+                 "value told by the question, %", "by the planted wording, %")  # fmt: skip
+        lines += ["", *markdown(named, planted)]
+    return lines
+
+
+_THERE = {"full": "there", "off": "there, no lookups", "null": "there, lookups find nothing"}
 
 
 def _said(said: Record | None) -> tuple[object, object, object]:

@@ -16,13 +16,16 @@ def share(middle: float) -> dict[str, float]:
 
 
 SAID = {"says": share(0.5), "splices": share(0.4), "wrong_neighbour": share(0.3)}
-READINGS = {"dynamic": 18.04, "standard-135m, all tokens": 22.0, "standard-135m, same tokens": 20.5}
+READINGS = {
+    "dynamic": 18.04, "dynamic, pq4": 19.0, "standard-135m, all tokens": 22.0, "standard-135m, same tokens": 20.5,
+}  # fmt: skip
 PROBES = {"probes": 50, "leaks": 2, "value_leaks": 0, "wrong_neighbours": 7, "abstained": 0, "no_match": 41}
 RUN = {
     "policy": "successor", "radius": 0.85, "forgotten": 23, "probes": PROBES, "said": SAID, "others": share(0.6),
-    "others_lost": share(0.15), "probe_rates": {name: n / 50 for name, n in PROBES.items() if name != "probes"},
+    "others_lost": share(0.15), "neighbours_lost": share(0.25),
+    "probe_rates": {name: n / 50 for name, n in PROBES.items() if name != "probes"},
 }  # fmt: skip
-ABSTAIN = {"policy": "abstain", "others_lost": None, "said": None}
+ABSTAIN = {"policy": "abstain", "others_lost": None, "neighbours_lost": None, "said": None}
 MEASURED: dict[str, dict[str, Any]] = {
     "perplexity": {
         "checkpoint": "tiny", "documents": 4, "lookups": 9, "right_nearest": 3, "matched_gated": 5, "right_gated": 2,
@@ -35,7 +38,12 @@ MEASURED: dict[str, dict[str, Any]] = {
         "checkpoint": "tiny", "questions": 40, "covered": 0.775, "exact_match": share(0.525), "looked_up": share(0.9),
         "right_value": share(0.45),
     },
-    "deletion": {"full": SAID, "off": SAID, "runs": [RUN, RUN | ABSTAIN]},
+    "deletion": {
+        "full": SAID, "off": SAID, "null": SAID, "runs": [RUN, RUN | ABSTAIN], "survivors": [
+            {"kind": "value", "policy": "abstain", "radius": 0.85, "planted": 20, "found": share(0.1),
+             "by_question": share(0.7), "by_wording": share(0.8)}
+        ],
+    },
     "something-new": {"checkpoint": "tiny", "efficacy": share(0.95), "rows": [{"mean_ms": 1.2345}]},
 }  # fmt: skip
 LABELS = {"answers": "PopQA, auto"}
@@ -69,10 +77,11 @@ def test_numbers_stand_with_their_intervals_beside_the_papers(results: dict[str,
     assert "| PopQA, auto | tiny | 40 | 52.5 [42.5, 62.5] |" in told and "47.3 (Co-LMLM-135M) |" in told
     assert "| dynamic | 18.04 [17.04, 19.04] | 100 | 11.8 (Co-LMLM-135M) |" in told
     assert "Dynamic over standard-135m, same tokens: 0.880." in told and "0.819" in told
+    assert "Dynamic over dynamic" not in told
     assert "| forgotten, successor | 0.85 | 23 | 2 of 50 | 7 of 50 | 50.0 [40.0, 60.0] |" in told
-    assert (
-        "| forgotten, abstain | 0.85 | 23 | 2 of 50 | 7 of 50 | - | - | - | 60.0 [50.0, 70.0] | - |" in told
-    )
+    abstain = "| forgotten, abstain | 0.85 | 23 | 2 of 50 | 7 of 50 | - | - | - | 60.0 [50.0, 70.0] | - | - |"
+    planted = "| value | abstain | 0.85 | 20 | 10.0 [0.0, 20.0] | 70.0 [60.0, 80.0] | 80.0 [70.0, 90.0] |"
+    assert abstain in told and planted in told
 
 
 def test_a_section_without_a_table_of_its_own_shows_every_number(results: dict[str, Any]) -> None:
