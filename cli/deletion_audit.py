@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cli.runtime import Runtime
-from cli.survivors import KINDS, Wording, choose, gives, planted
 from kb.calibration import normalise
 from kb.errors import KeysetMismatch
 from kb.forget_plan import NEIGHBOURS
@@ -75,25 +74,6 @@ class Run:
     neighbours_forgotten: int
     is_restored: bool
     seconds: dict[str, float]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Survival:
-    """Facts planted beside the sample, one for each, and one way to forget the sample.
-
-    `found` is the share of them that the plan's closure takes along; `by_question` and `by_wording` are the shares of
-    the sample whose value is still told when its own question or the planted wording is looked up. `similarity` is of
-    their keys with the questions': the least, the median and the greatest cosine.
-    """
-
-    kind: str
-    policy: str
-    radius: float
-    planted: int
-    similarity: tuple[float, float, float]
-    found: Share
-    by_question: Share
-    by_wording: Share
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,9 +160,9 @@ class DeletionAudit:
     def run(self, policy: str, radius: float | None, before: Found, on_said: OnDone | None) -> Run:
         """Forget the sample, measure, and undo it. `on_said` None: the model is not asked."""
         begun = perf_counter()
-        plan = self._plan(policy, radius)
+        plan = self.plan(policy, radius)
         planned = perf_counter()
-        with self._applied(plan.run_id):
+        with self.applied(plan.run_id):
             applied = perf_counter()
             verified = self.forgetting.verify(plan.run_id)
             gone = set(plan.fact_ids)
@@ -206,8 +186,8 @@ class DeletionAudit:
         )
 
     def found(self) -> Found:
-        others = self._first(self.other_queries)
-        neighbours = self._first(self.neighbour_queries)
+        others = self.first(self.other_queries)
+        neighbours = self.first(self.neighbour_queries)
         finds = [h is not None and h.fact_id == f.fact_id for h, f in zip(others, self.others, strict=True)]
         tells = [
             hit is not None and normalise(hit.value) == normalise(fact.value)
@@ -215,62 +195,23 @@ class DeletionAudit:
         ]
         return Found(np.array(finds, dtype=bool), np.array(tells, dtype=bool))
 
-    def _first(self, queries_BD: NDArray[np.float32]) -> list[Hit | None]:
+    def first(self, queries_BD: NDArray[np.float32]) -> list[Hit | None]:
         """What each query finds first."""
         if not len(queries_BD):
             return []
         found = self.kb.lookup(queries_BD, checkpoint_id=self.checkpoint.checkpoint_id)
         return [one.hits[0] if one.hits else None for one in found]
 
-    def survive(
-        self, policies: Sequence[str], radii: Sequence[float | None], on_run: OnDone
-    ) -> list[Survival]:
-        """Plant a fact beside each of the sample, of each kind in turn, and forget the sample in each way."""
-        chosen = choose(self.kb, self.keyset, self.encoder, self.sample, self.queries)
-        measured = []
-        for kind in KINDS:
-            with planted(self.kb, self.keyset.keyset_id, chosen, kind, self.actor) as ids:
-                for policy in policies:
-                    for radius in radii:
-                        measured.append(self._survival(kind, policy, radius, chosen, ids))
-                        on_run(1)
-        return measured
-
-    def _survival(
-        self, kind: str, policy: str, radius: float | None, chosen: Sequence[Wording], ids: Sequence[int]
-    ) -> Survival:
-        plan = self._plan(policy, radius)
-        gone = set(plan.fact_ids)
-        with self._applied(plan.run_id):
-            by_question = self._first(self.queries)
-            by_wording = self._first(np.stack([one.key for one in chosen]))
-        similar = np.quantile([one.similarity for one in chosen], [0, 0.5, 1])
-        least, median, most = (round(float(one), 4) for one in similar)
-        return Survival(
-            kind=kind,
-            policy=policy,
-            radius=plan.radius,
-            planted=len(ids),
-            similarity=(least, median, most),
-            found=share([i in gone for i in ids]),
-            by_question=share(self._told(by_question)),
-            by_wording=share(self._told(by_wording)),
-        )
-
-    def _told(self, hits: Sequence[Hit | None]) -> list[bool]:
-        return [
-            hit is not None and gives(fact.value, hit.value)
-            for hit, fact in zip(hits, self.sample, strict=True)
-        ]
-
-    def _plan(self, policy: str, radius: float | None) -> ForgetPlan:
+    def plan(self, policy: str, radius: float | None) -> ForgetPlan:
+        """How the sample would be forgotten with its equivalents."""
         return self.forgetting.plan(
             Selector(fact_ids=tuple(fact.fact_id for fact in self.sample)),
             actor=self.actor, reason=REASON, equivalents="include", radius=radius, policy=policy,
         )  # fmt: skip
 
     @contextmanager
-    def _applied(self, run_id: int) -> Iterator[None]:
+    def applied(self, run_id: int) -> Iterator[None]:
+        """Forgotten in the block, and restored on leaving it."""
         self.forgetting.apply(run_id, actor=self.actor, reason=REASON)
         try:
             yield

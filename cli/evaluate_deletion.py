@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.deletion_audit import DeletionAudit, Run, Survival, as_json, draw
+from cli.deletion_audit import DeletionAudit, Run, as_json, draw
 from cli.options import AsJson, CheckpointPath, DryRun, examples
 from cli.output import counting, note, print_json, print_table, say
 from cli.runtime import Runtime
-from cli.survivors import KINDS
+from cli.survivors import KINDS, Survival, survive
 from kb.records import FactRecord
 from model.evaluate.answers import Share
 
@@ -87,7 +87,7 @@ def deletion(
         planted: list[Survival] = []
         if survivors:
             with counting("Planting", len(KINDS) * len(POLICIES) * len(radii)) as done:
-                planted = audit.survive(POLICIES, radii, done)
+                planted = survive(audit, POLICIES, radii, done)
             report["survivors"] = [asdict(one) for one in planted]
         is_restored = audit.found().is_as(before)
     report["runs"] = [as_json(run) for run in runs]

@@ -8,9 +8,10 @@ still find were the fact forgotten: what a closure by radius is most likely to m
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +21,12 @@ from kb.batches import Batches
 from kb.bulk import Bulk
 from kb.calibration import normalise
 from kb.paraphrase import paraphrases
-from kb.records import FactDraft, FactRecord, KeysetRecord
+from kb.records import FactDraft, FactRecord, Hit, KeysetRecord
 from kb.service import KnowledgeBase
+from model.evaluate.answers import Share, share
+
+if TYPE_CHECKING:
+    from cli.deletion_audit import DeletionAudit
 
 REASON = "planted by colmlm evaluate deletion"
 KINDS = ("question", "value")
@@ -47,6 +52,25 @@ class Wording:
     question: str
     key: Floats
     similarity: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survival:
+    """Facts planted beside the sample, one for each, and one way to forget the sample.
+
+    `found` is the share of them that the plan's closure takes along; `by_question` and `by_wording` are the shares of
+    the sample whose value a planted fact tells still when its own question or the planted wording is looked up.
+    `similarity` is of their keys with the questions': the least, the median and the greatest cosine.
+    """
+
+    kind: str
+    policy: str
+    radius: float
+    planted: int
+    similarity: tuple[float, float, float]
+    found: Share
+    by_question: Share
+    by_wording: Share
 
 
 def wordings_of(question: str) -> list[str]:
@@ -102,3 +126,52 @@ def planted(
 def gives(value: str, said: str) -> bool:
     """Whether a found value tells this one, whole, also among other words."""
     return re.search(rf"(?<!\w){re.escape(normalise(value))}(?!\w)", normalise(said)) is not None
+
+
+def survive(
+    audit: DeletionAudit,
+    policies: Sequence[str],
+    radii: Sequence[float | None],
+    on_run: Callable[[int], None],
+) -> list[Survival]:
+    """Plant a fact beside each of the sample, of each kind in turn, and forget the sample in each way."""
+    chosen = choose(audit.kb, audit.keyset, audit.encoder, audit.sample, audit.queries)
+    measured = []
+    for kind in KINDS:
+        with planted(audit.kb, audit.keyset.keyset_id, chosen, kind, audit.actor) as ids:
+            for policy in policies:
+                for radius in radii:
+                    measured.append(_survival(audit, kind, policy, radius, chosen, ids))
+                    on_run(1)
+    return measured
+
+
+def _survival(
+    audit: DeletionAudit,
+    kind: str,
+    policy: str,
+    radius: float | None,
+    chosen: Sequence[Wording],
+    ids: Sequence[int],
+) -> Survival:
+    plan = audit.plan(policy, radius)
+    gone, ours = set(plan.fact_ids), set(ids)
+    with audit.applied(plan.run_id):
+        by_question = audit.first(audit.queries)
+        by_wording = audit.first(np.stack([one.key for one in chosen]))
+
+    def told(hits: Sequence[Hit | None]) -> Share:
+        pairs = zip(hits, audit.sample, strict=True)
+        return share([h is not None and h.fact_id in ours and gives(f.value, h.value) for h, f in pairs])
+
+    least, median, most = np.quantile([one.similarity for one in chosen], [0, 0.5, 1]).round(4).tolist()
+    return Survival(
+        kind=kind,
+        policy=policy,
+        radius=plan.radius,
+        planted=len(ids),
+        similarity=(least, median, most),
+        found=share([i in gone for i in ids]),
+        by_question=told(by_question),
+        by_wording=told(by_wording),
+    )

@@ -95,8 +95,8 @@ def test_a_run_that_is_cut_off_leaves_nothing_forgotten_and_nothing_planted(
             raise KeyboardInterrupt
         return first(audit, queries)  # type: ignore[arg-type]
 
-    first = DeletionAudit._first
-    monkeypatch.setattr(DeletionAudit, "_first", cut_off)
+    first = DeletionAudit.first
+    monkeypatch.setattr(DeletionAudit, "first", cut_off)
     words = ("evaluate", "deletion", "--corpus", halls, "--facts", 2, "--others", 1)
     if at == "insert":
         monkeypatch.setattr("cli.deletion_audit.DeletionAudit.run", lambda *_: None)
