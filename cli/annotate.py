@@ -184,9 +184,9 @@ def _light(chosen: Annotator, job: Job, out: Path) -> None:
 
 
 def _seed(runtime: Runtime, job: Job, out: Path, options: SeedOptions) -> Any:
-    from model.annotate.chat import Chat, Endpoint
     from model.annotate.results import Results
     from model.annotate.seed import SeedRun
+    from model.chat import Chat, Endpoint
 
     assert options.url is not None and options.model is not None
     endpoint = Endpoint(

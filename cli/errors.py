@@ -40,7 +40,7 @@ _CODES = {
     "model.training.state.ResumeRefused": USAGE,
     "model.training.loop.Diverged": CHECK_FAILED,
     "model.training.logs.TensorBoardMissing": USAGE,
-    "model.annotate.errors.EndpointUnusable": MODEL,
+    "model.chat.EndpointUnusable": MODEL,
     "model.annotate.errors.ResultsUnusable": USAGE,
     "safetensors.SafetensorError": MODEL,
     "sqlalchemy.exc.OperationalError": DATABASE,

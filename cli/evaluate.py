@@ -5,9 +5,11 @@ from __future__ import annotations
 import typer
 
 from cli import (
+    evaluate_biographies,
     evaluate_choices,
     evaluate_deletion,
     evaluate_growth,
+    evaluate_judged,
     evaluate_paper,
     evaluate_perplexity,
     evaluate_qa,
@@ -27,6 +29,11 @@ app = typer.Typer(
 )
 app.command("recall", epilog=evaluate_recall.RECALL_EXAMPLES)(evaluate_recall.recall_command)
 app.command("qa", epilog=evaluate_qa.QA_EXAMPLES)(evaluate_qa.qa)
+app.command("judge-answers", epilog=evaluate_judged.EXAMPLES)(evaluate_judged.judge_answers)
+app.command("biographies", epilog=evaluate_biographies.WRITE_EXAMPLES)(evaluate_biographies.biographies)
+app.command("judge-biographies", epilog=evaluate_biographies.JUDGE_EXAMPLES)(
+    evaluate_biographies.judge_biographies
+)
 app.command("timing", epilog=evaluate_timing.EXAMPLES)(evaluate_timing.timing)
 app.command("choices", epilog=evaluate_choices.EXAMPLES)(evaluate_choices.choices)
 app.command("deletion", epilog=evaluate_deletion.EXAMPLES)(evaluate_deletion.deletion)

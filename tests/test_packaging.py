@@ -8,6 +8,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from importlib.metadata import packages_distributions
+from itertools import chain
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -48,7 +49,8 @@ def test_every_data_file_is_installed() -> None:
 
 def test_every_imported_library_is_a_dependency() -> None:
     extras = PROJECT["project"]["optional-dependencies"]
-    listed = [*PROJECT["project"]["dependencies"], *extras["cpu"], *extras["bench"], *extras["otel"]]
+    optional = (extras[name] for name in ("cpu", "bench", "harness", "otel"))
+    listed = [*PROJECT["project"]["dependencies"], *chain.from_iterable(optional)]
     declared = {normal(re.split(r"[^\w.-]", requirement)[0]) for requirement in listed}
     distributions = packages_distributions()
     missing = {

@@ -15,34 +15,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kb.corpus import AnnotatedDocument, FactSpan
-from model.annotate.chat import Chat, Message, Reply, Stopped
 from model.annotate.checks import Fault, Rejected, Reviewed, review, spans_of
 from model.annotate.chunks import CHUNK_TOKENS, chunks
-from model.annotate.errors import EndpointUnusable, RequestRefused
 from model.annotate.pipeline import narrow
 from model.annotate.results import Results
+from model.chat import Chat, EndpointUnusable, Message, Reply, RequestRefused, Stopped, Usage
 
 PROMPT = Path(__file__).with_name("seed_prompt.md")
 MOST_REFUSED = 3  # documents one after the other, after which it is not the documents
 
 _FENCE = re.compile(r"\A```[^\n]*\n(.*?)\n?```\s*\Z", re.DOTALL)
 _TAG = re.compile(r"</?FACT\b")
-
-
-@dataclass(slots=True)
-class Usage:
-    """What a run has cost so far, as the endpoint counts tokens."""
-
-    requests: int = 0
-    repairs: int = 0
-    tokens_in: int = 0
-    tokens_out: int = 0
-
-    def add(self, other: Usage) -> None:
-        self.requests += other.requests
-        self.repairs += other.repairs
-        self.tokens_in += other.tokens_in
-        self.tokens_out += other.tokens_out
 
 
 def system_prompt(title: str | None) -> str:

@@ -97,7 +97,7 @@ class Row:
     def splice(self, tokenizer: FactTokenizer, hit: SpliceRecord, value: str) -> None:
         """Say a fact's value: queue its tokens and the closing one, and record where in the output it stands."""
         said = self.output(tokenizer)
-        if tokenizer.space_inside and _needs_space(self.prompt + said):
+        if tokenizer.space_inside and needs_space(self.prompt + said):
             said += " "
             inside = tokenizer.encode(f" {value}")
         else:
@@ -151,7 +151,7 @@ class Row:
         return piece
 
 
-def _needs_space(before: str) -> bool:
+def needs_space(before: str) -> bool:
     """Whether a value that follows `before` wants a space: not after a space or an opening mark."""
     if not before or before[-1].isspace() or before[-1] in _OPENING:
         return False

@@ -1,20 +1,22 @@
-"""Multiple choice by likelihood: the choice whose text is likeliest after the context, with lookups off.
+"""Multiple choice by likelihood: the choice whose text is likeliest after the context.
 
 Why this metric: small models follow no instruction to name a letter, and what they find likely can be asked of any of
 them. It is scored as lm_eval does, so that its number and ours can be compared: the space before a choice belongs to
-the choice, and the normalised score divides by the choice's characters, so that long ones are not at a disadvantage.
+the choice, the normalised score divides by the choice's characters, so that long ones are not at a disadvantage, and
+exemplars are drawn for each item anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from model.checkpoint import Checkpoint
-from model.decoding.scoring import score
-from model.tokens import FactTokenizer
+from model.evaluate.continuations import Likelihood, Pair, encoded, without_lookups
 
 ITEMS_TOGETHER = 16
+Likely = Callable[[Sequence[Pair]], Sequence[Likelihood]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,10 @@ class Item:
     context: str
     choices: tuple[str, ...]
     answer: int
+
+    @property
+    def solved(self) -> str:
+        return f"{self.context} {self.choices[self.answer]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,28 +41,30 @@ class Chosen:
     is_right_by_character: bool
 
 
-def choose(checkpoint: Checkpoint, items: Sequence[Item]) -> list[Chosen]:
-    """What the model chooses. Raises `ValueError` where an item exceeds its context."""
+def with_shots(items: Sequence[Item], shots: Sequence[Item], count: int, seed: int) -> Iterator[Item]:
+    """The items behind `count` solved exemplars each, drawn from `shots` as lm_eval draws them."""
+    rng = random.Random(seed)
+    for item in items:
+        solved = [shot.solved for shot in rng.sample(list(shots), count)] if count else []
+        yield replace(item, context="\n\n".join([*solved, item.context]))
+
+
+def choose(checkpoint: Checkpoint, items: Sequence[Item], likely: Likely | None = None) -> list[Chosen]:
+    """What the model chooses; `likely` scores with lookups (`continuations.WithLookups`), by default without.
+
+    Raises `ValueError` where an item exceeds its context.
+    """
     chosen: list[Chosen] = []
     for start in range(0, len(items), ITEMS_TOGETHER):
         some = items[start : start + ITEMS_TOGETHER]
         pairs = [
-            _encoded(checkpoint.tokenizer, item.context, choice) for item in some for choice in item.choices
+            encoded(checkpoint.tokenizer, item.context, f" {choice}")
+            for item in some
+            for choice in item.choices
         ]
-        sequences = [checkpoint.tokenizer.prompt([*context, *choice]) for context, choice in pairs]
-        scores = iter(zip(pairs, score(checkpoint, sequences, top=0), strict=True))
-        for item in some:
-            told = [next(scores) for _ in item.choices]
-            likely = [sum(one.logprob for one in scored[-len(choice) :]) for (_, choice), scored in told]
-            chosen.append(_chosen(item, likely))
+        scores = iter(without_lookups(checkpoint, pairs) if likely is None else likely(pairs))
+        chosen += [_chosen(item, [next(scores).logprob for _ in item.choices]) for item in some]
     return chosen
-
-
-def _encoded(tokenizer: FactTokenizer, context: str, choice: str) -> tuple[list[int], list[int]]:
-    """The tokens of a context and of a choice after it, cut where the context's own tokens end."""
-    stripped = context.rstrip()
-    before = tokenizer.encode(stripped)
-    return before, tokenizer.encode(f"{stripped}{context[len(stripped) :]} {choice}")[len(before) :]
 
 
 def _chosen(item: Item, logprobs: Sequence[float]) -> Chosen:

@@ -1,11 +1,11 @@
-"""A server that speaks the chat protocol, marks every year in what it is sent, and misbehaves on command."""
+"""A server that speaks the chat protocol, says what it is told to (or marks years), and misbehaves on command."""
 
 from __future__ import annotations
 
 import json
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -22,13 +22,15 @@ class ChatServer:
     """`commands` are taken one a request, in order: a status, or the name of a fault; after that it behaves.
 
     Faults: "cut" closes the connection, "html" sends a page, "altered", "unclosed", "fenced", "length", "forward"
-    and "quoted" spoil the answer. `requests` are the messages of each request, `keys` its authorization.
+    and "quoted" spoil the answer. `requests` are the messages of each request, `keys` its authorization. `says` gives
+    the answer to messages under a command.
     """
 
     url: str = ""
     commands: list[str] = field(default_factory=list)
     requests: list[list[dict[str, str]]] = field(default_factory=list)
     keys: list[str | None] = field(default_factory=list)
+    says: Callable[[list[dict[str, str]], str], str] = lambda messages, command: annotated(messages, command)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def next_command(self, messages: list[dict[str, str]], key: str | None) -> str:
@@ -73,7 +75,7 @@ def chat_server() -> Iterator[ChatServer]:
                 said = f"status {command} for {self.headers['authorization']}".encode()
                 self.answer(int(command), said, {"Retry-After": "0.01"})
             else:
-                text = annotated(messages, command)
+                text = state.says(messages, command)
                 asked = sum(rough_tokens(message["content"]) for message in messages)
                 record: dict[str, Any] = {
                     "choices": [

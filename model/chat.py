@@ -12,8 +12,6 @@ from typing import Any, Self
 
 import httpx2
 
-from model.annotate.errors import EndpointUnusable, RequestRefused
-
 Message = Mapping[str, str]
 
 _TRANSIENT = {408, 409, 425, 429}  # and every 5xx
@@ -22,12 +20,24 @@ _LONGEST_WAIT = 120.0
 _MOST_SAID = 200  # characters of an endpoint's own words in a message
 
 
+class EndpointUnusable(Exception):
+    """The chat endpoint is out of reach, refuses the key or does not speak the protocol."""
+
+    def __init__(self, url: str, cause: str, remedy: str) -> None:
+        super().__init__(f"{url}: {cause}. {remedy}")
+
+
+class RequestRefused(Exception):
+    """The endpoint will not take this one conversation: its text is at fault, or too long for the model."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
     """Where to ask and whom. The key is in no message, no log and no repr; `temperature` None is the model's own.
 
     `attempts` is how often one request is sent at most, `first_wait` the seconds before the second, which double
-    with every further one.
+    with every further one. `options` and `key_from` are what remedies name: the command's options, and where its key
+    comes from.
     """
 
     base_url: str
@@ -37,6 +47,8 @@ class Endpoint:
     timeout: float = 300.0
     attempts: int = 6
     first_wait: float = 1.0
+    options: tuple[str, str] = ("--url", "--model")
+    key_from: str = "COLMLM_ANNOTATOR_API_KEY"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +59,22 @@ class Reply:
     finished: bool
     tokens_in: int = 0
     tokens_out: int = 0
+
+
+@dataclass(slots=True)
+class Usage:
+    """What conversations have cost so far, as the endpoint counts tokens; `repairs` are requests after a bad answer."""
+
+    requests: int = 0
+    repairs: int = 0
+    tokens_in: int = 0
+    tokens_out: int = 0
+
+    def add(self, other: Usage) -> None:
+        self.requests += other.requests
+        self.repairs += other.repairs
+        self.tokens_in += other.tokens_in
+        self.tokens_out += other.tokens_out
 
 
 class Stopped(Exception):
@@ -113,7 +141,7 @@ class Chat:
         except (httpx2.TimeoutException, httpx2.NetworkError, httpx2.RemoteProtocolError) as error:
             raise _Transient(str(error) or type(error).__name__) from error
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            raise self._unusable(str(error), "Check --url.") from error
+            raise self._unusable(str(error), f"Check {self.endpoint.options[0]}.") from error
         return self._judged(response)
 
     def _judged(self, response: httpx2.Response) -> Reply:
@@ -126,8 +154,8 @@ class Chat:
         if status in _OF_THE_REQUEST:
             raise RequestRefused(f"the endpoint refused the conversation, {cause}")
         if status in (401, 403):
-            raise self._unusable(cause, "Set COLMLM_ANNOTATOR_API_KEY to a key that may use it.")
-        raise self._unusable(cause, "Check --url and --model.")
+            raise self._unusable(cause, f"Set {self.endpoint.key_from} to a key that may use it.")
+        raise self._unusable(cause, f"Check {' and '.join(self.endpoint.options)}.")
 
     def _said(self, response: httpx2.Response) -> str:
         """The endpoint's own words, in one line, and never the key, which some repeat."""

@@ -1,0 +1,43 @@
+"""Passages that a claim about somebody is checked against, out of documents of the knowledge base."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Iterable
+
+from kb.corpus import AnnotatedDocument
+from model.baselines.passages import PassageIndex, passages_of
+
+PASSAGES = 5  # as FActScore takes
+
+
+class Evidence:
+    """The documents of somebody are those with the name as their title. Threads may share it."""
+
+    def __init__(self, documents: Iterable[AnnotatedDocument]) -> None:
+        self._of: dict[str, list[str]] = defaultdict(list)
+        self._every: list[str] = []
+        for document in documents:
+            passages = list(passages_of([document]))
+            self._every += passages
+            self._of[_folded(document.title or "")] += passages
+        self._indices: dict[str | None, PassageIndex] = {}
+        self._lock = threading.Lock()
+
+    def covers(self, name: str) -> bool:
+        """Whether there is a document of somebody."""
+        return _folded(name) in self._of
+
+    def passages(self, name: str, claim: str) -> list[str]:
+        """The passages that share most with the claim, of the documents of that name, or without any of all."""
+        own = _folded(name) if self.covers(name) else None
+        with self._lock:
+            if own not in self._indices:
+                self._indices[own] = PassageIndex(self._every if own is None else self._of[own])
+            (found,) = self._indices[own].search([f"{name} {claim}"], PASSAGES)
+        return found
+
+
+def _folded(name: str) -> str:
+    return " ".join(name.casefold().split())
