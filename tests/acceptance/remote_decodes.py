@@ -199,15 +199,19 @@ def serving(settings: Settings, checkpoint_at: Path) -> Iterator[str]:
     if settings.database_url:
         environment["COLMLM_DATABASE_URL"] = settings.database_url
     command = [sys.executable, "-m", "cli", "serve", "--port", str(port)]
-    process = subprocess.Popen(command, cwd=ROOT, env=environment, text=True, stderr=subprocess.PIPE)
-    try:
+    with subprocess.Popen(command, cwd=ROOT, env=environment, text=True, stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
-        first = process.stderr.readline()
-        assert "Serving on" in first, first
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.communicate(timeout=60)
+        draining = threading.Thread(target=process.stderr.read)  # a full pipe would stop the server
+        try:
+            first = process.stderr.readline()
+            assert "Serving on" in first, first
+            draining.start()
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.terminate()
+            process.wait(timeout=60)
+            if draining.ident is not None:
+                draining.join()
 
 
 class Stale:
