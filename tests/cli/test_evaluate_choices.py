@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from cli import harness
 from model.checkpoint import load
 from model.decoding.scoring import score
 from model.evaluate.choices import Item, choose, with_shots
@@ -130,6 +131,14 @@ def test_every_set_becomes_items_and_exemplars_that_are_not_among_them(use: None
         texts = {json.dumps(item) for item in shots}
         assert sum(json.dumps(item) in texts for item in asked) <= 5  # a set may repeat an item
         assert (tmp_path / f"colmlm_{name}.yaml").is_file()
+
+
+@pytest.mark.skipif(find_spec("lm_eval") is not None, reason="lm_eval is installed")
+def test_without_lm_eval_its_command_says_what_brings_it(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        harness.main()
+    told = capsys.readouterr().err
+    assert ended.value.code == 2 and told.count("\n") == 1 and "colmlm[harness]" in told
 
 
 @pytest.mark.slow
