@@ -120,7 +120,7 @@ def _deletion(figure: Figure, records: Sequence[Record]) -> bool:
                 radii, rates, style, marker=".", color=color, label=f"{policy}: {outcome.replace('_', ' ')}"
             )
         for name, marker in (("others_lost", "s"), ("neighbours_lost", "D")):
-            measured = [(run["radius"], run[name]) for run in own if run[name]]
+            measured = [(run["radius"], run[name]) for run in own if run.get(name)]
             _with_errors(
                 lost, measured, color=color, marker=marker, label=f"{policy}: {name.replace('_', ' ')}"
             )

@@ -46,6 +46,20 @@ _SECTIONS = {
         tables.answers,
         "answers.png",
     ),
+    "understanding": Section(
+        "Understanding",
+        "Multiple choice by likelihood with five exemplars, means of three seeds, lookups forbidden. The paper does "
+        "not say which of the two accuracies it gives.",
+        tables.understanding,
+    ),
+    "judged": Section(
+        "Judged answers",
+        "SimpleQA and FActScore by a grader that compares strings, since the page is to be repeatable without a paid "
+        "model: **not comparable** with the paper's, which gpt-4.1 and gemini-2.5-flash judged (SimpleQA 18.2 for "
+        "Co-LMLM-135M, 1.0 without its knowledge base, 0.1 for Standard; FActScore 35.0, 18.0 and 10.4). The kept "
+        "answers can be judged by a model, see `colmlm evaluate judge-answers --help`.",
+        tables.anything,
+    ),
     "recall": Section(
         "Recall of keys", "No table of the paper: whether a question finds its own fact.", tables.recall
     ),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cli.paper.declared import Places, Plan, Step
+from cli.paper.further import asker, cost, growth, judged, understanding, updates
 from cli.paper.knowledge import knowledge
 from cli.paper.logs import golden, logs_found
 from cli.paper.sizes import QUICK, Sizes, some
@@ -36,8 +37,14 @@ def declared(places: Places, sizes: Sizes, checkpoint: Path) -> Plan:
     sets = _question_sets(places, sizes)
     steps = [*golden(places), *_recall(places, sizes), *_timing(places, sizes)]
     steps += [step for one in sets for step in _answers(places, sizes, checkpoint, one)]
-    steps += [*_asker(places, sizes), *_perplexity(places, sizes), *_deletion(places, sizes)]
-    steps += [*_updates(places, sizes), *_growth(places, sizes), *_cost(places, sizes)]
+    steps += [
+        *understanding(places, sizes),
+        *judged(places, sizes),
+        *asker(places, sizes),
+        *_perplexity(places, sizes),
+        *_deletion(places, sizes),
+    ]
+    steps += [*updates(places, sizes), *growth(places, sizes), *cost(places, sizes)]
     preparations = knowledge(places, sizes)
     if sizes is not QUICK:
         trained, trainings = unlearning(places, checkpoint)
@@ -65,6 +72,7 @@ def _question_sets(places: Places, sizes: Sizes) -> list[QuestionSet]:
         "nq": ("NQ-open", data / "nq_open" / "NQ-open.dev.jsonl"),
         "entity": ("EntityQuestions", data / "entity_questions" / "dev"),
         "trex": ("T-REx", data / "lama_trex"),
+        "simpleqa": ("SimpleQA, exact match", data / "simpleqa" / "simple_qa_test_set.csv"),
     }
     corpora = ("vital", "popqa", "squad-dev")
     return covered + [
@@ -104,93 +112,6 @@ def _answers(places: Places, sizes: Sizes, checkpoint: Path, asked: QuestionSet)
         )
         for way, (shows, options) in ways.items()
     ]
-
-
-def _asker(places: Places, sizes: Sizes) -> list[Step]:
-    """Asked of facts whose questions our annotator wrote; Co-LMLM once more, on the same knowledge base."""
-    if sizes is QUICK:
-        return []
-    asker = ("--method", "asker", "--checkpoint", str(places.released / "lmlm-asker-135m"))
-    squad = ("--corpus", "squad-dev", "--squad", str(places.out / "data" / "squad.jsonl"))
-    return [
-        Step(
-            name=f"qa-asked-{way}",
-            section="answers",
-            label=f"SQuAD with generated questions, {way}",
-            data=f"SQuAD, {sizes.questions} questions drawn; knowledge base of its facts with generated questions",
-            shows=f"SQuAD by a model that asks in words, beside Co-LMLM: {way}",
-            argv=(
-                "evaluate", "qa", *squad, "--limit", str(sizes.questions), *method, "--mode", "forced",
-                "--out", str(places.out / "rows" / f"qa-asked-{way}.jsonl"),
-            ),
-            preparations=("asked",),
-        )
-        for way, method in {"forced": (), "asker": asker}.items()
-    ]  # fmt: skip
-
-
-def _updates(places: Places, sizes: Sizes) -> list[Step]:
-    records = places.data / "editing" / "counterfact_500.json"
-    limit = () if sizes.updated is None else ("--limit", str(sizes.updated))
-    return [
-        Step(
-            name="updates",
-            section="updates",
-            label="CounterFact",
-            data=f"CounterFact, {some(sizes.updated, 'records', 'the first')}, their statements in the knowledge base "
-            "beside SQuAD's facts",
-            shows="whether a fact's new value is given, in other words too, and nothing else changes",
-            argv=(
-                "evaluate", "updates", "--records", str(records), *limit,
-                "--out", str(places.out / "rows" / "updates.jsonl"),
-            ),
-            preparations=("updates",),
-            needs=(records,),
-        )
-    ]  # fmt: skip
-
-
-def _growth(places: Places, sizes: Sizes) -> list[Step]:
-    if sizes is QUICK:
-        return []
-    return [
-        Step(
-            name="growth",
-            section="growth",
-            label="SQuAD",
-            data="SQuAD dev, 200 questions of 500 facts, with made-up facts to a thousand, ten thousand, ... a million",
-            shows="answers, lookups and bytes as the knowledge base grows",
-            argv=(
-                "evaluate",
-                "growth",
-                "--corpus",
-                "squad-dev",
-                "--out",
-                str(places.out / "rows" / "growth.jsonl"),
-            ),
-            preparations=("squad",),
-        )
-    ]
-
-
-def _cost(places: Places, sizes: Sizes) -> list[Step]:
-    squad = places.data / "squad" / "dev.jsonl"
-    if sizes is QUICK:
-        return []
-    return [
-        Step(
-            name="query-cost",
-            section="cost",
-            label="what it costs to form a query",
-            data="SQuAD dev, at 500 marked facts",
-            shows="milliseconds to form a query, of Co-LMLM and of LMLM-Asker, at the same places",
-            argv=(
-                "bench", "query", "--squad", str(squad), "--asker", str(places.released / "lmlm-asker-135m"),
-                "--sites", "500",
-            ),
-            needs=(squad,),
-        )
-    ]  # fmt: skip
 
 
 def _recall(places: Places, sizes: Sizes) -> list[Step]:

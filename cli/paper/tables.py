@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from cli.paper.published import ANSWERS, PERPLEXITY
+from cli.paper.published import ANSWERS, PERPLEXITY, UNDERSTANDING
 from model.evaluate.answers import share
 
 Record = Mapping[str, Any]  # of a step: its declaration and its result
@@ -152,6 +152,23 @@ def _counted(held: float, of: int) -> str | None:
     return percent({"share": found.share, "low": found.low, "high": found.high})
 
 
+def understanding(records: Sequence[Record]) -> list[str]:
+    rows = []
+    for one in records:
+        result = one["result"]
+        shares = (_accuracy(result, name) for name in ("acc", "acc_norm"))
+        rows.append(
+            (one["label"], result["checkpoint"], result["items"], *shares, UNDERSTANDING.get(one["label"]))
+        )
+    columns = ("set", "model", "items", "accuracy, %", "by character, %", "the paper, %")
+    return markdown(columns, rows)
+
+
+def _accuracy(result: Record, name: str) -> str | None:
+    low, high = result["intervals"][name]
+    return percent({"share": result[name], "low": low, "high": high})
+
+
 def deletion(records: Sequence[Record]) -> list[str]:
     """A table of runs, and one of what was planted beside what is forgotten."""
     columns = ("facts are", "radius", "forgotten", "leaks of probes", "wrong neighbours of probes", "says it, %",
@@ -161,12 +178,12 @@ def deletion(records: Sequence[Record]) -> list[str]:
     planted: list[Sequence[object]] = []
     for one in records:
         result = one["result"]
-        for name, title in _THERE.items():
+        for name, title in ((name, title) for name, title in _THERE.items() if name in result):
             rows.append((title, None, None, None, None, *_said(result[name]), None, None, None))
         for run in result["runs"]:
             probes = run["probes"]
             counts = (f"{probes[name]} of {probes['probes']}" for name in ("leaks", "wrong_neighbours"))
-            others = (percent(run[name]) for name in ("others", "others_lost", "neighbours_lost"))
+            others = (percent(run.get(name)) for name in ("others", "others_lost", "neighbours_lost"))
             rows.append((f"forgotten, {run['policy']}", f"{run['radius']:.2f}", run["forgotten"], *counts,
                          *_said(run["said"]), *others))  # fmt: skip
         for each in result.get("survivors", ()):

@@ -44,9 +44,12 @@ MEASURED: dict[str, dict[str, Any]] = {
              "by_question": share(0.7), "by_wording": share(0.8)}
         ],
     },
+    "understanding": {"checkpoint": "tiny", "items": 500, "acc": 0.3, "acc_norm": 0.4, "intervals": {
+        "acc": [0.2, 0.35], "acc_norm": [0.3, 0.5],
+    }},
     "something-new": {"checkpoint": "tiny", "efficacy": share(0.95), "rows": [{"mean_ms": 1.2345}]},
 }  # fmt: skip
-LABELS = {"answers": "PopQA, auto"}
+LABELS = {"answers": "PopQA, auto", "understanding": "PIQA"}
 
 
 @pytest.fixture
@@ -82,6 +85,7 @@ def test_numbers_stand_with_their_intervals_beside_the_papers(results: dict[str,
     abstain = "| forgotten, abstain | 0.85 | 23 | 2 of 50 | 7 of 50 | - | - | - | 60.0 [50.0, 70.0] | - | - |"
     planted = "| value | abstain | 0.85 | 20 | 10.0 [0.0, 20.0] | 70.0 [60.0, 80.0] | 80.0 [70.0, 90.0] |"
     assert abstain in told and planted in told
+    assert "| PIQA | tiny | 500 | 30.0 [20.0, 35.0] | 40.0 [30.0, 50.0] | 56 (Co-LMLM-135M) |" in told
 
 
 def test_a_section_without_a_table_of_its_own_shows_every_number(results: dict[str, Any]) -> None:
