@@ -37,6 +37,8 @@ class IndexKind(StrEnum):
     exact = "exact"
     pq4 = "pq4"
     pq10 = "pq10"
+    pq4_first = "pq4-first"
+    pq10_first = "pq10-first"
 
 
 @dataclass(slots=True)

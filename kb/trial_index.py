@@ -2,7 +2,8 @@
 
 It is made in memory from keys of the active keyset, all of them or those of some corpora left out, and is written
 nowhere. Lookups in it are lookups otherwise: candidates come from the index, and their exact scores, values and
-whether they live from the database.
+whether they live from the database. Where a kind ends in "-first", there is one candidate, the one that the index
+ranks first, which is how the paper looks up.
 """
 
 from __future__ import annotations
@@ -28,8 +29,16 @@ from kb.tables import Document, Fact, FactKey
 if TYPE_CHECKING:
     from kb.service import KnowledgeBase
 
-EXACT = "exact"
-KINDS = {EXACT: 0, "pq4": 4, "pq10": 10}  # numbers of a key that share a byte; 0: every number is kept
+# Numbers of a key that share a byte; 0: every number is kept.
+KINDS = {"exact": 0, "pq4": 4, "pq10": 10, "pq4-first": 4, "pq10-first": 10}
+AS_FOUND = "-first"
+
+
+class FirstFound(KeyIndex):
+    """An index of whose candidates only the first ones count, as they are ranked by their codes."""
+
+    def over_fetch(self, k: int) -> int:
+        return k
 
 
 def spec_of(kind: str, num_keys: int, dim: int) -> str:
@@ -63,7 +72,8 @@ class TrialIndex:
             num_keys = sum(len(ids) for ids, _ in _kept(session, head, left_out))
             if num_keys == 0:
                 raise InvalidValue("index", "there is no key to put into it")
-            index = KeyIndex(head.dim, spec_of(kind, num_keys, head.dim))
+            made = FirstFound if kind.endswith(AS_FOUND) else KeyIndex
+            index = made(head.dim, spec_of(kind, num_keys, head.dim))
             if num_keys < index.train_min:
                 raise InvalidValue(
                     "index", f"{kind} is trained on {index.train_min} keys, there are {num_keys}"

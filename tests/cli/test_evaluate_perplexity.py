@@ -73,7 +73,7 @@ def test_a_file_without_documents_is_refused(known: Path, tmp_path: Path) -> Non
 
 
 def test_an_index_of_another_kind_is_measured_beside_the_one_that_answers(
-    known: Path, tmp_path: Path
+    known: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     others = written(tmp_path / "halls.jsonl", *numbered(300))
     assert invoke("corpus", "ingest", others, "--corpus", "halls", "--format", "annotated").code == 0
@@ -90,7 +90,10 @@ def test_an_index_of_another_kind_is_measured_beside_the_one_that_answers(
 
     alone = invoke(*words, "--unrelated", "geo").json
     assert (alone["indexes"]["exact"]["keys"], alone["indexes"]["exact"]["right"]) == (300, 0)
-    coded = invoke(*words, "--index", "pq4", "--index", "pq10").json["indexes"]
+    capfd.readouterr()
+    coded = invoke(*words, "--index", "pq4", "--index", "pq10", "--index", "pq10-first").json["indexes"]
+    assert "WARNING" not in capfd.readouterr().err
+    assert coded["pq10-first"]["spec"] == coded["pq10"]["spec"]
     assert coded["pq4"]["spec"] == "OPQ16_64,IVF64,PQ16" and coded["pq10"]["spec"] == "OPQ6_60,IVF64,PQ6"
     assert {file: file.stat().st_mtime_ns for file in kept} == kept != {}
 
