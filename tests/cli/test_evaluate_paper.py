@@ -50,6 +50,11 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
+def _hear_interrupts() -> None:
+    """What a shell runs in the background ignores Ctrl-C, and so would all that it starts."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def state(out: Path) -> dict[str, Any]:
     return {one["name"]: one for one in json.loads((out / "results.json").read_text())["steps"]}
 
@@ -73,7 +78,9 @@ def test_a_stopped_run_goes_on_and_a_step_that_fails_is_told_and_stops_no_other(
     )
     first = out / "steps" / f"{SOUND[0]}.json"
     command = [sys.executable, "-m", "cli", *words]
-    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as stopped:
+    with subprocess.Popen(
+        command, cwd=ROOT, stderr=subprocess.PIPE, text=True, preexec_fn=_hear_interrupts
+    ) as stopped:
         while not first.exists() and stopped.poll() is None:
             time.sleep(0.05)
         stopped.send_signal(signal.SIGINT)
