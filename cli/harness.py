@@ -28,7 +28,7 @@ def main() -> None:
     except typer.BadParameter as error:
         note(error.format_message())
         sys.exit(USAGE)
-    except Exception as error:
+    except Exception as error:  # told in a line where its cause is known; a fault goes on
         failure = explain(error)
         if failure.exit_code == FAULT:
             raise
