@@ -131,15 +131,15 @@ def _facts_by_id(kb: KnowledgeBase) -> tuple[dict[int, str], dict[int, str]]:
 
 
 def describe_calibration(measured: Calibration) -> str:
-    """The threshold and both error rates in a sentence, and advice where most right facts are refused."""
+    """The threshold and both error rates in a sentence, and advice where no threshold tells facts apart."""
     told = (
         f"Threshold {measured.threshold:.3f}: of {measured.num_questions} questions it refuses "
         f"{measured.false_reject_rate:.1%} whose fact is there and accepts "
         f"{measured.false_accept_rate:.1%} whose is not."
     )
-    if measured.false_reject_rate <= 0.5:
+    if measured.false_reject_rate + measured.false_accept_rate <= 0.75:
         return told
     return (
-        f"{told} These questions hardly tell the facts apart, as generated ones may not: see what people's own "
-        "questions score, and set a lower one with `colmlm keysets threshold ID --set SCORE`."
+        f"{told} No threshold does much better, as these questions hardly tell the facts apart, which generated ones "
+        "may not: see what people's own questions score, and choose with `colmlm keysets threshold ID --set SCORE`."
     )
