@@ -30,6 +30,7 @@ CODES = {
     "altered": "the annotated text without its tags is not the source",
     "malformed": "the tags cannot be read",
     "span": "the span is no stretch of whole words, or says nothing",
+    "subject": "the span only names what the document is about",
     "form": "the question is not one line of 3 to 300 characters without tags",
     "pointing": "the question points into the text, or at somebody whom it does not name",
     "vague": "the question names nothing",
@@ -48,6 +49,7 @@ _TEXT = re.compile(
     r"|\baforementioned\b|\b(?:mentioned|described|stated|given)\s+(?:above|below|earlier|here)\b",
     re.IGNORECASE,
 )
+_IN_BRACKETS = re.compile(r"\s*\([^()]*\)\s*$")  # what tells titles of one name apart
 _DEMONSTRATIVES = {"this", "these"}
 _PRONOUNS = {"he", "she", "it", "they", "him", "her", "them", "his", "hers", "its", "their", "theirs"}
 _SUBJECTS = {"he", "i", "it", "she", "they", "we", "you"}
@@ -113,7 +115,7 @@ def review(document: AnnotatedDocument, *, drop_unquestioned: bool = False) -> R
 
     spans: list[FactSpan] = []
     for span in document.facts:
-        if (fault := span_fault(document.text, span)) is not None:
+        if (fault := span_fault(document.text, span) or _subject_fault(document.title, span)) is not None:
             reject(span, fault)
         else:
             spans.append(span)
@@ -160,6 +162,22 @@ def span_fault(text: str, span: FactSpan) -> Fault | None:
         if 0 < at < len(text) and _is_inside_word(text[at - 1], text[at]):
             return Fault("span", f"The span {span.value!r} cuts a word or a number in two.")
     return None
+
+
+def _subject_fault(title: str | None, span: FactSpan) -> Fault | None:
+    """Whether a span has the title's name, in part or as a part of it: every question about the document would hold it.
+
+    Its key would be the state after the title and nothing else, which any question about the document comes near.
+    A title of one word may well be a part of something else's name.
+    """
+    named, said = (_content(text) for text in (_IN_BRACKETS.sub("", title or ""), span.value))
+    if said and (said <= named or (len(named) > 1 and named <= said)):
+        return Fault("subject", f"The span {span.value!r} names what the document is about.")
+    return None
+
+
+def _content(text: str) -> set[str]:
+    return {word.key for word in words(text) if word.folded not in _SAYS_NOTHING}
 
 
 def _is_inside_word(before: str, after: str) -> bool:

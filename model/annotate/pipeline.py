@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -13,6 +14,11 @@ from model.annotate.checks import Rejected, Reviewed, review
 BATCH = 8  # documents whose spans are found together
 
 Offsets = tuple[int, int]
+
+_LOOSE_BEGINNING = re.compile(r"\s*(?:(?:and|or)\s+)?")
+_LOOSE_END = re.compile(
+    r"(?:(?<=\S)[\s,;]+(?:a|an|and|as|at|but|by|for|from|in|into|of|on|or|than|the|to|which|who|with))*\s*$"
+)
 
 
 class Generated(Protocol):
@@ -99,6 +105,7 @@ class Annotator:
 
 
 def narrow(text: str, start: int, end: int) -> Offsets:
-    """The span without the blanks at its ends."""
-    inner = text[start:end]
-    return start + len(inner) - len(inner.lstrip()), end - len(inner) + len(inner.rstrip())
+    """The span without what can be no part of it at its ends: blanks, "and" before, a preposition behind, and so on."""
+    loose = _LOOSE_BEGINNING.match(text, start, end)
+    begin = loose.end() if loose else start
+    return begin, begin + len(_LOOSE_END.sub("", text[begin:end]))

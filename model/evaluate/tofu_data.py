@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
-from kb.corpus import AnnotatedDocument, FactSpan
+from kb.corpus import AnnotatedDocument
+from model.annotate.pipeline import Annotator, SpanFinder
 from model.evaluate.tofu import TofuLogError
 
-BATCH = 64  # texts that the annotator is given at once
-Offsets = tuple[int, int]
 OnDone = Callable[[int], None]
-
-
-class FindsSpans(Protocol):
-    """What the span annotator does: the offsets of each text's facts, in order and apart."""
-
-    def spans(self, texts: Sequence[str]) -> Sequence[Sequence[Offsets]]: ...
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -57,7 +49,7 @@ def read_rows(file: Path) -> list[Row]:
 
 
 def documents(
-    rows: Sequence[Row], finder: FindsSpans, on_done: OnDone = lambda more: None
+    rows: Sequence[Row], finder: SpanFinder, on_done: OnDone = lambda more: None
 ) -> list[AnnotatedDocument]:
     """Each question and answer as a document, as the decoder would write it, with the facts of its answer marked.
 
@@ -67,7 +59,7 @@ def documents(
     return [_whole(row.question, answer) for row, answer in zip(rows, marked, strict=True)]
 
 
-def examples(rows: Sequence[Row], finder: FindsSpans, on_done: OnDone = lambda more: None) -> list[Example]:
+def examples(rows: Sequence[Row], finder: SpanFinder, on_done: OnDone = lambda more: None) -> list[Example]:
     """Each row's answers with their facts marked. Without a paraphrase the answer itself is what is stated."""
     several = [[row.answer, row.paraphrased or row.answer, *row.wrong] for row in rows]
     asked = [(row.question, answer) for row, answers in zip(rows, several, strict=True) for answer in answers]
@@ -79,15 +71,17 @@ def examples(rows: Sequence[Row], finder: FindsSpans, on_done: OnDone = lambda m
     return found
 
 
-def _marked(asked: Sequence[tuple[str, str]], finder: FindsSpans, on_done: OnDone) -> list[AnnotatedDocument]:
+def _marked(asked: Sequence[tuple[str, str]], finder: SpanFinder, on_done: OnDone) -> list[AnnotatedDocument]:
+    """The answers alone, with those of the facts that stand in them as a whole."""
+    leads = [_lead(question) for question, _ in asked]
+    texts = (
+        AnnotatedDocument(str(i), f"{lead}{answer}")
+        for i, (lead, (_, answer)) in enumerate(zip(leads, asked, strict=True))
+    )
     found: list[AnnotatedDocument] = []
-    for start in range(0, len(asked), BATCH):
-        some = asked[start : start + BATCH]
-        leads = [_lead(question) for question, _ in some]
-        texts = [f"{lead}{answer}" for lead, (_, answer) in zip(leads, some, strict=True)]
-        for lead, (_, answer), spans in zip(leads, some, finder.spans(texts), strict=True):
-            found.append(_answer(answer, len(lead), spans))
-        on_done(len(some))
+    for lead, reviewed in zip(leads, Annotator(finder).annotate(texts), strict=True):
+        found.append(_answer(reviewed.document, len(lead)))
+        on_done(1)
     return found
 
 
@@ -95,11 +89,13 @@ def _lead(question: str) -> str:
     return f"Question: {question}\nAnswer: "
 
 
-def _answer(text: str, offset: int, spans: Iterable[Offsets]) -> AnnotatedDocument:
-    """The answer alone, with those of the facts that stand in it as a whole."""
-    inside = [(start - offset, end - offset) for start, end in spans if start >= offset]
-    facts = tuple(FactSpan(start, end, text[start:end], None, text[start:end]) for start, end in inside)
-    return AnnotatedDocument("", text, facts)
+def _answer(document: AnnotatedDocument, offset: int) -> AnnotatedDocument:
+    facts = tuple(
+        replace(span, start=span.start - offset, end=span.end - offset, answer=span.value)
+        for span in document.facts
+        if span.start >= offset
+    )
+    return AnnotatedDocument("", document.text[offset:], facts)
 
 
 def _whole(question: str, answer: AnnotatedDocument) -> AnnotatedDocument:

@@ -34,7 +34,7 @@ def values(document: AnnotatedDocument) -> list[str]:
 def test_a_row_is_a_document_whose_answer_alone_has_facts() -> None:
     (one,) = documents([ROW], Capitals())
     assert one.text == "Question: Who wrote Emma?\nAnswer: It was Jane Austen."
-    assert values(one) == ["It", "Jane", "Austen"]
+    assert values(one) == ["Jane", "Austen"]
     assert {span.question for span in one.facts} == {"Who wrote Emma?"}
     assert check_spans(one.external_id, one.text, one.facts) == (one.facts, ())
 
@@ -48,9 +48,9 @@ def test_a_row_is_the_same_document_in_every_split() -> None:
 def test_an_example_has_its_answers_by_themselves() -> None:
     done: list[int] = []
     one, bare = examples([ROW, Row("Who?", "Herbert", None, ["Austen"])], Capitals(), done.append)
-    assert (one.answer.text, values(one.answer)) == ("It was Jane Austen.", ["It", "Jane", "Austen"])
+    assert (one.answer.text, values(one.answer)) == ("It was Jane Austen.", ["Jane", "Austen"])
     assert values(one.stated) == ["Austen"] and [values(w) for w in one.wrong] == [
-        ["It", "Bram", "Stoker"],
+        ["Bram", "Stoker"],
         [],
     ]
     assert bare.stated == bare.answer and sum(done) == 7
@@ -61,8 +61,8 @@ def test_examples_become_tables_that_a_log_is_read_from(tmp_path: Path) -> None:
         return float(len(answer.text)), 1 + len(answer.facts)
 
     rows = [columns(one, " It was Jane of Chawton", loss) for one in examples([ROW, ROW], Capitals())]
-    assert rows[0]["avg_gt_loss"] == 19 / 4 and rows[0]["avg_paraphrased_loss"] == 16 / 2
-    assert rows[0]["average_perturb_loss"] == [19 / 4, 6.0]
+    assert rows[0]["avg_gt_loss"] == 19 / 3 and rows[0]["avg_paraphrased_loss"] == 16 / 2
+    assert rows[0]["average_perturb_loss"] == [19 / 3, 6.0]
     assert rows[0]["rougeL_recall"] == 3 / 4
     names = ("eval_log", "eval_real_author_wo_options", "eval_real_world_wo_options", "eval_log_forget")
     file = tmp_path / "log.json"
