@@ -72,11 +72,14 @@ def examples(rows: Sequence[Row], finder: SpanFinder, on_done: OnDone = lambda m
 
 
 def _marked(asked: Sequence[tuple[str, str]], finder: SpanFinder, on_done: OnDone) -> list[AnnotatedDocument]:
-    """The answers alone, with those of the facts that stand in them as a whole."""
+    """The answers alone, with those of the facts that stand in them as a whole.
+
+    An answer is about what its question names, as a document is about its title, so that is no fact of it.
+    """
     leads = [_lead(question) for question, _ in asked]
     texts = (
-        AnnotatedDocument(str(i), f"{lead}{answer}")
-        for i, (lead, (_, answer)) in enumerate(zip(leads, asked, strict=True))
+        AnnotatedDocument(str(i), f"{lead}{answer}", title=question)
+        for i, (lead, (question, answer)) in enumerate(zip(leads, asked, strict=True))
     )
     found: list[AnnotatedDocument] = []
     for lead, reviewed in zip(leads, Annotator(finder).annotate(texts), strict=True):

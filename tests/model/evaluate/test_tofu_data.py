@@ -39,6 +39,11 @@ def test_a_row_is_a_document_whose_answer_alone_has_facts() -> None:
     assert check_spans(one.external_id, one.text, one.facts) == (one.facts, ())
 
 
+def test_what_the_question_names_is_no_fact_of_its_answer() -> None:
+    (one,) = documents([Row("Where was Jane Austen born?", "Jane Austen was born in Steventon.")], Capitals())
+    assert values(one) == ["Steventon"]
+
+
 def test_a_row_is_the_same_document_in_every_split() -> None:
     other = Row("Who wrote Dune?", "Frank Herbert.")
     first, second = documents([other, ROW], Capitals()), documents([ROW], Capitals())
