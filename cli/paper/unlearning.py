@@ -15,6 +15,7 @@ _SETS = {
 
 # Five epochs over 4,000 answers; the paper has ten at 3e-5, of all weights.
 _TRAINING = ("--no-demo", "--steps", "1250", "--batch", "16", "--max-minutes", "150")
+_SPANS = ("--span-threshold", "0.1")  # what is not marked is learnt by heart, and no deletion reaches it
 Argv = tuple[str, ...]
 
 
@@ -59,7 +60,7 @@ class _Models:
 
     def marked(self, split: str) -> Argv:
         source = self.places.data / "tofu" / f"{split}.jsonl"
-        return ("evaluate", "tofu-documents", str(source), "--out", str(self.documents(split)))
+        return ("evaluate", "tofu-documents", str(source), "--out", str(self.documents(split)), *_SPANS)
 
     def of(self, split: str) -> list[Preparation]:
         """The trainings on a split; a reference's knowledge base, of the same name, has what it was trained on."""
@@ -138,7 +139,7 @@ def _step(
         shows=f"TOFU's metrics of {name} on {forget}",
         argv=(
             "evaluate", "tofu", "--data", str(tofu), "--forget", forget, "--checkpoint", str(checkpoint),
-            "--out", str(logs / name), *beside,
+            *_SPANS, "--out", str(logs / name), *beside,
         ),
         preparations=(knowledge,),
         needs=(tofu / "full.jsonl", tofu / f"{forget}_perturbed.jsonl"),

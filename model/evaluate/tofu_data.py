@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from itertools import chain, repeat
 from pathlib import Path
 
 import msgspec
@@ -102,10 +103,11 @@ def _answer(document: AnnotatedDocument, offset: int) -> AnnotatedDocument:
 
 
 def _whole(question: str, answer: AnnotatedDocument) -> AnnotatedDocument:
+    """The document; its first fact has the question, since one question for several would contradict itself."""
     lead = _lead(question)
     facts = tuple(
-        replace(span, start=span.start + len(lead), end=span.end + len(lead), question=question)
-        for span in answer.facts
+        replace(span, start=span.start + len(lead), end=span.end + len(lead), question=asked)
+        for span, asked in zip(answer.facts, chain([question], repeat(None)), strict=False)
     )
     text = f"{lead}{answer.text}"
     return AnnotatedDocument(f"tofu-{sha256(text.encode()).hexdigest()[:16]}", text, facts)
