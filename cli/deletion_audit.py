@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from time import perf_counter
 from typing import Any
 
@@ -55,10 +55,12 @@ class Said:
 class Run:
     """One way to forget the sample. `forgotten` counts the facts with their equivalents.
 
-    `probes` are all that verification asks, by outcome; `level` what it reached. `others` is the share of other
-    facts that stay whose question finds them, `others_lost` of those found before that are not found now.
-    `neighbours` is the share of the facts nearest to the sample whose question gets their value, `neighbours_lost` of
-    those that got it before and do not now, `neighbours_forgotten` counts those that the plan took along.
+    `probes` are all that verification asks, by outcome; `level` what it reached. Of the sample's questions that got
+    their value before, `wrong_neighbour` is the share that now gets another value, as the policy has it. `others` is
+    the share of other facts that stay whose question finds them, `others_lost` of those found before that are not
+    found now. `neighbours` is the share of the facts nearest to the sample whose question gets their value,
+    `neighbours_lost` of those that got it before and do not now, `neighbours_forgotten` counts those that the plan
+    took along.
     """
 
     policy: str
@@ -67,6 +69,7 @@ class Run:
     level: int
     probes: Rates
     said: Said | None
+    wrong_neighbour: Share | None
     others: Share | None
     others_lost: Share | None
     neighbours: Share | None
@@ -78,13 +81,18 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """[n] of the others, whether their question finds them; [m] of the neighbours, whether theirs gets their value."""
+    """What questions find: of the others [n] themselves, of the neighbours [m] and of the sample [k] their value.
+
+    `wrong` [k] is whether the sample's question gets another value.
+    """
 
     others: NDArray[np.bool_]
     neighbours: NDArray[np.bool_]
+    sample: NDArray[np.bool_]
+    wrong: NDArray[np.bool_]
 
     def is_as(self, other: Found) -> bool:
-        return bool((self.others == other.others).all() and (self.neighbours == other.neighbours).all())
+        return all(np.array_equal(getattr(self, one.name), getattr(other, one.name)) for one in fields(Found))
 
 
 class NoMatch:
@@ -176,6 +184,7 @@ class DeletionAudit:
             level=verified.level,
             probes=_added(list(verified.probes.values())),
             said=said,
+            wrong_neighbour=_share(now.wrong[before.sample]),
             others=_share(now.others[stays]),
             others_lost=_share(~now.others[stays & before.others]),
             neighbours=_share(now.neighbours),
@@ -187,13 +196,16 @@ class DeletionAudit:
 
     def found(self) -> Found:
         others = self.first(self.other_queries)
-        neighbours = self.first(self.neighbour_queries)
         finds = [h is not None and h.fact_id == f.fact_id for h, f in zip(others, self.others, strict=True)]
-        tells = [
-            hit is not None and normalise(hit.value) == normalise(fact.value)
-            for hit, fact in zip(neighbours, self.neighbours, strict=True)
-        ]
-        return Found(np.array(finds, dtype=bool), np.array(tells, dtype=bool))
+        sample = self.first(self.queries)
+        tells = _tells(sample, self.sample)
+        answered = np.array([hit is not None for hit in sample], dtype=bool)
+        return Found(
+            others=np.array(finds, dtype=bool),
+            neighbours=_tells(self.first(self.neighbour_queries), self.neighbours),
+            sample=tells,
+            wrong=answered & ~tells,
+        )
 
     def first(self, queries_BD: NDArray[np.float32]) -> list[Hit | None]:
         """What each query finds first."""
@@ -217,6 +229,17 @@ class DeletionAudit:
             yield
         finally:
             self.forgetting.restore(run_id, actor=self.actor, reason=REASON)
+
+
+def _tells(hits: Sequence[Hit | None], facts: Sequence[FactRecord]) -> NDArray[np.bool_]:
+    """[n] whether each hit has its fact's value."""
+    return np.array(
+        [
+            hit is not None and normalise(hit.value) == normalise(fact.value)
+            for hit, fact in zip(hits, facts, strict=True)
+        ],
+        dtype=bool,
+    )
 
 
 def _share(holds_N: NDArray[np.bool_]) -> Share | None:

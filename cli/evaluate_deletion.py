@@ -114,7 +114,7 @@ def _preview(
 
 
 def _show(report: dict[str, Any], runs: list[Run], planted: Sequence[Survival]) -> None:
-    rows = [(name, "", "", *_said(report[name]), "", "", "", "") for name in ASKED]
+    rows = [(name, "", "", *_said(report[name]), "", "", "", "", "") for name in ASKED]
     rows += [
         (
             run.policy,
@@ -122,6 +122,7 @@ def _show(report: dict[str, Any], runs: list[Run], planted: Sequence[Survival]) 
             str(run.forgotten),
             *_said(asdict(run.said) if run.said else None),
             f"{run.probes.leaks} of {run.probes.probes}",
+            _share(run.wrong_neighbour),
             _share(run.others),
             _share(run.others_lost),
             _share(run.neighbours_lost),
@@ -130,7 +131,18 @@ def _show(report: dict[str, Any], runs: list[Run], planted: Sequence[Survival]) 
     ]
     asked = ("says it", "splices it", "wrong neighbour")
     print_table(
-        ("", "radius", "forgotten", *asked, "leaks", "others found", "others lost", "neighbours lost"), rows
+        (
+            "",
+            "radius",
+            "forgotten",
+            *asked,
+            "leaks",
+            "now another value",
+            "others found",
+            "others lost",
+            "neighbours lost",
+        ),
+        rows,
     )
     if planted:
         columns = ("planted", "", "radius", "found by the plan", "told by the question", "by the wording")

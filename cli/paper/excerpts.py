@@ -30,20 +30,23 @@ def lines(source: Path, rows: int | None) -> Iterator[Record]:
 
 def spread(source: Path, rows: int | None) -> list[Record]:
     """Records of JSON Lines at even distances: neighbours are alike, so this has something of every part."""
-    found = list(lines(source, None))
-    if rows is None or rows >= len(found):
-        return found
-    return [found[number * len(found) // rows] for number in range(rows)]
+    return _evenly(list(lines(source, None)), rows)
+
+
+def covered(source: Path, rows: int | None, *, by: Path) -> list[Record]:
+    """Articles whose subjects have a lead among the vital articles, which tells some of the same in other words."""
+    titles = {lead["title"].casefold() for lead in leads(by, None)}
+    return [article for article in lines(source, None) if article["title"].casefold() in titles][:rows]
 
 
 def questions(source: Path, rows: int | None) -> Iterator[Record]:
-    """The first rows of PopQA with passages, without these."""
+    """Rows of PopQA with passages, at even distances since they are sorted by relation, without the passages."""
     for row in _rows(source, rows):
         yield {"question": row["question"], "possible_answers": row["possible_answers"]}
 
 
 def passages(source: Path, rows: int | None) -> Iterator[Record]:
-    """The passages of the first rows of PopQA as documents, each once."""
+    """The passages of the rows that `questions` gives as documents, each once."""
     seen = set()
     for row in _rows(source, rows):
         for passage in row["paragraphs"]:
@@ -61,6 +64,17 @@ def leads(source: Path, rows: int | None) -> Iterator[Record]:
             yield {"id": name, "title": article["title"], "text": article["extract"]}
 
 
+def leads_of(source: Path, rows: int | None, *, articles: Path) -> list[Record]:
+    """The leads of the articles that `covered` gives."""
+    titles = {article["title"].casefold() for article in covered(articles, rows, by=source)}
+    return [lead for lead in leads(source, None) if lead["title"].casefold() in titles]
+
+
 def _rows(source: Path, rows: int | None) -> list[Record]:
-    found: list[Record] = json.loads(source.read_text(encoding="utf-8"))
-    return found[:rows]
+    return _evenly(json.loads(source.read_text(encoding="utf-8")), rows)
+
+
+def _evenly(found: list[Record], rows: int | None) -> list[Record]:
+    if rows is None or rows >= len(found):
+        return found
+    return [found[number * len(found) // rows] for number in range(rows)]

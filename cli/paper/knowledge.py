@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from cli.paper import excerpts
-from cli.paper.declared import Excerpt, Places, Preparation
+from cli.paper.declared import Excerpt, Places, Preparation, Take
 from cli.paper.sizes import Sizes
 
 
@@ -16,7 +16,8 @@ def knowledge(places: Places, sizes: Sizes) -> list[Preparation]:
     made, data = places.out / "data", places.data
     excerpt = partial(Excerpt, rows=sizes.passages_of)
     popqa = data / "popqa" / "popqa_with_passages_500.json"
-    articles = "eval_1k.jsonl.gz"
+    vital = data / "vital_articles" / "summaries_en-us.json"
+    articles = data / "simplewiki" / "eval_1k.jsonl.gz"
     return [
         Preparation(
             name="squad",
@@ -44,23 +45,19 @@ def knowledge(places: Places, sizes: Sizes) -> list[Preparation]:
         ),
         _grown(
             places, "vital", of="popqa", source=made / "vital.jsonl",
+            made_from=(Excerpt(source=vital, target=made / "vital.jsonl", take=excerpts.leads, rows=None),),
+        ),
+        _grown(
+            places, "leads", of="squad", source=made / "leads.jsonl",
             made_from=(
                 Excerpt(
-                    source=data / "vital_articles" / "summaries_en-us.json", target=made / "vital.jsonl",
-                    take=excerpts.leads, rows=None,
+                    source=vital, target=made / "leads.jsonl",
+                    take=partial(excerpts.leads_of, articles=articles), rows=sizes.articles,
                 ),
             ),
         ),
-        Preparation(
-            name="articles",
-            excerpts=(
-                Excerpt(
-                    source=data / "simplewiki" / articles, target=made / "articles.jsonl", take=excerpts.lines,
-                    rows=sizes.articles,
-                ),
-            ),
-            commands=(_annotate(made / "articles.jsonl", made / "articles-marked.jsonl"),),
-        ),
+        _articles(places, "covered", articles, partial(excerpts.covered, by=vital), sizes.articles),
+        _articles(places, "articles", articles, excerpts.lines, None),
         *_asked(places),
     ]  # fmt: skip
 
@@ -86,6 +83,16 @@ def _asked(places: Places) -> list[Preparation]:
             ),
         ),
     ]
+
+
+def _articles(places: Places, name: str, source: Path, take: Take, rows: int | None) -> Preparation:
+    """Articles whose facts are marked, to be read for perplexity."""
+    made = places.out / "data" / f"{name}.jsonl"
+    return Preparation(
+        name=name,
+        excerpts=(Excerpt(source=source, target=made, take=take, rows=rows),),
+        commands=(_annotate(made, made.with_name(f"{name}-marked.jsonl")),),
+    )
 
 
 def _copy(places: Places, name: str, *, of: str) -> Preparation:

@@ -130,6 +130,7 @@ def _deletion(figure: Figure, records: Sequence[Record]) -> bool:
     ):
         axes.set_title(title)
         axes.set_xlabel("radius: least cosine of what is forgotten too")
+        axes.set_ylim(0, max(1.0, axes.get_ylim()[1]))
     figure.legend(loc="outside lower center", ncols=4, fontsize="small")
     return bool(runs)
 

@@ -76,8 +76,9 @@ _SECTIONS = {
     "deletion": Section(
         "What is left after a deletion",
         "No table of the paper. A leak is a lookup that finds a forgotten fact; *others lost* are other facts, found "
-        "before and not after, *neighbours lost* the same of the nearest ones. *abstain* answers near a forgotten fact "
-        "with no match, *successor* with the next fact.",
+        "before and not after, *neighbours lost* the same of the nearest ones. *Now another value*: of the questions "
+        "that got a forgotten fact's value before. *abstain* answers near a forgotten fact with no match, *successor* "
+        "with the next fact.",
         tables.deletion,
         "deletion.png",
     ),

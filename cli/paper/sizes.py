@@ -30,8 +30,8 @@ class Sizes:
 QUICK = Sizes(
     variant="quick",
     paragraphs=200,
-    passages_of=40,
-    questions=40,
+    passages_of=100,
+    questions=100,
     articles=40,
     max_tokens=192,
     forgotten=20,

@@ -84,17 +84,13 @@ def _question_sets(places: Places, sizes: Sizes) -> list[QuestionSet]:
 
 
 def _answers(places: Places, sizes: Sizes, checkpoint: Path, asked: QuestionSet) -> list[Step]:
-    standard = str(places.released / "standard-135m")
+    standard, rag = str(places.released / "standard-135m"), ("--method", "rag", "--checkpoint")
     ways = {
         **_MODES,
         "standard": ("a model without lookups", ("--method", "standard", "--checkpoint", standard)),
+        "rag": ("a model without lookups, with four passages in its prompt", (*rag, standard)),
+        "co-lmlm-rag": ("lookups and four passages", (*rag, str(checkpoint), "--mode", "auto")),
     }
-    if asked.name == "squad" or sizes is not QUICK:
-        rag = ("--method", "rag", "--checkpoint")
-        ways["rag"] = ("a model without lookups, with four passages in its prompt", (*rag, standard))
-    if sizes is not QUICK:
-        both = (*rag, str(checkpoint), "--mode", "auto")
-        ways["co-lmlm-rag"] = ("lookups and four passages", both)
     common = ("evaluate", "qa", *(word for corpus in asked.corpora for word in ("--corpus", corpus)))
     common += (asked.option, str(asked.path), "--limit", str(sizes.questions))
     own = asked.path.is_relative_to(places.data)
@@ -149,25 +145,33 @@ def _timing(places: Places, sizes: Sizes) -> list[Step]:
 
 
 def _perplexity(places: Places, sizes: Sizes) -> list[Step]:
-    knowledge = "popqa" if sizes is QUICK else "vital"
-    limits = ("--max-tokens", str(sizes.max_tokens))
+    """Of articles whose subjects the knowledge base has, since what is not there cannot be looked up; then of all."""
+    knowledge = "leads" if sizes is QUICK else "vital"
     beside: tuple[str, ...] = ("--beside", str(places.released / "standard-135m"), "--base")
     if sizes is not QUICK:  # the ablation of the index
         kinds = tuple(word for kind in ("exact", "pq4", "pq10") for word in ("--index", kind))
         beside += (*kinds, "--unrelated", "squad-dev")
-    marked = places.out / "data" / "articles-marked.jsonl"
-    return [
-        Step(
-            name="perplexity",
+
+    def step(name: str, read: str, articles: str) -> Step:
+        marked = places.out / "data" / f"{read}-marked.jsonl"
+        return Step(
+            name=name,
             section="perplexity",
             label="Simple English Wikipedia",
-            data=f"Simple English Wikipedia, {some(sizes.articles, 'articles', 'the first')} of the 1,000 kept aside, "
-            f"up to {sizes.max_tokens} tokens each, facts marked by our annotator; knowledge base {knowledge}",
+            data=f"Simple English Wikipedia, {articles}, up to {sizes.max_tokens} tokens each, facts marked by our "
+            f"annotator; knowledge base {knowledge}, of leads of Wikipedia",
             shows="how well texts are predicted with lookups and without",
-            argv=("evaluate", "perplexity", "--annotated", str(marked), *limits, *beside),
-            preparations=(knowledge, "articles"),
-        )
-    ]
+            argv=("evaluate", "perplexity", "--annotated", str(marked), "--max-tokens", str(sizes.max_tokens), *beside),
+            preparations=(knowledge, read),
+            needs=(places.data / "vital_articles",),
+        )  # fmt: skip
+
+    number = some(sizes.articles, "articles", "the first")
+    covered = (
+        f"{number} of those among the 1,000 kept aside whose subject the knowledge base has an article on"
+    )
+    steps = [step("perplexity", "covered", covered)]
+    return steps if sizes is QUICK else [*steps, step("perplexity-all", "articles", "the 1,000 kept aside")]
 
 
 def _deletion(places: Places, sizes: Sizes) -> list[Step]:

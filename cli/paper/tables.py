@@ -172,20 +172,22 @@ def _accuracy(result: Record, name: str) -> str | None:
 def deletion(records: Sequence[Record]) -> list[str]:
     """A table of runs, and one of what was planted beside what is forgotten."""
     columns = ("facts are", "radius", "forgotten", "leaks of probes", "wrong neighbours of probes", "says it, %",
-               "splices it, %", "wrong neighbour, %", "others found, %", "others lost, %",
+               "splices it, %", "wrong neighbour, %", "now another value, %", "others found, %", "others lost, %",
                "neighbours lost, %")  # fmt: skip
     rows: list[Sequence[object]] = []
     planted: list[Sequence[object]] = []
     for one in records:
         result = one["result"]
         for name, title in ((name, title) for name, title in _THERE.items() if name in result):
-            rows.append((title, None, None, None, None, *_said(result[name]), None, None, None))
+            rows.append((title, None, None, None, None, *_said(result[name]), None, None, None, None))
         for run in result["runs"]:
             probes = run["probes"]
             counts = (f"{probes[name]} of {probes['probes']}" for name in ("leaks", "wrong_neighbours"))
-            others = (percent(run.get(name)) for name in ("others", "others_lost", "neighbours_lost"))
+            looked_up = (
+                percent(run[name]) for name in ("wrong_neighbour", "others", "others_lost", "neighbours_lost")
+            )
             rows.append((f"forgotten, {run['policy']}", f"{run['radius']:.2f}", run["forgotten"], *counts,
-                         *_said(run["said"]), *others))  # fmt: skip
+                         *_said(run["said"]), *looked_up))  # fmt: skip
         for each in result.get("survivors", ()):
             shares = (percent(each[name]) for name in ("found", "by_question", "by_wording"))
             planted.append((each["kind"], each["policy"], f"{each['radius']:.2f}", each["planted"], *shares))

@@ -49,6 +49,7 @@ def test_forgotten_facts_are_not_found_the_others_are_and_all_is_undone(run: Run
     successor, abstain = report["runs"][0], report["runs"][2]
     assert successor["others"]["share"] == 1.0 and successor["others_lost"]["share"] == 0.0
     assert abstain["probes"]["wrong_neighbours"] < successor["probes"]["wrong_neighbours"]
+    assert abstain["wrong_neighbour"]["share"] == 0 < successor["wrong_neighbour"]["share"]
     assert report["neighbours"] == 9 and all(
         (one["neighbours"]["share"], one["neighbours_lost"]["share"], one["neighbours_forgotten"])
         == (1, 0, 0)

@@ -157,6 +157,19 @@ def test_every_declared_command_is_one_that_the_command_line_takes(sizes: Sizes,
         assert plan.missing(step), step.name
 
 
+def test_articles_are_read_whose_subjects_have_a_lead_and_the_leads_are_theirs(tmp_path: Path) -> None:
+    articles, vital = tmp_path / "articles.jsonl", tmp_path / "vital.json"
+    articles.write_text(
+        "".join(json.dumps({"title": t, "text": "."}) + "\n" for t in ("Sail", "Chess", "knife"))
+    )
+    vital.write_text(
+        json.dumps({str(n): {"title": t, "extract": t} for n, t in enumerate(("Knife", "Fir", "Sail"))})
+    )
+    assert [one["title"] for one in excerpts.covered(articles, None, by=vital)] == ["Sail", "knife"]
+    assert [one["title"] for one in excerpts.leads_of(vital, None, articles=articles)] == ["Knife", "Sail"]
+    assert [one["title"] for one in excerpts.leads_of(vital, 1, articles=articles)] == ["Sail"]
+
+
 def test_an_excerpt_has_something_of_every_part(tmp_path: Path) -> None:
     file = tmp_path / "some.jsonl"
     file.write_text("".join(json.dumps({"n": n}) + "\n" for n in range(10)))
