@@ -10,6 +10,9 @@ from cli.paper import excerpts
 from cli.paper.declared import Excerpt, Places, Preparation, Take
 from cli.paper.sizes import Sizes
 
+AS_PEOPLE = "0.1"  # marks about as many spans as people marked in SQuAD
+DENSELY = "0.05"  # half as many again: what a knowledge base does not have cannot be looked up
+
 
 def knowledge(places: Places, sizes: Sizes) -> list[Preparation]:
     """Knowledge bases, each a copy of the one before with more in it, since a measurement may change its own."""
@@ -91,7 +94,7 @@ def _articles(places: Places, name: str, source: Path, take: Take, rows: int | N
     return Preparation(
         name=name,
         excerpts=(Excerpt(source=source, target=made, take=take, rows=rows),),
-        commands=(_annotate(made, made.with_name(f"{name}-marked.jsonl")),),
+        commands=(_annotate(made, made.with_name(f"{name}-marked.jsonl"), AS_PEOPLE),),
     )
 
 
@@ -113,7 +116,7 @@ def _grown(
         excerpts=made_from,
         commands=(
             *_copy(places, name, of=of).commands,
-            _annotate(source, marked),
+            _annotate(source, marked, DENSELY),
             ("corpus", "ingest", str(marked), "--format", "annotated", "--corpus", name),
             ("rekey",),
             ("backup", "create", str(places.out / "kb" / f"{name}.backup"), "--replace"),
@@ -121,7 +124,7 @@ def _grown(
     )
 
 
-def _annotate(source: Path, marked: Path) -> tuple[str, ...]:
-    """Without questions, which the keys of contexts do not need; 0.1 marks about as densely as people do."""
-    options = ("--no-questions", "--span-threshold", "0.1")
+def _annotate(source: Path, marked: Path, threshold: str) -> tuple[str, ...]:
+    """Without questions, which the keys of contexts do not need."""
+    options = ("--no-questions", "--span-threshold", threshold)
     return ("corpus", "annotate", str(source), "--out", str(marked), *options)

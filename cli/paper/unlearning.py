@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cli.paper.declared import Places, Preparation, Step
+from cli.paper.knowledge import AS_PEOPLE
 
 # Of each forget set: what is kept, and with which seeds the gradient baseline is trained.
 _SETS = {
@@ -15,7 +16,7 @@ _SETS = {
 
 # Five epochs over 4,000 answers; the paper has ten at 3e-5, of all weights.
 _TRAINING = ("--no-demo", "--steps", "1250", "--batch", "16", "--max-minutes", "150")
-_SPANS = ("--span-threshold", "0.1")  # what is not marked is learnt by heart, and no deletion reaches it
+_SPANS = ("--span-threshold", AS_PEOPLE)  # what is not marked is learnt by heart, and no deletion reaches it
 Argv = tuple[str, ...]
 
 
