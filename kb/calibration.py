@@ -25,7 +25,8 @@ Scores = npt.NDArray[np.float64]
 _CHUNK = 256  # questions scored at once: bounds the memory of [questions, keys]
 
 # Where questions hardly tell facts apart, as generated ones may not, both errors together are about 1 at any threshold,
-# and the least of them may refuse nearly everything. A knowledge base that answers nothing is of no use to anyone.
+# and the least of them may refuse nearly everything. A knowledge base that answers nothing is of no use to anyone, and
+# one that refuses nothing answers what is about something else.
 _MOST_REJECTS = 1 / 3
 
 
@@ -54,8 +55,9 @@ def calibrate(
 ) -> Calibration:
     """Choose the threshold for queries [B, d] that ask for facts `asked` [B], among keys [N, d] of `fact_ids` [N].
 
-    Without a rate: the threshold that makes the mean of both error rates least, of those that refuse no more than a
-    third of the genuine. With one: the lowest that accepts no more than this share of impostors. `values` names every
+    Without a rate: the threshold that makes the mean of both error rates least, or where that would refuse more than
+    a third of the genuine, the highest that does not. With one: the lowest that accepts no more than this share of
+    impostors. `values` names every
     fact's live value. Raises `InvalidValue` without questions, and where all facts have one value: then nothing can
     be mistaken.
     """
@@ -104,15 +106,15 @@ def normalise(value: str) -> str:
 
 
 def _balanced(genuine: Scores, impostor: Scores) -> float:
-    """The threshold that makes false rejects, within bounds, plus false accepts least; the middle of its gap."""
+    """The threshold that makes false rejects plus false accepts least, or the highest within bounds."""
     candidates = np.unique(np.concatenate([genuine[np.isfinite(genuine)], impostor[np.isfinite(impostor)]]))
     edges = np.concatenate(
         [candidates[:1], (candidates[1:] + candidates[:-1]) / 2, np.nextafter(candidates[-1:], 2)]
     )
     rejects = np.searchsorted(np.sort(genuine), edges, side="left") / len(genuine)
     accepts = 1 - np.searchsorted(np.sort(impostor), edges, side="left") / len(impostor)
-    allowed = rejects <= max(_MOST_REJECTS, rejects[0])
-    return _as_cosine(edges[int(np.argmin(np.where(allowed, rejects + accepts, np.inf)))])
+    highest = int(np.searchsorted(rejects, max(_MOST_REJECTS, rejects[0]), side="right")) - 1
+    return _as_cosine(edges[min(int(np.argmin(rejects + accepts)), highest)])
 
 
 def _at_rate(impostor: Scores, rate: float) -> float:
