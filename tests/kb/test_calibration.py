@@ -39,7 +39,7 @@ def mixed(seed: int = 5, n: int = 200) -> tuple[np.ndarray, list[int], np.ndarra
     rng = np.random.default_rng(seed)
     keys = rng.standard_normal((n, 16)).astype(np.float32)
     keys /= np.linalg.norm(keys, axis=1, keepdims=True)
-    asking = keys + 0.25 * rng.standard_normal(keys.shape).astype(np.float32)
+    asking = keys + 0.15 * rng.standard_normal(keys.shape).astype(np.float32)
     asking /= np.linalg.norm(asking, axis=1, keepdims=True)
     ids = list(range(1, n + 1))
     return asking, ids, keys, ids, {i: f"value {i}" for i in ids}
