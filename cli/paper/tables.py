@@ -169,46 +169,6 @@ def _accuracy(result: Record, name: str) -> str | None:
     return percent({"share": result[name], "low": low, "high": high})
 
 
-def deletion(records: Sequence[Record]) -> list[str]:
-    """A table of runs, and one of what was planted beside what is forgotten."""
-    columns = ("facts are", "radius", "forgotten", "leaks of probes", "wrong neighbours of probes", "says it, %",
-               "splices it, %", "wrong neighbour, %", "now another value, %", "others found, %", "others lost, %",
-               "neighbours lost, %")  # fmt: skip
-    rows: list[Sequence[object]] = []
-    planted: list[Sequence[object]] = []
-    for one in records:
-        result = one["result"]
-        for name, title in ((name, title) for name, title in _THERE.items() if name in result):
-            rows.append((title, None, None, None, None, *_said(result[name]), None, None, None, None))
-        for run in result["runs"]:
-            probes = run["probes"]
-            counts = (f"{probes[name]} of {probes['probes']}" for name in ("leaks", "wrong_neighbours"))
-            looked_up = (
-                percent(run[name]) for name in ("wrong_neighbour", "others", "others_lost", "neighbours_lost")
-            )
-            rows.append((f"forgotten, {run['policy']}", f"{run['radius']:.2f}", run["forgotten"], *counts,
-                         *_said(run["said"]), *looked_up))  # fmt: skip
-        for each in result.get("survivors", ()):
-            shares = (percent(each[name]) for name in ("found", "by_question", "by_wording"))
-            planted.append((each["kind"], each["policy"], f"{each['radius']:.2f}", each["planted"], *shares))
-    lines = markdown(columns, rows)
-    if planted:
-        named = ("planted in other words", "policy", "radius", "facts", "found by the plan, %",
-                 "value told by the question, %", "by the planted wording, %")  # fmt: skip
-        lines += ["", *markdown(named, planted)]
-    return lines
-
-
-_THERE = {"full": "there", "off": "there, no lookups", "null": "there, lookups find nothing"}
-
-
-def _said(said: Record | None) -> tuple[object, object, object]:
-    says, splices, wrong = (
-        percent(said[name]) if said else None for name in ("says", "splices", "wrong_neighbour")
-    )
-    return says, splices, wrong
-
-
 def anything(records: Sequence[Record]) -> list[str]:
     """Every number of a result by its path: for a measurement that has no table of its own."""
     lines: list[str] = []

@@ -48,6 +48,20 @@ MEASURED: dict[str, dict[str, Any]] = {
     "understanding": {"checkpoint": "tiny", "items": 500, "acc": 0.3, "acc_norm": 0.4, "intervals": {
         "acc": [0.2, 0.35], "acc_norm": [0.3, 0.5],
     }},
+    "updates": {
+        "records": 5, "live_facts": 987, "found": share(0.8), "efficacy": share(0.75), "old_value": share(0.2),
+        "efficacy_where_found": share(0.85), "locality": share(0.7), "undone": share(0.6),
+        "paraphrase_found": share(0.5), "paraphrase": share(0.4), "paraphrase_where_found": None,
+    },
+    "growth": {"sizes": [
+        {"facts": 1000, "exact_match": share(0.6), "right_value": share(0.5), "lookup_p50_ms": 1.234,
+         "lookup_p99_ms": 5.678, "search_p50_ms": 0.5, "context_tokens_per_lookup": 4.9,
+         "database_bytes_per_fact": 1886, "index_bytes_per_fact": 2312, "process_bytes_per_fact": 600},
+    ]},
+    "cost": {"threads": 1, "asker": {
+        "sites": 100, "query_tokens_mean": 13.5, "decode_ms": 715.5, "encode_ms": 17.9, "total_ms": 732.5,
+        "state_ms": 37.5, "vs_state": 19.53,
+    }},
     "something-new": {"checkpoint": "tiny", "efficacy": share(0.95), "rows": [{"mean_ms": 1.2345}]},
 }  # fmt: skip
 LABELS = {"answers": "PopQA, auto", "understanding": "PIQA"}
@@ -94,6 +108,21 @@ def test_a_section_without_a_table_of_its_own_shows_every_number(results: dict[s
     assert "## Something new" in told
     assert "| efficacy, % | 95.0 [85.0, 105.0] |" in told and "| rows 1 mean ms | 1.234 |" in told
     assert "`later`: not run." in told
+
+
+def test_edits_and_costs_have_tables_of_their_own(results: dict[str, Any]) -> None:
+    told = page(results)
+    found = "| updates, 5 records | 987 | 80.0 [70.0, 90.0] | 75.0 [65.0, 85.0] | 85.0 [75.0, 95.0] |"
+    assert (
+        found in told
+        and "| in other words | - | 50.0 [40.0, 60.0] | 40.0 [30.0, 50.0] | - | - | - | - |" in told
+    )
+    assert "| 1,000 | 60.0 [50.0, 70.0] | 50.0 [40.0, 60.0] | 1.23 | 5.68 | 0.50 | 4.9 | 1.9 kB |" in told
+    assert "| asker | 100 | 13.5 | 715.5 | 17.9 | 732.5 | 37.5 | 19.53 |" in told
+
+
+def test_the_variant_is_told(results: dict[str, Any]) -> None:
+    told = page(results)
     assert "quick variant: few examples, so wide intervals (questions 40)" in told
 
 
