@@ -135,14 +135,38 @@ def _deletion(figure: Figure, records: Sequence[Record]) -> bool:
     return bool(runs)
 
 
+def _growth(figure: Figure, records: Sequence[Record]) -> bool:
+    """Answers and lookups over the number of facts."""
+    rows = records[0]["result"]["sizes"]
+    facts = [row["facts"] for row in rows]
+    answered, lookups = figure.subplots(1, 2)
+    for name, marker in (("exact_match", "s"), ("right_value", "D")):
+        _with_errors(
+            answered, [(row["facts"], row[name]) for row in rows], marker=marker, label=name.replace("_", " ")
+        )
+    answered.set_title("% of questions")
+    answered.set_ylim(0, 100)
+    for name in ("lookup_p50_ms", "lookup_p99_ms", "search_p50_ms"):
+        lookups.plot(
+            facts, [row[name] for row in rows], marker=".", label=name.removesuffix("_ms").replace("_", " ")
+        )
+    lookups.set_title("milliseconds")
+    lookups.set_yscale("log")
+    for axes in (answered, lookups):
+        axes.set_xscale("log")
+        axes.set_xlabel("facts")
+    figure.legend(loc="outside lower center", ncols=5, fontsize="small")
+    return True
+
+
 def _with_errors(axes: Axes, measured: Sequence[tuple[float, Record]], **look: Any) -> None:
-    """A line through shares, in per cent, with their intervals."""
+    """A line through shares, in per cent, with their intervals; each is measured at a place on the axis."""
     errors = [
         [max(0, 100 * (s["share"] - s["low"])) for _, s in measured],
         [max(0, 100 * (s["high"] - s["share"])) for _, s in measured],
     ]
-    radii, shares = [radius for radius, _ in measured], [100 * s["share"] for _, s in measured]
-    axes.errorbar(radii, shares, yerr=errors, linestyle="-.", capsize=3, alpha=0.7, **look)
+    places, shares = [place for place, _ in measured], [100 * s["share"] for _, s in measured]
+    axes.errorbar(places, shares, yerr=errors, linestyle="-.", capsize=3, alpha=0.7, **look)
 
 
 def _legend_beside(axes: Axes) -> None:
@@ -154,4 +178,5 @@ _PLOTS: dict[str, tuple[str, Callable[[Figure, Sequence[Record]], bool]]] = {
     "perplexity": ("perplexity", _perplexity),
     "answers": ("answers", _answers),
     "deletion": ("deletion", _deletion),
+    "growth": ("growth", _growth),
 }

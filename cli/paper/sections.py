@@ -92,6 +92,7 @@ _SECTIONS = {
         "Growth",
         "No table of the paper: answers and costs while made-up facts are added.",
         cost_tables.growth,
+        "growth.png",
     ),
     "timing": Section("When it looks up", "By bias on the opening token.", tables.anything),
     "cost": Section(

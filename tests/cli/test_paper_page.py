@@ -130,10 +130,10 @@ def test_each_plot_that_has_results_is_drawn_and_an_old_one_goes(
     results: dict[str, Any], tmp_path: Path
 ) -> None:
     drawn = draw(results["steps"], tmp_path)
-    assert sorted(drawn) == ["answers.png", "deletion.png", "perplexity.png"]
+    assert sorted(drawn) == ["answers.png", "deletion.png", "growth.png", "perplexity.png"]
     for name in drawn:
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
     assert draw([one for one in results["steps"] if one["section"] != "answers"], tmp_path) == [
-        "perplexity.png", "deletion.png",
+        "perplexity.png", "deletion.png", "growth.png",
     ]  # fmt: skip
     assert not (tmp_path / "answers.png").exists()
