@@ -140,6 +140,6 @@ def describe_calibration(measured: Calibration) -> str:
     if measured.false_reject_rate + measured.false_accept_rate <= 0.75:
         return told
     return (
-        f"{told} No threshold does much better, as these questions hardly tell the facts apart, which generated ones "
-        "may not: see what people's own questions score, and choose with `colmlm keysets threshold ID --set SCORE`."
+        f"{told} No threshold is much better: many of these questions find another fact as near as their own. What "
+        "matters more, answers or their absence, is yours to say: `colmlm keysets threshold ID --set SCORE`."
     )

@@ -103,6 +103,27 @@ def asker(places: Places, sizes: Sizes) -> list[Step]:
     ]  # fmt: skip
 
 
+def questioned(places: Places, sizes: Sizes) -> list[Step]:
+    """PopQA once more, with a question for each fact that one could be written for, and keys of both."""
+    if sizes is QUICK:
+        return []
+    return [
+        Step(
+            name="qa-popqa-questioned",
+            section="answers",
+            label="PopQA with generated questions, forced",
+            data=f"PopQA, {sizes.questions} questions; knowledge base of its passages, keys of both kinds",
+            shows="PopQA by keys of contexts and of generated questions",
+            argv=(
+                "evaluate", "qa", "--corpus", "popqa",
+                "--questions", str(places.out / "data" / "popqa-questions.jsonl"), "--limit", str(sizes.questions), "--mode", "forced",
+                "--out", str(places.out / "rows" / "qa-popqa-questioned.jsonl"),
+            ),
+            preparations=("popqa-questioned",),
+        )
+    ]  # fmt: skip
+
+
 def updates(places: Places, sizes: Sizes) -> list[Step]:
     records = places.data / "editing" / "counterfact_500.json"
     limit = () if sizes.updated is None else ("--limit", str(sizes.updated))

@@ -62,6 +62,7 @@ def knowledge(places: Places, sizes: Sizes) -> list[Preparation]:
         _articles(places, "covered", articles, partial(excerpts.covered, by=vital), sizes.articles),
         _articles(places, "articles", articles, excerpts.lines, None),
         *_asked(places),
+        _questioned(places, made / "popqa-passages.jsonl"),
     ]  # fmt: skip
 
 
@@ -86,6 +87,21 @@ def _asked(places: Places) -> list[Preparation]:
             ),
         ),
     ]
+
+
+def _questioned(places: Places, passages: Path) -> Preparation:
+    """PopQA's passages with generated questions, and keys of those beside the ones of contexts."""
+    marked = passages.with_name("popqa-questioned.jsonl")
+    return Preparation(
+        name="popqa-questioned",
+        after=("popqa",),
+        commands=(
+            ("db", "migrate"),
+            _annotate(passages, marked, DENSELY, questions=True),
+            ("corpus", "ingest", str(marked), "--format", "annotated", "--corpus", "popqa"),
+            ("rekey", "--kinds", "context,question"),
+        ),
+    )
 
 
 def _articles(places: Places, name: str, source: Path, take: Take, rows: int | None) -> Preparation:
@@ -124,7 +140,7 @@ def _grown(
     )
 
 
-def _annotate(source: Path, marked: Path, threshold: str) -> tuple[str, ...]:
-    """Without questions, which the keys of contexts do not need."""
-    options = ("--no-questions", "--span-threshold", threshold)
+def _annotate(source: Path, marked: Path, threshold: str, *, questions: bool = False) -> tuple[str, ...]:
+    """Without questions unless they are wanted: the keys of contexts do not need them, and they take long to write."""
+    options = (*(() if questions else ("--no-questions",)), "--span-threshold", threshold)
     return ("corpus", "annotate", str(source), "--out", str(marked), *options)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cli.paper.declared import Places, Plan, Step
-from cli.paper.further import asker, cost, growth, judged, understanding, updates
+from cli.paper.further import asker, cost, growth, judged, questioned, understanding, updates
 from cli.paper.knowledge import knowledge
 from cli.paper.logs import golden, logs_found
 from cli.paper.sizes import QUICK, Sizes, some
@@ -41,6 +41,7 @@ def declared(places: Places, sizes: Sizes, checkpoint: Path) -> Plan:
         *understanding(places, sizes),
         *judged(places, sizes),
         *asker(places, sizes),
+        *questioned(places, sizes),
         *_perplexity(places, sizes),
         *_deletion(places, sizes),
     ]
