@@ -116,7 +116,8 @@ def questioned(places: Places, sizes: Sizes) -> list[Step]:
             shows="PopQA by keys of contexts and of generated questions",
             argv=(
                 "evaluate", "qa", "--corpus", "popqa",
-                "--questions", str(places.out / "data" / "popqa-questions.jsonl"), "--limit", str(sizes.questions), "--mode", "forced",
+                "--questions", str(places.out / "data" / "popqa-questions.jsonl"),
+                "--limit", str(sizes.questions), "--mode", "forced",
                 "--out", str(places.out / "rows" / "qa-popqa-questioned.jsonl"),
             ),
             preparations=("popqa-questioned",),
