@@ -10,14 +10,15 @@ class Sizes:
     """Numbers of one variant; None is all there is.
 
     `paragraphs` of SQuAD dev, at even distances, are the knowledge base, `passages_of` questions of PopQA add theirs,
-    and `questions` of each set are asked. `articles` are read for perplexity, each up to `max_tokens`. Of CounterFact
-    so many records are `updated`.
+    and `questions` of each set are asked, `with_passages` of them where a model reads passages with each. `articles`
+    are read for perplexity, each up to `max_tokens`. Of CounterFact so many records are `updated`.
     """
 
     variant: str
     paragraphs: int | None
     passages_of: int | None
     questions: int
+    with_passages: int
     articles: int | None
     max_tokens: int
     forgotten: int
@@ -26,12 +27,13 @@ class Sizes:
     updated: int | None
 
 
-# On two cores a minute is about 60 answers of the 135M model, and a command costs some ten seconds before its first.
+# A minute of one core is about 500 answers of the 135M model, or 20 with passages; a command costs ten seconds before.
 QUICK = Sizes(
     variant="quick",
     paragraphs=200,
     passages_of=100,
     questions=100,
+    with_passages=40,
     articles=40,
     max_tokens=192,
     forgotten=20,
@@ -44,6 +46,7 @@ FULL = Sizes(
     paragraphs=None,
     passages_of=None,
     questions=500,
+    with_passages=500,
     articles=None,
     max_tokens=1024,
     forgotten=200,

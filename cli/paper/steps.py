@@ -93,22 +93,24 @@ def _answers(places: Places, sizes: Sizes, checkpoint: Path, asked: QuestionSet)
         "co-lmlm-rag": ("lookups and four passages", (*rag, str(checkpoint), "--mode", "auto")),
     }
     common = ("evaluate", "qa", *(word for corpus in asked.corpora for word in ("--corpus", corpus)))
-    common += (asked.option, str(asked.path), "--limit", str(sizes.questions))
+    common += (asked.option, str(asked.path))
     own = asked.path.is_relative_to(places.data)
-    return [
-        Step(
+
+    def step(way: str, shows: str, options: tuple[str, ...]) -> Step:
+        questions = sizes.with_passages if "rag" in options else sizes.questions
+        rows = places.out / "rows" / f"qa-{asked.name}-{way}.jsonl"
+        return Step(
             name=f"qa-{asked.name}-{way}",
             section="answers",
             label=f"{asked.title}, {way}",
-            data=f"{asked.title}, up to {sizes.questions} questions drawn; "
-            f"knowledge base of {' and '.join(asked.corpora)}",
+            data=f"{asked.title}, up to {questions} questions drawn; knowledge base of {' and '.join(asked.corpora)}",
             shows=f"{asked.title}: {shows}",
-            argv=(*common, *options, "--out", str(places.out / "rows" / f"qa-{asked.name}-{way}.jsonl")),
+            argv=(*common, "--limit", str(questions), *options, "--out", str(rows)),
             preparations=(asked.knowledge,),
             needs=(asked.path,) if own else (),
         )
-        for way, (shows, options) in ways.items()
-    ]
+
+    return [step(way, shows, options) for way, (shows, options) in ways.items()]
 
 
 def _recall(places: Places, sizes: Sizes) -> list[Step]:
