@@ -114,18 +114,20 @@ def _deletion(figure: Figure, records: Sequence[Record]) -> bool:
     for number, policy in enumerate(dict.fromkeys(run["policy"] for run in runs)):
         own = sorted((run for run in runs if run["policy"] == policy), key=lambda run: run["radius"])
         radii, color = [run["radius"] for run in own], f"C{number}"
-        for outcome, style in (("leaks", "-"), ("wrong_neighbours", "--"), ("abstained", ":")):
+        for outcome, style in (("leaks", "-"), ("abstained", ":")):
             rates = [100 * run["probe_rates"][outcome] for run in own]
             probes.plot(
                 radii, rates, style, marker=".", color=color, label=f"{policy}: {outcome.replace('_', ' ')}"
             )
-        for name, marker in (("others_lost", "s"), ("neighbours_lost", "D")):
+        for axes, name, marker, said in (
+            (probes, "wrong_neighbour", "^", "now another value"),
+            (lost, "others_lost", "s", "others lost"),
+            (lost, "neighbours_lost", "D", "neighbours lost"),
+        ):
             measured = [(run["radius"], run[name]) for run in own if run.get(name)]
-            _with_errors(
-                lost, measured, color=color, marker=marker, label=f"{policy}: {name.replace('_', ' ')}"
-            )
+            _with_errors(axes, measured, color=color, marker=marker, label=f"{policy}: {said}")
     for axes, title in (
-        (probes, "% of the probes for what is forgotten"),
+        (probes, "% of the probes, or of questions that got it before"),
         (lost, "% of other facts found before"),
     ):
         axes.set_title(title)
