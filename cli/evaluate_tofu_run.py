@@ -23,7 +23,7 @@ from model.annotate.spans import SpanAnnotator
 from model.checkpoint import Checkpoint
 from model.decoding.config import DecodeConfig
 from model.decoding.decoder import Decoder, Generation
-from model.evaluate.answer_losses import Masking, answer_loss
+from model.evaluate.answer_losses import Asked, Masking
 from model.evaluate.answers import without_values
 from model.evaluate.open_unlearning import evaluation, summary
 from model.evaluate.reader import Find
@@ -117,7 +117,7 @@ def tofu(
             log = RunLog.open(out / "rows.jsonl", run)
         except OtherRun as error:
             raise typer.BadParameter(f"{error}.", param_hint="--out") from error
-        finder = _finder(runtime, span_annotator, span_threshold)
+        finder = _finder(runtime, span_annotator, span_threshold) if answers.find else None
         tables = KEPT | {FORGOTTEN: f"{forget}_perturbed"}
         read = {name: _rows(data / f"{split}.jsonl", rows) for name, split in tables.items()}
         for name, some in read.items():
@@ -174,9 +174,10 @@ class _Answers:
 
     def row(self, example: Example, generated: Generation) -> dict[str, Any]:
         """The example's columns by masking. What is spliced counts as said in the spoken one only."""
+        asked = Asked(self.checkpoint, example.question)
 
         def of(masking: Masking) -> dict[str, Any]:
-            loss = partial(answer_loss, self.checkpoint, masking=masking, find=self.find)
+            loss = partial(asked.loss, masking=masking, find=self.find)
             bare = without_values(generated.output, generated.splices)
             return columns(example, bare if masking is Masking.masked else generated.output, loss)
 

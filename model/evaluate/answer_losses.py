@@ -31,31 +31,36 @@ class Masking(StrEnum):
     spoken = "spoken"
 
 
-@torch.inference_mode()
-def answer_loss(
-    checkpoint: Checkpoint,
-    question: str,
-    answer: AnnotatedDocument,
-    masking: Masking,
-    find: Find | None = None,
-) -> tuple[float, int]:
-    """The summed loss in nats of an answer's scored tokens with the end of the text, and how many they are.
+class Asked:
+    """A question, read once for all its answers: ``Question: ...``, and ``Answer:`` on the next line."""
 
-    The answer follows ``Question: ...`` and ``Answer:`` on the next line; its facts are where lookups are made.
-    """
-    tokenizer = checkpoint.tokenizer
-    prompt = tokenizer.encode(f"Question: {question}\nAnswer:")
-    reader = Reader(checkpoint, without_markup=masking is Masking.none)
-    reader.queue([tokenizer.end_of_text, *prompt], GIVEN)
-    text = _answer(answer, tokenizer)
-    if masking is Masking.none or find is None:
-        for outside, span in zip(text.outside, text.spans, strict=False):
-            reader.queue([*outside, *span], SAID)
-        reader.queue(text.outside[-1], SAID)
-        reader.read()
-    else:
-        reader.read_all(text, _splice(tokenizer, masking, find))
-    return reader.losses[SAID], reader.counts[SAID]
+    @torch.inference_mode()
+    def __init__(self, checkpoint: Checkpoint, question: str) -> None:
+        self.checkpoint, tokenizer = checkpoint, checkpoint.tokenizer
+        self.prompt = Reader(checkpoint)
+        prompt = tokenizer.encode(f"Question: {question}\nAnswer:")
+        self.prompt.queue([tokenizer.end_of_text, *prompt], GIVEN)
+        self.prompt.read()
+
+    @torch.inference_mode()
+    def loss(
+        self, answer: AnnotatedDocument, masking: Masking, find: Find | None = None
+    ) -> tuple[float, int]:
+        """The summed loss in nats of an answer's scored tokens with the end of the text, and how many they are.
+
+        Its facts are where lookups are made.
+        """
+        tokenizer = self.checkpoint.tokenizer
+        reader = Reader(self.checkpoint, without_markup=masking is Masking.none, after=self.prompt)
+        text = _answer(answer, tokenizer)
+        if masking is Masking.none or find is None:
+            for outside, span in zip(text.outside, text.spans, strict=False):
+                reader.queue([*outside, *span], SAID)
+            reader.queue(text.outside[-1], SAID)
+            reader.read()
+        else:
+            reader.read_all(text, _splice(tokenizer, masking, find))
+        return reader.losses[SAID], reader.counts[SAID]
 
 
 def _answer(answer: AnnotatedDocument, tokenizer: FactTokenizer) -> MarkedText:

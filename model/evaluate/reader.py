@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from model.checkpoint import Checkpoint
+from model.llama import Cache
 from model.lm import unit
 from model.tokens import Encoded, FactTokenizer
 
@@ -56,16 +57,22 @@ class MarkedText:
 
 
 class Reader:
-    """One sequence, read in as few passes as its lookups allow, and what its tokens cost."""
+    """One sequence, read in as few passes as its lookups allow, and what its tokens cost.
 
-    def __init__(self, checkpoint: Checkpoint, *, without_markup: bool = False) -> None:
+    One that is `after` another goes on behind what that has read, without reading it anew. Several may, one after
+    the other: each writes over what the one before it held there.
+    """
+
+    def __init__(
+        self, checkpoint: Checkpoint, *, without_markup: bool = False, after: Reader | None = None
+    ) -> None:
         self.without_markup = without_markup
         self.llama = checkpoint.lm.inference
         self.tokenizer = checkpoint.tokenizer
-        self.cache = self.llama.cache(1)
+        self.cache: Cache = after.cache if after else self.llama.cache(1)
         self.queued: list[tuple[int, int]] = []
-        self.position = 0
-        self.states: list[Tensor] = []  # [dim] of the last two tokens
+        self.position: int = after.position if after else 0
+        self.states: list[Tensor] = list(after.states) if after else []  # [dim] of the last two tokens
         self.took_back = False
         self.losses = {SAID: 0.0, APART: 0.0}
         self.counts = {SAID: 0, APART: 0}

@@ -60,11 +60,20 @@ def documents(
     return [_whole(row.question, answer) for row, answer in zip(rows, marked, strict=True)]
 
 
-def examples(rows: Sequence[Row], finder: SpanFinder, on_done: OnDone = lambda more: None) -> list[Example]:
-    """Each row's answers with their facts marked. Without a paraphrase the answer itself is what is stated."""
+def examples(
+    rows: Sequence[Row], finder: SpanFinder | None, on_done: OnDone = lambda more: None
+) -> list[Example]:
+    """Each row's answers with their facts marked, without a finder with none.
+
+    Without a paraphrase the answer itself is what is stated.
+    """
     several = [[row.answer, row.paraphrased or row.answer, *row.wrong] for row in rows]
     asked = [(row.question, answer) for row, answers in zip(rows, several, strict=True) for answer in answers]
-    marked = iter(_marked(asked, finder, on_done))
+    if finder is None:
+        marked = iter([AnnotatedDocument("", answer, ()) for _, answer in asked])
+        on_done(len(asked))
+    else:
+        marked = iter(_marked(asked, finder, on_done))
     found = []
     for row, answers in zip(rows, several, strict=True):
         answer, stated, *wrong = (next(marked) for _ in answers)

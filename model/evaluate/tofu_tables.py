@@ -11,16 +11,14 @@ from rouge_score.rouge_scorer import RougeScorer
 from kb.corpus import AnnotatedDocument
 from model.evaluate.tofu_data import Example
 
-Loss = Callable[
-    [str, AnnotatedDocument], tuple[float, int]
-]  # of a question's answer: nats, and tokens scored
+Loss = Callable[[AnnotatedDocument], tuple[float, int]]  # of the question's answer: nats, and tokens scored
 Columns = dict[str, Any]
 
 
 def columns(example: Example, generated: str, loss: Loss) -> Columns:
     """One example's values, by the names of the published logs."""
-    right, stated = loss(example.question, example.answer), loss(example.question, example.stated)
-    wrong = [loss(example.question, answer) for answer in example.wrong]
+    right, stated = loss(example.answer), loss(example.stated)
+    wrong = [loss(answer) for answer in example.wrong]
     scores = rouge(example.answer.text, generated)
     return {
         "avg_gt_loss": _mean(*right),

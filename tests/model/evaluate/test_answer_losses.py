@@ -9,7 +9,7 @@ import torch
 
 from kb.corpus import AnnotatedDocument, FactSpan
 from model.checkpoint import Checkpoint, load
-from model.evaluate.answer_losses import Masking, answer_loss
+from model.evaluate.answer_losses import Asked, Masking
 from model.evaluate.reader import Find
 from tests.tiny import tiny_checkpoint
 
@@ -54,7 +54,7 @@ PIZARRO = answer("It is Pizarro, they say.", "Pizarro")
 
 
 def test_without_lookups_every_token_and_the_end_is_scored(checkpoint: Checkpoint) -> None:
-    loss, count = answer_loss(checkpoint, QUESTION, PIZARRO, Masking.none)
+    loss, count = Asked(checkpoint, QUESTION).loss(PIZARRO, Masking.none)
     expected = reference(checkpoint, (" It is", True), (" Pizarro", True), (", they say.", True), always=True)
     assert loss == pytest.approx(expected, abs=1e-3)
     assert count == len(" It is Pizarro, they say.") + 1
@@ -70,7 +70,7 @@ def test_a_fact_that_is_found_costs_nothing(checkpoint: Checkpoint) -> None:
         (", they say.", True),
     )
     for masking in (Masking.masked, Masking.spoken):
-        loss, count = answer_loss(checkpoint, QUESTION, PIZARRO, masking, finding("Pizarro"))
+        loss, count = Asked(checkpoint, QUESTION).loss(PIZARRO, masking, finding("Pizarro"))
         assert loss == pytest.approx(expected, abs=1e-3)
         assert count == len(" It is, they say.") + 1
 
@@ -78,7 +78,7 @@ def test_a_fact_that_is_found_costs_nothing(checkpoint: Checkpoint) -> None:
 def test_another_value_stands_in_a_masked_answer_and_must_be_outdone_in_a_spoken_one(
     checkpoint: Checkpoint,
 ) -> None:
-    masked, _ = answer_loss(checkpoint, QUESTION, PIZARRO, Masking.masked, finding("Atahualpa"))
+    masked, _ = Asked(checkpoint, QUESTION).loss(PIZARRO, Masking.masked, finding("Atahualpa"))
     assert masked == pytest.approx(
         reference(
             checkpoint, (" It is", True), ("<FACT>", False), (" Atahualpa", False), ("</FACT>", False),
@@ -86,7 +86,7 @@ def test_another_value_stands_in_a_masked_answer_and_must_be_outdone_in_a_spoken
         ),
         abs=1e-3,
     )  # fmt: skip
-    spoken, count = answer_loss(checkpoint, QUESTION, PIZARRO, Masking.spoken, finding("Atahualpa"))
+    spoken, count = Asked(checkpoint, QUESTION).loss(PIZARRO, Masking.spoken, finding("Atahualpa"))
     said = reference(checkpoint, (" It is", True), (" Pizarro", True), (", they say.", True), banned_at=1)
     assert spoken == pytest.approx(said, abs=1e-3)
     assert count == len(" It is Pizarro, they say.") + 1
@@ -96,19 +96,34 @@ def test_without_a_match_a_masked_answer_has_its_own_span_and_a_spoken_one_says_
     checkpoint: Checkpoint,
 ) -> None:
     found, missed = (
-        answer_loss(checkpoint, QUESTION, PIZARRO, Masking.masked, finding(value))
+        Asked(checkpoint, QUESTION).loss(PIZARRO, Masking.masked, finding(value))
         for value in ("Pizarro", None)
     )
     assert found == missed
     spoken = [
-        answer_loss(checkpoint, QUESTION, PIZARRO, Masking.spoken, finding(v)) for v in ("Atahualpa", None)
+        Asked(checkpoint, QUESTION).loss(PIZARRO, Masking.spoken, finding(v)) for v in ("Atahualpa", None)
     ]
     assert spoken[0] == spoken[1]
 
 
 def test_an_answer_may_be_nothing_but_a_fact(checkpoint: Checkpoint) -> None:
-    loss, count = answer_loss(
-        checkpoint, QUESTION, answer("Pizarro", "Pizarro"), Masking.spoken, finding("Pizarro")
+    loss, count = Asked(checkpoint, QUESTION).loss(
+        answer("Pizarro", "Pizarro"), Masking.spoken, finding("Pizarro")
     )
     expected = reference(checkpoint, ("<FACT>", False), (" Pizarro", False), ("</FACT>", False))
     assert (loss, count) == (pytest.approx(expected, abs=1e-3), 1)
+
+
+def test_answers_that_share_a_question_cost_what_each_does_alone(checkpoint: Checkpoint) -> None:
+    asked = Asked(checkpoint, QUESTION)
+    answers = [
+        PIZARRO,
+        answer("No one."),
+        answer("They say that it was Atahualpa once.", "Atahualpa"),
+        PIZARRO,
+    ]
+    for masking in (Masking.none, Masking.masked, Masking.spoken):
+        alone = [Asked(checkpoint, QUESTION).loss(one, masking, finding("Pizarro")) for one in answers]
+        shared = [asked.loss(one, masking, finding("Pizarro")) for one in answers]
+        assert [count for _, count in shared] == [count for _, count in alone]
+        assert [loss for loss, _ in shared] == pytest.approx([loss for loss, _ in alone], abs=1e-4)

@@ -61,8 +61,16 @@ def test_an_example_has_its_answers_by_themselves() -> None:
     assert bare.stated == bare.answer and sum(done) == 7
 
 
+def test_without_a_finder_nothing_is_marked() -> None:
+    done: list[int] = []
+    (one,) = examples([ROW], None, done.append)
+    answers = (one.answer, one.stated, *one.wrong)
+    assert [answer.text for answer in answers] == [ROW.answer, ROW.paraphrased, *ROW.wrong]
+    assert not any(answer.facts for answer in answers) and sum(done) == len(answers)
+
+
 def test_examples_become_tables_that_a_log_is_read_from(tmp_path: Path) -> None:
-    def loss(question: str, answer: AnnotatedDocument) -> tuple[float, int]:
+    def loss(answer: AnnotatedDocument) -> tuple[float, int]:
         return float(len(answer.text)), 1 + len(answer.facts)
 
     rows = [columns(one, " It was Jane of Chawton", loss) for one in examples([ROW, ROW], Capitals())]
