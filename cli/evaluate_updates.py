@@ -38,7 +38,7 @@ def updates(
         typer.Option("--out", dir_okay=False, help="Keep each answer here, and go on from there."),
     ] = None,
     max_tokens: Annotated[
-        int, typer.Option("--max-tokens", min=1, help="Content tokens of an answer; spliced ones are free.")
+        int, typer.Option("--max-tokens", min=1, help="Of what the model says itself, without a match.")
     ] = 8,
     batch: Annotated[int, typer.Option("--batch", min=1, help="Prompts answered together.")] = 16,
     threshold: Threshold = None,
@@ -64,7 +64,7 @@ def updates(
             _preview(Standing.of(runtime.kb, corpus, rewrites), corpus, rewrites, json_wanted)
             return
         config = DecodeConfig(
-            mode="forced", max_tokens=max_tokens, repetition_penalty=1.0, threshold=threshold
+            mode="forced", max_tokens=max_tokens, repetition_penalty=1.0, threshold=threshold, until_hit=True
         )
         audit = UpdateAudit.prepare(
             runtime, corpus, rewrites, config, actor=runtime.actor(actor), reason=reason

@@ -17,7 +17,7 @@ class DecodeConfig:
     `mode`: "auto" lets the model decide when to look up, "forced" looks up once before the first token
     as well, "off" forbids it (the paper's normal, enforced-lookup and no-KB settings). `fact_bias` is added to the
     logit of a lookup in "auto" (None: as calibrated for the checkpoint); `threshold` None means the keyset's own.
-    A text does not end before `min_tokens`.
+    A text does not end before `min_tokens`. With `until_hit` it ends with the first value that is spliced in.
     """
 
     mode: str = "auto"
@@ -31,6 +31,7 @@ class DecodeConfig:
     threshold: float | None = None
     min_seq: int | None = None
     fact_bias: float | None = None
+    until_hit: bool = False
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:

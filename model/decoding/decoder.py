@@ -17,8 +17,9 @@ from model.decoding.run import Run, end_tokens
 class Generation:
     """An output with its attribution. `seq` is the last change the lookups had seen (None: no lookup).
 
-    `finish` is "end" (the model ended), "length" (budget), "stop" (a stop string) or "context" (full). `tokens` are all
-    that the model chose, with the one that ended the text and those that a stop string cut off.
+    `finish` is "end" (the model ended), "length" (budget), "stop" (a stop string), "hit" (a lookup found the value that
+    was wanted) or "context" (full). `tokens` are all that the model chose, with the one that ended the text and those
+    that a stop string cut off.
     """
 
     prompt: str

@@ -209,6 +209,8 @@ class Run:
                 best = found.hits[0]
                 hit = SpliceRecord(0, 0, "hit", best.fact_id, best.version, best.score, kept, words)
                 row.splice(self.tokenizer, hit, best.value)
+                if self.config.until_hit:
+                    row.finish = "hit"
             else:
                 outcome = "no_match" if found.abstained is None else "abstained"
                 record = SpliceRecord(0, 0, outcome, score=found.runner_up, query=kept, words=words)

@@ -73,3 +73,10 @@ def test_streaming_shows_a_word_as_soon_as_no_stop_string_can_take_it():
     checkpoint, _ = scripted({"P": "abcdef"})
     pieces = list(Decoder(checkpoint, NOTHING).stream("P", config(stop=("xyz",))))
     assert pieces[:4] == ["a", "b", "c", "def"] or [len(str(p)) for p in pieces[:-1]] == [1, 1, 1, 1, 2]
+
+
+def test_a_row_that_wants_one_value_ends_with_it_and_goes_on_without_one():
+    found, _ = say(f"a{LOOK}bc", answering("Lima"), until_hit=True)
+    assert (found.output, found.finish, spliced(found)) == ("a Lima", "hit", ["Lima"])
+    missed, _ = say(f"a{LOOK}bc", NOTHING, until_hit=True)
+    assert (missed.output, missed.finish) == ("abc", "end")
