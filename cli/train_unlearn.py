@@ -43,6 +43,10 @@ def unlearn(
     batch: Annotated[int, typer.Option("--batch", help="Answers to forget a step, and as many to keep.")] = 8,
     learning_rate: Annotated[float, typer.Option("--learning-rate", help="Peak learning rate.")] = 1e-5,
     seed: Annotated[int, typer.Option("--seed", help="Seeds order and dropout.")] = 17,
+    keep_epochs: Annotated[
+        bool,
+        typer.Option("--keep-epochs", help="Also keep what each epoch leaves, as epoch-1, ... in --out."),
+    ] = False,
     name: Annotated[str | None, typer.Option("--name", help="Default: that of --out.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -63,7 +67,9 @@ def unlearn(
         raise typer.BadParameter(f"{error}.") from error
     with Runtime.from_environment() as runtime:
         cache = runtime.settings.home / "models"
-    task = Unlearning(config, going_on(init), forgotten, kept, out, cache, name or out.name)
+    task = Unlearning(
+        config, going_on(init), forgotten, kept, out, cache, name or out.name, keep_epochs=keep_epochs
+    )
     with shown() as show:
         for metrics in task.run():
             if here().is_first:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 Record = Mapping[str, Any]
 _MARKERS = "osD^vP*Xh<>"
+_EPOCH = re.compile(r"-epoch-\d+")  # as `cli.paper.unlearning` calls what an epoch has left
 _WAYS = ("auto", "forced", "off", "standard", "rag", "co-lmlm-rag")
 
 
@@ -36,25 +38,56 @@ def draw(steps: Sequence[Record], folder: Path) -> list[str]:
 
 
 def _tofu(figure: Figure, records: Sequence[Record]) -> bool:
-    """Utility against the logarithm of forget quality. What has none, a reference, is a line at its utility."""
-    axes = figure.subplots()
-    reports = tofu_reports(records)
-    for number, (label, report) in enumerate(reports):
-        utility, (low, high) = report["model_utility"], report["intervals"]["model_utility"]
-        color = f"C{number % 10}"
-        if "forget_quality" in report:
-            errors = [[max(0, utility - low)], [max(0, high - utility)]]
-            axes.errorbar(
-                [utility], [log10(report["forget_quality"])], xerr=errors, color=color, capsize=3,
-                marker=_MARKERS[number % len(_MARKERS)], linestyle="", label=label,
-            )  # fmt: skip
-        else:
-            axes.axvline(utility, color=color, linestyle=":", label=f"{label}: reference")
-    axes.axhline(log10(0.05), color="black", linestyle="--", linewidth=1, label="p = 0.05")
-    axes.set_xlabel("model utility, with its 95 % interval")
-    axes.set_ylabel("log10 of forget quality (p)")
-    _legend_beside(axes)
-    return bool(reports)
+    """Utility against the logarithm of forget quality, by forget set.
+
+    What has none, a reference, is a line at its utility; what the epochs of one run left is joined by a line.
+    """
+    sets: dict[str, dict[str, list[Record]]] = {}
+    for label, report in tofu_reports(records):
+        forget, _, name = label.partition(", ") if label.startswith("forget") else ("published", "", label)
+        sets.setdefault(forget, {}).setdefault(_EPOCH.sub("", name), []).append(report)
+    names = list(dict.fromkeys(name for runs in sets.values() for name in runs))
+    for axes, (forget, runs) in zip(
+        figure.subplots(1, len(sets), squeeze=False)[0], sets.items(), strict=True
+    ):
+        for name, reports in runs.items():
+            number = names.index(name)
+            _trade_off(
+                axes, reports, label=name, color=f"C{number % 10}", marker=_MARKERS[number % len(_MARKERS)]
+            )
+        axes.axhline(log10(0.05), color="black", linestyle="--", linewidth=1, label="p = 0.05")
+        axes.set_title(forget)
+        axes.set_xlabel("model utility")
+        axes.set_ylabel("log10 of forget quality (p)")
+    handles = {
+        label: handle
+        for axes in figure.axes
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4, fontsize="small")
+    return bool(sets)
+
+
+def _trade_off(axes: Axes, reports: Sequence[Record], **look: Any) -> None:
+    """One run's points, with the intervals of utility."""
+    measured = [report for report in reports if "forget_quality" in report]
+    utilities = [report["model_utility"] for report in measured]
+    bounds = [report["intervals"]["model_utility"] for report in measured]
+    errors = [
+        [max(0, utility - low) for utility, (low, _) in zip(utilities, bounds, strict=True)],
+        [max(0, high - utility) for utility, (_, high) in zip(utilities, bounds, strict=True)],
+    ]
+    if measured:
+        qualities = [log10(report["forget_quality"]) for report in measured]
+        axes.errorbar(utilities, qualities, xerr=errors, capsize=3, linestyle="-", **look)
+    for report in reports:
+        if "forget_quality" not in report:
+            axes.axvline(
+                report["model_utility"],
+                color=look["color"],
+                linestyle=":",
+                label=f"{look['label']}: reference",
+            )
 
 
 def _perplexity(figure: Figure, records: Sequence[Record]) -> bool:
@@ -169,10 +202,6 @@ def _with_errors(axes: Axes, measured: Sequence[tuple[float, Record]], **look: A
     ]
     places, shares = [place for place, _ in measured], [100 * s["share"] for _, s in measured]
     axes.errorbar(places, shares, yerr=errors, linestyle="-.", capsize=3, alpha=0.7, **look)
-
-
-def _legend_beside(axes: Axes) -> None:
-    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize="small")
 
 
 _PLOTS: dict[str, tuple[str, Callable[[Figure, Sequence[Record]], bool]]] = {

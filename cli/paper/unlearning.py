@@ -22,6 +22,8 @@ _TRAINING = ("--no-demo", "--batch", str(_BATCH), "--set", "ntp_fraction=1.0")
 _LOOKING = (3, ("--set", "qa_fraction=0", "--learning-rate", "0.0005"))  # epochs, and further settings
 _BY_HEART = (5, ("--method", "standard"))
 _UNLEARNING_RATE = "0.0003"  # of an adapter: `train unlearn` has the rate of all weights
+_EPOCHS = 5  # of unlearning; what each of them leaves is measured of one seed, as a curve
+_CURVES = {("forget05", "npo-0"), ("forget05", "grad-diff")}
 _SPANS = ("--span-threshold", AS_PEOPLE)  # what is not marked is learnt by heart, and no deletion reaches it
 Argv = tuple[str, ...]
 
@@ -49,7 +51,13 @@ def unlearning(places: Places, checkpoint: Path) -> tuple[list[Step], list[Prepa
         for name, options in _baselines(seeds).items():
             preparations.append(_unlearned(places, forget, kept, name, options))
             run = places.out / "runs" / f"{forget}-{name}"
-            steps.append(_step(places, forget, name, run.name, run, reference="standard-retain"))
+            left = {name: run}
+            if (forget, name) in _CURVES:
+                left = {f"{name}-epoch-{n}": run / f"epoch-{n}" for n in range(1, _EPOCHS)} | left
+            steps += [
+                _step(places, forget, each, run.name, checkpoint, reference="standard-retain")
+                for each, checkpoint in left.items()
+            ]
     return steps, preparations
 
 
@@ -140,7 +148,7 @@ def _unlearned(places: Places, forget: str, kept: str, name: str, options: Argv)
     files = [str(places.data / "tofu" / f"{split}.jsonl") for split in (forget, kept)]
     known, out = places.out / "runs" / "standard-full", places.out / "runs" / f"{forget}-{name}"
     unlearn = ("train", "unlearn", "--init", str(known), "--forget", files[0], "--retain", files[1],
-               "--learning-rate", _UNLEARNING_RATE, *options)  # fmt: skip
+               "--learning-rate", _UNLEARNING_RATE, "--epochs", str(_EPOCHS), "--keep-epochs", *options)  # fmt: skip
     return Preparation(
         name=out.name, after=("standard-full",), commands=(("db", "migrate"), (*unlearn, "--out", str(out)))
     )

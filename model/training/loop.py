@@ -134,7 +134,7 @@ class Loop(Generic[MicroBatch]):
         moments = whole_moments(module, self._adamw)
         states = random_states()
         if self._accelerator.is_main_process:
-            self._write_checkpoint(weights)
+            self._write_checkpoint(self.directory, weights)
             progress = self.progress
             write_state(
                 self.directory,
@@ -147,6 +147,14 @@ class Loop(Generic[MicroBatch]):
                     "task": self.task.state(),
                 },
             )  # fmt: skip
+        self._accelerator.wait_for_everyone()
+
+    def export(self, directory: Path) -> None:
+        """Write the checkpoint as it is now into another directory. All processes must call it."""
+        weights = whole_weights(self._accelerator.unwrap_model(self._module))
+        if self._accelerator.is_main_process:
+            directory.mkdir(parents=True, exist_ok=True)
+            self._write_checkpoint(directory, weights)
         self._accelerator.wait_for_everyone()
 
     def _prepare(self) -> None:
@@ -282,11 +290,11 @@ class Loop(Generic[MicroBatch]):
             parts=parts,
         )
 
-    def _write_checkpoint(self, weights: Mapping[str, Tensor]) -> None:
-        with tempfile.TemporaryDirectory(dir=self.directory, prefix=".saving-") as scratch:
+    def _write_checkpoint(self, directory: Path, weights: Mapping[str, Tensor]) -> None:
+        with tempfile.TemporaryDirectory(dir=directory, prefix=".saving-") as scratch:
             self.task.save(Path(scratch), weights)
             for written in sorted(Path(scratch).iterdir()):
-                os.replace(written, self.directory / written.name)
+                os.replace(written, directory / written.name)
 
 
 def make_accelerator(precision: str) -> Accelerator:

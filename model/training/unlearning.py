@@ -140,10 +140,15 @@ class Unlearning(Task[Batch]):
         cache: Path,
         name: str,
         *,
+        keep_epochs: bool = False,
         save_seconds: float = 300.0,
     ) -> None:
-        """Raises `CheckpointError` where `init` cannot be gone on from."""
+        """With `keep_epochs` what each epoch but the last leaves is kept too: `epoch-1` and so on in `directory`.
+
+        Raises `CheckpointError` where `init` cannot be gone on from.
+        """
         self.config, self.init, self.name = config, init, name
+        self.directory, self.keep_epochs = directory, keep_epochs
         self.begun = start(init, cache)
         self.module = AnswerModule(self.begun.lm)
         of = partial(Answer.of, tokenizer=self.begun.tokenizer)
@@ -153,7 +158,11 @@ class Unlearning(Task[Batch]):
         self.loop = Loop(self, self._loop_config(save_seconds), directory)
 
     def run(self) -> Iterator[Metrics]:
-        return self.loop.run()
+        for metrics in self.loop.run():
+            epoch, more = divmod(metrics.step, self.steps_per_epoch)
+            if self.keep_epochs and not more and epoch < self.config.epochs:
+                self.loop.export(self.directory / f"epoch-{epoch}")
+            yield metrics
 
     @property
     def progress(self) -> Progress:

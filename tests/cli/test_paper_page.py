@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from cli.paper.page import page
-from cli.paper.plots import draw
+from cli.paper.plots import _tofu, draw
 
 
 def share(middle: float) -> dict[str, float]:
@@ -137,3 +139,29 @@ def test_each_plot_that_has_results_is_drawn_and_an_old_one_goes(
         "perplexity.png", "deletion.png", "growth.png",
     ]  # fmt: skip
     assert not (tmp_path / "answers.png").exists()
+
+
+def test_the_epochs_of_a_run_are_one_line_of_their_forget_sets_plot() -> None:
+    def step(label: str, utility: float, quality: float | None) -> dict[str, Any]:
+        report = {
+            "model_utility": utility,
+            "intervals": {"model_utility": [utility - 0.1, utility + 0.1]},
+        } | ({} if quality is None else {"forget_quality": quality})
+        return {"label": label, "result": {"none": report}}
+
+    figure = Figure()
+    assert _tofu(
+        figure,
+        [
+            step("forget05, standard-retain", 0.6, None),
+            step("forget05, npo-0-epoch-1", 0.5, 0.01),
+            step("forget05, npo-0", 0.3, 0.1),
+            step("forget01, npo-0", 0.4, 1.0),
+        ],
+    )
+    first, second = figure.axes
+    assert (first.get_title(), second.get_title()) == ("forget05", "forget01")
+    lines = {str(line.get_label()): line.get_xydata() for line in first.containers[0].lines[:1]}
+    drawn = next(iter(lines.values()))
+    assert drawn is not None and np.allclose(drawn, [[0.5, -2], [0.3, -1]])
+    assert "standard-retain, none: reference" in first.get_legend_handles_labels()[1]

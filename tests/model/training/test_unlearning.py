@@ -103,6 +103,20 @@ def test_what_is_forgotten_becomes_unlikely_and_a_stopped_run_goes_on_to_the_bit
     assert going_on(tmp_path / "cut").init == str(tmp_path / "cut")
 
 
+def test_each_epoch_is_kept_as_a_run_that_ended_there_would_be(init: TrainConfig, tmp_path: Path) -> None:
+    task = Unlearning(CONFIG, init, FORGET, RETAIN, tmp_path / "run", tmp_path, "small", keep_epochs=True)
+    run = task.run()
+    for _ in range(task.steps_per_epoch):
+        next(run)
+    task.loop.save()
+    run.close()
+    first, then = load(tmp_path / "run" / "epoch-1", tmp_path), load(tmp_path / "run", tmp_path)
+    assert first.checkpoint_id == then.checkpoint_id
+    list(Unlearning(CONFIG, init, FORGET, RETAIN, tmp_path / "run", tmp_path, "small").run())
+    assert load(tmp_path / "run", tmp_path).checkpoint_id != first.checkpoint_id
+    assert [one.name for one in (tmp_path / "run").glob("epoch-*")] == ["epoch-1"]
+
+
 def test_a_run_of_other_answers_is_not_gone_on_with(init: TrainConfig, tmp_path: Path) -> None:
     list(unlearning(init, tmp_path).run())
     other = Unlearning(CONFIG, init, FORGET[:2], RETAIN, tmp_path, tmp_path, "small")
