@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from cli.deletion_audit import DeletionAudit, Run, as_json, draw
+from cli.deletion_leftovers import set_back
 from cli.options import AsJson, CheckpointPath, DryRun, examples
 from cli.output import counting, note, print_json, print_table, say
 from cli.runtime import Runtime
@@ -60,6 +61,8 @@ def deletion(
     """
     with Runtime.from_environment(checkpoint=checkpoint) as runtime:
         runtime.open()
+        if not dry_run and any(left := set_back(runtime.kb, runtime.actor(None))):
+            note(f"a run that was killed had left {left[0]} facts forgotten and {left[1]} planted: undone.")
         drawn = draw(runtime.kb, corpus, facts, others, seed)
         if not all(drawn):
             raise typer.BadParameter("it has too few facts with a question.", param_hint="--corpus")

@@ -9,6 +9,8 @@ import pytest
 
 from cli.deletion_audit import DeletionAudit
 from kb.corpus import to_record
+from kb.forgetting import Forgetting
+from kb.service import KnowledgeBase
 from tests.cli.conftest import Run
 from tests.kb.corpora import numbered
 
@@ -103,6 +105,31 @@ def test_a_run_that_is_cut_off_leaves_nothing_forgotten_and_nothing_planted(
         monkeypatch.setattr("cli.deletion_audit.DeletionAudit.run", lambda *_: None)
     assert run(*words).code == 130
     assert live(run, halls) == before and len(run("facts", "list", "--json").json["facts"]) == 12
+
+
+@pytest.mark.parametrize("at", ["forget", "insert"])
+def test_what_a_killed_run_has_left_is_undone_by_the_next(
+    run: Run, halls: str, at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = live(run, halls)
+    words = ("evaluate", "deletion", "--corpus", halls, "--facts", 2, "--others", 1, "--radius", 1.0)
+    with monkeypatch.context() as killed:  # nothing is undone by a process that is no more
+
+        def restore(*_: object, **__: object) -> None:
+            raise KeyboardInterrupt
+
+        if at == "insert":
+            killed.setattr(DeletionAudit, "run", lambda *_: None)
+            killed.setattr("cli.survivors._survival", restore)
+            killed.setattr(KnowledgeBase, "delete", restore)
+        killed.setattr(Forgetting, "restore", restore)
+        assert run(*words).code == 130
+    expected = (2, 0) if at == "forget" else (0, 2)
+    assert len(run("facts", "list", "--json").json["facts"]) == 12 - expected[0] + expected[1]
+    again = run(*words)
+    assert again.code == 0 and f"{expected[0]} facts forgotten and {expected[1]} planted: undone" in again.err
+    assert live(run, halls) == before and len(run("facts", "list", "--json").json["facts"]) == 12
+    assert "undone" not in run(*words).err
 
 
 def test_people_read_a_table_and_too_few_facts_are_refused(run: Run, halls: str) -> None:
