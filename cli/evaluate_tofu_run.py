@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,7 +22,7 @@ from model.annotate.spans import SpanAnnotator
 from model.checkpoint import Checkpoint
 from model.decoding.config import DecodeConfig
 from model.decoding.decoder import Decoder, Generation
-from model.evaluate.answer_losses import Asked, Masking
+from model.evaluate.answer_losses import Masking, answer_losses
 from model.evaluate.answers import without_values
 from model.evaluate.open_unlearning import evaluation, summary
 from model.evaluate.reader import Find
@@ -174,14 +173,17 @@ class _Answers:
 
     def row(self, example: Example, generated: Generation) -> dict[str, Any]:
         """The example's columns by masking. What is spliced counts as said in the spoken one only."""
-        asked = Asked(self.checkpoint, example.question)
-
-        def of(masking: Masking) -> dict[str, Any]:
-            loss = partial(asked.loss, masking=masking, find=self.find)
-            bare = without_values(generated.output, generated.splices)
-            return columns(example, bare if masking is Masking.masked else generated.output, loss)
-
-        return {str(masking): of(masking) for masking in self.maskings}
+        asked = [(answer, masking) for masking in self.maskings for answer in example.answers]
+        losses = iter(answer_losses(self.checkpoint, example.question, asked, self.find))
+        bare = without_values(generated.output, generated.splices)
+        return {
+            str(masking): columns(
+                example,
+                bare if masking is Masking.masked else generated.output,
+                [next(losses) for _ in example.answers],
+            )
+            for masking in self.maskings
+        }
 
 
 def _ask(

@@ -19,7 +19,7 @@ import torch
 
 from kb.corpus import AnnotatedDocument
 from model.checkpoint import Checkpoint
-from model.evaluate.reader import GIVEN, SAID, Find, MarkedText, Query, Reader, Splice
+from model.evaluate.reader import GIVEN, SAID, Course, Find, MarkedText, Query, Reader, Splice, read
 from model.tokens import FactTokenizer
 
 
@@ -31,36 +31,41 @@ class Masking(StrEnum):
     spoken = "spoken"
 
 
-class Asked:
-    """A question, read once for all its answers: ``Question: ...``, and ``Answer:`` on the next line."""
+@torch.inference_mode()
+def answer_losses(
+    checkpoint: Checkpoint,
+    question: str,
+    answers: Sequence[tuple[AnnotatedDocument, Masking]],
+    find: Find | None = None,
+) -> list[tuple[float, int]]:
+    """Of each answer the summed loss in nats of its scored tokens with the end of the text, and how many they are.
 
-    @torch.inference_mode()
-    def __init__(self, checkpoint: Checkpoint, question: str) -> None:
-        self.checkpoint, tokenizer = checkpoint, checkpoint.tokenizer
-        self.prompt = Reader(checkpoint)
-        prompt = tokenizer.encode(f"Question: {question}\nAnswer:")
-        self.prompt.queue([tokenizer.end_of_text, *prompt], GIVEN)
-        self.prompt.read()
+    The answers follow ``Question: ...`` and ``Answer:`` on the next line, which is read once; their facts are where
+    lookups are made.
+    """
+    tokenizer = checkpoint.tokenizer
+    prompt, cache = Reader(checkpoint), checkpoint.lm.inference.cache(1)
+    prompt.queue([tokenizer.end_of_text, *tokenizer.encode(f"Question: {question}\nAnswer:")], GIVEN)
+    read([(prompt, prompt.at_once())], cache)
+    cache.keep([0] * len(answers))
+    readers = [
+        Reader(checkpoint, without_markup=masking is Masking.none, after=prompt) for _, masking in answers
+    ]
+    courses = [
+        _course(reader, _answer(answer, tokenizer), masking, find)
+        for reader, (answer, masking) in zip(readers, answers, strict=True)
+    ]
+    read(list(zip(readers, courses, strict=True)), cache)
+    return [(reader.losses[SAID], reader.counts[SAID]) for reader in readers]
 
-    @torch.inference_mode()
-    def loss(
-        self, answer: AnnotatedDocument, masking: Masking, find: Find | None = None
-    ) -> tuple[float, int]:
-        """The summed loss in nats of an answer's scored tokens with the end of the text, and how many they are.
 
-        Its facts are where lookups are made.
-        """
-        tokenizer = self.checkpoint.tokenizer
-        reader = Reader(self.checkpoint, without_markup=masking is Masking.none, after=self.prompt)
-        text = _answer(answer, tokenizer)
-        if masking is Masking.none or find is None:
-            for outside, span in zip(text.outside, text.spans, strict=False):
-                reader.queue([*outside, *span], SAID)
-            reader.queue(text.outside[-1], SAID)
-            reader.read()
-        else:
-            reader.read_all(text, _splice(tokenizer, masking, find))
-        return reader.losses[SAID], reader.counts[SAID]
+def _course(reader: Reader, text: MarkedText, masking: Masking, find: Find | None) -> Course:
+    if masking is not Masking.none and find is not None:
+        return reader.with_lookups(text, _splice(reader.tokenizer, masking, find))
+    for outside, span in zip(text.outside, text.spans, strict=False):
+        reader.queue([*outside, *span], SAID)
+    reader.queue(text.outside[-1], SAID)
+    return reader.at_once()
 
 
 def _answer(answer: AnnotatedDocument, tokenizer: FactTokenizer) -> MarkedText:

@@ -19,7 +19,7 @@ import torch
 
 from kb.corpus import AnnotatedDocument
 from model.checkpoint import Checkpoint
-from model.evaluate.reader import APART, GIVEN, SAID, Find, MarkedText, Query, Reader
+from model.evaluate.reader import APART, GIVEN, SAID, Find, MarkedText, Query, Reader, read
 from model.tokens import FactTokenizer
 
 
@@ -46,7 +46,7 @@ def static(checkpoint: Checkpoint, document: AnnotatedDocument, *, max_tokens: i
         reader.queue([tokenizer.fact], APART)
         reader.queue([*span, tokenizer.fact_end], GIVEN)
     reader.queue(text.outside[-1], SAID)
-    reader.read()
+    read([(reader, reader.at_once())], checkpoint.lm.inference.cache(1))
     return _tally(reader, text)
 
 
@@ -67,7 +67,7 @@ def dynamic(
         matched, right = matched + 1, right + (value == said.strip())
         return tokenizer.encode(f" {value}" if said.startswith(" ") else value)
 
-    reader.read_all(text, splice)
+    read([(reader, reader.with_lookups(text, splice))], checkpoint.lm.inference.cache(1))
     return replace(_tally(reader, text), matched=matched, right=right)
 
 
@@ -87,7 +87,7 @@ def plain(
         reader.queue(outside, SAID)
         reader.queue(span, APART)
     reader.queue(text.outside[-1], SAID)
-    reader.read()
+    read([(reader, reader.at_once())], checkpoint.lm.inference.cache(1))
     found = _tally(reader, text)
     every = Tally(loss=found.loss + found.opening_loss, tokens=text.num_tokens, text_tokens=text.num_tokens)
     return every, replace(found, opening_loss=0.0, lookups=0)

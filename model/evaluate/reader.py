@@ -1,12 +1,14 @@
-"""Reads a text with marked facts token by token as a decoder would, and sums what its tokens cost the model.
+"""Reads texts with marked facts token by token as a decoder would, and sums what their tokens cost the model.
 
 Of a token's loss there are three kinds: not taken (`GIVEN`), summed (`SAID`), and summed apart from those (`APART`).
+Several texts are read side by side: between its lookups a text has few tokens, for which reading the model's weights
+costs more than multiplying by them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +27,7 @@ Find = Callable[[Query], str | None]  # the value to splice, None: no match
 Splice = Callable[[Query, Sequence[int]], Sequence[int] | None]
 
 GIVEN, SAID, APART = range(3)
+_DONE = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +59,13 @@ class MarkedText:
         return sum(map(len, self.outside)) + sum(map(len, self.spans)) - 1
 
 
+Course = Iterator[None]  # queues tokens of a reader, and yields where they must be read
+
+
 class Reader:
     """One sequence, read in as few passes as its lookups allow, and what its tokens cost.
 
-    One that is `after` another goes on behind what that has read, without reading it anew. Several may, one after
-    the other: each writes over what the one before it held there.
+    One that is `after` another goes on behind what that has read.
     """
 
     def __init__(
@@ -69,7 +74,6 @@ class Reader:
         self.without_markup = without_markup
         self.llama = checkpoint.lm.inference
         self.tokenizer = checkpoint.tokenizer
-        self.cache: Cache = after.cache if after else self.llama.cache(1)
         self.queued: list[tuple[int, int]] = []
         self.position: int = after.position if after else 0
         self.states: list[Tensor] = list(after.states) if after else []  # [dim] of the last two tokens
@@ -80,25 +84,12 @@ class Reader:
     def queue(self, ids: Sequence[int], kind: int) -> None:
         self.queued += [(token, kind) for token in ids]
 
-    def read(self) -> NDArray[np.float32]:
-        """Read what is queued. The last token's state as a [dim] unit query."""
-        if self.queued:
-            ids = torch.tensor([[token for token, _ in self.queued]])
-            states_TD = self.llama.advance(ids, [self.position], self.cache)[0]
-            self._score(states_TD)
-            self.states = [*self.states[-1:], *states_TD[-2:]][-2:]
-            self.position += len(self.queued)
-            self.queued = []
-        return unit(self.states[-1][None]).cpu().numpy()[0]
+    def at_once(self) -> Course:
+        """What is queued, and nothing else."""
+        yield
 
-    def take_back(self) -> None:
-        """Forget the token read last; the next one is not of the markup."""
-        self.position -= 1
-        self.states.pop()
-        self.took_back = True
-
-    def read_all(self, text: MarkedText, splice: Splice) -> None:
-        """Read a text with its lookups made: each one's opening token is scored apart.
+    def with_lookups(self, text: MarkedText, splice: Splice) -> Course:
+        """A text with its lookups made: each one's opening token is scored apart.
 
         `splice` gets a lookup's query and the ids of the text's own span, and gives what to splice; None takes the
         lookup back, and the span is said.
@@ -106,13 +97,27 @@ class Reader:
         for outside, span in zip(text.outside, text.spans, strict=False):
             self.queue(outside, SAID)
             self.queue([self.tokenizer.fact], APART)
-            if (ids := splice(self.read(), span)) is None:
-                self.take_back()
+            yield
+            if (ids := splice(unit(self.states[-1][None]).cpu().numpy()[0], span)) is None:
+                self._take_back()
                 self.queue(span, SAID)
             else:
                 self.queue([*ids, self.tokenizer.fact_end], GIVEN)
         self.queue(text.outside[-1], SAID)
-        self.read()
+        yield
+
+    def hear(self, states_TD: Tensor) -> None:
+        """Take the states [T, D] of what is queued."""
+        self._score(states_TD)
+        self.states = [*self.states[-1:], *states_TD[-2:]][-2:]
+        self.position += len(self.queued)
+        self.queued = []
+
+    def _take_back(self) -> None:
+        """Forget the token read last; the next one is not of the markup."""
+        self.position -= 1
+        self.states.pop()
+        self.took_back = True
 
     def _score(self, states_TD: Tensor) -> None:
         """Add the losses of what is queued: each token's comes from the state before it, and the first has none."""
@@ -134,3 +139,29 @@ class Reader:
             kind = queued[row][1]
             self.losses[kind] += loss
             self.counts[kind] += 1
+
+
+def read(readers: Sequence[tuple[Reader, Course]], cache: Cache) -> None:
+    """Run every reader's course to its end; each has a row of the cache, and rows that are done leave it."""
+    live = list(readers)
+    while True:
+        staying = [row for row, (_, course) in enumerate(live) if next(course, _DONE) is not _DONE]
+        if not staying:
+            return
+        if len(staying) < len(live):
+            cache.keep(staying)
+            live = [live[row] for row in staying]
+        _advance([reader for reader, _ in live], cache)
+
+
+def _advance(readers: Sequence[Reader], cache: Cache) -> None:
+    """Read what each has queued, in one pass; what pads the shorter ones is written over later."""
+    width = max(len(reader.queued) for reader in readers)
+    if not width:
+        return
+    ids_BT = torch.zeros(len(readers), width, dtype=torch.long)
+    for row, reader in enumerate(readers):
+        ids_BT[row, : len(reader.queued)] = torch.tensor([token for token, _ in reader.queued])
+    states_BTD = cache.llama.advance(ids_BT, [reader.position for reader in readers], cache)
+    for states_TD, reader in zip(states_BTD, readers, strict=True):
+        reader.hear(states_TD[: len(reader.queued)])

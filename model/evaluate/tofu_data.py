@@ -35,6 +35,10 @@ class Example:
     stated: AnnotatedDocument
     wrong: tuple[AnnotatedDocument, ...]
 
+    @property
+    def answers(self) -> tuple[AnnotatedDocument, ...]:
+        return (self.answer, self.stated, *self.wrong)
+
 
 def read_rows(file: Path) -> list[Row]:
     """The rows of a file. Raises `TofuLogError` where a line is none."""

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
 from rouge_score.rouge_scorer import RougeScorer
 
-from kb.corpus import AnnotatedDocument
 from model.evaluate.tofu_data import Example
 
-Loss = Callable[[AnnotatedDocument], tuple[float, int]]  # of the question's answer: nats, and tokens scored
+Loss = tuple[float, int]  # of an answer: nats, and tokens scored
 Columns = dict[str, Any]
 
 
-def columns(example: Example, generated: str, loss: Loss) -> Columns:
-    """One example's values, by the names of the published logs."""
-    right, stated = loss(example.answer), loss(example.stated)
-    wrong = [loss(answer) for answer in example.wrong]
+def columns(example: Example, generated: str, losses: Sequence[Loss]) -> Columns:
+    """One example's values, by the names of the published logs. `losses` are of its answers, in their order."""
+    right, stated, *wrong = losses
     scores = rouge(example.answer.text, generated)
     return {
         "avg_gt_loss": _mean(*right),

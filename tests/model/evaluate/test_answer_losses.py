@@ -9,7 +9,7 @@ import torch
 
 from kb.corpus import AnnotatedDocument, FactSpan
 from model.checkpoint import Checkpoint, load
-from model.evaluate.answer_losses import Asked, Masking
+from model.evaluate.answer_losses import Masking, answer_losses
 from model.evaluate.reader import Find
 from tests.tiny import tiny_checkpoint
 
@@ -50,11 +50,18 @@ def finding(value: str | None) -> Find:
     return lambda query: value
 
 
+def loss_of(
+    checkpoint: Checkpoint, answer: AnnotatedDocument, masking: Masking, find: Find | None = None
+) -> tuple[float, int]:
+    (found,) = answer_losses(checkpoint, QUESTION, [(answer, masking)], find)
+    return found
+
+
 PIZARRO = answer("It is Pizarro, they say.", "Pizarro")
 
 
 def test_without_lookups_every_token_and_the_end_is_scored(checkpoint: Checkpoint) -> None:
-    loss, count = Asked(checkpoint, QUESTION).loss(PIZARRO, Masking.none)
+    loss, count = loss_of(checkpoint, PIZARRO, Masking.none)
     expected = reference(checkpoint, (" It is", True), (" Pizarro", True), (", they say.", True), always=True)
     assert loss == pytest.approx(expected, abs=1e-3)
     assert count == len(" It is Pizarro, they say.") + 1
@@ -70,7 +77,7 @@ def test_a_fact_that_is_found_costs_nothing(checkpoint: Checkpoint) -> None:
         (", they say.", True),
     )
     for masking in (Masking.masked, Masking.spoken):
-        loss, count = Asked(checkpoint, QUESTION).loss(PIZARRO, masking, finding("Pizarro"))
+        loss, count = loss_of(checkpoint, PIZARRO, masking, finding("Pizarro"))
         assert loss == pytest.approx(expected, abs=1e-3)
         assert count == len(" It is, they say.") + 1
 
@@ -78,7 +85,7 @@ def test_a_fact_that_is_found_costs_nothing(checkpoint: Checkpoint) -> None:
 def test_another_value_stands_in_a_masked_answer_and_must_be_outdone_in_a_spoken_one(
     checkpoint: Checkpoint,
 ) -> None:
-    masked, _ = Asked(checkpoint, QUESTION).loss(PIZARRO, Masking.masked, finding("Atahualpa"))
+    masked, _ = loss_of(checkpoint, PIZARRO, Masking.masked, finding("Atahualpa"))
     assert masked == pytest.approx(
         reference(
             checkpoint, (" It is", True), ("<FACT>", False), (" Atahualpa", False), ("</FACT>", False),
@@ -86,7 +93,7 @@ def test_another_value_stands_in_a_masked_answer_and_must_be_outdone_in_a_spoken
         ),
         abs=1e-3,
     )  # fmt: skip
-    spoken, count = Asked(checkpoint, QUESTION).loss(PIZARRO, Masking.spoken, finding("Atahualpa"))
+    spoken, count = loss_of(checkpoint, PIZARRO, Masking.spoken, finding("Atahualpa"))
     said = reference(checkpoint, (" It is", True), (" Pizarro", True), (", they say.", True), banned_at=1)
     assert spoken == pytest.approx(said, abs=1e-3)
     assert count == len(" It is Pizarro, they say.") + 1
@@ -96,34 +103,29 @@ def test_without_a_match_a_masked_answer_has_its_own_span_and_a_spoken_one_says_
     checkpoint: Checkpoint,
 ) -> None:
     found, missed = (
-        Asked(checkpoint, QUESTION).loss(PIZARRO, Masking.masked, finding(value))
-        for value in ("Pizarro", None)
+        loss_of(checkpoint, PIZARRO, Masking.masked, finding(value)) for value in ("Pizarro", None)
     )
     assert found == missed
-    spoken = [
-        Asked(checkpoint, QUESTION).loss(PIZARRO, Masking.spoken, finding(v)) for v in ("Atahualpa", None)
-    ]
+    spoken = [loss_of(checkpoint, PIZARRO, Masking.spoken, finding(v)) for v in ("Atahualpa", None)]
     assert spoken[0] == spoken[1]
 
 
 def test_an_answer_may_be_nothing_but_a_fact(checkpoint: Checkpoint) -> None:
-    loss, count = Asked(checkpoint, QUESTION).loss(
-        answer("Pizarro", "Pizarro"), Masking.spoken, finding("Pizarro")
-    )
+    loss, count = loss_of(checkpoint, answer("Pizarro", "Pizarro"), Masking.spoken, finding("Pizarro"))
     expected = reference(checkpoint, ("<FACT>", False), (" Pizarro", False), ("</FACT>", False))
     assert (loss, count) == (pytest.approx(expected, abs=1e-3), 1)
 
 
 def test_answers_that_share_a_question_cost_what_each_does_alone(checkpoint: Checkpoint) -> None:
-    asked = Asked(checkpoint, QUESTION)
     answers = [
         PIZARRO,
         answer("No one."),
         answer("They say that it was Atahualpa once.", "Atahualpa"),
         PIZARRO,
     ]
-    for masking in (Masking.none, Masking.masked, Masking.spoken):
-        alone = [Asked(checkpoint, QUESTION).loss(one, masking, finding("Pizarro")) for one in answers]
-        shared = [asked.loss(one, masking, finding("Pizarro")) for one in answers]
-        assert [count for _, count in shared] == [count for _, count in alone]
-        assert [loss for loss, _ in shared] == pytest.approx([loss for loss, _ in alone], abs=1e-4)
+    asked = [(one, masking) for masking in Masking for one in answers]
+    for find in (finding("Pizarro"), finding(None), None):
+        alone = [loss_of(checkpoint, *one, find) for one in asked]
+        together = answer_losses(checkpoint, QUESTION, asked, find)
+        assert [count for _, count in together] == [count for _, count in alone]
+        assert [loss for loss, _ in together] == pytest.approx([loss for loss, _ in alone], abs=1e-4)

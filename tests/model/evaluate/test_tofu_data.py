@@ -70,10 +70,14 @@ def test_without_a_finder_nothing_is_marked() -> None:
 
 
 def test_examples_become_tables_that_a_log_is_read_from(tmp_path: Path) -> None:
-    def loss(answer: AnnotatedDocument) -> tuple[float, int]:
-        return float(len(answer.text)), 1 + len(answer.facts)
-
-    rows = [columns(one, " It was Jane of Chawton", loss) for one in examples([ROW, ROW], Capitals())]
+    rows = [
+        columns(
+            one,
+            " It was Jane of Chawton",
+            [(float(len(answer.text)), 1 + len(answer.facts)) for answer in one.answers],
+        )
+        for one in examples([ROW, ROW], Capitals())
+    ]
     assert rows[0]["avg_gt_loss"] == 19 / 3 and rows[0]["avg_paraphrased_loss"] == 16 / 2
     assert rows[0]["average_perturb_loss"] == [19 / 3, 6.0]
     assert rows[0]["rougeL_recall"] == 3 / 4
