@@ -162,16 +162,16 @@ def _measure(
     max_tokens: int,
     threshold: float | None,
 ) -> Measured:
-    nearest, gated = _find(kb, checkpoint, -1), _find(kb, checkpoint, threshold)
+    finds = [_find(kb, checkpoint, -1), _find(kb, checkpoint, threshold)]
+    finds += [_find(one, checkpoint, -1) for one in trials.values()]
     beside: dict[str, tuple[list[Tally], list[Tally]]] = {other.config.name: ([], []) for other in others}
     found = Measured([], [], [], beside, {name: [] for name in trials})
-    in_trials = {name: _find(one, checkpoint, -1) for name, one in trials.items()}
+    looked_up = (found.nearest, found.gated, *found.indexes.values())
     for document in _counted(documents):
         found.static.append(static(checkpoint, document, max_tokens=max_tokens))
-        found.nearest.append(dynamic(checkpoint, document, nearest, max_tokens=max_tokens))
-        found.gated.append(dynamic(checkpoint, document, gated, max_tokens=max_tokens))
-        for name, find in in_trials.items():
-            found.indexes[name].append(dynamic(checkpoint, document, find, max_tokens=max_tokens))
+        readings = dynamic(checkpoint, document, finds, max_tokens=max_tokens)
+        for tallies, tally in zip(looked_up, readings, strict=True):
+            tallies.append(tally)
         for other in others:
             both = plain(other, checkpoint.tokenizer, document, max_tokens=max_tokens)
             for tallies, tally in zip(found.beside[other.config.name], both, strict=True):

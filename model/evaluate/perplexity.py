@@ -52,23 +52,35 @@ def static(checkpoint: Checkpoint, document: AnnotatedDocument, *, max_tokens: i
 
 @torch.inference_mode()
 def dynamic(
-    checkpoint: Checkpoint, document: AnnotatedDocument, find: Find, *, max_tokens: int = 1024
-) -> Tally:
-    """The document with what `find` gives at each of its lookups in place of its own span."""
+    checkpoint: Checkpoint, document: AnnotatedDocument, finds: Sequence[Find], *, max_tokens: int = 1024
+) -> list[Tally]:
+    """The document with what a `find` gives at each of its lookups in place of its own span, by each of them."""
     text = _text(checkpoint, document, max_tokens)
-    reader, tokenizer = Reader(checkpoint), checkpoint.tokenizer
-    matched = right = 0
+    splices = [_Splices(checkpoint.tokenizer, find) for find in finds]
+    readers = [Reader(checkpoint) for _ in finds]
+    courses = [one.with_lookups(text, splice) for one, splice in zip(readers, splices, strict=True)]
+    read(list(zip(readers, courses, strict=True)), checkpoint.lm.inference.cache(len(finds)))
+    return [
+        replace(_tally(reader, text), matched=splice.matched, right=splice.right)
+        for reader, splice in zip(readers, splices, strict=True)
+    ]
 
-    def splice(query: Query, span: Sequence[int]) -> list[int] | None:
-        nonlocal matched, right
-        if (value := find(query)) is None:
+
+@dataclass(slots=True)
+class _Splices:
+    """What `find` gives, as ids, and how many lookups matched and found the very span."""
+
+    tokenizer: FactTokenizer
+    find: Find
+    matched: int = 0
+    right: int = 0
+
+    def __call__(self, query: Query, span: Sequence[int]) -> list[int] | None:
+        if (value := self.find(query)) is None:
             return None
-        said = tokenizer.decode(span)
-        matched, right = matched + 1, right + (value == said.strip())
-        return tokenizer.encode(f" {value}" if said.startswith(" ") else value)
-
-    read([(reader, reader.with_lookups(text, splice))], checkpoint.lm.inference.cache(1))
-    return replace(_tally(reader, text), matched=matched, right=right)
+        said = self.tokenizer.decode(span)
+        self.matched, self.right = self.matched + 1, self.right + (value == said.strip())
+        return self.tokenizer.encode(f" {value}" if said.startswith(" ") else value)
 
 
 @torch.inference_mode()

@@ -96,7 +96,7 @@ def test_static_scores_what_is_outside_of_lookups_after_the_own_spans(checkpoint
 
 
 def test_dynamic_with_the_right_spans_is_static(checkpoint: Checkpoint) -> None:
-    found, expected = dynamic(checkpoint, document(), finding(*SPANS)), static(checkpoint, document())
+    (found,), expected = dynamic(checkpoint, document(), [finding(*SPANS)]), static(checkpoint, document())
     assert (found.lookups, found.matched, found.right) == (2, 2, 2)
     assert found.loss == pytest.approx(expected.loss, abs=1e-3)
     assert found.opening_loss == pytest.approx(expected.opening_loss, abs=1e-3)
@@ -104,7 +104,7 @@ def test_dynamic_with_the_right_spans_is_static(checkpoint: Checkpoint) -> None:
 
 
 def test_dynamic_goes_on_from_what_was_found_though_it_is_wrong(checkpoint: Checkpoint, pieces) -> None:
-    found = dynamic(checkpoint, document(), finding("Cusco, I think", "Titicaca"))
+    (found,) = dynamic(checkpoint, document(), [finding("Cusco, I think", "Titicaca")])
     said = given(pieces, checkpoint.tokenizer.encode(" Cusco, I think"), pieces["titicaca"])
     assert found.loss == pytest.approx(loss_of(checkpoint, said), abs=1e-3)
     assert (found.matched, found.right) == (2, 1)
@@ -113,7 +113,7 @@ def test_dynamic_goes_on_from_what_was_found_though_it_is_wrong(checkpoint: Chec
 def test_without_a_match_the_lookup_is_taken_back_and_the_span_is_said(
     checkpoint: Checkpoint, pieces
 ) -> None:
-    found = dynamic(checkpoint, document(), finding(None, "Titicaca"))
+    (found,) = dynamic(checkpoint, document(), [finding(None, "Titicaca")])
     said = [
         (pieces["first"], True), (pieces["lima"], True), (pieces["second"], True), (pieces["open"], False),
         (pieces["titicaca"], False), (pieces["close"], False), (pieces["last"], True),
@@ -125,7 +125,7 @@ def test_without_a_match_the_lookup_is_taken_back_and_the_span_is_said(
 
 def test_each_query_is_the_state_at_its_opening(checkpoint: Checkpoint, pieces) -> None:
     asked = []
-    dynamic(checkpoint, document(), lambda query: asked.append(query) or None)
+    dynamic(checkpoint, document(), [lambda query: asked.append(query) or None])
     head = [checkpoint.tokenizer.end_of_text, *pieces["first"]]
     for query, before in zip(asked, (head, [*head, *pieces["lima"], *pieces["second"]]), strict=True):
         with torch.no_grad():
@@ -148,7 +148,23 @@ def test_a_model_without_lookups_is_scored_over_all_tokens_and_over_the_same(
     assert same.tokens == static(checkpoint, document()).tokens < every.tokens == every.text_tokens
 
 
-@pytest.mark.parametrize("measure", [static, lambda c, d, **o: dynamic(c, d, lambda query: None, **o)])
+def test_readings_side_by_side_are_those_of_each_alone(checkpoint: Checkpoint) -> None:
+    values = [
+        SPANS,
+        ("Cusco, I think", "Titicaca"),
+        (None, "Titicaca"),
+        (None, None),
+        ("Lima", "a very long lake"),
+    ]
+    alone = [dynamic(checkpoint, document(), [finding(*some)])[0] for some in values]
+    together = dynamic(checkpoint, document(), [finding(*some) for some in values])
+    for one, other in zip(together, alone, strict=True):
+        assert (one.tokens, one.matched, one.right) == (other.tokens, other.matched, other.right)
+        assert one.loss == pytest.approx(other.loss, abs=1e-4)
+        assert one.opening_loss == pytest.approx(other.opening_loss, abs=1e-4)
+
+
+@pytest.mark.parametrize("measure", [static, lambda c, d, **o: dynamic(c, d, [lambda query: None], **o)[0]])
 def test_a_long_text_is_cut_and_no_lookup_with_it(
     checkpoint: Checkpoint, measure: Callable[..., Tally]
 ) -> None:
@@ -165,7 +181,7 @@ def test_texts_without_facts_and_lookups_beside_each_other_are_read(checkpoint: 
     none = static(checkpoint, document(values=()))
     assert none.lookups == 0 and none.opening_loss == 0 and none.tokens == none.text_tokens
     joined = document("Lima Peru", ("Lima", "Peru"))
-    assert dynamic(checkpoint, joined, finding("Lima", "Peru")).loss == pytest.approx(
+    assert dynamic(checkpoint, joined, [finding("Lima", "Peru")])[0].loss == pytest.approx(
         static(checkpoint, joined).loss, abs=1e-3
     )
-    assert dynamic(checkpoint, joined, finding(None, None)).matched == 0
+    assert dynamic(checkpoint, joined, [finding(None, None)])[0].matched == 0
