@@ -109,9 +109,7 @@ class _Models:
 
     def _steps(self, split: str, epochs: int) -> int:
         """How many steps so many epochs over a split take; of one that is not there no step is run."""
-        source = self.places.data / "tofu" / f"{split}.jsonl"
-        rows = len(source.read_bytes().splitlines()) if source.is_file() else 0
-        return max(1, ceil(epochs * rows / _BATCH))
+        return max(1, ceil(epochs * _rows(self.places, split) / _BATCH))
 
     def ingested(self, split: str, corpus: str) -> tuple[Argv, ...]:
         return (
@@ -164,7 +162,8 @@ def _step(
         name=f"tofu-{forget}-{name}",
         section="tofu",
         label=f"{forget}, {name}",
-        data=f"TOFU {forget}, all examples; 135M models of ours",
+        data=f"TOFU {forget}; 135M models of ours, of {_rows(places, 'full')} answers; of the retain table "
+        f"{_rows(places, 'retain_perturbed')} are asked",
         shows=f"TOFU's metrics of {name} on {forget}",
         argv=(
             "evaluate", "tofu", "--data", str(tofu), "--forget", forget, "--checkpoint", str(checkpoint),
@@ -173,3 +172,9 @@ def _step(
         preparations=(knowledge,),
         needs=(tofu / "full.jsonl", tofu / f"{forget}_perturbed.jsonl"),
     )  # fmt: skip
+
+
+def _rows(places: Places, name: str) -> int:
+    """How many rows a file of TOFU has; one that is not there has none."""
+    file = places.data / "tofu" / f"{name}.jsonl"
+    return len(file.read_bytes().splitlines()) if file.is_file() else 0
