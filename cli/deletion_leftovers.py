@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from cli.deletion_audit import REASON
+from cli.output import note
 from cli.survivors import REASON as PLANTED
 from kb import audit
+from kb.errors import FactErased, FactNotDeleted
 from kb.forget_records import RunRecord
 from kb.forgetting import Forgetting
 from kb.records import ChangeRecord
@@ -20,17 +22,22 @@ _Record = TypeVar("_Record")
 def set_back(kb: KnowledgeBase, actor: str) -> tuple[int, int]:
     """Restore what is forgotten still and delete what is planted still; how many facts of either there were.
 
-    In this order, since a run may have forgotten what was planted, too.
+    In this order, since a run may have forgotten what was planted, too. A run of which somebody has restored or erased
+    a fact since is theirs to settle: it is told and left.
     """
-    forgetting = Forgetting(kb)
-    applied = [run for run in _runs(forgetting) if run.state == "applied" and run.reason == REASON]
-    for run in reversed(applied):
-        forgetting.restore(run.run_id, actor=actor, reason=REASON)
+    forgetting, restored = Forgetting(kb), 0
+    for run in reversed(list(_runs(forgetting))):
+        if run.state == "applied" and run.reason == REASON:
+            try:
+                forgetting.restore(run.run_id, actor=actor, reason=REASON)
+                restored += run.num_facts
+            except (FactNotDeleted, FactErased) as error:
+                note(f"warning: forget run {run.run_id}, which a killed one left, is not undone: {error}")
     planted = [i for change in _inserts(kb) if change.reason == PLANTED for i in change.fact_ids]
     left = [i for i in planted if kb.fact(i).deleted_seq is None]
     if left:
         kb.delete(left, actor=actor, reason=PLANTED)
-    return sum(run.num_facts for run in applied), len(left)
+    return restored, len(left)
 
 
 def _runs(forgetting: Forgetting) -> Iterator[RunRecord]:

@@ -112,9 +112,13 @@ def _list(plan: Plan, chosen: Sequence[Step], as_json: bool) -> None:
 
 
 def _require_same(running: Running, sizes: Sizes) -> None:
-    """Refuse a folder of another variant or checkpoint: its knowledge bases would be taken for this one's."""
+    """Refuse a folder of another variant, checkpoint or data: its knowledge bases would be taken for this one's."""
     file = running.places.out / "run.json"
-    run = {"variant": sizes.variant, "checkpoint": running.checkpoint.name}
+    run = {
+        "variant": sizes.variant,
+        "checkpoint": str(running.checkpoint),
+        "data": str(running.places.data),
+    }
     if not file.is_file():
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(run), encoding="utf-8")

@@ -25,10 +25,11 @@ from model.decoding.decoder import Decoder, Generation
 from model.evaluate.answer_losses import Masking, answer_losses
 from model.evaluate.answers import without_values
 from model.evaluate.open_unlearning import evaluation, summary
+from model.evaluate.question_sets import digest
 from model.evaluate.reader import Find
 from model.evaluate.run_log import OtherRun, RunLog
 from model.evaluate.tofu import TofuLog, TofuLogError
-from model.evaluate.tofu_data import Example, documents, read_rows
+from model.evaluate.tofu_data import Example, Row, documents, read_rows
 from model.evaluate.tofu_data import examples as marked_examples
 from model.evaluate.tofu_tables import columns, table
 
@@ -44,6 +45,7 @@ KEPT = {
     "eval_real_world_wo_options.json": "world_facts_perturbed",
 }
 FORGOTTEN = "eval_log_forget.json"
+RESTATED = ("eval_log.json", FORGOTTEN)  # whose wrong answers are held against a paraphrase of the right one
 BATCH = 16
 
 
@@ -111,14 +113,24 @@ def tofu(
     with Runtime.from_environment(checkpoint=checkpoint) as runtime:
         runtime.open()
         answers = _Answers(runtime, threshold, max_tokens)
-        run = answers.run | {"forget": forget, "rows": rows, "span_threshold": span_threshold}
+        finder = _finder(runtime, span_annotator, span_threshold) if answers.find else None
+        files = {
+            name: data / f"{split}.jsonl"
+            for name, split in (KEPT | {FORGOTTEN: f"{forget}_perturbed"}).items()
+        }
+        read = {name: _table(file, rows, restated=name in RESTATED) for name, file in files.items()}
+        references = _references(retain, answers.maskings)
+        run = answers.run | {
+            "forget": forget,
+            "rows": rows,
+            "data_sha256": {name: digest(file) for name, file in files.items()},
+            "span_annotator": finder and finder.config.digests,
+            "span_threshold": finder and finder.threshold,
+        }
         try:
             log = RunLog.open(out / "rows.jsonl", run)
         except OtherRun as error:
             raise typer.BadParameter(f"{error}.", param_hint="--out") from error
-        finder = _finder(runtime, span_annotator, span_threshold) if answers.find else None
-        tables = KEPT | {FORGOTTEN: f"{forget}_perturbed"}
-        read = {name: _rows(data / f"{split}.jsonl", rows) for name, split in tables.items()}
         for name, some in read.items():
             with counting(f"Marking {name}", sum(2 + len(row.wrong) for row in some)) as done:
                 marked = marked_examples(some, finder, done)
@@ -128,7 +140,7 @@ def tofu(
     for masking in answers.maskings:
         file = out / f"{masking}.json"
         sizes = {name: len(some) for name, some in read.items()}
-        written, reports[str(masking)] = _written(file, _log(log, masking, sizes), retain)
+        written, reports[str(masking)] = _written(file, _log(log, masking, sizes), references.get(masking))
         if not as_json:
             say(f"{file}:")
             show(written, reports[str(masking)])
@@ -207,18 +219,31 @@ def _log(log: RunLog, masking: Masking, sizes: Mapping[str, int]) -> dict[str, A
     }
 
 
+def _references(retain: Path | None, maskings: Sequence[Masking]) -> dict[Masking, Path]:
+    """The logs of the reference, read once before anything is measured."""
+    if retain is None:
+        return {}
+    found = {masking: retain / f"{masking}.json" for masking in maskings}
+    for file in found.values():
+        if not file.is_file():
+            raise typer.BadParameter(f"there is no {file.name} in it.", param_hint="--retain")
+        try:
+            TofuLog.read(file)
+        except TofuLogError as error:
+            raise typer.BadParameter(f"{error}.", param_hint="--retain") from error
+    return found
+
+
 def _written(
-    file: Path, log: Mapping[str, Mapping[str, Any]], retain: Path | None
+    file: Path, log: Mapping[str, Mapping[str, Any]], reference: Path | None
 ) -> tuple[TofuLog, dict[str, Any]]:
-    """Write a log in both layouts, and give it with its report, beside the log of the same name in `retain`."""
+    """Write a log in both layouts, and give it with its report, beside that of the reference."""
     file.write_text(json.dumps(log))
     written, retained = TofuLog.read(file), None
     report = report_of(written)
-    if retain is not None:
-        if not (retain / file.name).is_file():
-            raise typer.BadParameter(f"there is no {file.name} in it.", param_hint="--retain")
-        report |= beside(written, TofuLog.read(retain / file.name))
-        retained = json.loads((retain / file.name).read_text())
+    if reference is not None:
+        report |= beside(written, TofuLog.read(reference))
+        retained = json.loads(reference.read_text())
     metrics = evaluation(log, retained)
     folder = file.parent / "open-unlearning" / file.stem
     folder.mkdir(parents=True, exist_ok=True)
@@ -231,7 +256,17 @@ def _finder(runtime: Runtime, path: Path | None, threshold: float | None) -> Spa
     return SpanAnnotator.load(path or RELEASED_SPANS, runtime.settings.home / "models", threshold=threshold)
 
 
-def _rows(file: Path, limit: int | None) -> list[Any]:
+def _table(file: Path, limit: int | None, *, restated: bool) -> list[Row]:
+    """The rows of a table that is asked: each with wrong answers, and where it is `restated` a paraphrase."""
+    read = _rows(file, limit)
+    for number, row in enumerate(read, start=1):
+        if not row.wrong or (restated and row.paraphrased is None):
+            missing = "paraphrased_answer" if row.wrong else "perturbed_answer"
+            raise typer.BadParameter(f"{file.name}:{number} has no {missing}.", param_hint="--data")
+    return read
+
+
+def _rows(file: Path, limit: int | None) -> list[Row]:
     if not file.is_file():
         raise typer.BadParameter(f"there is no {file.name}.", param_hint="--data")
     try:

@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,18 @@ class Plan:
         for name in step.preparations:
             visit(name)
         return list(found.values())
+
+    def digest(self, step: Step, places: Places) -> str:
+        """Of the commands that prepare a step and of the rows that excerpts take: others give another result."""
+        made_of = [
+            (
+                one.name,
+                [places.shown(argv) for argv in one.commands],
+                [excerpt.rows for excerpt in one.excerpts],
+            )
+            for one in self.chain(step)
+        ]
+        return sha256(repr(made_of).encode()).hexdigest()
 
     def missing(self, step: Step) -> list[Path]:
         """The data that a step and its preparations read and that are not there."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 Record = Mapping[str, Any]
 _MARKERS = "osD^vP*Xh<>"
-_EPOCH = re.compile(r"-epoch-\d+")  # as `cli.paper.unlearning` calls what an epoch has left
+_EPOCH = re.compile(r"-epoch-(\d+)")  # as `cli.paper.unlearning` calls what an epoch has left
 _WAYS = ("auto", "forced", "off", "standard", "rag", "co-lmlm-rag")
 
 
@@ -43,7 +44,7 @@ def _tofu(figure: Figure, records: Sequence[Record]) -> bool:
     What has none, a reference, is a line at its utility; what the epochs of one run left is joined by a line.
     """
     sets: dict[str, dict[str, list[Record]]] = {}
-    for label, report in tofu_reports(records):
+    for label, report in sorted(tofu_reports(records), key=lambda one: _epoch(one[0])):
         forget, _, name = label.partition(", ") if label.startswith("forget") else ("published", "", label)
         sets.setdefault(forget, {}).setdefault(_EPOCH.sub("", name), []).append(report)
     names = list(dict.fromkeys(name for runs in sets.values() for name in runs))
@@ -66,6 +67,12 @@ def _tofu(figure: Figure, records: Sequence[Record]) -> bool:
     }
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4, fontsize="small")
     return bool(sets)
+
+
+def _epoch(label: str) -> float:
+    """Which epoch of a run it is that left this; the run's end comes last."""
+    found = _EPOCH.search(label)
+    return int(found[1]) if found else math.inf
 
 
 def _trade_off(axes: Axes, reports: Sequence[Record], **look: Any) -> None:

@@ -57,9 +57,9 @@ class Running:
         return self.places.out / "steps" / f"{step.name}.json"
 
     def result(self, step: Step) -> dict[str, Any] | None:
-        """What the step gave when its command was the one declared now."""
+        """What the step gave when its command, and those that prepare it, were the ones declared now."""
         found = _read(self.record(step))
-        return found if found and found["command"] == self.places.shown(step.argv) else None
+        return found if found and {**found, **self._declared(step)} == found else None
 
     def error(self, step: Step) -> dict[str, Any] | None:
         """Why the step failed when it was last tried."""
@@ -80,7 +80,7 @@ class Running:
             )
             raise
         kept = {
-            "command": shown,
+            **self._declared(step),
             "seconds": round(time.monotonic() - begun, 1),
             "at": _now(),
             "machine": machine(),
@@ -110,6 +110,12 @@ class Running:
             self._call(argv, self.places.home(one.name), one.name)
             done = [*done, {"command": wanted[number - 1], "seconds": round(time.monotonic() - begun, 1)}]
             _write(self._marker(one), {"commands": done})
+
+    def _declared(self, step: Step) -> dict[str, str]:
+        return {
+            "command": self.places.shown(step.argv),
+            "prepared_sha256": self.plan.digest(step, self.places),
+        }
 
     def _home(self, step: Step) -> Path:
         return self.places.home(step.preparations[0] if step.preparations else "none")

@@ -17,7 +17,8 @@ class DecodeConfig:
     `mode`: "auto" lets the model decide when to look up, "forced" looks up once before the first token
     as well, "off" forbids it (the paper's normal, enforced-lookup and no-KB settings). `fact_bias` is added to the
     logit of a lookup in "auto" (None: as calibrated for the checkpoint); `threshold` None means the keyset's own.
-    A text does not end before `min_tokens`. With `until_hit` it ends with the first value that is spliced in.
+    A text does not end before `min_tokens`. With `until_hit` it ends with the value of its first
+    lookup, where that finds one.
     """
 
     mode: str = "auto"

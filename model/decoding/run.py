@@ -209,7 +209,7 @@ class Run:
                 best = found.hits[0]
                 hit = SpliceRecord(0, 0, "hit", best.fact_id, best.version, best.score, kept, words)
                 row.splice(self.tokenizer, hit, best.value)
-                if self.config.until_hit:
+                if self.config.until_hit and len(row.splices) == 1:
                     row.finish = "hit"
             else:
                 outcome = "no_match" if found.abstained is None else "abstained"

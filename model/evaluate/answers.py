@@ -14,6 +14,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from model.evaluate.intervals import of_share
+
 FIRST_CHARACTERS = 100
 FIRST_TOKENS = 5
 RESAMPLES = 2000
@@ -148,8 +150,9 @@ def share(holds: Sequence[bool], seed: int = 0, resamples: int = RESAMPLES) -> S
         raise ValueError("no questions to take a share of")
     mean = float(np.mean(holds))
     drawn = np.random.default_rng(seed).binomial(len(holds), mean, resamples) / len(holds)
-    low, high = np.quantile(drawn, [0.025, 0.975])
-    return Share(round(mean, 4), round(float(low), 4), round(float(high), 4))
+    middle = np.quantile(drawn, [0.025, 0.975])
+    low, high = of_share(mean, (float(middle[0]), float(middle[1])), len(holds))
+    return Share(round(mean, 4), round(low, 4), round(high, 4))
 
 
 @dataclass(frozen=True, slots=True)

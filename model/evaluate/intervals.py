@@ -23,6 +23,18 @@ def bootstrap(
     return {name: _middle([m[name] for m in measured]) for name in measured[0]}
 
 
+def of_share(share: float, interval: Interval, independent: int) -> Interval:
+    """The interval of a share of so many independent draws.
+
+    Where all or none hold, every resample is alike and the bootstrap tells nothing of how few there were: then it is
+    the exact one (Clopper and Pearson, 1934), of 0 of 14 from 0 to 0.232.
+    """
+    rare = 1 - 0.025 ** (1 / independent)
+    if share == 0:
+        return 0.0, rare
+    return (1 - rare, 1.0) if share == 1 else interval
+
+
 def _middle(values: list[float]) -> Interval:
     low, high = np.percentile(values, [2.5, 97.5])
     return float(low), float(high)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from kb.corpus import AnnotatedDocument, FactSpan
 from model.evaluate.answers import Output, exact_match
-from model.evaluate.intervals import bootstrap
+from model.evaluate.intervals import bootstrap, of_share
 
 
 class RewriteError(ValueError):
@@ -220,8 +220,8 @@ def _portion(holds: Sequence[Sequence[bool]], seed: int) -> Portion | None:
         rows = draw(len(kept))
         return {"share": float(right_N[rows].sum() / asked_N[rows].sum())}
 
-    low, high = bootstrap(measured, seed=seed)["share"]
     share = float(right_N.sum() / asked_N.sum())
+    low, high = of_share(share, bootstrap(measured, seed=seed)["share"], len(kept))
     return Portion(round(share, 4), round(low, 4), round(high, 4), int(asked_N.sum()))
 
 

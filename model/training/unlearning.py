@@ -240,6 +240,7 @@ class Unlearning(Task[Batch]):
             "base": str(self.begun.base_sha256),
             "init": self.init.init,
             "settings": str(asdict(self.config)),
+            "kept epochs": str(self.keep_epochs),
         }
 
     def state(self) -> dict[str, Any]:

@@ -113,6 +113,9 @@ def test_what_cannot_be_is_refused_and_missing_data_are_no_error(
     assert "popqa_with_passages_500.json" in passed_over.err
     other = run(*words)
     assert other.code == 2 and "holds another run (variant quick" in other.err
+    (tmp_path / "more").mkdir()
+    elsewhere = run("evaluate", "paper", "--quick", "--out", out, "--data", tmp_path / "more")
+    assert elsewhere.code == 2 and f"data {data}" in elsewhere.err
     unknown = run(*words, "--quick", "--only", "nothing")
     assert unknown.code == 2 and "no step is nothing" in unknown.err and "deletion" in unknown.err
     nowhere = run("evaluate", "paper", "--out", out, "--data", tmp_path / "nowhere")

@@ -88,6 +88,10 @@ def test_logs_of_both_readings_are_written_and_a_stopped_run_goes_on(
     assert (out / "rows.jsonl").read_text().splitlines(keepends=True) == lines
     refused = run(*words, "--out", out, "--rows", 3, "--threshold", -1)
     assert refused.code == 2 and "holds another run (its rows differ)" in refused.err
+    asked = data / "forget01_perturbed.jsonl"
+    asked.write_text(asked.read_text().replace("Emma", "Persuasion"))
+    refused = run(*words, "--out", out, "--rows", 2, "--threshold", -1)
+    assert refused.code == 2 and "holds another run (its data_sha256 differ)" in refused.err
 
 
 def test_a_model_without_lookups_needs_no_keys_and_has_one_log(
@@ -107,3 +111,25 @@ def test_a_model_without_lookups_needs_no_keys_and_has_one_log(
     beside = ("--forget", "forget01", "--out", tmp_path / "results", "--retain", data)
     alone = run("evaluate", "tofu", *words, *beside)
     assert alone.code == 2 and "there is no none.json in it" in alone.err
+    (data / "none.json").write_text("{}")
+    other = run(
+        "evaluate", "tofu", *words, "--forget", "forget01", "--out", tmp_path / "other", "--retain", data
+    )
+    assert other.code == 2 and "none.json" in other.err and not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize("table", ["retain", "world_facts"])
+def test_rows_that_cannot_be_scored_are_told_before_any_is_asked(
+    run: Run, home: Path, data: Path, tmp_path: Path, table: str
+) -> None:
+    file, missing = data / f"{table}_perturbed.jsonl", {
+        "retain": "paraphrased_answer", "world_facts": "perturbed_answer",
+    }[table]  # fmt: skip
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    rows[1].pop(missing)
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    standard = tiny_checkpoint(tmp_path / "standard", markup=STANDARD)
+    words = ("evaluate", "tofu", "--data", data, "--forget", "forget01", "--checkpoint", standard)
+    refused = run(*words, "--out", tmp_path / "out")
+    assert refused.code == 2 and f"{table}_perturbed.jsonl:2 has no {missing}" in refused.err
+    assert not (tmp_path / "out").exists()

@@ -154,8 +154,9 @@ def test_the_epochs_of_a_run_are_one_line_of_their_forget_sets_plot() -> None:
         figure,
         [
             step("forget05, standard-retain", 0.6, None),
-            step("forget05, npo-0-epoch-1", 0.5, 0.01),
             step("forget05, npo-0", 0.3, 0.1),
+            step("forget05, npo-0-epoch-10", 0.4, 0.1),
+            step("forget05, npo-0-epoch-2", 0.5, 0.01),
             step("forget01, npo-0", 0.4, 1.0),
         ],
     )
@@ -163,5 +164,5 @@ def test_the_epochs_of_a_run_are_one_line_of_their_forget_sets_plot() -> None:
     assert (first.get_title(), second.get_title()) == ("forget05", "forget01")
     lines = {str(line.get_label()): line.get_xydata() for line in first.containers[0].lines[:1]}
     drawn = next(iter(lines.values()))
-    assert drawn is not None and np.allclose(drawn, [[0.5, -2], [0.3, -1]])
+    assert drawn is not None and np.allclose(drawn, [[0.5, -2], [0.4, -1], [0.3, -1]])
     assert "standard-retain, none: reference" in first.get_legend_handles_labels()[1]

@@ -80,3 +80,5 @@ def test_a_row_that_wants_one_value_ends_with_it_and_goes_on_without_one():
     assert (found.output, found.finish, spliced(found)) == ("a Lima", "hit", ["Lima"])
     missed, _ = say(f"a{LOOK}bc", NOTHING, until_hit=True)
     assert (missed.output, missed.finish) == ("abc", "end")
+    later, _ = say(f"a{LOOK}bcdefghij{LOOK}k", answering(None, "Lima"), until_hit=True)
+    assert later.output.endswith("Limak") and later.finish == "end"

@@ -12,6 +12,7 @@ from model.decoding.rows import SpliceRecord
 from model.evaluate.answers import (
     Answered,
     AskedQuestion,
+    Share,
     exact_match,
     score,
     share,
@@ -84,7 +85,7 @@ def test_intervals_are_those_of_the_bootstrap_and_the_same_every_time():
     drawn = [np.random.default_rng(n).choice(holds, 100).mean() for n in range(3000)]
     assert found.share == 0.3 and found == share(holds)
     assert (found.low, found.high) == pytest.approx(np.quantile(drawn, [0.025, 0.975]), abs=0.021)
-    assert share([True] * 5).low == 1.0 and share([False] * 5).high == 0.0
+    assert share([False] * 14) == Share(0.0, 0.0, 0.2316) and share([True] * 14) == Share(1.0, 0.7684, 1.0)
     with pytest.raises(ValueError, match="no questions"):
         share([])
 

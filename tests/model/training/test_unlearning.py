@@ -112,7 +112,11 @@ def test_each_epoch_is_kept_as_a_run_that_ended_there_would_be(init: TrainConfig
     run.close()
     first, then = load(tmp_path / "run" / "epoch-1", tmp_path), load(tmp_path / "run", tmp_path)
     assert first.checkpoint_id == then.checkpoint_id
-    list(Unlearning(CONFIG, init, FORGET, RETAIN, tmp_path / "run", tmp_path, "small").run())
+    with pytest.raises(ValueError, match="kept epochs"):
+        list(Unlearning(CONFIG, init, FORGET, RETAIN, tmp_path / "run", tmp_path, "small").run())
+    list(
+        Unlearning(CONFIG, init, FORGET, RETAIN, tmp_path / "run", tmp_path, "small", keep_epochs=True).run()
+    )
     assert load(tmp_path / "run", tmp_path).checkpoint_id != first.checkpoint_id
     assert [one.name for one in (tmp_path / "run").glob("epoch-*")] == ["epoch-1"]
 
