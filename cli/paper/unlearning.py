@@ -6,7 +6,6 @@ from math import ceil
 from pathlib import Path
 
 from cli.paper.declared import Places, Preparation, Step
-from cli.paper.knowledge import AS_PEOPLE
 
 # Of each forget set: what is kept, and with which seeds the gradient baseline is trained.
 _SETS = {
@@ -19,12 +18,14 @@ _SETS = {
 # next-token loss; a fact's question stands before its answer already, so it is asked at <FACT-q> alone.
 _BATCH = 16
 _TRAINING = ("--no-demo", "--batch", str(_BATCH), "--set", "ntp_fraction=1.0")
-_LOOKING = (3, ("--set", "qa_fraction=0", "--learning-rate", "0.0005"))  # epochs, and further settings
+_LOOKING = (1, ("--set", "qa_fraction=0", "--learning-rate", "0.0005"))  # epochs, and further settings
 _BY_HEART = (5, ("--method", "standard"))
 _UNLEARNING_RATE = "0.0003"  # of an adapter: `train unlearn` has the rate of all weights
 _EPOCHS = 5  # of unlearning; what each of them leaves is measured of one seed, as a curve
 _CURVES = {("forget05", "npo-0"), ("forget05", "grad-diff")}
-_SPANS = ("--span-threshold", AS_PEOPLE)  # what is not marked is learnt by heart, and no deletion reaches it
+# What is not marked is learnt by heart, and no deletion reaches it: a third of an answer is marked, and each is
+# read once, for how it is said. What it says is looked up.
+_SPANS = ("--span-threshold", "0.03")
 Argv = tuple[str, ...]
 
 
