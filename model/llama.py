@@ -7,6 +7,7 @@ Design:
 - Token t of a sequence stands in slot t of its row of the cache, and a token sees the slots up to its own. So
   tokens are taken back by feeding others at their positions, and what a shorter row was padded with is written
   over before anything can see it. Neither needs a mask of its own.
+- Rows of different lengths are multiplied side by side without what pads the shorter ones; attention alone sees it.
 - Masks and rotations are made once a forward, not once a layer; logits only where they are asked for.
 
 Every operation rounds where transformers rounds, so that bf16 agrees as well.
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -154,16 +156,19 @@ class Llama:
     def states(self, ids_BT: Tensor) -> Tensor:
         """[B, T, D] states after the final norm. Right padding needs no mask: attention is causal."""
         width = ids_BT.shape[1]
-        return self._forward(ids_BT, self.cos_SD[:width], self.sin_SD[:width], None, None, None)
+        return self._forward(ids_BT, self.cos_SD[:width], self.sin_SD[:width])
 
     def cache(self, rows: int) -> Cache:
         """An empty cache for that many sequences."""
         return Cache(self, rows)
 
-    def advance(self, ids_BT: Tensor, starts: Sequence[int], cache: Cache) -> Tensor:
-        """[B, T, D] states of T further tokens a row; row i's stand at positions `starts[i]` and on.
+    def advance(
+        self, ids_BT: Tensor, starts: Sequence[int], cache: Cache, lengths: Sequence[int] | None = None
+    ) -> Tensor:
+        """[B, T, D] states of up to T further tokens a row; row i's stand at positions `starts[i]` and on.
 
-        What a row held there, or later, is forgotten.
+        What a row held there, or later, is forgotten. Of row i the first `lengths[i]` are tokens (None: all), and
+        the states of what pads it are zero.
         """
         rows, width = ids_BT.shape
         end = max(starts) + width
@@ -174,9 +179,15 @@ class Llama:
         slots_N = (torch.arange(rows, device=device)[:, None] * cache.slots + positions_BT).flatten()
         mask = self._mask(positions_BT, end) if width > 1 or min(starts) < max(starts) else None
         cos, sin = (table[positions_BT.clamp(max=self.context - 1)] for table in (self.cos_SD, self.sin_SD))
+        tokens_N = None
+        if lengths is not None and sum(lengths) < rows * width:
+            at = (range(row * width, row * width + length) for row, length in enumerate(lengths))
+            tokens_N = torch.tensor(list(chain.from_iterable(at)), device=device)
         if not any(starts):
-            return self._forward(ids_BT, cos, sin, None, cache, slots_N)
-        return self._forward(ids_BT, cos, sin, mask, cache, slots_N, end)
+            mask, end = None, 0
+        return self._forward(
+            ids_BT, cos, sin, mask=mask, cache=cache, slots_N=slots_N, end=end, tokens_N=tokens_N
+        )
 
     def logits(self, states_ND: Tensor) -> Tensor:
         """[N, V] next-token logits, in float32 (or better, where the model is)."""
@@ -188,17 +199,24 @@ class Llama:
         ids_BT: Tensor,
         cos: Tensor,
         sin: Tensor,
-        mask: Tensor | None,
-        cache: Cache | None,
-        slots_N: Tensor | None,
+        *,
+        mask: Tensor | None = None,
+        cache: Cache | None = None,
+        slots_N: Tensor | None = None,
         end: int = 0,
+        tokens_N: Tensor | None = None,
     ) -> Tensor:
-        x_BTD = F.embedding(ids_BT.to(self.embedding.device), self.embedding)
-        rows, width, _ = x_BTD.shape
+        """[B, T, D]. With `tokens_N`, the places of tokens in B * T, activations are [N, ...] outside of attention."""
+        x = F.embedding(ids_BT.to(self.embedding.device), self.embedding)
+        rows, width, _ = x.shape
+        if tokens_N is not None:
+            x, cos, sin = (each.flatten(0, 1)[tokens_N] for each in (x, cos, sin))
         cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)  # the same for all heads
         for number, layer in enumerate(self.layers):
-            qkv = layer.qkv(_rms_norm(x_BTD, layer.norm_D, self.eps))
-            _rotate(qkv[..., : self.rotated].view(rows, width, -1, self.head_dim), cos, sin)
+            qkv = layer.qkv(_rms_norm(x, layer.norm_D, self.eps))
+            _rotate(qkv[..., : self.rotated].unflatten(-1, (-1, self.head_dim)), cos, sin)
+            if tokens_N is not None:
+                qkv = _padded(qkv, tokens_N, rows, width)
             kv = qkv[..., self.q_width :]
             if cache is not None and slots_N is not None:
                 cache.layers[number].index_copy_(0, slots_N, kv.reshape(-1, self.kv_width))
@@ -206,11 +224,14 @@ class Llama:
                 assert cache is not None
                 kv = cache.layers[number].view(rows, cache.slots, -1)[:, :end]
             attended = self._attend(qkv[..., : self.q_width], kv, mask)
-            x_BTD = x_BTD + layer.out(attended)
-            inner = _rms_norm(x_BTD, layer.mlp_norm_D, self.eps)
+            if tokens_N is not None:
+                attended = attended.flatten(0, 1)[tokens_N]
+            x = x + layer.out(attended)
+            inner = _rms_norm(x, layer.mlp_norm_D, self.eps)
             gate, up = layer.gate_up(inner).chunk(2, dim=-1)
-            x_BTD = x_BTD + layer.down(self.activation(gate).mul_(up))
-        return _rms_norm(x_BTD, self.norm_D, self.eps)
+            x = x + layer.down(self.activation(gate).mul_(up))
+        states = _rms_norm(x, self.norm_D, self.eps)
+        return states if tokens_N is None else _padded(states, tokens_N, rows, width)
 
     def _attend(self, q: Tensor, kv_BSW: Tensor, mask: Tensor | None) -> Tensor:
         """[B, T, heads * head_dim]; without a past each token sees itself and those before it."""
@@ -259,6 +280,12 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> None:
     """Rotate [..., head_dim] in place: the halves of a head are the two coordinates."""
     swapped = x.roll(x.shape[-1] // 2, dims=-1).mul_(sin)
     x.mul_(cos).add_(swapped)
+
+
+def _padded(x_ND: Tensor, tokens_N: Tensor, rows: int, width: int) -> Tensor:
+    """[rows, width, D] with the tokens at their places and zeros elsewhere."""
+    padded = x_ND.new_zeros(rows * width, x_ND.shape[-1]).index_copy_(0, tokens_N, x_ND)
+    return padded.view(rows, width, -1)
 
 
 def _rms_norm(x: Tensor, weight_D: Tensor, eps: float) -> Tensor:

@@ -120,7 +120,7 @@ class Run:
             starts.append(row.position)
             last.append(len(taken) - 1)
             row.position += len(taken)
-        return self.llama.advance(ids_BT, starts, self.cache), last
+        return self.llama.advance(ids_BT, starts, self.cache, [at + 1 for at in last]), last
 
     def _sample(self, rows: Sequence[Row], logits_NV: Tensor) -> list[Row]:
         """Say each row's next token; the rows whose query in words has come to its end."""

@@ -156,12 +156,13 @@ def read(readers: Sequence[tuple[Reader, Course]], cache: Cache) -> None:
 
 def _advance(readers: Sequence[Reader], cache: Cache) -> None:
     """Read what each has queued, in one pass; what pads the shorter ones is written over later."""
-    width = max(len(reader.queued) for reader in readers)
+    lengths = [len(reader.queued) for reader in readers]
+    width = max(lengths)
     if not width:
         return
     ids_BT = torch.zeros(len(readers), width, dtype=torch.long)
     for row, reader in enumerate(readers):
         ids_BT[row, : len(reader.queued)] = torch.tensor([token for token, _ in reader.queued])
-    states_BTD = cache.llama.advance(ids_BT, [reader.position for reader in readers], cache)
-    for states_TD, reader in zip(states_BTD, readers, strict=True):
-        reader.hear(states_TD[: len(reader.queued)])
+    states_BTD = cache.llama.advance(ids_BT, [reader.position for reader in readers], cache, lengths)
+    for states_TD, length, reader in zip(states_BTD, lengths, readers, strict=True):
+        reader.hear(states_TD[:length])

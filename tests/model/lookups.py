@@ -124,9 +124,10 @@ class ScriptedLM:
     def cache(self, rows: int) -> Slots:
         return Slots([[] for _ in range(rows)])
 
-    def advance(self, ids_BT: Tensor, starts: Sequence[int], cache: Slots) -> Tensor:
+    def advance(self, ids_BT: Tensor, starts: Sequence[int], cache: Slots, lengths: Sequence[int]) -> Tensor:
         rows, width = ids_BT.shape
-        assert rows == len(starts) == len(cache.rows)
+        assert rows == len(starts) == len(cache.rows) == len(lengths)
+        assert max(lengths) <= width
         self.widths.append(width)
         states = torch.ones(rows, width, 2)
         for row, start in enumerate(starts):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,10 @@ def tokens(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randint(0, VOCABULARY, shape, generator=torch.Generator().manual_seed(seed))
 
 
+def side_by_side(rows: list[torch.Tensor]) -> torch.Tensor:
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_states_and_logits_are_those_of_transformers(shape: str):
     model, ids = llama(**SHAPES[shape]), tokens(3, 40)
@@ -82,11 +87,10 @@ def test_rows_of_different_lengths_see_only_themselves():
     model, lengths = llama(), [9, 1, 30]
     ours = Llama(model)
     rows = [tokens(n + 20, seed=n) for n in lengths]
-    padded = torch.zeros(3, 30, dtype=torch.long)
-    for b, n in enumerate(lengths):
-        padded[b, :n] = rows[b][:n]
     cache = ours.cache(3)
-    first = ours.advance(padded, [0, 0, 0], cache)
+    first = ours.advance(
+        side_by_side([row[:n] for row, n in zip(rows, lengths, strict=True)]), [0, 0, 0], cache
+    )
     single = [ours.advance(torch.stack([rows[b][lengths[b] + t : lengths[b] + t + 1] for b in range(3)]),
                            [n + t for n in lengths], cache) for t in range(5)]  # fmt: skip
     several = ours.advance(
@@ -96,6 +100,29 @@ def test_rows_of_different_lengths_see_only_themselves():
     for b, n in enumerate(lengths):
         alone = model.model(rows[b][None]).last_hidden_state[0]
         torch.testing.assert_close(torch.cat([first[b, :n], later[b]]), alone, atol=1e-4, rtol=1e-4)
+
+
+def test_what_pads_the_shorter_rows_is_not_multiplied():
+    """Rows of 30, 9 and no tokens, from the start and then behind pasts of different lengths."""
+    model, lengths, more = llama(), [30, 9, 1], [2, 7, 0]
+    ours = Llama(model)
+    rows = [tokens(n + k, seed=n) for n, k in zip(lengths, more, strict=True)]
+    cache = ours.cache(3)
+    first = ours.advance(
+        side_by_side([row[:n] for row, n in zip(rows, lengths, strict=True)]), [0, 0, 0], cache, lengths
+    )
+    multiplied: list[int] = []
+    head = ours.layers[0].qkv
+    ours.layers[0] = replace(ours.layers[0], qkv=lambda x: multiplied.append(x.shape[0]) or head(x))
+    later = ours.advance(
+        side_by_side([row[n:] for row, n in zip(rows, lengths, strict=True)]), lengths, cache, more
+    )
+    assert multiplied == [sum(more)]
+    for b, (n, k) in enumerate(zip(lengths, more, strict=True)):
+        alone = model.model(rows[b][None]).last_hidden_state[0]
+        torch.testing.assert_close(torch.cat([first[b, :n], later[b, :k]]), alone, atol=1e-4, rtol=1e-4)
+        assert not first[b, n:].any()
+        assert not later[b, k:].any()
 
 
 def test_what_is_fed_again_takes_the_place_of_what_was_there():
