@@ -57,8 +57,11 @@ def _section(name: str, records: Sequence[Mapping[str, Any]], plots: Sequence[st
         if one["state"] == "failed"
     ]
     for state, why in (("no data", "passed over, as there is no {}"), ("not run", "not run")):
-        told = [(one["name"], ", ".join(one["missing"])) for one in records if one["state"] == state]
-        lines += [f"- `{step}`: {why.format(missing)}." for step, missing in told]
+        named: dict[str, list[str]] = {}  # the steps by what they lack, since many lack the same
+        for one in records:
+            if one["state"] == state:
+                named.setdefault(", ".join(one["missing"]), []).append(f"`{one['name']}`")
+        lines += [f"- {', '.join(steps)}: {why.format(missing)}." for missing, steps in named.items()]
     return lines
 
 

@@ -112,6 +112,18 @@ def test_a_section_without_a_table_of_its_own_shows_every_number(results: dict[s
     assert "`later`: not run." in told
 
 
+def test_steps_that_lack_the_same_are_told_in_one_line(results: dict[str, Any]) -> None:
+    waiting = results["steps"][-1]
+    lacking = {"a": ["$DATA/x"], "b": ["$DATA/x"], "c": ["$DATA/x", "$DATA/y"]}
+    results["steps"] += [waiting | {"name": "last"}] + [
+        waiting | {"name": name, "state": "no data", "missing": missing} for name, missing in lacking.items()
+    ]
+    told = page(results).splitlines()
+    assert "- `later`, `last`: not run." in told
+    assert "- `a`, `b`: passed over, as there is no $DATA/x." in told
+    assert "- `c`: passed over, as there is no $DATA/x, $DATA/y." in told
+
+
 def test_edits_and_costs_have_tables_of_their_own(results: dict[str, Any]) -> None:
     told = page(results)
     found = "| updates, 5 records | 987 | 80.0 [70.0, 90.0] | 75.0 [65.0, 85.0] | 85.0 [75.0, 95.0] |"
