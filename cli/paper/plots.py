@@ -31,7 +31,7 @@ def draw(steps: Sequence[Record], folder: Path) -> list[str]:
         figure = Figure(figsize=(9, 5), layout="constrained")
         file = folder / f"{name}.png"
         if records and plot(figure, records):
-            figure.savefig(file, format="png", dpi=120)
+            figure.savefig(file, format="png", dpi=120, bbox_inches="tight")  # with the whole legend
             drawn.append(file.name)
         else:
             file.unlink(missing_ok=True)
@@ -48,6 +48,7 @@ def _tofu(figure: Figure, records: Sequence[Record]) -> bool:
         forget, _, name = label.partition(", ") if label.startswith("forget") else ("published", "", label)
         sets.setdefault(forget, {}).setdefault(_EPOCH.sub("", name), []).append(report)
     names = list(dict.fromkeys(name for runs in sets.values() for name in runs))
+    figure.set_size_inches(max(9, 3.5 * len(sets)), 5)
     for axes, (forget, runs) in zip(
         figure.subplots(1, len(sets), squeeze=False)[0], sets.items(), strict=True
     ):

@@ -69,9 +69,9 @@ _SECTIONS = {
         "set answer alike; above 0.05 they cannot be told apart, which with few examples (forget01 has 40) says "
         "little. The paper draws this and gives no numbers: deletion lies above 0.05 with utility as before, NPO loses "
         "utility (360M models, forget05). *masked* and *spoken* are two readings of answer masking, *none* is of a "
-        "model without lookups. What is masked costs nothing whether it is found or not: of a right answer a deletion "
-        "changes nothing there, only of a wrong one, in which a lookup had put the true value; read *deleted, masked* "
-        "beside *full, masked*. The knowledge base is TOFU alone, where the paper adds it to "
+        "model without lookups. What is masked costs nothing whether it is found or not: a deletion changes only "
+        "answers in which a lookup had put another value than their own, wrong ones above all, which got the true one; "
+        "read *deleted, masked* beside *full, masked*. The knowledge base is TOFU alone, where the paper adds it to "
         "Wikipedia's: nothing else can be found once it is deleted. The paper's NPO has 8 epochs at 6e-5 of all "
         "weights with batches of 32, ours 5 at 3e-4 of an adapter with batches of 8, a rate that was not searched for. "
         "Published models are not ours: they say that the formulas are right.",
