@@ -103,7 +103,7 @@ def test_rows_of_different_lengths_see_only_themselves():
 
 
 def test_what_pads_the_shorter_rows_is_not_multiplied():
-    """Rows of 30, 9 and no tokens, from the start and then behind pasts of different lengths."""
+    """Rows of 30, 9 and 1 tokens from the start, then of 2, 7 and none behind those pasts."""
     model, lengths, more = llama(), [30, 9, 1], [2, 7, 0]
     ours = Llama(model)
     rows = [tokens(n + k, seed=n) for n, k in zip(lengths, more, strict=True)]
