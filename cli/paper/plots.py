@@ -148,6 +148,9 @@ def _answers(figure: Figure, records: Sequence[Record]) -> bool:
     return bool(ways)
 
 
+_ASIDE = 0.003  # in radius: intervals that are the same would hide each other
+
+
 def _deletion(figure: Figure, records: Sequence[Record]) -> bool:
     """What is found where facts were forgotten, and what is lost beside them, over how near equivalents lie."""
     runs = records[0]["result"]["runs"]
@@ -165,7 +168,8 @@ def _deletion(figure: Figure, records: Sequence[Record]) -> bool:
             (lost, "others_lost", "s", "others lost"),
             (lost, "neighbours_lost", "D", "neighbours lost"),
         ):
-            measured = [(run["radius"], run[name]) for run in own if run.get(name)]
+            aside = _ASIDE * (2 * number + (name == "neighbours_lost"))
+            measured = [(run["radius"] + aside, run[name]) for run in own if run.get(name)]
             _with_errors(axes, measured, color=color, marker=marker, label=f"{policy}: {said}")
     for axes, title in (
         (probes, "% of the probes, or of questions that got it before"),
