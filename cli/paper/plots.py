@@ -38,6 +38,9 @@ def draw(steps: Sequence[Record], folder: Path) -> list[str]:
     return drawn
 
 
+_FAR = -50  # log10 of p
+
+
 def _tofu(figure: Figure, records: Sequence[Record]) -> bool:
     """Utility against the logarithm of forget quality, by forget set.
 
@@ -58,6 +61,10 @@ def _tofu(figure: Figure, records: Sequence[Record]) -> bool:
                 axes, reports, label=name, color=f"C{number % 10}", marker=_MARKERS[number % len(_MARKERS)]
             )
         axes.axhline(log10(0.05), color="black", linestyle="--", linewidth=1, label="p = 0.05")
+        if axes.get_ylim()[0] < _FAR:  # one that fell apart would press all others into a line
+            axes.set_yscale("symlog", linthresh=-_FAR / 5)
+            axes.yaxis.set_major_formatter("{x:g}")
+            axes.set_ylim(top=1)
         axes.set_title(forget)
         axes.set_xlabel("model utility")
         axes.set_ylabel("log10 of forget quality (p)")

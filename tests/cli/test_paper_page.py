@@ -153,23 +153,24 @@ def test_each_plot_that_has_results_is_drawn_and_an_old_one_goes(
     assert not (tmp_path / "answers.png").exists()
 
 
-def test_the_epochs_of_a_run_are_one_line_of_their_forget_sets_plot() -> None:
-    def step(label: str, utility: float, quality: float | None) -> dict[str, Any]:
-        report = {
-            "model_utility": utility,
-            "intervals": {"model_utility": [utility - 0.1, utility + 0.1]},
-        } | ({} if quality is None else {"forget_quality": quality})
-        return {"label": label, "result": {"none": report}}
+def trade_off(label: str, utility: float, quality: float | None) -> dict[str, Any]:
+    report = {
+        "model_utility": utility,
+        "intervals": {"model_utility": [utility - 0.1, utility + 0.1]},
+    } | ({} if quality is None else {"forget_quality": quality})
+    return {"label": label, "result": {"none": report}}
 
+
+def test_the_epochs_of_a_run_are_one_line_of_their_forget_sets_plot() -> None:
     figure = Figure()
     assert _tofu(
         figure,
         [
-            step("forget05, standard-retain", 0.6, None),
-            step("forget05, npo-0", 0.3, 0.1),
-            step("forget05, npo-0-epoch-10", 0.4, 0.1),
-            step("forget05, npo-0-epoch-2", 0.5, 0.01),
-            step("forget01, npo-0", 0.4, 1.0),
+            trade_off("forget05, standard-retain", 0.6, None),
+            trade_off("forget05, npo-0", 0.3, 0.1),
+            trade_off("forget05, npo-0-epoch-10", 0.4, 0.1),
+            trade_off("forget05, npo-0-epoch-2", 0.5, 0.01),
+            trade_off("forget01, npo-0", 0.4, 1.0),
         ],
     )
     first, second = figure.axes
@@ -178,3 +179,13 @@ def test_the_epochs_of_a_run_are_one_line_of_their_forget_sets_plot() -> None:
     drawn = next(iter(lines.values()))
     assert drawn is not None and np.allclose(drawn, [[0.5, -2], [0.4, -1], [0.3, -1]])
     assert "standard-retain, none: reference" in first.get_legend_handles_labels()[1]
+
+
+def test_a_model_that_fell_apart_leaves_the_others_room() -> None:
+    figure = Figure()
+    runs = [("forget05, npo-0", 1e-3), ("forget10, npo-0", 1e-3), ("forget10, grad-diff", 1e-239)]
+    assert _tofu(figure, [trade_off(label, 0.2, quality) for label, quality in runs])
+    near, far = figure.axes
+    assert (near.get_yscale(), far.get_yscale()) == ("linear", "symlog")
+    bottom, middle, top = far.transData.transform([(0.2, -239), (0.2, -3), (0.2, 0)])[:, 1]
+    assert (top - middle) / (top - bottom) > 0.1  # on a linear axis: 3 of 239
