@@ -17,8 +17,8 @@ from cli.nouns.base import Base
 from cli.options import After, AsJson, FactId, Limit, examples
 from cli.output import note, print_json, print_table, progress, say, shorten
 from cli.trace import show_changes
-from kb.errors import SignatureRefused
 from kb.impact import Impact, ImpactedOutput
+from kb.signing import require_signer
 from kb.witness import AuditReport, Head, check_log, read_head
 
 app = typer.Typer(help="Read, verify and witness the change log.", epilog=examples("colmlm audit verify"))
@@ -114,8 +114,8 @@ def verify(
 def _read_head(file: Path, key: str | None) -> Head:
     with file.open(encoding="utf-8") as lines:
         head = read_head(lines.readline(), file.name)
-    if key is not None and head.key != key:
-        raise SignatureRefused(file.name, f"it was signed by key {head.key}, not {key}")
+    if key is not None:
+        require_signer(head.key, (key,), file.name)
     return head
 
 

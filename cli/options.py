@@ -51,6 +51,13 @@ def some_text(value: str | None) -> str | None:
     return value
 
 
+def some_texts(values: list[str] | None) -> list[str] | None:
+    """`some_text` of each."""
+    for value in values or ():
+        some_text(value)
+    return values
+
+
 def each_once(fact_ids: Sequence[int]) -> list[int]:
     """The ids in their order, each once."""
     return list(dict.fromkeys(fact_ids))

@@ -14,7 +14,7 @@ import json
 import os
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -235,12 +235,18 @@ def _digest(stream: IO[bytes], length: int) -> str:
 
 
 @contextmanager
-def open_backup(file: Path) -> Iterator[Archive]:
-    """A backup whose bytes are all as they were written, by a manifest as it was signed. Raises `BackupRefused`."""
+def open_backup(file: Path, keys: Collection[str] = ()) -> Iterator[Archive]:
+    """A backup whose bytes are all as they were written, by a manifest as it was signed. Raises `BackupRefused`.
+
+    `keys` are fingerprints, one of which must have signed it; without any it is anybody's. Raises `SignatureRefused`.
+    """
     with file.open("rb") as stream:
         _require_seal(stream, file)
-        with _zip(stream, file) as archive:
-            yield Archive(file, archive, _manifest(archive, file))
+        with _zip(stream, file) as zipped:
+            archive = Archive(file, zipped, _manifest(zipped, file))
+            if keys:
+                signing.require_signer(archive.backup.key, keys, str(file))
+            yield archive
 
 
 def _zip(stream: IO[bytes], file: Path) -> zipfile.ZipFile:
@@ -314,10 +320,10 @@ class Archive:
             raise BackupRefused(str(self.file), f"table {table['name']} is not as it was written")
 
 
-def verify_backup(file: Path, on_bytes: Heard = lambda _: None) -> Backup:
-    """Read a backup to its last byte and say what it holds. Raises `BackupRefused`; needs no database."""
+def verify_backup(file: Path, on_bytes: Heard = lambda _: None, *, keys: Collection[str] = ()) -> Backup:
+    """Read a backup to its last byte and say what it holds. Raises as `open_backup`; needs no database."""
     done = 0
-    with open_backup(file) as archive:
+    with open_backup(file, keys) as archive:
         for table in archive.manifest["tables"]:
             for block in archive.blocks(table):
                 done += len(block)

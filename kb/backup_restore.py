@@ -1,13 +1,13 @@
 """Restore of a backup, into an empty database and in one transaction; and what a newer log says was erased since.
 
-A backup brings back what was erased after it was made. Given the log of the newer life, those erasures are done
-again in the transaction that restores, so nobody ever sees the base without them.
+A backup brings back what was erased after it was made. The log of the newer life names those erasures, and they are
+done again in the transaction that restores, so nobody ever sees the base without them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,37 +19,47 @@ from kb import audit, keysets
 from kb.backup import Archive, Backup, Heard, open_backup, tables
 from kb.database import connection_of, head_revision
 from kb.erasure import erase_facts
-from kb.errors import BackupRefused, DatabaseNotEmpty, LogRefused
+from kb.errors import BackupRefused, DatabaseNotEmpty, NewerLogNeeded
 from kb.facts import delete_facts
+from kb.newer_log import NewerLog, read_newer_log
 from kb.tables import Fact, FactKey, Keyset, Secret
-from kb.witness import read_log
+from kb.witness import Head
 
 if TYPE_CHECKING:
     from kb.service import KnowledgeBase
 
-DELETING = ("delete", "forget")
-
 
 @dataclass(frozen=True, slots=True)
-class Since:
-    """What the newer log says happened to facts after the backup: erased by which change, and deleted at its end."""
+class Repeated:
+    """An erasure of the newer log, change `seq` there, that was done again as change `seq_here` for `fact_ids`."""
 
-    erased: dict[int, list[int]] = field(default_factory=dict)
-    deleted: frozenset[int] = frozenset()
-    abstaining: frozenset[int] = frozenset()
+    seq: int
+    at: str
+    fact_ids: tuple[int, ...]
+    seq_here: int
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreReport:
-    """What a restore did. `erased_again` are facts that the newer log erased, `deleted_since` those it deleted.
+    """What a restore did, and by which newer log, None where it went without: see `kb.newer_log`.
 
-    `deleted_again` of the latter were deleted here too, on request.
+    `erased_again` are the facts of `repeated`, `deleted_since` those that the newer log deleted and `deleted_again`
+    those of them that were deleted here too, on request.
     """
 
     backup: Backup
+    log_file: str | None
+    log_head: Head | None
+    without_later_erasures: bool
+    repeated: tuple[Repeated, ...]
     erased_again: tuple[int, ...]
     deleted_since: tuple[int, ...]
     deleted_again: tuple[int, ...]
+
+    @property
+    def needs_log(self) -> bool:
+        """Whether a restore would be refused as it was asked for: a dry run says so, where others raise."""
+        return self.log_head is None and not self.without_later_erasures
 
 
 def restore_backup(
@@ -58,23 +68,29 @@ def restore_backup(
     *,
     actor: str,
     log_file: Path | None = None,
+    without_later_erasures: bool = False,
+    keys: Collection[str] = (),
     reapply_deletes: bool = False,
     dry_run: bool = False,
     on_bytes: Heard = lambda _: None,
 ) -> RestoreReport:
     """Fill an empty, migrated database from a backup: all of it or, on an error or a kill, nothing.
 
-    With the exported log of the newer life its erasures are done again. `dry_run` does everything and rolls back.
+    With the exported log of the newer life its erasures are done again. Raises `NewerLogNeeded` where there is none,
+    unless `without_later_erasures` says that what was erased after the backup may come back. `keys` are fingerprints,
+    one of which must have signed the backup and one the log. `dry_run` does everything and rolls back.
     Raises `BackupRefused`, `DatabaseNotEmpty`, `LogRefused`, `SignatureRefused`.
     """
-    with open_backup(file) as archive, kb.sessions() as session:
-        _require_migration(archive)
+    with open_backup(file, keys) as archive, kb.sessions() as session:
         backup = archive.backup
-        since = Since() if log_file is None else _read_since(log_file, backup)
+        _require_migration(archive)
+        newer = None if log_file is None else read_newer_log(log_file, backup, keys)
+        if newer is None and not (without_later_erasures or dry_run):
+            raise NewerLogNeeded(backup.seq, backup.at)
         _require_empty(session)
         _fill(session, archive, on_bytes)
         _require_log(session, archive)
-        report = _catch_up(session, backup, since, actor, reapply_deletes)
+        report = _catch_up(session, backup, newer, actor, reapply_deletes, without_later_erasures)
         session.rollback() if dry_run else session.commit()
     return report
 
@@ -138,68 +154,43 @@ def _require_log(session: Session, archive: Archive) -> None:
         )
 
 
-def _read_since(log_file: Path, backup: Backup) -> Since:
-    """What the log says after the backup's last change. Raises `LogRefused` unless it goes on from there."""
-    what = log_file.name
-    with log_file.open(encoding="utf-8") as lines:
-        head, entries = read_log(lines, what)
-        if head.database != backup.database:
-            raise LogRefused(what, 0, f"it is of database {head.database}, the backup of {backup.database}")
-        if head.seq < backup.seq:
-            raise LogRefused(what, head.seq, f"it ends before the backup, which goes to change {backup.seq}")
-        return _since(entries, backup, what)
-
-
-def _since(entries: Iterable[dict[str, Any]], backup: Backup, what: str) -> Since:
-    erased: dict[int, list[int]] = {}
-    deleted: dict[int, bool] = {}
-    for entry in entries:
-        seq, kind, fact_ids = entry["seq"], entry["kind"], entry["fact_ids"]
-        if seq == backup.seq and audit.entry_hash(entry) != backup.hash:
-            raise LogRefused(
-                what, seq, "it is not the change that the backup ends with: the log is of another life"
-            )
-        if seq <= backup.seq:
-            continue
-        if kind == "erase":
-            erased[seq] = fact_ids
-        elif kind in DELETING:
-            deleted.update(dict.fromkeys(fact_ids, bool(entry["payload"].get("abstain"))))
-        elif kind == "restore":
-            deleted = {
-                fact_id: abstain for fact_id, abstain in deleted.items() if fact_id not in set(fact_ids)
-            }
-    gone = {fact_id for fact_ids in erased.values() for fact_id in fact_ids}
-    return Since(
-        erased,
-        frozenset(deleted) - gone,
-        frozenset(fact_id for fact_id, abstain in deleted.items() if abstain) - gone,
-    )
-
-
 def _catch_up(
-    session: Session, backup: Backup, since: Since, actor: str, reapply_deletes: bool
+    session: Session,
+    backup: Backup,
+    newer: NewerLog | None,
+    actor: str,
+    reapply_deletes: bool,
+    without_later_erasures: bool,
 ) -> RestoreReport:
-    erased_again: list[int] = []
-    for seq, fact_ids in since.erased.items():
-        if known := _facts(session, fact_ids, Fact.erased_seq.is_(None)):
-            erase_facts(
-                session, known, actor, f"erased by change {seq} of the log that went on after this backup"
-            )
-            erased_again += known
-    deleted = _facts(session, since.deleted, Fact.deleted_seq.is_(None))
-    if reapply_deletes:
-        for abstain in (False, True):
-            chosen = [fact_id for fact_id in deleted if (fact_id in since.abstaining) is abstain]
-            if chosen:
-                reason = "deleted in the log that went on after this backup"
-                delete_facts(session, chosen, actor, reason, abstain=abstain)
+    repeated = tuple(_repeat(session, newer, actor)) if newer else ()
+    deleted = _facts(session, newer.deleted, Fact.deleted_seq.is_(None)) if newer else []
+    if newer and reapply_deletes:
+        _delete_again(session, newer, deleted, actor)
     return RestoreReport(
         backup=backup,
-        erased_again=tuple(erased_again),
+        log_file=newer.file if newer else None,
+        log_head=newer.head if newer else None,
+        without_later_erasures=without_later_erasures and newer is None,
+        repeated=repeated,
+        erased_again=tuple(fact_id for erasure in repeated for fact_id in erasure.fact_ids),
         deleted_since=tuple(deleted),
         deleted_again=tuple(deleted) if reapply_deletes else (),
     )
+
+
+def _repeat(session: Session, newer: NewerLog, actor: str) -> Iterator[Repeated]:
+    for erasure in newer.erasures:
+        if known := _facts(session, erasure.fact_ids, Fact.erased_seq.is_(None)):
+            reason = f"erased by change {erasure.seq} of the log that went on after this backup"
+            done = erase_facts(session, known, actor, reason)
+            yield Repeated(erasure.seq, erasure.at, done.fact_ids, done.seq)
+
+
+def _delete_again(session: Session, newer: NewerLog, deleted: Sequence[int], actor: str) -> None:
+    for abstain in (False, True):
+        if chosen := [fact_id for fact_id in deleted if (fact_id in newer.abstaining) is abstain]:
+            reason = "deleted in the log that went on after this backup"
+            delete_facts(session, chosen, actor, reason, abstain=abstain)
 
 
 def _facts(session: Session, fact_ids: Iterable[int], state: Any) -> list[int]:

@@ -18,7 +18,7 @@ from kb.snapshots import Inspection, inspect, remove_orphans
 if TYPE_CHECKING:
     from kb.service import KnowledgeBase
 
-_RESTORE = "Restore a backup from before the damage: colmlm backup restore"
+_RESTORE = "Restore a backup from before the damage: colmlm backup restore --change-log"
 
 
 @dataclass(frozen=True, slots=True)

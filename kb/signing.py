@@ -11,7 +11,7 @@ import binascii
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -90,6 +90,12 @@ def verify(signed: Mapping[str, Any], what: str = "document") -> str:
     except (InvalidSignature, ValueError, TypeError, binascii.Error) as error:
         raise SignatureRefused(what, "its signature does not fit what it says") from error
     return fingerprint(public)
+
+
+def require_signer(key: str, trusted: Collection[str], what: str) -> None:
+    """Raise `SignatureRefused` unless the key of this fingerprint is among the trusted."""
+    if key not in trusted:
+        raise SignatureRefused(what, f"it was signed by key {key}, not by {' or '.join(sorted(trusted))}")
 
 
 def fingerprint(public_key: bytes) -> str:

@@ -31,6 +31,7 @@ KBError
 │   ├── KeysetActive
 │   ├── KeysetMismatch
 │   ├── DatabaseNotEmpty
+│   ├── NewerLogNeeded
 │   ├── ForgetRunState
 │   ├── JobFinished
 │   ├── PlanStale
@@ -82,6 +83,7 @@ from kb.errors.conflicts import (
     KeysetActive,
     KeysetMismatch,
     KeysetNotReady,
+    NewerLogNeeded,
     NoActiveKeyset,
     NoFormerKeyset,
     PlanStale,
@@ -174,6 +176,7 @@ __all__ = [
     "KeysetNotReady",
     "LogRefused",
     "MigrationNeeded",
+    "NewerLogNeeded",
     "NoActiveKeyset",
     "NoFormerKeyset",
     "NoSuchChange",

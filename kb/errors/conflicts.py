@@ -228,3 +228,15 @@ class DatabaseNotEmpty(Conflict):
             f"A backup goes into an empty database only, and this one has rows in {table!r}. "
             "Name a new one with COLMLM_HOME or COLMLM_DATABASE_URL, then run: colmlm db migrate"
         )
+
+
+class NewerLogNeeded(Conflict):
+    title = "The newer log is needed"
+
+    def __init__(self, seq: int, at: str) -> None:
+        self.seq = seq
+        super().__init__(
+            f"The backup ends with change {seq}, made {at}: what was erased after that would come back. Give the log "
+            "of the newer life (`colmlm audit export --log`) with --change-log, or where there is none let it come "
+            "back with --without-later-erasures. Nothing was restored."
+        )

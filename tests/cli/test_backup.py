@@ -18,7 +18,7 @@ def test_a_base_moves_house_without_what_was_erased_since(
     assert run("backup", "verify", file).out.startswith("ok")
     run("erase", atlas[0], "--reason", "request of the person", "--yes")
     run("audit", "export", "--log", "--output", log)
-    assert run("backup", "restore", file).code == 4
+    assert run("backup", "restore", file, "--change-log", log).code == 4
     with clone(server) as url:
         monkeypatch.setenv("COLMLM_DATABASE_URL", url)
         monkeypatch.setenv("COLMLM_HOME", str(tmp_path / "new"))
@@ -26,9 +26,38 @@ def test_a_base_moves_house_without_what_was_erased_since(
         dry = run("backup", "restore", file, "--change-log", log, "--dry-run", "--json").json
         assert dry["dry_run"] and dry["erased_again"] == [atlas[0]]
         assert run("facts", "list", "--json").json["facts"] == []
-        assert "erased again: 1 (1)" in run("backup", "restore", file, "--change-log", log).out
+        restored = run("backup", "restore", file, "--change-log", log).out
+        assert "erased again: 1 (1)" in restored and "up to change 2, from log.jsonl" in restored
         assert [fact["fact_id"] for fact in run("facts", "list", "--json").json["facts"]] == atlas[1:]
         assert run("fsck").code == 0
     file.write_bytes(file.read_bytes()[:-1])
     damaged = run("backup", "verify", file, "--json")
     assert damaged.code == 1 and damaged.err.count("\n") == 1 and damaged.out == ""
+
+
+def test_a_restore_without_the_newer_log_must_be_meant(
+    run: Run, atlas: list[int], server: URL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, log = tmp_path / "monday.backup", tmp_path / "log.jsonl"
+    made = run("backup", "create", file, "--json")
+    assert "audit export --log" in made.err
+    run("erase", atlas[0], "--reason", "request of the person", "--yes")
+    run("audit", "export", "--log", "--output", log)
+    with clone(server) as url:
+        monkeypatch.setenv("COLMLM_DATABASE_URL", url)
+        monkeypatch.setenv("COLMLM_HOME", str(tmp_path / "new"))
+        refused = run("backup", "restore", file)
+        assert (
+            refused.code == 4 and "--change-log" in refused.err and "--without-later-erasures" in refused.err
+        )
+        dry = run("backup", "restore", file, "--dry-run", "--json")
+        assert dry.code == 4 and not dry.json["ok"] and "--change-log" in dry.err
+        assert run("backup", "restore", file, "--change-log", log, "--key", "0" * 16).code == 1
+        assert run("backup", "restore", file, "--change-log", log, "--without-later-erasures").code == 2
+        assert run("backup", "restore", file, "--without-later-erasures").code == 2  # nobody to ask
+        assert run("facts", "list", "--json").json["facts"] == []
+        back = run("backup", "restore", file, "--without-later-erasures", "--yes", "--json").json
+        assert back["without_later_erasures"] and back["log_head"] is None and back["repeated"] == []
+        assert [fact["fact_id"] for fact in run("facts", "list", "--json").json["facts"]] == atlas
+    assert run("backup", "verify", file, "--key", made.json["key"]).code == 0
+    assert run("backup", "verify", file, "--key", "0" * 16).code == 1

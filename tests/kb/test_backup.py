@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import zipfile
@@ -14,12 +15,12 @@ from sqlalchemy import URL, text
 from kb.backup import tables, verify_backup, write_backup
 from kb.backup_restore import restore_backup
 from kb.erasure import Erasure
-from kb.errors import BackupRefused, DatabaseNotEmpty, LogRefused
+from kb.errors import BackupRefused, DatabaseNotEmpty, LogRefused, NewerLogNeeded, SignatureRefused
 from kb.records import NewGeneration, Splice
 from kb.service import KnowledgeBase
 from kb.settings import Settings
-from kb.signing import signing_key
-from kb.witness import export_log
+from kb.signing import fingerprint, signing_key
+from kb.witness import export_log, signed_head
 from tests.conftest import clone
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import CAPITAL, HEIGHT, PERU, RIVER, ask, fact_id, ingest
@@ -85,6 +86,21 @@ def _backup(kb: KnowledgeBase, tmp_path: Path) -> Path:
     return file
 
 
+def _head(kb: KnowledgeBase, tmp_path: Path) -> Path:
+    """The signed head of the log alone, as a file."""
+    file = tmp_path / "head.json"
+    with kb.sessions() as session:
+        file.write_text(json.dumps(signed_head(session, signing_key(kb.settings.home))))
+    return file
+
+
+def _log(kb: KnowledgeBase, tmp_path: Path, home: Path | None = None) -> Path:
+    """The exported log as a file, signed by the key of this base or of another home."""
+    file = tmp_path / "log.jsonl"
+    file.write_text("".join(export_log(kb, signing_key(home or kb.settings.home))))
+    return file
+
+
 def _rows(kb: KnowledgeBase) -> dict[str, list[str]]:
     with kb.engine.connect() as connection:
         return {
@@ -100,7 +116,7 @@ def test_a_restored_base_is_the_original_to_the_last_row(
     assert file.stat().st_mode & 0o777 == 0o600 and verify_backup(file).seq == original.head_seq()
     assert restore_backup(empty, file, actor="tester", dry_run=True).backup.rows["fact"] == 4
     assert empty.head_seq() == 0 and empty.fsck().ok
-    restore_backup(empty, file, actor="tester")
+    assert restore_backup(empty, file, actor="tester", log_file=_head(original, tmp_path)).repeated == ()
     rows = _rows(original)
     assert all(rows.values()) and _rows(empty) == rows
     assert empty.fsck().ok
@@ -111,7 +127,7 @@ def test_a_restored_base_is_the_original_to_the_last_row(
     with pytest.raises(Exception, match="append-only"), empty.engine.begin() as connection:
         connection.execute(text("DELETE FROM change"))
     with pytest.raises(DatabaseNotEmpty):
-        restore_backup(empty, file, actor="tester")
+        restore_backup(empty, file, actor="tester", without_later_erasures=True)
     with pytest.raises(FileExistsError):
         write_backup(original, file, signing_key(original.settings.home))
 
@@ -164,7 +180,7 @@ def test_what_a_killed_backup_left_goes_with_the_next(original: KnowledgeBase, t
 def test_what_was_erased_after_the_backup_stays_erased(
     original: KnowledgeBase, empty: KnowledgeBase, encoder: FakeEncoder, tmp_path: Path
 ):
-    file, log = _backup(original, tmp_path), tmp_path / "log.jsonl"
+    file = _backup(original, tmp_path)
     cusco, height = fact_id(original, "Cusco"), fact_id(original, "6,768 m")
     Erasure(original).erase([cusco], **WHO)
     original.delete([height], **WHO)
@@ -172,14 +188,67 @@ def test_what_was_erased_after_the_backup_stays_erased(
     original.delete([height], **WHO)
     (later,) = original.insert("Later?", "later", **WHO).fact_ids
     Erasure(original).erase([later], **WHO)
-    lines = list(export_log(original, signing_key(original.settings.home)))
-    log.write_text("".join(lines))
+    log = _log(original, tmp_path)
     report = restore_backup(empty, file, actor="tester", log_file=log, reapply_deletes=True)
     assert (report.erased_again, report.deleted_again) == ((cusco,), (height,))
+    (repeated,) = report.repeated
+    erased = next(change for change in original.changes() if change.kind == "erase")
+    assert (repeated.seq, repeated.seq_here, repeated.fact_ids) == (
+        erased.seq,
+        report.backup.seq + 1,
+        (cusco,),
+    )
+    assert report.log_head is not None and report.log_head.seq == original.head_seq()
     assert [lookup.hits for lookup in ask(empty, encoder, CAPITAL, HEIGHT)] == [(), ()]
     told = " ".join(row for rows in _rows(empty).values() for row in rows)
     assert "Cusco" not in told and "Lima" not in told and "6,768 m" in told
     assert empty.fsck().ok and empty.changes()[-1].kind == "delete"
+
+
+def test_without_the_newer_log_nothing_that_was_erased_comes_back_unasked(
+    original: KnowledgeBase, empty: KnowledgeBase, encoder: FakeEncoder, tmp_path: Path
+):
+    file = _backup(original, tmp_path)
+    Erasure(original).erase([fact_id(original, "Cusco")], **WHO)
+    with pytest.raises(NewerLogNeeded, match="--change-log"):
+        restore_backup(empty, file, actor="tester")
+    with pytest.raises(LogRefused, match="ends here"):  # the head says that more came, and not what
+        restore_backup(empty, file, actor="tester", log_file=_head(original, tmp_path))
+    assert empty.head_seq() == 0
+    assert restore_backup(empty, file, actor="tester", dry_run=True).needs_log
+    report = restore_backup(empty, file, actor="tester", without_later_erasures=True)
+    assert report.without_later_erasures and not report.needs_log and report.log_head is None
+    (found,) = ask(empty, encoder, CAPITAL)
+    assert found.hits[0].value == "Cusco"
+
+
+def test_a_log_without_its_erasure_is_refused_whoever_signed_it(
+    original: KnowledgeBase, empty: KnowledgeBase, tmp_path: Path
+):
+    """Whoever has no key can chain a log anew, and sign it with a key of their own."""
+    file, stranger = _backup(original, tmp_path), tmp_path / "stranger"
+    Erasure(original).erase([fact_id(original, "Cusco")], **WHO)
+    with original.engine.begin() as connection:
+        connection.execute(text("ALTER TABLE change DISABLE TRIGGER change_append_only"))
+        connection.execute(text("DELETE FROM change WHERE kind = 'erase'"))
+    original.insert("Who?", "Me", **WHO)
+    forged = _log(original, tmp_path, stranger)
+    with pytest.raises(SignatureRefused, match="signed by key"):
+        restore_backup(empty, file, actor="tester", log_file=forged)
+    known, other = (fingerprint(_public(home)) for home in (original.settings.home, stranger))
+    with pytest.raises(SignatureRefused, match="signed by key"):
+        restore_backup(empty, file, actor="tester", log_file=forged, keys=[known])
+    with pytest.raises(SignatureRefused, match="signed by key"):
+        verify_backup(file, keys=[other])
+    log = _log(original, tmp_path, stranger)
+    assert restore_backup(
+        empty, file, actor="tester", log_file=log, keys=[known, other], dry_run=True
+    ).log_head
+    assert empty.head_seq() == 0
+
+
+def _public(home: Path) -> bytes:
+    return signing_key(home).public_key().public_bytes_raw()
 
 
 def test_a_log_of_another_life_is_refused(original: KnowledgeBase, empty: KnowledgeBase, tmp_path: Path):
@@ -192,8 +261,9 @@ def test_a_log_of_another_life_is_refused(original: KnowledgeBase, empty: Knowle
     with empty.engine.begin() as connection:
         connection.execute(text("ALTER TABLE change DISABLE TRIGGER change_append_only"))
         connection.execute(text("TRUNCATE document, fact, fact_version, change CASCADE"))
+    keys = [fingerprint(_public(base.settings.home)) for base in (original, empty)]
     for lines in (before, other, newer[:-1], [*newer[:3], *newer[4:]]):
         log.write_text("".join(lines))
         with pytest.raises(LogRefused):
-            restore_backup(empty, file, actor="tester", log_file=log)
+            restore_backup(empty, file, actor="tester", log_file=log, keys=keys)
     assert empty.head_seq() == 0
