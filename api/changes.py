@@ -25,6 +25,12 @@ from kb.records import ChangeRecord
 from kb.signing import signing_key
 
 Who = Annotated[str | None, QueryParameter(max_length=200, description="Only changes by this person or key")]
+Authenticated = Annotated[
+    str | None,
+    QueryParameter(
+        max_length=200, description="Only changes this key, or user of the machine, was authenticated for"
+    ),
+]
 Kind = Annotated[str | None, QueryParameter(max_length=100, description="Only this kind, such as delete")]
 OfFact = Annotated[int | None, QueryParameter(ge=1, le=MAX_ID, description="Only changes of this fact")]
 Since = Annotated[
@@ -74,6 +80,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
 def list_changes(
     ports: FromPorts,
     actor: Who = None,
+    principal: Authenticated = None,
     kind: Kind = None,
     fact_id: OfFact = None,
     since: Since = None,
@@ -85,7 +92,7 @@ def list_changes(
 
     Oldest first, those that fit every filter. They tell who did what to which facts, when and why, and no fact's text.
     """
-    if "\x00" in f"{actor or ''}{kind or ''}":
+    if "\x00" in f"{actor or ''}{principal or ''}{kind or ''}":
         raise InvalidQuery("a name holds no NUL character")
     with ports.kb.sessions() as session:
         found = audit.changes(
@@ -93,6 +100,7 @@ def list_changes(
             after_of(cursor, "changes"),
             limit + 1,
             actor=actor,
+            principal=principal,
             kind=kind,
             fact_id=fact_id,
             since=_time("since", since),

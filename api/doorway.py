@@ -59,7 +59,7 @@ class Doorway:
     journal: Journal
     watch: Watch | None = None
 
-    async def admit(self, scope: HTTPScope, headers: Headers) -> ASGIApp | None:
+    async def admit(self, scope: HTTPScope, headers: Headers, request: requests.Asked) -> ASGIApp | None:
         """Set the scope's user; or give the answer where no route is asked. Raises what to refuse the request with."""
         self.gate.check_host(headers)
         if self.watch is not None:
@@ -68,6 +68,7 @@ class Doorway:
             return preflight
         key = scope["user"] = await self.gate.admit(scope, headers)
         if key is not None:
+            requests.admitted(request, key)
             self.limits.check(key)
         return None
 
@@ -108,10 +109,10 @@ class GatedLitestar(Litestar):
     async def _pass(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
         headers = Headers.from_scope(scope)
         with requests.asked(headers) as request, self.doorway.watching(scope, request):
-            said = {requests.HEADER: request.request_id, **self.doorway.cors.headers(headers)}
+            said = {**requests.said(request), **self.doorway.cors.headers(headers)}
             sending = _hardened(send, said, request)
             try:
-                answer = await self.doorway.admit(scope, headers)
+                answer = await self.doorway.admit(scope, headers, request)
             except (KBError, SQLAlchemyError) as error:
                 answer = _refused(scope, error)
             if answer is not None:

@@ -9,14 +9,16 @@ from litestar import Request
 from api.ports import Ports
 from api.schemas import EditResult, Why
 from kb.access import ApiKeyRecord
+from kb.origin import act_for
 from kb.records import Edit
 
 WithKey = Request[ApiKeyRecord, Any, Any]
 
 
 def actor_of(request: WithKey, why: Why) -> str:
-    """Who the change log names: whom the caller says, or the key."""
-    return why.actor or request.user.name
+    """Who the change log names: the key. On whose behalf it says to act is noted beside that."""
+    act_for(why.on_behalf_of or why.actor)
+    return request.user.name
 
 
 def result(edit: Edit, *, min_seq: int | None = None, keyed: bool = True) -> EditResult:

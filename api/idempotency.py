@@ -6,7 +6,7 @@ body. What was refused changed nothing and leaves the key free. See `kb.idempote
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from litestar.concurrency import sync_to_thread
@@ -25,7 +25,7 @@ from api.schemas import MAX_BODY_BYTES
 from kb import idempotency
 from kb.access import ApiKeyRecord
 from kb.idempotency import MAX_KEPT_BYTES, Answer
-from kb.origin import Claim, Origin, origin
+from kb.origin import Claim, origin
 
 if TYPE_CHECKING:
     from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
@@ -76,8 +76,8 @@ class Once:
         secret = _OPT in scope["route_handler"].opt
         recorded = _Recorded(send)
         before = origin.get()
-        assert before is not None, "a request has an origin"
-        held = origin.set(Origin(before.request_id, found))
+        assert before is not None, "a request of a key has an origin"
+        held = origin.set(replace(before, claim=found))
         try:
             await self.app(scope, _given(body, receive), recorded)
         finally:

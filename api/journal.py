@@ -85,6 +85,7 @@ def _fields(scope: HTTPScope, request: Asked) -> dict[str, Any]:
     key = scope.get("user")
     return {
         "request_id": request.request_id,
+        "client_request_id": request.client_request_id,
         "actor": key.name if key else None,
         "method": scope["method"],
         "route": scope.get("path_template"),

@@ -1,4 +1,7 @@
-"""Requests as they go by: each has an id, which its answer, its log lines and the changes it makes all name."""
+"""Requests as they go by: each has an id, which its answer, its log lines and the changes it makes all name.
+
+The id is the server's own: what a caller names its request is kept beside it, and can't pass for another's.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,11 @@ from dataclasses import dataclass
 from litestar.datastructures import Headers
 from litestar.types import HTTPScope
 
+from kb.access import ApiKeyRecord
 from kb.origin import Origin, origin
 
 HEADER = "x-request-id"
+CLIENT_HEADER = "x-client-request-id"
 _BROKEN_OFF = 499  # no status was sent: the client had gone, or the server was told to end at once
 _UNROUTED = "unrouted"  # refused by the gate, or no such route: a path is no label, anybody may make one up
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -31,6 +36,7 @@ class Asked:
     """
 
     request_id: str
+    client_request_id: str | None = None
     refusal: str | None = None
     status: int | None = None
     is_replay: bool = False
@@ -41,15 +47,26 @@ _asked: ContextVar[Asked | None] = ContextVar("asked", default=None)
 
 @contextmanager
 def asked(headers: Headers) -> Iterator[Asked]:
-    """The request of this context, under the id the caller gave it, or a new one where that is none."""
+    """The request of this context, under an id of the server's own; the caller's is kept where it is one."""
     given = headers.get(HEADER, "")
-    request = Asked(given if _ID.fullmatch(given) else secrets.token_hex(8))
-    as_asked, as_origin = _asked.set(request), origin.set(Origin(request.request_id))
+    request = Asked(secrets.token_hex(8), given if _ID.fullmatch(given) else None)
+    as_asked, as_origin = _asked.set(request), origin.set(None)
     try:
         yield request
     finally:
         _asked.reset(as_asked)
         origin.reset(as_origin)
+
+
+def admitted(request: Asked, key: ApiKeyRecord) -> None:
+    """Let what this request edits name the key that asks."""
+    origin.set(Origin(key.principal, request.request_id, request.client_request_id))
+
+
+def said(request: Asked) -> dict[str, str]:
+    """The headers that name the request in its answer."""
+    named = {HEADER: request.request_id}
+    return named | ({CLIENT_HEADER: request.client_request_id} if request.client_request_id else {})
 
 
 def current() -> Asked | None:

@@ -23,7 +23,16 @@ SEEN = "Wait until this change is seen, to read an edit back; 404 where nobody m
 MinSeq = Annotated[int, Meta(ge=0, le=MAX_ID, description=SEEN)]
 Threshold = Annotated[float, Meta(ge=-1, le=1)]
 Reason = Annotated[str, Meta(min_length=1, max_length=1000, description="Why; it stays in the change log")]
-Actor = Annotated[str, Meta(min_length=1, max_length=200, description="On whose behalf; else the key's name")]
+Behalf = Annotated[
+    str,
+    Meta(
+        min_length=1, max_length=200, description="On whose behalf; kept beside the key, which is the actor"
+    ),
+]
+OldBehalf = Annotated[
+    str,
+    Meta(min_length=1, max_length=200, description="The former name of `on_behalf_of`, heeded without that"),
+]
 Question = Annotated[str, Meta(min_length=1, max_length=2000)]
 Value = Annotated[str, Meta(min_length=1, max_length=10_000)]
 Vector = Annotated[list[float], Meta(min_length=1, max_length=16_384)]
@@ -39,7 +48,8 @@ class Why(Request, frozen=True, kw_only=True):
     """Why something is edited, and on whose behalf."""
 
     reason: Reason
-    actor: Actor | None = None
+    on_behalf_of: Behalf | None = None
+    actor: OldBehalf | None = None
 
 
 class EditResult(msgspec.Struct, frozen=True, kw_only=True):

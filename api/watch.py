@@ -64,6 +64,7 @@ class Watch:
             "request",
             extra={
                 "request_id": request.request_id,
+                "client_request_id": request.client_request_id,
                 "actor": key.name if key else None,
                 "method": method,
                 "route": route,

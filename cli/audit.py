@@ -51,6 +51,12 @@ def moment(value: str) -> datetime:
 def log(
     base: Base,
     actor: Annotated[str | None, typer.Option("--actor", help="Only changes by this person or key.")] = None,
+    principal: Annotated[
+        str | None,
+        typer.Option(
+            "--principal", help="Only changes this key, or user of the machine, was authenticated for."
+        ),
+    ] = None,
     kind: Annotated[str | None, typer.Option("--kind", help="Only this kind, such as delete.")] = None,
     fact: Annotated[int | None, typer.Option("--fact", min=1, help="Only changes of this fact.")] = None,
     since: Annotated[
@@ -64,7 +70,9 @@ def log(
     as_json: AsJson = False,
 ) -> None:
     """Show the changes that fit every filter, oldest first."""
-    found = base.log.changes(after, limit, actor=actor, kind=kind, fact_id=fact, since=since, until=until)
+    found = base.log.changes(
+        after, limit, actor=actor, principal=principal, kind=kind, fact_id=fact, since=since, until=until
+    )
     more = found[-1].seq if len(found) == limit else None
     if as_json:
         print_json({"changes": found, "next_after": more})

@@ -110,7 +110,8 @@ def _preview(base: Base, asked: ErasureRequest, as_json: bool) -> None:
         facts = [base.kb.fact(fact_id) for fact_id in asked.fact_ids]
         print_json({"dry_run": True, "request": asked, "facts": facts})
         return
-    say(f"Asked with the key {asked.asked_by}, {asked.at:%Y-%m-%d %H:%M}, for {asked.actor}: {asked.reason}")
+    behalf = f", for {asked.on_behalf_of}" if asked.on_behalf_of else ""
+    say(f"Asked with the key {asked.asked_by}, {asked.at:%Y-%m-%d %H:%M}{behalf}: {asked.reason}")
     show_facts(base.kb, asked.fact_ids)
 
 

@@ -67,7 +67,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on s
 Actor = Annotated[
     str | None,
     typer.Option(
-        "--actor", callback=some_text, help="Who does this. Default: COLMLM_ACTOR or your user name."
+        "--actor", callback=some_text, help="For whom this is done. Default: COLMLM_ACTOR or your user name."
     ),
 ]
 Reason = Annotated[

@@ -136,8 +136,10 @@ def _show_fact(trace: FactTrace) -> None:
 
 def show_changes(changes: tuple[ChangeRecord, ...] | list[ChangeRecord]) -> None:
     """Print entries of the change log as a table."""
-    columns = ("seq", "kind", "facts", "actor", "reason", "at")
+    columns = ("seq", "kind", "facts", "actor", "principal", "for", "reason", "at")
     rows = [
-        (c.seq, c.kind, c.num_facts, c.actor, shorten(c.reason), f"{c.at:%Y-%m-%d %H:%M:%S}") for c in changes
-    ]
+        (c.seq, c.kind, c.num_facts, c.actor, c.principal, c.on_behalf_of, shorten(c.reason),
+         f"{c.at:%Y-%m-%d %H:%M:%S}")
+        for c in changes
+    ]  # fmt: skip
     print_table(columns, rows)

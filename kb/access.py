@@ -21,6 +21,7 @@ from sqlalchemy import ColumnElement, exists, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from kb.errors import ApiKeyEnded, ApiKeyNotFound, InvalidValue
+from kb.principal import Principal
 from kb.tables import ApiKey
 
 MAX_RATE = 1_000_000  # requests a minute
@@ -73,6 +74,11 @@ class ApiKeyRecord:
     previous_used_at: datetime | None
     revoked_at: datetime | None
     by_previous: bool = False  # found by the secret before the last rotation
+
+    @property
+    def principal(self) -> Principal:
+        """Whom a change names that was asked for with this key."""
+        return Principal("key", self.name, self.key_id)
 
     def may(self, right: Right) -> bool:
         """Whether this key's role has the right."""

@@ -22,7 +22,8 @@ from sqlalchemy.orm import Session
 
 from kb.database import connection_of
 from kb.errors import InvalidValue
-from kb.origin import mark
+from kb.origin import evidence, mark, signed
+from kb.principal import Principal
 from kb.records import ChangeRecord
 from kb.tables import Change, Fact, Secret
 
@@ -85,18 +86,20 @@ def append(
 ) -> int:
     """Write the change `begin` opened and return its seq. `payload` is JSON without floats and without fact text.
 
-    Where a request asked for the change, its id is kept too.
+    Beside it is kept who was authenticated, and the request that asked for the change.
     """
+    mark(session, pending.seq)
+    signature = signed(pending.actor)
     change = Change(
         seq=pending.seq,
         kind=kind,
         fact_ids=list(fact_ids),
         num_facts=len(fact_ids) if num_facts is None else num_facts,
-        actor=pending.actor,
+        actor=signature.actor,
         reason=pending.reason,
         at=pending.at,
         prev_hash=pending.prev_hash,
-        payload={**(payload or {}), **mark(session, pending.seq)},
+        payload={**(payload or {}), **evidence(signature)},
     )
     connection_of(session).execute(
         _APPEND,
@@ -163,10 +166,12 @@ def head_seq(session: Session) -> int:
 class Fitting(TypedDict, total=False):
     """What changes are chosen by; what is None or left out chooses all.
 
-    A change touches `fact_id` too where it created it: an ingest does not list the facts it brought.
+    `principal` is the name of an API key or of a user of the server's machine: who was authenticated, where `actor`
+    is who was named. A change touches `fact_id` too where it created it: an ingest does not list the facts it brought.
     """
 
     actor: str | None
+    principal: str | None
     kind: str | None
     fact_id: int | None
     since: datetime | None
@@ -193,6 +198,7 @@ def _records(session: Session, page: Select[Change], fitting: Fitting) -> list[C
 
 def _conditions(
     actor: str | None = None,
+    principal: str | None = None,
     kind: str | None = None,
     fact_id: int | None = None,
     since: datetime | None = None,
@@ -200,6 +206,8 @@ def _conditions(
 ) -> Iterator[ColumnElement[bool]]:
     if actor is not None:
         yield Change.actor == actor
+    if principal is not None:
+        yield Change.payload["principal"]["name"].astext == principal
     if kind is not None:
         yield Change.kind == kind
     if fact_id is not None:
@@ -223,6 +231,9 @@ def as_record(change: Change) -> ChangeRecord:
         prev_hash=change.prev_hash,
         hash=change.hash,
         request_id=change.payload.get("request_id"),
+        client_request_id=change.payload.get("client_request_id"),
+        principal=Principal.from_json(kept) if (kept := change.payload.get("principal")) else None,
+        on_behalf_of=change.payload.get("on_behalf_of"),
     )
 
 

@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 from kb import audit, idempotency, suppression
 from kb.errors import FactErased, FactNotFound, SecondPersonNeeded
 from kb.facts import MAX_ID
+from kb.principal import Principal
 from kb.probes import Probe, make_probes
 from kb.purge import Level, purge, reached
 from kb.redaction import MARK, Target, redact_documents, redact_forget_runs, redact_generations
@@ -107,8 +108,13 @@ class Erasure:
         )
 
 
-def erase_facts(session: Session, fact_ids: Sequence[int], actor: str, reason: str) -> Erased:
-    """Redact and end these facts, drop their keys, and append the change. Does not commit."""
+def erase_facts(
+    session: Session, fact_ids: Sequence[int], actor: str, reason: str, *, asked_by: Principal | None = None
+) -> Erased:
+    """Redact and end these facts, drop their keys, and append the change. Does not commit.
+
+    `asked_by` is who asked, where somebody else had to approve; the change names both.
+    """
     suppression.begin_erasure(session)
     pending = audit.begin(session, actor, reason)
     targets = load_targets(session, fact_ids)
@@ -122,13 +128,15 @@ def erase_facts(session: Session, fact_ids: Sequence[int], actor: str, reason: s
     dropped = sorted(
         session.scalars(delete(FactKey).where(FactKey.fact_id == func.any(ids)).returning(FactKey.id))
     )
-    payload = {
+    payload: dict[str, Any] = {
         "documents": documents,
         "generations": generations,
         "forget_runs": forget_runs,
         "digests": num_digests,
         "dropped_keys": dropped,
     }
+    if asked_by is not None:
+        payload["asked_by"] = asked_by.to_json()
     seq = audit.append(session, pending, "erase", ids, payload=payload)
     return Erased(
         seq=seq,

@@ -174,3 +174,4 @@ class RunRecord:
     actor: str
     reason: str
     at: datetime
+    on_behalf_of: str | None = None

@@ -23,6 +23,7 @@ from kb.errors import ForgetRunNotFound, ForgetRunState, InvalidSelector, Keyset
 from kb.forget_probes import Questioner
 from kb.forget_records import Drift, ForgetPlan, RunRecord, Verification
 from kb.forget_verify import verify
+from kb.origin import signed
 from kb.records import Edit, FactRecord
 from kb.rekey import Encoder
 from kb.selectors import Selector, select_facts
@@ -79,6 +80,7 @@ class Forgetting:
         audit.check_text("actor", actor, blank=False)
         audit.check_text("reason", reason)
         _check_choices(equivalents, policy, radius)
+        who = signed(actor)
         drawn = self._on_one_keyset(
             lambda: forget_plan.draw_up(
                 self.kb,
@@ -99,7 +101,8 @@ class Forgetting:
                 fact_ids=list(drawn.fact_ids),
                 plan=replace(drawn, selector_digest=_digest(session, selector)).to_json(),
                 planned_seq=drawn.planned_seq,
-                actor=actor,
+                actor=who.actor,
+                on_behalf_of=who.on_behalf_of,
                 reason=reason,
             )
             session.add(run)
@@ -234,6 +237,7 @@ def _record(run: ForgetRun) -> RunRecord:
         verified=checked is not None,
         level=None if checked is None else checked["level"],
         actor=run.actor,
+        on_behalf_of=run.on_behalf_of,
         reason=run.reason,
         at=run.at.astimezone(UTC),
     )

@@ -1,17 +1,22 @@
-"""Where an edit comes from: the request it was asked for in, which the change log keeps beside actor and reason.
+"""Where an edit comes from: who was authenticated for it, and the request or job it was asked for in.
 
-A context variable and not a parameter of every verb: what is edited does not depend on it.
+A context variable and not a parameter of every verb: what is edited does not depend on it, and no caller of a verb can
+name another. Where nobody set one, the process edits by itself, as the user it runs as.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from kb.errors import RequestUnderWay
+from kb.principal import Principal, local_principal
 from kb.tables import Idempotency
 
 
@@ -25,28 +30,87 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The request that edits. Its id goes into the log, where nothing is erased: it is never text of a person's."""
+    """Who edits, and in which request. Its ids go into the log, where nothing is erased: they are never text.
 
-    request_id: str
+    `request_id` is the server's own, `client_request_id` what the caller named the request. `on_behalf_of` is whom
+    the principal says to act for.
+    """
+
+    principal: Principal
+    request_id: str | None = None
+    client_request_id: str | None = None
+    on_behalf_of: str | None = None
     claim: Claim | None = None
+
+
+class Signature(NamedTuple):
+    """Who the log names, and on whose behalf."""
+
+    actor: str
+    on_behalf_of: str | None
 
 
 origin: ContextVar[Origin | None] = ContextVar("origin", default=None)
 
 
-def mark(session: Session, seq: int) -> dict[str, str]:
-    """What the log keeps of the origin of change `seq`; in the same transaction the claim learns that it edited.
+def current() -> Origin:
+    """The origin of what is done in this context."""
+    return origin.get() or Origin(local_principal())
+
+
+@contextmanager
+def acting_as(principal: Principal, on_behalf_of: str | None = None) -> Iterator[None]:
+    """Within it this principal edits, in the same request."""
+    before = origin.set(replace(current(), principal=principal, on_behalf_of=on_behalf_of))
+    try:
+        yield
+    finally:
+        origin.reset(before)
+
+
+def act_for(name: str | None) -> None:
+    """Note on whose behalf the rest of this context edits."""
+    origin.set(replace(current(), on_behalf_of=name))
+
+
+def signed(actor: str) -> Signature:
+    """Who the log names where `actor` was given: an API key's own name, whatever was given.
+
+    On the server's machine the name that was given stands: whoever has a shell there has the database.
+    """
+    found = current()
+    principal = found.principal
+    if principal.kind == "key":
+        behalf = found.on_behalf_of
+        return Signature(principal.name, behalf if behalf != principal.name else None)
+    named = found.on_behalf_of or actor
+    is_other = principal.kind == "local" and named != principal.name
+    return Signature(actor, named if is_other else None)
+
+
+def evidence(signature: Signature) -> dict[str, Any]:
+    """What the log keeps of this origin beside the actor, in the change's payload and under its hash."""
+    found = current()
+    kept = {
+        "request_id": found.request_id,
+        "client_request_id": found.client_request_id,
+        "principal": found.principal.to_json(),
+        "on_behalf_of": signature.on_behalf_of,
+    }
+    return {name: value for name, value in kept.items() if value is not None}
+
+
+def mark(session: Session, seq: int) -> None:
+    """Let the claim of this request learn, in the same transaction, that it made change `seq`.
 
     What is no change but must not be done twice either marks with the change before it.
 
     Raises `RequestUnderWay` where another run has taken the claim over, so that the two can't both edit.
     """
-    found = origin.get()
-    if found is None:
-        return {}
-    if found.claim is not None:
-        held = (Idempotency.id == found.claim.row_id) & (Idempotency.claim == found.claim.claim)
-        marked = update(Idempotency).where(held).values(seq=seq).returning(Idempotency.id)
-        if session.scalar(marked) is None:
-            raise RequestUnderWay
-    return {"request_id": found.request_id}
+    claim = current().claim
+    if claim is None:
+        return
+    held = (Idempotency.id == claim.row_id) & (Idempotency.claim == claim.claim)
+    marked = update(Idempotency).where(held).values(seq=seq).returning(Idempotency.id)
+    if session.scalar(marked) is None:
+        raise RequestUnderWay

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from kb.corpus import Refusal
+from kb.principal import Principal
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +189,12 @@ class NewGeneration:
 
 @dataclass(frozen=True, slots=True)
 class ChangeRecord:
-    """One entry of the change log; it holds no fact text. `request_id` is of the API's request that asked for it."""
+    """One entry of the change log; it holds no fact text.
+
+    `principal` is who was authenticated, and `on_behalf_of` whom they said to act for. `request_id` is of the API's
+    request that asked for it, `client_request_id` what the caller named that. All of them are None in changes from
+    before they were kept.
+    """
 
     seq: int
     kind: str
@@ -200,6 +206,9 @@ class ChangeRecord:
     prev_hash: str
     hash: str
     request_id: str | None = None
+    client_request_id: str | None = None
+    principal: Principal | None = None
+    on_behalf_of: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

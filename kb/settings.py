@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import getpass
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from kb.errors import SettingsError
+from kb.principal import local_user
 
 _ORIGIN = re.compile(r"https?://[a-z0-9.-]+(:[0-9]{1,5})?")
 LOG_FORMATS = ("auto", "json", "text")
@@ -120,10 +120,7 @@ def _database_url(url: str | None) -> str | None:
 def _actor(env: Mapping[str, str]) -> str:
     if actor := env.get("COLMLM_ACTOR", "").strip():
         return actor
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):  # KeyError until Python 3.12: a user id without a name, as in containers
-        return "unknown"
+    return local_user()
 
 
 def _port(text: str, variable: str = "COLMLM_PORT") -> int:

@@ -16,6 +16,8 @@ from kb import audit
 from kb.access import ApiKeyRecord, Right, verify
 from kb.erasure import Erased, Erasure, ErasureReport, Heard, erase_facts, load_targets
 from kb.errors import AdminKeyNeeded, ErasureRequestNotFound, ErasureRequestState, SamePerson
+from kb.origin import acting_as, signed
+from kb.principal import Principal
 from kb.service import KnowledgeBase
 from kb.tables import ApiKey
 from kb.tables import ErasureRequest as Row
@@ -23,7 +25,10 @@ from kb.tables import ErasureRequest as Row
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasureRequest:
-    """An erasure that was asked for; `state` is waiting, approved or withdrawn. Keys are named."""
+    """An erasure that was asked for; `state` is waiting, approved or withdrawn. Keys are named.
+
+    `actor` is who asked, with the key `asked_by`, and `on_behalf_of` whom they said to act for.
+    """
 
     erasure_request_id: int
     state: str
@@ -35,6 +40,7 @@ class ErasureRequest:
     decided_by: str | None
     decided_at: datetime | None
     seq: int | None
+    on_behalf_of: str | None = None
 
 
 def admin_key(session: Session, token: str | None) -> ApiKeyRecord:
@@ -60,7 +66,15 @@ class ErasureRequests:
         with self.kb.sessions.begin() as session:
             targets = load_targets(session, fact_ids)
             ids = [target.fact_id for target in targets]
-            row = Row(state="waiting", fact_ids=ids, actor=actor, reason=reason, asked_by=key.key_id)
+            behalf = signed(actor).on_behalf_of
+            row = Row(
+                state="waiting",
+                fact_ids=ids,
+                actor=key.name,
+                on_behalf_of=behalf if behalf != key.name else None,
+                reason=reason,
+                asked_by=key.key_id,
+            )
             session.add(row)
             session.flush()
             return _read(session, row.id)
@@ -81,7 +95,7 @@ class ErasureRequests:
     def approve(
         self, request_id: int, *, key: ApiKeyRecord, now: bool = False, on_step: Heard | None = None
     ) -> tuple[ErasureRequest, ErasureReport]:
-        """Erase what was asked for, as `Erasure.erase` does. The change names the two keys.
+        """Erase what was asked for, as `Erasure.erase` does. `key` makes the change, which names the other key too.
 
         Raises `SamePerson` where `key` asked for it, `ErasureRequestState` where it was decided before.
         """
@@ -90,7 +104,9 @@ class ErasureRequests:
             asked = _read(session, request_id)
             if row.asked_by == key.key_id:
                 raise SamePerson(request_id, key.name)
-            erased = _erase(session, asked, key)
+            asker = Principal("key", asked.asked_by, row.asked_by)
+            with acting_as(key.principal, asked.on_behalf_of):
+                erased = _erase(session, asked, asker, key)
             _decide(session, row, "approved", key, erased.seq)
             done = _read(session, request_id)
         return done, Erasure(self.kb).report(erased, now=now, on_step=on_step)
@@ -110,9 +126,9 @@ _SELECT = (
 )
 
 
-def _erase(session: Session, asked: ErasureRequest, key: ApiKeyRecord) -> Erased:
-    reason = f"{asked.reason} (asked with the key {asked.asked_by}, approved with the key {key.name})"
-    return erase_facts(session, asked.fact_ids, asked.actor, reason)
+def _erase(session: Session, asked: ErasureRequest, asker: Principal, key: ApiKeyRecord) -> Erased:
+    reason = f"{asked.reason} (asked with the key {asker.name}, approved with the key {key.name})"
+    return erase_facts(session, asked.fact_ids, key.name, reason, asked_by=asker)
 
 
 def _waiting(session: Session, request_id: int) -> Row:
@@ -149,4 +165,5 @@ def _record(row: Row, asked_by: str, decided_by: str | None) -> ErasureRequest:
         decided_by=decided_by,
         decided_at=row.decided_at,
         seq=row.seq,
+        on_behalf_of=row.on_behalf_of,
     )

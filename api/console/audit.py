@@ -35,6 +35,7 @@ def log(ports: FromPorts, request: PageRequest) -> Page:
     try:
         fitting: dict[str, Any] = {
             "actor": form.optional("actor", limit=200),
+            "principal": form.optional("principal", limit=200),
             "kind": form.optional("kind", limit=50),
             "fact_id": form.integer("fact"),
             "since": form.moment("since"),

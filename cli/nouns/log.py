@@ -24,6 +24,7 @@ class Log(Protocol):
         limit: int,
         *,
         actor: str | None = None,
+        principal: str | None = None,
         kind: str | None = None,
         fact_id: int | None = None,
         since: datetime | None = None,

@@ -101,7 +101,7 @@ class RemoteBase:
     ) -> tuple[Edit, bool]:
         self.only_here(no_key=not is_keyed)
         body = {"question": question, "value": value, "answer": answer, "allow_erased": allow_erased}
-        done = self.api.edit("/facts", EditResult, body | {"reason": reason, "actor": actor or None})
+        done = self.api.edit("/facts", EditResult, body | {"reason": reason, "on_behalf_of": actor or None})
         return edit_of(done), done.keyed
 
     def look_up(

@@ -44,7 +44,7 @@ class RemoteCorpora:
 
     def delete(self, corpus: str, documents: Sequence[str] | None, *, actor: str, reason: str) -> Edit:
         refuse(document=documents)
-        body = {"reason": reason, "actor": actor or None}
+        body = {"reason": reason, "on_behalf_of": actor or None}
         done = self.api.edit(_path(corpus), Deleted, body, method="DELETE")
         if done.seq is None:
             return Edit(0, "delete", ())

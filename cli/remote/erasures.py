@@ -35,7 +35,7 @@ class RemoteErasures:
         probes_out: Path | None,
     ) -> Erasing:
         refuse(now=now, scan=scan, probes_out=probes_out)
-        body = {"fact_ids": fact_ids, "reason": reason, "actor": actor or None}
+        body = {"fact_ids": fact_ids, "reason": reason, "on_behalf_of": actor or None}
         told = self.api.edit("/erasures", ErasureAnswer, body)
         return Erasing(told.report, told.request)
 

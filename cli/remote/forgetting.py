@@ -28,7 +28,7 @@ class RemoteForgetting:
     api: Api
 
     def plan(self, selector: Selector, *, actor: str, **how: Any) -> ForgetPlan:
-        asked = {"selector": selector.to_json(), "actor": actor or None}
+        asked = {"selector": selector.to_json(), "on_behalf_of": actor or None}
         said = {name: str(how.pop(name)) for name in ("equivalents", "policy")}
         return self._plan(self.api.edit("/forget-runs", RunView, {**asked, **said, **how}))
 
@@ -76,7 +76,7 @@ class RemoteForgetting:
             return None
 
     def _edit(self, run_id: int, verb: str, actor: str, reason: str) -> Edit:
-        body = {"actor": actor or None, "reason": reason}
+        body = {"on_behalf_of": actor or None, "reason": reason}
         return edit_of(self.api.edit(f"/forget-runs/{run_id}/{verb}", EditResult, body))
 
     def _plan(self, view: RunView) -> ForgetPlan:

@@ -77,4 +77,4 @@ class RemoteKeysets:
         return msgspec.convert(RemoteJobs(self.api).done(work), KeysetRecord)
 
     def _switch(self, path: str, actor: str, reason: str, **body: object) -> KeysetRecord:
-        return self.api.edit(path, KeysetRecord, {**body, "reason": reason, "actor": actor or None})
+        return self.api.edit(path, KeysetRecord, {**body, "reason": reason, "on_behalf_of": actor or None})

@@ -44,15 +44,15 @@ class RemoteVerbs:
         return self.api.get(f"/facts/{fact_id}", FactRecord)
 
     def update(self, fact_id: int, value: str, *, actor: str, reason: str) -> Edit:
-        body = {"value": value, "actor": actor or None, "reason": reason}
+        body = {"value": value, "on_behalf_of": actor or None, "reason": reason}
         return edit_of(self.api.edit(f"/facts/{fact_id}", EditResult, body, method="PATCH"))
 
     def delete(self, fact_ids: Sequence[int], *, actor: str, reason: str) -> Edit:
-        body = {"fact_ids": fact_ids, "actor": actor or None, "reason": reason}
+        body = {"fact_ids": fact_ids, "on_behalf_of": actor or None, "reason": reason}
         return edit_of(self.api.edit("/facts", EditResult, body, method="DELETE"))
 
     def restore(self, fact_ids: Sequence[int], *, actor: str, reason: str) -> Edit:
-        body = {"fact_ids": fact_ids, "actor": actor or None, "reason": reason}
+        body = {"fact_ids": fact_ids, "on_behalf_of": actor or None, "reason": reason}
         return edit_of(self.api.edit("/facts/restore", EditResult, body))
 
     def corpora(self) -> list[CorpusStats]:

@@ -14,7 +14,7 @@ from kb.jobs import tickets
 from kb.jobs.kinds import MAX_ID, Work
 from kb.jobs.records import UNFINISHED, JobRecord, record_of
 from kb.jobs.uploads import Uploads
-from kb.origin import mark, origin
+from kb.origin import current, mark, signed
 from kb.service import KnowledgeBase
 from kb.tables import Job, job_states
 
@@ -29,15 +29,16 @@ class Jobs:
     def submit(self, work: Work, *, actor: str) -> JobRecord:
         """Queue this work. Raises `UploadNotFound` where a file it would read is not there."""
         audit.check_text("actor", actor, blank=False, limit=200)
-        asked_in = origin.get()
+        asked_in = current()
         for upload_id in work.uploads:
             self.uploads.file(upload_id)
         with self.kb.sessions.begin() as session:
             job = Job(
                 kind=work.kind,
                 arguments=msgspec.to_builtins(work),
-                actor=actor,
-                request_id=asked_in.request_id if asked_in else None,
+                actor=signed(actor).actor,
+                principal=asked_in.principal.to_json(),
+                request_id=asked_in.request_id,
                 state="queued",
             )
             session.add(job)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from kb.principal import Principal
 from kb.tables import Job
 
 UNFINISHED = ("queued", "running")
@@ -16,7 +17,8 @@ class JobRecord:
     """A job. `state` is queued, running, succeeded, failed or cancelled; `error` a problem document where it failed.
 
     `done` of `total` (None: unknown) say how far it is, in what `message` counts. `attempts` counts its starts but
-    those that a worker handed back. `cancelled_by` is who asked a running job to end.
+    those that a worker handed back. `cancelled_by` is who asked a running job to end. `principal` is who was
+    authenticated when it was asked for, None in jobs from before that was kept.
     """
 
     job_id: int
@@ -36,6 +38,7 @@ class JobRecord:
     started_at: datetime | None
     finished_at: datetime | None
     heartbeat_at: datetime | None
+    principal: Principal | None = None
 
     @property
     def is_over(self) -> bool:
@@ -62,6 +65,7 @@ def record_of(job: Job) -> JobRecord:
         started_at=_utc(job.started_at),
         finished_at=_utc(job.finished_at),
         heartbeat_at=_utc(job.heartbeat_at),
+        principal=None if job.principal is None else Principal.from_json(job.principal),
     )
 
 

@@ -19,6 +19,7 @@ from kb.jobs.problems import Problem, problem_of
 from kb.jobs.records import JobRecord
 from kb.jobs.uploads import Uploads
 from kb.origin import Origin, origin
+from kb.principal import Principal
 from kb.service import KnowledgeBase
 from kb.tables import Job
 
@@ -97,7 +98,7 @@ class Runner:
         kb = _acting_as(self.kb, job.actor)
         run = Run(kb, job, Uploads.of(self.kb.settings), lease.progress, lease.check)
         lease.check()
-        as_asked = origin.set(Origin(job.request_id) if job.request_id else None)
+        as_asked = origin.set(Origin(_principal(job), job.request_id))
         try:
             # Through JSON: what is no number there becomes null, and not an error when it is stored.
             return msgspec.json.decode(msgspec.json.encode(handler(run, work), enc_hook=str))
@@ -117,6 +118,12 @@ class Runner:
                 job.attempts -= 1  # it counts what ended in a failure
                 tickets.requeue(session, job)
         _log.info("job %d was handed back", job_id)
+
+
+def _principal(job: JobRecord) -> Principal:
+    """Who asked for this job, and that it was by way of the job."""
+    asked = job.principal or Principal("job", job.actor)
+    return replace(asked, job_id=job.job_id)
 
 
 def _acting_as(kb: KnowledgeBase, actor: str) -> KnowledgeBase:

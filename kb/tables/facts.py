@@ -142,6 +142,7 @@ class ForgetRun(Base):
     actor: Mapped[str]
     reason: Mapped[str]
     at: Mapped[datetime] = mapped_column(server_default=func.now())
+    on_behalf_of: Mapped[str | None]
 
 
 class Secret(Base):

@@ -42,6 +42,7 @@ class Job(Base):
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
     heartbeat_at: Mapped[datetime | None]
+    principal: Mapped[dict[str, Any] | None]
 
 
 class ApiKey(Base):
@@ -109,6 +110,7 @@ class ErasureRequest(Base):
     decided_by: Mapped[int | None] = mapped_column(ForeignKey("api_key.id"))
     decided_at: Mapped[datetime | None]
     seq: Mapped[int | None]
+    on_behalf_of: Mapped[str | None]
 
 
 class Denial(Base):

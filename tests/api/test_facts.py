@@ -118,17 +118,23 @@ def test_without_an_encoder_an_insert_is_stored_and_says_it_is_not_keyed(
     assert operator.get(f"/v1/facts/{edit['fact_ids'][0]}").json()["value"] == "A"
 
 
-def test_actor_is_the_keys_name_unless_one_is_given(operator: Client, fact_id: int) -> None:
-    first = operator.request("DELETE", f"/v1/facts/{fact_id}", json={"reason": "a reason"}).json()
-    body = {"fact_ids": [fact_id], "reason": "another", "actor": "ana"}
-    operator.post("/v1/facts/restore", json=body)
-    log = operator.get("/v1/changes", params={"fact_id": fact_id, "kind": "delete"}).json()["items"]
-    log += operator.get("/v1/changes", params={"actor": "ana"}).json()["items"]
-    assert log[0]["seq"] == first["seq"]
-    assert [(c["kind"], c["actor"], c["reason"]) for c in log] == [
-        ("delete", "the operator", "a reason"),
-        ("restore", "ana", "another"),
-    ]
+def test_actor_is_the_keys_name_whoever_is_named(operator: Client, fact_id: int) -> None:
+    before = operator.get("/v1/changes").json()["head_seq"]
+    said: list[dict[str, str]] = [{}, {"on_behalf_of": "ana"}, {"actor": "admin"}, {"actor": "the operator"}]
+    for number, named in enumerate(said):
+        verb = "restore" if number % 2 else "delete"
+        body = {"fact_ids": [fact_id], "reason": verb, **named}
+        if verb == "delete":
+            assert delete(operator, **body).status_code == 200
+        else:
+            assert operator.post("/v1/facts/restore", json=body).status_code == 200
+    log = operator.get("/v1/changes", params={"principal": "the operator"}).json()["items"]
+    assert [(c["actor"], c["on_behalf_of"]) for c in log if c["seq"] > before] == [
+        ("the operator", None), ("the operator", "ana"), ("the operator", "admin"), ("the operator", None),
+    ]  # fmt: skip
+    (key_id,) = {c["principal"]["key_id"] for c in log}
+    assert log[-1]["principal"] == {"kind": "key", "name": "the operator", "key_id": key_id, "job_id": None}
+    assert operator.get("/v1/changes", params={"actor": "admin"}).json()["items"] == []
     assert operator.get("/v1/changes").json()["head_seq"] == log[-1]["seq"]
 
 

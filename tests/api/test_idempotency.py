@@ -20,6 +20,7 @@ from kb.idempotency import Answer
 from kb.jobs.kinds import Check
 from kb.jobs.queue import Jobs
 from kb.origin import Claim, Origin, origin
+from kb.principal import Principal
 from kb.service import KnowledgeBase
 from tests.api.conftest import Client, Connect
 from tests.api.serving import served
@@ -119,7 +120,7 @@ def settle(kb: KnowledgeBase, held: Claim, answer: Answer) -> None:
 @contextmanager
 def under(held: Claim | Answer) -> Iterator[None]:
     assert isinstance(held, Claim)
-    token = origin.set(Origin("r", held))
+    token = origin.set(Origin(Principal("key", "the operator", 1), "r", claim=held))
     yield
     origin.reset(token)
 

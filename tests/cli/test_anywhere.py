@@ -68,11 +68,13 @@ def test_what_is_edited_is_the_same(there: There, facts: list[int]) -> None:
     assert there.run("lookup", "Who wrote Persuasion?", "--json").json["hits"][0]["value"] == "Jane Austen"
 
 
-def test_an_edit_is_the_keys_unless_somebody_is_named(there: There, facts: list[int]) -> None:
-    for words, actor in (((), "the operator"), (("--actor", "ann"), "ann")):
-        edit = ("facts", "edit", facts[0], "--value", f"by {actor}", *WHY, *words)
+def test_an_edit_is_the_keys_whoever_is_named(there: There, facts: list[int]) -> None:
+    for words, behalf in (((), None), (("--actor", "ann"), "ann")):
+        edit = ("facts", "edit", facts[0], "--value", f"by {behalf}", *WHY, *words)
         assert there.run(*edit, role="operator").code == 0
-        assert there.kb.changes()[-1].actor == actor
+        change = there.kb.changes()[-1]
+        assert (change.actor, change.on_behalf_of) == ("the operator", behalf)
+        assert change.principal is not None and change.principal.kind == "key"
 
 
 def test_it_refuses_with_the_same_words_and_exit_code(there: There, facts: list[int]) -> None:

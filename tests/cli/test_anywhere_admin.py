@@ -55,7 +55,7 @@ def test_a_keyset_is_keyed_checked_activated_and_retired_there(
     assert active["state"] == "active" and there.kb.changes()[-1].actor == "the trainer"
     assert there.run("keysets", "retire", 2, "--yes").code == 4
     back = there.run("keysets", "rollback", "--actor", "ann", "--json").json
-    assert back["keyset_id"] == 1 and there.kb.changes()[-1].actor == "ann"
+    assert back["keyset_id"] == 1 and there.kb.changes()[-1].on_behalf_of == "ann"
     there.same("keysets", "threshold", 1, "--set", 0.5)
     there.same("keysets", "retire", 2, "--dry-run")
     assert there.run("keysets", "retire", 2, "--yes", "--json").json["num_keys"] == 2

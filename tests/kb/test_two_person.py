@@ -58,7 +58,7 @@ def test_nothing_is_erased_before_another_key_approves(
     assert report.erased is not None and report.erased.seq == done.seq and report.level == 2
     assert strict.fact(lima).erased_seq == done.seq and requests.requests(waiting=True) == []
     change = strict.changes(after=report.erased.seq - 1)[0]
-    assert (change.actor, change.kind) == ("ann", "erase")
+    assert (change.actor, change.kind, change.principal) == ("bob", "erase", bob.principal)
     assert "asked with the key ann, approved with the key bob" in change.reason
     with pytest.raises(ErasureRequestState, match="approved already"):
         requests.approve(asked.erasure_request_id, key=bob)

@@ -24,6 +24,7 @@ from kb.jobs.queue import Jobs
 from kb.jobs.runner import Handler, Run
 from kb.jobs.worker import Worker
 from kb.origin import Origin, origin
+from kb.principal import Principal
 from kb.service import KnowledgeBase
 from kb.tables import Job
 from tests.kb.corpora import PERU
@@ -54,7 +55,7 @@ def waited_for(reached: Callable[[], Any], seconds: float = 20) -> Any:
 
 def test_an_uploaded_file_is_ingested_in_its_askers_name_and_then_gone(kb: KnowledgeBase, jobs: Jobs):
     upload_id = upload(jobs, json.dumps(to_record(PERU)), "no json")
-    as_asked = origin.set(Origin("r1"))
+    as_asked = origin.set(Origin(Principal("local", "ann"), "r1"))
     job = jobs.submit(Ingest(upload_id=upload_id, corpus="atlas"), actor="ana")
     origin.reset(as_asked)
     assert (job.state, job.attempts, job.request_id) == ("queued", 0, "r1")
@@ -62,7 +63,9 @@ def test_an_uploaded_file_is_ingested_in_its_askers_name_and_then_gone(kb: Knowl
     ended = jobs.get(job.job_id)
     assert (ended.state, ended.attempts, ended.error) == ("succeeded", 1, None)
     assert ended.result is not None and (ended.result["documents"], ended.result["refused"]) == (1, 1)
-    assert (kb.changes()[-1].actor, kb.changes()[-1].request_id) == ("ana", "r1")
+    change = kb.changes()[-1]
+    assert (change.actor, change.on_behalf_of, change.request_id) == ("ana", "ana", "r1")
+    assert change.principal == Principal("local", "ann", job_id=job.job_id)
     with pytest.raises(UploadNotFound):
         jobs.uploads.file(upload_id)
     with kb.engine.connect() as connection:
