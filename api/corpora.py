@@ -18,6 +18,7 @@ from api.paging import cursor as cursor_of
 from api.ports import FromPorts
 from api.rights import Right, needs
 from api.schemas import Why
+from api.shown import require_past, shown_to
 from kb.bulk import Bulk
 from kb.corpus import AnnotatedDocument, to_record
 from kb.errors import CorpusNotFound
@@ -101,12 +102,17 @@ def delete_of(
     media_type=JSON_LINES,
     sync_to_thread=True,
 )
-def export_corpus(ports: FromPorts, corpus: Name, live_only: LiveOnly = False) -> Stream:
+def export_corpus(ports: FromPorts, request: WithKey, corpus: Name, live_only: LiveOnly = False) -> Stream:
     """Export a corpus.
 
-    JSON Lines, a document a line, as an ingest takes them back: with every fact, corrected and deleted ones too.
+    JSON Lines, a document a line, as an ingest takes them back: with every fact, corrected and deleted ones too. That
+    takes the right `audit`; without it `live_only` is to be asked for, and marks stand for what facts say no more.
     """
-    documents = ports.kb.export(corpus, live_only=live_only)
+    if not live_only:
+        require_past(request)
+    documents = (
+        shown_to(request, ports).export(corpus) if live_only else ports.kb.export(corpus, live_only=False)
+    )
     return Stream(_lines(documents), media_type=JSON_LINES)
 
 

@@ -17,6 +17,7 @@ from api.paging import Cursor, Limit, Page, after_of, page
 from api.ports import FromPorts
 from api.rights import Right, needs
 from api.schemas import PathId, Request, Why
+from api.shown import require_past, shown_to
 from kb.corpus import Refusal, parse_record
 from kb.documents import DocumentRecord, Documents
 from kb.records import FactRecord
@@ -87,6 +88,7 @@ class Ingested(msgspec.Struct, frozen=True, kw_only=True):
 @get("/documents", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
 def list_documents(
     ports: FromPorts,
+    request: WithKey,
     corpus: Corpus = None,
     replaced: Replaced = False,
     cursor: Cursor = None,
@@ -98,22 +100,25 @@ def list_documents(
     """
     after = after_of(cursor, "documents")
     found = Documents(ports.kb).find(corpus=corpus, replaced=replaced, after=after, limit=limit + 1)
+    found = shown_to(request, ports).documents(found)
     return page(found, limit, "documents", lambda document: (document.document_id,))
 
 
 @get("/documents/{document_id:int}", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
-def read_document(ports: FromPorts, document_id: PathId) -> DocumentText:
+def read_document(ports: FromPorts, request: WithKey, document_id: PathId) -> DocumentText:
     """Read a document.
 
-    Its text, and where it came from. A replaced one is kept as evidence.
+    Its text, and where it came from. A replaced one is kept as evidence. Without the right `audit` marks stand for what
+    its facts say no more, and for all of a replaced text; the digest is of the text as it is shown.
     """
-    document, text = Documents(ports.kb).read(document_id)
+    document, text = shown_to(request, ports).document(document_id)
     return DocumentText(document=document, text=text)
 
 
 @get("/documents/{document_id:int}/facts", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
 def list_document_facts(
     ports: FromPorts,
+    request: WithKey,
     document_id: PathId,
     which: State = "live",
     cursor: Cursor = None,
@@ -121,10 +126,13 @@ def list_document_facts(
 ) -> Page[FactRecord]:
     """List a document's facts.
 
-    By id; `source` says from where to where in the text each stands.
+    By id; `source` says from where to where in the text each stands. Deleted ones are for the right `audit`.
     """
+    if which != "live":
+        require_past(request)
     after = after_of(cursor, "document facts")
     found = Documents(ports.kb).facts(document_id, deleted=DELETED[which], after=after, limit=limit + 1)
+    found = shown_to(request, ports).facts(found)
     return page(found, limit, "document facts", lambda fact: (fact.fact_id,))
 
 

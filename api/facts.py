@@ -14,6 +14,7 @@ from api.paging import Cursor, Limit, Page, after_of, page
 from api.ports import FromPorts
 from api.rights import Right, needs
 from api.schemas import MAX_FACTS_PER_EDIT, MAX_ID, EditResult, Id, PathId, Question, Value, Why
+from api.shown import require_past, shown_to
 from kb.errors import InvalidQuery
 from kb.records import FactRecord, FactTrace
 
@@ -69,6 +70,7 @@ class DeletedSet(FactSet, frozen=True, kw_only=True):
 @get("/facts", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
 def list_facts(
     ports: FromPorts,
+    request: WithKey,
     corpus: Corpus = None,
     document_id: OfDocument = None,
     which: State = "live",
@@ -78,8 +80,10 @@ def list_facts(
 ) -> Page[FactRecord]:
     """List facts.
 
-    By id. `text` is sought as it stands, in either case.
+    By id. `text` is sought as it stands, in either case. Deleted facts are listed for the right `audit`.
     """
+    if which != "live":
+        require_past(request)
     if text is not None and "\x00" in text:
         raise InvalidQuery("a text holds no NUL character")
     found = ports.kb.facts(
@@ -90,25 +94,27 @@ def list_facts(
         after=after_of(cursor, "facts"),
         limit=limit + 1,
     )
+    found = shown_to(request, ports).facts(found)
     return page(found, limit, "facts", lambda fact: (fact.fact_id,))
 
 
 @get("/facts/{fact_id:int}", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
-def read_fact(ports: FromPorts, fact_id: PathId) -> FactRecord:
+def read_fact(ports: FromPorts, request: WithKey, fact_id: PathId) -> FactRecord:
     """Read a fact.
 
-    As it stands, deleted or not.
+    As it stands, deleted or not. What it said before is for the right `audit`; `withheld` says that it was left out.
     """
-    return ports.kb.fact(fact_id)
+    return shown_to(request, ports).fact(fact_id)
 
 
 @get("/facts/{fact_id:int}/trace", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
-def trace_fact(ports: FromPorts, fact_id: PathId) -> FactTrace:
+def trace_fact(ports: FromPorts, request: WithKey, fact_id: PathId) -> FactTrace:
     """Read a fact's history.
 
-    Its source sentence, every value it has had and when, its changes, and where stored outputs used it.
+    Its source sentence, every value it has had and when, its changes, and where stored outputs used it. Without the
+    right `audit` marks stand for the values it has no more.
     """
-    return ports.kb.trace_fact(fact_id)
+    return shown_to(request, ports).trace_fact(fact_id)
 
 
 @post("/facts", opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)

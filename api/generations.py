@@ -9,11 +9,13 @@ from litestar import Response, get, post
 from litestar.params import JSONBody
 from litestar.response import ServerSentEvent
 
+from api.edits import WithKey
 from api.errors import PROBLEMS
 from api.paging import Cursor, Limit, Page, after_of, page
 from api.ports import FromPorts, await_seen
 from api.rights import Right, needs
 from api.schemas import NewGeneration, PathId
+from api.shown import shown_to
 from api.streams import decoded, events, slot
 from kb.records import GenerationRecord, OutputTrace
 
@@ -40,19 +42,22 @@ def generate(ports: FromPorts, data: JSONBody[NewGeneration]) -> Response[Output
 
 
 @get("/generations", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
-def list_generations(ports: FromPorts, cursor: Cursor = None, limit: Limit = 50) -> Page[GenerationRecord]:
+def list_generations(
+    ports: FromPorts, request: WithKey, cursor: Cursor = None, limit: Limit = 50
+) -> Page[GenerationRecord]:
     """List stored outputs.
 
-    Newest first.
+    Newest first. Without the right `audit` marks stand for what their facts say no more.
     """
-    found = ports.kb.generations(after=after_of(cursor, "generations"), limit=limit + 1)
+    found = shown_to(request, ports).generations(after=after_of(cursor, "generations"), limit=limit + 1)
     return page(found, limit, "generations", lambda stored: (stored.generation_id,))
 
 
 @get("/generations/{generation_id:int}", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
-def trace_output(ports: FromPorts, generation_id: PathId) -> OutputTrace:
+def trace_output(ports: FromPorts, request: WithKey, generation_id: PathId) -> OutputTrace:
     """Trace a stored output.
 
-    Every lookup it made: what was spliced, on what evidence, and what became of that since.
+    Every lookup it made: what was spliced, on what evidence, and what became of that since. Without the right `audit`
+    marks stand for what its facts say no more.
     """
-    return ports.kb.trace_output(generation_id)
+    return shown_to(request, ports).trace_output(generation_id)

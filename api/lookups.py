@@ -9,21 +9,26 @@ import numpy.typing as npt
 from litestar import post
 from litestar.params import JSONBody
 
+from api.edits import WithKey
 from api.errors import PROBLEMS
 from api.ports import FromPorts, Ports
 from api.rights import Right, needs
 from api.schemas import MAX_QUERIES, LookupAnswer, LookupAnswers, LookupRequest
+from api.shown import require_past
 from kb.errors import InvalidQuery, KeysetMismatch
 from kb.history import AsOfLookup, kb_as_of
 from kb.records import Lookup
 
 
 @post("/lookups", status_code=200, opt=needs(Right.lookup), responses=PROBLEMS, sync_to_thread=True)
-def look_up(ports: FromPorts, data: JSONBody[LookupRequest]) -> LookupAnswers:
+def look_up(ports: FromPorts, request: WithKey, data: JSONBody[LookupRequest]) -> LookupAnswers:
     """Look up.
 
-    The hits of each question and query, best first, at or above the threshold. No match is a normal answer.
+    The hits of each question and query, best first, at or above the threshold. No match is a normal answer. `as_of`
+    takes the right `audit`.
     """
+    if data.as_of is not None:
+        require_past(request)
     checkpoint_id = _checkpoint_id(ports, data)
     queries_BD = _queries(ports, data)
     asked = ports.kb if data.as_of is None else kb_as_of(ports.kb, data.as_of)

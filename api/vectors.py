@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from litestar import Request, Response, get, post
+from litestar import Response, get, post
 from litestar.openapi.spec import OpenAPIMediaType, Operation, RequestBody, Schema
 from litestar.openapi.spec.enums import OpenAPIFormat, OpenAPIType
 from litestar.params import QueryParameter, RawBody
 
+from api.edits import WithKey
 from api.errors import PROBLEMS
 from api.lookups import answer
 from api.ports import FromPorts
 from api.rights import Right, needs
 from api.schemas import MAX_ID, SEEN, LookupAnswers
+from api.shown import require_past
 from kb.errors import InvalidQuery
 from kb.history import kb_as_of
 from kb.lookup_space import LookupSpace, lookup_space
@@ -83,7 +85,7 @@ def read_space(ports: FromPorts) -> LookupSpace:
 )
 def look_up_vectors(
     ports: FromPorts,
-    request: Request[Any, Any, Any],
+    request: WithKey,
     body: RawBody,
     checkpoint_id: Of,
     dim: Dim,
@@ -96,8 +98,10 @@ def look_up_vectors(
     """Look up queries that are bytes.
 
     The body is rows of `dim` little-endian numbers of `dtype`; `POST /v1/lookups` takes them too. The answers are those
-    that it gives to JSON, as MessagePack where `Accept` asks for that.
+    that it gives to JSON, as MessagePack where `Accept` asks for that. `as_of` takes the right `audit`.
     """
+    if as_of is not None:
+        require_past(request)
     asked = ports.kb if as_of is None else kb_as_of(ports.kb, as_of)
     found = asked.lookup(
         queries(body, dim, dtype), checkpoint_id=checkpoint_id, k=k, threshold=threshold, min_seq=min_seq

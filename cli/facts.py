@@ -25,6 +25,8 @@ from cli.output import is_attended, note, print_json, print_table, say, shorten
 from kb.errors import FactDeleted
 from kb.records import Edit, FactRecord
 
+WITHHELD = "Marks stand for what was deleted or corrected: the server shows that to keys with the right 'audit' only."
+
 app = typer.Typer(
     help="List, show, add, edit, delete and restore facts.", epilog=examples("colmlm facts list")
 )
@@ -83,6 +85,8 @@ def show(base: Base, fact_id: FactId, as_json: AsJson = False) -> None:
     """Show a fact, live or deleted, and where it comes from. `colmlm trace fact` tells its history."""
     fact = base.kb.fact(fact_id)
     print_json(fact) if as_json else _show(fact)
+    if fact.withheld:
+        note(WITHHELD)
 
 
 def _show(fact: FactRecord) -> None:

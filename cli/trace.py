@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from cli.anywhere import anywhere
-from cli.facts import where
+from cli.facts import WITHHELD, where
 from cli.nouns.base import Base
 from cli.options import After, AsJson, FactId, Limit, examples
 from cli.output import note, print_json, print_table, say, shorten
@@ -28,6 +28,8 @@ def output(
     """Show a stored output with the fact, document and offsets behind every spliced span, and what became of it."""
     traced = base.kb.trace_output(generation_id)
     print_json(traced) if as_json else show_output(traced)
+    if any(splice.withheld for splice in traced.splices):
+        note(WITHHELD)
 
 
 @app.command(epilog=examples("colmlm trace outputs", "colmlm trace outputs --limit 10 --json"))
@@ -109,6 +111,8 @@ def fact(base: Base, fact_id: FactId, as_json: AsJson = False) -> None:
     """Show a fact's source sentence, its versions, who changed it and why, and every stored output that used it."""
     traced = base.kb.trace_fact(fact_id)
     print_json(traced) if as_json else _show_fact(traced)
+    if traced.fact.withheld:
+        note(WITHHELD)
 
 
 def _show_fact(trace: FactTrace) -> None:

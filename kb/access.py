@@ -35,7 +35,7 @@ class Right(StrEnum):
     lookup = "lookup"  # look up, and store what a decoder elsewhere said
     read = "read"  # facts, documents, outputs; generate
     edit = "edit"  # insert, update, delete, restore, ingest; plan, apply and undo a forgetting
-    audit = "audit"  # change log, certificates, verification, impact, denials
+    audit = "audit"  # change log, certificates, verification, impact, denials; what was deleted or corrected
     train = "train"  # rekey, gate, activate, roll back; export
     admin = "admin"  # keys, erase, backup
 

@@ -177,13 +177,19 @@ def _use(used: Attribution, at: datetime) -> Use:
 
 
 def _context(session: Session, fact: FactRecord) -> str | None:
-    """The sentence of the document around the fact's span, at most 300 characters to either side."""
+    """The sentence of the document around the fact's span."""
     if (source := fact.source) is None:
         return None
     first = max(0, source.start - CONTEXT_CHARACTERS)
     around = func.substr(Document.text, first + 1, source.end + CONTEXT_CHARACTERS - first)
     text: str = session.scalars(select(around).where(Document.id == source.document_id)).one()
-    start, end = source.start - first, source.end - first
+    return sentence(text, source.start - first, source.end - first)
+
+
+def sentence(text: str, start: int, end: int) -> str:
+    """What stands around a span as far as its sentence goes, at most 300 characters to either side."""
+    first = max(0, start - CONTEXT_CHARACTERS)
+    text, start, end = text[first : end + CONTEXT_CHARACTERS], start - first, end - first
     begins = [at + len(mark) for mark in SENTENCE_ENDS if (at := text.rfind(mark, 0, start)) >= 0]
     stops = [at for mark in SENTENCE_ENDS if (at := text.find(mark, end)) >= 0]
     return text[max(begins, default=0) : min(stops) + 1 if stops else len(text)].strip()

@@ -118,7 +118,10 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class FactRecord:
-    """A fact as it stands: its live value (the last one where it is deleted, a mark where it is erased), its source."""
+    """A fact as it stands: its live value (the last one where it is deleted, a mark where it is erased), its source.
+
+    `withheld` says that a text of it is past and kept from who asks: marks stand for the value, null for the others.
+    """
 
     fact_id: int
     value: str
@@ -129,6 +132,7 @@ class FactRecord:
     created_seq: int
     deleted_seq: int | None
     erased_seq: int | None = None
+    withheld: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +217,10 @@ class ChangeRecord:
 
 @dataclass(frozen=True, slots=True)
 class TracedSplice:
-    """One spliced span of an output: what was said, on what evidence, and what became of it since."""
+    """One spliced span of an output: what was said, on what evidence, and what became of it since.
+
+    `withheld` says that marks stand for the value, as it is past and kept from who asks.
+    """
 
     ordinal: int
     output_start: int
@@ -228,6 +235,7 @@ class TracedSplice:
     current_value: str | None
     history: tuple[ChangeRecord, ...] = ()
     erased: bool = False
+    withheld: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from api.console.views import Page, PageRequest
 from api.errors import problem_of
 from api.ports import FromPorts, GenerationRequest, Ports
 from api.rights import Right, needs
+from api.shown import Shown, shown_to
 from api.streams import slot
 from kb.errors import KBError, KeysetMismatch, NoActiveKeyset
 from kb.neighbours import Neighbours
@@ -103,10 +104,11 @@ def _href(trace: OutputTrace) -> str:
 
 
 def _show(ports: Ports, request: PageRequest, form: Form) -> Page:
-    shown: dict[str, Any] = {"trace": None, "pieces": [], "evidence": None}
+    shown = shown_to(request, ports)
+    found: dict[str, Any] = {"trace": None, "pieces": [], "evidence": None}
     output, ordinal = form.integer("output"), form.integer("splice", low=0)
     if output is not None:
-        shown = output_and_evidence(ports, output, ordinal)
+        found = output_and_evidence(ports, shown, output, ordinal)
     keyset = active_keyset(ports)
     return form_page(
         request,
@@ -117,30 +119,30 @@ def _show(ports: Ports, request: PageRequest, form: Form) -> Page:
         keyset=keyset,
         can_answer=ports.generator is not None and keyset is not None,
         generator_loaded=ports.generator is not None,
-        earlier=ports.kb.generations(limit=EARLIER),
+        earlier=shown.generations(limit=EARLIER),
         examples=_examples(ports),
-        **shown,
+        **found,
     )
 
 
-def output_and_evidence(ports: Ports, output: int, ordinal: int | None) -> dict[str, Any]:
+def output_and_evidence(ports: Ports, shown: Shown, output: int, ordinal: int | None) -> dict[str, Any]:
     """A stored output cut at its lookups, with the evidence of one: the first that found something, unless named."""
-    trace = ports.kb.trace_output(output)
+    trace = shown.trace_output(output)
     cut = pieces(trace)
     looked_up = [piece for piece in cut if piece.splice]
     named = [piece for piece in looked_up if piece.splice and piece.splice.ordinal == ordinal]
     found = [piece for piece in looked_up if piece.number is not None]
     chosen = next(iter(named or found or looked_up), None)
-    evidence = _evidence(ports, trace, chosen) if chosen else None
+    evidence = _evidence(ports, shown, trace, chosen) if chosen else None
     return {"trace": trace, "pieces": cut, "evidence": evidence, "became_of": became_of}
 
 
-def _evidence(ports: Ports, trace: OutputTrace, piece: Piece) -> Evidence:
+def _evidence(ports: Ports, shown: Shown, trace: OutputTrace, piece: Piece) -> Evidence:
     splice = piece.splice
     assert splice is not None
     around = None
     if (source := splice.source) is not None:
-        around = passage(ports.kb.document_text(source.document_id), source.start, source.end)
+        around = passage(shown.document_text(source.document_id), source.start, source.end)
     return Evidence(splice, piece.number, became_of(splice), around, _nearest(ports, trace, splice))
 
 

@@ -12,6 +12,7 @@ from api.console.views import Page, PageRequest, page
 from api.ports import FromPorts, Ports
 from api.rights import Right, needs
 from api.schemas import PathId
+from api.shown import shown_to
 from kb import audit, denials
 from kb.diff import diff
 from kb.errors import KBError
@@ -66,7 +67,7 @@ def log(ports: FromPorts, request: PageRequest) -> Page:
 def outputs(ports: FromPorts, request: PageRequest) -> Page:
     """Stored outputs, newest first."""
     form = Form.asked(request)
-    found = ports.kb.generations(after=form.integer("after", low=0) or 0, limit=ON_A_PAGE + 1)
+    found = shown_to(request, ports).generations(after=form.integer("after", low=0) or 0, limit=ON_A_PAGE + 1)
     more = found[ON_A_PAGE - 1].generation_id if len(found) > ON_A_PAGE else None
     return page(request, "outputs.html", outputs=found[:ON_A_PAGE], more=more)
 
@@ -75,7 +76,9 @@ def outputs(ports: FromPorts, request: PageRequest) -> Page:
 def output(ports: FromPorts, request: PageRequest, output_id: PathId) -> Page:
     """A stored output with the evidence of one of its lookups."""
     ordinal = Form.asked(request).integer("splice", low=0)
-    return page(request, "output.html", **output_and_evidence(ports, output_id, ordinal))
+    return page(
+        request, "output.html", **output_and_evidence(ports, shown_to(request, ports), output_id, ordinal)
+    )
 
 
 @get("/audit/impact", opt=needs(Right.audit), sync_to_thread=True)

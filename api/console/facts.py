@@ -15,10 +15,9 @@ from api.edits import key_at_once
 from api.ports import FromPorts, Ports
 from api.rights import Right, needs
 from api.schemas import MAX_FACTS_PER_EDIT, PathId
-from kb.errors import DocumentNotFound, KBError
-from kb.impact import impact_of
+from api.shown import require_past, shown_to
+from kb.errors import KBError
 from kb.records import ChangeRecord, Edit, FactTrace
-from kb.tables import Document
 
 ON_A_PAGE = 50
 MOST_OF_A_DOCUMENT = 1000
@@ -40,7 +39,10 @@ def find(ports: FromPorts, request: PageRequest) -> Page:
             "after": form.integer("after", low=0) or 0,
         }
         form.check()
+        if state != "live":
+            require_past(request)
         found = ports.kb.facts(**wanted, deleted=STATES[state], limit=ON_A_PAGE + 1)
+        found = shown_to(request, ports).facts(found)
     except KBError as error:
         form.refuse(error)
     return form_page(
@@ -133,17 +135,15 @@ def restore(ports: FromPorts, request: PageRequest, data: Sent) -> Page:
 @get("/documents/{document_id:int}", opt=needs(Right.read), sync_to_thread=True)
 def document(ports: FromPorts, request: PageRequest, document_id: PathId) -> Page:
     """A document as it was ingested, with its facts marked."""
-    with ports.kb.sessions() as session:
-        found = session.get(Document, document_id)
-    if found is None:
-        raise DocumentNotFound(document_id)
-    facts = ports.kb.facts(document_id=document_id, deleted=None, limit=MOST_OF_A_DOCUMENT)
+    shown = shown_to(request, ports)
+    record, text = shown.document(document_id)
+    facts = shown.facts(ports.kb.facts(document_id=document_id, deleted=None, limit=MOST_OF_A_DOCUMENT))
     return page(
         request,
         "document.html",
-        document=found,
+        document=record,
         facts=facts,
-        stretches=stretches(found.text, facts),
+        stretches=stretches(text, facts),
         most=MOST_OF_A_DOCUMENT,
         chosen=Form.asked(request).integer("fact"),
     )
@@ -166,7 +166,8 @@ def corpus_options(ports: Ports) -> list[tuple[str, str]]:
 
 
 def _show(ports: Ports, request: PageRequest, fact_id: int, form: Form) -> Page:
-    trace = ports.kb.trace_fact(fact_id)
+    shown = shown_to(request, ports)
+    trace = shown.trace_fact(fact_id)
     source = trace.fact.source
     change = done(ports, form)
     return form_page(
@@ -175,10 +176,8 @@ def _show(ports: Ports, request: PageRequest, fact_id: int, form: Form) -> Page:
         form,
         trace=trace,
         fact=trace.fact,
-        around=passage(ports.kb.document_text(source.document_id), source.start, source.end)
-        if source
-        else None,
-        uses=impact_of(ports.kb, fact_id).outputs,
+        around=passage(shown.document_text(source.document_id), source.start, source.end) if source else None,
+        uses=shown.uses(fact_id),
         done=change,
         former=_former(trace, change),
     )
@@ -193,7 +192,8 @@ def _former(trace: FactTrace, change: ChangeRecord | None) -> str | None:
 
 def _ask(ports: Ports, request: PageRequest, form: Form, verb: str) -> Page:
     ids = form.ids("fact")[:MAX_FACTS_PER_EDIT]
-    facts = [ports.kb.fact(fact_id) for fact_id in ids]
+    shown = shown_to(request, ports)
+    facts = [shown.fact(fact_id) for fact_id in ids]
     return form_page(
         request,
         "fact_edit.html",

@@ -78,13 +78,13 @@ def test_keysets_are_listed(reader: Client) -> None:
     assert (keyset["checkpoint_id"], keyset["state"], keyset["num_keys"]) == ("fake", "active", 2)
 
 
-def test_the_past_is_answered_with_its_values(reader: Client, atlas: KnowledgeBase) -> None:
+def test_the_past_is_answered_with_its_values(operator: Client, atlas: KnowledgeBase) -> None:
     then, (lima, *_) = atlas.head_seq(), atlas.facts(text="Lima")
     atlas.update(lima.fact_id, "Cusco", actor="tester", reason="test")
     for as_of, value in ((then, "Lima"), (None, "Cusco")):
-        answer = reader.post("/v1/lookups", json={"questions": [CAPITAL], "as_of": as_of}).json()["answers"][
-            0
-        ]
+        answer = operator.post("/v1/lookups", json={"questions": [CAPITAL], "as_of": as_of}).json()[
+            "answers"
+        ][0]
         assert answer["hits"][0]["value"] == value
-    refused = reader.post("/v1/lookups", json={"questions": [CAPITAL], "as_of": 999})
+    refused = operator.post("/v1/lookups", json={"questions": [CAPITAL], "as_of": 999})
     assert (refused.status_code, refused.json()["type"]) == (404, "urn:colmlm:NoSuchChange")

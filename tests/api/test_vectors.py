@@ -46,13 +46,13 @@ def test_bytes_are_answered_as_json_is(decoder: Client, encoder: FakeEncoder) ->
 
 
 def test_an_edit_is_read_back_and_the_past_too(
-    decoder: Client, encoder: FakeEncoder, atlas: KnowledgeBase, fact_id: int
+    operator: Client, encoder: FakeEncoder, atlas: KnowledgeBase, fact_id: int
 ) -> None:
     before, query = atlas.head_seq(), encoder.encode_questions([CAPITAL]).tobytes()
     seq = atlas.delete([fact_id], actor="tester", reason="wrong").seq
 
     def ask(**params: Any) -> Any:
-        return decoder.post("/v1/lookups", headers=OCTETS, params={**OF, **params}, content=query)
+        return operator.post("/v1/lookups", headers=OCTETS, params={**OF, **params}, content=query)
 
     (now,), (then,) = ask(min_seq=seq).json()["answers"], ask(as_of=before).json()["answers"]
     assert now["hits"] == [] and now["seq"] >= seq and [hit["value"] for hit in then["hits"]] == ["Lima"]

@@ -223,3 +223,15 @@ def test_a_key_sent_in_the_clear_is_said_in_one_line(home: Path, tmp_path: Path)
     ran = invoke("facts", "list", "--server", "http://kb.invalid", "--key-file", key)
     first, last = ran.err.splitlines()
     assert "unencrypted" in first and ran.code == 5 and "kb.invalid" in last
+
+
+def test_who_may_not_audit_is_told_which_right_the_past_takes(there: There, facts: list[int]) -> None:
+    there.kb.delete(facts[:1], actor="ann", reason="disputed")
+    shown = there.run("facts", "show", facts[0], role="reader")
+    assert shown.code == 0 and "Lima" not in shown.out and "'audit'" in shown.err
+    traced = there.run("trace", "fact", facts[0], role="reader")
+    assert traced.code == 0 and "Lima" not in traced.out and "'audit'" in traced.err
+    for command in (("facts", "list", "--deleted"), ("lookup", CAPITAL, "--as-of", 2)):
+        refused = there.run(*command, role="reader")
+        assert refused.code == 2 and "'audit'" in refused.err and "auditor" in refused.err, command
+    assert "'audit'" in there.run("corpus", "export", "atlas", role="trainer").err

@@ -66,7 +66,10 @@ def test_it_answers_as_the_base_itself(tiny: TinyServer, remote: RemoteKnowledge
     before = tiny.kb.head_seq()
     edit = tiny.kb.delete([there[0].hits[0].fact_id], **WHO)
     (now,) = remote.lookup(asked[:1], checkpoint_id=of, min_seq=edit.seq)
-    (then,) = remote.as_of(before).lookup(asked[:1], checkpoint_id=of)
+    with pytest.raises(KeyRefused, match="'audit'"):
+        remote.as_of(before).lookup(asked[:1], checkpoint_id=of)
+    with RemoteKnowledgeBase.open(tiny.address, tiny.keys["operator"]) as of_an_operator:
+        (then,) = of_an_operator.as_of(before).lookup(asked[:1], checkpoint_id=of)
     assert now.hits[0].fact_id != edit.fact_ids[0] == then.hits[0].fact_id and now.seq >= edit.seq
 
 
