@@ -39,7 +39,7 @@ from api.schemas import (
     Why,
 )
 from api.selectors import SelectorParts
-from kb import certificates, witness
+from kb import certificate_check, envelope, witness
 from kb.attributions import AttributionRecord
 from kb.denials import DenialRecord
 from kb.diff import FactDifference
@@ -239,7 +239,23 @@ _EXAMPLES: tuple[Any, ...] = (
     forgetting.RunView(run=_RUN, plan=_PLAN, verification=_VERIFIED),
     Drift((), (), ()),
     _VERIFIED,
-    certificates.CertificateCheck(True, (), "0123456789abcdef", "9b1d", 5, "successor", 1, 41, _HASH, 2),
+    verification.SigningKey(
+        keyid=_HASH, fingerprint="0123456789abcdef", pem="-----BEGIN PUBLIC KEY-----\n..."
+    ),
+    certificate_check.CertificateCheck(
+        ok=True,
+        checks=(certificate_check.CertificateFinding("signature", True, "it fits, by key " + _HASH),),
+        problems=(),
+        offline=False,
+        signed_by=_HASH,
+        database="9b1d",
+        run_id=5,
+        policy="successor",
+        num_facts=1,
+        applied_seq=41,
+        applied_hash=_HASH,
+        level=2,
+    ),
     _KEYSET,
     keysets.KeysetView(keyset=_KEYSET, gate=_GATE),
     keysets.KeysetGate(standing=_GATE, report={"passed": True, "seq": 40, "criteria": []}),
@@ -308,7 +324,11 @@ BY_OPERATION: Mapping[str, Any] = {
     "follow_changes": _EVENT,
     "follow_job": f"event: progress\r\ndata: {msgspec.json.encode(_JOB).decode()}\r\n\r\n",
     "read_head": _SIGNED,
-    "read_certificate": {"format": certificates.FORMAT, "run": 5, "level": 2, "signature": "bWFkZSB1cA=="},
+    "read_certificate": {
+        "payloadType": envelope.PAYLOAD_TYPE,
+        "payload": "bWFkZSB1cA==",
+        "signatures": [{"keyid": _HASH, "sig": "bWFkZSB1cA=="}],
+    },
 }
 
 _SPLICED = Spliced(

@@ -70,6 +70,7 @@ _NOUNS = {
     "forget-runs": "Forgetting",
     "impact": "Attributions",
     "models": "OpenAI",
+    "signing-key": "Forgetting",
     "health": "Service",
     "stats": "Service",
 }

@@ -77,6 +77,7 @@ def v1() -> Router:
             verification.verify_forgetting,
             verification.read_certificate,
             verification.check_certificate,
+            verification.read_signing_key,
             erasures.preview_erasure,
             erasures.erase_facts,
             erasures.list_erasures,

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from litestar import Response, get, post
 from litestar.params import JSONBody
-from msgspec import Meta, field
+from msgspec import Meta, Struct, field
 
 from api.errors import PROBLEMS
 from api.forgetting import Sample
@@ -14,9 +14,10 @@ from api.ports import FromPorts
 from api.rights import Right, needs
 from api.schemas import PathId, Question, Request
 from kb import certificates
-from kb.certificates import CertificateCheck
+from kb.certificate_check import CertificateCheck, check_here, check_offline, trusted_keys
 from kb.forget_records import Verification
 from kb.forgetting import Forgetting
+from kb.signing import as_pem, names_of, signing_key
 
 
 class Probing(Request, frozen=True, kw_only=True):
@@ -28,10 +29,23 @@ class Probing(Request, frozen=True, kw_only=True):
 
 
 class CertificateText(Request, frozen=True, kw_only=True):
-    """A certificate, as the very text of its file. `key` is the fingerprint of who must have signed it."""
+    """A certificate, as the very text of its file, and who must have signed it: by default this base.
+
+    `key` is a key's id or fingerprint, `public_key` one as PEM. `offline` compares it with nothing in this base.
+    """
 
     text: Annotated[str, Meta(min_length=1, max_length=1_000_000)]
     key: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
+    public_key: Annotated[str, Meta(min_length=1, max_length=10_000)] | None = None
+    offline: bool = False
+
+
+class SigningKey(Struct, frozen=True, kw_only=True):
+    """A public key, with its id (the SHA-256 of its SPKI) and its fingerprint."""
+
+    keyid: str
+    fingerprint: str
+    pem: str
 
 
 @post(
@@ -66,10 +80,24 @@ def read_certificate(ports: FromPorts, run_id: PathId) -> Response[dict[str, Any
     return Response(text, media_type="application/json")
 
 
+@get("/signing-key", opt=needs(Right.audit), responses=PROBLEMS, sync_to_thread=True)
+def read_signing_key(ports: FromPorts) -> SigningKey:
+    """Get the public key that evidence is signed with.
+
+    Keep it elsewhere: who has it checks certificates, heads and logs without this server.
+    """
+    public = signing_key(ports.kb.settings.home).public_key()
+    names = names_of(public)
+    return SigningKey(keyid=names.keyid, fingerprint=names.fingerprint, pem=as_pem(public))
+
+
 @post("/certificates/check", status_code=200, opt=needs(Right.audit), responses=PROBLEMS, sync_to_thread=True)
-def check_certificate(data: JSONBody[CertificateText]) -> CertificateCheck:
+def check_certificate(ports: FromPorts, data: JSONBody[CertificateText]) -> CertificateCheck:
     """Check a certificate.
 
-    Its signature, the hash of its change, its counts. `ok` is false where one does not hold, and `problems` says which.
+    Signed by this base's key, or by the one that is named; free of contradictions; its run and its change in this base,
+    and the run still applied or erased. `checks` has each by itself, and `ok` is true only where all hold.
     """
-    return certificates.check(data.text.encode("utf-8", "surrogatepass"), data.key)
+    text = data.text.encode("utf-8", "surrogatepass")
+    trusted = trusted_keys(() if data.key is None else (data.key,), data.public_key)
+    return check_offline(text, trusted) if data.offline else check_here(ports.kb, text, trusted)

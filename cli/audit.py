@@ -18,7 +18,7 @@ from cli.options import After, AsJson, FactId, Limit, examples
 from cli.output import note, print_json, print_table, progress, say, shorten
 from cli.trace import show_changes
 from kb.impact import Impact, ImpactedOutput
-from kb.signing import require_signer
+from kb.signing import from_pem, names_of, require_signer
 from kb.witness import AuditReport, Head, check_log, read_head
 
 app = typer.Typer(help="Read, verify and witness the change log.", epilog=examples("colmlm audit verify"))
@@ -167,6 +167,24 @@ def export(
         for done, line in enumerate(base.log.export()):
             target.write(line)
             advance(done, None)
+
+
+@app.command("public-key", epilog=examples("colmlm audit public-key --output base.pem"))
+@anywhere
+def public_key(
+    base: Base,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", dir_okay=False, help="Write here; default: stdout.")
+    ] = None,
+) -> None:
+    """Write the public key that heads, logs and certificates are signed with, as PEM. Auditors check with it alone."""
+    pem = base.log.public_key()
+    if output is None:
+        typer.echo(pem, nl=False)
+        return
+    output.write_text(pem, encoding="utf-8")
+    names = names_of(from_pem(pem, output.name))
+    note(f"Wrote {output}: key {names.keyid}, fingerprint {names.fingerprint}")
 
 
 @app.command(epilog=examples("colmlm audit denials", "colmlm audit denials --limit 500 --json"))

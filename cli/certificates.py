@@ -1,4 +1,4 @@
-"""`colmlm forget certificate` and `colmlm verify-certificate`: signed evidence, and its check without a database."""
+"""`colmlm forget certificate` and `colmlm verify-certificate`: signed evidence, and its check."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from cli.forget_show import in_words
 from cli.nouns.base import Base
 from cli.options import AsJson, examples, some_text
 from cli.output import note, print_json, say
-from kb import certificates
+from kb.certificate_check import CertificateCheck, check_offline, trusted_keys
 
 CHECK_EXAMPLES = examples(
     "colmlm verify-certificate run-1.json",
-    "colmlm verify-certificate run-1.json --key 0123456789abcdef --json",
+    "colmlm verify-certificate run-1.json --offline --public-key base.pem --json",
 )
 CertificateFile = Annotated[
     Path,
@@ -41,16 +41,37 @@ def certificate(
     note(f"Wrote {out}. To check it anywhere: colmlm verify-certificate FILE")
 
 
+@anywhere
 def verify_certificate(
+    base: Base,
     file: CertificateFile,
+    public_key: Annotated[
+        Path | None,
+        typer.Option(
+            "--public-key", exists=True, dir_okay=False, help="Who must have signed it, as a PEM file."
+        ),
+    ] = None,
     key: Annotated[
         str | None,
-        typer.Option("--key", metavar="FINGERPRINT", callback=some_text, help="Who must have signed it."),
+        typer.Option(
+            "--key", metavar="KEY", callback=some_text, help="The same by the key's id or fingerprint."
+        ),
     ] = None,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Ask no knowledge base; the signer must be named.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check a certificate without any database: signature, change hash, counts. The exit code is 1 where it fails."""
-    found = certificates.check(file.read_bytes(), key)
+    """Check a certificate: who signed it, what it says, and whether the base bears it out. It fails with exit code 1.
+
+    The base's own key must have signed, unless another is named, and the base must have the run and the change, and the
+    run be applied or erased still. With --offline there is no base: signature, change hash and counts are checked.
+    """
+    text, pem = file.read_bytes(), public_key.read_text(encoding="utf-8") if public_key else None
+    if offline:
+        found = check_offline(text, trusted_keys([key] if key else (), pem))
+    else:
+        found = base.forgetting.check_certificate(text, key=key, public_key=pem)
     if as_json:
         print_json(found)
     else:
@@ -59,11 +80,11 @@ def verify_certificate(
         raise typer.Exit(CHECK_FAILED)
 
 
-def _show_check(found: certificates.CertificateCheck) -> None:
+def _show_check(found: CertificateCheck) -> None:
     say("ok" if found.ok else "NOT ok")
-    for problem in found.problems:
-        say(problem)
-    if found.signed_by is None:
+    for check in found.checks:
+        say(f"{'ok' if check.ok else 'NOT ok'}, {check.name}: {check.found}")
+    if found.run_id is None:
         return
     say(f"signed by {found.signed_by}, {found.issued_at}, database {found.database}")
     forgotten = in_words(found.num_facts or 0)

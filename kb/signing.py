@@ -13,11 +13,13 @@ import json
 import os
 from collections.abc import Collection, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
 
 from kb.errors import SignatureRefused
 
@@ -72,8 +74,8 @@ def sign(key: Ed25519PrivateKey, statement: Mapping[str, Any]) -> dict[str, Any]
     }
 
 
-def verify(signed: Mapping[str, Any], what: str = "document") -> str:
-    """The fingerprint of the key that signed. Raises `SignatureRefused` unless every byte is as it was signed."""
+def verify(signed: Mapping[str, Any], what: str = "document") -> KeyNames:
+    """The names of the key that signed. Raises `SignatureRefused` unless every byte is as it was signed."""
     signature = signed.get("signature")
     if not isinstance(signature, dict) or set(signature) != _FIELDS or signature["algorithm"] != "ed25519":
         raise SignatureRefused(what, "it has no signature this program knows")
@@ -84,12 +86,49 @@ def verify(signed: Mapping[str, Any], what: str = "document") -> str:
             _text(base64.b64decode(signature[name])) != signature[name] for name in _FIELDS - {"algorithm"}
         ):
             raise ValueError("base64 in another spelling")
-        Ed25519PublicKey.from_public_bytes(public).verify(
-            base64.b64decode(signature["signature"], validate=True), _canonical(statement)
-        )
+        key = Ed25519PublicKey.from_public_bytes(public)
+        key.verify(base64.b64decode(signature["signature"], validate=True), _canonical(statement))
     except (InvalidSignature, ValueError, TypeError, binascii.Error) as error:
         raise SignatureRefused(what, "its signature does not fit what it says") from error
-    return fingerprint(public)
+    return names_of(key)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyNames:
+    """What a public key is called: `keyid`, the SHA-256 of its SPKI, and the shorter `fingerprint`."""
+
+    keyid: str
+    fingerprint: str
+
+    def among(self, trusted: Collection[str]) -> bool:
+        """Whether a list of trusted keys has this one, by either name."""
+        return self.keyid in trusted or self.fingerprint in trusted
+
+
+def names_of(public: Ed25519PublicKey) -> KeyNames:
+    spki = public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return KeyNames(hashlib.sha256(spki).hexdigest(), fingerprint(public.public_bytes_raw()))
+
+
+def as_pem(public: Ed25519PublicKey) -> str:
+    """The public key as other tools read it."""
+    return public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
+
+
+def from_pem(text: str, what: str) -> Ed25519PublicKey:
+    """The public key in a PEM text. Raises `SignatureRefused` where there is none of Ed25519."""
+    try:
+        public = load_pem_public_key(text.encode())
+    except (ValueError, UnicodeError, UnsupportedAlgorithm) as error:
+        raise SignatureRefused(what, "it has no public key in PEM") from error
+    if not isinstance(public, Ed25519PublicKey):
+        raise SignatureRefused(what, "its public key is not of Ed25519")
+    return public
+
+
+def own_names(home: Path) -> KeyNames | None:
+    """The names of this home's key; None where it has signed nothing yet."""
+    return names_of(signing_key(home).public_key()) if (home / KEY_FILE).exists() else None
 
 
 def require_signer(key: str, trusted: Collection[str], what: str) -> None:

@@ -102,7 +102,7 @@ def read_head(line: str, what: str) -> Head:
             raise ValueError("another format")
     except (ValueError, TypeError, LookupError) as error:
         raise SignatureRefused(what, "it does not begin with the signed head of a change log") from error
-    if signing.verify(signed, what) != named["key"]:
+    if signing.verify(signed, what).fingerprint != named["key"]:
         raise SignatureRefused(what, "it was signed by another key than it says")
     return Head(**named)
 

@@ -10,6 +10,7 @@ from typing import Any
 from cli.output import progress
 from cli.runtime import Runtime
 from kb import certificates
+from kb.certificate_check import CertificateCheck, check_here, trusted_keys
 from kb.forget_records import Drift, ForgetPlan, Rates, RunRecord, Verification
 from kb.forgetting import Forgetting
 from kb.records import Edit, FactRecord
@@ -68,3 +69,6 @@ class LocalForgetting:
 
     def certificate(self, run_id: int) -> str:
         return certificates.issue(self.runtime.kb, run_id)
+
+    def check_certificate(self, text: bytes, *, key: str | None, public_key: str | None) -> CertificateCheck:
+        return check_here(self.runtime.kb, text, trusted_keys([key] if key else (), public_key))

@@ -11,7 +11,7 @@ from kb.denials import DenialRecord
 from kb.diff import Diff, diff
 from kb.impact import Impact, impact_of
 from kb.records import ChangeRecord
-from kb.signing import signing_key
+from kb.signing import as_pem, signing_key
 from kb.witness import AuditReport, Head, check_database, export_log, signed_head
 
 if TYPE_CHECKING:
@@ -45,6 +45,9 @@ class LocalLog:
         key = signing_key(self.kb.settings.home)
         with self.kb.sessions() as session:
             return signed_head(session, key)
+
+    def public_key(self) -> str:
+        return as_pem(signing_key(self.kb.settings.home).public_key())
 
     def export(self) -> Iterator[str]:
         return export_log(self.kb, signing_key(self.kb.settings.home))

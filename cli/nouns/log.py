@@ -41,6 +41,10 @@ class Log(Protocol):
 
     def head(self) -> dict[str, Any]: ...
 
+    def public_key(self) -> str:
+        """As PEM: what the base's evidence is signed with."""
+        ...
+
     def export(self) -> Iterator[str]:
         """Lines: the signed head, then every change."""
         ...

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from kb.certificate_check import CertificateCheck
     from kb.erasure import Erased, ErasureReport
     from kb.forget_records import Drift, ForgetPlan, Rates, RunRecord, Verification
     from kb.records import Edit, FactRecord
@@ -57,6 +58,10 @@ class ForgetVerbs(Protocol):
 
     def certificate(self, run_id: int) -> str:
         """The very text of its file."""
+        ...
+
+    def check_certificate(self, text: bytes, *, key: str | None, public_key: str | None) -> CertificateCheck:
+        """Compare it with the base; its own key must have signed, or the one that is named."""
         ...
 
 

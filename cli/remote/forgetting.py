@@ -12,6 +12,7 @@ from api.schemas import EditResult
 from cli.output import note
 from cli.remote.api import Api
 from cli.remote.verbs import edit_of
+from kb.certificate_check import CertificateCheck
 from kb.errors import FactNotFound
 from kb.forget_records import Drift, ForgetPlan, Rates, RunRecord, Verification
 from kb.records import Edit, FactRecord
@@ -65,6 +66,10 @@ class RemoteForgetting:
 
     def certificate(self, run_id: int) -> str:
         return self.api.text(f"/forget-runs/{run_id}/certificate")
+
+    def check_certificate(self, text: bytes, *, key: str | None, public_key: str | None) -> CertificateCheck:
+        said = {"text": text.decode("utf-8", "replace"), "key": key, "public_key": public_key}
+        return self.api.ask("/certificates/check", CertificateCheck, said)
 
     def _view(self, run_id: int) -> RunView:
         return self.api.get(f"/forget-runs/{run_id}", RunView)

@@ -9,6 +9,7 @@ from typing import Any
 
 from api.attributions import FactImpact
 from api.changes import Differences
+from api.verification import SigningKey
 from cli.remote.api import Api
 from kb.denials import DenialRecord
 from kb.diff import Diff, FactDifference
@@ -52,6 +53,9 @@ class RemoteLog:
 
     def head(self) -> dict[str, Any]:
         return self.api.get("/changes/head", dict[str, Any])
+
+    def public_key(self) -> str:
+        return self.api.get("/signing-key", SigningKey).pem
 
     def export(self) -> Iterator[str]:
         return self.api.lines("/changes/export")

@@ -52,6 +52,7 @@ KBError
 │   ├── RequestDiffers
 │   ├── AdminKeyNeeded
 │   ├── InvalidWork
+│   ├── SignerNeeded
 │   └── UploadTooLarge
 ├── JobGivenUp
 ├── SignatureRefused
@@ -114,6 +115,7 @@ from kb.errors.invalid import (
     InvalidValue,
     InvalidWork,
     RequestDiffers,
+    SignerNeeded,
     UploadTooLarge,
 )
 from kb.errors.missing import (
@@ -191,6 +193,7 @@ __all__ = [
     "SecondPersonNeeded",
     "SettingsError",
     "SignatureRefused",
+    "SignerNeeded",
     "SnapshotRefused",
     "UploadNotFound",
     "UploadTooLarge",

@@ -76,3 +76,13 @@ class UploadTooLarge(Invalid):
 
     def __init__(self, cause: str) -> None:
         super().__init__(f"{cause}. Nothing was kept; split the file, or raise COLMLM_UPLOAD_MAX_MB.")
+
+
+class SignerNeeded(Invalid):
+    title = "A signer must be named"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Anybody can sign with a key of their own. Name the key that must have signed, known from elsewhere: "
+            "--public-key (public_key) or --key (key); or ask the base that issued it, which knows its own."
+        )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from litestar import Litestar
 
-from kb import certificates
 from tests.api.conftest import CAPITAL, LAKE, Client, Connect
 
 WHY = {"reason": "request 12"}
@@ -29,13 +28,27 @@ def test_from_a_selector_to_a_certificate_and_back(operator: Client, fact_id: in
     verified = operator.post(f"{run}/verify", json={"questions": ["Which city?"]}).json()
     assert verified["level"] > 0 and verified["leaked"] == []
     text = operator.get(f"{run}/certificate").text
-    assert certificates.check(text.encode()).ok
-    assert operator.post("/v1/certificates/check", json={"text": text}).json()["ok"]
+    key = operator.get("/v1/signing-key").json()
+    for how in (
+        {},
+        {"key": key["fingerprint"]},
+        {"public_key": key["pem"]},
+        {"key": key["keyid"], "offline": True},
+    ):
+        checked = operator.post("/v1/certificates/check", json={"text": text, **how}).json()
+        assert checked["ok"] and checked["signed_by"] == key["keyid"]
+    other = operator.post("/v1/certificates/check", json={"text": text, "key": "0" * 16}).json()
+    assert [check["name"] for check in other["checks"] if not check["ok"]] == ["signer"] and not other["ok"]
+    unnamed = operator.post("/v1/certificates/check", json={"text": text, "offline": True})
+    assert (unnamed.status_code, unnamed.json()["title"]) == (422, "A signer must be named")
+    assert operator.post("/v1/certificates/check", json={"text": text, "public_key": "x"}).status_code == 422
     assert not operator.post("/v1/certificates/check", json={"text": text.replace("Lima", "") + " "}).json()[
         "ok"
     ]
     assert operator.post(f"{run}/apply", json=WHY).status_code == 409
     assert operator.post(f"{run}/restore", json=WHY).status_code == 200
+    restored = operator.post("/v1/certificates/check", json={"text": text}).json()
+    assert [check["name"] for check in restored["checks"] if not check["ok"]] == ["state"]
     assert found(operator, CAPITAL) == ["Lima"]
     assert operator.get(run).json()["run"]["state"] == "restored"
 

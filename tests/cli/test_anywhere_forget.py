@@ -35,7 +35,10 @@ def test_a_run_from_its_plan_to_its_certificate_and_back(
     assert there.run("forget", "verify", run_id, role="auditor").code == 0
     there.same("forget", "show", run_id, volatile=(NOT_TOLD,))
     here, answer = invoke("forget", "certificate", run_id), there.run("forget", "certificate", run_id)
-    assert here.out == answer.out and '"run"' in here.out
+    assert here.out == answer.out and '"payload"' in here.out
+    (file := tmp_path / "run.json").write_text(here.out)
+    there.same("verify-certificate", file)
+    assert there.run("audit", "public-key").out == invoke("audit", "public-key").out
     there.same("forget", "restore", run_id, "--dry-run")
     back = there.run("forget", "restore", run_id, *WHY, "--yes", "--json").json
     assert back["kind"] == "restore" and there.kb.fact(facts[0]).deleted_seq is None

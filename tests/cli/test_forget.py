@@ -67,13 +67,22 @@ def test_from_a_plan_to_a_certificate_and_back(run: Run, keyed: list[int], tmp_p
     checked = run("verify-certificate", file, "--json").json
     assert checked["ok"] and checked["num_facts"] == 2
     assert run("verify-certificate", file, "--key", checked["signed_by"]).out.startswith("ok")
-    file.write_text(file.read_text().replace('"run": 1', '"run": 2'))
+    assert run("audit", "public-key", "--output", pem := tmp_path / "base.pem").code == 0
+    assert run("audit", "public-key").out == pem.read_text()
+    assert run("verify-certificate", file, "--offline", "--public-key", pem, "--json").json["offline"]
+    assert run("verify-certificate", file, "--offline").code == 2
+    strange = run("verify-certificate", file, "--key", "0" * 16)
+    assert strange.code == 1 and "NOT ok, signer" in strange.out and "ok, run" in strange.out
+    good = file.read_text()
+    file.write_text(good.replace('"payload": "', '"payload": "A'))
     refused = run("verify-certificate", file, "--json")
     assert refused.code == 1 and not refused.json["ok"]
     assert run("verify-certificate", file).out.startswith("NOT ok")
 
     assert run("forget", "restore", number, "--dry-run", "--json").json["run"]["state"] == "applied"
     assert run("forget", "restore", number, "--reason", "undo", "--yes", "--json").json["kind"] == "restore"
+    file.write_text(good)
+    assert "NOT ok, state: the run is restored" in run("verify-certificate", file).out
     (listed,) = run("forget", "list", "--json").json["runs"]
     assert (listed["state"], listed["num_facts"], listed["level"]) == ("restored", 2, 1)
     assert run("forget", "show", number, "--json").json["plan"]["equivalents"] == [same]

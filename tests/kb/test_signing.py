@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kb.errors import SignatureRefused
-from kb.signing import KEY_FILE, fingerprint, sign, signing_key, verify
+from kb.signing import KEY_FILE, names_of, sign, signing_key, verify
 
 STATEMENT = {"seq": 7, "hash": "ab" * 32, "facts": [1, 2], "note": "Zürich"}
 
@@ -18,7 +18,7 @@ STATEMENT = {"seq": 7, "hash": "ab" * 32, "facts": [1, 2], "note": "Zürich"}
 def test_a_signed_statement_survives_json_and_names_its_signer(tmp_path: Path):
     key = signing_key(tmp_path / "home")
     signed = json.loads(json.dumps(sign(key, STATEMENT)))
-    assert verify(signed) == fingerprint(key.public_key().public_bytes_raw())
+    assert verify(signed) == names_of(key.public_key())
 
 
 def test_the_key_of_a_home_stays_and_is_private(tmp_path: Path):

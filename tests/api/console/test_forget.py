@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from kb import certificates
+from kb.certificate_check import check_here
 from kb.service import KnowledgeBase
 from tests.api.console.conftest import OpenPage
 
@@ -47,7 +47,7 @@ def test_forgetting_ends_with_a_certificate_and_can_be_undone(
         page.get_by_role("link", name="Certificate").click()
     file = tmp_path / "certificate.json"
     download.value.save_as(file)
-    checked = certificates.check(file.read_bytes())
+    checked = check_here(almanac, file.read_bytes())
     assert checked.ok and (checked.run_id, checked.num_facts) == (1, 2)
 
     page.get_by_role("link", name="Restore…").click()
