@@ -14,7 +14,7 @@ from cli.output import Reporting, note, progress
 from cli.runtime import Runtime
 from kb.corpus import AnnotatedDocument, Parsed, Refusal
 from kb.raw.files import Found
-from kb.raw.read import read_raw
+from kb.raw.reading import read_raw
 from kb.records import IngestReport, KeysetRecord
 from kb.standing import Standing, Standings
 
@@ -66,6 +66,7 @@ class Adding:
             reading = read_raw(
                 self.found.files,
                 encoding=self.encoding,
+                limits=self.runtime.settings.document_limits,
                 on_bytes=lambda reached: advance(reached // 1000, total),
             )
             for parsed in reading:

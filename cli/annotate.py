@@ -27,7 +27,8 @@ from cli.output import is_attended, note, print_json, print_table, progress, say
 from cli.runtime import Runtime
 from kb.corpus import AnnotatedDocument, Refusal
 from kb.raw.files import Found, find_files
-from kb.raw.read import read_raw
+from kb.raw.limits import Limits
+from kb.raw.reading import read_raw
 
 if TYPE_CHECKING:
     from model.annotate.checks import Reviewed
@@ -66,6 +67,7 @@ class Job:
 
     found: Found
     encoding: str | None
+    limits: Limits
     drop_unquestioned: bool
     refusals: list[Refusal] = field(default_factory=list)
     documents: int = 0
@@ -81,6 +83,7 @@ class Job:
             reading = read_raw(
                 self.found.files,
                 encoding=self.encoding,
+                limits=self.limits,
                 on_bytes=lambda reached: advance(reached // 1000, total),
             )
             for parsed in reading:
@@ -150,11 +153,11 @@ def annotate(
     run again. The seed annotator's key comes from COLMLM_ANNOTATOR_API_KEY, and its cost is said before it begins.
     """
     annotators.known_encoding(encoding)
-    job = Job(find_files(paths), encoding, drop_unquestioned)
     options = SeedOptions(url, model, concurrency, temperature, chunk_tokens, price_in, price_out)
     if annotator is Kind.seed and not dry_run and not (url and model):
         raise typer.BadParameter("name the endpoint and its model.", param_hint="--url and --model")
     with Runtime.from_environment() as runtime:
+        job = Job(find_files(paths), encoding, runtime.settings.document_limits, drop_unquestioned)
         cost = _estimate(job, out, options) if annotator is Kind.seed or dry_run else None
         usage: Any = None
         if not dry_run:

@@ -28,11 +28,15 @@ from json.encoder import encode_basestring_ascii as _quoted
 from pathlib import Path
 from typing import Any
 
+from kb.lines import MOST_BYTES, read_lines
+
 _OPEN = re.compile(r"<FACT((?:\s+[qa]=\"[^\"]*\")*)\s*>")
 _ATTRIBUTE = re.compile(r"([qa])=\"([^\"]*)\"")
 _ANY_TAG = re.compile(r"</?FACT\b")
 CLOSE_TAG = "</FACT>"
 _ABOUT = ("title", "uri", "licence", "revision")
+_MOST_QUOTED = 100
+_SEEN = re.compile("[^\\s\u00ad\u034f\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
@@ -69,12 +73,14 @@ class AnnotatedDocument:
 class Refusal:
     """A span, document or line that was not taken, and why.
 
-    `offset` is a code point offset into the text (or the line, where the line itself is at fault).
+    `offset` is a code point offset into the text (or the line, where the line itself is at fault). `code` is
+    ``invalid``, or what reading it took too much of: ``memory``, ``time``, ``size``; ``broken``: its reader broke off.
     """
 
     document: str
     offset: int
     reason: str
+    code: str = "invalid"
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,21 +194,31 @@ def _all_hold(text: str, spans: Sequence[FactSpan]) -> bool:
     reached, length = 0, len(text)
     for span in spans:
         start, end, value = span.start, span.end, span.value
-        if not reached <= start < end <= length or text[start:end] != value or value.isspace():
+        if not reached <= start < end <= length or not _says(text, start, end, value) or value.isspace():
             return False
         reached = end
     return True
 
 
+def _says(text: str, start: int, end: int, value: str) -> bool:
+    """Whether ``text[start:end]`` is the value; of spans that are much longer nothing is copied."""
+    return end - start == len(value) and text.startswith(value, start)
+
+
 def _fault(text: str, span: FactSpan) -> str | None:
     if not 0 <= span.start < span.end <= len(text):
         return f"span [{span.start}, {span.end}) is empty or outside the text of {len(text)} characters"
-    found = text[span.start : span.end]
-    if found != span.value:
-        return f"not verbatim: the text has {found!r}, the span says {span.value!r}"
-    if not found.strip():
+    if not _says(text, span.start, span.end, span.value):
+        found = text[span.start : min(span.end, span.start + _MOST_QUOTED + 1)]
+        return f"not verbatim: the text has {_quote(found)}, the span says {_quote(span.value)}"
+    if not span.value.strip():
         return "the span is blank"
     return None
+
+
+def _quote(words: str) -> str:
+    """As much of it as shows which it is: a text may have thousands of such spans."""
+    return repr(words if len(words) <= _MOST_QUOTED else f"{words[:_MOST_QUOTED]}...")
 
 
 def read_annotated(path: Path, on_bytes: Callable[[int], None] | None = None) -> Iterator[Parsed]:
@@ -210,14 +226,16 @@ def read_annotated(path: Path, on_bytes: Callable[[int], None] | None = None) ->
 
     `on_bytes` hears how far into the file the reading has come.
     """
-    reached = 0
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            reached += len(line)
-            if on_bytes is not None:
-                on_bytes(reached)
-            if line.strip():
-                yield parse_line(line, where=f"{path.name}:{number}")
+    for number, content, reached in read_lines(path):
+        if on_bytes is not None:
+            on_bytes(reached)
+        where = f"{path.name}:{number}"
+        yield too_long(where) if content is None else parse_line(content, where)
+
+
+def too_long(where: str) -> Parsed:
+    """A line of which not even the id is known."""
+    return _refused(where, 0, f"a line of more than {MOST_BYTES} bytes")
 
 
 def parse_line(line: bytes | str, where: str) -> Parsed:
@@ -235,7 +253,7 @@ def parse_record(record: object, where: str) -> Parsed:
         return _refused(where, 0, "no document id ('id' must be a non-empty string)")
     if (fault := unstorable(external_id)) is not None:
         return _refused(where, 0, f"'id' has {fault[1]}")
-    if not isinstance(text, str) or not text.strip():
+    if not isinstance(text, str) or is_blank(text):
         return _refused(external_id, 0, "no text ('text' must be a non-empty string)")
     if (fault := unstorable(text)) is not None:
         return _refused(external_id, *fault)
@@ -259,6 +277,11 @@ def parse_json(text: bytes | str, where: str) -> Any:
         return Refusal(where, 0, "not JSON that can be read: nested too deeply")
     except ValueError:
         return Refusal(where, 0, "not JSON that can be read: a number of thousands of digits")
+
+
+def is_blank(text: str) -> bool:
+    """Whether nobody would see anything: white space and marks without a width."""
+    return _SEEN.search(text) is None
 
 
 def unstorable(text: str) -> tuple[int, str] | None:

@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 
 from kb.corpus import AnnotatedDocument, Parsed, Refusal, parse_record, to_record
 
-_ROWS = 500  # of a batch: what is in memory at once
+_ROWS = 500  # of a batch: what is in memory at once, where rows are no larger than usual
+_BATCH_BYTES = 32_000_000
 
 _FACT = pa.struct(
     [
@@ -50,21 +51,30 @@ def read_parquet(path: Path, on_bytes: Callable[[int], None] | None = None) -> I
     """
     number = 0
     try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        with pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
             if missing := [name for name in ("id", "text") if name not in file.schema_arrow.names]:
                 yield _refused(path, f"no column {' and no column '.join(map(repr, missing))}")
                 return
             columns = [name for name in _SCHEMA.names if name in file.schema_arrow.names]
             size, num_rows = path.stat().st_size, max(1, file.metadata.num_rows)
-            for batch in file.iter_batches(_ROWS, columns=columns, use_threads=False):
+            for batch in file.iter_batches(_rows(file.metadata), columns=columns, use_threads=False):
                 for record in _records(batch):
                     number += 1
                     yield _parsed(record, f"{path.name}:{number}")
                 if on_bytes is not None:
                     on_bytes(size * number // num_rows)
+    except pa.ArrowMemoryError:
+        raise
     except (pa.ArrowException, OSError, ValueError) as error:
         cause = " ".join(str(error).split())
         yield _refused(path, f"not a Parquet file that can be read, after row {number}: {cause}")
+
+
+def _rows(about: pq.FileMetaData) -> int:
+    """How many rows to have in memory at once, by what the file says of their size."""
+    size: int = sum(about.row_group(number).total_byte_size for number in range(about.num_row_groups))
+    fitting: int = _BATCH_BYTES * about.num_rows // max(1, size)
+    return max(1, min(_ROWS, fitting))
 
 
 def _parsed(record: dict[str, Any] | UnicodeDecodeError, where: str) -> Parsed:

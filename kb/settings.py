@@ -9,6 +9,7 @@ from pathlib import Path
 
 from kb.errors import SettingsError
 from kb.principal import local_user
+from kb.raw.limits import Limits
 
 _ORIGIN = re.compile(r"https?://[a-z0-9.-]+(:[0-9]{1,5})?")
 LOG_FORMATS = ("auto", "json", "text")
@@ -36,6 +37,7 @@ class Settings:
     server: str | None = None
     key_file: Path | None = None
     upload_max_mb: int = 256
+    document_limits: Limits = field(default_factory=Limits)
     job_retention_days: int = 90
     plan_max_facts: int = 100_000
     ready_lag: int = 1000
@@ -67,6 +69,7 @@ class Settings:
             server=env.get("COLMLM_SERVER") or None,
             key_file=Path(key_file).expanduser() if key_file else None,
             upload_max_mb=_megabytes("COLMLM_UPLOAD_MAX_MB", env.get("COLMLM_UPLOAD_MAX_MB") or "256"),
+            document_limits=_limits(env),
             job_retention_days=_days(
                 "COLMLM_JOB_RETENTION_DAYS", env.get("COLMLM_JOB_RETENTION_DAYS") or "90"
             ),
@@ -201,6 +204,23 @@ def _is_on(variable: str, text: str) -> bool:
 def _megabytes(variable: str, text: str) -> int:
     if not text.isascii() or not text.isdigit() or not 0 < int(text) <= 1_000_000:
         raise SettingsError(variable, f"{text!r} is not a number of megabytes from 1 to 1000000")
+    return int(text)
+
+
+def _limits(env: Mapping[str, str]) -> Limits:
+    """What reading one document may take; a reader with less memory than that does not even start."""
+    usual = Limits()
+    return Limits(
+        _counted(env, "COLMLM_DOCUMENT_MEMORY_MB", usual.memory_mb, 128, 1_000_000),
+        _counted(env, "COLMLM_DOCUMENT_SECONDS", usual.seconds, 1, 86_400),
+        _counted(env, "COLMLM_DOCUMENT_CHARACTERS", usual.characters, 1000, 100_000_000),
+    )
+
+
+def _counted(env: Mapping[str, str], variable: str, usual: int, least: int, most: int) -> int:
+    text = env.get(variable) or str(usual)
+    if not text.isascii() or not text.isdigit() or not least <= int(text) <= most:
+        raise SettingsError(variable, f"{text!r} is not a number from {least} to {most}")
     return int(text)
 
 

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from cli.output import note, plain, progress
 from cli.runtime import Runtime
 from kb.bulk import Bulk
-from kb.corpus import AnnotatedDocument, Parsed, read_annotated
+from kb.corpus import AnnotatedDocument, Parsed
 from kb.raw.files import Found
+from kb.raw.limits import Limits
+from kb.raw.reading import read_corpus
 from kb.records import Edit, IngestReport, KeysetRecord
-from kb.squad import read_squad
 from kb.standing import Standing
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class LocalCorpora:
                 advance(reached // 1000, total // 1000)
 
             try:
-                parsed = _read(file, format_, on_bytes)
+                parsed = _read(file, format_, self.kb.settings.document_limits, on_bytes)
                 report = self.kb.ingest(parsed, corpus, on_piece=committed.append, **how)
             except BaseException:
                 if committed and not how["dry_run"]:
@@ -125,15 +126,9 @@ def _try(tally: Tally, corpus: str) -> str:
     return f"colmlm generate {asked} --mode forced"
 
 
-def _read(file: Path, format_: str, on_bytes: Callable[[int], None]) -> Iterator[Parsed]:
-    if format_ == "annotated":
-        return read_annotated(file, on_bytes)
-    if format_ == "squad":
-        return read_squad(file)
+def _read(file: Path, format_: str, limits: Limits, on_bytes: Callable[[int], None]) -> Iterator[Parsed]:
     if format_ == "rel-lmlm":
         from model.baselines.triplets import read_triplets
 
         return read_triplets(file)
-    from kb.parquet import read_parquet  # pyarrow takes a moment
-
-    return read_parquet(file, on_bytes)
+    return read_corpus(file, format_, limits=limits, on_bytes=on_bytes)

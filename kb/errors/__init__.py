@@ -54,6 +54,7 @@ KBError
 │   ├── InvalidWork
 │   ├── SignerNeeded
 │   └── UploadTooLarge
+├── ReaderUnavailable
 ├── JobGivenUp
 ├── SignatureRefused
 ├── LogRefused
@@ -102,6 +103,7 @@ from kb.errors.failures import (
     JobGivenUp,
     LogRefused,
     MigrationNeeded,
+    ReaderUnavailable,
     SettingsError,
     SignatureRefused,
     SnapshotRefused,
@@ -187,6 +189,7 @@ __all__ = [
     "PlanStale",
     "PlanTooLarge",
     "PlanUnderWay",
+    "ReaderUnavailable",
     "RequestDiffers",
     "RequestUnderWay",
     "SamePerson",

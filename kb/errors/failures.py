@@ -38,6 +38,16 @@ class MigrationNeeded(KBError):
         )
 
 
+class ReaderUnavailable(KBError):
+    title = "Reader unavailable"
+
+    def __init__(self, cause: str) -> None:
+        super().__init__(
+            f"The process that reads files does not start: {cause}. Memory is the usual cause: free some, "
+            "or raise COLMLM_DOCUMENT_MEMORY_MB where it was lowered."
+        )
+
+
 class JobGivenUp(KBError):
     title = "Job given up"
 

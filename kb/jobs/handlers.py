@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from kb.backup import verify_backup, write_backup
-from kb.corpus import Parsed, Refusal, read_annotated
+from kb.corpus import Refusal
 from kb.errors import InvalidWork
 from kb.jobs.kinds import Check, Ingest, MakeBackup, VerifyBackup, WriteSnapshot
 from kb.jobs.records import JobRecord
 from kb.jobs.runner import Handler, Run
 from kb.kept_backups import backup_folder
+from kb.raw.reading import read_corpus
 from kb.records import IngestReport
 from kb.signing import signing_key
-from kb.squad import read_squad
 
 MOST_NAMED = 100  # refusals and ids that a result lists; it counts them all
 COMMIT_EVERY = 500  # documents: small pieces lose little to a kill, and end soon where the job is cancelled
@@ -30,21 +30,18 @@ _QUOTED = re.compile(r"(['\"]).*\1", re.DOTALL)
 def ingest(run: Run, work: Ingest) -> dict[str, Any]:
     """Take the file in, piece by piece. Again, it passes over what is there."""
     file = run.uploads.file(work.upload_id)
-    total, reached = file.stat().st_size // KILO, 0
-
-    def on_bytes(count: int) -> None:
-        nonlocal reached
-        reached = count // KILO
-
-    def on_document(_: int) -> None:
-        run.progress(reached, total, "KB read")
-
+    total = file.stat().st_size // KILO
+    parsed = read_corpus(
+        file,
+        work.format,
+        limits=run.kb.settings.document_limits,
+        on_bytes=lambda reached: run.progress(reached // KILO, total, "KB read"),
+    )
     report = run.kb.ingest(
-        _read(file, work.format, on_bytes),
+        parsed,
         work.corpus,
         actor=run.job.actor,
         reason=work.reason or f"ingest of {file.name}",
-        on_document=on_document,
         commit_every=work.commit_every or COMMIT_EVERY,
     )
     run.progress(total, total, "KB read")
@@ -65,6 +62,7 @@ def named(refusals: Sequence[Refusal]) -> list[dict[str, Any]]:
             "document": _stored(one.document),
             "offset": one.offset,
             "reason": _stored(_QUOTED.sub("(...)", one.reason)),
+            "code": one.code,
         }
         for one in refusals[:MOST_NAMED]
     ]
@@ -126,16 +124,3 @@ HANDLERS: dict[str, Handler] = {
     WriteSnapshot.kind: snapshot,
     Check.kind: check,
 }
-
-
-def _read(file: Path, format_: str, on_bytes: Any) -> Iterator[Parsed]:
-    match format_:
-        case "annotated":
-            return read_annotated(file, on_bytes)
-        case "squad":
-            return read_squad(file)
-        case "parquet":
-            from kb.parquet import read_parquet  # pyarrow takes a moment
-
-            return read_parquet(file, on_bytes)
-    raise InvalidWork(Ingest.kind, f"no format {format_!r}")

@@ -36,6 +36,14 @@ _OPEN = (  # never closed, or often not
 )
 _UNCLOSED = frozenset(_OPEN.split())
 _DEEPEST = 2000  # a parser's time grows with the square of the depth
+_WIDEST = 2000  # and with that of the attributes of one tag
+_NO_TAGS = re.compile(
+    r"<(script|style|textarea|title|xmp)\b.*?(?:</\1|\Z)|<!--.*?(?:-->|\Z)", re.DOTALL | re.IGNORECASE
+)
+_VALUE = r"=\s*(?:\"[^\"]*\"|'[^']*')"
+_WHOLE_TAG = re.compile(rf"<[a-zA-Z](?:[^>=]|{_VALUE}|=)*+")
+_VALUES = re.compile(_VALUE)
+_ATTRIBUTE = re.compile(r"[\s/](?=[^\s/>])")
 
 
 def read_html(text: str) -> tuple[str | None, str]:
@@ -45,6 +53,8 @@ def read_html(text: str) -> tuple[str | None, str]:
     """
     if _depth(text) > _DEEPEST:
         raise Unreadable(f"its elements are nested more than {_DEEPEST} deep; that is no page for people")
+    if _width(text) > _WIDEST:
+        raise Unreadable(f"a tag has more than {_WIDEST} attributes; that is no page for people")
     tree = LexborHTMLParser(text)
     root = _main(tree)
     if root is None:
@@ -67,11 +77,20 @@ def html_text(fragment: str) -> str:
 def _depth(text: str) -> int:
     """How deep elements are nested, about: tags that are mostly left open do not count."""
     deepest = depth = 0
-    for closes, tag in _TAG.findall(text):
+    for found in _TAG.finditer(text):
+        closes, tag = found.groups()
         if tag.lower() not in _UNCLOSED:
             depth = max(0, depth - 1) if closes else depth + 1
             deepest = max(deepest, depth)
     return deepest
+
+
+def _width(text: str) -> int:
+    """How many attributes the tag with the most has."""
+    tags = (tag.group() for tag in _WHOLE_TAG.finditer(_NO_TAGS.sub(" ", text)))
+    return max(
+        (len(_ATTRIBUTE.findall(_VALUES.sub("=", tag))) for tag in tags if len(tag) > 2 * _WIDEST), default=0
+    )
 
 
 def _main(tree: LexborHTMLParser) -> Any:

@@ -1,68 +1,98 @@
-"""Raw files as documents without facts. What is stored is the text that this gives, to the character."""
+"""What one file holds, piece by piece. Runs where hostile files may do their worst: in the reading process."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import gzip
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
 
-from kb.corpus import AnnotatedDocument, Parsed, Refusal
-from kb.raw.files import RawFile
-from kb.raw.records import read_records
-from kb.raw.text import MOST_BYTES, Unreadable, declared_encoding, decode, normal
+from kb.corpus import AnnotatedDocument, Parsed, Refusal, parse_line, too_long, unstorable
+from kb.lines import MOST_BYTES, read_lines
+from kb.raw.records import parse_raw_line
+from kb.raw.text import Unreadable, declared_encoding, decode, normal
+from kb.raw.wire import Ask
+from kb.squad import read_squad
 
-
-def read_raw(
-    files: Sequence[RawFile], *, encoding: str | None = None, on_bytes: Callable[[int], None] | None = None
-) -> Iterator[Parsed]:
-    """The documents of these files, in order; a file that is none is one refusal.
-
-    `encoding` is that of files which do not say theirs, by default UTF-8. A document under an id that was there before
-    is refused. `on_bytes` hears how many bytes of all the files were read.
-    """
-    seen: set[str] = set()
-    before = 0
-    for file in files:
-        for parsed in _read(file, encoding, _further(before, on_bytes)):
-            document = parsed.document
-            if document is not None and document.external_id in seen:
-                reason = (
-                    "a second document with this id; name a folder above both, or add them to two corpora"
-                )
-                yield Parsed(None, (Refusal(document.external_id, 0, reason),))
-                continue
-            if document is not None:
-                seen.add(document.external_id)
-            yield parsed
-        before += file.size
-        if on_bytes is not None:
-            on_bytes(before)
+FORMATS = ("annotated", "parquet", "squad")  # of annotated files
+BY_LINE: dict[str, Callable[[bytes, str, Path], Parsed]] = {
+    "annotated": lambda line, where, _: parse_line(line, where),
+    "records": parse_raw_line,
+}
 
 
-def _further(before: int, on_bytes: Callable[[int], None] | None) -> Callable[[int], None]:
-    return lambda reached: on_bytes(before + reached) if on_bytes is not None else None
+class Piece(NamedTuple):
+    """What came of one line, row or file; None: nothing yet. `reached` is how far into the file that is, in bytes."""
+
+    parsed: Parsed | None
+    line: int
+    reached: int
 
 
-def _read(file: RawFile, encoding: str | None, on_bytes: Callable[[int], None]) -> Iterator[Parsed]:
+def read_pieces(ask: Ask) -> Iterator[Piece]:
+    """The documents of a file and what was refused, in order."""
+    path = Path(ask.path)
+    name = ask.external_id or path.name
     try:
-        if file.kind == "records":
-            yield from read_records(file.path, on_bytes)
+        if ask.kind in BY_LINE:
+            yield from _lines(path, BY_LINE[ask.kind], ask.after)
+        elif ask.kind in FORMATS:
+            yield from _rows(path, ask.kind)
         else:
-            yield Parsed(_document(file, encoding))
+            yield Piece(Parsed(_document(ask, path)), 1, path.stat().st_size)
     except Unreadable as error:
-        yield Parsed(None, (Refusal(file.external_id, 0, str(error)),))
+        yield _refused(name, str(error))
     except OSError as error:
-        yield Parsed(None, (Refusal(file.external_id, 0, f"cannot be read: {error.strerror or error}"),))
+        yield _refused(name, f"cannot be read: {error.strerror or error}")
 
 
-def _document(file: RawFile, encoding: str | None) -> AnnotatedDocument:
-    if file.size > MOST_BYTES:
-        raise Unreadable(f"{file.size} bytes, and a document has at most {MOST_BYTES}; split it")
-    data = file.path.read_bytes()
+def _lines(path: Path, parse: Callable[[bytes, str, Path], Parsed], after: int) -> Iterator[Piece]:
+    done = 0
+    try:
+        for number, content, reached in read_lines(path, zipped=path.suffix.lower() == ".gz"):
+            where = f"{path.name}:{number}"
+            if number > after:
+                if (
+                    number > max(done, after) + 1
+                ):  # blank ones before it: it should be known which line is begun
+                    yield Piece(None, number - 1, reached)
+                if content is None:
+                    yield Piece(too_long(where), number, reached)
+                else:
+                    yield Piece(parse(content, where, path), number, reached)
+            done = number
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        yield _refused(path.name, f"damaged gzip data after line {done}: {error}", done)
+
+
+def _rows(path: Path, format_: str) -> Iterator[Piece]:
+    reached = [0]
+    if format_ == "parquet":
+        from kb.parquet import read_parquet  # pyarrow takes a moment
+
+        rows = read_parquet(path, lambda so_far: reached.append(so_far))
+    else:
+        rows = read_squad(path)
+    for number, parsed in enumerate(rows, start=1):
+        yield Piece(parsed, number, reached[-1])
+        del reached[:-1]
+
+
+def _refused(document: str, reason: str, line: int = 0, reached: int = 0) -> Piece:
+    return Piece(Parsed(None, (Refusal(document, 0, reason),)), line, reached)
+
+
+def _document(ask: Ask, path: Path) -> AnnotatedDocument:
+    if (size := path.stat().st_size) > MOST_BYTES:
+        raise Unreadable(f"{size} bytes, and a document has at most {MOST_BYTES}; split it")
+    data = path.read_bytes()
     if not data.strip():
         raise Unreadable("the file is empty")
-    title, text = _text(file.kind, data, encoding)
-    return AnnotatedDocument(
-        file.external_id, normal(text), title=title or _named(file), uri=file.path.absolute().as_uri()
-    )
+    title, text = _text(ask.kind, data, ask.encoding)
+    if title is None or unstorable(title) is not None:
+        title = _named(path)
+    return AnnotatedDocument(ask.external_id, normal(text), title=title, uri=path.as_uri())
 
 
 def _text(kind: str, data: bytes, encoding: str | None) -> tuple[str | None, str]:
@@ -82,6 +112,6 @@ def _text(kind: str, data: bytes, encoding: str | None) -> tuple[str | None, str
     return None, text
 
 
-def _named(file: RawFile) -> str:
+def _named(path: Path) -> str:
     """A title made of the file's name."""
-    return " ".join(file.path.stem.replace("_", " ").replace("-", " ").split()) or file.path.name
+    return " ".join(path.stem.replace("_", " ").replace("-", " ").split()) or path.name

@@ -5,7 +5,8 @@ from __future__ import annotations
 import codecs
 import re
 
-MOST_BYTES = 100_000_000  # of one document
+from kb.corpus import is_blank, unstorable
+
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF32_LE, "utf-32-le"),  # before UTF-16, whose mark it begins with
@@ -45,15 +46,19 @@ def decode(data: bytes, encoding: str | None = None) -> str:
             f"not {error.encoding}: byte {data[error.start]:#04x} at {error.start}; "
             "convert it to UTF-8, or name its encoding with --encoding"
         ) from error
+    except (LookupError, ValueError) as error:  # codecs that are none of text, and their own ways to fail
+        raise Unreadable(f"it says that it is in {encoding!r}, which cannot be read: {error}") from error
     return normal(text)
 
 
 def normal(text: str) -> str:
     """The text with its line ends as ``\\n``. Raises `Unreadable` on what is not text, or blank."""
     text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\f", "\n")
-    if not text.strip():
+    if is_blank(text):
         raise Unreadable("no text in it")
-    if "\0" in text or len(_CONTROL.findall(text)) > _MOST_CONTROL * len(text):
+    if (fault := unstorable(text)) is not None:
+        raise Unreadable(f"binary data, not text: it has {fault[1]}")
+    if len(_CONTROL.findall(text)) > _MOST_CONTROL * len(text):
         raise Unreadable("binary data, not text: it has control characters")
     return text
 

@@ -144,12 +144,12 @@ def test_an_interrupted_ingest_says_how_far_it_came_and_goes_on(
     records = [to_record(document(f"d{n}")) for n in range(5)]
     file = write(tmp_path / "five.jsonl", *records)
 
-    def interrupted(path: Path, on_bytes: object) -> Iterator[Parsed]:
+    def interrupted(path: Path, *_: object, **__: object) -> Iterator[Parsed]:
         yield from list(read_annotated(path))[:4]
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("cli.local.corpora.read_annotated", interrupted)
+        patch.setattr("cli.local.corpora.read_corpus", interrupted)
         ran = run(*INGEST, file, *INTO, "--commit-every", 2)
     assert ran.code == 130 and "4 documents are in 'atlas'. Run the same command again" in ran.err
     ran = run(*INGEST, file, *INTO, "--commit-every", 2)

@@ -10,7 +10,7 @@ import pytest
 
 from kb.corpus import AnnotatedDocument, Refusal
 from kb.raw.files import find_files
-from kb.raw.read import read_raw
+from kb.raw.reading import read_raw
 from tests.kb.raw.pdfs import pdf
 
 MARKDOWN = """---
