@@ -6,15 +6,14 @@ no right is the admin's alone.
 
 from __future__ import annotations
 
-from threading import BoundedSemaphore
-
 from litestar import Litestar
 from litestar.di import Provide
 
-from api import errors, health, openapi, rights, routes, streams
+from api import errors, health, openapi, rights, routes
 from api.console import pages
 from api.doorway import GatedLitestar, doorway
 from api.idempotency import once
+from api.lanes import Lane, Lanes
 from api.operations import Operations
 from api.ports import Generator, Ports
 from api.readiness import Readiness
@@ -22,6 +21,10 @@ from api.schemas import MAX_BODY_BYTES
 from api.tuning import Tuning
 from kb.rekey import Encoder
 from kb.service import KnowledgeBase
+from kb.waits import AT_THE_DOOR, Waits
+
+AT_DOOR = (Lane.door, Lane.probes, Lane.records)
+BEHIND_DOOR = tuple(set(Lane) - {Lane.at_once, *AT_DOOR})
 
 
 def create_app(
@@ -37,21 +40,29 @@ def create_app(
     """
     operations, tuning = operations or Operations.of(kb), tuning or Tuning()
     operations.observe(kb)
+    lanes = Lanes(tuning.lanes)
+    door = kb.beside("door", AT_THE_DOOR, lanes.threads(*AT_DOOR))
+    # One connection a thread, and another for an edit that waited in vain and asks who holds the log.
+    asked = kb.beside("requests", Waits.of(kb.settings), lanes.threads(*BEHIND_DOOR, Lane.edits))
+    readiness = Readiness(
+        door, encoder, operations.drain, lanes, kb.settings.ready_lag, tuning.readiness_seconds
+    )
     ports = Ports(
-        kb=kb,
+        kb=asked,
         encoder=encoder,
         generator=operations.observed(generator),
-        generation_slots=BoundedSemaphore(streams.MAX_GENERATIONS),
-        readiness=Readiness(kb, encoder, operations.drain, kb.settings.ready_lag, tuning.readiness_seconds),
+        door=door,
+        lanes=lanes,
+        readiness=readiness,
         metrics_text=operations.metrics.text,
         tuning=tuning,
     )
     return GatedLitestar(
-        doorway(kb, operations.watch, tuning.clock),
+        doorway(door, lanes, operations.watch, tuning.clock),
         route_handlers=[*health.HANDLERS, *pages.HANDLERS, routes.v1()],
         dependencies={"ports": Provide(lambda: ports, sync_to_thread=False)},
         guards=[rights.require_right],
-        middleware=[once(kb.engine)],
+        middleware=[once(asked.engine, lanes)],
         exception_handlers={Exception: errors.respond},
         openapi_config=openapi.config(),
         request_max_body_size=MAX_BODY_BYTES,

@@ -13,7 +13,7 @@ from api.errors import PROBLEMS
 from api.facts import OfDocument
 from api.paging import Cursor, Limit, Page, page, place_of
 from api.ports import FromPorts
-from api.rights import Right, needs
+from api.rights import Lane, Right, needs
 from api.schemas import MAX_ID, PathId, Request
 from api.selectors import SelectorParts
 from kb.attributions import AttributionRecord, attributions
@@ -93,7 +93,13 @@ def read_fact_impact(
     )
 
 
-@post("/impact", status_code=200, opt=needs(Right.audit), responses=PROBLEMS, sync_to_thread=True)
+@post(
+    "/impact",
+    status_code=200,
+    opt=needs(Right.audit, Lane.long_reads),
+    responses=PROBLEMS,
+    sync_to_thread=True,
+)
 def read_selection_impact(
     ports: FromPorts, data: JSONBody[Selection], cursor: Cursor = None, limit: Limit = 50
 ) -> SelectionImpact:

@@ -8,18 +8,20 @@ name that resolves to a loopback address (DNS rebinding).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from litestar.concurrency import sync_to_thread
 from litestar.datastructures import Headers
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from api.errors import CrossOrigin, NotSignedIn, UnknownHost
+from api.lanes import Lane, Lanes
+from api.rights import SAFE_METHODS
 from kb.access import ApiKeyRecord, note_use, verify
 
 if TYPE_CHECKING:
@@ -29,9 +31,10 @@ COOKIE = "colmlm_session"
 SIGN_IN_PATH = "/session"
 STATIC_PATH = "/console/static/"
 PROBES = frozenset({"/healthz", "/readyz"})  # they say next to nothing, and what asks them has no key
+_HOST = re.compile(
+    r"(?:(?P<name>[A-Za-z0-9._-]+)|\[(?P<address>[A-Za-z0-9:.%_-]+)\])(?::(?P<port>[0-9]{1,5}))?"
+)
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-
-SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +43,12 @@ class Gate:
 
     engine: Engine
     hosts: frozenset[str]
+    lanes: Lanes
 
     def check_host(self, headers: Headers) -> None:
         """Raise `UnknownHost` unless the request names this server."""
-        if _hostname(headers.get("host", "")) not in self.hosts:
+        named = headers.getall("host", [])
+        if len(named) != 1 or _hostname(named[0]) not in self.hosts:
             raise UnknownHost
 
     async def admit(self, scope: HTTPScope, headers: Headers) -> ApiKeyRecord | None:
@@ -57,15 +62,15 @@ class Gate:
         return key
 
     async def _verified(self, token: str | None) -> ApiKeyRecord:
-        key = await sync_to_thread(key_of, self.engine, token) if token else None
+        key = await self.lanes.run(Lane.door, key_of, self.engine, token) if token else None
         if key is None:
             raise NotSignedIn
         return key
 
 
-def gate(engine: Engine, hosts: Iterable[str]) -> Gate:
+def gate(engine: Engine, hosts: Iterable[str], lanes: Lanes) -> Gate:
     """A gate that answers to these host names in any case; IPv6 addresses without brackets."""
-    return Gate(engine, frozenset(host.strip("[]").lower() for host in hosts))
+    return Gate(engine, frozenset(host.strip("[]").lower() for host in hosts), lanes)
 
 
 def key_of(engine: Engine, token: str) -> ApiKeyRecord | None:
@@ -108,7 +113,8 @@ def _cookie(headers: Headers) -> str | None:
 
 
 def _hostname(host: str) -> str | None:
-    try:
-        return urlsplit(f"//{host}").hostname
-    except ValueError:
+    """The name in a Host header; None where it holds anything beside a name and a port, such as a user."""
+    found = _HOST.fullmatch(host)
+    if found is None or not 0 < int(found["port"] or 1) < 65536:
         return None
+    return (found["name"] or found["address"]).lower()

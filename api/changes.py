@@ -16,7 +16,7 @@ from api.errors import PROBLEMS
 from api.facts import Corpus
 from api.paging import Cursor, Limit, after_of, page
 from api.ports import FromPorts
-from api.rights import Right, needs
+from api.rights import Lane, Right, needs
 from api.schemas import MAX_ID, Request
 from kb import audit, witness
 from kb.diff import FactDifference, diff
@@ -110,7 +110,7 @@ def list_changes(
         return Changes(head_seq=audit.head_seq(session), items=shown.items, next=shown.next)
 
 
-@get("/changes/diff", opt=needs(Right.audit), responses=PROBLEMS, sync_to_thread=True)
+@get("/changes/diff", opt=needs(Right.audit, Lane.long_reads), responses=PROBLEMS, sync_to_thread=True)
 def compare_changes(
     ports: FromPorts,
     first: Earlier,
@@ -140,7 +140,13 @@ def read_head(ports: FromPorts) -> dict[str, Any]:
         return witness.signed_head(session, key)
 
 
-@post("/changes/head/check", status_code=200, opt=needs(Right.audit), responses=PROBLEMS, sync_to_thread=True)
+@post(
+    "/changes/head/check",
+    status_code=200,
+    opt=needs(Right.audit, Lane.long_reads),
+    responses=PROBLEMS,
+    sync_to_thread=True,
+)
 def check_head(ports: FromPorts, data: JSONBody[Witnessed]) -> Held:
     """Check a head that was kept.
 
@@ -152,7 +158,7 @@ def check_head(ports: FromPorts, data: JSONBody[Witnessed]) -> Held:
 
 @get(
     "/changes/export",
-    opt=needs(Right.audit),
+    opt=needs(Right.audit, Lane.long_reads),
     responses=PROBLEMS,
     media_type=JSON_LINES,
     sync_to_thread=True,

@@ -16,7 +16,7 @@ from api.errors import PROBLEMS
 from api.paging import Cursor, Limit, Page, after_of
 from api.paging import cursor as cursor_of
 from api.ports import FromPorts
-from api.rights import Right, needs
+from api.rights import Lane, Right, needs
 from api.schemas import Why
 from api.shown import require_past, shown_to
 from kb.bulk import Bulk
@@ -97,7 +97,7 @@ def delete_of(
 
 @get(
     "/corpora/{corpus:str}/export",
-    opt=needs(Right.train),
+    opt=needs(Right.train, Lane.long_reads),
     responses=PROBLEMS,
     media_type=JSON_LINES,
     sync_to_thread=True,

@@ -7,6 +7,7 @@ the way out: headers that no answer goes without, and a line in the journal.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -14,12 +15,15 @@ from typing import TYPE_CHECKING, Any, cast
 from litestar import Litestar
 from litestar.datastructures import Headers, MutableScopeHeaders
 from litestar.enums import ScopeType
+from litestar.middleware import DefineMiddleware
 from sqlalchemy.exc import SQLAlchemyError
 
-from api import auth, errors, requests, vectors
+from api import auth, errors, requests, rights, vectors
 from api.console import pages, session
 from api.cors import Cors, cors
+from api.departure import noticed
 from api.journal import Journal
+from api.lanes import Lane, Lanes
 from api.limits import Clock, RateLimits
 from api.openai import errors as openai_errors
 from api.watch import Watch
@@ -57,6 +61,7 @@ class Doorway:
     limits: RateLimits
     cors: Cors
     journal: Journal
+    lanes: Lanes
     watch: Watch | None = None
 
     async def admit(self, scope: HTTPScope, headers: Headers, request: requests.Asked) -> ASGIApp | None:
@@ -76,14 +81,17 @@ class Doorway:
         return self.watch.running(scope, request) if self.watch is not None else nullcontext()
 
 
-def doorway(kb: KnowledgeBase, watch: Watch | None = None, clock: Clock = time.monotonic) -> Doorway:
-    """The doorway of this knowledge base's settings; rates are kept by the clock."""
+def doorway(
+    kb: KnowledgeBase, lanes: Lanes, watch: Watch | None = None, clock: Clock = time.monotonic
+) -> Doorway:
+    """The doorway of this knowledge base's settings, asking on its connections; rates are kept by the clock."""
     settings = kb.settings
     return Doorway(
-        auth.gate(kb.engine, (*auth.LOOPBACK, settings.host, *settings.allowed_hosts)),
+        auth.gate(kb.engine, (*auth.LOOPBACK, settings.host, *settings.allowed_hosts), lanes),
         RateLimits(settings.rate_limit, clock),
         cors(settings.cors_origins),
-        Journal(kb.engine, clock),
+        Journal(kb.engine, lanes, clock),
+        lanes,
         watch,
     )
 
@@ -91,9 +99,15 @@ def doorway(kb: KnowledgeBase, watch: Watch | None = None, clock: Clock = time.m
 class GatedLitestar(Litestar):
     """Litestar behind a doorway. Its own middleware would not see requests that match no route."""
 
-    def __init__(self, doorway: Doorway, **options: Any) -> None:
+    def __init__(
+        self, doorway: Doorway, *, middleware: Sequence[DefineMiddleware] = (), **options: Any
+    ) -> None:
         self.doorway = doorway
-        super().__init__(**options)
+        lane = DefineMiddleware(InLane, lanes=doorway.lanes)
+        super().__init__(middleware=[lane, *middleware], on_shutdown=[self._close_lanes], **options)
+
+    async def _close_lanes(self) -> None:
+        self.doorway.lanes.close()
 
     async def __call__(
         self,
@@ -121,6 +135,25 @@ class GatedLitestar(Litestar):
                 vectors.route(scope)
                 await super().__call__(scope, receive, sending)
             await self.doorway.journal.note(scope, request)
+
+
+class InLane:
+    """ASGI middleware: a request that was routed has a place in its route's lane until its answer is sent."""
+
+    def __init__(self, app: ASGIApp, lanes: Lanes) -> None:
+        self.app, self.lanes = app, lanes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != ScopeType.HTTP:
+            await self.app(scope, receive, send)
+            return
+        lane = rights.lane_of(scope)
+        with self.lanes.place(lane):
+            if lane is not Lane.decoding:
+                await self.app(scope, receive, send)
+                return
+            async with noticed(receive, requests.current()) as receiving:
+                await self.app(scope, receiving, send)
 
 
 def _refused(scope: HTTPScope, error: Exception) -> ASGIApp:

@@ -13,7 +13,7 @@ from api.edits import WithKey, actor_of
 from api.errors import PROBLEMS
 from api.paging import Cursor, Limit, Page, after_of, page
 from api.ports import FromPorts
-from api.rights import Right, needs
+from api.rights import Lane, Right, needs
 from api.schemas import MAX_FACTS_PER_EDIT, Id, PathId, Request, Why
 from kb.erasure import Erased, Erasure, ErasureReport
 from kb.two_person import ErasureRequest, ErasureRequests
@@ -40,7 +40,13 @@ class ErasureAnswer(msgspec.Struct, frozen=True, kw_only=True):
     request: ErasureRequest | None
 
 
-@post("/erasures/preview", status_code=200, opt=needs(Right.admin), responses=PROBLEMS, sync_to_thread=True)
+@post(
+    "/erasures/preview",
+    status_code=200,
+    opt=needs(Right.admin, Lane.long_reads),
+    responses=PROBLEMS,
+    sync_to_thread=True,
+)
 def preview_erasure(ports: FromPorts, data: JSONBody[Chosen]) -> Erased:
     """Preview an erasure.
 

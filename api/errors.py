@@ -4,9 +4,10 @@ KBError (kb/errors: status and title are class attributes)
 ├── ... everything the knowledge base refuses
 └── Refused
     ├── ModelMissing      503  the server runs without a model
-    ├── Busy              503  all generation slots are taken
-    ├── TooManyFeeds      503  all places for streams that wait are taken
+    ├── Busy              503  all places for this kind of work are taken
     ├── PromptRefused     422  the model cannot read it
+    ├── ContextLengthExceeded 400  the prompt has more tokens than are read
+    ├── ClientLeft        499  nobody waits for the answer any more
     ├── Draining          503  the server is ending
     ├── NotSignedIn       401
     ├── RightMissing      403
@@ -33,7 +34,18 @@ from sqlalchemy.exc import OperationalError
 
 from api import requests
 from kb.access import ROLES, Right
-from kb.errors import DatabaseUnavailable, IndexBehind, KBError, PlanUnderWay, RequestUnderWay
+from kb.causes import refusal_of
+from kb.errors import (
+    DatabaseUnavailable,
+    IndexBehind,
+    KBError,
+    LockHeld,
+    LogHeld,
+    PlanUnderWay,
+    RequestUnderWay,
+    StatementTooLong,
+    StorageReadOnly,
+)
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -58,14 +70,10 @@ class Busy(Refused):
     title = "Busy"
     status = 503
 
-    def __init__(self, slots: int) -> None:
-        super().__init__(f"All {slots} generation slots are taken. Try again when one is done.")
-
-
-class TooManyFeeds(Busy):
-    def __init__(self, places: int) -> None:
-        KBError.__init__(
-            self, f"All {places} places for streams that wait are taken. Try again, or ask now and then."
+    def __init__(self, work: str, places: int) -> None:
+        self.work = work
+        super().__init__(
+            f"All {places} places for {work} are taken. Nothing was done; try again in a moment."
         )
 
 
@@ -76,6 +84,26 @@ class PromptRefused(Refused):
 
     def __init__(self, cause: str) -> None:
         super().__init__(f"The prompt cannot be read: {cause}. Nothing was decoded.")
+
+
+class ContextLengthExceeded(Refused):
+    title = "Prompt too long"
+    status = 400
+    exit_code = 2
+
+    def __init__(self, num_tokens: int, most: int) -> None:
+        super().__init__(
+            f"A prompt may have {most} tokens here, and this one has {num_tokens}. Nothing was decoded; shorten it, "
+            "or raise COLMLM_PROMPT_MAX_TOKENS where the model reads more."
+        )
+
+
+class ClientLeft(Refused):
+    title = "Client left"
+    status = 499
+
+    def __init__(self) -> None:
+        super().__init__("Nobody waits for this answer any more. It was broken off.")
 
 
 class Draining(Refused):
@@ -202,6 +230,7 @@ PROBLEMS = {
         422: "Understood, and not acceptable",
         429: "Too many requests of this key",
         503: "Not now",
+        507: "The disk is full or cannot be written",
     }.items()
 }
 
@@ -216,6 +245,7 @@ def problem_of(error: Exception) -> tuple[Problem, dict[str, str]]:
 
 
 def _problem_of(error: Exception) -> tuple[Problem, dict[str, str]]:
+    error = refusal_of(error) or error
     match error:
         case KBError():
             return _of_kb(error), _headers(error)
@@ -223,6 +253,9 @@ def _problem_of(error: Exception) -> tuple[Problem, dict[str, str]]:
             _log.error("the database did not answer", exc_info=error)
             gone = DatabaseUnavailable("the configured address", "it does not answer")
             return _of_kb(gone), _headers(gone)
+        case PermissionError():  # a server names its own files only
+            closed = StorageReadOnly(str(error.filename or "The home"))
+            return _of_kb(closed), _headers(closed)
         case UnicodeDecodeError():  # the decoder of JSON bodies raises it as it is
             return Problem("urn:colmlm:NotUTF8", "Malformed request", 400, "The body is not UTF-8."), {}
         case HTTPException() if error.status_code < 500:
@@ -254,13 +287,25 @@ def _of_kb(error: KBError) -> Problem:
     return Problem(f"urn:colmlm:{type(error).__name__}", error.title, error.status, str(error), about)
 
 
+_PASSING = (
+    IndexBehind,
+    DatabaseUnavailable,
+    LogHeld,
+    LockHeld,
+    StatementTooLong,
+    RequestUnderWay,
+    PlanUnderWay,
+    Busy,
+    Draining,
+)
+
+
 def _headers(error: KBError) -> dict[str, str]:
     if isinstance(error, NotSignedIn):
         return {"WWW-Authenticate": "Bearer"}
     if isinstance(error, TooManyRequests):
         return {"Retry-After": str(error.retry_after)}
-    passing = IndexBehind | DatabaseUnavailable | RequestUnderWay | PlanUnderWay | Busy | Draining
-    return {"Retry-After": "1"} if isinstance(error, passing) else {}
+    return {"Retry-After": "1"} if isinstance(error, _PASSING) else {}
 
 
 def _of_http(error: HTTPException) -> Problem:

@@ -14,7 +14,7 @@ from litestar.response import ServerSentEvent, ServerSentEventMessage
 from api.errors import PROBLEMS
 from api.following import Seen, followed
 from api.ports import FromPorts
-from api.rights import Right, needs
+from api.rights import Lane, Right, needs
 from api.schemas import MAX_ID
 from api.tuning import LONGEST_SECONDS
 from kb.errors import InvalidQuery
@@ -35,7 +35,9 @@ LastEvent = Annotated[
 ]
 
 
-@get("/changes/events", opt=needs(Right.audit), responses=PROBLEMS, media_type="text/event-stream")
+@get(
+    "/changes/events", opt=needs(Right.audit, Lane.feeds), responses=PROBLEMS, media_type="text/event-stream"
+)
 async def follow_changes(
     ports: FromPorts, after: FromSeq = None, seconds: Seconds = LONGEST_SECONDS, last_event: LastEvent = None
 ) -> ServerSentEvent:
@@ -48,7 +50,7 @@ async def follow_changes(
     start = _seq(last_event) if last_event is not None else after
     if start is None:
         start = await sync_to_thread(ports.kb.head_seq)
-    return await followed(ports, _Changes(ports.kb, start).look, seconds)
+    return followed(ports, _Changes(ports.kb, start).look, seconds)
 
 
 @dataclass(slots=True)

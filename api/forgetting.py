@@ -14,7 +14,7 @@ from api.errors import PROBLEMS
 from api.paging import Cursor, Limit, Page, after_of, page
 from api.paging import cursor as cursor_of
 from api.ports import FromPorts, Ports
-from api.rights import Right, needs
+from api.rights import Lane, Right, needs
 from api.schemas import EditResult, PathId, Threshold, Why
 from api.selectors import SelectorParts
 from kb.forget_records import Collateral, Drift, ForgetPlan, Rates, RunRecord, Successor, Verification
@@ -85,7 +85,7 @@ def list_forget_runs(ports: FromPorts, cursor: Cursor = None, limit: Limit = 50)
     return page(found, limit, "forget runs", lambda run: (run.run_id,))
 
 
-@post("/forget-runs", opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)
+@post("/forget-runs", opt=needs(Right.edit, Lane.long_reads), responses=PROBLEMS, sync_to_thread=True)
 def plan_forgetting(ports: FromPorts, request: WithKey, data: JSONBody[NewRun]) -> RunView:
     """Plan to forget facts.
 
@@ -136,7 +136,12 @@ def list_forget_run_facts(
     return Page(items=[records[fact_id] for fact_id in shown if fact_id in records], next=more)
 
 
-@get("/forget-runs/{run_id:int}/drift", opt=needs(Right.audit), responses=PROBLEMS, sync_to_thread=True)
+@get(
+    "/forget-runs/{run_id:int}/drift",
+    opt=needs(Right.audit, Lane.long_reads),
+    responses=PROBLEMS,
+    sync_to_thread=True,
+)
 def read_drift(ports: FromPorts, run_id: PathId) -> Drift:
     """Read what changed since a plan.
 

@@ -35,7 +35,7 @@ class StandingGauges(Collector):
         return ()  # else registering would ask the database
 
     def collect(self) -> Iterator[Metric]:
-        yield _connections({"edits": self._kb.engine, "lookups": self._kb.searcher.reader})
+        yield _connections(self._kb.pools)
         try:
             with self._asking:
                 found = standing(self._kb)

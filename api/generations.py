@@ -13,14 +13,14 @@ from api.edits import WithKey
 from api.errors import PROBLEMS
 from api.paging import Cursor, Limit, Page, after_of, page
 from api.ports import FromPorts, await_seen
-from api.rights import Right, needs
+from api.rights import Lane, Right, needs
 from api.schemas import NewGeneration, PathId
 from api.shown import shown_to
-from api.streams import decoded, events, slot
+from api.streams import events
 from kb.records import GenerationRecord, OutputTrace
 
 
-@post("/generations", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
+@post("/generations", opt=needs(Right.read, Lane.decoding), responses=PROBLEMS, sync_to_thread=True)
 def generate(ports: FromPorts, data: JSONBody[NewGeneration]) -> Response[OutputTrace]:
     """Generate.
 
@@ -33,9 +33,8 @@ def generate(ports: FromPorts, data: JSONBody[NewGeneration]) -> Response[Output
     request, generator = data.request(), ports.need_generator()
     await_seen(ports, data.min_seq)
     if not data.stream:
-        with slot(ports):
-            return Response(generator.generate(request))
-    items = decoded(ports, request)
+        return Response(generator.generate(request))
+    items = generator.stream(request)
     first = next(items)  # what refuses the request does so here, while the status is still open
     streamed: Response[Any] = ServerSentEvent(events(chain([first], items)), status_code=201)
     return streamed

@@ -8,7 +8,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from api.errors import PROBLEMS
 from api.ports import FromPorts, Ports
-from api.rights import Right, needs
+from api.rights import Lane, Right, needs
 from api.schemas import Health, Ready
 from kb import database
 from kb.errors import NoActiveKeyset
@@ -20,20 +20,20 @@ RESPONSES = {
 }
 
 
-@get("/healthz", opt=needs(Right.lookup), include_in_schema=False, sync_to_thread=False)
+@get("/healthz", opt=needs(Right.lookup, Lane.at_once), include_in_schema=False, sync_to_thread=False)
 def alive() -> str:
     """That the process lives. Says nothing else, since anybody may ask."""
     return "ok"
 
 
-@get("/readyz", opt=needs(Right.lookup), include_in_schema=False, sync_to_thread=True)
-def ready(ports: FromPorts) -> Response[Ready]:
+@get("/readyz", opt=needs(Right.lookup, Lane.at_once), include_in_schema=False)
+async def ready(ports: FromPorts) -> Response[Ready]:
     """200 where this server should be sent requests, else 503 with what is missing, by names of a fixed list."""
-    missing = ports.readiness.missing()
+    missing = await ports.readiness.missing()
     return Response(Ready(ready=not missing, missing=missing), status_code=503 if missing else 200)
 
 
-@get("/metrics", opt=needs(Right.lookup), include_in_schema=False, sync_to_thread=True)
+@get("/metrics", opt=needs(Right.lookup, Lane.probes), include_in_schema=False, sync_to_thread=True)
 def metrics(ports: FromPorts) -> Response[bytes]:
     """What Prometheus reads of this process. Counts and times, no texts: the least right is enough."""
     return Response(ports.metrics_text(), media_type=CONTENT_TYPE_LATEST)

@@ -19,8 +19,8 @@ from sqlalchemy.orm import Session
 
 from api import requests
 from api.errors import BadIdempotencyKey
-from api.journal import is_edit
-from api.rights import right_of
+from api.lanes import Lane, Lanes
+from api.rights import is_edit, right_of
 from api.schemas import MAX_BODY_BYTES
 from kb import idempotency
 from kb.access import ApiKeyRecord
@@ -40,16 +40,16 @@ TELLS_SECRET = {
 }  # for a route's `opt`: its answer is not kept, so asking again does nothing and says so
 
 
-def once(engine: Engine) -> DefineMiddleware:
+def once(engine: Engine, lanes: Lanes) -> DefineMiddleware:
     """The middleware on this database."""
-    return DefineMiddleware(Once, engine=engine)
+    return DefineMiddleware(Once, engine=engine, lanes=lanes)
 
 
 class Once:
     """ASGI middleware; it sees requests that were routed, and runs before the guards."""
 
-    def __init__(self, app: ASGIApp, engine: Engine) -> None:
-        self.app, self.engine = app, engine
+    def __init__(self, app: ASGIApp, engine: Engine, lanes: Lanes) -> None:
+        self.app, self.engine, self.lanes = app, engine, lanes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != ScopeType.HTTP:
@@ -82,7 +82,8 @@ class Once:
             await self.app(scope, _given(body, receive), recorded)
         finally:
             origin.reset(held)
-        await sync_to_thread(self._settle, found, recorded.answer(keep=not secret))
+        # Not behind the edits that wait: a name that is not settled in two minutes counts as that of a dead server.
+        await self.lanes.run(Lane.records, self._settle, found, recorded.answer(keep=not secret))
 
     def _claim(self, key_id: int, name: str, request: bytes) -> Claim | Answer:
         with Session(self.engine) as session, session.begin():

@@ -19,7 +19,7 @@ from api.errors import PROBLEMS, RightMissing
 from api.following import Seen, followed
 from api.paging import Cursor, Limit, Page, after_of, page
 from api.ports import FromPorts, Ports
-from api.rights import Right, needs
+from api.rights import Lane, Right, needs
 from api.schemas import PathId
 from kb.access import ApiKeyRecord
 from kb.jobs.kinds import (
@@ -165,7 +165,12 @@ def cancel_job(ports: FromPorts, request: WithKey, job_id: PathId) -> JobRecord:
     return Jobs(ports.kb).cancel(job_id, actor=request.user.name)
 
 
-@get("/jobs/{job_id:int}/events", opt=needs(Right.read), responses=PROBLEMS, media_type="text/event-stream")
+@get(
+    "/jobs/{job_id:int}/events",
+    opt=needs(Right.read, Lane.feeds),
+    responses=PROBLEMS,
+    media_type="text/event-stream",
+)
 async def follow_job(ports: FromPorts, request: WithKey, job_id: PathId) -> ServerSentEvent:
     """Follow a job.
 
@@ -173,7 +178,7 @@ async def follow_job(ports: FromPorts, request: WithKey, job_id: PathId) -> Serv
     five minutes in any case, and with an event `draining` where the server is ending; ask again to go on.
     """
     await sync_to_thread(_seen, ports, request.user, job_id)
-    return await followed(ports, _Moving(Jobs(ports.kb), job_id).look)
+    return followed(ports, _Moving(Jobs(ports.kb), job_id).look)
 
 
 STARTING: Sequence[Any] = (

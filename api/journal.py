@@ -10,16 +10,15 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any
 
-from litestar.concurrency import sync_to_thread
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from api.auth import SAFE_METHODS
+from api.errors import Busy
+from api.lanes import Lane, Lanes
 from api.limits import Clock, TokenBucket
 from api.requests import Asked
-from api.rights import right_of
-from kb.access import Right
+from api.rights import is_edit
 from kb.denials import NewDenial, record_denial
 
 if TYPE_CHECKING:
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 RECORDED_A_MINUTE = 60
 
 _DENIED = frozenset({401, 403, 421, 429})
-EDITING = frozenset(Right) - {Right.lookup, Right.read}
 
 _log = logging.getLogger(__name__)
 
@@ -36,8 +34,8 @@ _log = logging.getLogger(__name__)
 class Journal:
     """Writes down what an auditor will ask for. Used on the event loop."""
 
-    def __init__(self, engine: Engine, clock: Clock = time.monotonic) -> None:
-        self._engine = engine
+    def __init__(self, engine: Engine, lanes: Lanes, clock: Clock = time.monotonic) -> None:
+        self._engine, self._lanes = engine, lanes
         self._of_keys, self._of_strangers = (TokenBucket(RECORDED_A_MINUTE, clock) for _ in range(2))
         self._num_unrecorded = 0
 
@@ -65,7 +63,10 @@ class Journal:
             num_unrecorded=self._num_unrecorded,
         )
         self._num_unrecorded = 0
-        await sync_to_thread(self._record, denial)
+        try:
+            await self._lanes.run(Lane.records, self._record, denial)
+        except Busy:
+            self._num_unrecorded += 1 + denial.num_unrecorded
 
     def _record(self, denial: NewDenial) -> None:
         try:
@@ -73,12 +74,6 @@ class Journal:
                 record_denial(session, denial)
         except SQLAlchemyError as error:
             _log.error("a denial was not recorded", exc_info=error)
-
-
-def is_edit(scope: HTTPScope) -> bool:
-    """Whether the request reached a route that changes or starts something, for whoever may do more than read."""
-    handler = scope.get("route_handler")
-    return handler is not None and scope["method"] not in SAFE_METHODS and right_of(handler) in EDITING
 
 
 def _fields(scope: HTTPScope, request: Asked) -> dict[str, Any]:

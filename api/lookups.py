@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from itertools import chain, repeat
 
 import numpy as np
 import numpy.typing as npt
 from litestar import post
+from litestar.concurrency import sync_to_thread
 from litestar.params import JSONBody
 
 from api.edits import WithKey
 from api.errors import PROBLEMS
 from api.ports import FromPorts, Ports
-from api.rights import Right, needs
+from api.rights import Lane, Right, needs
 from api.schemas import MAX_QUERIES, LookupAnswer, LookupAnswers, LookupRequest
 from api.shown import require_past
 from kb.errors import InvalidQuery, KeysetMismatch
@@ -20,8 +22,8 @@ from kb.history import AsOfLookup, kb_as_of
 from kb.records import Lookup
 
 
-@post("/lookups", status_code=200, opt=needs(Right.lookup), responses=PROBLEMS, sync_to_thread=True)
-def look_up(ports: FromPorts, request: WithKey, data: JSONBody[LookupRequest]) -> LookupAnswers:
+@post("/lookups", status_code=200, opt=needs(Right.lookup), responses=PROBLEMS)
+async def look_up(ports: FromPorts, request: WithKey, data: JSONBody[LookupRequest]) -> LookupAnswers:
     """Look up.
 
     The hits of each question and query, best first, at or above the threshold. No match is a normal answer. `as_of`
@@ -29,6 +31,16 @@ def look_up(ports: FromPorts, request: WithKey, data: JSONBody[LookupRequest]) -
     """
     if data.as_of is not None:
         require_past(request)
+    with past_apart(ports, data.as_of):
+        return await sync_to_thread(_looked_up, ports, data)
+
+
+def past_apart(ports: Ports, as_of: int | None) -> AbstractContextManager[None]:
+    """A place where a lookup does not keep others waiting: one in the past reads all keys."""
+    return nullcontext() if as_of is None else ports.lanes.place(Lane.long_reads)
+
+
+def _looked_up(ports: Ports, data: LookupRequest) -> LookupAnswers:
     checkpoint_id = _checkpoint_id(ports, data)
     queries_BD = _queries(ports, data)
     asked = ports.kb if data.as_of is None else kb_as_of(ports.kb, data.as_of)

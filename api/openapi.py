@@ -20,12 +20,10 @@ from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import Components, SecurityScheme
 from litestar.routes import HTTPRoute
 
-from api.auth import SAFE_METHODS
 from api.errors import Problem
 from api.examples import BY_OPERATION, EVENTS, OCTETS, REFUSALS, example_of
-from api.journal import EDITING
 from api.openai.errors import OpenAIProblem
-from api.rights import Right, needs, right_of
+from api.rights import EDITING, SAFE_METHODS, Right, needs, right_of
 from api.schemas import MAX_ID
 from kb.access import ROLES
 

@@ -6,8 +6,7 @@ The API knows no model. It asks these two, and answers 503 where one is missing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from threading import BoundedSemaphore
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -16,13 +15,12 @@ from litestar.di import NamedDependency
 from litestar.params import SkipValidation
 
 from api.errors import ModelMissing
+from api.lanes import Lanes
 from api.readiness import Readiness
 from api.tuning import Tuning
 from kb.records import CheckpointInfo, OutputTrace, Source
 from kb.rekey import Encoder
 from kb.service import KnowledgeBase
-
-MAX_FEEDS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,17 +150,17 @@ class QuestionEncoder(Protocol):
 class Ports:
     """What the routes work with. Raises `ModelMissing` where a route needs a part that is not there.
 
-    Decoding keeps a thread for long; `generation_slots` leaves threads for everybody else.
+    The doorway asks on connections of its own, `door`, so that no work that waits holds those that it needs.
     """
 
     kb: KnowledgeBase
     encoder: Encoder | None
     generator: Generator | None
-    generation_slots: BoundedSemaphore
+    door: KnowledgeBase
+    lanes: Lanes
     readiness: Readiness
     metrics_text: Callable[[], bytes]
     tuning: Tuning
-    feed_slots: BoundedSemaphore = field(default_factory=lambda: BoundedSemaphore(MAX_FEEDS))
 
     def need_encoder(self) -> QuestionEncoder:
         if self.encoder is None:

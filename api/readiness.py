@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import threading
+import asyncio
 import time
 from dataclasses import dataclass, field
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from api.drain import Drain
+from api.lanes import Lane, Lanes
 from kb import database
 from kb.errors import NoActiveKeyset
 from kb.keysets import keyset_head
@@ -22,24 +23,27 @@ from kb.service import KnowledgeBase
 class Readiness:
     """What is missing, by names of a fixed list. `encoder` is None in a server that was started without a model.
 
-    Anybody may ask, so an answer is given again for `keep_seconds`.
+    Anybody may ask, so an answer is given again for `keep_seconds`, and one looks while the others wait for what it
+    finds. Used on the event loop.
     """
 
     kb: KnowledgeBase
     encoder: Encoder | None
     drain: Drain
+    lanes: Lanes
     max_lag: int
     keep_seconds: float = 1.0
     _kept: tuple[float, tuple[str, ...]] | None = None
-    _asking: threading.Lock = field(default_factory=threading.Lock)
+    _asking: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    def missing(self) -> tuple[str, ...]:
+    async def missing(self) -> tuple[str, ...]:
         """Empty where the server is ready. A drain is told at once."""
         if self.drain.has_begun:
             return ("draining",)
-        with self._asking:
+        async with self._asking:
             if self._kept is None or time.monotonic() - self._kept[0] > self.keep_seconds:
-                self._kept = time.monotonic(), tuple(self._look())
+                found = tuple(await self.lanes.run(Lane.probes, self._look))
+                self._kept = time.monotonic(), found
             return self._kept[1]
 
     def _look(self) -> list[str]:

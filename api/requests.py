@@ -32,7 +32,8 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 class Asked:
     """A request under way. `refusal` names what it was refused with, once it is; `status` is that of its answer.
 
-    A replay gives the answer to an earlier one and does nothing.
+    A replay gives the answer to an earlier one and does nothing. `has_left` turns true when the client closes its
+    connection before it has the answer.
     """
 
     request_id: str
@@ -40,6 +41,7 @@ class Asked:
     refusal: str | None = None
     status: int | None = None
     is_replay: bool = False
+    has_left: bool = False
 
 
 _asked: ContextVar[Asked | None] = ContextVar("asked", default=None)

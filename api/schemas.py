@@ -100,7 +100,7 @@ class LookupAnswers(msgspec.Struct, frozen=True, kw_only=True):
 class NewGeneration(Request, frozen=True, kw_only=True):
     """See `api.ports.GenerationRequest`. With `stream` the answer is server-sent events."""
 
-    prompt: Annotated[str, Meta(min_length=1, max_length=8000)]
+    prompt: Annotated[str, Meta(min_length=1)]
     mode: Literal["auto", "forced", "off"] = "auto"
     max_tokens: Annotated[int, Meta(ge=1, le=512)] = 64
     temperature: Annotated[float, Meta(ge=0, le=5)] = 0.0

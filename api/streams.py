@@ -1,34 +1,22 @@
-"""Outputs while they are decoded: places for a few at a time, and their parts as server-sent events."""
+"""Outputs while they are decoded, and their parts as server-sent events."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import msgspec
 from litestar.response import ServerSentEventMessage
 
-from api.errors import Busy, problem_of
-from api.ports import Finished, GenerationRequest, Item, Missed, Ports, Spliced
-
-MAX_GENERATIONS = 4
-
-
-@contextmanager
-def slot(ports: Ports) -> Iterator[None]:
-    """A place to decode in. Raises `Busy` where all are taken."""
-    if not ports.generation_slots.acquire(blocking=False):
-        raise Busy(MAX_GENERATIONS)
-    try:
-        yield
-    finally:
-        ports.generation_slots.release()
+from api import requests
+from api.errors import ClientLeft, problem_of
+from api.ports import Finished, Item, Missed, Spliced
 
 
-def decoded(ports: Ports, request: GenerationRequest) -> Iterator[Item]:
-    """The generator's items. The slot is free again when they end, or when a client that left lets go of them."""
-    with slot(ports):
-        yield from ports.need_generator().stream(request)
+def check_client() -> None:
+    """Raise `ClientLeft` where nobody waits for the answer to the request that this is done for."""
+    request = requests.current()
+    if request is not None and request.has_left:
+        raise ClientLeft
 
 
 def events(items: Iterator[Item]) -> Iterator[ServerSentEventMessage]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from api.lanes import SIZES, Lane, Size
 
 LONGEST_SECONDS = 300
 
@@ -23,4 +25,5 @@ class Tuning:
     longest_seconds: float = LONGEST_SECONDS
     readiness_seconds: float = 1.0
     keyed_at_once: int = 256
+    lanes: Mapping[Lane, Size] = field(default_factory=lambda: SIZES)
     clock: Callable[[], float] = time.monotonic

@@ -11,7 +11,7 @@ from litestar.params import QueryParameter
 
 from api.errors import MEDIA_TYPE, PROBLEMS, Problem
 from api.ports import FromPorts
-from api.rights import Right, needs
+from api.rights import Lane, Right, needs
 from kb.access import ApiKeyRecord
 from kb.jobs.uploads import Upload, Uploads
 
@@ -27,7 +27,12 @@ _TOO_LARGE = ResponseSpec(
 
 
 # `request_max_body_size` None: the limit is the settings', and is kept while the file arrives.
-@post("/uploads", opt=needs(Right.edit), responses=PROBLEMS | {413: _TOO_LARGE}, request_max_body_size=None)
+@post(
+    "/uploads",
+    opt=needs(Right.edit, Lane.uploads),
+    responses=PROBLEMS | {413: _TOO_LARGE},
+    request_max_body_size=None,
+)
 async def upload(ports: FromPorts, request: Request[ApiKeyRecord, Any, Any], name: FileName) -> Upload:
     """Upload a file.
 

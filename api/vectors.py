@@ -12,13 +12,14 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 from litestar import Response, get, post
+from litestar.concurrency import sync_to_thread
 from litestar.openapi.spec import OpenAPIMediaType, Operation, RequestBody, Schema
 from litestar.openapi.spec.enums import OpenAPIFormat, OpenAPIType
 from litestar.params import QueryParameter, RawBody
 
 from api.edits import WithKey
 from api.errors import PROBLEMS
-from api.lookups import answer
+from api.lookups import answer, past_apart
 from api.ports import FromPorts
 from api.rights import Right, needs
 from api.schemas import MAX_ID, SEEN, LookupAnswers
@@ -81,9 +82,8 @@ def read_space(ports: FromPorts) -> LookupSpace:
     responses=PROBLEMS,
     operation_class=_TakesOctets,
     request_max_body_size=MAX_BYTES,
-    sync_to_thread=True,
 )
-def look_up_vectors(
+async def look_up_vectors(
     ports: FromPorts,
     request: WithKey,
     body: RawBody,
@@ -102,14 +102,19 @@ def look_up_vectors(
     """
     if as_of is not None:
         require_past(request)
-    asked = ports.kb if as_of is None else kb_as_of(ports.kb, as_of)
-    found = asked.lookup(
-        queries(body, dim, dtype), checkpoint_id=checkpoint_id, k=k, threshold=threshold, min_seq=min_seq
-    )
-    answers = LookupAnswers(checkpoint_id=checkpoint_id, answers=[answer(None, one) for one in found])
     kind = request.accept.best_match([JSON, *_MSGPACKS], JSON)
-    encoded: Any = msgspec.json.encode(answers) if kind == JSON else msgspec.msgpack.encode(answers)
-    return Response(encoded, media_type=kind)
+
+    def looked_up() -> Response[LookupAnswers]:
+        asked = ports.kb if as_of is None else kb_as_of(ports.kb, as_of)
+        found = asked.lookup(
+            queries(body, dim, dtype), checkpoint_id=checkpoint_id, k=k, threshold=threshold, min_seq=min_seq
+        )
+        answers = LookupAnswers(checkpoint_id=checkpoint_id, answers=[answer(None, one) for one in found])
+        encoded: Any = msgspec.json.encode(answers) if kind == JSON else msgspec.msgpack.encode(answers)
+        return Response(encoded, media_type=kind)
+
+    with past_apart(ports, as_of):
+        return await sync_to_thread(looked_up)
 
 
 def queries(body: bytes, dim: int, dtype: str) -> npt.NDArray[np.float32]:

@@ -11,7 +11,7 @@ from msgspec import Meta, Struct, field
 from api.errors import PROBLEMS
 from api.forgetting import Sample
 from api.ports import FromPorts
-from api.rights import Right, needs
+from api.rights import Lane, Right, needs
 from api.schemas import PathId, Question, Request
 from kb import certificates
 from kb.certificate_check import CertificateCheck, check_here, check_offline, trusted_keys
@@ -51,7 +51,7 @@ class SigningKey(Struct, frozen=True, kw_only=True):
 @post(
     "/forget-runs/{run_id:int}/verify",
     status_code=200,
-    opt=needs(Right.audit),
+    opt=needs(Right.audit, Lane.long_reads),
     responses=PROBLEMS,
     sync_to_thread=True,
 )
@@ -91,7 +91,13 @@ def read_signing_key(ports: FromPorts) -> SigningKey:
     return SigningKey(keyid=names.keyid, fingerprint=names.fingerprint, pem=as_pem(public))
 
 
-@post("/certificates/check", status_code=200, opt=needs(Right.audit), responses=PROBLEMS, sync_to_thread=True)
+@post(
+    "/certificates/check",
+    status_code=200,
+    opt=needs(Right.audit, Lane.long_reads),
+    responses=PROBLEMS,
+    sync_to_thread=True,
+)
 def check_certificate(ports: FromPorts, data: JSONBody[CertificateText]) -> CertificateCheck:
     """Check a certificate.
 

@@ -24,6 +24,7 @@ from kb.settings import Settings
 
 OLDEST_PYTHON = (3, 11)
 LEAST_FREE, LITTLE_FREE = 200_000_000, 5_000_000_000  # bytes
+_SERVERS = "postgres"  # the embedded server may run as another user
 
 
 def examine() -> list[Finding]:
@@ -129,15 +130,36 @@ def _token(settings: Settings) -> Findings:
 
 
 def _disk(settings: Settings) -> Findings:
-    there = next(p for p in (settings.home, *settings.home.parents) if p.exists())
-    free = shutil.disk_usage(there).free
-    found = f"{free / 1e9:,.1f} GB free at {there}"
+    """The disk of the home, and of each part of it that lies on another one."""
+    home = settings.home
+    there = next(p for p in (home, *home.parents) if p.exists())
+    parts = sorted(path for path in home.iterdir() if path.is_dir()) if _is_open(home) else []
+    seen: set[int] = set()
+    for path in (there, *parts):
+        if (device := path.stat().st_dev) not in seen:
+            seen.add(device)
+            yield _room(path)
+        if (
+            path != there
+            and not os.access(path, os.W_OK)
+            and os.access(there, os.W_OK)
+            and path.name != _SERVERS
+        ):
+            yield Finding("disk", "failed", f"{path} can't be written by this user", _HOME_REMEDY)
+
+
+def _is_open(home: Path) -> bool:
+    return home.is_dir() and os.access(home, os.R_OK | os.X_OK)
+
+
+def _room(path: Path) -> Finding:
+    free = shutil.disk_usage(path).free
+    found = f"{free / 1e9:,.1f} GB free at {path}"
     if free < LEAST_FREE:
-        yield Finding("disk", "failed", found, "Free some: a database that can't write stops.")
-    elif free < LITTLE_FREE:
-        yield Finding("disk", "warning", found, "Free some; colmlm sizing says what is needed.")
-    else:
-        yield Finding("disk", "ok", found)
+        return Finding("disk", "failed", found, "Free some: a database that can't write stops.")
+    if free < LITTLE_FREE:
+        return Finding("disk", "warning", found, "Free some; colmlm sizing says what is needed.")
+    return Finding("disk", "ok", found)
 
 
 def _model(settings: Settings) -> Findings:

@@ -27,6 +27,7 @@ _SETTINGS = (
     ("fsync", "on", "failed", "a crash of the machine can lose acknowledged edits"),
     ("full_page_writes", "on", "failed", "a crash of the machine can damage the database"),
     ("synchronous_commit", "on", "warning", "a crash can lose the last acknowledged edits"),
+    ("transaction_read_only", "off", "failed", "nothing can be edited: a standby, or a role that only reads"),
     ("server_encoding", "UTF8", "failed", "texts could not be stored as they are"),
 )
 

@@ -11,6 +11,8 @@ Exit codes of every command:
 5     the database or the server is out of reach, or a migration is needed
 6     the index is behind or was refused
 7     the checkpoint, its base model or an annotator cannot be used
+8     something was waited for too long: a lock, or a statement; nothing was done
+9     the disk is full or cannot be written
 70    a fault of the program
 130   interrupted
 141   whoever read the output closed it
@@ -21,6 +23,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from kb.causes import refusal_of
 from kb.errors import KBError
 
 CHECK_FAILED = 1
@@ -83,6 +86,7 @@ def explain(error: BaseException) -> Failure:
         return Failure(BROKEN_PIPE, "")
     if isinstance(error, KeyboardInterrupt):
         return Failure(INTERRUPTED, "Interrupted.")
+    error = refusal_of(error) or error
     if isinstance(error, KBError):
         return Failure(error.exit_code, one_line(str(error)))
     for name in _names(error):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from api.errors import PromptRefused
+from api.errors import ContextLengthExceeded, PromptRefused
 from api.ports import (
     Completed,
     Finished,
@@ -15,6 +15,7 @@ from api.ports import (
     Missed,
     Spliced,
 )
+from api.streams import check_client
 from cli.logprobs import NO_LOGPROBS, Logprobs, logprobs
 from cli.model_encoder import describe
 from kb.records import CheckpointInfo, NewGeneration, OutputTrace, Source, Splice
@@ -63,13 +64,14 @@ class StoringGenerator:
     """Decodes and stores every output with its attribution, as `api.ports.Generator` wants it.
 
     `lookup` is the knowledge base, or something that stands before it. `seq` dates an output that looked nothing up:
-    by default the last change.
+    by default the last change. A prompt may have `prompt_max_tokens`, or as many as the model reads.
     """
 
     checkpoint: Checkpoint
     outputs: Outputs
     lookup: Lookup
     seq: int | None = None
+    prompt_max_tokens: int | None = None
 
     @property
     def model(self) -> CheckpointInfo:
@@ -77,7 +79,7 @@ class StoringGenerator:
 
     def generate(self, request: GenerationRequest) -> OutputTrace:
         self._check_prompts([request])
-        (generation,) = self._decoder().generate([request.prompt], decode_config(request))
+        (generation,) = self._decoder().generate([request.prompt], decode_config(request), check_client)
         return self._store(generation)
 
     def stream(self, request: GenerationRequest) -> Iterator[Item]:
@@ -86,7 +88,7 @@ class StoringGenerator:
 
         self._check_prompts([request])
         said = ""
-        for item in self._decoder().stream(request.prompt, decode_config(request)):
+        for item in self._decoder().stream(request.prompt, decode_config(request), check_client):
             if isinstance(item, str):
                 said += item
                 yield item
@@ -110,11 +112,15 @@ class StoringGenerator:
         ]
 
     def _check_prompts(self, requests: Sequence[GenerationRequest]) -> None:
+        context = self.checkpoint.lm.inference.context
+        most = context if self.prompt_max_tokens is None else min(context, self.prompt_max_tokens)
         for request in requests:
             try:
-                self.checkpoint.tokenizer.prompt(request.prompt)
+                num_tokens = len(self.checkpoint.tokenizer.prompt(request.prompt))
             except ValueError as error:
                 raise PromptRefused(str(error)) from error
+            if num_tokens > most:
+                raise ContextLengthExceeded(num_tokens, most)
 
     def _generations(self, requests: Sequence[GenerationRequest]) -> Sequence[Generation | None]:
         if requests[0].max_tokens == 0:
@@ -123,7 +129,7 @@ class StoringGenerator:
         generations: list[Generation] = []
         for start in range(0, len(requests), ROWS_TOGETHER):
             prompts = [request.prompt for request in requests[start : start + ROWS_TOGETHER]]
-            generations += decoder.generate(prompts, config)
+            generations += decoder.generate(prompts, config, check_client)
         return generations
 
     def _completed(

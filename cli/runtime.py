@@ -78,7 +78,8 @@ class Runtime:
     def generator(self) -> StoringGenerator:
         from cli.generator import LocalOutputs, StoringGenerator
 
-        return StoringGenerator(self.checkpoint, LocalOutputs(self.kb), self.kb)
+        most = self.settings.prompt_max_tokens
+        return StoringGenerator(self.checkpoint, LocalOutputs(self.kb), self.kb, prompt_max_tokens=most)
 
     def generator_as_of(self, seq: int) -> StoringGenerator:
         """A generator whose lookups find what was true at change `seq`, and whose outputs are dated by it."""

@@ -176,7 +176,9 @@ def note_use(session: Session, key: ApiKeyRecord) -> bool:
     column = ApiKey.previous_used_at if key.by_previous else ApiKey.last_used_at
     values = {"last_used_at": func.now()} | ({"previous_used_at": func.now()} if key.by_previous else {})
     due = or_(column.is_(None), column <= func.now() - USE_WRITTEN_EVERY)
-    written = update(ApiKey).where(ApiKey.id == key.key_id, due).values(values).returning(ApiKey.id)
+    # One that is being rotated or revoked is passed by: a request must not wait for that.
+    free = select(ApiKey.id).where(ApiKey.id == key.key_id, due).with_for_update(skip_locked=True)
+    written = update(ApiKey).where(ApiKey.id.in_(free)).values(values).returning(ApiKey.id)
     return session.scalar(written.execution_options(synchronize_session=False)) is not None
 
 

@@ -10,22 +10,25 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypedDict, Unpack
 
+from psycopg.errors import LockNotAvailable
 from psycopg.types.json import Jsonb
 from sqlalchemy import ColumnElement, Select, or_, select
 from sqlalchemy.orm import Session
 
 from kb.database import connection_of
-from kb.errors import InvalidValue
+from kb.errors import InvalidValue, LogHeld
 from kb.origin import evidence, mark, signed
 from kb.principal import Principal
 from kb.records import ChangeRecord
 from kb.tables import Change, Fact, Secret
+from kb.waits import holder_of
 
 CHANGE_LOCK = 0x636F6C6D02
 GENESIS = "0" * 64
@@ -58,11 +61,16 @@ class Pending:
 
 
 def begin(session: Session, actor: str, reason: str) -> Pending:
-    """Lock the log until this transaction ends and take the next seq."""
+    """Lock the log until this transaction ends and take the next seq. Raises `LogHeld` where others keep it."""
     check_who(actor, reason)
     # The function's second statement sees what the lock's last holder committed: under READ COMMITTED each has a
     # snapshot of its own.
-    row = connection_of(session).execute(_BEGIN, (CHANGE_LOCK,)).fetchone()
+    asked = time.monotonic()
+    try:
+        row = connection_of(session).execute(_BEGIN, (CHANGE_LOCK,)).fetchone()
+    except LockNotAvailable as error:
+        engine = session.get_bind().engine  # this transaction is over, and can't ask any more
+        raise LogHeld(holder_of(engine, CHANGE_LOCK), round(time.monotonic() - asked, 1)) from error
     assert row is not None, "the first migration makes the secret"
     at, secret, head, hash_ = row
     seq, prev_hash = (head + 1, hash_) if head else (1, GENESIS)

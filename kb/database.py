@@ -21,6 +21,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from kb.errors import DatabaseUnavailable, MigrationNeeded
 from kb.pool import WatchedPool
 from kb.settings import Settings
+from kb.waits import Waits
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 MIGRATION_LOCK = 0x636F6C6D01  # advisory lock keys of this program start with "colm"
 
 PAUSE_SECONDS = 1.0  # a connection that was used so recently is taken to be alive
+CONNECT_SECONDS = 5  # how long a server that does not answer is waited for
 START_SECONDS = 10.0  # how long the embedded server is waited for
 
 _starting = threading.Lock()
@@ -85,6 +87,24 @@ def connection_of(session: Session) -> psycopg.Connection:
     connection = session.connection().connection.driver_connection
     assert isinstance(connection, psycopg.Connection)
     return connection
+
+
+def beside(engine: Engine, application: str, waits: Waits, connections: int) -> Engine:
+    """An engine on the same database with connections of its own, whose statements wait and run so long at most."""
+    made = create_engine(
+        engine.url,
+        poolclass=WatchedPool,
+        pool_size=connections,
+        max_overflow=0,
+        hide_parameters=True,
+        connect_args={
+            "application_name": application,
+            "options": waits.options(),
+            "connect_timeout": CONNECT_SECONDS,
+        },
+    )
+    _ping_after_a_pause(made)
+    return made
 
 
 def reader(engine: Engine) -> Engine:

@@ -23,6 +23,7 @@ from kb.redaction import MARK, Target, redact_documents, redact_forget_runs, red
 from kb.residue import OnFile, ResidueReport, scan_residue
 from kb.service import KnowledgeBase
 from kb.tables import Document, Fact, FactKey, FactVersion, Tombstone
+from kb.waits import unhurried
 
 Heard = Callable[[str], None]
 
@@ -115,6 +116,7 @@ def erase_facts(
 
     `asked_by` is who asked, where somebody else had to approve; the change names both.
     """
+    unhurried(session)
     suppression.begin_erasure(session)
     pending = audit.begin(session, actor, reason)
     targets = load_targets(session, fact_ids)

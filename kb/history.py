@@ -16,7 +16,7 @@ from sqlalchemy import Row, select, text
 from sqlalchemy.orm import Session
 
 from kb import audit, keysets
-from kb.errors import InvalidQuery, KeysetMismatch, NoSuchChange
+from kb.errors import InvalidQuery, KeysetMismatch, NoSuchChange, PastTooLarge
 from kb.keysets import Vectors
 from kb.lookup import Candidate, Ranking, as_queries, check_options, decide, rank
 from kb.records import KeysetRecord, Lookup
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from kb.service import KnowledgeBase
 
 CHUNK = 20_000
+QUERIES_AT_ONCE = 64  # with a chunk of keys, so that the scores in memory are few whatever is asked
 
 # Keys of facts that were live at :seq, or tombstones then: last ended, up to then, by a change that abstains. The
 # log still knows a tombstone that a later restore removed.
@@ -85,7 +86,7 @@ class History:
         """The k best facts of those that were live at change `as_of`, with the values they had then.
 
         Each call reads every key of the checkpoint's keyset; the threshold is the keyset's of today unless given.
-        Raises `NoSuchChange`, and `KeysetMismatch` where no keyset is of this checkpoint.
+        Raises `NoSuchChange`, `KeysetMismatch` where no keyset is of this checkpoint, and `PastTooLarge`.
         """
         check_options(k, threshold)
         queries = as_queries(queries_BD)
@@ -95,6 +96,8 @@ class History:
             keyset = _keyset(session, checkpoint_id)
             if queries.shape[1] != keyset.dim:
                 raise InvalidQuery(f"it has {queries.shape[1]} numbers, the keys have {keyset.dim}")
+            if len(queries) * keyset.num_keys > (limit := self.kb.settings.as_of_max_scores):
+                raise PastTooLarge(len(queries), keyset.num_keys, limit)
             lost = session.execute(_LOST, {"keyset_id": keyset.keyset_id, "seq": as_of}).one()
             rankings = _rankings(session, keyset, queries, as_of, k)
         least = keyset.threshold if threshold is None else threshold
@@ -153,13 +156,15 @@ def _rankings(session: Session, keyset: KeysetRecord, queries_BD: Vectors, seq: 
     candidates: list[list[Candidate]] = [[] for _ in queries_BD]
     statement = _KEYS.execution_options(yield_per=CHUNK)
     for rows in session.execute(statement, {"keyset_id": keyset.keyset_id, "seq": seq}).partitions():
-        scores_NB = keysets.decode([row.key for row in rows], keyset.dim) @ queries_BD.T
+        keys_ND = keysets.decode([row.key for row in rows], keyset.dim)
         fact_ids = np.array([row.fact_id for row in rows])
         is_live = np.array([row.version is not None for row in rows])
-        for b, query_D in enumerate(queries_BD):
-            near = _nearest(scores_NB[:, b], fact_ids, is_live, k)
-            merged = candidates[b] + [_candidate(rows[n]) for n in near.tolist()]
-            candidates[b] = _needed(merged, query_D, k)
+        for first in range(0, len(queries_BD), QUERIES_AT_ONCE):
+            scores_NB = keys_ND @ queries_BD[first : first + QUERIES_AT_ONCE].T
+            for b, scores_N in enumerate(scores_NB.T, start=first):
+                near = _nearest(scores_N, fact_ids, is_live, k)
+                merged = candidates[b] + [_candidate(rows[n]) for n in near.tolist()]
+                candidates[b] = _needed(merged, queries_BD[b], k)
     return [rank(query_D, found, k) for query_D, found in zip(queries_BD, candidates, strict=True)]
 
 

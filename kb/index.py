@@ -12,6 +12,7 @@ reused, never positional. Three traps of Faiss decide the shape of this file:
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -187,7 +188,7 @@ class KeyIndex:
         with locked_directory(path, fcntl.LOCK_EX) as directory:
             try:
                 with self._lock.reading():
-                    faiss.write_index(self._index, str(temporary))
+                    _write(self._index, temporary)
                     fields |= {"dim": self.dim, "spec": self.spec, "count": len(self._ids)}
                 fields["sha256"] = _sha256(temporary)
                 # The digest is in the name because another process may save other bytes at the same seq.
@@ -329,6 +330,17 @@ def _read_manifest(file: Path, keyset_id: int, dim: int) -> dict[str, Any]:
 def _sha256(file: Path) -> str:
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _write(index: Any, file: Path) -> None:
+    """Write the index; Faiss tells what the system said in words alone."""
+    try:
+        faiss.write_index(index, str(file))
+    except RuntimeError as error:
+        for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES):
+            if os.strerror(number) in str(error):
+                raise OSError(number, os.strerror(number), str(file)) from error
+        raise
 
 
 def _publish(temporary: Path, file: Path, directory: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from copy import copy
 from types import TracebackType
 from typing import Any, Self
 
@@ -36,6 +37,7 @@ from kb.records import (
 )
 from kb.rekey import Encoder, Rekey
 from kb.settings import Settings
+from kb.waits import Waits
 
 
 class KnowledgeBase:
@@ -51,6 +53,8 @@ class KnowledgeBase:
             directory=settings.index_directory,
             wait_seconds=settings.index_wait_seconds,
         )
+        self.pools = {"upkeep": engine, "lookups": self.searcher.reader}
+        self._opened = [engine, self.searcher.reader]
 
     @classmethod
     def open(cls, settings: Settings) -> KnowledgeBase:
@@ -63,9 +67,21 @@ class KnowledgeBase:
             raise
         return cls(settings, engine)
 
+    def beside(self, pool: str, waits: Waits, connections: int) -> KnowledgeBase:
+        """This knowledge base on connections of its own, which wait and run so long at most; closed with this one.
+
+        Lookups are the same: one index a process.
+        """
+        other = copy(self)
+        other.engine = database.beside(self.engine, f"colmlm {pool}", waits, connections)
+        other.sessions = sessionmaker(other.engine, expire_on_commit=False)
+        self.pools[pool] = other.engine
+        self._opened.append(other.engine)
+        return other
+
     def close(self) -> None:
-        self.searcher.reader.dispose()
-        self.engine.dispose()
+        for engine in self._opened:
+            engine.dispose()
 
     def __enter__(self) -> Self:
         return self

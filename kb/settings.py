@@ -29,6 +29,8 @@ class Settings:
     port: int = 8484
     actor: str = "unknown"
     index_wait_seconds: float = 5.0
+    lock_timeout_seconds: float = 10.0
+    statement_timeout_seconds: float = 60.0
     allowed_hosts: tuple[str, ...] = ()
     cors_origins: tuple[str, ...] = ()
     rate_limit: int | None = None
@@ -40,6 +42,8 @@ class Settings:
     document_limits: Limits = field(default_factory=Limits)
     job_retention_days: int = 90
     plan_max_facts: int = 100_000
+    as_of_max_scores: int = 100_000_000
+    prompt_max_tokens: int = 4096
     ready_lag: int = 1000
     drain_seconds: float = 30.0
     log_format: str = "auto"
@@ -61,6 +65,12 @@ class Settings:
             index_wait_seconds=_seconds(
                 "COLMLM_INDEX_WAIT_SECONDS", env.get("COLMLM_INDEX_WAIT_SECONDS") or "5"
             ),
+            lock_timeout_seconds=_seconds(
+                "COLMLM_LOCK_TIMEOUT_SECONDS", env.get("COLMLM_LOCK_TIMEOUT_SECONDS") or "10"
+            ),
+            statement_timeout_seconds=_seconds(
+                "COLMLM_STATEMENT_TIMEOUT_SECONDS", env.get("COLMLM_STATEMENT_TIMEOUT_SECONDS") or "60"
+            ),
             allowed_hosts=_hosts(env.get("COLMLM_ALLOWED_HOSTS") or ""),
             cors_origins=_origins(env.get("COLMLM_CORS_ORIGINS") or ""),
             rate_limit=_rate(env.get("COLMLM_RATE_LIMIT") or None),
@@ -73,8 +83,16 @@ class Settings:
             job_retention_days=_days(
                 "COLMLM_JOB_RETENTION_DAYS", env.get("COLMLM_JOB_RETENTION_DAYS") or "90"
             ),
-            plan_max_facts=_facts("COLMLM_PLAN_MAX_FACTS", env.get("COLMLM_PLAN_MAX_FACTS") or "100000"),
-            ready_lag=_changes("COLMLM_READY_LAG", env.get("COLMLM_READY_LAG") or "1000"),
+            plan_max_facts=_number(
+                "COLMLM_PLAN_MAX_FACTS", env.get("COLMLM_PLAN_MAX_FACTS") or "100000", "facts"
+            ),
+            as_of_max_scores=_number(
+                "COLMLM_AS_OF_MAX_SCORES", env.get("COLMLM_AS_OF_MAX_SCORES") or "100000000", "scores"
+            ),
+            prompt_max_tokens=_number(
+                "COLMLM_PROMPT_MAX_TOKENS", env.get("COLMLM_PROMPT_MAX_TOKENS") or "4096", "tokens"
+            ),
+            ready_lag=_number("COLMLM_READY_LAG", env.get("COLMLM_READY_LAG") or "1000", "changes"),
             drain_seconds=_seconds("COLMLM_DRAIN_SECONDS", env.get("COLMLM_DRAIN_SECONDS") or "30"),
             log_format=_one_of("COLMLM_LOG_FORMAT", env.get("COLMLM_LOG_FORMAT") or "auto", LOG_FORMATS),
             log_level=_one_of("COLMLM_LOG_LEVEL", env.get("COLMLM_LOG_LEVEL") or "info", LOG_LEVELS),
@@ -148,9 +166,9 @@ def _one_of(variable: str, text: str, allowed: tuple[str, ...]) -> str:
     return text.lower()
 
 
-def _changes(variable: str, text: str) -> int:
+def _number(variable: str, text: str, of: str) -> int:
     if not text.isascii() or not text.isdigit():
-        raise SettingsError(variable, f"{text!r} is not a number of changes")
+        raise SettingsError(variable, f"{text!r} is not a number of {of}")
     return int(text)
 
 
@@ -221,12 +239,6 @@ def _counted(env: Mapping[str, str], variable: str, usual: int, least: int, most
     text = env.get(variable) or str(usual)
     if not text.isascii() or not text.isdigit() or not least <= int(text) <= most:
         raise SettingsError(variable, f"{text!r} is not a number from {least} to {most}")
-    return int(text)
-
-
-def _facts(variable: str, text: str) -> int:
-    if not text.isascii() or not text.isdigit():
-        raise SettingsError(variable, f"{text!r} is not a number of facts")
     return int(text)
 
 

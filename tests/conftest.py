@@ -129,6 +129,18 @@ def kb(settings: Settings) -> Iterator[KnowledgeBase]:
 
 
 @pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 KiB, which only root may mount."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode != 0:
+        pytest.skip("only root may mount a small file system, and not in every container")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.fixture
 def another_process(settings: Settings) -> Iterator[KnowledgeBase]:
     """A second knowledge base on the same database, with an index of its own that follows when asked."""
     with KnowledgeBase.open(settings) as opened:

@@ -17,9 +17,8 @@ from api.console.passages import Passage, Piece, became_of, passage, pieces
 from api.console.views import Page, PageRequest
 from api.errors import problem_of
 from api.ports import FromPorts, GenerationRequest, Ports
-from api.rights import Right, needs
+from api.rights import Lane, Right, needs
 from api.shown import Shown, shown_to
-from api.streams import slot
 from kb.errors import KBError, KeysetMismatch, NoActiveKeyset
 from kb.neighbours import Neighbours
 from kb.records import FactRecord, Hit, OutputTrace, TracedSplice
@@ -47,20 +46,19 @@ def ask(ports: FromPorts, request: PageRequest) -> Page:
     return _show(ports, request, Form.asked(request))
 
 
-@post("/ask", opt=needs(Right.read), sync_to_thread=True)
+@post("/ask", opt=needs(Right.read, Lane.decoding), sync_to_thread=True)
 def answer(ports: FromPorts, request: PageRequest, data: Sent) -> Page:
     """Decode, store, and go to the output."""
     form = Form(data)
     try:
         wanted = _wanted(form)
-        with slot(ports):
-            trace = ports.need_generator().generate(wanted)
+        trace = ports.need_generator().generate(wanted)
     except KBError as error:
         return _show(ports, request, form.refuse(error))
     return Redirect(_href(trace), status_code=303)
 
 
-@post("/ask/stream", opt=needs(Right.read), status_code=200, sync_to_thread=True)
+@post("/ask/stream", opt=needs(Right.read, Lane.decoding), status_code=200, sync_to_thread=True)
 def stream(ports: FromPorts, data: Sent) -> Response[Any]:
     """The same for the script: `piece` events with the text so far decoded, then `done` with where the output is."""
     wanted = _wanted(Form(data))
@@ -80,10 +78,9 @@ def _wanted(form: Form) -> GenerationRequest:
 
 
 def _decoding(ports: Ports, wanted: GenerationRequest) -> Iterator[str | OutputTrace]:
-    with slot(ports):
-        for item in ports.need_generator().stream(wanted):
-            if isinstance(item, str | OutputTrace):
-                yield item
+    for item in ports.need_generator().stream(wanted):
+        if isinstance(item, str | OutputTrace):
+            yield item
 
 
 def _events(items: Iterator[str | OutputTrace]) -> Iterator[ServerSentEventMessage]:

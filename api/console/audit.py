@@ -10,7 +10,7 @@ from api.console.ask import output_and_evidence
 from api.console.forms import Form, form_page
 from api.console.views import Page, PageRequest, page
 from api.ports import FromPorts, Ports
-from api.rights import Right, needs
+from api.rights import Lane, Right, needs
 from api.schemas import PathId
 from api.shown import shown_to
 from kb import audit, denials
@@ -81,7 +81,7 @@ def output(ports: FromPorts, request: PageRequest, output_id: PathId) -> Page:
     )
 
 
-@get("/audit/impact", opt=needs(Right.audit), sync_to_thread=True)
+@get("/audit/impact", opt=needs(Right.audit, Lane.long_reads), sync_to_thread=True)
 def impact(ports: FromPorts, request: PageRequest) -> Page:
     """Every stored output that a fact was spliced into."""
     form = Form.asked(request)
@@ -97,7 +97,7 @@ def impact(ports: FromPorts, request: PageRequest) -> Page:
     return form_page(request, "impact.html", form, impact=found, fact=fact)
 
 
-@get("/audit/time", opt=needs(Right.audit), sync_to_thread=True)
+@get("/audit/time", opt=needs(Right.audit, Lane.long_reads), sync_to_thread=True)
 def time(ports: FromPorts, request: PageRequest) -> Page:
     """What a question was answered with as of a change, and what it is answered with now."""
     form = Form.asked(request)

@@ -13,7 +13,7 @@ from api.console.forms import Form, form_page
 from api.console.jobs import visible
 from api.console.views import Page, PageRequest
 from api.ports import FromPorts, Ports
-from api.rights import Right, needs
+from api.rights import Lane, Right, needs
 from kb.errors import KBError
 from kb.jobs.kinds import Documents, Ingest, Work, work_of
 from kb.jobs.queue import Jobs
@@ -37,7 +37,7 @@ def overview(ports: FromPorts, request: PageRequest) -> Page:
     return _show(ports, request, Form())
 
 
-@post("/corpora", opt=needs(Right.edit), request_max_body_size=MOST_BYTES)
+@post("/corpora", opt=needs(Right.edit, Lane.uploads), request_max_body_size=MOST_BYTES)
 async def upload(ports: FromPorts, request: PageRequest) -> Page:
     """Keep the files and queue the work on them: one job for raw documents, one a file for annotated ones."""
     sent = await request.form()

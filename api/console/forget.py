@@ -13,7 +13,7 @@ from api.console.forms import Form, Sent, form_page
 from api.console.keysets import active_keyset
 from api.console.views import Page, PageRequest
 from api.ports import FromPorts, Ports
-from api.rights import Right, needs
+from api.rights import Lane, Right, needs
 from api.schemas import PathId
 from kb import certificates
 from kb.errors import KBError
@@ -38,7 +38,7 @@ def runs(ports: FromPorts, request: PageRequest) -> Page:
     return _runs(ports, request, Form.asked(request))
 
 
-@post("/forget", opt=needs(Right.edit), sync_to_thread=True)
+@post("/forget", opt=needs(Right.edit, Lane.long_reads), sync_to_thread=True)
 def plan(ports: FromPorts, request: PageRequest, data: Sent) -> Page:
     """Draw up a plan. Changes no fact."""
     form = Form(data)
@@ -116,7 +116,7 @@ def restore(ports: FromPorts, request: PageRequest, run_id: PathId, data: Sent) 
     return _edit(ports, request, run_id, "restore", Form(data), Forgetting(ports.kb).restore)
 
 
-@post("/forget/{run_id:int}/verify", opt=needs(Right.audit), sync_to_thread=True)
+@post("/forget/{run_id:int}/verify", opt=needs(Right.audit, Lane.long_reads), sync_to_thread=True)
 def verify(ports: FromPorts, request: PageRequest, run_id: PathId, data: Sent) -> Page:
     """Ask for the forgotten facts, also with questions of the reader's own, one a line."""
     form = Form(data)

@@ -18,7 +18,7 @@ from api.console.forms import Form, Sent
 from api.console.views import HEADERS, HERE, PLACES, THEME_COOKIE, THEMES, PageRequest, render, theme_of
 from api.errors import NotSignedIn, problem_of
 from api.ports import FromPorts
-from api.rights import Right, needs
+from api.rights import Lane, Right, needs
 
 if TYPE_CHECKING:
     from litestar.types import HTTPScope
@@ -37,7 +37,12 @@ def home(request: PageRequest) -> Redirect:
     return Redirect(first, status_code=303)
 
 
-@get(f"{STATIC_PATH}{{name:str}}", opt=needs(Right.lookup), include_in_schema=False, sync_to_thread=True)
+@get(
+    f"{STATIC_PATH}{{name:str}}",
+    opt=needs(Right.lookup, Lane.door),
+    include_in_schema=False,
+    sync_to_thread=True,
+)
 def static(name: Annotated[str, PathParameter()]) -> Response[str]:
     """The script, the style or the icon; a listed name, never a path. Open to all: the sign-in form needs them."""
     if name not in _TYPES:
@@ -45,12 +50,12 @@ def static(name: Annotated[str, PathParameter()]) -> Response[str]:
     return Response(_read(name), media_type=_TYPES[name])
 
 
-@post(SIGN_IN_PATH, include_in_schema=False)
+@post(SIGN_IN_PATH, opt={"lane": Lane.door}, include_in_schema=False)
 async def sign_in(request: Request[None, Any, Any], ports: FromPorts) -> Response[Any]:
     """Check the form's key and keep it in a cookie of this browser session that no script can read."""
     form = await request.form()
     token, back = str(form.get("key", "")).strip(), str(form.get("back", ""))
-    if not token or await sync_to_thread(key_of, ports.kb.engine, token) is None:
+    if not token or await sync_to_thread(key_of, ports.door.engine, token) is None:
         problem_of(NotSignedIn())  # notes the refusal, for the journal
         body = _form(back, theme_of(request.cookies), _WRONG_KEY)
         return Response(body, status_code=401, media_type="text/html", headers=_REFUSED)

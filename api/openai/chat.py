@@ -26,18 +26,17 @@ from api.openai.answers import (
     heading,
     usage,
 )
-from api.openai.errors import ROUTE
+from api.openai.errors import DECODING
 from api.openai.models import require_model
 from api.openai.requests import ChatRequest, Message
 from api.openai.streams import chunks
 from api.ports import Finished, FromPorts, GenerationRequest, Ports, await_seen
-from api.streams import decoded, slot
 from kb.records import OutputTrace
 
 NEXT_QUESTION = "\nQuestion:"
 
 
-@post("/chat/completions", status_code=200, **ROUTE)
+@post("/chat/completions", status_code=200, **DECODING)
 def chat(
     ports: FromPorts, request: Request[Any, Any, Any], data: JSONBody[ChatRequest]
 ) -> Response[ChatCompletion]:
@@ -55,8 +54,7 @@ def chat(
     await_seen(ports, data.min_seq)
     if data.stream:
         return chunks(_chunks(ports, data, decoding, heading("chatcmpl", model), base_url))
-    with slot(ports):
-        (done,) = generator.complete([decoding])
+    (done,) = generator.complete([decoding])
     assert done.trace is not None, "something was to be decoded"
     shift = _shift(done.trace.output)
     choice = ChatChoice(
@@ -95,7 +93,7 @@ def _chunks(
 ) -> Iterator[ChatChunk]:
     """The role, the text as it is decoded, how it ended with what is cited, and the usage where it is wanted."""
     shift, took = None, Finished(reason="length", prompt_tokens=0, completion_tokens=0)
-    for item in decoded(ports, decoding):
+    for item in ports.need_generator().stream(decoding):
         if isinstance(item, str):
             if shift is None:
                 yield _chunk(fields, Delta(role="assistant", content=""))

@@ -19,16 +19,15 @@ from api.openai.answers import (
     logprobs,
     usage,
 )
-from api.openai.errors import ROUTE
+from api.openai.errors import DECODING
 from api.openai.models import require_model
 from api.openai.requests import CompletionRequest
 from api.openai.streams import chunks
 from api.ports import Completed, Finished, FromPorts, GenerationRequest, Ports, await_seen
-from api.streams import decoded, slot
 from kb.records import OutputTrace
 
 
-@post("/completions", status_code=200, **ROUTE)
+@post("/completions", status_code=200, **DECODING)
 def complete(
     ports: FromPorts, request: Request[Any, Any, Any], data: JSONBody[CompletionRequest]
 ) -> Response[Completion]:
@@ -44,8 +43,7 @@ def complete(
     await_seen(ports, data.min_seq)
     if data.stream:
         return chunks(_chunks(ports, data, decodings, heading("cmpl", model), base_url))
-    with slot(ports):
-        done = generator.complete(decodings, data.logprobs)
+    done = generator.complete(decodings, data.logprobs)
     choices = [_choice(index, one, data, base_url) for index, one in enumerate(done)]
     return Response(
         Completion(
@@ -90,7 +88,7 @@ def _chunks(
         text = decoding.prompt if isinstance(decoding.prompt, str) else ""
         if lead := text if data.echo else "":
             yield Completion(**fields, choices=[CompletionChoice(index=index, text=lead)])
-        for item in decoded(ports, decoding):
+        for item in ports.need_generator().stream(decoding):
             if isinstance(item, str):
                 yield Completion(**fields, choices=[CompletionChoice(index=index, text=item)])
             elif isinstance(item, Finished):

@@ -12,7 +12,7 @@ from litestar.response.base import ASGIResponse
 
 import api.errors
 from api.errors import Problem, Refused, problem_of
-from api.rights import Right, needs
+from api.rights import Lane, Right, needs
 
 PATHS = ("/v1/completions", "/v1/chat/completions", "/v1/models")
 
@@ -88,13 +88,14 @@ def respond(request: Request[Any, Any, Any], error: Exception) -> Response[OpenA
     return Response(body, status_code=status, media_type="application/json", headers=headers)
 
 
-# What every route of the protocol is made with.
+# What every route of the protocol is made with, and those that decode.
 ROUTE: dict[str, Any] = {
     "opt": needs(Right.read),
     "responses": PROBLEMS,
     "exception_handlers": {Exception: respond},
     "sync_to_thread": True,
 }
+DECODING = ROUTE | {"opt": needs(Right.read, Lane.decoding)}
 
 
 def refusal(error: Exception) -> ASGIResponse:

@@ -17,16 +17,13 @@ from api.ports import GenerationRequest
 from api.schemas import MinSeq, Request, Threshold
 
 MAX_PROMPTS = 32
-MAX_PROMPT_CHARACTERS = 64_000
-MAX_PROMPT_TOKENS = 16_384
 MAX_TOKENS = 512
 MAX_TOP = 20
 COMPLETION_TOKENS, CHAT_TOKENS = 16, 256
 
-Text = Annotated[str, Meta(max_length=MAX_PROMPT_CHARACTERS)]
 Token = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-Tokens = Annotated[list[Token], Meta(min_length=1, max_length=MAX_PROMPT_TOKENS)]
-Prompts = Annotated[list[Text | Token | Tokens], Meta(min_length=1, max_length=MAX_PROMPT_TOKENS)]
+Tokens = Annotated[list[Token], Meta(min_length=1)]  # how many may be read is the generator's to say
+Prompts = Annotated[list[str | Token | Tokens], Meta(min_length=1)]
 Stop = Annotated[str, Meta(min_length=1, max_length=100)]
 
 # What the protocol has and this decoder does not: the description allows what changes nothing, and anything else is
@@ -114,7 +111,7 @@ class _Asked(Request, frozen=True, kw_only=True, omit_defaults=True):
 class CompletionRequest(_Asked, frozen=True, kw_only=True):
     """A text, several, the token ids of one, or those of several; `max_tokens` 0 with `echo` only scores them."""
 
-    prompt: Text | Prompts
+    prompt: str | Prompts
     max_tokens: Annotated[int, Meta(ge=0, le=MAX_TOKENS)] | None = None
     logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP)] | None = None
     echo: bool | None = None
@@ -164,14 +161,14 @@ class CompletionRequest(_Asked, frozen=True, kw_only=True):
 
 class TextPart(msgspec.Struct, frozen=True, kw_only=True):
     type: Literal["text"]
-    text: Text
+    text: str
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
     """What somebody said, as text or as parts that are text."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: Text | Annotated[list[TextPart], Meta(max_length=64)]
+    content: str | Annotated[list[TextPart], Meta(max_length=64)]
     name: str | None = None
 
     @property

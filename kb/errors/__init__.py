@@ -3,6 +3,11 @@
 KBError
 ├── SettingsError
 ├── DatabaseUnavailable
+├── LogHeld
+├── LockHeld
+├── StatementTooLong
+├── StorageFull
+├── StorageReadOnly
 ├── MigrationNeeded
 ├── NotFound
 │   ├── FactNotFound
@@ -47,6 +52,7 @@ KBError
 │   ├── InvalidValue
 │   ├── InvalidSelector
 │   ├── InvalidQuery
+│   ├── PastTooLarge
 │   ├── InvalidSplice
 │   ├── InvalidKeys
 │   ├── RequestDiffers
@@ -101,12 +107,17 @@ from kb.errors.failures import (
     IndexBehind,
     IndexInvariant,
     JobGivenUp,
+    LockHeld,
+    LogHeld,
     LogRefused,
     MigrationNeeded,
     ReaderUnavailable,
     SettingsError,
     SignatureRefused,
     SnapshotRefused,
+    StatementTooLong,
+    StorageFull,
+    StorageReadOnly,
 )
 from kb.errors.invalid import (
     AdminKeyNeeded,
@@ -116,6 +127,7 @@ from kb.errors.invalid import (
     InvalidSplice,
     InvalidValue,
     InvalidWork,
+    PastTooLarge,
     RequestDiffers,
     SignerNeeded,
     UploadTooLarge,
@@ -178,6 +190,8 @@ __all__ = [
     "KeysetMismatch",
     "KeysetNotFound",
     "KeysetNotReady",
+    "LockHeld",
+    "LogHeld",
     "LogRefused",
     "MigrationNeeded",
     "NewerLogNeeded",
@@ -186,6 +200,7 @@ __all__ = [
     "NoSuchChange",
     "NotFound",
     "NothingSelected",
+    "PastTooLarge",
     "PlanStale",
     "PlanTooLarge",
     "PlanUnderWay",
@@ -198,6 +213,9 @@ __all__ = [
     "SignatureRefused",
     "SignerNeeded",
     "SnapshotRefused",
+    "StatementTooLong",
+    "StorageFull",
+    "StorageReadOnly",
     "UploadNotFound",
     "UploadTooLarge",
 ]

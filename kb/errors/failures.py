@@ -26,6 +26,70 @@ class DatabaseUnavailable(KBError):
         )
 
 
+class LogHeld(KBError):
+    title = "The change log is held"
+    status = 503
+    exit_code = 8
+
+    def __init__(self, holder: str | None, waited_seconds: float) -> None:
+        self.holder = holder
+        by = f"It is held by {holder}" if holder else "It was let go of just now"
+        super().__init__(
+            f"An edit waited {waited_seconds:g} s for the change log's lock. {by}. Nothing was done; try again, "
+            "or raise COLMLM_LOCK_TIMEOUT_SECONDS."
+        )
+
+
+class LockHeld(KBError):
+    title = "Something is locked"
+    status = 503
+    exit_code = 8
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"The database was waited for in vain, {what}: other work holds a lock there. Nothing was done; "
+            "try again, or raise COLMLM_LOCK_TIMEOUT_SECONDS."
+        )
+
+
+class StatementTooLong(KBError):
+    title = "Took too long"
+    status = 503
+    exit_code = 8
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The database was at it for longer than it may be for one request, and was stopped. Nothing was done; "
+            "ask for less at once, or raise COLMLM_STATEMENT_TIMEOUT_SECONDS."
+        )
+
+
+class StorageFull(KBError):
+    title = "Disk full"
+    status = 507
+    exit_code = 9
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        super().__init__(
+            f"No space is left for {what}. Nothing was kept; free some: a database that can't write stops. "
+            "`colmlm doctor` says how much there is, `colmlm sizing` what is needed."
+        )
+
+
+class StorageReadOnly(KBError):
+    title = "Cannot be written"
+    status = 507
+    exit_code = 9
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        super().__init__(
+            f"{what} cannot be written by this program. Nothing was kept; mount it for writing, give this user the "
+            "directory, or name another one. `colmlm doctor` says which it is."
+        )
+
+
 class MigrationNeeded(KBError):
     title = "Migration needed"
     status = 503

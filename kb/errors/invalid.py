@@ -27,6 +27,19 @@ class InvalidQuery(Invalid):
         super().__init__(f"The query cannot be searched: {cause}.")
 
 
+class PastTooLarge(Invalid):
+    title = "Too much of the past at once"
+
+    def __init__(self, rows: int, keys: int, limit: int) -> None:
+        self.rows, self.keys, self.limit = rows, keys, limit
+        remedy = f"Ask {limit // keys:,} queries at a time" if keys <= limit else "Ask a base with fewer keys"
+        super().__init__(
+            f"As of a change each query is compared with every key: {rows:,} queries with {keys:,} keys are "
+            f"{rows * keys:,} scores, and {limit:,} are taken at once. Nothing was looked up. {remedy}, "
+            "or raise COLMLM_AS_OF_MAX_SCORES."
+        )
+
+
 class InvalidSplice(Invalid):
     title = "Invalid splice"
 

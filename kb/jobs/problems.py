@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kb.causes import refusal_of
 from kb.errors import KBError
 
 Problem = dict[str, Any]
@@ -11,6 +12,7 @@ Problem = dict[str, Any]
 
 def problem_of(error: Exception) -> Problem:
     """What a job keeps of why it failed. What nobody expected is told to the log alone."""
+    error = refusal_of(error) or error
     if isinstance(error, KBError):
         kind = f"urn:colmlm:{type(error).__name__}"
         return {"type": kind, "title": error.title, "status": error.status, "detail": str(error)}

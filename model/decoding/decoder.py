@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from model.checkpoint import Checkpoint
@@ -11,6 +11,8 @@ from model.decoding.lookup import Lookup
 from model.decoding.queries import Queries, QueryEncoder, StateQueries, WordQueries
 from model.decoding.rows import Row, SpliceRecord
 from model.decoding.run import Run, end_tokens
+
+OnStep = Callable[[], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +47,23 @@ class Decoder:
         self.checkpoint, self.tokenizer = checkpoint, checkpoint.tokenizer
         self.lookup, self.query_encoder = lookup, query_encoder
 
-    def generate(self, prompts: Sequence[Prompt], config: DecodeConfig) -> list[Generation]:
-        """Decode all prompts as one batch; each row's output is what it would be alone."""
+    def generate(
+        self, prompts: Sequence[Prompt], config: DecodeConfig, on_step: OnStep = lambda: None
+    ) -> list[Generation]:
+        """Decode all prompts as one batch; each row's output is what it would be alone.
+
+        `on_step` is called after each forward, and ends the decoding by what it raises.
+        """
         if not prompts:
             return []
         run = self.run(prompts, config)
         for _ in run.steps():
-            pass
+            on_step()
         return [self._generation(row, config) for row in run.rows]
 
-    def stream(self, prompt: Prompt, config: DecodeConfig) -> Iterator[str | SpliceRecord | Generation]:
+    def stream(
+        self, prompt: Prompt, config: DecodeConfig, on_step: OnStep = lambda: None
+    ) -> Iterator[str | SpliceRecord | Generation]:
         """Pieces of the output as they are decoded (joined, they are the output), then the generation.
 
         In between, each lookup; one that found something comes right after the piece that ends with its value.
@@ -62,6 +71,7 @@ class Decoder:
         run, told = self.run([prompt], config), 0
         (row,) = run.rows
         for _ in run.steps():
+            on_step()
             if piece := row.release(self.tokenizer, config.stop):
                 yield piece
             yield from row.splices[told:]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 
 import pytest
 from litestar import Litestar
@@ -48,6 +49,12 @@ def atlas(kb: KnowledgeBase, encoder: FakeEncoder) -> KnowledgeBase:
     kb.ingest([Parsed(PERU)], "atlas", actor="tester", reason="set up")
     kb.rekey(encoder)
     return kb
+
+
+@pytest.fixture
+def two_keys(kb: KnowledgeBase) -> None:
+    """An installation where erasures need two; to be used before the app is made."""
+    kb.settings = replace(kb.settings, erase_needs_two=True)
 
 
 @pytest.fixture

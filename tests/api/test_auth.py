@@ -14,6 +14,7 @@ from api.app import create_app
 from api.auth import COOKIE, PROBES, STATIC_PATH
 from api.doorway import GatedLitestar, doorway
 from api.errors import respond
+from api.lanes import Lanes
 from api.rights import require_right
 from kb.access import ROLES, Right, revoke_key
 from kb.service import KnowledgeBase
@@ -113,7 +114,7 @@ def test_route_that_names_no_right_is_the_admins(
 
     client = connect(
         GatedLitestar(
-            doorway(kb),
+            doorway(kb, Lanes()),
             route_handlers=[forgotten],
             guards=[require_right],
             exception_handlers={Exception: respond},
@@ -131,6 +132,35 @@ def test_only_own_names_are_served_even_with_a_key(reader: Client) -> None:
         host: reader.get("/v1/facts", headers={"Host": host}).status_code for host in (*own, *foreign)
     }
     assert statuses == {**dict.fromkeys(own, 200), **dict.fromkeys(foreign, 421)}
+
+
+NO_HOSTS = (
+    "x@localhost",
+    "x:y@localhost:8484",
+    "@localhost",
+    "localhost@",
+    "localhost:0",
+    "localhost:65536",
+    "localhost:99999999",
+    "localhost:+80",
+    "localhost:80:80",
+    "localhost:",
+    "localhost/",
+    "localhost?",
+    "localhost#",
+    "localhost,evil.example",
+    "local host",
+    "local\thost",
+    "[::1]x",
+    "::1",
+)
+
+
+def test_a_host_header_holds_a_name_and_a_port_and_nothing_else(reader: Client) -> None:
+    answers = {host: reader.get("/v1/facts", headers={"Host": host}).status_code for host in NO_HOSTS}
+    assert answers == dict.fromkeys(NO_HOSTS, 421)
+    two = [("Host", "localhost"), ("Host", "localhost")]
+    assert reader.get("/v1/facts", headers=two).status_code == 421
 
 
 def test_a_host_can_be_allowed(kb: KnowledgeBase, connect: Connect) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import httpx
 
 from api.app import create_app
-from api.ports import MAX_FEEDS
+from api.lanes import SIZES, Lane
 from api.tuning import Tuning
 from kb import witness
 from kb.service import KnowledgeBase
@@ -76,6 +76,6 @@ def test_a_feed_gives_what_was_and_waits_for_what_comes(
 
 
 def test_a_feed_that_ended_gives_its_place_back(operator: Client) -> None:
-    for _ in range(MAX_FEEDS + 1):
+    for _ in range(SIZES[Lane.feeds].places + 1):
         answer = operator.get("/v1/changes/events", params={"after": 0})
         assert answer.status_code == 200 and "event: change" in answer.text

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+import pytest
 from litestar import Litestar
 from sqlalchemy.orm import Session
 
@@ -36,10 +35,10 @@ def second_key(kb: KnowledgeBase) -> str:
         return create_key(session, "another admin", "admin")
 
 
+@pytest.mark.usefixtures("two_keys")
 def test_where_two_keys_are_needed_one_only_asks(
     app: Litestar, connect: Connect, atlas: KnowledgeBase, fact_id: int
 ) -> None:
-    atlas.settings = replace(atlas.settings, erase_needs_two=True)
     admin: Client = connect(app, "admin")
     asked = [admin.post("/v1/erasures", json={"fact_ids": [f], **WHY}).json() for f in (fact_id, fact_id + 1)]
     first, second = (f"/v1/erasures/{answer['request']['erasure_request_id']}" for answer in asked)

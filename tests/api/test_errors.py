@@ -10,6 +10,7 @@ from sqlalchemy import create_engine
 
 from api.app import create_app
 from api.auth import gate
+from api.lanes import Lanes
 from api.schemas import MAX_BODY_BYTES
 from kb.errors import KBError
 from kb.service import KnowledgeBase
@@ -106,7 +107,7 @@ def test_options_and_405_name_every_method(app: Litestar, connect: Connect) -> N
 def test_database_that_is_down_is_a_503(kb: KnowledgeBase, connect: Connect) -> None:
     app = create_app(kb)
     down = create_engine("postgresql+psycopg://nobody:secret@127.0.0.1:1/x")
-    app.doorway = replace(app.doorway, gate=gate(down, ["127.0.0.1"]))  # type: ignore[attr-defined]
+    app.doorway = replace(app.doorway, gate=gate(down, ["127.0.0.1"], Lanes()))  # type: ignore[attr-defined]
     answer = connect(app, "reader").get("/v1/facts")
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
     assert answer.json()["title"] == "Database unavailable" and "secret" not in answer.text

@@ -89,8 +89,9 @@ def test_a_database_that_is_gone_is_missing_and_the_process_lives(
 ) -> None:
     atlas.catch_up()
     client = connect(create_app(atlas, encoder))
-    atlas.engine.dispose()
-    atlas.engine.pool = atlas.engine.pool.__class__(_refuse)
+    door = atlas.pools["door"]
+    door.dispose()
+    door.pool = door.pool.__class__(_refuse)
     assert client.get("/readyz").json()["missing"] == ["database"]
     assert client.get("/healthz").status_code == 200
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from litestar import Litestar
 
 from api import jobs as routes
+from api.app import create_app
 from kb.corpus import to_record
 from kb.jobs.kinds import KINDS
 from kb.jobs.queue import Jobs
@@ -35,6 +37,17 @@ def sent(client: Client, content: bytes, name: str = "peru.jsonl") -> str:
     assert answer.status_code == 201, answer.text
     upload_id: str = answer.json()["upload_id"]
     return upload_id
+
+
+def test_a_file_that_does_not_fit_on_the_disk_is_refused_and_removed(
+    atlas: KnowledgeBase, connect: Connect, small_disk: Path
+) -> None:
+    atlas.settings = replace(atlas.settings, home=small_disk)
+    operator = connect(create_app(atlas), "operator")
+    full = operator.post("/v1/uploads", params={"name": "x.txt"}, content=b"x" * 200_000)
+    assert (full.status_code, full.json()["type"]) == (507, "urn:colmlm:StorageFull")
+    assert "colmlm doctor" in full.json()["detail"] and list(small_disk.glob("uploads/*")) == []
+    assert operator.post("/v1/uploads", params={"name": "x.txt"}, content=b"x").status_code == 201
 
 
 def test_an_upload_becomes_facts_and_the_stream_says_how_far_it_is(
@@ -105,9 +118,10 @@ def test_what_is_no_work_is_refused_at_once(
 
 
 def test_a_file_too_large_is_refused_while_it_comes_and_leaves_nothing(
-    operator: Client, kb: KnowledgeBase
+    kb: KnowledgeBase, connect: Connect
 ) -> None:
     kb.settings = replace(kb.settings, upload_max_mb=3)
+    operator = connect(create_app(kb), "operator")
     kept = sent(operator, b"x" * 2_900_000, "large.txt")  # more than any other body may have
     refused = operator.post("/v1/uploads", params={"name": "x.txt"}, content=b"x" * 3_100_000)
     assert refused.status_code == 413 and refused.json()["type"] == "urn:colmlm:UploadTooLarge"

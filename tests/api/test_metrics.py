@@ -93,10 +93,10 @@ def test_the_index_the_log_and_the_pools_are_read_when_asked(
     assert value(found, "colmlm_changes_total", kind="delete") == 0
     assert value(found, "colmlm_database_up") == 1
     assert value(found, "colmlm_snapshot_age_seconds") >= 0
-    assert value(found, "colmlm_database_connections", pool="edits", state="waiting") == 0
+    assert value(found, "colmlm_database_connections", pool="requests", state="waiting") == 0
     assert value(found, "process_resident_memory_bytes") > 0
     with atlas.engine.connect():
-        assert value(samples(client), "colmlm_database_connections", pool="edits", state="in_use") == 1
+        assert value(samples(client), "colmlm_database_connections", pool="upkeep", state="in_use") == 1
     assert value(samples(client), "colmlm_changes_total", kind="update") == 2, "each change is counted once"
 
 

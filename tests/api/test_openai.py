@@ -253,8 +253,25 @@ def test_refusals_have_the_shape_of_openai(client: openai.OpenAI, tiny: TinyServ
     assert refused.value.param == "logprobs"
     with pytest.raises(openai.UnprocessableEntityError, match="cannot stand in a prompt"):
         client.completions.create(model=MODEL, prompt=[tokenizer.fact])
-    with pytest.raises(openai.UnprocessableEntityError, match="exceed the context"):
+    with pytest.raises(openai.BadRequestError, match="A prompt may have") as long:
         client.completions.create(model=MODEL, prompt="x" * 600, logprobs=0, echo=True, max_tokens=0)
+    assert long.value.code == "context_length_exceeded"
+    with pytest.raises(openai.BadRequestError) as streamed:
+        client.completions.create(model=MODEL, prompt="x" * 100_000, stream=True)
+    assert streamed.value.code == "context_length_exceeded"
+    with pytest.raises(openai.BadRequestError) as said:
+        client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "x" * 100_000}])
+    assert said.value.code == "context_length_exceeded" and said.value.type == "invalid_request_error"
+    generated = httpx.post(
+        f"{tiny.address}/v1/generations",
+        headers={"Authorization": f"Bearer {tiny.keys['reader']}"},
+        json={"prompt": "x" * 100_000},
+    )
+    assert (generated.status_code, generated.json()["type"]) == (400, "urn:colmlm:ContextLengthExceeded")
+    tiny.generator.prompt_max_tokens = 3
+    with pytest.raises(openai.BadRequestError, match="A prompt may have 3 tokens here"):
+        client.completions.create(model=MODEL, prompt=PROMPT)
+    tiny.generator.prompt_max_tokens = None
     with pytest.raises(openai.NotFoundError) as unmade:
         client.completions.create(
             model=MODEL, prompt="x", stream=True, extra_body={**LOOKING_UP, "min_seq": 10**6}

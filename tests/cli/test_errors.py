@@ -3,22 +3,32 @@ from __future__ import annotations
 import inspect
 
 import pytest
+from psycopg.errors import DiskFull, LockNotAvailable, QueryCanceled, ReadOnlySqlTransaction
+from sqlalchemy.exc import DBAPIError
 
 from cli import errors
 from cli.errors import explain
 from kb import errors as kb_errors
-from kb.errors import FactNotFound, KBError
+from kb.errors import FactNotFound, KBError, LogHeld
 
 
 @pytest.mark.parametrize(
     ("error", "code"),
     [
         (FactNotFound([3]), 3),
+        (LogHeld(None, 10.0), 8),
+        (QueryCanceled("canceling statement due to statement timeout"), 8),
+        (LockNotAvailable("canceling statement due to lock timeout"), 8),
+        (DBAPIError("SELECT 1", {}, LockNotAvailable("canceling statement due to lock timeout")), 8),
         (FileNotFoundError(2, "No such file or directory", "x.jsonl"), 2),
         (IsADirectoryError(21, "Is a directory", "/"), 2),
         (PermissionError(13, "Permission denied", "/root"), 2),
         (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"), 2),
-        (OSError(28, "No space left on device"), 1),
+        (OSError(28, "No space left on device"), 9),
+        (OSError(30, "Read-only file system", "/kb"), 9),
+        (OSError(5, "Input/output error"), 1),
+        (DiskFull("could not extend file"), 9),
+        (ReadOnlySqlTransaction("cannot execute INSERT in a read-only transaction"), 9),
         (KeyboardInterrupt(), 130),
         (BrokenPipeError(), 141),
         (ZeroDivisionError("division by zero"), 70),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import text
 
 from kb.diff import diff
 from kb.erasure import Erasure
-from kb.errors import InvalidQuery, KeysetMismatch, NoSuchChange
+from kb.errors import InvalidQuery, KeysetMismatch, NoSuchChange, PastTooLarge
 from kb.history import AsOfLookup, History, kb_as_of
 from kb.records import Lookup
 from kb.service import KnowledgeBase
@@ -61,10 +62,28 @@ def _double_keys(kb: KnowledgeBase) -> None:
     kb.rebuild_index()
 
 
+def test_more_of_the_past_than_is_taken_at_once_is_refused_with_the_numbers(
+    kb: KnowledgeBase, encoder: FakeEncoder
+):
+    ingest(kb, *numbered(8))
+    kb.rekey(encoder)
+    kb.settings = replace(kb.settings, as_of_max_scores=16)
+    asked = [f"Question {n}?" for n in range(3)]
+    assert len(_ask_as_of(kb, encoder, 1, *asked[:2])) == 2
+    with pytest.raises(
+        PastTooLarge, match=r"3 queries with 8 keys are 24 scores, and 16 are taken.*Ask 2 quer"
+    ):
+        _ask_as_of(kb, encoder, 1, *asked)
+    kb.settings = replace(kb.settings, as_of_max_scores=7)
+    with pytest.raises(PastTooLarge, match="a base with fewer keys"):
+        _ask_as_of(kb, encoder, 1, asked[0])
+
+
 def test_as_of_any_change_answers_as_a_replay_of_the_edits(
     kb: KnowledgeBase, encoder: FakeEncoder, monkeypatch
 ):
     monkeypatch.setattr("kb.history.CHUNK", 3)  # several chunks, and a fact's keys in two of them
+    monkeypatch.setattr("kb.history.QUERIES_AT_ONCE", 3)
     ingest(kb, *numbered(8))
     kb.rekey(encoder)
     _double_keys(kb)

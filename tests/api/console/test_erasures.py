@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from playwright.sync_api import Page, expect
 from sqlalchemy.orm import Session
@@ -78,10 +76,10 @@ def signed_in(page: Page, kb: KnowledgeBase, name: str) -> None:
     page.context.add_cookies([{"name": COOKIE, "value": token, "url": page.url.partition("/console")[0]}])
 
 
+@pytest.mark.usefixtures("two_keys")
 def test_second_admin_approves_what_the_first_asked_for(
     open_page: OpenPage, almanac: KnowledgeBase, fact_id: int
 ) -> None:
-    almanac.settings = replace(almanac.settings, erase_needs_two=True)
     page = open_page("admin")
     for reason in ("request 12", "by mistake"):
         page.goto(f"/console/erasures/new?fact={fact_id}")

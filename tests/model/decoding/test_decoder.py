@@ -184,3 +184,22 @@ def test_lookups_without_a_knowledge_base_are_refused_before_anything_runs(check
 def test_options_that_make_no_sense_are_refused(options: dict[str, object]):
     with pytest.raises(ValueError, match=r"mode|must be positive"):
         DecodeConfig(**options)  # type: ignore[arg-type]
+
+
+def test_who_stops_waiting_ends_the_decoding_at_the_next_token(eager: Checkpoint):
+    steps = 0
+
+    def leave() -> None:
+        nonlocal steps
+        steps += 1
+        if steps == 3:
+            raise ConnectionError("gone")
+
+    decoder, config = Decoder(eager, None), replace(CONFIG, mode="off", max_tokens=60)
+    with pytest.raises(ConnectionError):
+        decoder.generate(PROMPTS[:1], config, leave)
+    assert steps == 3
+    steps = 0
+    with pytest.raises(ConnectionError):
+        list(decoder.stream(PROMPTS[0], config, leave))
+    assert steps == 3

@@ -1,0 +1,141 @@
+"""Lanes: each kind of work has threads and places of its own, so that what waits in one keeps nobody else waiting.
+
+A request takes a place in the lane of its route, and all that it runs in threads runs in those of that lane. A lane
+that has no place left refuses at once, by name. Places are taken and given back on the event loop alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import ParamSpec, TypeVar, cast
+
+from litestar.concurrency import set_asyncio_executor, sync_to_thread
+
+from api.errors import Busy
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Lane(StrEnum):
+    """A kind of work, by what it may wait for."""
+
+    at_once = "answers that wait for nothing"  # no threads and no places: it is answered on the event loop
+    door = "checks of keys"
+    probes = "probes"
+    records = "records of what was asked"
+    lookups = "lookups"
+    reads = "reads"
+    long_reads = "long reads"
+    edits = "edits"  # they wait for each other, at the log's lock
+    uploads = "uploads"
+    decoding = "decoding"
+    feeds = "streams that wait"
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How many of a lane's requests work at once, and how many may be there, those that work included."""
+
+    threads: int
+    places: int
+
+
+SIZES: Mapping[Lane, Size] = MappingProxyType(
+    {
+        Lane.door: Size(4, 256),
+        Lane.probes: Size(2, 64),
+        Lane.records: Size(2, 1024),
+        Lane.lookups: Size(8, 256),
+        Lane.reads: Size(6, 128),
+        Lane.long_reads: Size(2, 16),
+        Lane.edits: Size(4, 64),
+        Lane.uploads: Size(2, 32),
+        Lane.decoding: Size(4, 4),  # each holds a cache of its own in memory, so nobody waits inside
+        Lane.feeds: Size(4, 64),
+    }
+)
+
+
+class _Held:
+    """One lane of one server. Its threads are started when it is first used, and again after it was closed."""
+
+    def __init__(self, lane: Lane, size: Size) -> None:
+        self.lane, self.size = lane, size
+        self.num_taken = 0
+        self._threads: ThreadPoolExecutor | None = None
+
+    @property
+    def threads(self) -> ThreadPoolExecutor:
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(self.size.threads, f"colmlm {self.lane.name}")
+        return self._threads
+
+    def close(self) -> None:
+        if self._threads is not None:
+            self._threads.shutdown(wait=False)
+            self._threads = None
+
+
+_current: ContextVar[_Held | None] = ContextVar("lane", default=None)
+
+
+class _InTheLane(Executor):
+    """Where Litestar runs what is synchronous: in the threads of the lane that the request has a place in."""
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        held = _current.get()
+        if held is None:
+            raise RuntimeError("a thread was asked for outside of every lane; name the lane of the route")
+        return held.threads.submit(fn, *args, **kwargs)
+
+
+class Lanes:
+    """The lanes of one server."""
+
+    def __init__(self, sizes: Mapping[Lane, Size] = SIZES) -> None:
+        self._held: dict[Lane, _Held] = {
+            lane: _Held(lane, sizes[lane]) for lane in Lane if lane is not Lane.at_once
+        }
+        # Litestar has one for a process; this one has no state, so every server may set it.
+        set_asyncio_executor(cast(ThreadPoolExecutor, _InTheLane()))
+
+    @contextmanager
+    def place(self, lane: Lane) -> Iterator[None]:
+        """A place in the lane, for as long as this is entered; threads are the lane's meanwhile. Raises `Busy`."""
+        held = self._held.get(lane)
+        if held is not None and held.num_taken >= held.size.places:
+            raise Busy(lane.value, held.size.places)
+        before = _current.set(held)
+        if held is not None:
+            held.num_taken += 1
+        try:
+            yield
+        finally:
+            if held is not None:
+                held.num_taken -= 1
+            _current.reset(before)
+
+    async def run(self, lane: Lane, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """What `work` gives, done in a thread of that lane. Raises `Busy`."""
+        with self.place(lane):
+            return await sync_to_thread(work, *args, **kwargs)
+
+    def threads(self, *lanes: Lane) -> int:
+        """How many threads these lanes have at most."""
+        return sum(self._held[lane].size.threads for lane in lanes)
+
+    def taken(self) -> dict[Lane, int]:
+        """How many places are taken."""
+        return {lane: held.num_taken for lane, held in self._held.items()}
+
+    def close(self) -> None:
+        """Let the threads end when they have done what they are at."""
+        for held in self._held.values():
+            held.close()

@@ -1,0 +1,37 @@
+"""What a failure of the database or of the disk means to whoever asked: an error of the tree, with cause and remedy."""
+
+from __future__ import annotations
+
+import errno
+
+import psycopg
+from psycopg import errors
+from sqlalchemy.exc import DBAPIError
+
+from kb.errors import KBError, LockHeld, StatementTooLong, StorageFull, StorageReadOnly
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def refusal_of(error: BaseException) -> KBError | None:
+    """The error that says cause and remedy of a failure of the driver or of the system; None where there is none."""
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    match cause:
+        case errors.LockNotAvailable():
+            return LockHeld(_where(cause))
+        case errors.QueryCanceled():
+            return StatementTooLong()
+        case errors.DiskFull():
+            return StorageFull("the database")
+        case errors.ReadOnlySqlTransaction():
+            return StorageReadOnly("The database")
+        case OSError() if cause.errno in _FULL:
+            return StorageFull(str(cause.filename or "what was to be written"))
+        case OSError() if cause.errno == errno.EROFS:
+            return StorageReadOnly(str(cause.filename or "The disk"))
+    return None
+
+
+def _where(error: psycopg.Error) -> str:
+    """What was waited for, as the server puts it: `while locking tuple (0,1) in relation "api_key"`."""
+    return (error.diag.context or "for another transaction").splitlines()[0]

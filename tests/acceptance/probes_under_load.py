@@ -1,0 +1,272 @@
+"""A server whose edits wait for a log that is held, while much else is asked of it: what the probes and lookups get.
+
+One process serves a base. First it is asked lookups alone. Then somebody holds the log's lock, 50 edits wait for it, 32
+clients look up as of a change, 4 outputs are decoded at once, and the same lookups are asked beside all that.
+
+    python -m tests.acceptance.probes_under_load --json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import quantiles
+from typing import Any
+
+import httpx
+import numpy as np
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from kb import database
+from kb.access import create_key
+from kb.audit import CHANGE_LOCK
+from kb.service import KnowledgeBase
+from kb.settings import Settings
+from tests.acceptance.server import server_process
+from tests.fakes import DIM, FakeEncoder
+from tests.kb.corpora import ingest, numbered
+
+PROBE_EVERY = 0.05
+ASKED_SECONDS = 60.0
+FULL = "places for "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """How much is asked at once, for how long, and of how large a base."""
+
+    seconds: float = 20.0
+    facts: int = 20_000
+    lookers: int = 4
+    edits: int = 50
+    past: int = 32
+    rows: int = 64
+    decodes: int = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """`refused` counts the answers 503 by lane, or by the problem where no lane was full."""
+
+    probes: int
+    probe_ms: dict[str, float]
+    probe_errors: dict[str, int]
+    lookups_per_second: float
+    done: dict[str, int]
+    refused: dict[str, int]
+    failed: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`edits_while_held` were done although the log was held, which cannot be."""
+
+    load: Load
+    quiet: Phase
+    loaded: Phase
+    lookups_ratio: float
+    edits_while_held: int
+    edits_afterwards: int
+
+
+@dataclass(slots=True)
+class Tally:
+    """What the clients of a phase saw; each list and counter is added to by many threads."""
+
+    probe_seconds: list[float] = field(default_factory=list)
+    probe_errors: Counter[str] = field(default_factory=Counter)
+    done: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
+    failed: Counter[str] = field(default_factory=Counter)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def note(self, kind: str, ask: Callable[[], httpx.Response]) -> int:
+        try:
+            answer = ask()
+        except httpx.HTTPError as error:
+            with self.lock:
+                self.failed[f"{kind}: {type(error).__name__}"] += 1
+            return 0
+        with self.lock:
+            if answer.status_code < 300:
+                self.done[kind] += 1
+            elif answer.status_code == 503:
+                self.refused[_why(answer)] += 1
+            else:
+                self.failed[f"{kind}: {answer.status_code}"] += 1
+        return answer.status_code
+
+    def phase(self, seconds: float) -> Phase:
+        rate = self.done["lookups"] / seconds
+        counted = map(dict, (self.done, self.refused, self.failed))
+        return Phase(
+            len(self.probe_seconds),
+            _ms(self.probe_seconds),
+            dict(self.probe_errors),
+            round(rate, 1),
+            *counted,
+        )
+
+
+def run(settings: Settings, load: Load) -> Outcome:
+    """What a server on the empty database of `settings` does under this load."""
+    with KnowledgeBase.open(settings) as kb:
+        ingest(kb, *numbered(load.facts))
+        kb.rekey(FakeEncoder())
+        with Session(kb.engine) as session, session.begin():
+            token = create_key(session, "the load", "operator")
+        # Nobody reads its log meanwhile, and a full pipe would keep it from answering.
+        waits = {"COLMLM_LOCK_TIMEOUT_SECONDS": "3600", "COLMLM_LOG_LEVEL": "error"}
+        with server_process(settings, "--pace", "0.05", **waits) as server:
+            return _measured(kb, server.address, token, load)
+
+
+def _measured(kb: KnowledgeBase, address: str, token: str, load: Load) -> Outcome:
+    with ThreadPoolExecutor(load.edits) as editors, _client(address, token) as client:
+        client.post("/v1/lookups", json={"questions": ["Question 1?"]}).raise_for_status()  # opens the index
+        quiet = Tally()
+        with _asking(address, token, load, quiet):
+            time.sleep(load.seconds)
+        loaded = Tally()
+        edit = {"value": "edited", "reason": "load"}
+        with _log_held(kb):
+            edits = [
+                editors.submit(loaded.note, "edits", lambda: client.patch("/v1/facts/1", json=edit))
+                for _ in range(load.edits)
+            ]
+            _await_an_edit(kb)
+            with _asking(address, token, load, loaded, with_load=True):
+                time.sleep(load.seconds)
+            while_held = loaded.done["edits"]
+        afterwards = [edit.result() for edit in edits].count(200) - while_held
+    before, beside = quiet.phase(load.seconds), loaded.phase(load.seconds)
+    ratio = beside.lookups_per_second / before.lookups_per_second if before.lookups_per_second else 0.0
+    return Outcome(load, before, beside, round(ratio, 3), while_held, afterwards)
+
+
+@contextmanager
+def _asking(address: str, token: str, load: Load, tally: Tally, *, with_load: bool = False) -> Iterator[None]:
+    """Clients that ask again and again until this is left; one asks the probe, and never waits to ask it again."""
+    over = threading.Event()
+    kinds: list[tuple[int, Callable[[httpx.Client], None]]] = [(load.lookers, lambda c: _look_up(c, tally))]
+    if with_load:
+        kinds += [
+            (load.past, lambda c: _look_up_the_past(c, tally, load.rows)),
+            (load.decodes, lambda c: _decode(c, tally)),
+        ]
+
+    def again(ask: Callable[[httpx.Client], None]) -> None:
+        with _client(address, token) as client:
+            while not over.is_set():
+                ask(client)
+
+    with ThreadPoolExecutor(sum(number for number, _ in kinds) + 1) as clients:
+        for number, ask in kinds:
+            for _ in range(number):
+                clients.submit(again, ask)
+        clients.submit(_probe, address, tally, over)
+        try:
+            yield
+        finally:
+            over.set()
+
+
+def _probe(address: str, tally: Tally, over: threading.Event) -> None:
+    with httpx.Client(base_url=address, timeout=ASKED_SECONDS) as client:
+        while not over.wait(PROBE_EVERY):
+            asked = time.perf_counter()
+            try:
+                client.get("/healthz").raise_for_status()
+            except httpx.HTTPError as error:
+                tally.probe_errors[type(error).__name__] += 1
+            tally.probe_seconds.append(time.perf_counter() - asked)
+
+
+def _look_up(client: httpx.Client, tally: Tally) -> None:
+    tally.note("lookups", lambda: client.post("/v1/lookups", json={"questions": ["Question 7?"]}))
+
+
+def _look_up_the_past(client: httpx.Client, tally: Tally, rows: int) -> None:
+    body = np.ones((rows, DIM), dtype="<f4").tobytes()
+    asked = {"checkpoint_id": "fake", "dim": DIM, "as_of": 1}
+    tally.note("lookups of the past", lambda: client.post("/v1/lookups/vectors", params=asked, content=body))
+    time.sleep(0.01)  # a client that is refused comes back, and does not spin
+
+
+def _decode(client: httpx.Client, tally: Tally) -> None:
+    asked = {"prompt": "Question 7?", "stream": True}
+    tally.note("decodes", lambda: client.post("/v1/generations", json=asked))
+    time.sleep(0.01)
+
+
+@contextmanager
+def _log_held(kb: KnowledgeBase) -> Iterator[None]:
+    with kb.engine.begin() as connection:
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": CHANGE_LOCK})
+        yield
+
+
+def _await_an_edit(kb: KnowledgeBase) -> None:
+    waiting = text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
+    with kb.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        while not connection.scalar(waiting):
+            time.sleep(0.01)
+
+
+def _client(address: str, token: str) -> httpx.Client:
+    limits = httpx.Limits(max_connections=None)
+    headers = {"Authorization": f"Bearer {token}"}
+    return httpx.Client(base_url=address, headers=headers, timeout=ASKED_SECONDS, limits=limits)
+
+
+def _why(answer: httpx.Response) -> str:
+    problem: dict[str, Any] = answer.json()
+    _, full, lane = problem["detail"].partition(FULL)
+    return str(lane.partition(" are taken")[0] if full else problem["type"])
+
+
+def _ms(seconds: list[float]) -> dict[str, float]:
+    if len(seconds) < 2:
+        return {"max": round(1000 * max(seconds, default=0.0), 1)}
+    cuts = quantiles(seconds, n=100, method="inclusive")
+    found = {"p50": cuts[49], "p99": cuts[98], "max": max(seconds)}
+    return {name: round(1000 * value, 1) for name, value in found.items()}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--json", action="store_true", help="One JSON object; else lines for people.")
+    parser.add_argument("--seconds", type=float, default=Load().seconds, help="Of each of the two phases.")
+    parser.add_argument("--facts", type=int, default=Load().facts)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="colmlm-") as folder:
+        Path(folder).chmod(0o755)
+        settings = Settings(home=Path(folder), actor="load")
+        engine = database.connect(settings)
+        database.migrate(engine)
+        url = engine.url.render_as_string(hide_password=False)
+        load = Load(seconds=options.seconds, facts=options.facts)
+        outcome = run(Settings(home=Path(folder), database_url=url, actor="load"), load)
+        engine.dispose()
+    if options.json:
+        print(json.dumps(asdict(outcome)))
+        return 0
+    for name, phase in (("quiet", outcome.quiet), ("loaded", outcome.loaded)):
+        print(f"{name}: {asdict(phase)}")
+    print(f"lookups beside the load / alone: {outcome.lookups_ratio}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

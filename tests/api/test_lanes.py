@@ -1,0 +1,190 @@
+"""What waits in one lane keeps nobody else waiting, and a full lane says which it is."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+
+import httpx
+import pytest
+from litestar import Litestar, get
+from sqlalchemy import text
+
+from api.app import create_app
+from api.doorway import GatedLitestar, doorway
+from api.errors import respond
+from api.lanes import SIZES, Lane, Lanes, Size
+from api.rights import Right, needs, require_right
+from api.tuning import Tuning
+from kb.audit import CHANGE_LOCK
+from kb.service import KnowledgeBase
+from tests.api.conftest import CAPITAL, Client, Connect
+from tests.api.generator import LookupGenerator
+from tests.api.role_matrix import routes
+from tests.api.serving import served
+from tests.fakes import FakeEncoder
+
+SMALL = {lane: Size(1, 2) for lane in SIZES}
+EDIT = {"value": "Cusco", "reason": "to wait"}
+
+
+@contextmanager
+def log_held(kb: KnowledgeBase) -> Iterator[int]:
+    """The change log's lock, held by somebody else; gives the process of the database that holds it."""
+    with kb.engine.begin() as connection:
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": CHANGE_LOCK})
+        yield connection.scalar(text("SELECT pg_backend_pid()")) or 0
+
+
+def waiting(kb: KnowledgeBase, num_edits: int) -> bool:
+    """Whether so many edits wait for the log."""
+    with kb.engine.connect() as connection:
+        locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = "
+        here = "(SELECT oid FROM pg_database WHERE datname = current_database())"
+        return connection.scalar(text(locks + here)) == num_edits
+
+
+@pytest.fixture
+def keys(new_key: Callable[[str], str]) -> dict[str, dict[str, str]]:
+    return {role: {"Authorization": f"Bearer {new_key(role)}"} for role in ("operator", "auditor", "admin")}
+
+
+def test_everything_else_is_answered_while_edits_wait(
+    atlas: KnowledgeBase, encoder: FakeEncoder, keys: dict[str, dict[str, str]]
+) -> None:
+    """More edits than there are threads; they end when the lock is let go of, and all others before."""
+    atlas.catch_up()
+    app = create_app(atlas, encoder, LookupGenerator(atlas, encoder), tuning=Tuning(longest_seconds=0))
+    edits = 3 * SIZES[Lane.edits].threads
+    with (
+        served(app) as address,
+        httpx.Client(base_url=address, headers=keys["operator"], timeout=60) as client,
+        ThreadPoolExecutor(edits) as editors,
+    ):
+        with log_held(atlas):
+            edited = [editors.submit(client.patch, "/v1/facts/1", json=EDIT) for _ in range(edits)]
+            while not waiting(atlas, SIZES[Lane.edits].threads):
+                pass
+            asked = [
+                client.get("/healthz"),
+                client.get("/readyz"),
+                client.get("/metrics"),
+                client.get("/v1/facts"),
+                client.get("/v1/facts", headers=keys["admin"]),
+                client.get("/v1/changes", headers=keys["auditor"]),
+                client.get("/v1/changes/events", params={"after": 0}),
+                client.post("/v1/lookups", json={"questions": [CAPITAL]}),
+                client.post("/v1/lookups", json={"questions": [CAPITAL], "as_of": 1}),
+                client.post("/v1/generations", json={"prompt": CAPITAL}),
+                client.post("/v1/uploads", params={"name": "a.txt"}, content=b"text"),
+                client.post("/v1/keys", json={"name": "new", "role": "reader"}, headers=keys["admin"]),
+            ]
+            assert [answer.status_code for answer in asked if answer.status_code >= 300] == []
+            assert not any(edit.done() for edit in edited)
+        assert {edit.result().status_code for edit in edited} == {200}
+
+
+def test_an_edit_that_waited_in_vain_is_told_who_holds_the_log(
+    atlas: KnowledgeBase, connect: Connect
+) -> None:
+    atlas.settings = replace(atlas.settings, lock_timeout_seconds=0.05)
+    operator = connect(create_app(atlas), "operator")
+    with log_held(atlas) as pid:
+        answer = operator.patch("/v1/facts/1", json=EDIT)
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+    problem = answer.json()
+    assert problem["type"] == "urn:colmlm:LogHeld"
+    assert f"It is held by colmlm (process {pid} of the database" in problem["detail"]
+    assert operator.patch("/v1/facts/1", json=EDIT).status_code == 200
+
+
+def test_a_row_that_is_locked_is_not_waited_for_without_end(atlas: KnowledgeBase, connect: Connect) -> None:
+    atlas.settings = replace(atlas.settings, lock_timeout_seconds=0.05)
+    operator = connect(create_app(atlas), "operator")
+    with atlas.engine.begin() as connection:
+        connection.execute(text("SELECT 1 FROM fact_version WHERE fact_id = 1 FOR UPDATE"))
+        answer = operator.patch("/v1/facts/1", json=EDIT)
+    assert answer.status_code == 503 and answer.json()["type"] == "urn:colmlm:LockHeld"
+    assert "fact_version" in answer.json()["detail"]
+
+
+def test_a_statement_that_runs_too_long_is_stopped(atlas: KnowledgeBase, connect: Connect) -> None:
+    atlas.settings = replace(atlas.settings, statement_timeout_seconds=0.05, lock_timeout_seconds=0)
+    operator = connect(create_app(atlas), "operator")
+    with log_held(atlas):
+        answer = operator.patch("/v1/facts/1", json=EDIT)
+    assert answer.status_code == 503 and answer.json()["type"] == "urn:colmlm:StatementTooLong"
+    assert answer.headers["retry-after"] == "1"
+
+
+def test_what_is_no_request_may_take_as_long_as_it_takes(atlas: KnowledgeBase) -> None:
+    create_app(atlas)
+    limits = text("SELECT current_setting('statement_timeout'), current_setting('lock_timeout')")
+    with atlas.engine.connect() as own, atlas.pools["requests"].connect() as asked:
+        assert own.execute(limits).one() == ("0", "0")
+        assert asked.execute(limits).one() == ("1min", "10s")
+
+
+def test_a_full_lane_says_which_it_is_and_the_others_go_on(
+    atlas: KnowledgeBase, encoder: FakeEncoder, keys: dict[str, dict[str, str]]
+) -> None:
+    atlas.catch_up()
+    app = create_app(atlas, encoder, tuning=Tuning(lanes=SMALL | {Lane.door: SIZES[Lane.door]}))
+    with (
+        served(app) as address,
+        httpx.Client(base_url=address, headers=keys["operator"], timeout=60) as client,
+        ThreadPoolExecutor(2) as editors,
+    ):
+        with log_held(atlas):
+            edited = [editors.submit(client.patch, "/v1/facts/1", json=EDIT) for _ in range(2)]
+            while app.doorway.lanes.taken()[Lane.edits] < 2:  # type: ignore[attr-defined]
+                pass
+            answer = client.patch("/v1/facts/1", json=EDIT)
+            assert answer.status_code == 503 and "All 2 places for edits are taken" in answer.json()["detail"]
+            assert answer.headers["retry-after"] == "1"
+            assert client.post("/v1/lookups", json={"questions": [CAPITAL]}).status_code == 200
+        assert {edit.result().status_code for edit in edited} == {200}
+
+
+def test_a_key_that_is_being_rotated_still_asks(atlas: KnowledgeBase, reader: Client) -> None:
+    with atlas.engine.begin() as connection:
+        connection.execute(text("UPDATE api_key SET rotated_at = now()"))
+        assert reader.get("/v1/facts").status_code == 200
+
+
+def test_a_thread_outside_of_every_lane_is_refused(kb: KnowledgeBase, connect: Connect) -> None:
+    @get("/by-hand", opt=needs(Right.read, Lane.at_once), sync_to_thread=True)
+    def by_hand() -> str:
+        return "from some thread"
+
+    app = GatedLitestar(
+        doorway(kb, Lanes()),
+        route_handlers=[by_hand],
+        guards=[require_right],
+        exception_handlers={Exception: respond},
+    )
+    assert connect(app, "reader").get("/by-hand").status_code == 500
+
+
+def test_no_route_runs_in_a_thread_without_a_lane(app: Litestar) -> None:
+    at_once = [route.handler for route in routes(app) if route.handler.opt.get("lane") is Lane.at_once]
+    assert at_once and not any(handler.sync_to_thread for handler in at_once)
+
+
+def test_places_are_counted_and_given_back() -> None:
+    lanes = Lanes({lane: Size(1, 1) for lane in SIZES})
+    with lanes.place(Lane.edits):
+        assert lanes.taken()[Lane.edits] == 1
+    assert set(lanes.taken().values()) == {0}
+
+
+def test_threads_of_a_closed_lane_end_and_come_back(app: Litestar, connect: Connect) -> None:
+    before = threading.active_count()
+    client = connect(app, "reader")
+    assert client.get("/v1/facts").status_code == 200
+    client.app.doorway.lanes.close()  # type: ignore[attr-defined]
+    assert client.get("/v1/facts").status_code == 200
+    assert threading.active_count() >= before
