@@ -22,13 +22,13 @@ FactIds = Annotated[list[Id], Meta(min_length=1, max_length=MAX_FACTS_PER_EDIT)]
 
 
 class Chosen(Request, frozen=True, kw_only=True):
-    """Facts, live or deleted."""
+    """Facts, live, deleted or erased before."""
 
     fact_ids: FactIds
 
 
 class NewErasure(Why, frozen=True, kw_only=True):
-    """Facts to erase, live or deleted, all or none."""
+    """Facts to erase, live, deleted or erased before, all or none."""
 
     fact_ids: FactIds
 
@@ -61,6 +61,8 @@ def erase_facts(ports: FromPorts, request: WithKey, data: JSONBody[NewErasure]) 
 
     Nothing brings them back. It goes as far as out of the indexes (level 2); `colmlm erase --now` takes it out of the
     files. Where this installation asks for two keys, this only asks, and another admin's key approves.
+
+    Of a fact that was erased before it redacts what still says it; where nothing does, `seq` is null.
     """
     actor = actor_of(request, data)
     if ports.kb.settings.erase_needs_two:

@@ -118,7 +118,9 @@ _JOB = JobRecord(
     8, "fsck", {}, "ana", "4f1c", "running", 40, 100, "facts", None, None, 1, None, _AT, _AT, None, _AT
 )
 _UPLOAD = Upload("0f" * 16, "atlas.jsonl", 1048, _HASH)
-_ERASED = Erased(42, (12,), (3,), (7,), (5,), 1, 3, ())
+_ERASED = Erased(
+    seq=42, fact_ids=(12,), documents=(3,), generations=(7,), forget_runs=(5,), num_keys=1, num_digests=3
+)
 _REPORT = ErasureReport(_ERASED, 2, (Level(2, "out of the indexes", "reached", "", ""),))
 _ASKED = ErasureRequest(
     erasure_request_id=4,

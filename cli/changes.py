@@ -135,7 +135,7 @@ def _show(report: FsckReport) -> None:
     ):
         if ids:
             say(f"{what}: {', '.join(map(str, ids[:20]))}{' ...' if len(ids) > 20 else ''} ({len(ids)})")
-    for problem in report.problems:
+    for problem in (*report.problems, *report.quoting):
         say(problem)
     for mendable in report.mendable:
         say(f"{mendable} (run: colmlm fsck --repair)")

@@ -60,6 +60,8 @@ def erase(
 ) -> None:
     """Erase facts for good, live or deleted, all of them or none. Nothing brings them back.
 
+    Of facts that were erased before, what still says them is redacted.
+
     Their texts go from documents, outputs and plans, their keys from every index. The report says how far it
     got: 1 not retrievable, 2 out of indexes, 3 out of the tables' files, 4 out of the write-ahead log. Without
     --now it stops at 2; without ids, --now takes earlier erasures on. The exit code is 1 where a scan finds residue.

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from cli.facts import where
 from cli.nouns.facts import Verbs
 from cli.output import note, print_json, print_table, say, shorten
-from kb.errors import FactErased
 
 if TYPE_CHECKING:
     from kb.erasure import Erased, ErasureReport
@@ -16,10 +15,8 @@ if TYPE_CHECKING:
 
 
 def show_facts(kb: Verbs, fact_ids: Sequence[int]) -> None:
-    """The facts as a table. Raises `FactErased` where one is erased already."""
+    """The facts as a table."""
     facts = [kb.fact(fact_id) for fact_id in fact_ids]
-    if erased := [fact.fact_id for fact in facts if fact.erased_seq is not None]:
-        raise FactErased(erased)
     rows = [(f.fact_id, shorten(f.value), shorten(f.question), where(f)) for f in facts]
     print_table(("id", "value", "question", "source"), rows)
 
@@ -41,9 +38,12 @@ def how_many(fact_ids: Sequence[int]) -> str:
 def counts(erased: Erased) -> dict[str, object]:
     """What an erasure touched, for JSON."""
     return {
+        "again": erased.again,
         "documents": erased.documents,
         "generations": erased.generations,
         "forget_runs": erased.forget_runs,
+        "jobs": erased.jobs,
+        "erasure_requests": erased.erasure_requests,
         "keys": erased.num_keys,
         "also_said_by": erased.also_said_by,
     }
@@ -59,8 +59,8 @@ def as_dict(report: ErasureReport) -> dict[str, object]:
 def touched(erased: Erased) -> str:
     """What an erasure touched, in words."""
     return (
-        f"{len(erased.fact_ids)} facts in {len(erased.documents)} texts, "
-        f"{len(erased.generations)} outputs and {len(erased.forget_runs)} forget runs"
+        f"{len(erased.fact_ids)} facts in {len(erased.documents)} texts, {len(erased.generations)} outputs, "
+        f"{len(erased.forget_runs)} forget runs and {len(erased.jobs)} jobs"
     )
 
 
@@ -75,7 +75,10 @@ def show_twins(erased: Erased) -> None:
 def show_report(report: ErasureReport) -> None:
     """What was erased, and how far it got."""
     if (done := report.erased) is not None:
-        say(f"Change {done.seq}: erased {touched(done)}; {done.num_keys} keys dropped.")
+        if done.seq is None:
+            say("Erased before, and nothing says it still: nothing was changed.")
+        else:
+            say(f"Change {done.seq}: erased {touched(done)}; {done.num_keys} keys dropped.")
         show_twins(done)
     say(f"Level {report.level} of {len(report.levels)} is reached:")
     rows = [(level.level, level.name, level.state, level.left, level.remedy) for level in report.levels]

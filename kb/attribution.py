@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from sqlalchemy import func, insert, or_, select
+from sqlalchemy import case, func, insert, or_, select
 from sqlalchemy.orm import Session
 
-from kb import audit, facts, reading
+from kb import audit, facts, quotations, reading, suppression
 from kb.errors import GenerationNotFound, InvalidSplice
 from kb.records import (
     ChangeRecord,
@@ -25,7 +25,7 @@ from kb.records import (
     Use,
     Version,
 )
-from kb.tables import Attribution, Change, Document, FactVersion, Generation, Keyset
+from kb.tables import Attribution, Change, Document, Fact, FactVersion, Generation, Keyset
 
 OUTCOMES = ("hit", "no_match", "abstained")
 CONTEXT_CHARACTERS = 300
@@ -33,10 +33,16 @@ SENTENCE_ENDS = (". ", "! ", "? ", "\n")
 
 
 def record(session: Session, generation: NewGeneration) -> int:
-    """Store an output with its splices and return its id. Raises `InvalidSplice` where a span is not its value."""
+    """Store an output with its splices and return its id. Raises `InvalidSplice` where a span is not its value.
+
+    What was erased since it was spliced is stored redacted: that there was an output is evidence, what it said is gone.
+    Whether the span was the value cannot be told then, and is not: the answer would tell whoever guesses.
+    """
     for name in ("prompt", "output"):
         audit.check_text(name, getattr(generation, name), limit=10_000_000)
+    suppression.hold_off_erasure(session)
     _check_splices(session, generation)
+    generation, redacted_seq = quotations.without_erased(session, generation)
     keyset = select(Keyset.id).where(
         Keyset.checkpoint_id == generation.checkpoint_id, Keyset.state != "retired"
     )
@@ -47,6 +53,7 @@ def record(session: Session, generation: NewGeneration) -> int:
         keyset_id=session.scalar(keyset),
         seq=generation.seq,
         mode=generation.mode,
+        redacted_seq=redacted_seq,
     )
     session.add(stored)
     session.flush()
@@ -85,15 +92,22 @@ def _check_splices(session: Session, generation: NewGeneration) -> None:
                 raise InvalidSplice(ordinal, "no hit, and yet a fact, a version or a span")
         elif splice.fact_id is None or splice.version is None:
             raise InvalidSplice(ordinal, "a hit without a fact or a version")
-        elif (value := values.get((splice.fact_id, splice.version))) != generation.output[start:end]:
-            said = "does not exist" if value is None else "has another value than the output's span"
+        elif (splice.fact_id, splice.version) not in values:
+            raise InvalidSplice(ordinal, f"version {splice.version} of fact {splice.fact_id} does not exist")
+        elif values[splice.fact_id, splice.version] not in (None, generation.output[start:end]):
+            said = "has another value than the output's span"
             raise InvalidSplice(ordinal, f"version {splice.version} of fact {splice.fact_id} {said}")
 
 
-def _values(session: Session, fact_ids: Sequence[int]) -> dict[tuple[int, int], str]:
+def _values(session: Session, fact_ids: Sequence[int]) -> dict[tuple[int, int], str | None]:
+    """The values of these facts by version; None where they are erased."""
     storable = [fact_id for fact_id in fact_ids if 0 < fact_id <= facts.MAX_ID]
-    versions = session.scalars(select(FactVersion).where(FactVersion.fact_id == func.any(storable)))
-    return {(v.fact_id, v.version): v.value for v in versions}
+    value = case((Fact.erased_seq.is_(None), FactVersion.value)).label("value")
+    statement = select(FactVersion.fact_id, FactVersion.version, value).join(
+        Fact, Fact.id == FactVersion.fact_id
+    )
+    versions = session.execute(statement.where(FactVersion.fact_id == func.any(storable)))
+    return {(row.fact_id, row.version): row.value for row in versions}
 
 
 def trace_output(session: Session, generation_id: int) -> OutputTrace:

@@ -183,6 +183,7 @@ def _repeat(session: Session, newer: NewerLog, actor: str) -> Iterator[Repeated]
         if known := _facts(session, erasure.fact_ids, Fact.erased_seq.is_(None)):
             reason = f"erased by change {erasure.seq} of the log that went on after this backup"
             done = erase_facts(session, known, actor, reason)
+            assert done.seq is not None, "facts that were not erased are a change"
             yield Repeated(erasure.seq, erasure.at, done.fact_ids, done.seq)
 
 

@@ -2,44 +2,55 @@
 
 One transaction redacts every text that tells of them, drops their keys, and appends one change of kind
 "erase" that holds counts and ids only. What lies in files after that goes level by level; see kb/purge.py.
+
+Erasing an erased fact again looks whether anything says it still, and redacts that; where nothing does it changes
+nothing and appends nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sqlalchemy import case, delete, func, select, text, update
 from sqlalchemy.orm import Session
 
-from kb import audit, idempotency, suppression
-from kb.errors import FactErased, FactNotFound, SecondPersonNeeded
+from kb import audit, erased_texts, idempotency, quotations, suppression
+from kb.errors import FactNotFound, SecondPersonNeeded
 from kb.facts import MAX_ID
 from kb.principal import Principal
 from kb.probes import Probe, make_probes
 from kb.purge import Level, purge, reached
-from kb.redaction import MARK, Target, redact_documents, redact_forget_runs, redact_generations
+from kb.quotations import Gone, Quoting, Standing
+from kb.redaction import MARK, Target, blank, redact_documents
 from kb.residue import OnFile, ResidueReport, scan_residue
 from kb.service import KnowledgeBase
 from kb.tables import Document, Fact, FactKey, FactVersion, Tombstone
 from kb.waits import unhurried
+from kb.wording import Phrases
 
 Heard = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Erased:
-    """What one erasure did in the database. `also_said_by` are other facts that say the same and still stand."""
+    """What one erasure did in the database. `also_said_by` are other facts that say the same and still stand.
 
-    seq: int
+    `again` are those of the facts that were erased before. `seq` is None where that was all, and nothing said them.
+    """
+
+    seq: int | None
     fact_ids: tuple[int, ...]
-    documents: tuple[int, ...]
-    generations: tuple[int, ...]
-    forget_runs: tuple[int, ...]
-    num_keys: int
-    num_digests: int
-    also_said_by: tuple[int, ...]
+    again: tuple[int, ...] = ()
+    documents: tuple[int, ...] = ()
+    generations: tuple[int, ...] = ()
+    forget_runs: tuple[int, ...] = ()
+    jobs: tuple[int, ...] = ()
+    erasure_requests: tuple[int, ...] = ()
+    num_keys: int = 0
+    num_digests: int = 0
+    also_said_by: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +79,8 @@ class Erasure:
     ) -> ErasureReport:
         """Erase facts, live or deleted, all or none, then go on to level 2, or with `now` as far as the server lets.
 
-        Raises `FactErased` where one already is; `finish` takes those further. Raises `SecondPersonNeeded` where
-        the settings want two: see `kb.two_person`.
+        Of those that are erased already it redacts what still says them. Raises `SecondPersonNeeded` where the
+        settings want two: see `kb.two_person`.
         """
         if self.kb.settings.erase_needs_two:
             raise SecondPersonNeeded
@@ -86,6 +97,13 @@ class Erasure:
         """Take every erasure so far to level 2, or with `now` as far as the server lets."""
         return self.report(None, now=now, on_step=on_step)
 
+    def complete(self, *, actor: str, reason: str) -> Erased | None:
+        """Redact what still says an erased fact, as one erasure; None where nothing does."""
+        with self.kb.sessions.begin() as session:
+            suppression.begin_erasure(session)
+            said = quotations.still_said(session)
+            return erase_facts(session, sorted(said), actor, reason) if said else None
+
     def report(self, erased: Erased | None, *, now: bool, on_step: Heard | None) -> ErasureReport:
         """How far this erasure (None: those before) is, once it was taken as far as it goes."""
         levels = purge(self.kb, now=now, on_step=on_step or (lambda _: None))
@@ -94,7 +112,7 @@ class Erasure:
     def probes(self, fact_ids: Sequence[int]) -> tuple[Probe, ...]:
         """Byte strings that should be nowhere once these facts are erased. To be made before; they hold the texts."""
         with self.kb.sessions() as session:
-            targets = load_targets(session, fact_ids)
+            targets, _ = load_targets(session, fact_ids)
             return make_probes(session, targets)
 
     def residue(self, probes: Sequence[Probe], on_file: OnFile | None = None) -> ResidueReport:
@@ -115,41 +133,51 @@ def erase_facts(
     """Redact and end these facts, drop their keys, and append the change. Does not commit.
 
     `asked_by` is who asked, where somebody else had to approve; the change names both.
+    Of facts that were erased before, what still says them is redacted.
     """
     unhurried(session)
     suppression.begin_erasure(session)
     pending = audit.begin(session, actor, reason)
-    targets = load_targets(session, fact_ids)
+    targets, again = load_targets(session, fact_ids)
     ids = [target.fact_id for target in targets]
+    quoting = quotations.redact(session, Gone.read(session, again), pending.seq) if again else Quoting()
+    if not (targets or quoting):
+        return Erased(seq=None, fact_ids=tuple(again), again=tuple(again))
     num_digests, also_said_by = suppression.remember(session, targets, pending.seq)
+    standing = suppression.said_by_others(session, targets)
+    erased_texts.keep(session, targets, pending.seq, standing)
     documents = redact_documents(session, targets)
-    generations = redact_generations(session, {target.fact_id: target for target in targets}, pending.seq)
-    forget_runs = redact_forget_runs(session, targets)
+    quoting |= quotations.redact(session, Standing.of(targets, standing), pending.seq)
     _end(session, targets, pending.seq)
     idempotency.forget_answers(session)
-    dropped = sorted(
-        session.scalars(delete(FactKey).where(FactKey.fact_id == func.any(ids)).returning(FactKey.id))
-    )
+    dropping = delete(FactKey).where(FactKey.fact_id == func.any(ids)).returning(FactKey.id)
+    dropped = sorted(session.scalars(dropping))
     payload: dict[str, Any] = {
         "documents": documents,
-        "generations": generations,
-        "forget_runs": forget_runs,
+        **{name: list(found) for name, found in asdict(quoting).items()},
         "digests": num_digests,
         "dropped_keys": dropped,
     }
     if asked_by is not None:
         payload["asked_by"] = asked_by.to_json()
-    seq = audit.append(session, pending, "erase", ids, payload=payload)
+    touched = sorted((*ids, *again))
+    audit.append(session, _discreet(pending, targets), "erase", touched, payload=payload)
     return Erased(
-        seq=seq,
-        fact_ids=tuple(ids),
+        seq=pending.seq,
+        fact_ids=tuple(touched),
+        again=tuple(again),
         documents=tuple(documents),
-        generations=tuple(generations),
-        forget_runs=tuple(forget_runs),
+        **asdict(quoting),
         num_keys=len(dropped),
         num_digests=num_digests,
         also_said_by=tuple(also_said_by),
     )
+
+
+def _discreet(pending: audit.Pending, targets: Sequence[Target]) -> audit.Pending:
+    """The change without what its reason says of the facts: it stays in the log for good."""
+    said = Phrases(string for target in targets for string in target.strings)
+    return replace(pending, reason=blank(pending.reason, said.spans(pending.reason)))
 
 
 _REDACT_VALUES = text("""
@@ -186,25 +214,25 @@ def _end(session: Session, targets: Sequence[Target], seq: int) -> None:
     session.execute(delete(Tombstone).where(Tombstone.fact_id == func.any(ids)))
 
 
-def load_targets(session: Session, fact_ids: Sequence[int]) -> list[Target]:
-    """These facts by id, each once, with their texts. Raises `FactNotFound` or `FactErased`, naming all of them."""
+def load_targets(session: Session, fact_ids: Sequence[int]) -> tuple[list[Target], list[int]]:
+    """These facts by id, each once, with their texts; and the ids of those that are erased. Raises `FactNotFound`."""
     wanted = sorted(set(fact_ids))
     storable = [fact_id for fact_id in wanted if 0 < fact_id <= MAX_ID]
-    rows = session.execute(
+    found = session.execute(
         select(Fact, Document.corpus, Document.external_id)
         .outerjoin(Document, Document.id == Fact.document_id)
         .where(Fact.id == func.any(storable))
         .order_by(Fact.id)
         .execution_options(populate_existing=True)
     ).all()
-    if missing := sorted(set(wanted) - {row.Fact.id for row in rows}):
+    if missing := sorted(set(wanted) - {row.Fact.id for row in found}):
         raise FactNotFound(missing)
-    if erased := [row.Fact.id for row in rows if row.Fact.erased_seq is not None]:
-        raise FactErased(erased)
+    erased = [row.Fact.id for row in found if row.Fact.erased_seq is not None]
+    rows = [row for row in found if row.Fact.erased_seq is None]
     values = _values(session, storable)
     documents = sorted({row.Fact.document_id for row in rows if row.Fact.document_id is not None})
     texts, spans = _texts(session, documents)
-    return [_target(row, values[row.Fact.id], texts, spans) for row in rows]
+    return [_target(row, values[row.Fact.id], texts, spans) for row in rows], erased
 
 
 def _values(session: Session, fact_ids: list[int]) -> dict[int, list[str]]:

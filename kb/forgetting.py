@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, TypeVar
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from kb import audit, facts, forget_plan, reading
+from kb import audit, facts, forget_plan, quotations, reading, suppression
+from kb.erased_texts import Said
 from kb.errors import ForgetRunNotFound, ForgetRunState, InvalidSelector, KeysetMismatch, PlanStale
 from kb.forget_probes import Questioner
 from kb.forget_records import Drift, ForgetPlan, RunRecord, Verification
@@ -93,17 +94,20 @@ class Forgetting:
                 largest=self.largest,
             )
         )
+        said = Said(frozenset(drawn.fact_ids), seq=drawn.planned_seq)
         with self.kb.sessions.begin() as session:
+            suppression.hold_off_erasure(session)  # a fact may have been erased while this was worked out
+            kept = replace(drawn, selector_digest=_digest(session, selector)).to_json()
             run = ForgetRun(
                 state="planned",
                 policy=policy,
-                selector=selector.to_json(),
+                selector=quotations.redacted_selector(session, selector.to_json(), said),
                 fact_ids=list(drawn.fact_ids),
-                plan=replace(drawn, selector_digest=_digest(session, selector)).to_json(),
+                plan=quotations.redacted_since(session, kept, said),
                 planned_seq=drawn.planned_seq,
                 actor=who.actor,
                 on_behalf_of=who.on_behalf_of,
-                reason=reason,
+                reason=quotations.redacted_since(session, reason, said),
             )
             session.add(run)
             session.flush()
@@ -132,6 +136,7 @@ class Forgetting:
     def restore(self, run_id: int, *, actor: str, reason: str) -> Edit:
         """Undo an applied run: every fact is back, with its value and its keys."""
         with self.kb.sessions.begin() as session:
+            audit.begin(session, actor, reason)  # the log before the row, as an erasure locks them
             run = get_run(session, run_id, "applied", lock=True)
             edit = facts.restore_facts(session, run.fact_ids, actor, reason)
             run.state, run.restored_seq = "restored", edit.seq

@@ -10,8 +10,9 @@ from pathlib import Path
 from sqlalchemy import and_, func, select, text
 from sqlalchemy.orm import Session
 
-from kb import audit, keysets
+from kb import audit, keysets, quotations
 from kb.facts import IS_LIVE
+from kb.quotations import Gone
 from kb.records import FsckReport
 from kb.replica import active_keyset_id, rebuild
 from kb.snapshots import Inspection, Snapshot, compare, inspect
@@ -35,7 +36,7 @@ def fsck(session: Session, index_directory: Path) -> FsckReport:
     """Check keys against index, facts against texts, and the log against its chain.
 
     The index is opened afresh from its snapshot and caught up, which is what the next process would do; so is that of
-    every other keyset that has a snapshot. Facts
+    every other keyset that has a snapshot. Outputs, plans and jobs are searched for what was erased. Facts
     without a key are work for rekey, not damage: they are counted and leave `ok` as it is.
     """
     session.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
@@ -44,9 +45,10 @@ def fsck(session: Session, index_directory: Path) -> FsckReport:
     active, num_keys, unkeyed = _active(session, snapshots, live_facts)
     non_verbatim = _non_verbatim(session)
     checked, first_break = audit.verify_chain(session)
+    quoting = quotations.find(session, Gone.read(session)).told()
     problems = (*_problems(session), *snapshots.differences(but=active.keyset_id))
     return FsckReport(
-        ok=active.is_good and first_break is None and not (non_verbatim or problems),
+        ok=active.is_good and first_break is None and not (non_verbatim or problems or quoting),
         live_facts=live_facts,
         live_keys=num_keys,
         index_ids=active.num_ids,
@@ -59,6 +61,7 @@ def fsck(session: Session, index_directory: Path) -> FsckReport:
         chain_first_break=first_break,
         problems=problems,
         mendable=snapshots.mendable(),
+        quoting=quoting,
     )
 
 

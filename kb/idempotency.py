@@ -18,9 +18,11 @@ from sqlalchemy import delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
+from kb import audit
 from kb.errors import AnswerGone, RequestDiffers, RequestUnderWay
 from kb.origin import Claim
-from kb.tables import Idempotency, Secret
+from kb.suppression import hold_off_erasure
+from kb.tables import Change, Idempotency, Secret
 
 KEPT = timedelta(days=1)
 LEASE = timedelta(minutes=2)
@@ -45,6 +47,7 @@ def claim(session: Session, api_key_id: int, name: str, request: bytes) -> Claim
     session.execute(delete(Idempotency).where(Idempotency.claimed_at < func.now() - KEPT))
     digest, token = _digest(session, request), secrets.token_hex(16)
     values = {"api_key_id": api_key_id, "key": name, "request_sha256": digest, "claim": token}
+    values["claimed_seq"] = audit.head_seq(session)
     fresh = insert(Idempotency).values(values).on_conflict_do_nothing().returning(Idempotency.id)
     if (row_id := session.scalar(fresh)) is not None:
         return Claim(row_id, token)
@@ -65,7 +68,7 @@ def _again(session: Session, found: Idempotency, token: str) -> Claim | Answer:
         raise AnswerGone(found.seq)
     if not left:
         raise RequestUnderWay
-    found.claim, found.claimed_at = token, func.now()
+    found.claim, found.claimed_at, found.claimed_seq = token, func.now(), audit.head_seq(session)
     session.flush()
     return Claim(found.id, token)
 
@@ -80,9 +83,22 @@ def settle(session: Session, held: Claim, answer: Answer) -> None:
         freed = delete(Idempotency).where(mine, Idempotency.seq.is_(None)).returning(Idempotency.id)
         if session.scalar(freed) is not None:
             return
+    hold_off_erasure(session)
     body = answer.body if len(answer.body or b"") <= MAX_KEPT_BYTES else None
+    if session.scalar(select(Idempotency.id).where(mine, _ERASED_SINCE)) is not None:
+        body = None
     kept = {"status": answer.status, "media_type": answer.media_type, "body": body}
     session.execute(update(Idempotency).where(mine).values(kept))
+
+
+# Another's erasure since the request was begun: its answer may say what is gone. Claims of releases before don't tell.
+_ERASED_SINCE = (
+    select(Change.seq)
+    .where(Change.kind == "erase", Change.seq > func.coalesce(Idempotency.claimed_seq, 0))
+    .where(Change.seq.is_distinct_from(Idempotency.seq))
+    .correlate(Idempotency)
+    .exists()
+)
 
 
 def forget_answers(session: Session) -> None:

@@ -314,7 +314,7 @@ class FsckReport:
     """Sets compared, not counts: `ok` only where nothing is missing, left over or broken.
 
     `mendable` is what a repair clears up though no answer depends on it: snapshots that are refused, files left
-    over, keysets that were keyed to the end and not finished.
+    over, keysets that were keyed to the end and not finished. `quoting` is what still says an erased fact.
     """
 
     ok: bool
@@ -330,3 +330,4 @@ class FsckReport:
     chain_first_break: int | None
     problems: tuple[str, ...] = field(default=())
     mendable: tuple[str, ...] = field(default=())
+    quoting: tuple[str, ...] = field(default=())

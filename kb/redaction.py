@@ -1,25 +1,24 @@
 """Redaction: one U+2588 for each character of what was erased, so that every other offset stays right.
 
-Session first, nothing here commits. The texts of facts lie in documents, in stored outputs and in forget runs.
+Session first, nothing here commits. The texts of facts lie in documents; what quotes them is in `kb.quotations`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import func, select, tuple_, update
+from sqlalchemy import func, select, tuple_
 from sqlalchemy.orm import Session
 
 from kb.corpus import AnnotatedDocument, FactSpan, digests
-from kb.tables import Attribution, Document, Fact, FactVersion, ForgetRun, Generation
+from kb.tables import Document, Fact, FactVersion
+from kb.wording import Finder, Phrases, Span
 
 MARK = "\u2588"
 CONTEXT = 20  # characters to either side by which a sentence is known again in another text
-
-Span = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,40 +55,23 @@ def blank(text: str, spans: Iterable[Span]) -> str:
     return text
 
 
-def occurrences(text: str, needles: Iterable[str], apart_from: Sequence[Span] = ()) -> list[Span]:
-    """Where `text` holds one of these as whole words, except where that would touch a span in `apart_from`."""
-    pattern = whole_words(needles)
-    if pattern is None:
-        return []
-    return [m.span() for m in pattern.finditer(text) if not touches(m.span(), apart_from)]
+def apart(spans: Iterable[Span], others: Sequence[Span]) -> list[Span]:
+    """Those of the spans that touch none of the others."""
+    return [span for span in spans if not touches(span, others)]
 
 
 def touches(span: Span, others: Iterable[Span]) -> bool:
     return any(span[0] < end and start < span[1] for start, end in others)
 
 
-def whole_words(needles: Iterable[str]) -> re.Pattern[str] | None:
-    """A pattern of these strings, the longest first; "1" is not found in "1981"."""
-    longest_first = sorted({needle for needle in needles if needle.strip()}, key=len, reverse=True)
-    if not longest_first:
-        return None
-    return re.compile("|".join(_whole_word(needle) for needle in longest_first))
-
-
-def _whole_word(needle: str) -> str:
-    before = r"(?<!\w)" if re.match(r"\w", needle[0]) else ""
-    after = r"(?!\w)" if re.match(r"\w", needle[-1]) else ""
-    return before + re.escape(needle) + after
-
-
-def redact_json(value: Any, pattern: re.Pattern[str]) -> Any:
-    """The JSON value with every match in its strings redacted. Names of members and numbers stay."""
+def redact_json(value: Any, finder: Finder) -> Any:
+    """The JSON value with everything that is found in its strings redacted. Names of members and numbers stay."""
     if isinstance(value, str):
-        return pattern.sub(lambda match: MARK * len(match[0]), value)
+        return blank(value, finder.spans(value))
     if isinstance(value, dict):
-        return {name: redact_json(item, pattern) for name, item in value.items()}
+        return {name: redact_json(item, finder) for name, item in value.items()}
     if isinstance(value, list):
-        return [redact_json(item, pattern) for item in value]
+        return [redact_json(item, finder) for item in value]
     return value
 
 
@@ -140,9 +122,9 @@ def _spans_in(row: Document, target: Target, apart_from: Sequence[Span]) -> list
             (m.start() + target.start - first, m.start() + target.end - first)
             for m in re.finditer(re.escape(sentence), row.text)
         ]
-        found = [span for span in found if not touches(span, apart_from)]
+        found = apart(found, apart_from)
     if row.replaced_seq is not None:  # a text that nobody reads any more: rather too much than too little
-        found += occurrences(row.text, target.values, apart_from)
+        found += apart(Phrases(target.values).spans(row.text), apart_from)
     return found
 
 
@@ -158,45 +140,3 @@ def _facts_of(session: Session, document_id: int, erased: list[int]) -> list[Fac
         FactSpan(fact.span_start or 0, fact.span_end or 0, value, fact.question, fact.answer)
         for fact, value in session.execute(statement)
     ]
-
-
-def redact_generations(session: Session, targets: Mapping[int, Target], seq: int) -> list[int]:
-    """Redact the outputs that spliced these facts, and forget what was asked there; the ids of the outputs."""
-    used = Attribution.fact_id == func.any(list(targets))
-    ids = list(
-        session.scalars(select(Attribution.generation_id).where(used).distinct().order_by("generation_id"))
-    )
-    for generation_id in ids:
-        stored = session.get_one(Generation, generation_id, populate_existing=True)
-        splices = session.execute(
-            select(Attribution.fact_id, Attribution.output_start, Attribution.output_end).where(
-                Attribution.generation_id == generation_id, Attribution.outcome == "hit"
-            )
-        ).all()
-        erased = {row.fact_id for row in splices} & targets.keys()
-        spans = [(row.output_start, row.output_end) for row in splices if row.fact_id in erased]
-        apart_from = [(row.output_start, row.output_end) for row in splices if row.fact_id not in erased]
-        said = [string for fact_id in erased for string in targets[fact_id].strings]
-        stored.output = blank(stored.output, (*spans, *occurrences(stored.output, said, apart_from)))
-        stored.prompt = blank(stored.prompt, occurrences(stored.prompt, said))
-        stored.redacted_seq = seq
-    session.flush()
-    session.execute(update(Attribution).where(used).values(query=None))
-    return ids
-
-
-def redact_forget_runs(session: Session, targets: Sequence[Target]) -> list[int]:
-    """Redact what plans and evidence of forget runs quote of these facts; certificates quote nothing."""
-    pattern = whole_words(string for target in targets for string in target.strings)
-    if pattern is None:
-        return []
-    changed = []
-    for run in session.scalars(select(ForgetRun).order_by(ForgetRun.id)):
-        names = ("selector", "plan", "verification")
-        redacted = {name: redact_json(getattr(run, name), pattern) for name in names}
-        if any(redacted[name] != getattr(run, name) for name in names):
-            changed.append(run.id)
-            for name in names:
-                setattr(run, name, redacted[name])
-    session.flush()
-    return changed

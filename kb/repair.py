@@ -1,7 +1,8 @@
 """Repair: what is derived is made anew from the database; what is true is only reported.
 
 Indexes and snapshots are caches of keys, so they can be thrown away. Texts, facts and the log are evidence: a
-program that "repaired" them would forge it.
+program that "repaired" them would forge it. But what still says an erased fact is redacted: that brings an erasure
+to its end.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kb import keysets
+from kb import keysets, quotations
+from kb.erasure import Erasure
+from kb.quotations import Gone
 from kb.records import FsckReport
 from kb.replica import active_keyset_id, rebuild, save
 from kb.snapshots import Inspection, inspect, remove_orphans
@@ -18,6 +21,7 @@ from kb.snapshots import Inspection, inspect, remove_orphans
 if TYPE_CHECKING:
     from kb.service import KnowledgeBase
 
+_ERASE = "Run this once more; something stores what was erased."
 _RESTORE = "Restore a backup from before the damage: colmlm backup restore --change-log"
 
 
@@ -49,8 +53,13 @@ class Repair:
         """Check everything, mend what is derived, check again."""
         with self.kb.sessions() as session:
             found = inspect(session, self.kb.settings.index_directory)
-        mended = (*found.differences(), *found.mendable())
+            quoting = quotations.find(session, Gone.read(session)).told()
+        mended = (*found.differences(), *found.mendable(), *quoting)
         if not dry_run:
+            if quoting:
+                Erasure(self.kb).complete(
+                    actor=self.kb.settings.actor, reason="repair: said after it was erased"
+                )
             with self.kb.sessions() as session:
                 remove_orphans(session, self.kb.settings.index_directory)
             self._finish(found.unfinished)
@@ -90,5 +99,6 @@ def _left(after: FsckReport, to_mend: Inspection | None) -> tuple[Left, ...]:
             Left(f"the chain of the log breaks at change {after.chain_first_break}", remedy + _RESTORE)
         )
     derived = set(to_mend.differences()) if to_mend else set()
+    left += [] if to_mend else [Left(problem, _ERASE) for problem in after.quoting]
     left += [Left(problem, _RESTORE) for problem in after.problems if problem not in derived]
     return tuple(left)

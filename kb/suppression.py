@@ -2,40 +2,49 @@
 
 The database keeps digests of erased facts, HMACs under its own secret: of value and question, of value and
 the 40 characters before it, of these within one document, and of value and place in that document. Texts are
-compared without regard to case and runs of blanks. The other spans of the document count as blank there, so
+compared by their words (`kb.wording`). The other spans of the document count as blank there, so
 that it does not matter which of them were erased, or in which order.
 
 A digest that another fact would meet as well is not kept: the same is still said on purpose elsewhere.
+
+The lock here keeps erasures and whoever stores what facts say apart. An erasure holds it alone; ingests, inserts,
+outputs, plans, jobs and kept answers share it (`hold_off_erasure`), and look for erased texts once they have it. It
+comes before the lock of the change log, and that before any row: see `docs/design.md`, "Edits".
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from sqlalchemy import delete, func, select, text
+from sqlalchemy import Row, delete, func, or_, select, text
 from sqlalchemy.dialects.postgresql import insert as upsert
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased
 
 from kb.corpus import AnnotatedDocument, FactSpan
 from kb.errors import FactSuppressed
 from kb.records import Suppressed
-from kb.redaction import Span, Target, blank
-from kb.tables import Secret, Suppression
+from kb.redaction import Target, blank
+from kb.tables import Document, Fact, FactVersion, Secret, Suppression
+from kb.wording import Span, may_say, normalised
 
 ERASE_LOCK = 0x636F6C6D03
 BEFORE = 40  # characters, as in an ingest that looks for facts that stood before
 
 
 def hold_off_erasure(session: Session) -> None:
-    """Let no erasure commit until this transaction ends: it would be undone by texts read before it."""
+    """Let no erasure commit until this transaction ends: it would be undone by texts read before it.
+
+    To be called before the change log or any row is locked.
+    """
     session.execute(text("SELECT pg_advisory_xact_lock_shared(:key)"), {"key": ERASE_LOCK})
 
 
 def begin_erasure(session: Session) -> None:
-    """Wait for the ingests and inserts that are under way. To be called before the change log is locked."""
+    """Wait for whoever stores texts just then. To be called before the change log or any row is locked."""
     session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": ERASE_LOCK})
 
 
@@ -87,9 +96,7 @@ class Suppressor:
         """Whether a fact like this, with one of these values, was erased."""
         if self._digests is None:
             return False
-        made = [
-            digest for value in values if value for digest in self._digests.of_fact(value, question, place)
-        ]
+        made = [digest for value in values if value for digest in self._digests.known(value, question, place)]
         met = self._erased.intersection(made)
         self._allowed |= met
         return bool(met)
@@ -124,22 +131,39 @@ class Digests:
 
     def of_fact(self, value: str, question: str | None, place: Place | None) -> list[bytes]:
         """All digests that a fact has."""
-        made = [self._make("question", value, question)] if question else []
-        if place is not None:
-            made.append(self._make("place", value, place.external_id, str(place.start)))
-            made.append(self._make("document", value, place.external_id, place.before))
-            if len(place.before) == BEFORE:  # less is no context: at the start of a text any text would do
-                made.append(self._make("context", value, place.before))
-        return made
+        return [self._make(map(normalised, said)) for said in _said(value, question, place)]
 
-    def _make(self, kind: str, *texts: str) -> bytes:
+    def known(self, value: str, question: str | None, place: Place | None) -> list[bytes]:
+        """All digests by which a fact like this may be known; also as releases before made them."""
+        before = [self._make(map(_normalised_before, said)) for said in _said(value, question, place)]
+        return [*self.of_fact(value, question, place), *before]
+
+    def of_words(self, words: Iterable[str]) -> bytes:
+        """Of words that follow each other, as `kb.wording` gives them."""
+        return self._make(("words", *words))
+
+    def of_first_word(self, word: str) -> bytes:
+        """Of a word that begins a text; short, as it only says where to look closer."""
+        return self._make(("first word", word))[:8]
+
+    def _make(self, texts: Iterable[str]) -> bytes:
         digest = self._hmac.copy()
-        digest.update("\0".join((kind, *map(normalised, texts))).encode())
+        digest.update("\0".join(texts).encode())
         return digest.digest()
 
 
-def normalised(value: str) -> str:
-    """The text as it is compared: without regard to case and runs of blanks."""
+def _said(value: str, question: str | None, place: Place | None) -> Iterator[tuple[str, ...]]:
+    """What digests of a fact are made of; the first of each is its kind."""
+    if question:
+        yield "question", value, question
+    if place is not None:
+        yield "place", value, place.external_id, str(place.start)
+        yield "document", value, place.external_id, place.before
+        if len(place.before) == BEFORE:  # less is no context: at the start of a text any text would do
+            yield "context", value, place.before
+
+
+def _normalised_before(value: str) -> str:
     return " ".join(value.split()).casefold()
 
 
@@ -172,27 +196,64 @@ def remember(session: Session, targets: Sequence[Target], seq: int) -> tuple[int
     return kept, sorted(fact_id for fact_id, shared in others.items() if shared)
 
 
-_OTHERS = text(r"""
-SELECT f.id, v.value, f.question, d.external_id, f.span_start, d.id AS document_id,
-       right(substr(d.text, 1, f.span_start), :before) AS before,
-       (SELECT coalesce(jsonb_agg(jsonb_build_array(o.span_start, o.span_end)), '[]') FROM fact o
-        WHERE o.document_id = d.id AND o.span_start < f.span_start AND o.span_end > f.span_start - :before) AS spans
-FROM fact_version v JOIN fact f ON f.id = v.fact_id LEFT JOIN document d ON d.id = f.document_id
-WHERE f.erased_seq IS NULL AND f.id <> ALL(CAST(:erased AS bigint[]))
-  AND lower(regexp_replace(btrim(v.value), '\s+', ' ', 'g')) = ANY(:values)
-""")
-
-
 def _of_others(session: Session, targets: Sequence[Target], digests: Digests) -> dict[int, set[bytes]]:
     """By fact, the digests of those with a value of one of these that are not erased themselves."""
-    values = sorted({" ".join(value.split()).lower() for target in targets for value in target.values})
-    names = {"before": BEFORE, "erased": [target.fact_id for target in targets], "values": values}
+    values = {value for target in targets for value in target.values}
+    wanted = set(map(normalised, values))
+    before = func.right(func.substr(Document.text, 1, Fact.span_start), BEFORE)
+    statement = (
+        select(
+            Fact,
+            FactVersion.value,
+            Document.external_id,
+            before.label("before"),
+            _SPANS_BEFORE.label("spans"),
+        )
+        .join(FactVersion, FactVersion.fact_id == Fact.id)
+        .outerjoin(Document, Document.id == Fact.document_id)
+        .where(Fact.erased_seq.is_(None), Fact.id != func.all([target.fact_id for target in targets]))
+        .where(may_say(FactVersion.value, values))
+    )
     others: dict[int, set[bytes]] = {}
-    for row in session.execute(_OTHERS, names):
-        place = None
-        if row.document_id is not None:
-            first = row.span_start - len(row.before)
-            inside = [(max(s - first, 0), min(e - first, len(row.before))) for s, e in row.spans]
-            place = Place(row.external_id, row.span_start, blank(row.before, inside))
-        others.setdefault(row.id, set()).update(digests.of_fact(row.value, row.question, place))
+    for row in session.execute(statement):
+        if normalised(row.value) in wanted:
+            made = digests.of_fact(row.value, row.Fact.question, _place(row))
+            others.setdefault(row.Fact.id, set()).update(made)
     return others
+
+
+_Other = aliased(Fact)
+_SPANS_BEFORE = (
+    select(
+        func.coalesce(
+            func.jsonb_agg(func.jsonb_build_array(_Other.span_start, _Other.span_end)), text("'[]'")
+        )
+    )
+    .where(_Other.document_id == Fact.document_id)
+    .where(_Other.span_start < Fact.span_start, _Other.span_end > Fact.span_start - BEFORE)
+    .correlate(Fact)
+    .scalar_subquery()
+)
+
+
+def _place(row: Row[Any]) -> Place | None:
+    fact: Fact = row.Fact
+    if fact.span_start is None:
+        return None
+    first = fact.span_start - len(row.before)
+    inside = [(max(start - first, 0), min(end - first, len(row.before))) for start, end in row.spans]
+    return Place(row.external_id, fact.span_start, blank(row.before, inside))
+
+
+def said_by_others(session: Session, targets: Sequence[Target]) -> set[str]:
+    """The texts of these facts, normalised, that another fact says too: as a value, a question or an answer."""
+    texts = {string for target in targets for string in target.strings}
+    wanted = set(map(normalised, texts))
+    statement = (
+        select(FactVersion.value, Fact.question, Fact.answer)
+        .join(Fact, Fact.id == FactVersion.fact_id)
+        .where(Fact.erased_seq.is_(None), Fact.id != func.all([target.fact_id for target in targets]))
+        .where(or_(*(may_say(c, texts) for c in (FactVersion.value, Fact.question, Fact.answer))))
+    )
+    said = (normalised(one) for row in session.execute(statement) for one in row if one)
+    return wanted.intersection(said)

@@ -12,8 +12,9 @@ from datetime import datetime
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session, aliased
 
-from kb import audit
+from kb import audit, quotations, suppression
 from kb.access import ApiKeyRecord, Right, verify
+from kb.erased_texts import Said
 from kb.erasure import Erased, Erasure, ErasureReport, Heard, erase_facts, load_targets
 from kb.errors import AdminKeyNeeded, ErasureRequestNotFound, ErasureRequestState, SamePerson
 from kb.origin import acting_as, signed
@@ -58,21 +59,19 @@ class ErasureRequests:
     kb: KnowledgeBase
 
     def ask(self, fact_ids: Sequence[int], *, key: ApiKeyRecord, actor: str, reason: str) -> ErasureRequest:
-        """Ask for these facts to be erased, live or deleted, all or none. Erases nothing.
-
-        Raises `FactErased` where one already is.
-        """
+        """Ask for these facts to be erased, live, deleted or erased before, all or none. Erases nothing."""
         audit.check_who(actor, reason)
         with self.kb.sessions.begin() as session:
-            targets = load_targets(session, fact_ids)
-            ids = [target.fact_id for target in targets]
+            suppression.hold_off_erasure(session)
+            targets, again = load_targets(session, fact_ids)
+            ids = sorted((*(target.fact_id for target in targets), *again))
             behalf = signed(actor).on_behalf_of
             row = Row(
                 state="waiting",
                 fact_ids=ids,
                 actor=key.name,
                 on_behalf_of=behalf if behalf != key.name else None,
-                reason=reason,
+                reason=quotations.redacted_since(session, reason, Said(frozenset(ids))),
                 asked_by=key.key_id,
             )
             session.add(row)
@@ -100,6 +99,7 @@ class ErasureRequests:
         Raises `SamePerson` where `key` asked for it, `ErasureRequestState` where it was decided before.
         """
         with self.kb.sessions.begin() as session:
+            suppression.begin_erasure(session)  # before any row: an erasure redacts what requests say
             row = _waiting(session, request_id)
             asked = _read(session, request_id)
             if row.asked_by == key.key_id:

@@ -22,8 +22,9 @@ from kb.documents import DocumentRecord
 from kb.impact import ImpactedOutput
 from kb.reading import document_text
 from kb.records import FactRecord, FactTrace, GenerationRecord, OutputTrace, TracedSplice
-from kb.redaction import MARK, Span, blank, occurrences, touches
+from kb.redaction import MARK, apart, blank, touches
 from kb.tables import Attribution, Document, Fact, FactVersion
+from kb.wording import Phrases, Span
 
 Texts = tuple[str, str]  # a prompt and its output
 Stored = TypeVar("Stored", GenerationRecord, ImpactedOutput)
@@ -166,8 +167,8 @@ def _told(
         else:
             gone.append(span)
             past += fact.past
-    elsewhere = occurrences(output, past, standing)
-    return blank(prompt, occurrences(prompt, past)), blank(output, (*gone, *elsewhere))
+    said = Phrases(past)
+    return blank(prompt, said.spans(prompt)), blank(output, (*gone, *apart(said.spans(output), standing)))
 
 
 def _standings(session: Session, fact_ids: Sequence[int]) -> dict[int, _Standing]:

@@ -15,7 +15,9 @@ from typing import Any, Self
 
 from sqlalchemy import Connection, Engine, func, text, update
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
 
+from kb import quotations, suppression
 from kb.jobs.records import JobRecord, record_of
 from kb.tables import Job
 
@@ -109,9 +111,18 @@ class Lease:
             finished_at=func.clock_timestamp(), heartbeat_at=func.clock_timestamp(),
         )  # fmt: skip
         try:
-            return not self.lost and self.connection.execute(mine.returning(Job.id)).scalar() is not None
+            return not self.lost and self._ended_as(mine.returning(Job))
         finally:
             self.connection.close()
+
+    def _ended_as(self, outcome: Any) -> bool:
+        """Store what came of the job, without what was erased meanwhile; False where it is another's by now."""
+        with Session(self.connection.engine) as session, session.begin():
+            suppression.hold_off_erasure(session)
+            job: Job | None = session.scalar(outcome)
+            if job is not None:
+                quotations.redact_job(session, job)
+        return job is not None
 
     def close(self) -> None:
         """Let go of the job as it is: who asks next finds that nobody runs it."""

@@ -8,7 +8,7 @@ import msgspec
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from kb import audit
+from kb import audit, quotations, suppression
 from kb.errors import JobFinished, JobNotFound
 from kb.jobs import tickets
 from kb.jobs.kinds import MAX_ID, Work
@@ -33,6 +33,7 @@ class Jobs:
         for upload_id in work.uploads:
             self.uploads.file(upload_id)
         with self.kb.sessions.begin() as session:
+            suppression.hold_off_erasure(session)
             job = Job(
                 kind=work.kind,
                 arguments=msgspec.to_builtins(work),
@@ -43,6 +44,7 @@ class Jobs:
             )
             session.add(job)
             session.flush()
+            quotations.redact_job(session, job)
             tickets.issue(session, job, work)
             mark(session, audit.head_seq(session))  # asked for twice under one name, it is queued once
             session.flush()

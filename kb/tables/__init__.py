@@ -10,6 +10,7 @@ from kb.tables.base import Base
 from kb.tables.facts import (
     Change,
     Document,
+    ErasedText,
     Fact,
     FactVersion,
     ForgetRun,
@@ -49,6 +50,7 @@ __all__ = [
     "Checkpoint",
     "Denial",
     "Document",
+    "ErasedText",
     "ErasureRequest",
     "Fact",
     "FactKey",

@@ -119,6 +119,21 @@ class Suppression(Base):
     seq: Mapped[int]
 
 
+class ErasedText(Base):
+    """A text of an erased fact, as digests of its words, so that it is known again where it is still said."""
+
+    __tablename__ = "erased_text"
+    __table_args__ = (Index("erased_text_seq_idx", "seq"),)
+
+    fact_id: Mapped[int] = mapped_column(ForeignKey("fact.id"), primary_key=True, autoincrement=False)
+    digest: Mapped[bytes] = mapped_column(primary_key=True)
+    first_word: Mapped[bytes]
+    num_words: Mapped[int] = mapped_column(Integer)
+    seq: Mapped[int]
+    at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
+    everywhere: Mapped[bool]
+
+
 class ForgetRun(Base):
     """A set of facts chosen for forgetting: the plan, what was done, and the evidence that it held."""
 

@@ -73,7 +73,8 @@ class ApiKey(Base):
 class Idempotency(Base):
     """An edit that was asked for under a name of the caller's, and its answer: the same request gets it again.
 
-    `claim` names the run that may edit under it, and `seq` is that run's last change, set in its transaction.
+    `claim` names the run that may edit under it, and `seq` is that run's last change, set in its transaction;
+    `claimed_seq` is the last change there was when it was claimed.
     """
 
     __tablename__ = "idempotency"
@@ -89,6 +90,7 @@ class Idempotency(Base):
     status: Mapped[int | None] = mapped_column(Integer)
     media_type: Mapped[str | None]
     body: Mapped[bytes | None]
+    claimed_seq: Mapped[int | None]
 
 
 class ErasureRequest(Base):

@@ -24,10 +24,9 @@ def erase(kb: KnowledgeBase, *fact_ids: int):
 
 def everything_stored(kb: KnowledgeBase) -> str:
     """Every column of every table, as text."""
-    tables = (
-        "document", "fact", "fact_version", "change", "generation", "attribution", "forget_run", "suppression"
-    )  # fmt: skip
+    listing = "SELECT table_name FROM information_schema.tables WHERE table_schema = 'public'"
     with kb.engine.connect() as connection:
+        tables = connection.scalars(text(listing)).all()
         return "\n".join(
             str(row[0]) for t in tables for row in connection.execute(text(f"SELECT t::text FROM {t} t"))
         )
@@ -99,6 +98,8 @@ def test_the_change_names_ids_and_counts_only(kb: KnowledgeBase, encoder: FakeEn
         "documents": [document_id],
         "generations": [],
         "forget_runs": [],
+        "jobs": [],
+        "erasure_requests": [],
         "digests": report.erased.num_digests,
         "dropped_keys": [key_id],
     }
@@ -113,7 +114,6 @@ def test_an_erasure_is_all_or_nothing_and_final(kb: KnowledgeBase) -> None:
     kb.delete([lima], **BY, abstain=True)
     erase(kb, lima)
     for refused in (
-        lambda: erase(kb, amazon, lima),
         lambda: kb.restore([lima], **BY),
         lambda: kb.update(lima, "Cusco", **BY),
         lambda: kb.delete([lima], **BY),

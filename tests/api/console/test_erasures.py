@@ -27,7 +27,7 @@ def test_erasing_shows_what_goes_and_what_is_left(
     page.get_by_role("button", name="Erase those chosen…").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Erase one fact?")
     expect(
-        page.get_by_text("one stored output and no forget runs are redacted, and one key dropped")
+        page.get_by_text("one stored output, no forget runs and no jobs are redacted, and one key dropped")
     ).to_be_visible()
     expect(page.get_by_role("region", name="Facts that say the same")).to_contain_text("The coast")
     page.get_by_role("link", name="Take it in too").click()
@@ -54,7 +54,7 @@ def test_erasing_shows_what_goes_and_what_is_left(
     expect(page.get_by_role("region", name="Erasures")).to_contain_text("request 12")
     page.get_by_label("Facts", exact=True).fill(f"{fact_id}")
     page.get_by_role("button", name="Look at them").click()
-    expect(page.get_by_role("alert")).to_contain_text("erased")
+    expect(page.get_by_role("note")).to_contain_text("One fact was erased before")
 
 
 def test_too_many_files_are_not_read_while_somebody_waits(

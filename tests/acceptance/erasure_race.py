@@ -1,0 +1,277 @@
+"""Decoders that say facts, and plans to forget them, while those very facts are erased: nothing keeps their values.
+
+One server answers. Decoders elsewhere look up the fact that is erased next and store outputs that splice it, in other
+capitals too; operators plan to forget it by its own words. Each fact is erased by a request. At the end every output,
+selector and plan is read, and one value is put back by hand, to see that fsck finds it and a repair redacts it.
+
+    python -m tests.acceptance.erasure_race --erasures 500 --decoders 4 --json
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, text
+
+from kb import database
+from kb.access import create_key
+from kb.corpus import AnnotatedDocument
+from kb.redaction import MARK
+from kb.repair import Repair
+from kb.service import KnowledgeBase
+from kb.settings import Settings
+from tests.acceptance.server import server_process
+from tests.fakes import FakeEncoder
+from tests.kb.corpora import document, ingest
+
+PLANNERS = 2
+STAYING = 20  # facts that nobody erases, so that a plan has something left
+ENCODER = FakeEncoder()
+EXPECTED = {409, 422}  # a plan under way, nothing left to select: answers and no failures
+
+
+@dataclass(slots=True)
+class Counts:
+    """What one client did: `told` requests were answered with a refusal that may come, `errors` with another."""
+
+    records: int = 0
+    spliced: int = 0
+    plans: int = 0
+    told: int = 0
+    errors: int = 0
+    causes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What happened. `outputs_with_value` and `plans_with_value` keep an erased value in some form; `planted_*` say
+    whether one that was put back was found, and redacted."""
+
+    seconds: float
+    erasures: int
+    records: int
+    spliced: int
+    plans: int
+    told: int
+    errors: int
+    outputs: int
+    outputs_redacted: int
+    outputs_with_value: int
+    plans_with_value: int
+    fsck_ok: bool
+    planted_found: bool
+    planted_repaired: bool
+    causes: list[str]
+
+    @property
+    def is_good(self) -> bool:
+        kept = self.outputs_with_value + self.plans_with_value
+        return not (kept or self.errors) and self.fsck_ok and self.planted_found and self.planted_repaired
+
+
+class Client:
+    """A connection to the server, with a key."""
+
+    def __init__(self, address: str, token: str) -> None:
+        self.connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=120)
+        self.headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+
+    def ask(self, path: str, body: object) -> tuple[int, Any]:
+        try:
+            self.connection.request("POST", f"/v1{path}", json.dumps(body), self.headers)
+            answer = self.connection.getresponse()
+            return answer.status, json.loads(answer.read())
+        except (http.client.HTTPException, ConnectionError) as error:
+            self.connection.close()
+            return 0, repr(error)
+
+
+def run(settings: Settings, erasures: int, decoders: int) -> Outcome:
+    """Erase so many facts of the empty, migrated database of `settings` while so many decoders say them."""
+    started = time.monotonic()
+    with KnowledgeBase.open(settings) as kb:
+        ingest(kb, *(_said(n) for n in range(erasures + STAYING)))
+        kb.set_threshold(kb.rekey(ENCODER).keyset_id, 0.9)
+        facts = {f.fact_id: f.value for f in kb.facts(limit=erasures)}
+        with kb.sessions.begin() as session:
+            token = create_key(session, "race", "admin")
+        with server_process(settings, COLMLM_LOG_LEVEL="error") as server:
+            counts = _race(lambda: Client(server.address, token), facts, decoders)
+        fsck = kb.fsck()
+        with kb.engine.connect() as connection:
+            outputs, plans = _outputs(connection), _plans(connection)
+        found, repaired = _plant(kb, facts)
+    return Outcome(
+        seconds=round(time.monotonic() - started, 1),
+        erasures=len(facts),
+        **{name: sum(getattr(one, name) for one in counts) for name in _SUMMED},
+        outputs=len(outputs),
+        outputs_redacted=sum(MARK in said for said in outputs),
+        outputs_with_value=_keeping(outputs, facts.values()),
+        plans_with_value=_keeping(plans, facts.values()),
+        fsck_ok=fsck.ok,
+        planted_found=found,
+        planted_repaired=repaired,
+        causes=[cause for one in counts for cause in one.causes][:20],
+    )
+
+
+_SUMMED = ("records", "spliced", "plans", "told", "errors")
+
+
+def _said(n: int) -> AnnotatedDocument:
+    """A document of one fact, whose value no other holds."""
+    return document(f"d{n}", f"Entry {n} is kept by ", (f"Keeper Nr{n:05d}", f"Who keeps entry {n}?"), ".")
+
+
+def _race(connect: Callable[[], Client], facts: dict[int, str], decoders: int) -> list[Counts]:
+    turn = _Turn(list(facts.items()))
+    workers = [*(_decode for _ in range(decoders)), *(_plan for _ in range(PLANNERS))]
+    with ThreadPoolExecutor(len(workers)) as threads:
+        working = [threads.submit(_repeat, worker, connect(), turn) for worker in workers]
+        eraser, erased = connect(), Counts()
+        try:
+            for place, fact_id in enumerate(facts):
+                turn.await_records(place)
+                body = {"fact_ids": [fact_id], "reason": f"request about {facts[fact_id]}"}
+                _count(erased, *eraser.ask("/erasures", body))
+        finally:
+            turn.is_over.set()
+        return [erased, *(one.result() for one in working)]
+
+
+@dataclass(slots=True)
+class _Turn:
+    """Which fact is erased next; decoders say it until it is gone, and a while after."""
+
+    facts: Sequence[tuple[int, str]]
+    place: int = 0
+    num_records: int = 0
+    is_over: threading.Event = field(default_factory=threading.Event)
+
+    def await_records(self, place: int) -> None:
+        """Go on to this fact, and let decoders store something of it before it is erased."""
+        self.place, had, until = place, self.num_records, time.monotonic() + 5
+        while self.num_records < had + 2 and time.monotonic() < until:
+            time.sleep(0.001)
+
+
+def _repeat(step: Callable[[Client, _Turn, Counts], None], client: Client, turn: _Turn) -> Counts:
+    counts = Counts()
+    while not turn.is_over.is_set():
+        step(client, turn, counts)
+    return counts
+
+
+def _decode(client: Client, turn: _Turn, counts: Counts) -> None:
+    """Look up, splice, think a moment, store: the fact may be erased at any point of that."""
+    number = turn.place
+    status, found = client.ask("/lookups", {"questions": [f"Who keeps entry {number}?"]})
+    if not _count(counts, status, found):
+        return
+    (answer,) = found["answers"]
+    hits, checkpoint = answer["hits"], ENCODER.checkpoint.checkpoint_id
+    value = hits[0]["value"] if hits else "nobody"
+    output = f"It is kept by {value}, that is {value.upper()}."
+    splices = []
+    if hits:
+        spliced = {"fact_id": hits[0]["fact_id"], "version": hits[0]["version"], "score": hits[0]["score"]}
+        splices = [{"output_start": 14, "output_end": 14 + len(value), "outcome": "hit", **spliced}]
+    body = {
+        "prompt": f"Is it {value.lower()}?",
+        "output": output,
+        "checkpoint_id": checkpoint,
+        "mode": "auto",
+        "seq": answer["seq"],
+        "splices": splices,
+    }
+    status, told = client.ask("/generations/records", body)
+    if _count(counts, status, told):
+        counts.records += 1
+        counts.spliced += len(splices)
+        turn.num_records += 1
+
+
+def _plan(client: Client, turn: _Turn, counts: Counts) -> None:
+    """Plan to forget the fact, by what it says."""
+    _, value = turn.facts[turn.place]
+    body = {"selector": {"text": value.upper()}, "reason": f"of {value}", "model": False, "sample": 5}
+    status, told = client.ask("/forget-runs", body)
+    if _count(counts, status, told):
+        counts.plans += 1
+    time.sleep(0.01)
+
+
+def _count(counts: Counts, status: int, told: Any) -> bool:
+    if 200 <= status < 300:
+        return True
+    if status in EXPECTED:
+        counts.told += 1
+    else:
+        counts.errors += 1
+        counts.causes.append(f"{status} {str(told)[:300]}")
+    return False
+
+
+def _outputs(connection: Connection) -> list[str]:
+    return [f"{row.prompt}\n{row.output}" for row in connection.execute(text("SELECT * FROM generation"))]
+
+
+def _plans(connection: Connection) -> list[str]:
+    statement = "SELECT concat_ws(' ', selector, plan, verification, reason) FROM forget_run"
+    requests = "SELECT reason FROM change WHERE kind = 'erase'"
+    return [*connection.scalars(text(statement)), *connection.scalars(text(requests))]
+
+
+def _keeping(texts: Sequence[str], values: Any) -> int:
+    """How many of these hold one of the values, in any capitals."""
+    folded = [value.casefold() for value in values]
+    return sum(any(value in said.casefold() for value in folded) for said in texts)
+
+
+def _plant(kb: KnowledgeBase, facts: dict[int, str]) -> tuple[bool, bool]:
+    """Whether a value that is put back into an output is found, and redacted again."""
+    fact_id, value = next(iter(facts.items()))
+    planting = text(
+        "UPDATE generation g SET prompt = :said FROM attribution a"
+        " WHERE a.generation_id = g.id AND a.fact_id = :id AND g.id ="
+        " (SELECT max(generation_id) FROM attribution WHERE fact_id = :id)"
+    )
+    with kb.engine.begin() as connection:
+        num = connection.execute(planting, {"said": f"So it is {value.upper()}?", "id": fact_id}).rowcount
+    found = num == 1 and len(kb.fsck().quoting) == 1
+    after = Repair(kb).run().after
+    with kb.engine.connect() as connection:
+        return found, after.ok and _keeping(_outputs(connection), [value]) == 0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--erasures", type=int, default=500)
+    parser.add_argument("--decoders", type=int, default=4)
+    parser.add_argument("--json", action="store_true", help="one JSON object, as is the default")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="colmlm-erasure-race-") as folder:
+        settings = Settings(home=Path(folder), database_url=os.environ.get("COLMLM_DATABASE_URL"))
+        engine = database.connect(settings)
+        database.migrate(engine)
+        engine.dispose()
+        outcome = run(settings, options.erasures, options.decoders)
+    print(json.dumps({**asdict(outcome), "is_good": outcome.is_good}, indent=1))
+    sys.exit(0 if outcome.is_good else 1)
+
+
+if __name__ == "__main__":
+    main()
