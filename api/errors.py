@@ -36,6 +36,7 @@ from api import requests
 from kb.access import ROLES, Right
 from kb.causes import refusal_of
 from kb.errors import (
+    Collided,
     DatabaseUnavailable,
     IndexBehind,
     KBError,
@@ -288,6 +289,7 @@ def _of_kb(error: KBError) -> Problem:
 
 
 _PASSING = (
+    Collided,
     IndexBehind,
     DatabaseUnavailable,
     LogHeld,

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from api.errors import Busy
 from api.lanes import Lane, Lanes
 from api.limits import Clock, TokenBucket
-from api.requests import Asked
+from api.requests import Asked, route_of
 from api.rights import is_edit
 from kb.denials import NewDenial, record_denial
 
@@ -57,7 +57,7 @@ class Journal:
             request_id=request.request_id,
             actor=actor,
             method=scope["method"],
-            path=scope["path"],
+            path=route_of(scope),  # its template: a path may say what was asked for
             status=request.status or 0,
             cause=request.refusal or "",
             num_unrecorded=self._num_unrecorded,

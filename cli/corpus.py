@@ -92,7 +92,7 @@ def ingest(
         format_.value,
         corpus,
         actor=base.actor(actor),
-        reason=reason or f"ingest of {file.name}",
+        reason=reason or f"ingest of a file, {format_.value}",
         commit_every=commit_every,
         dry_run=dry_run,
         allow_erased=allow_erased,

@@ -68,7 +68,7 @@ def add(
         found,
         corpus,
         actor=base.actor(actor),
-        reason=reason or f"corpus add {' '.join(path.name for path in paths)}"[:500],
+        reason=reason or "corpus add",
         encoding=encoding,
         questions=not no_questions,
         span_threshold=span_threshold,

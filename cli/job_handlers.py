@@ -106,7 +106,9 @@ class _Models:
                 self.runtime, None, None, asks=work.questions, threshold=work.span_threshold
             )
 
-        why = work.reason or f"documents {', '.join(file.name for file in files)}"[:500]
+        why = (
+            work.reason or f"{len(files)} uploaded files"
+        )  # their names may say a fact, and the log keeps it
         report = adding.ingest(load, actor=run.job.actor, reason=why)
         run.check()
         keyset = adding.key(changed=report is not None, kb=run.kb)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kb import facts
+from kb.contention import tried_again
 from kb.errors import InvalidValue
 from kb.records import Edit, FactDraft
 
@@ -20,6 +21,7 @@ class Batches:
 
     kb: KnowledgeBase
 
+    @tried_again
     def insert(
         self, drafts: Sequence[FactDraft], *, actor: str, reason: str, allow_erased: bool = False
     ) -> Edit:
@@ -28,6 +30,7 @@ class Batches:
         with self.kb.sessions.begin() as session:
             return facts.insert_facts(session, drafts, actor, reason, allow_erased=allow_erased)
 
+    @tried_again
     def update(self, values: Mapping[int, str], *, actor: str, reason: str) -> Edit:
         """Give each of these facts its new value. Raises `FactNotFound`, `FactDeleted` or `FactErased`."""
         _require_some(len(values))

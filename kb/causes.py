@@ -8,7 +8,7 @@ import psycopg
 from psycopg import errors
 from sqlalchemy.exc import DBAPIError
 
-from kb.errors import KBError, LockHeld, StatementTooLong, StorageFull, StorageReadOnly
+from kb.errors import Collided, KBError, LockHeld, StatementTooLong, StorageFull, StorageReadOnly
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -19,6 +19,8 @@ def refusal_of(error: BaseException) -> KBError | None:
     match cause:
         case errors.LockNotAvailable():
             return LockHeld(_where(cause))
+        case errors.DeadlockDetected() | errors.SerializationFailure():
+            return Collided()
         case errors.QueryCanceled():
             return StatementTooLong()
         case errors.DiskFull():

@@ -9,6 +9,7 @@ import numpy as np
 from sqlalchemy.orm import Session
 
 from kb import attribution, audit
+from kb.contention import tried_again
 from kb.errors import InvalidSplice, InvalidValue
 from kb.keysets import STORED
 from kb.records import NewGeneration, OutputTrace
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from kb.service import KnowledgeBase
 
 
+@tried_again
 def store(kb: KnowledgeBase, generation: NewGeneration) -> OutputTrace:
     """Keep the output and give its trace, without what became of its facts since.
 

@@ -18,6 +18,8 @@ MAX_PATH = 100
 class NewDenial:
     """`actor` is the name of the key that asked, None where none was valid; `cause` names the refusal.
 
+    `path` is the template of the route, and "unrouted" where none was reached: what was asked for may be a text.
+
     `num_unrecorded` were refused since the last one that was recorded: a flood of them is counted, not kept.
     """
 

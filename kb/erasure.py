@@ -17,6 +17,7 @@ from sqlalchemy import case, delete, func, select, text, update
 from sqlalchemy.orm import Session
 
 from kb import audit, erased_texts, idempotency, quotations, suppression
+from kb.contention import tried_again
 from kb.errors import FactNotFound, SecondPersonNeeded
 from kb.facts import MAX_ID
 from kb.principal import Principal
@@ -84,9 +85,12 @@ class Erasure:
         """
         if self.kb.settings.erase_needs_two:
             raise SecondPersonNeeded
+        return self.report(self._erase(fact_ids, actor, reason), now=now, on_step=on_step)
+
+    @tried_again
+    def _erase(self, fact_ids: Sequence[int], actor: str, reason: str) -> Erased:
         with self.kb.sessions.begin() as session:
-            erased = erase_facts(session, fact_ids, actor, reason)
-        return self.report(erased, now=now, on_step=on_step)
+            return erase_facts(session, fact_ids, actor, reason)
 
     def preview(self, fact_ids: Sequence[int]) -> Erased:
         """What `erase` would do in the database: done, counted and rolled back."""
@@ -97,6 +101,7 @@ class Erasure:
         """Take every erasure so far to level 2, or with `now` as far as the server lets."""
         return self.report(None, now=now, on_step=on_step)
 
+    @tried_again
     def complete(self, *, actor: str, reason: str) -> Erased | None:
         """Redact what still says an erased fact, as one erasure; None where nothing does."""
         with self.kb.sessions.begin() as session:

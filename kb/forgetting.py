@@ -19,12 +19,13 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from kb import audit, facts, forget_plan, quotations, reading, suppression
+from kb.contention import tried_again
 from kb.erased_texts import Said
 from kb.errors import ForgetRunNotFound, ForgetRunState, InvalidSelector, KeysetMismatch, PlanStale
 from kb.forget_probes import Questioner
 from kb.forget_records import Drift, ForgetPlan, RunRecord, Verification
 from kb.forget_verify import verify
-from kb.origin import signed
+from kb.origin import Signature, signed
 from kb.records import Edit, FactRecord
 from kb.rekey import Encoder
 from kb.selectors import Selector, select_facts
@@ -94,13 +95,17 @@ class Forgetting:
                 largest=self.largest,
             )
         )
+        return self._store(drawn, selector, who, reason)
+
+    @tried_again
+    def _store(self, drawn: ForgetPlan, selector: Selector, who: Signature, reason: str) -> ForgetPlan:
         said = Said(frozenset(drawn.fact_ids), seq=drawn.planned_seq)
         with self.kb.sessions.begin() as session:
             suppression.hold_off_erasure(session)  # a fact may have been erased while this was worked out
             kept = replace(drawn, selector_digest=_digest(session, selector)).to_json()
             run = ForgetRun(
                 state="planned",
-                policy=policy,
+                policy=drawn.policy,
                 selector=quotations.redacted_selector(session, selector.to_json(), said),
                 fact_ids=list(drawn.fact_ids),
                 plan=quotations.redacted_since(session, kept, said),
@@ -119,6 +124,7 @@ class Forgetting:
             run = get_run(session, run_id, "planned")
             return forget_plan.drift(session, Selector.from_json(run.selector), plan_of(run), self.largest)
 
+    @tried_again
     def apply(self, run_id: int, *, actor: str, reason: str) -> Edit:
         """Forget the planned facts, all at once or none. Raises `PlanStale` where one was edited since the plan."""
         with self.kb.sessions.begin() as session:
@@ -133,6 +139,7 @@ class Forgetting:
             run.state, run.applied_seq = "applied", edit.seq
         return edit
 
+    @tried_again
     def restore(self, run_id: int, *, actor: str, reason: str) -> Edit:
         """Undo an applied run: every fact is back, with its value and its keys."""
         with self.kb.sessions.begin() as session:
@@ -147,13 +154,15 @@ class Forgetting:
         with self.kb.sessions() as session:
             plan = plan_of(get_run(session, run_id, "applied", "erased"))
         found = self._on_one_keyset(lambda: verify(self.kb, plan, self._questioner, questions, self.sample))
+        self._keep(run_id, found)
+        return found
+
+    @tried_again
+    def _keep(self, run_id: int, found: Verification) -> None:
         with self.kb.sessions.begin() as session:
             run = get_run(session, run_id, "applied", "erased", lock=True)
-            run.verification, run.certificate = (
-                asdict(found),
-                None,
-            )  # a certificate speaks of one verification
-        return found
+            run.verification = asdict(found)
+            run.certificate = None  # it speaks of one verification
 
     def _on_one_keyset(self, work: Callable[[], T]) -> T:
         """What this gives, done again where another keyset became active while it was at it.

@@ -24,6 +24,7 @@ from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from kb import audit
+from kb.contention import tried_again
 from kb.copying import Row, copy_documents, reserve
 from kb.corpus import AnnotatedDocument, Parsed, Refusal, check_spans, digests
 from kb.editions import Replaced, move_kept, replace_old
@@ -135,6 +136,7 @@ class Ingest:
             so_far[0], overlaps_resolved=reading.overlaps_resolved, refusals=tuple(reading.refusals)
         )
 
+    @tried_again
     def _take(self, piece: Sequence[AnnotatedDocument]) -> IngestReport:
         with self.sessions() as session:
             report = ingest(

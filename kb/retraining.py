@@ -13,6 +13,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from kb import audit, keysets
+from kb.contention import tried_again
 from kb.errors import GateRefused, KeysetActive, KeysetNotReady, NoActiveKeyset, NoFormerKeyset
 from kb.records import KeysetRecord
 from kb.replica import active_keyset_id, rebuild, save
@@ -79,6 +80,7 @@ class Retraining:
         with self.kb.sessions.begin() as session:
             return keysets.set_threshold(session, keyset_id, threshold, actor, reason)
 
+    @tried_again
     def activate(
         self,
         keyset_id: int,
@@ -103,6 +105,7 @@ class Retraining:
             evidence = {"was": former, "gate_seq": standing.seq, "forced": force}
             return keysets.activate(session, keyset_id, actor, reason, evidence)
 
+    @tried_again
     def rollback(self, *, actor: str | None = None, reason: str = "rollback") -> KeysetRecord:
         """Let the keyset answer that was active before this one; doing it twice ends where it began.
 
@@ -127,6 +130,7 @@ class Retraining:
             raise KeysetActive(keyset_id)
         return keyset
 
+    @tried_again
     def retire(self, keyset_id: int, *, actor: str | None = None, reason: str = "retire") -> KeysetRecord:
         """Drop a keyset's keys for good. Raises `KeysetActive`."""
         with self.kb.sessions.begin() as session:

@@ -13,6 +13,7 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import sessionmaker
 
 from kb import attribution, audit, database, facts, keysets, reading
+from kb.contention import tried_again
 from kb.corpus import AnnotatedDocument, Parsed
 from kb.export import export
 from kb.fsck import fsck
@@ -126,6 +127,7 @@ class KnowledgeBase:
         with self.sessions() as session:
             yield from export(session, corpus, live_only=live_only)
 
+    @tried_again
     def insert(
         self,
         question: str,
@@ -144,11 +146,13 @@ class KnowledgeBase:
             draft = FactDraft(question, value, answer)
             return facts.insert_facts(session, [draft], actor, reason, allow_erased=allow_erased)
 
+    @tried_again
     def update(self, fact_id: int, value: str, *, actor: str, reason: str) -> Edit:
         """Correct a fact's value; at commit every process answers with it."""
         with self.sessions.begin() as session:
             return facts.update_facts(session, {fact_id: value}, actor, reason)
 
+    @tried_again
     def delete(self, fact_ids: Sequence[int], *, actor: str, reason: str, abstain: bool = False) -> Edit:
         """Delete facts, all or none; at commit no process answers with them.
 
@@ -157,6 +161,7 @@ class KnowledgeBase:
         with self.sessions.begin() as session:
             return facts.delete_facts(session, fact_ids, actor, reason, abstain=abstain)
 
+    @tried_again
     def restore(self, fact_ids: Sequence[int], *, actor: str, reason: str) -> Edit:
         """Undo the delete of facts, all or none."""
         with self.sessions.begin() as session:
@@ -201,6 +206,7 @@ class KnowledgeBase:
 
     # Keysets
 
+    @tried_again
     def create_keyset(self, checkpoint: CheckpointInfo, index_spec: str | None = None) -> KeysetRecord:
         """Register a checkpoint and give its keyset: the one it has, unless that is retired, or a new one."""
         with self.sessions.begin() as session:
@@ -214,16 +220,19 @@ class KnowledgeBase:
         with self.sessions() as session:
             return keysets.active_keyset(session)
 
+    @tried_again
     def activate(self, keyset_id: int) -> KeysetRecord:
         """Let this keyset answer from now on, in every process. Raises `KeysetNotReady`."""
         with self.sessions.begin() as session:
             return keysets.activate(session, keyset_id, self.settings.actor, "activate")
 
+    @tried_again
     def retire(self, keyset_id: int) -> KeysetRecord:
         """Drop a keyset's keys for good. Raises `KeysetActive`."""
         with self.sessions.begin() as session:
             return keysets.retire(session, keyset_id, self.settings.actor, "retire")
 
+    @tried_again
     def set_threshold(self, keyset_id: int, threshold: float) -> KeysetRecord:
         """Calibrate a keyset: below this score a lookup is no match."""
         with self.sessions.begin() as session:
@@ -297,6 +306,7 @@ class KnowledgeBase:
 
     # Attribution
 
+    @tried_again
     def record(self, generation: NewGeneration) -> int:
         """Store an output with its splices and give its id."""
         with self.sessions.begin() as session:

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session, aliased
 
 from kb import audit, quotations, suppression
 from kb.access import ApiKeyRecord, Right, verify
+from kb.contention import tried_again
 from kb.erased_texts import Said
 from kb.erasure import Erased, Erasure, ErasureReport, Heard, erase_facts, load_targets
 from kb.errors import AdminKeyNeeded, ErasureRequestNotFound, ErasureRequestState, SamePerson
@@ -58,6 +59,7 @@ class ErasureRequests:
 
     kb: KnowledgeBase
 
+    @tried_again
     def ask(self, fact_ids: Sequence[int], *, key: ApiKeyRecord, actor: str, reason: str) -> ErasureRequest:
         """Ask for these facts to be erased, live, deleted or erased before, all or none. Erases nothing."""
         audit.check_who(actor, reason)
@@ -98,6 +100,11 @@ class ErasureRequests:
 
         Raises `SamePerson` where `key` asked for it, `ErasureRequestState` where it was decided before.
         """
+        done, erased = self._approve(request_id, key)
+        return done, Erasure(self.kb).report(erased, now=now, on_step=on_step)
+
+    @tried_again
+    def _approve(self, request_id: int, key: ApiKeyRecord) -> tuple[ErasureRequest, Erased]:
         with self.kb.sessions.begin() as session:
             suppression.begin_erasure(session)  # before any row: an erasure redacts what requests say
             row = _waiting(session, request_id)
@@ -108,9 +115,9 @@ class ErasureRequests:
             with acting_as(key.principal, asked.on_behalf_of):
                 erased = _erase(session, asked, asker, key)
             _decide(session, row, "approved", key, erased.seq)
-            done = _read(session, request_id)
-        return done, Erasure(self.kb).report(erased, now=now, on_step=on_step)
+            return _read(session, request_id), erased
 
+    @tried_again
     def withdraw(self, request_id: int, *, key: ApiKeyRecord) -> ErasureRequest:
         """End a request without erasing anything; whoever asked may do that too."""
         with self.kb.sessions.begin() as session:

@@ -75,8 +75,7 @@ async def _keep(ports: Ports, file: UploadFile) -> Upload:
 def _queue(
     ports: Ports, actor: str, corpus: str, reason: str | None, format_: str, kept: list[Upload], form: Form
 ) -> list[JobRecord]:
-    names = [file.name for file in kept]
-    why = reason or f"upload of {', '.join(names)}"[:1000]
+    why = reason or f"upload of {len(kept)} files"
     arguments: list[dict[str, Any]]
     if format_ == Documents.kind:
         ids = [file.upload_id for file in kept]

@@ -5,6 +5,7 @@ KBError
 ├── DatabaseUnavailable
 ├── LogHeld
 ├── LockHeld
+├── Collided
 ├── StatementTooLong
 ├── StorageFull
 ├── StorageReadOnly
@@ -103,6 +104,7 @@ from kb.errors.conflicts import (
 )
 from kb.errors.failures import (
     BackupRefused,
+    Collided,
     DatabaseUnavailable,
     IndexBehind,
     IndexInvariant,
@@ -155,6 +157,7 @@ __all__ = [
     "ApiKeyEnded",
     "ApiKeyNotFound",
     "BackupRefused",
+    "Collided",
     "Conflict",
     "CorpusInUse",
     "CorpusNotFound",

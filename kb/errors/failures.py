@@ -52,6 +52,18 @@ class LockHeld(KBError):
         )
 
 
+class Collided(KBError):
+    title = "Met other work"
+    status = 503
+    exit_code = 8
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Other work at the same time waited for this and this for it, again and again, so the database ended it. "
+            "Nothing was done; try again."
+        )
+
+
 class StatementTooLong(KBError):
     title = "Took too long"
     status = 503

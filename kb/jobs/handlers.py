@@ -41,7 +41,7 @@ def ingest(run: Run, work: Ingest) -> dict[str, Any]:
         parsed,
         work.corpus,
         actor=run.job.actor,
-        reason=work.reason or f"ingest of {file.name}",
+        reason=work.reason or "ingest of an uploaded file",
         commit_every=work.commit_every or COMMIT_EVERY,
     )
     run.progress(total, total, "KB read")

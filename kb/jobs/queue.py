@@ -9,6 +9,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from kb import audit, quotations, suppression
+from kb.contention import tried_again
 from kb.errors import JobFinished, JobNotFound
 from kb.jobs import tickets
 from kb.jobs.kinds import MAX_ID, Work
@@ -26,6 +27,7 @@ class Jobs:
         self.kb = kb
         self.uploads = Uploads.of(kb.settings)
 
+    @tried_again
     def submit(self, work: Work, *, actor: str) -> JobRecord:
         """Queue this work. Raises `UploadNotFound` where a file it would read is not there."""
         audit.check_text("actor", actor, blank=False, limit=200)
@@ -86,6 +88,7 @@ class Jobs:
         with self.kb.sessions() as session:
             return tickets.num_workers(session)
 
+    @tried_again
     def cancel(self, job_id: int, *, actor: str) -> JobRecord:
         """End a queued job at once, and ask a running one to end: it does so before its next piece of work.
 

@@ -118,7 +118,7 @@ def test_auditor_reads_who_was_denied_what(
     client.get("/v1/%1b[31mred?secret=1", headers={"Authorization": "Bearer no"})
     newest, second, first = client.get("/v1/denials").json()["items"]
     assert (newest["actor"], newest["status"], newest["cause"]) == (None, 401, "NotSignedIn")
-    assert "\x1b" not in newest["path"] and "secret" not in newest["path"]
+    assert newest["path"] == "unrouted"
     assert (second["actor"], second["path"], second["request_id"]) == ("the reader", "/v1/facts", refused)
     assert (first["cause"], first["path"]) == ("RightMissing", "/v1/denials")
     page = client.get("/v1/denials", params={"limit": 2}).json()

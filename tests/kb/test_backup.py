@@ -45,6 +45,7 @@ def original(kb: KnowledgeBase, encoder: FakeEncoder) -> KnowledgeBase:
             text("INSERT INTO api_key (name, key_hash, role) VALUES ('ann', '\\x00', 'reader')")
         )
         connection.execute(text("INSERT INTO suppression VALUES ('\\x01', 1)"))
+        connection.execute(text("INSERT INTO erased_text VALUES (1, '\\x01', '\\x02', 1, 1, now(), true)"))
         connection.execute(
             text(
                 "INSERT INTO idempotency (api_key_id, key, request_sha256, claim) VALUES (1, 'k', '\\x02', 'c')"

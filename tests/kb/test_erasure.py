@@ -94,6 +94,8 @@ def test_the_change_names_ids_and_counts_only(kb: KnowledgeBase, encoder: FakeEn
     assert (change.kind, change.fact_ids, change.actor) == ("erase", (lima,), "tester")
     with kb.engine.connect() as connection:
         payload = connection.scalar(text("SELECT payload FROM change WHERE kind = 'erase'"))
+    who = {name: payload.pop(name, None) for name in ("principal", "on_behalf_of")}
+    assert who["on_behalf_of"] == "tester"
     assert payload == {
         "documents": [document_id],
         "generations": [],

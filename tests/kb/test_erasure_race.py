@@ -40,14 +40,14 @@ def erasing(kb: KnowledgeBase, *fact_ids: int) -> Iterator[Callable[[Callable[[]
             begun = threading.Event()
             running = threads.submit(lambda: (begun.set(), work())[1])
             assert begun.wait(60)
-            _await_lock(kb)
+            await_lock(kb)
             return running
 
         yield beside
         session.commit()
 
 
-def _await_lock(kb: KnowledgeBase) -> None:
+def await_lock(kb: KnowledgeBase) -> None:
     """Wait until somebody waits for a lock of this program."""
     waiting = text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
     with kb.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
