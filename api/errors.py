@@ -27,7 +27,7 @@ from typing import Any
 
 import msgspec
 from litestar import Request, Response
-from litestar.exceptions import HTTPException, ValidationException
+from litestar.exceptions import HTTPException, InternalServerException, ValidationException
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.response.base import ASGIResponse
 from sqlalchemy.exc import OperationalError
@@ -236,6 +236,9 @@ PROBLEMS = {
 }
 
 
+_CUT_OFF = "client disconnected prematurely"  # all that tells this exception of litestar's from a fault of the server
+
+
 def problem_of(error: Exception) -> tuple[Problem, dict[str, str]]:
     """The problem document and the headers an exception is answered with."""
     problem, headers = _problem_of(error)
@@ -259,6 +262,10 @@ def _problem_of(error: Exception) -> tuple[Problem, dict[str, str]]:
             return _of_kb(closed), _headers(closed)
         case UnicodeDecodeError():  # the decoder of JSON bodies raises it as it is
             return Problem("urn:colmlm:NotUTF8", "Malformed request", 400, "The body is not UTF-8."), {}
+        case InternalServerException() if error.detail == _CUT_OFF:
+            return Problem(
+                "urn:colmlm:BodyCutOff", "Malformed request", 400, "The body is not all there."
+            ), {}
         case HTTPException() if error.status_code < 500:
             return _of_http(error), {"Allow": allow} if (allow := _allow(error)) else {}
     _log.error("unexpected failure", exc_info=error)

@@ -59,6 +59,11 @@ def parquet_bomb(rows: int, size: int) -> bytes:
     return sink.getvalue()
 
 
+def slow_lines() -> bytes:
+    """Very many blank lines before a document."""
+    return gzip.compress(b"\n" * (100 * MEGA) + _record(), mtime=0)
+
+
 def _deflated(block: bytes, size: int) -> bytes:
     packer = zlib.compressobj(9)
     large = block * max(1, MEGA // len(block))
@@ -141,7 +146,7 @@ DOCUMENTS: tuple[Hostile, ...] = (
     Hostile(
         "inflating.jsonl.gz", lambda: gzip.compress(b"[" + b"[]," * 5_000_000 + b"[]]", mtime=0), ("memory",)
     ),
-    Hostile("lines.jsonl.gz", lambda: gzip.compress(b"\n" * (100 * MEGA) + _record(), mtime=0), ("time",)),
+    Hostile("lines.jsonl.gz", slow_lines, ("time",)),
     Hostile("cut.jsonl.gz", lambda: gzip.compress(_record() * 1000, mtime=0)[:-9], ("invalid",)),
 )
 ANNOTATED: tuple[Hostile, ...] = (

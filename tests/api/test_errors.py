@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import socket
+from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
 from litestar import Litestar
 from sqlalchemy import create_engine
 
@@ -15,6 +18,7 @@ from api.schemas import MAX_BODY_BYTES
 from kb.errors import KBError
 from kb.service import KnowledgeBase
 from tests.api.conftest import Client, Connect
+from tests.api.serving import served
 
 STANDARD = {"type", "title", "status", "detail"}
 
@@ -115,6 +119,22 @@ def test_database_that_is_down_is_a_503(kb: KnowledgeBase, connect: Connect) -> 
 
 def leaves(error: type[KBError]) -> list[type[KBError]]:
     return [error, *(leaf for child in error.__subclasses__() for leaf in leaves(child))]
+
+
+@pytest.mark.parametrize("path", ["/v1/facts", "/v1/uploads?name=x.txt"])
+def test_who_hangs_up_in_a_body_is_no_fault_of_the_server(
+    path: str, app: Litestar, new_key: Callable[[str], str], caplog: pytest.LogCaptureFixture
+) -> None:
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {new_key('admin')}\r\n"
+    with served(app) as address:
+        host, _, port = address.removeprefix("http://").partition(":")
+        with socket.create_connection((host, int(port)), timeout=20) as connection:
+            connection.sendall(
+                f"{head}Content-Type: application/json\r\nContent-Length: 9\r\n\r\n{{".encode()
+            )
+            connection.shutdown(socket.SHUT_WR)
+            assert connection.recv(100) == b""
+    assert [record for record in caplog.records if record.exc_info] == []
 
 
 def test_every_error_has_a_status_that_http_knows() -> None:

@@ -15,7 +15,7 @@ from kb.errors import ReaderUnavailable
 from kb.raw.files import find_files
 from kb.raw.limits import Limits
 from kb.raw.reading import MOST_BREACHES, read_corpus, read_raw
-from tests.hostile_documents import ANNOTATED, DOCUMENTS, Hostile, parquet_bomb, written
+from tests.hostile_documents import ANNOTATED, DOCUMENTS, Hostile, parquet_bomb, slow_lines, written
 
 STRICT = Limits(memory_mb=256, seconds=4, characters=1_000_000)
 CALM = b'{"id": "calm", "text": "Lima."}'
@@ -85,7 +85,7 @@ class Enough(Exception):
 
 def test_whoever_reads_is_heard_while_a_document_takes_its_time(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl.gz"
-    path.write_bytes(_slow())
+    path.write_bytes(slow_lines())
     heard = []
 
     def on_bytes(_: int) -> None:
@@ -152,8 +152,3 @@ def children() -> set[int]:
         if int(words[1]) == os.getpid() and words[0] != "Z":
             found.add(int(stat.parent.name))
     return found
-
-
-def _slow() -> bytes:
-    (slow,) = (one for one in DOCUMENTS if one.name == "lines.jsonl.gz")
-    return slow.make()

@@ -1,0 +1,242 @@
+"""A served base to be hostile to: a server, a worker, keys, and what all of their answers must keep to."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from kb import database
+from kb.access import create_key
+from kb.gate import check_keyset
+from kb.service import KnowledgeBase
+from kb.settings import Settings
+from tests.acceptance.server import ROOT, ServerProcess, environment, server_process
+from tests.fakes import FakeEncoder
+from tests.kb.corpora import document, ingest
+
+ROLES = ("admin", "operator", "reader")
+PASSING = (503, 507)  # what a server may answer that cannot now; it says so in a problem document
+PATIENCE_SECONDS = 60.0  # of a client, on a machine that has much else to do
+RAW_SECONDS = 4.0  # for an answer to bytes that may be no whole request
+LIMITS = {"COLMLM_DOCUMENT_SECONDS": "4", "COLMLM_DOCUMENT_MEMORY_MB": "256"}
+_STATUS = re.compile(rb"^HTTP/1\.[01] (\d{3})", re.MULTILINE)
+
+
+class Wrong(AssertionError):
+    """An answer that no server should give, whatever it was asked."""
+
+
+class Answer(NamedTuple):
+    status: int
+    body: bytes
+    headers: Mapping[str, str]
+
+    @property
+    def said(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def cookie(self) -> str:
+        """What a browser would send back."""
+        return next(
+            (v.partition(";")[0] for name, v in self.headers.items() if name.lower() == "set-cookie"), ""
+        )
+
+
+@dataclass(slots=True)
+class Told:
+    """What a process writes to its log, read as it comes, so that it never waits for a reader."""
+
+    stream: Any
+    lines: list[str] = field(default_factory=list)
+    _reading: threading.Thread | None = None
+
+    def begin(self) -> None:
+        self._reading = threading.Thread(target=lambda: self.lines.extend(self.stream), daemon=True)
+        self._reading.start()
+
+    def tracebacks(self) -> Counter[str]:
+        """How often what was raised; in JSON a traceback is one line, else what is not indented ends it."""
+        found: Counter[str] = Counter()
+        open_ = False
+        for line in self.lines:
+            if '"exception": "Traceback' in line:
+                found[json.loads(line)["exception"].strip().rpartition("\n")[2][:300]] += 1
+            elif line.startswith("Traceback"):
+                open_ = True
+            elif open_ and not line.startswith(" "):
+                found[line.strip()[:300]] += 1
+                open_ = False
+        return found
+
+
+@dataclass(slots=True)
+class World:
+    """The base, as it is served. `erased` values must be nowhere at the end; races run for so many `rounds`."""
+
+    kb: KnowledgeBase
+    server: ServerProcess
+    worker: subprocess.Popen[str]
+    keysets: tuple[int, int]
+    tokens: dict[str, str]
+    logs: tuple[Told, Told]
+    rounds: int
+    erased: list[str] = field(default_factory=list)
+    _made: int = 0
+    _making: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        host, _, port = self.server.address.removeprefix("http://").partition(":")
+        return host, int(port)
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        role: str = "admin",
+        token: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
+        """The answer to a request with a key. Raises `Wrong` where no server should answer so."""
+        known = {"Authorization": f"Bearer {token or self.tokens[role]}", "Content-Type": "application/json"}
+        sent = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        return self.anonymous(method, path, sent, {**known, **(headers or {})})
+
+    def anonymous(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> Answer:
+        """The answer to a request with these headers alone. Raises `Wrong` as `ask` does."""
+        connection = http.client.HTTPConnection(*self.address, timeout=PATIENCE_SECONDS)
+        try:
+            connection.request(method, path, body, dict(headers))
+            got = connection.getresponse()
+            answer = Answer(got.status, got.read(), dict(got.getheaders()))
+        finally:
+            connection.close()
+        return checked(answer, f"{method} {path[:80]}")
+
+    def raw(self, request: bytes, *, half_close: bool = False) -> list[int]:
+        """The statuses of what comes back for these bytes; none where the server hangs up, or waits for more.
+
+        `half_close` says at once that nothing more will be sent.
+        """
+        got = b""
+        with socket.create_connection(self.address, timeout=RAW_SECONDS) as connection:
+            try:
+                connection.sendall(request)
+                if half_close:
+                    connection.shutdown(socket.SHUT_WR)
+                while block := connection.recv(1 << 16):
+                    got += block
+            except (TimeoutError, ConnectionError):
+                pass  # it may hang up on such a request, or wait for the rest of it
+        statuses = [int(status) for status in _STATUS.findall(got)]
+        for status in statuses:
+            if status >= 500 and status not in PASSING:
+                raise Wrong(f"{status} for {request[:80]!r}: {got[:300]!r}")
+        return statuses
+
+    def fact(self, about: str) -> tuple[int, str, str]:
+        """A fact of its own, keyed: its id, its question and its value, which stands nowhere else."""
+        with self._making:
+            self._made += 1
+            name = f"{about} {self._made}"
+        value, question = f"hidden {name} of Lundvik", f"What is {name}?"
+        body = {"question": question, "value": value, "reason": "hostile"}
+        answer = self.ask("POST", "/v1/facts", body)
+        if answer.status >= 300:
+            raise Wrong(f"no fact: {answer.status} {answer.body[:200]!r}")
+        return answer.said["fact_ids"][0], question, value
+
+    def lives(self) -> None:
+        """Raise `Wrong` unless both processes run and the probes answer."""
+        if self.server.process.poll() is not None or self.worker.poll() is not None:
+            raise Wrong(f"ended: server {self.server.process.poll()}, worker {self.worker.poll()}")
+        if (status := self.ask("GET", "/healthz").status) != 200:
+            raise Wrong(f"/healthz gives {status}")
+        until = time.monotonic() + PATIENCE_SECONDS
+        while (answer := self.ask("GET", "/readyz")).status != 200:
+            if time.monotonic() > until:
+                raise Wrong(f"/readyz gives {answer.status}: {answer.body[:200]!r}")
+            time.sleep(0.5)
+
+    def peak_mb(self) -> int:
+        """The most memory that the server has had."""
+        status = Path(f"/proc/{self.server.process.pid}/status").read_text()
+        (line,) = (line for line in status.splitlines() if line.startswith("VmHWM"))
+        return int(line.split()[1]) // 1024
+
+
+def checked(answer: Answer, what: str) -> Answer:
+    if answer.status < 500:
+        return answer
+    kind = next((v for name, v in answer.headers.items() if name.lower() == "content-type"), "")
+    if answer.status in PASSING and (kind.startswith("application/problem+json") or what.endswith("/readyz")):
+        return answer
+    raise Wrong(f"{answer.status} for {what}: {answer.body[:300]!r}")
+
+
+@contextmanager
+def served(settings: Settings, rounds: int) -> Iterator[World]:
+    """A world on the empty, migrated database of `settings`."""
+    with ExitStack() as stack:
+        kb = stack.enter_context(KnowledgeBase.open(settings))
+        keysets = _prepare(kb)
+        with kb.sessions.begin() as session:
+            tokens = {role: create_key(session, f"hostile {role}", role) for role in ROLES}
+        server = stack.enter_context(server_process(settings, COLMLM_LOG_LEVEL="warning"))
+        worker = stack.enter_context(_worker(settings))
+        logs = Told(server.process.stderr), Told(worker.stderr)
+        for log in logs:
+            log.begin()
+        world = World(kb, server, worker, keysets, tokens, logs, rounds)
+        world.lives()
+        yield world
+
+
+def _prepare(kb: KnowledgeBase) -> tuple[int, int]:
+    """Some facts with keys of two models, of which the first answers."""
+    old, new = FakeEncoder(), FakeEncoder(salt="2")
+    ingest(
+        kb, *(document(f"d{n}", f"Text {n} says ", (f"value {n}", f"Question {n}?"), ".") for n in range(50))
+    )
+    first, second = (kb.set_threshold(kb.rekey(one).keyset_id, 0.9).keyset_id for one in (old, new))
+    check_keyset(kb, second, new, active_encoder=old)
+    return first, second
+
+
+@contextmanager
+def _worker(settings: Settings) -> Iterator[subprocess.Popen[str]]:
+    env = {**os.environ, **environment(settings), **LIMITS}
+    command = [sys.executable, "-m", "cli", "worker"]
+    with subprocess.Popen(command, cwd=ROOT, env=env, text=True, stderr=subprocess.PIPE) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@contextmanager
+def own_database() -> Iterator[Settings]:
+    """Settings of an empty, migrated database that is removed at the end."""
+    with tempfile.TemporaryDirectory(prefix="colmlm-") as folder:
+        Path(folder).chmod(0o755)
+        engine = database.connect(Settings(home=Path(folder)))
+        database.migrate(engine)
+        yield Settings(home=Path(folder), database_url=engine.url.render_as_string(hide_password=False))
+        engine.dispose()

@@ -1,0 +1,13 @@
+from __future__ import annotations
+
+import pytest
+
+from kb.settings import Settings
+from tests.acceptance.hostile.run import run
+
+
+@pytest.mark.slow
+def test_nothing_hostile_brings_a_server_down_or_makes_it_keep_what_was_erased(settings: Settings) -> None:
+    outcome = run(settings, rounds=2)
+    assert [one for one in outcome.cases if not one.ok] == []
+    assert {one.group for one in outcome.cases} == {"headers", "bodies", "documents", "races", "aftermath"}
