@@ -30,9 +30,9 @@ from litestar import Request, Response
 from litestar.exceptions import HTTPException, InternalServerException, ValidationException
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.response.base import ASGIResponse
-from sqlalchemy.exc import OperationalError
 
 from api import requests
+from kb import outages
 from kb.access import ROLES, Right
 from kb.causes import refusal_of
 from kb.errors import (
@@ -253,8 +253,8 @@ def _problem_of(error: Exception) -> tuple[Problem, dict[str, str]]:
     match error:
         case KBError():
             return _of_kb(error), _headers(error)
-        case OperationalError():
-            _log.error("the database did not answer", exc_info=error)
+        case _ if isinstance(error, outages.GONE):
+            outages.tell(_log, "the database did not answer", error)
             gone = DatabaseUnavailable("the configured address", "it does not answer")
             return _of_kb(gone), _headers(gone)
         case PermissionError():  # a server names its own files only

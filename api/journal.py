@@ -19,6 +19,7 @@ from api.lanes import Lane, Lanes
 from api.limits import Clock, TokenBucket
 from api.requests import Asked, route_of
 from api.rights import is_edit
+from kb import outages
 from kb.denials import NewDenial, record_denial
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class Journal:
             with Session(self._engine) as session, session.begin():
                 record_denial(session, denial)
         except SQLAlchemyError as error:
-            _log.error("a denial was not recorded", exc_info=error)
+            outages.tell(_log, "a denial was not recorded", error)
 
 
 def _fields(scope: HTTPScope, request: Asked) -> dict[str, Any]:

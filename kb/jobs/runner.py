@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 from sqlalchemy.exc import InterfaceError, OperationalError
 
+from kb import outages
 from kb.errors import DatabaseUnavailable, InvalidValue, KBError
 from kb.jobs import tickets
 from kb.jobs.kinds import Work, work_of
@@ -75,7 +76,7 @@ class Runner:
             self._hand_back(job_id, ticket)
         except _DATABASE_GONE as error:
             # Nothing can be written now. The job still counts as running, by nobody: it is taken up again.
-            _log.warning("job %d lost its database: %s", job_id, error)
+            _log.warning("job %d lost its database: %s", job_id, outages.cause(error))
             lease.close()
         except Exception as error:  # noqa: BLE001 - whatever a handler raises is how its job ends
             if not isinstance(error, KBError):

@@ -21,9 +21,10 @@ import procrastinate
 import psycopg
 from procrastinate.exceptions import ConnectorException
 from psycopg_pool import PoolTimeout
-from sqlalchemy import select
+from sqlalchemy import select, text
 from sqlalchemy.exc import SQLAlchemyError
 
+from kb import outages
 from kb.jobs import tickets
 from kb.jobs.kinds import uploads_of
 from kb.jobs.lease import BEAT_SECONDS
@@ -38,7 +39,7 @@ from kb.tables import Job
 GRACE_SECONDS = 20.0
 RESCUE_SECONDS = 5.0
 PRUNE_SECONDS = 3600.0
-LONGEST_PAUSE = 30.0
+LONGEST_PAUSE = 2.0
 
 _DATABASE_GONE = (ConnectorException, psycopg.Error, PoolTimeout, SQLAlchemyError)
 _log = logging.getLogger(__name__)
@@ -62,6 +63,7 @@ class Worker:
     _handing_back: threading.Event = field(default_factory=threading.Event)
     _loop: asyncio.AbstractEventLoop | None = None
     _task: asyncio.Task[None] | None = None
+    _is_cut_off: bool = False
 
     def run(self, *, once: bool = False) -> int:
         """Work until stopped, or with `once` until no job waits; how many jobs were run. SIGTERM and SIGINT stop it."""
@@ -83,7 +85,7 @@ class Worker:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
                 self._loop.add_signal_handler(number, self.stop)
-        rescuing = asyncio.create_task(self._rescue_for_ever())
+        rescuing = asyncio.create_task(self._rescue_for_ever(once))
         try:
             await self._work(once)
         finally:
@@ -97,18 +99,20 @@ class Worker:
         while not self._stopping.is_set():
             before, began = self.num_run, time.monotonic()
             try:
-                if once:
-                    await asyncio.to_thread(self._rescue)
+                await asyncio.to_thread(self._rescue if once else self._ask_for_an_answer)
+                if self._stopping.is_set():
+                    return
                 self._task = asyncio.create_task(self._take_tickets(once))
                 await self._task
             except asyncio.CancelledError:
-                return
+                if not self._is_cut_off:
+                    return
+                self._is_cut_off = False  # and now it waits until the database answers again
             except _DATABASE_GONE as error:
                 if once:
                     raise
                 failures = 1 if time.monotonic() - began > LONGEST_PAUSE else failures + 1
-                if failures == 1:  # one line an outage
-                    _log.warning("cannot take jobs, will try again: %s", error)
+                outages.tell(_log, "cannot take jobs, will try again", error)
                 await self._pause(min(0.1 * 2**failures, LONGEST_PAUSE))
             if once and self.num_run == before:
                 return
@@ -151,13 +155,25 @@ class Worker:
     async def _pause(self, seconds: float) -> None:
         await asyncio.to_thread(self._stopping.wait, seconds)
 
-    async def _rescue_for_ever(self) -> None:
+    async def _rescue_for_ever(self, once: bool) -> None:
         while True:
             try:
                 await asyncio.to_thread(self._rescue)
             except _DATABASE_GONE as error:
-                _log.warning("cannot look for jobs whose worker died: %s", error)
+                outages.tell(_log, "cannot look for jobs whose worker died", error)
+                self._cut_off(once)
             await asyncio.sleep(min(RESCUE_SECONDS, self.stalled_seconds))
+
+    def _cut_off(self, once: bool) -> None:
+        """In the loop: begin anew with taking tickets. By itself that would go on for half a minute with dead
+        connections, and ask for new ones ever more seldom."""
+        if self._task is not None and not once and not self._stopping.is_set():
+            self._is_cut_off = True
+            self._task.cancel()
+
+    def _ask_for_an_answer(self) -> None:
+        with self.kb.engine.connect() as connection:
+            connection.execute(text("SELECT 1"))
 
     def _rescue(self) -> None:
         """Queue again what workers died over, and remove uploads that nobody is going to read, and jobs of long ago."""

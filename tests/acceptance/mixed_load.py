@@ -169,7 +169,7 @@ def run(settings: Settings, seconds: float) -> Outcome:
             for words in ((), ("--salt", "2"))
         ]
         addresses = [server.address for server in servers]
-        worker = stack.enter_context(_worker(settings))
+        worker = stack.enter_context(worker_process(settings))
         _wait_until_up(addresses)
         started = time.monotonic()
         load = _Load(kb, addresses, token)
@@ -179,7 +179,7 @@ def run(settings: Settings, seconds: float) -> Outcome:
             try:
                 load.await_steps(seconds / 3)
                 worker.kill()  # SIGKILL, whatever it is at
-                stack.enter_context(_worker(settings))
+                stack.enter_context(worker_process(settings))
                 load.await_steps(seconds / 3)
                 Retraining(kb).activate(new, max_edits=10**9)
                 load.await_steps(seconds / 3)
@@ -209,7 +209,7 @@ _SUMMED = ("lookups", "generations", "edits", "forgets", "jobs", "switched", "er
 
 
 @contextmanager
-def _worker(settings: Settings) -> Iterator[subprocess.Popen[bytes]]:
+def worker_process(settings: Settings) -> Iterator[subprocess.Popen[bytes]]:
     """A worker process, killed on leaving if it still runs."""
     env = {**os.environ, **environment(settings)}
     with subprocess.Popen([sys.executable, "-m", "cli", "worker"], cwd=ROOT, env=env) as process:

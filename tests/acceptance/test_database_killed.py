@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from kb import database
+from kb.embedded_server import EmbeddedServer
+from kb.settings import Settings
+from tests.acceptance.database_killed import run
+from tests.acceptance.server import server_process
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """A home of an embedded server. Not under tmp_path, which is closed to the user that it runs as."""
+    with tempfile.TemporaryDirectory(prefix="colmlm-") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+@pytest.mark.slow
+def test_a_killed_database_comes_back_by_itself_and_no_acknowledged_edit_is_lost(home: Path) -> None:
+    outcome = run(home, kills=2)
+    assert outcome.edits_lost == 0 and outcome.edits_acknowledged > 0, outcome
+    assert outcome.is_good and outcome.requests_refused > 0, outcome
+
+
+@pytest.mark.slow
+def test_a_database_that_was_stopped_stays_down_until_it_is_started_and_the_server_goes_on(
+    home: Path,
+) -> None:
+    settings = Settings(home=home)
+    engine = database.connect(settings)
+    database.migrate(engine)
+    embedded = EmbeddedServer.of(settings)
+    assert embedded is not None
+    with server_process(settings, COLMLM_LOG_LEVEL="warning") as server:
+        await_missing(server.address, ["active keyset"])
+        assert embedded.stop() and embedded.was_stopped
+        await_missing(server.address, ["database"])
+        time.sleep(1.0)  # some looks of the keeper
+        assert embedded.pid() is None
+        assert httpx.get(f"{server.address}/healthz").status_code == 200
+        database.connect(settings).dispose()
+        await_missing(server.address, ["active keyset"])
+        log = server.stop()
+    assert log.count("the database was stopped") == 1 and "Traceback" not in log, log
+    engine.dispose()
+
+
+def await_missing(address: str, expected: list[str]) -> None:
+    deadline = time.monotonic() + 60
+    while (found := httpx.get(f"{address}/readyz").json()["missing"]) != expected:
+        assert time.monotonic() < deadline, found
+        time.sleep(0.1)
