@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -14,6 +13,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from cli import interpreter
 from cli.growth import REAL, Floats, Growing, Source, facts_of, open_empty, place
 from cli.model_encoder import describe
 from cli.options import AsJson, CheckpointPath, examples
@@ -209,7 +209,7 @@ def _context_tokens(checkpoint: Checkpoint, made: Sequence[Generation]) -> float
 
 def _process_bytes(home: Path, checkpoint_id: str) -> int:
     """By how much a process grows that opens the index and answers one lookup."""
-    command = [sys.executable, "-m", "cli.bench.reopen", str(home), checkpoint_id, "--leave"]
+    command = interpreter.command("-m", "cli.bench.reopen", home, checkpoint_id, "--leave")
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return int(done.stdout.split()[1])
 

@@ -10,12 +10,14 @@ from importlib.util import find_spec
 
 import typer
 
+from cli import interpreter
 from cli.errors import FAULT, USAGE, explain
 from cli.output import note
 
 
 def main() -> None:
     """Run lm_eval with the arguments of the command line."""
+    interpreter.shut_out_current_directory()
     if find_spec("lm_eval") is None:
         note("lm_eval is not installed; it comes with: pip install 'colmlm[harness]'")
         sys.exit(USAGE)

@@ -32,6 +32,7 @@ from cli import (
     facts,
     forget,
     generation,
+    interpreter,
     jobs,
     keys,
     keysets,
@@ -236,8 +237,9 @@ def _version() -> str:
 
 def main() -> None:
     """The console script."""
+    interpreter.shut_out_current_directory()
     if any(argument in _TENSOR_COMMANDS for argument in sys.argv[1:3]):
-        prefer_jemalloc()
+        prefer_jemalloc(interpreter.again())
     if not sys.warnoptions:
         warnings.simplefilter(
             "ignore", FutureWarning

@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 import os
 import subprocess
-import sys
 import threading
 from types import TracebackType
 from typing import Self
 
+from cli import interpreter
 from kb.settings import Settings
 
 LONGEST_PAUSE = 60.0
@@ -52,7 +52,7 @@ class WorkerProcess:
     def _start(self) -> subprocess.Popen[bytes]:
         # A session of its own: Ctrl-C in the terminal is the server's to hear.
         return subprocess.Popen(
-            [sys.executable, "-m", "cli", "worker", "--until-eof"],
+            interpreter.command("-m", "cli", "worker", "--until-eof"),
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             env=self.environment,

@@ -11,6 +11,7 @@ import ctypes
 import ctypes.util
 import os
 import sys
+from collections.abc import Sequence
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _MIB = 1 << 20
@@ -18,9 +19,10 @@ _MIB = 1 << 20
 _JEMALLOC_CONFIG = "oversize_threshold:0,dirty_decay_ms:20000,muzzy_decay_ms:20000"
 
 
-def prefer_jemalloc() -> None:
+def prefer_jemalloc(again: Sequence[str]) -> None:
     """Start this process anew under jemalloc where the system has it; else raise glibc's thresholds.
 
+    `again` is the command line that does so.
     Call it first: nothing done before survives. Returns where there is nothing to change any more.
     """
     library = ctypes.util.find_library("jemalloc")
@@ -36,7 +38,7 @@ def prefer_jemalloc() -> None:
         "LD_PRELOAD": f"{library}:{preloaded}".rstrip(":"),
     }
     sys.stdout.flush()
-    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
+    os.execve(again[0], list(again), environment)
 
 
 def keep_large_tensors(mmap_mib: int = 128, trim_mib: int = 512) -> bool:

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import URL, create_engine, make_url, text
 
+from cli import interpreter
 from kb import database, outages
 from kb.service import KnowledgeBase
 from kb.settings import Settings
@@ -27,6 +28,11 @@ from tests.fakes import FakeEncoder
 DEBIAN = Path("/usr/lib/postgresql/15/bin")
 TEMPLATE = "colmlm_template"
 ON_THE_OLDEST_TOO = {f"test_{name}" for name in ("database", "erasure", "ingest", "keysets", "attribution")}
+
+
+def pytest_configure() -> None:
+    """Processes that tests start look for modules where ours do, and find this checkout's."""
+    interpreter.shut_out_current_directory()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -10,7 +10,6 @@ import signal
 import socket
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import typer
 
+from cli import interpreter
 from cli.bench.clients import HttpFigures, HttpLoad, percentile
 from cli.bench.machine import machine
 from cli.options import AsJson, examples
@@ -182,7 +182,7 @@ def _server(settings: Settings, token: str, *, with_model: bool) -> Iterator[int
     ours = {"COLMLM_HOME": str(settings.home), "COLMLM_LOG_LEVEL": "warning"}
     words = ["serve", "--host", "127.0.0.1", "--port", str(port), "--no-worker"]
     words += [] if with_model else ["--no-model"]
-    with subprocess.Popen([sys.executable, "-m", "cli", *words], env={**os.environ, **ours}) as process:
+    with subprocess.Popen(interpreter.command("-m", "cli", *words), env={**os.environ, **ours}) as process:
         try:
             _wait_until_ready(process, port)
             yield port
@@ -218,7 +218,7 @@ def _over_http(
         clients=number,
         seconds=seconds,
     )
-    command = [sys.executable, "-m", "cli.bench.clients"]
+    command = interpreter.command("-m", "cli.bench.clients")
     ran = subprocess.run(command, input=json.dumps(asdict(load)), text=True, capture_output=True, check=True)
     return HttpFigures(**json.loads(ran.stdout))
 

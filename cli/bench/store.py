@@ -10,7 +10,6 @@ import os
 import signal
 import statistics
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from sqlalchemy import text
 
+from cli import interpreter
 from cli.bench import bare
 from cli.bench.synthetic import documents, exact_top1, queries_near, synthetic_keys
 from kb import database
@@ -252,7 +252,7 @@ class StoreBench:
         """Kill the database and the process that uses it, then start a process and wait for its first answer."""
         self.say("killing and reopening")
         np.save(self.home / "query.npy", query)
-        command = [sys.executable, "-m", "cli.bench.reopen", str(self.home), CHECKPOINT]
+        command = interpreter.command("-m", "cli.bench.reopen", self.home, CHECKPOINT)
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as victim:
             assert victim.stdout is not None
             victim.stdout.readline()

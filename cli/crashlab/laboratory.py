@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from pathlib import Path
 from random import Random
 from typing import IO, Any, Self
 
+from cli import interpreter
 from cli.crashlab.child import CORPUS, FAILED, INDEX_SPECS, STOPPED, WHO
 from cli.crashlab.encoder import ENCODERS
 from cli.crashlab.journal import Journal, has_begun, read_journal
@@ -78,9 +78,9 @@ class Laboratory:
         self.tally = Tally()
 
     def __enter__(self) -> Self:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         self._nursery = subprocess.Popen(
-            [sys.executable, "-m", "cli.crashlab.child"],
+            interpreter.command("-m", "cli.crashlab.child"),
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

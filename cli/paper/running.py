@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
+from cli import interpreter
 from cli.bench.machine import machine
 from cli.output import note
 from cli.paper import excerpts
@@ -152,7 +153,7 @@ def _process(argv: Sequence[str], env: dict[str, str], log: Path) -> tuple[int, 
     ours, its = pty.openpty() if sys.stderr.isatty() else os.pipe()
     with tempfile.TemporaryFile() as printed, log.open("a", encoding="utf-8") as kept:
         process = subprocess.Popen(
-            [sys.executable, "-m", "cli", *argv],
+            interpreter.command("-m", "cli", *argv),
             env=env, stdin=subprocess.DEVNULL, stdout=printed, stderr=its, process_group=0,
         )  # fmt: skip
         os.close(its)

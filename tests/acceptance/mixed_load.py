@@ -27,6 +27,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from cli import interpreter
 from kb import database
 from kb.access import create_key
 from kb.forgetting import Forgetting
@@ -212,7 +213,7 @@ _SUMMED = ("lookups", "generations", "edits", "forgets", "jobs", "switched", "er
 def worker_process(settings: Settings) -> Iterator[subprocess.Popen[bytes]]:
     """A worker process, killed on leaving if it still runs."""
     env = {**os.environ, **environment(settings)}
-    with subprocess.Popen([sys.executable, "-m", "cli", "worker"], cwd=ROOT, env=env) as process:
+    with subprocess.Popen(interpreter.command("-m", "cli", "worker"), cwd=ROOT, env=env) as process:
         try:
             yield process
         finally:

@@ -30,6 +30,7 @@ import numpy as np
 from sqlalchemy.orm import Session
 
 from api.ports import GenerationRequest
+from cli import interpreter
 from cli.generator import StoringGenerator
 from cli.model_encoder import ModelEncoder
 from cli.remote.knowledge_base import RemoteKnowledgeBase
@@ -198,7 +199,7 @@ def serving(settings: Settings, checkpoint_at: Path) -> Iterator[str]:
     environment = {**os.environ, "COLMLM_HOME": str(settings.home), "COLMLM_CHECKPOINT": str(checkpoint_at)}
     if settings.database_url:
         environment["COLMLM_DATABASE_URL"] = settings.database_url
-    command = [sys.executable, "-m", "cli", "serve", "--port", str(port)]
+    command = interpreter.command("-m", "cli", "serve", "--port", port)
     with subprocess.Popen(command, cwd=ROOT, env=environment, text=True, stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
         draining = threading.Thread(target=process.stderr.read)  # a full pipe would stop the server

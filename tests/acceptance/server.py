@@ -13,7 +13,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from api import logs
 from api.ports import GenerationRequest, Item
 from api.serving import run_server
 from api.tracing import tracing_from
+from cli import interpreter
 from kb.service import KnowledgeBase
 from kb.settings import Settings
 from tests.api.generator import LookupGenerator
@@ -66,7 +66,7 @@ def server_process(settings: Settings, *words: str, **variables: str) -> Iterato
     """A server on the database of `settings`, answering; killed on leaving if it still runs."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("COLMLM_")}
     env = {**inherited, **environment(settings), **variables}
-    command = [sys.executable, "-m", "tests.acceptance.server", *words]
+    command = interpreter.command("-m", "tests.acceptance.server", *words)
     with subprocess.Popen(
         command, cwd=ROOT, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:

@@ -13,10 +13,10 @@ from __future__ import annotations
 import os
 import pty
 import re
+import shlex
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -26,6 +26,7 @@ from pathlib import Path
 
 import httpx
 
+from cli import interpreter
 from tests.blocks import commands
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -159,7 +160,9 @@ def newcomer() -> Iterator[Newcomer]:
         somebody.home.mkdir()
         program = somebody.place / ".venv" / "bin" / "colmlm"
         program.parent.mkdir(parents=True)
-        program.write_text(f'#!/bin/sh\nPYTHONPATH="{ROOT}" exec "{sys.executable}" -m cli "$@"\n')
+        program.write_text(
+            f'#!/bin/sh\nPYTHONPATH="{ROOT}" exec {shlex.join(interpreter.command("-m", "cli"))} "$@"\n'
+        )
         program.chmod(0o755)
         try:
             yield somebody

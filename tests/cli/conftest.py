@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
+from cli import interpreter
 from cli.main import app
 from kb.corpus import AnnotatedDocument, FactSpan, to_record
 from tests.tiny import tiny_checkpoint
@@ -131,7 +131,7 @@ def program(
     *words: object, env: dict[str, str] | None = None, **options: Any
 ) -> subprocess.CompletedProcess[str]:
     """Run the program in a process of its own."""
-    command = [sys.executable, "-m", "cli", *map(str, words)]
+    command = interpreter.command("-m", "cli", *words)
     return subprocess.run(
         command,
         env={**os.environ, **(env or {})},

@@ -4,11 +4,11 @@ import os
 import shlex
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from cli import interpreter
 from tests.cli.conftest import ROOT, program
 
 
@@ -23,7 +23,7 @@ def test_the_shell_is_offered_what_may_follow(typed: str, offered: list[str]) ->
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
 def test_completion_installs_itself_for_the_shell_that_asks(tmp_path: Path) -> None:
-    line = f"{shlex.quote(sys.executable)} -m cli --install-completion; exit $?"
+    line = f"{shlex.join(interpreter.command('-m', 'cli'))} --install-completion; exit $?"
     ran = subprocess.run(
         ["bash", "-c", line],
         env={**os.environ, "HOME": str(tmp_path)},

@@ -6,14 +6,13 @@ import json
 import os
 import runpy
 import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cli import harness
+from cli import harness, interpreter
 from model.checkpoint import load
 from model.decoding.scoring import score
 from model.evaluate.choices import Item, choose, with_shots
@@ -116,7 +115,7 @@ def test_with_the_knowledge_base_choices_are_scored_with_its_lookups(
 @pytest.mark.shared_data
 @pytest.mark.skipif(not NLU.is_dir(), reason="the evaluation data is not there")
 def test_every_set_becomes_items_and_exemplars_that_are_not_among_them(use: None, tmp_path: Path) -> None:
-    made = [sys.executable, ROOT / "benchmarks" / "nlu_task.py", NLU, tmp_path]
+    made = interpreter.command(ROOT / "benchmarks" / "nlu_task.py", NLU, tmp_path)
     subprocess.run(made, check=True, capture_output=True)
     chances = {"csqa": 5, "hellaswag": 4, "piqa": 2, "siqa": 3, "arc_easy": 4}
     for name, choices in chances.items():
@@ -152,15 +151,13 @@ def test_lm_eval_counts_the_same(run: Run, keyed: list[int], tmp_path: Path) -> 
     (tmp_path / "colmlm_csqa.yaml").write_text(task)
     environment = {**os.environ, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "1"}
     for mode in ("off", "auto"):
-        command = [
-            sys.executable, "-m", "cli.harness", "run", "--model", "colmlm", "--include_path", tmp_path,
+        command = interpreter.command(
+            "-m", "cli.harness", "run", "--model", "colmlm", "--include_path", tmp_path,
             "--model_args", f"checkpoint={os.environ['COLMLM_CHECKPOINT']},mode={mode}",
             "--tasks", "colmlm_csqa", "--num_fewshot", "2", "--seed", "0,0,0,1",
             "--output_path", tmp_path / mode, "--log_samples",
-        ]  # fmt: skip
-        ended = subprocess.run(
-            list(map(str, command)), env=environment, cwd=ROOT, capture_output=True, text=True
-        )
+        )  # fmt: skip
+        ended = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True)
         assert ended.returncode == 0, ended.stderr
         (file,) = (tmp_path / mode).rglob("results_*.json")
         results = json.loads(file.read_text())

@@ -7,13 +7,13 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cli import interpreter
 from cli.paper import excerpts
 from cli.paper.declared import Places
 from cli.paper.sizes import FULL, QUICK, Sizes
@@ -77,7 +77,7 @@ def test_a_stopped_run_goes_on_and_a_step_that_fails_is_told_and_stops_no_other(
         "--json",
     )
     first = out / "steps" / f"{SOUND[0]}.json"
-    command = [sys.executable, "-m", "cli", *words]
+    command = interpreter.command("-m", "cli", *words)
     with subprocess.Popen(
         command, cwd=ROOT, stderr=subprocess.PIPE, text=True, preexec_fn=_hear_interrupts
     ) as stopped:

@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
+from cli import interpreter
 from kb.jobs.kinds import Documents
 from kb.jobs.queue import Jobs
 from kb.service import KnowledgeBase
@@ -122,7 +122,7 @@ def waited_for(reached: Callable[[], Any]) -> Any:
 def served(home: Path) -> Iterator[subprocess.Popen[bytes]]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "cli", "serve", "--no-model", "--port", str(port)]
+    command = interpreter.command("-m", "cli", "serve", "--no-model", "--port", port)
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL) as process:
         yield process
         process.kill()

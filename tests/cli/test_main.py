@@ -1,7 +1,7 @@
 from __future__ import annotations
 
+import shlex
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import typer.main
 
+from cli import interpreter
 from cli.main import app
 from kb.service import KnowledgeBase
 from tests.cli.conftest import ROOT, Ran, Run, invoke, program
@@ -98,7 +99,9 @@ def test_a_command_that_needs_no_model_does_not_import_torch(home: Path) -> None
         "    except SystemExit: pass\n"
         "print([m for m in ('torch', 'transformers') if m in sys.modules], file=sys.stderr)"
     )
-    ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, text=True, capture_output=True, timeout=60)
+    ran = subprocess.run(
+        interpreter.command("-c", code), cwd=ROOT, text=True, capture_output=True, timeout=60
+    )
     assert ran.stderr.strip().endswith("[]")
 
 
@@ -174,7 +177,9 @@ def test_a_fault_of_the_program_is_one_line_and_debug_shows_where(
 
 
 def test_a_reader_that_leaves_early_is_no_error(atlas: list[int], home: Path) -> None:
-    command = f"{sys.executable} -m cli facts list --json | true; exit ${{PIPESTATUS[0]}}"
+    command = (
+        f"{shlex.join(interpreter.command('-m', 'cli'))} facts list --json | true; exit ${{PIPESTATUS[0]}}"
+    )
     ran = subprocess.run(["bash", "-c", command], cwd=ROOT, text=True, capture_output=True, timeout=60)
     # The pipe's buffer may take the little there is before `true` has gone.
     assert ran.returncode in (0, 141) and ran.stderr == ""

@@ -5,7 +5,6 @@ import signal
 import socket
 import stat
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from cli import interpreter
 from kb import demo
 from kb.corpus import to_record
 from tests.cli.conftest import ROOT, Run, document, program
@@ -76,7 +76,7 @@ def serving(*words: str) -> Iterator[str]:
     """The address of a server in a process of its own, which ends when told to, without a complaint."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "cli", "serve", "--port", str(port), *words]
+    command = interpreter.command("-m", "cli", "serve", "--port", port, *words)
     process = subprocess.Popen(command, cwd=ROOT, text=True, stderr=subprocess.PIPE)
     try:
         assert process.stderr is not None

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from cli import interpreter
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,7 +31,7 @@ def tofu(tmp_path: Path) -> Path:
 
 def test_a_retain_and_its_forget_set_are_all_there_is(tofu: Path) -> None:
     script, out = ROOT / "benchmarks" / "tofu_part.py", tofu / "out"
-    subprocess.run([sys.executable, script, tofu, out], check=True, capture_output=True)
+    subprocess.run(interpreter.command(script, tofu, out), check=True, capture_output=True)
 
     def questions(name: str) -> list[str]:
         lines = (out / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
@@ -47,7 +48,7 @@ def test_a_retain_and_its_forget_set_are_all_there_is(tofu: Path) -> None:
 def test_a_folder_without_tofu_is_told_apart(tmp_path: Path) -> None:
     script = ROOT / "benchmarks" / "tofu_part.py"
     told = subprocess.run(
-        [sys.executable, script, tmp_path, tmp_path / "out"], capture_output=True, text=True, check=False
+        interpreter.command(script, tmp_path, tmp_path / "out"), capture_output=True, text=True, check=False
     )
     assert told.returncode == 1 and "has no retain_perturbed.jsonl" in told.stderr
     assert not (tmp_path / "out").exists()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import threading
 from dataclasses import replace
 from importlib import import_module
@@ -17,6 +16,7 @@ import pytest
 from sqlalchemy import URL, create_engine, inspect, text
 from sqlalchemy.exc import DBAPIError
 
+from cli import interpreter
 from kb import database
 from kb.errors import DatabaseUnavailable, MigrationNeeded, SettingsError
 from kb.service import KnowledgeBase
@@ -119,7 +119,7 @@ engine.dispose()
 def _holder(home: Path) -> subprocess.Popen[str]:
     root = str(Path(__file__).parents[2])
     environment = {**os.environ, "PYTHONPATH": root}
-    command = [sys.executable, "-c", _HOLD, str(home)]
+    command = interpreter.command("-c", _HOLD, home)
     process = subprocess.Popen(
         command, env=environment, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

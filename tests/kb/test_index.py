@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -27,6 +26,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from cli import interpreter
 from kb.errors import IndexInvariant, KBError, SnapshotRefused
 from kb.index import KeyIndex, default_spec
 
@@ -384,7 +384,7 @@ while not done:
 
 
 def test_a_crash_at_any_step_of_saving_leaves_the_old_snapshot_or_the_new(saved: Path) -> None:
-    subprocess.run([sys.executable, "-c", CRASHES, str(saved)], check=True, timeout=120)
+    subprocess.run(interpreter.command("-c", CRASHES, saved), check=True, timeout=120)
     crashed = sorted(saved.parent.glob("crash-*"))
     seqs = []
     for path in crashed:

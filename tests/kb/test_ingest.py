@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from cli import interpreter
 from kb.corpus import FactSpan, Parsed, Refusal
 from kb.service import KnowledgeBase
 from kb.settings import Settings
@@ -166,7 +166,7 @@ def test_nothing_is_there_of_an_ingest_that_was_killed(
     ingest(kb, PERU)
     kb.rekey(encoder)
     assert settings.database_url is not None
-    command = [sys.executable, "-c", _KILLED, str(settings.home), settings.database_url, moment]
+    command = interpreter.command("-c", _KILLED, settings.home, settings.database_url, moment)
     root = Path(__file__).parents[2]
     killed = subprocess.run(command, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, check=False)
     assert killed.returncode == -signal.SIGKILL

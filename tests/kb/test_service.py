@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import threading
 from dataclasses import replace
 
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 from sqlalchemy import text
 
+from cli import interpreter
 from kb.errors import KeysetMismatch, MigrationNeeded, NoActiveKeyset
 from kb.service import KnowledgeBase
 from kb.settings import Settings
@@ -234,5 +234,5 @@ def test_importing_the_service_loads_no_model_and_no_web_framework():
         "import sys; import kb.service; "
         "print([m for m in ('torch', 'transformers', 'litestar', 'typer', 'alembic') if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    done = subprocess.run(interpreter.command("-c", program), check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "[]"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -16,6 +15,7 @@ import numpy.typing as npt
 from chromadb.config import Settings
 from chromadb.errors import InternalError
 
+from cli import interpreter
 from cli.bench.peers import THREADS, Found, Keys, bytes_of
 
 _VACUUM = "import sys; from chromadb.cli.cli import app; sys.argv = ['chroma', *sys.argv[1:]]; app()"
@@ -89,7 +89,7 @@ class Chroma:
     def clean_up(self) -> None:
         """``chroma vacuum``, with the client closed as its documentation asks."""
         self.close()
-        vacuum = [sys.executable, "-c", _VACUUM, "vacuum", "--force", "--path", str(self._directory)]
+        vacuum = interpreter.command("-c", _VACUUM, "vacuum", "--force", "--path", self._directory)
         subprocess.run(vacuum, check=True, capture_output=True)
         self.open(self._directory.parent, self._dim)
 

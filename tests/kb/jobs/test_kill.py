@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from cli import interpreter
 from kb.corpus import to_record
 from kb.jobs.kinds import Ingest, Rekey
 from kb.jobs.queue import Jobs
@@ -29,7 +29,7 @@ def start(kb: KnowledgeBase) -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
 
     def begin() -> subprocess.Popen[bytes]:
         url, home = kb.engine.url.render_as_string(hide_password=False), kb.settings.home
-        command = [sys.executable, "-m", "tests.kb.jobs.process", url, str(home)]
+        command = interpreter.command("-m", "tests.kb.jobs.process", url, home)
         started.append(subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL))
         return started[-1]
 

@@ -18,6 +18,7 @@ from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import DistributedType
 from torch.distributed.tensor import DTensor
 
+from cli import interpreter
 from kb.corpus import AnnotatedDocument
 from model.training.config import TrainConfig
 from model.training.gather import here
@@ -93,7 +94,7 @@ def check_sharding(trainer: Trainer, kind: str) -> None:
 def launch(root: Path, *, world: int = 2) -> dict[str, list[dict[str, Any]]]:
     """The first steps of the runs of every kind in `world` processes at once, as the first process measured them."""
     tiny_base(root / "base")
-    command = [sys.executable, "-m", "tests.model.training.processes", str(root)]
+    command = interpreter.command("-m", "tests.model.training.processes", root)
     processes = [
         subprocess.Popen(command, env=os.environ | environment(rank, world), stderr=subprocess.PIPE)
         for rank in range(world)

@@ -1,0 +1,38 @@
+"""The command line of every Python process that this program starts, and the environment they start in.
+
+Left alone, `python -m` and `python -c` look for modules in the current directory first: a folder `cli` there, or a
+file `typing.py`, would run in place of the program's, with its rights. `-P` keeps that directory off the path.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]  # what our packages are imported from
+
+
+def command(*words: object) -> list[str]:
+    """The command line of this interpreter with these words, such as "-m", "cli", "worker"."""
+    return [sys.executable, "-P", *map(str, words)]
+
+
+def again() -> list[str]:
+    """The command line that starts this very process anew."""
+    return command(*sys.orig_argv[1:])
+
+
+def shut_out_current_directory() -> None:
+    """Keep the current directory off the path of all Python processes that this one starts, libraries' own too.
+
+    Where the program was not installed, they find its packages where this process did. Call it first.
+    """
+    os.environ["PYTHONSAFEPATH"] = "1"
+    # An empty entry, as of `PYTHONPATH=$PYTHONPATH:/mine`, means the current directory.
+    entries = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    if Path(sysconfig.get_path("purelib")).resolve() != ROOT and str(ROOT) not in entries:
+        entries.append(str(ROOT))
+    if entries:
+        os.environ["PYTHONPATH"] = os.pathsep.join(entries)
