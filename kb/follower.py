@@ -79,7 +79,7 @@ class Follower:
             except (SQLAlchemyError, psycopg.Error, KBError, OSError) as error:
                 failures += 1
                 outages.tell(_log, "cannot follow the change log, will try again", error)
-                self._stopping.wait(min(0.1 * 2**failures, LONGEST_PAUSE))
+                self._stopping.wait(outages.pause(failures, LONGEST_PAUSE))
 
     @contextmanager
     def _listening(self) -> Iterator[psycopg.Connection[Any]]:

@@ -49,6 +49,11 @@ def _due(kind: str) -> int | None:
         return silent if is_due else None
 
 
+def pause(attempts: int, longest: float) -> float:
+    """Seconds to wait after so many attempts in vain, twice as long after each; never so many that none could count."""
+    return min(0.1 * 2.0 ** min(attempts, 16), longest)
+
+
 def cause(error: BaseException) -> str:
     """The driver's message in one line, without the statement and its parameters."""
     found = error.orig if isinstance(error, DBAPIError) else error

@@ -113,7 +113,7 @@ class Worker:
                     raise
                 failures = 1 if time.monotonic() - began > LONGEST_PAUSE else failures + 1
                 outages.tell(_log, "cannot take jobs, will try again", error)
-                await self._pause(min(0.1 * 2**failures, LONGEST_PAUSE))
+                await self._pause(outages.pause(failures, LONGEST_PAUSE))
             if once and self.num_run == before:
                 return
 

@@ -36,6 +36,10 @@ def test_an_outage_is_told_once_a_minute_by_its_cause_alone(
     ]
 
 
+def test_pauses_grow_up_to_the_longest_however_long_the_outage() -> None:
+    assert [outages.pause(n, 2.0) for n in (0, 1, 2, 5, 10_000)] == [0.1, 0.2, 0.4, 2.0, 2.0]
+
+
 def test_what_a_library_logs_of_an_outage_loses_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
     caplog.handler.addFilter(outages.is_news)
     try:
