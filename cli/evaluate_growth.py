@@ -13,13 +13,13 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from cli import interpreter
 from cli.growth import REAL, Floats, Growing, Source, facts_of, open_empty, place
 from cli.model_encoder import describe
 from cli.options import AsJson, CheckpointPath, examples
 from cli.output import note, print_json, print_table
 from cli.runtime import Runtime
 from cli.sizing import readable
+from kb import interpreter
 from kb.errors import KeysetMismatch
 from kb.records import FactRecord
 from model.checkpoint import Checkpoint

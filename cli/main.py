@@ -32,7 +32,6 @@ from cli import (
     facts,
     forget,
     generation,
-    interpreter,
     jobs,
     keys,
     keysets,
@@ -43,6 +42,7 @@ from cli import (
 from cli.bench import command as bench
 from cli.errors import BROKEN_PIPE, CHECK_FAILED, explain, one_line
 from cli.options import examples
+from kb import interpreter
 from model.memory import prefer_jemalloc
 
 # Modules whose import costs seconds: name, then what `colmlm --help` says of them without importing them.

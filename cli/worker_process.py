@@ -13,7 +13,7 @@ import threading
 from types import TracebackType
 from typing import Self
 
-from cli import interpreter
+from kb import interpreter
 from kb.settings import Settings
 
 LONGEST_PAUSE = 60.0

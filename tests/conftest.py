@@ -19,8 +19,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import URL, create_engine, make_url, text
 
-from cli import interpreter
-from kb import database, outages
+from kb import database, interpreter, outages
 from kb.service import KnowledgeBase
 from kb.settings import Settings
 from tests.fakes import FakeEncoder

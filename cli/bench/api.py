@@ -22,12 +22,11 @@ import numpy as np
 import numpy.typing as npt
 import typer
 
-from cli import interpreter
 from cli.bench.clients import HttpFigures, HttpLoad, percentile
 from cli.bench.machine import machine
 from cli.options import AsJson, examples
 from cli.output import note, print_json, print_table, say
-from kb import access, database, keysets
+from kb import access, database, interpreter, keysets
 from kb.errors import InvalidValue
 from kb.service import KnowledgeBase
 from kb.settings import Settings

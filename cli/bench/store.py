@@ -21,10 +21,9 @@ import numpy as np
 import numpy.typing as npt
 from sqlalchemy import text
 
-from cli import interpreter
 from cli.bench import bare
 from cli.bench.synthetic import documents, exact_top1, queries_near, synthetic_keys
-from kb import database
+from kb import database, interpreter
 from kb.bulk import Bulk
 from kb.corpus import Parsed
 from kb.records import CheckpointInfo

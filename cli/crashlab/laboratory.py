@@ -14,7 +14,6 @@ from pathlib import Path
 from random import Random
 from typing import IO, Any, Self
 
-from cli import interpreter
 from cli.crashlab.child import CORPUS, FAILED, INDEX_SPECS, STOPPED, WHO
 from cli.crashlab.encoder import ENCODERS
 from cli.crashlab.journal import Journal, has_begun, read_journal
@@ -22,6 +21,7 @@ from cli.crashlab.judge import Finding, Verdict, judge
 from cli.crashlab.plan import Blow, Planner, draw_blow
 from cli.crashlab.server import Server
 from cli.crashlab.world import Step, World
+from kb import interpreter
 from kb.corpus import Parsed
 from kb.service import KnowledgeBase
 from kb.settings import Settings

@@ -18,11 +18,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
-from cli import interpreter
 from cli.bench.machine import machine
 from cli.output import note
 from cli.paper import excerpts
 from cli.paper.declared import Places, Plan, Preparation, Step
+from kb import interpreter
 
 # What would lead a command to another knowledge base than that of its home.
 _ELSEWHERE = (

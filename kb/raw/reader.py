@@ -6,7 +6,6 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Self
 
 import msgspec
 
+from kb import interpreter
 from kb.errors import ReaderUnavailable
 from kb.raw.limits import Breach, Limits
 from kb.raw.wire import LENGTH, WIDEST, Ask, Told, send
@@ -137,7 +137,7 @@ def _started(limits: Limits) -> subprocess.Popen[bytes]:
     """A process with an environment of its own, so that no secret is in it, in a session that hears no Ctrl-C."""
     asked = (limits.memory_mb, limits.seconds, limits.characters)
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "kb.raw.child", *map(str, asked)],
+        interpreter.command("-m", "kb.raw.child", *asked),
         env={"PYTHONPATH": str(_HERE), "ARROW_DEFAULT_MEMORY_POOL": "system", "OMP_NUM_THREADS": "1"},
         cwd="/",
         stdin=subprocess.PIPE,

@@ -27,8 +27,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from cli import interpreter
-from kb import database
+from kb import database, interpreter
 from kb.access import create_key
 from kb.forgetting import Forgetting
 from kb.gate import check_keyset

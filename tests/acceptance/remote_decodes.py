@@ -30,11 +30,10 @@ import numpy as np
 from sqlalchemy.orm import Session
 
 from api.ports import GenerationRequest
-from cli import interpreter
 from cli.generator import StoringGenerator
 from cli.model_encoder import ModelEncoder
 from cli.remote.knowledge_base import RemoteKnowledgeBase
-from kb import database
+from kb import database, interpreter
 from kb.access import create_key
 from kb.records import Lookup
 from kb.service import KnowledgeBase

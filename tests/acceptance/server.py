@@ -23,7 +23,7 @@ from api import logs
 from api.ports import GenerationRequest, Item
 from api.serving import run_server
 from api.tracing import tracing_from
-from cli import interpreter
+from kb import interpreter
 from kb.service import KnowledgeBase
 from kb.settings import Settings
 from tests.api.generator import LookupGenerator

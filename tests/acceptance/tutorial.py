@@ -26,7 +26,7 @@ from pathlib import Path
 
 import httpx
 
-from cli import interpreter
+from kb import interpreter
 from tests.blocks import commands
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
-from cli import interpreter
 from cli.main import app
+from kb import interpreter
 from kb.corpus import AnnotatedDocument, FactSpan, to_record
 from tests.tiny import tiny_checkpoint
 

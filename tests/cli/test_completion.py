@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cli import interpreter
+from kb import interpreter
 from tests.cli.conftest import ROOT, program
 
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from cli import interpreter
 from cli.paper import excerpts
 from cli.paper.declared import Places
 from cli.paper.sizes import FULL, QUICK, Sizes
 from cli.paper.steps import declared
+from kb import interpreter
 from kb.service import KnowledgeBase
 from tests.cli.conftest import ROOT, Run
 from tests.cli.test_evaluate_tofu import log

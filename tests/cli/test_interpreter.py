@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from cli import interpreter
 from cli.worker_process import WorkerProcess
+from kb import interpreter
 from kb.jobs.queue import Jobs
 from kb.service import KnowledgeBase
 from kb.settings import Settings
@@ -26,14 +26,14 @@ MODULES = ("cli", "cli.bench.clients", "cli.bench.reopen", "cli.crashlab.child",
 _RESTARTED = """
 import ctypes.util, os, sys
 ctypes.util.find_library = lambda name: sys.argv[1]
-from cli import interpreter
+from kb import interpreter
 from model.memory import prefer_jemalloc
 prefer_jemalloc(interpreter.again())
 print(os.environ["LD_PRELOAD"])
 """
 _SPAWNED = """
 import multiprocessing, os
-from cli import interpreter
+from kb import interpreter
 if __name__ == "__main__":
     interpreter.shut_out_current_directory()
     process = multiprocessing.get_context("spawn").Process(target=os.getpid)
@@ -119,7 +119,7 @@ def test_no_command_line_of_python_is_made_elsewhere() -> None:
         for number, line in enumerate(path.read_text().splitlines(), 1)
         if _MADE.search(line)
     ]
-    assert found == [], "make them with cli.interpreter.command"
+    assert found == [], "make them with kb.interpreter.command"
 
 
 # `sys.executable` but for the folder it lies in, and Python by its name with a module or a program.

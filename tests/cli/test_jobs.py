@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from cli import interpreter
+from kb import interpreter
 from kb.jobs.kinds import Documents
 from kb.jobs.queue import Jobs
 from kb.service import KnowledgeBase

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import typer.main
 
-from cli import interpreter
 from cli.main import app
+from kb import interpreter
 from kb.service import KnowledgeBase
 from tests.cli.conftest import ROOT, Ran, Run, invoke, program
 

@@ -13,8 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from cli import interpreter
-from kb import demo
+from kb import demo, interpreter
 from kb.corpus import to_record
 from tests.cli.conftest import ROOT, Run, document, program
 

@@ -16,8 +16,7 @@ import pytest
 from sqlalchemy import URL, create_engine, inspect, text
 from sqlalchemy.exc import DBAPIError
 
-from cli import interpreter
-from kb import database
+from kb import database, interpreter
 from kb.errors import DatabaseUnavailable, MigrationNeeded, SettingsError
 from kb.service import KnowledgeBase
 from kb.settings import Settings

@@ -26,7 +26,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from cli import interpreter
+from kb import interpreter
 from kb.errors import IndexInvariant, KBError, SnapshotRefused
 from kb.index import KeyIndex, default_spec
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cli import interpreter
+from kb import interpreter
 from kb.corpus import FactSpan, Parsed, Refusal
 from kb.service import KnowledgeBase
 from kb.settings import Settings

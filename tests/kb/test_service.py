@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from sqlalchemy import text
 
-from cli import interpreter
+from kb import interpreter
 from kb.errors import KeysetMismatch, MigrationNeeded, NoActiveKeyset
 from kb.service import KnowledgeBase
 from kb.settings import Settings

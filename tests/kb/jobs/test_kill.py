@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cli import interpreter
+from kb import interpreter
 from kb.corpus import to_record
 from kb.jobs.kinds import Ingest, Rekey
 from kb.jobs.queue import Jobs

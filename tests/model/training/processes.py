@@ -18,7 +18,7 @@ from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import DistributedType
 from torch.distributed.tensor import DTensor
 
-from cli import interpreter
+from kb import interpreter
 from kb.corpus import AnnotatedDocument
 from model.training.config import TrainConfig
 from model.training.gather import here
