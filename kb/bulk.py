@@ -106,7 +106,7 @@ def store_keys(
         raise InvalidKeys(checkpoint_id, fault)
     _require_live(session, asked)
     first = copy_keys(session, keyset_id, kind, asked, keys_ND)
-    # The range of key ids tells an index what to fetch: a million fact ids are not listed for that.
+    # The range of key ids tells an index what to fetch, and history what came when: a million fact ids are not listed.
     payload = {"keyset": keyset_id, "keys": [first, first + len(asked) - 1]}
     seq = audit.append(session, pending, "key", num_facts=len(asked), payload=payload)
     return Edit(seq, "key", ())

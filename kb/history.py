@@ -1,8 +1,8 @@
 """History: what the knowledge base answered as of a change of its log.
 
-Values come from `fact_version`, where "true at change n" is a range test. Keys are today's: a key depends only on the
-text before its span, whenever it was made. An index holds what is kept now, so the keys of all that was live
-then are read from the database and compared exactly, a chunk at a time.
+Values come from `fact_version`, where "true at change n" is a range test; the keyset that was active, its threshold and
+its keys are those of then (`kb.keyset_then`). An index holds what is kept now, so the keys of all that was live then
+are read from the database and compared exactly, a chunk at a time.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import Row, select, text
+from sqlalchemy import Row, text
 from sqlalchemy.orm import Session
 
 from kb import audit, keysets
-from kb.errors import InvalidQuery, KeysetMismatch, NoSuchChange, PastTooLarge
+from kb.errors import InvalidQuery, NoSuchChange, PastTooLarge
+from kb.keyset_then import KeysetThen, keyset_then
 from kb.keysets import Vectors
 from kb.lookup import Candidate, Ranking, as_queries, check_options, decide, rank
-from kb.records import KeysetRecord, Lookup
-from kb.tables import Keyset
+from kb.records import Lookup
 
 if TYPE_CHECKING:
     from kb.service import KnowledgeBase
@@ -28,29 +28,30 @@ if TYPE_CHECKING:
 CHUNK = 20_000
 QUERIES_AT_ONCE = 64  # with a chunk of keys, so that the scores in memory are few whatever is asked
 
-# Keys of facts that were live at :seq, or tombstones then: last ended, up to then, by a change that abstains. The
-# log still knows a tombstone that a later restore removed.
+# Keys of then, of facts that were live at :seq, or tombstones then: last ended, up to then, by a change that abstains.
+# The log still knows a tombstone that a later restore removed.
 _KEYS = text("""
 WITH abstaining AS (
     SELECT v.fact_id FROM change c JOIN fact_version v ON v.to_seq = c.seq
     WHERE c.seq <= :seq AND c.payload @> '{"abstain": true}' AND NOT EXISTS (
         SELECT FROM fact_version w WHERE w.fact_id = v.fact_id AND w.version > v.version AND w.from_seq <= :seq)
-    UNION SELECT fact_id FROM tombstone WHERE seq <= :seq
 )
 SELECT k.id AS key_id, k.fact_id, v.version, coalesce(v.value, '') AS value, k.key
 FROM fact_key k
 JOIN fact f ON f.id = k.fact_id
 LEFT JOIN fact_version v ON v.fact_id = k.fact_id AND v.from_seq <= :seq AND (v.to_seq IS NULL OR v.to_seq > :seq)
-WHERE k.keyset_id = :keyset_id AND f.erased_seq IS NULL
+WHERE k.keyset_id = :keyset_id AND k.id < :end AND k.id NOT IN (SELECT unnest(CAST(:later AS bigint[])))
+  AND f.erased_seq IS NULL
   AND (v.fact_id IS NOT NULL OR k.fact_id IN (SELECT fact_id FROM abstaining))
 ORDER BY k.fact_id, k.id
 """)
 
-# Of the facts that were live at :seq, those that can't be found any more: erased, or never keyed in this keyset.
+# Of the facts that were live at :seq, those that can't be found: erased since, or without a key of then.
 _LOST = text("""
 SELECT count(*) FILTER (WHERE f.erased_seq IS NOT NULL) AS redacted,
        count(*) FILTER (WHERE f.erased_seq IS NULL AND NOT EXISTS (
-           SELECT FROM fact_key k WHERE k.keyset_id = :keyset_id AND k.fact_id = f.id)) AS unkeyed
+           SELECT FROM fact_key k WHERE k.keyset_id = :keyset_id AND k.fact_id = f.id AND k.id < :end
+             AND k.id NOT IN (SELECT unnest(CAST(:later AS bigint[]))))) AS unkeyed
 FROM fact f JOIN fact_version v ON v.fact_id = f.id
 WHERE v.from_seq <= :seq AND (v.to_seq IS NULL OR v.to_seq > :seq)
 """)
@@ -60,8 +61,9 @@ WHERE v.from_seq <= :seq AND (v.to_seq IS NULL OR v.to_seq > :seq)
 class AsOfLookup(Lookup):
     """What a query would have found as of change `seq`.
 
-    `redacted` facts were live then and are erased now; `unkeyed` ones were live then and have no key in this keyset,
-    as those deleted before it was made. Any of these may be missing from the hits.
+    `redacted` facts were live then and are erased now; `unkeyed` ones were live then without a key that is still there:
+    they were not keyed yet, or lost it since, as a later ingest changed the text before them. Any of these may be
+    missing from the hits; all else is as it was.
     """
 
     redacted: int = 0
@@ -85,22 +87,23 @@ class History:
     ) -> list[AsOfLookup]:
         """The k best facts of those that were live at change `as_of`, with the values they had then.
 
-        Each call reads every key of the checkpoint's keyset; the threshold is the keyset's of today unless given.
-        Raises `NoSuchChange`, `KeysetMismatch` where no keyset is of this checkpoint, and `PastTooLarge`.
+        Each call reads every key of the keyset that was active; the threshold is the one it had, unless given.
+        Raises `NoSuchChange`, `PastTooLarge`, and `NotAnsweredThen` where that keyset is of another checkpoint, or its
+        keys are gone.
         """
         check_options(k, threshold)
         queries = as_queries(queries_BD)
         with self.kb.sessions() as session:
             session.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
             require_change(session, as_of)
-            keyset = _keyset(session, checkpoint_id)
-            if queries.shape[1] != keyset.dim:
-                raise InvalidQuery(f"it has {queries.shape[1]} numbers, the keys have {keyset.dim}")
-            if len(queries) * keyset.num_keys > (limit := self.kb.settings.as_of_max_scores):
-                raise PastTooLarge(len(queries), keyset.num_keys, limit)
-            lost = session.execute(_LOST, {"keyset_id": keyset.keyset_id, "seq": as_of}).one()
-            rankings = _rankings(session, keyset, queries, as_of, k)
-        least = keyset.threshold if threshold is None else threshold
+            then = keyset_then(session, checkpoint_id, as_of)
+            if queries.shape[1] != then.keyset.dim:
+                raise InvalidQuery(f"it has {queries.shape[1]} numbers, the keys have {then.keyset.dim}")
+            if len(queries) * then.keyset.num_keys > (limit := self.kb.settings.as_of_max_scores):
+                raise PastTooLarge(len(queries), then.keyset.num_keys, limit)
+            lost = session.execute(_LOST, _of(then, as_of)).one()
+            rankings = _rankings(session, then, queries, as_of, k)
+        least = then.threshold if threshold is None else threshold
         found = (decide(ranking, k, least, as_of) for ranking in rankings)
         return [
             AsOfLookup(**_fields(lookup), redacted=lost.redacted, unkeyed=lost.unkeyed) for lookup in found
@@ -145,18 +148,16 @@ def require_change(session: Session, seq: int) -> None:
         raise NoSuchChange(seq, head)
 
 
-def _keyset(session: Session, checkpoint_id: str) -> KeysetRecord:
-    in_use = select(Keyset.id).where(Keyset.checkpoint_id == checkpoint_id, Keyset.state != "retired")
-    if (keyset_id := session.scalar(in_use)) is None:
-        raise KeysetMismatch(checkpoint_id, keysets.active_keyset(session).checkpoint_id)
-    return keysets.get_keyset(session, keyset_id)
+def _of(then: KeysetThen, seq: int) -> dict[str, Any]:
+    """What the statements name."""
+    return {"keyset_id": then.keyset.keyset_id, "end": then.end, "later": list(then.later), "seq": seq}
 
 
-def _rankings(session: Session, keyset: KeysetRecord, queries_BD: Vectors, seq: int, k: int) -> list[Ranking]:
+def _rankings(session: Session, then: KeysetThen, queries_BD: Vectors, seq: int, k: int) -> list[Ranking]:
     candidates: list[list[Candidate]] = [[] for _ in queries_BD]
     statement = _KEYS.execution_options(yield_per=CHUNK)
-    for rows in session.execute(statement, {"keyset_id": keyset.keyset_id, "seq": seq}).partitions():
-        keys_ND = keysets.decode([row.key for row in rows], keyset.dim)
+    for rows in session.execute(statement, _of(then, seq)).partitions():
+        keys_ND = keysets.decode([row.key for row in rows], then.keyset.dim)
         fact_ids = np.array([row.fact_id for row in rows])
         is_live = np.array([row.version is not None for row in rows])
         for first in range(0, len(queries_BD), QUERIES_AT_ONCE):

@@ -228,8 +228,9 @@ class Rekey:
             return 0
         rows = {fact_id: n for n, fact_id in enumerate(keys.homes)}
         vectors = keys.vectors[[rows[fact_id] for fact_id in fact_ids]]
-        copy_keys(session, self.keyset_id, keys.kind, fact_ids, vectors)
-        audit.append(session, pending, "key", fact_ids, payload={"keyset": self.keyset_id})
+        first = copy_keys(session, self.keyset_id, keys.kind, fact_ids, vectors)
+        payload = {"keyset": self.keyset_id, "keys": [first, first + len(fact_ids) - 1]}
+        audit.append(session, pending, "key", fact_ids, payload=payload)
         return len(fact_ids)
 
 

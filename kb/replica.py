@@ -97,10 +97,11 @@ def _touched(
     stored: list[tuple[int, int]] = []
     columns = Change.fact_ids, Change.payload["dropped_keys"], Change.payload["keys"]
     for fact_ids, dropped_keys, keys in session.execute(select(*columns).where(between, concerns)):
-        touched.update(fact_ids)
         dropped += dropped_keys or ()
         if keys:
             stored.append((keys[0], keys[1]))
+        else:
+            touched.update(fact_ids)
     return sorted(touched), dropped, stored
 
 

@@ -36,6 +36,7 @@ KBError
 │   ├── NoFormerKeyset
 │   ├── KeysetActive
 │   ├── KeysetMismatch
+│   ├── NotAnsweredThen
 │   ├── DatabaseNotEmpty
 │   ├── NewerLogNeeded
 │   ├── ForgetRunState
@@ -95,6 +96,7 @@ from kb.errors.conflicts import (
     NewerLogNeeded,
     NoActiveKeyset,
     NoFormerKeyset,
+    NotAnsweredThen,
     PlanStale,
     PlanTooLarge,
     PlanUnderWay,
@@ -201,6 +203,7 @@ __all__ = [
     "NoActiveKeyset",
     "NoFormerKeyset",
     "NoSuchChange",
+    "NotAnsweredThen",
     "NotFound",
     "NothingSelected",
     "PastTooLarge",

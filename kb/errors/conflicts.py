@@ -112,6 +112,14 @@ class KeysetMismatch(Conflict):
         )
 
 
+class NotAnsweredThen(Conflict):
+    title = "Not answered then"
+
+    def __init__(self, seq: int, cause: str) -> None:
+        self.seq = seq
+        super().__init__(f"As of change {seq} {cause}.")
+
+
 class ForgetRunState(Conflict):
     title = "Forget run in another state"
 

@@ -199,7 +199,10 @@ def _look_up(client: httpx.Client, tally: Tally) -> None:
 
 def _look_up_the_past(client: httpx.Client, tally: Tally, rows: int) -> None:
     body = np.ones((rows, DIM), dtype="<f4").tobytes()
-    asked = {"checkpoint_id": "fake", "dim": DIM, "as_of": 1}
+    seq = (
+        client.get("/v1/lookups").raise_for_status().json()["head_seq"]
+    )  # no edit comes through under this load
+    asked = {"checkpoint_id": "fake", "dim": DIM, "as_of": seq}
     tally.note("lookups of the past", lambda: client.post("/v1/lookups/vectors", params=asked, content=body))
     time.sleep(0.01)  # a client that is refused comes back, and does not spin
 

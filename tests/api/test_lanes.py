@@ -77,7 +77,7 @@ def test_everything_else_is_answered_while_edits_wait(
                 client.get("/v1/changes", headers=keys["auditor"]),
                 client.get("/v1/changes/events", params={"after": 0}),
                 client.post("/v1/lookups", json={"questions": [CAPITAL]}),
-                client.post("/v1/lookups", json={"questions": [CAPITAL], "as_of": 1}),
+                client.post("/v1/lookups", json={"questions": [CAPITAL], "as_of": 3}),
                 client.post("/v1/generations", json={"prompt": CAPITAL}),
                 client.post("/v1/uploads", params={"name": "a.txt"}, content=b"text"),
                 client.post("/v1/keys", json={"name": "new", "role": "reader"}, headers=keys["admin"]),

@@ -47,7 +47,7 @@ def test_what_is_read_is_the_same(there: There, facts: list[int]) -> None:
         said = there.same(*(word.replace("_", " ") for word in words.split()))
         assert any(said.values()), words
     there.same("lookup", CAPITAL, "-k", 2)
-    there.same("lookup", CAPITAL, "-k", 2, "--as-of", 2)
+    there.same("lookup", CAPITAL, "-k", 2, "--as-of", there.kb.head_seq() - 2)  # before both edits
 
 
 def test_what_is_edited_is_the_same(there: There, facts: list[int]) -> None:

@@ -10,7 +10,7 @@ from sqlalchemy import text
 
 from kb.diff import diff
 from kb.erasure import Erasure
-from kb.errors import InvalidQuery, KeysetMismatch, NoSuchChange, PastTooLarge
+from kb.errors import InvalidQuery, NoSuchChange, NotAnsweredThen, PastTooLarge
 from kb.history import AsOfLookup, History, kb_as_of
 from kb.records import Lookup
 from kb.service import KnowledgeBase
@@ -69,14 +69,14 @@ def test_more_of_the_past_than_is_taken_at_once_is_refused_with_the_numbers(
     kb.rekey(encoder)
     kb.settings = replace(kb.settings, as_of_max_scores=16)
     asked = [f"Question {n}?" for n in range(3)]
-    assert len(_ask_as_of(kb, encoder, 1, *asked[:2])) == 2
+    assert len(_ask_as_of(kb, encoder, kb.head_seq(), *asked[:2])) == 2
     with pytest.raises(
         PastTooLarge, match=r"3 queries with 8 keys are 24 scores, and 16 are taken.*Ask 2 quer"
     ):
-        _ask_as_of(kb, encoder, 1, *asked)
+        _ask_as_of(kb, encoder, kb.head_seq(), *asked)
     kb.settings = replace(kb.settings, as_of_max_scores=7)
     with pytest.raises(PastTooLarge, match="a base with fewer keys"):
-        _ask_as_of(kb, encoder, 1, asked[0])
+        _ask_as_of(kb, encoder, kb.head_seq(), asked[0])
 
 
 def test_as_of_any_change_answers_as_a_replay_of_the_edits(
@@ -171,13 +171,16 @@ def test_what_was_erased_since_is_counted_and_never_told(kb: KnowledgeBase, enco
     assert (corrected.kind, corrected.old, corrected.new) == ("updated", None, None)
 
 
-def test_a_keyset_made_after_a_deletion_says_what_it_cannot_find(kb: KnowledgeBase, encoder: FakeEncoder):
+def test_what_was_keyed_later_was_not_found_then_and_is_counted(kb: KnowledgeBase, encoder: FakeEncoder):
     ingest(kb, PERU)
-    then = kb.head_seq()
-    kb.delete([fact_id(kb, "Lima")], **WHO)
     kb.rekey(encoder)
-    capital, river = _ask_as_of(kb, encoder, then, CAPITAL, RIVER)
-    assert (capital.hits, capital.unkeyed, river.hits[0].value) == ((), 1, "Amazon")
+    ingest(kb, CHILE)
+    then = kb.head_seq()
+    kb.rekey(encoder)
+    for seq, found in ((then, None), (kb.head_seq(), "Santiago")):
+        santiago, river = _ask_as_of(kb, encoder, seq, "What is the capital of Chile?", RIVER)
+        assert [hit.value for hit in santiago.hits] == ([found] if found else [])
+        assert santiago.unkeyed == (0 if found else 1) and river.hits[0].value == "Amazon"
 
 
 def test_a_past_that_was_not_is_refused(kb: KnowledgeBase, encoder: FakeEncoder):
@@ -188,8 +191,33 @@ def test_a_past_that_was_not_is_refused(kb: KnowledgeBase, encoder: FakeEncoder)
             _ask_as_of(kb, encoder, seq, CAPITAL)
         with pytest.raises(NoSuchChange):
             kb_as_of(kb, seq)
-    with pytest.raises(KeysetMismatch):
-        kb_as_of(kb, 1).lookup(encoder.encode_questions([CAPITAL]), checkpoint_id="another")
+    with pytest.raises(NotAnsweredThen, match="'another'"):
+        kb_as_of(kb, kb.head_seq()).lookup(encoder.encode_questions([CAPITAL]), checkpoint_id="another")
     with pytest.raises(InvalidQuery):
         kb_as_of(kb, 1).lookup(encoder.encode_questions([CAPITAL]), checkpoint_id="fake", min_seq=2)
-    assert _ask_as_of(kb, encoder, 0, CAPITAL)[0].hits == ()
+    for seq in (0, 1):
+        with pytest.raises(NotAnsweredThen, match="no keyset was active"):
+            _ask_as_of(kb, encoder, seq, CAPITAL)
+
+
+def test_another_keyset_threshold_or_question_keys_change_nothing_of_the_past(
+    kb: KnowledgeBase, encoder: FakeEncoder
+) -> None:
+    ingest(kb, PERU)
+    kb.rekey(encoder)
+    (was,) = _ask_as_of(kb, encoder, seq := kb.head_seq(), CAPITAL)
+    kb.rekey(encoder, kinds=("question",))
+    kb.set_threshold(kb.active_keyset().keyset_id, 1.0)
+    other = FakeEncoder(salt="2")
+    keyset = kb.rekey(other).keyset_id
+    first = kb.active_keyset().keyset_id
+    kb.activate(keyset)
+    assert _ask_as_of(kb, encoder, seq, CAPITAL) == [was] and was.threshold < 1.0
+    now = kb.head_seq()
+    for asked_at, asking, cause in ((now, encoder, "'fake2'"), (seq, other, "'fake'")):
+        of = asking.checkpoint.checkpoint_id
+        with pytest.raises(NotAnsweredThen, match=cause):
+            kb_as_of(kb, asked_at).lookup(asking.encode_questions([CAPITAL]), checkpoint_id=of)
+    kb.retire(first)
+    with pytest.raises(NotAnsweredThen, match="retired"):
+        _ask_as_of(kb, encoder, seq, CAPITAL)
