@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 
 from tests.acceptance.hostile.cases import Case, expect
 from tests.acceptance.hostile.world import Answer, World
+from tests.fakes import FakeEncoder
 
 GROUP = "races"
 WHY = {"reason": "hostile"}
@@ -21,6 +22,7 @@ Act = Callable[[], Answer]
 def cases() -> Iterator[Case]:
     for name, attack in {
         "erase beside record": erase_beside_record,
+        "erase beside a record from elsewhere": erase_beside_record_from_elsewhere,
         "restore beside erase": restore_beside_erase,
         "delete beside restore": delete_beside_restore,
         "two erasures of a fact": two_erasures,
@@ -76,6 +78,31 @@ def erase_beside_record(world: World) -> str:
     def attack() -> list[Answer]:
         fact_id, question, value = world.fact("recorded")
         record = partial(world.ask, "POST", "/v1/generations", {"prompt": question})
+        got = together(_erase(world, fact_id), record, record, record)
+        expect(got[0].status < 300, f"not erased: {got[0].status} {got[0].body[:200]!r}")
+        world.erased.append(value)
+        return got
+
+    return rounds(world, attack)
+
+
+def erase_beside_record_from_elsewhere(world: World) -> str:
+    """A decoder elsewhere says what it spliced when it has: that may be erased by then."""
+    checkpoint = FakeEncoder().checkpoint.checkpoint_id
+
+    def attack() -> list[Answer]:
+        fact_id, question, value = world.fact("recorded elsewhere")
+        seq = world.ask("GET", "/v1/changes/head").said["seq"]
+        splice = {
+            "output_start": 0,
+            "output_end": len(value),
+            "outcome": "hit",
+            "fact_id": fact_id,
+            "version": 1,
+            "score": 1.0,
+        }
+        made = {"prompt": question, "output": value, "checkpoint_id": checkpoint, "mode": "auto", "seq": seq}
+        record = partial(world.ask, "POST", "/v1/generations/records", {**made, "splices": [splice]})
         got = together(_erase(world, fact_id), record, record, record)
         expect(got[0].status < 300, f"not erased: {got[0].status} {got[0].body[:200]!r}")
         world.erased.append(value)
@@ -146,9 +173,10 @@ def correct_beside_erase(world: World) -> str:
 
 def activate_beside_retire(world: World) -> str:
     """One of them comes first and the other is refused; the keyset that answers is never retired."""
-    old, new = world.keysets
+    old = world.keyset_id
 
     def attack() -> list[Answer]:
+        new = world.keyset()
         activate = partial(
             world.ask, "POST", f"/v1/keysets/{new}/activate", {"force": True, "max_edits": 2**40, **WHY}
         )
@@ -158,12 +186,11 @@ def activate_beside_retire(world: World) -> str:
             one for one in world.ask("GET", "/v1/keysets").said["items"] if one["keyset"]["state"] == "active"
         ]
         expect(len(active) == 1, f"{len(active)} keysets are active")
+        back = world.ask("POST", f"/v1/keysets/{old}/activate", {"force": True, "max_edits": 2**40, **WHY})
+        expect(back.status in (200, 409), f"the first keyset is not back: {back.status} {back.body[:200]!r}")
         return got
 
-    try:
-        return rounds(world, attack)
-    finally:
-        world.ask("POST", f"/v1/keysets/{old}/activate", {"force": True, "max_edits": 2**40, **WHY})
+    return rounds(world, attack)
 
 
 def revoke_beside_edits(world: World) -> str:
