@@ -8,7 +8,6 @@ import os
 import re
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -19,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kb import database
+from kb import database, interpreter
 from kb.access import create_key
 from kb.service import KnowledgeBase
 from kb.settings import Settings
@@ -226,7 +225,7 @@ def _prepare(kb: KnowledgeBase) -> int:
 @contextmanager
 def _worker(settings: Settings) -> Iterator[subprocess.Popen[str]]:
     env = {**os.environ, **environment(settings), **LIMITS}
-    command = [sys.executable, "-m", "cli", "worker"]
+    command = interpreter.command("-m", "cli", "worker")
     with subprocess.Popen(command, cwd=ROOT, env=env, text=True, stderr=subprocess.PIPE) as process:
         try:
             yield process
