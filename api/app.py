@@ -41,11 +41,18 @@ def create_app(
     operations, tuning = operations or Operations.of(kb), tuning or Tuning()
     operations.observe(kb)
     lanes = Lanes(tuning.lanes)
+    operations.metrics.watch(lanes)
     door = kb.beside("door", AT_THE_DOOR, lanes.threads(*AT_DOOR))
     # One connection a thread, and another for an edit that waited in vain and asks who holds the log.
     asked = kb.beside("requests", Waits.of(kb.settings), lanes.threads(*BEHIND_DOOR, Lane.edits))
     readiness = Readiness(
-        door, encoder, operations.drain, lanes, kb.settings.ready_lag, tuning.readiness_seconds
+        door,
+        encoder,
+        operations.drain,
+        lanes,
+        kb.settings.ready_lag,
+        tuning.readiness_seconds,
+        tuning.look_seconds,
     )
     ports = Ports(
         kb=asked,

@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 from sqlalchemy import Engine, func, select
 from sqlalchemy.exc import SQLAlchemyError
 
+from api.lanes import Lanes
 from kb.audit import MAINTENANCE
 from kb.errors import KBError
 from kb.observing import Standing, standing
@@ -74,6 +75,25 @@ class StandingGauges(Collector):
             for kind, state, count in session.execute(statement):
                 family.add_metric([kind, state], count)
         return family
+
+
+class LaneGauges(Collector):
+    """Who is in each lane, and how many it had no place for."""
+
+    def __init__(self, lanes: Lanes) -> None:
+        self._lanes = lanes
+
+    def collect(self) -> Iterator[Metric]:
+        taken = GaugeMetricFamily("colmlm_lane_places_taken", "Requests in a lane", labels=["lane"])
+        refused = CounterMetricFamily(
+            "colmlm_lane_refused", "Requests a lane had no place for", labels=["lane"]
+        )
+        for lane, number in self._lanes.taken().items():
+            taken.add_metric([lane.name], number)
+        for lane, number in self._lanes.refused().items():
+            refused.add_metric([lane.name], number)
+        yield taken
+        yield refused
 
 
 def _index(found: Standing) -> Iterator[Metric]:

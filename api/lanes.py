@@ -68,7 +68,7 @@ class _Held:
 
     def __init__(self, lane: Lane, size: Size) -> None:
         self.lane, self.size = lane, size
-        self.num_taken = 0
+        self.num_taken = self.num_refused = 0
         self._threads: ThreadPoolExecutor | None = None
 
     @property
@@ -111,6 +111,7 @@ class Lanes:
         """A place in the lane, for as long as this is entered; threads are the lane's meanwhile. Raises `Busy`."""
         held = self._held.get(lane)
         if held is not None and held.num_taken >= held.size.places:
+            held.num_refused += 1
             raise Busy(lane.value, held.size.places)
         before = _current.set(held)
         if held is not None:
@@ -134,6 +135,10 @@ class Lanes:
     def taken(self) -> dict[Lane, int]:
         """How many places are taken."""
         return {lane: held.num_taken for lane, held in self._held.items()}
+
+    def refused(self) -> dict[Lane, int]:
+        """How many requests found no place, since the server started."""
+        return {lane: held.num_refused for lane, held in self._held.items()}
 
     def close(self) -> None:
         """Let the threads end when they have done what they are at."""

@@ -18,7 +18,8 @@ from prometheus_client import (
     generate_latest,
 )
 
-from api.gauges import StandingGauges
+from api.gauges import LaneGauges, StandingGauges
+from api.lanes import Lanes
 from kb.records import Lookup
 from kb.service import KnowledgeBase
 
@@ -68,6 +69,10 @@ class Metrics:
         self.registry.register(StandingGauges(kb))
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
+
+    def watch(self, lanes: Lanes) -> None:
+        """Tell of these lanes too."""
+        self.registry.register(LaneGauges(lanes))
 
     def timed(self, part: str) -> AbstractContextManager[object]:
         return self._seconds[part].time()

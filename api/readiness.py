@@ -23,8 +23,8 @@ from kb.service import KnowledgeBase
 class Readiness:
     """What is missing, by names of a fixed list. `encoder` is None in a server that was started without a model.
 
-    Anybody may ask, so an answer is given again for `keep_seconds`, and one looks while the others wait for what it
-    finds. Used on the event loop.
+    Anybody may ask, so an answer is given again for `keep_seconds`, and one looks, for `look_seconds` at most,
+    while the others wait for what it finds. Used on the event loop.
     """
 
     kb: KnowledgeBase
@@ -33,6 +33,7 @@ class Readiness:
     lanes: Lanes
     max_lag: int
     keep_seconds: float = 1.0
+    look_seconds: float = 5.0
     _kept: tuple[float, tuple[str, ...]] | None = None
     _asking: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -42,9 +43,15 @@ class Readiness:
             return ("draining",)
         async with self._asking:
             if self._kept is None or time.monotonic() - self._kept[0] > self.keep_seconds:
-                found = tuple(await self.lanes.run(Lane.probes, self._look))
-                self._kept = time.monotonic(), found
+                self._kept = time.monotonic(), await self._found()
             return self._kept[1]
+
+    async def _found(self) -> tuple[str, ...]:
+        """What a look finds, or that the database does not answer: it may stop without closing its connections."""
+        try:
+            return tuple(await asyncio.wait_for(self.lanes.run(Lane.probes, self._look), self.look_seconds))
+        except TimeoutError:
+            return ("database",)
 
     def _look(self) -> list[str]:
         try:

@@ -16,7 +16,8 @@ class Tuning:
     """How a server behaves where nothing is set.
 
     A stream that waits asks the database every `poll_seconds`, shows that it lives after `idle_seconds` of silence,
-    and ends after `longest_seconds`. Probes are told what was found up to `readiness_seconds` ago. An edit keys at
+    and ends after `longest_seconds`. Probes are told what was found up to `readiness_seconds` ago,
+    by a look of at most `look_seconds`. An edit keys at
     most `keyed_at_once` facts; more is a rekey's work, not a request's. `clock` gives seconds, by which rates are kept.
     """
 
@@ -24,6 +25,7 @@ class Tuning:
     idle_seconds: float = 15.0  # proxies cut connections on which nothing moves
     longest_seconds: float = LONGEST_SECONDS
     readiness_seconds: float = 1.0
+    look_seconds: float = 5.0
     keyed_at_once: int = 256
     lanes: Mapping[Lane, Size] = field(default_factory=lambda: SIZES)
     clock: Callable[[], float] = time.monotonic

@@ -14,6 +14,7 @@ from cli.errors import FAULT, explain
 from cli.keying import active_encoder_of, encoder_of, key_everything
 from cli.output import Advance
 from cli.runtime import Runtime
+from kb.causes import refusal_of
 from kb.errors import InvalidWork, KBError
 from kb.forgetting import SAMPLE, Forgetting
 from kb.gate import GateLimits, check_keyset
@@ -41,6 +42,7 @@ def handlers(runtime: Runtime) -> dict[str, Handler]:
 
 def problem(error: Exception) -> Problem:
     """The problem document of an error, also of one that a model raised."""
+    error = refusal_of(error) or error
     if isinstance(error, KBError) or (failure := explain(error)).exit_code == FAULT:
         return problem_of(error)
     kind = f"urn:colmlm:{type(error).__name__}"

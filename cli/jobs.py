@@ -197,6 +197,7 @@ def worker(
 
     with Runtime.from_environment() as runtime:
         settings = runtime.settings
+        runtime.application = "colmlm worker"
         logs.configure(settings if verbose else replace(settings, log_level="warning"))
         if until_eof:
             require_wanted(settings)

@@ -26,10 +26,13 @@ RELEASED = Path("released", "co-lmlm-135m")
 
 
 class Runtime:
-    """One process's knowledge base and model, each opened on first use and closed with the runtime."""
+    """One process's knowledge base and model, each opened on first use and closed with the runtime.
 
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
+    `application` is what the database calls it, and so whoever waits for it.
+    """
+
+    def __init__(self, settings: Settings, application: str = "colmlm") -> None:
+        self.settings, self.application = settings, application
 
     @classmethod
     def from_environment(cls, *, home: Path | None = None, checkpoint: Path | None = None) -> Self:
@@ -49,7 +52,7 @@ class Runtime:
 
         if self.settings.server is not None:
             note("COLMLM_SERVER is set, but this works with the knowledge base of this machine.")
-        return KnowledgeBase.open(self.settings)
+        return KnowledgeBase.open(self.settings, self.application)
 
     def open(self) -> None:
         """Open the knowledge base now: one that is out of reach should not cost the seconds of loading a model."""

@@ -30,7 +30,7 @@ CONNECT_SECONDS = 5  # how long a server that does not answer is waited for
 START_SECONDS = 10.0  # how long the embedded server is waited for
 
 
-def connect(settings: Settings) -> Engine:
+def connect(settings: Settings, application: str = "colmlm") -> Engine:
     """An engine on the database of `settings`, which answers. Raises `DatabaseUnavailable`.
 
     The embedded server is started where it does not run, is shared by every process of this home, and is
@@ -45,7 +45,7 @@ def connect(settings: Settings) -> Engine:
             url,
             poolclass=WatchedPool,
             hide_parameters=True,  # an error goes to the log, and what was asked does not
-            connect_args={"application_name": "colmlm"},
+            connect_args={"application_name": application},  # by which whoever waits for us knows us
         )
         _ping_after_a_pause(engine)
         try:
@@ -104,7 +104,7 @@ def beside(engine: Engine, application: str, waits: Waits, connections: int) -> 
     return made
 
 
-def reader(engine: Engine) -> Engine:
+def reader(engine: Engine, waits: Waits) -> Engine:
     """An engine on the same database for single statements: no transaction around them and no ping before.
 
     Its statements are planned once: a list of ids that looks shorter or longer than the last is no other case.
@@ -114,7 +114,10 @@ def reader(engine: Engine) -> Engine:
         poolclass=WatchedPool,
         hide_parameters=True,
         isolation_level="AUTOCOMMIT",
-        connect_args={"application_name": "colmlm", "options": "-c plan_cache_mode=force_generic_plan"},
+        connect_args={
+            "application_name": "colmlm",
+            "options": f"-c plan_cache_mode=force_generic_plan {waits.options()}",
+        },
     )
 
 

@@ -24,6 +24,7 @@ from sqlalchemy import Engine, Row
 from sqlalchemy.orm import Session, sessionmaker
 
 from kb import audit, keysets
+from kb.causes import refusal_of
 from kb.errors import IndexBehind, InvalidQuery, KeysetMismatch, NoSuchChange
 from kb.keysets import STORED, Vectors
 from kb.observing import NOBODY, Observer
@@ -178,7 +179,9 @@ class Searcher:
         with self.observer.timed("select"):
             try:
                 rows = self._fetch(parameters)
-            except psycopg.OperationalError:  # the server was restarted since the last lookup
+            except psycopg.OperationalError as error:  # the server was restarted since the last lookup
+                if refusal_of(error) is not None:  # or it is there, and has said why not
+                    raise
                 self.reader.dispose()
                 rows = self._fetch(parameters)
         keys = {row.key_id: row for row in rows if row.key_id is not None}

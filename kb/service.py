@@ -49,7 +49,7 @@ class KnowledgeBase:
         self.engine = engine
         self.sessions = sessionmaker(engine, expire_on_commit=False)
         self.searcher = Searcher(
-            reader=database.reader(engine),
+            reader=database.reader(engine, Waits.of(settings)),
             sessions=self.sessions,
             directory=settings.index_directory,
             wait_seconds=settings.index_wait_seconds,
@@ -58,9 +58,12 @@ class KnowledgeBase:
         self._opened = [engine, self.searcher.reader]
 
     @classmethod
-    def open(cls, settings: Settings) -> KnowledgeBase:
-        """Start or join the database of `settings`. Raises `DatabaseUnavailable` or `MigrationNeeded`."""
-        engine = database.connect(settings)
+    def open(cls, settings: Settings, application: str = "colmlm") -> KnowledgeBase:
+        """Start or join the database of `settings`, which knows this program by the name `application`.
+
+        Raises `DatabaseUnavailable` or `MigrationNeeded`.
+        """
+        engine = database.connect(settings, application)
         try:
             database.require_head(engine)
         except BaseException:

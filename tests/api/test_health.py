@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from dataclasses import replace
 
 import pytest
@@ -94,6 +97,31 @@ def test_a_database_that_is_gone_is_missing_and_the_process_lives(
     door.pool = door.pool.__class__(_refuse)
     assert client.get("/readyz").json()["missing"] == ["database"]
     assert client.get("/healthz").status_code == 200
+
+
+def test_a_database_that_hangs_is_missing_and_does_not_hang_the_probe(
+    atlas: KnowledgeBase, encoder: FakeEncoder, connect: Connect
+) -> None:
+    atlas.catch_up()
+    client = connect(create_app(atlas, encoder, tuning=Tuning(readiness_seconds=-1.0, look_seconds=0.5)))
+    assert client.get("/readyz").status_code == 200
+    asked = text(
+        "SELECT pid FROM pg_stat_activity WHERE application_name = 'colmlm door' AND datname = current_database()"
+    )
+    with atlas.engine.connect() as connection:
+        processes = connection.scalars(asked).all()
+    assert processes
+    try:
+        for process in processes:
+            os.kill(process, signal.SIGSTOP)
+        assert client.get("/readyz").json()["missing"] == ["database"]
+        assert client.get("/healthz").status_code == 200
+    finally:
+        for process in processes:
+            os.kill(process, signal.SIGCONT)
+    while atlas.pools["door"].pool.checkedout():  # type: ignore[attr-defined]
+        time.sleep(0.01)
+    assert client.get("/readyz").status_code == 200
 
 
 def _refuse() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 import httpx
@@ -111,6 +111,20 @@ def test_a_row_that_is_locked_is_not_waited_for_without_end(atlas: KnowledgeBase
     assert "fact_version" in answer.json()["detail"]
 
 
+def test_a_lookup_does_not_wait_without_end_for_a_table_that_is_rewritten(
+    atlas: KnowledgeBase, encoder: FakeEncoder, connect: Connect
+) -> None:
+    limited = replace(atlas.settings, lock_timeout_seconds=0.05)
+    with KnowledgeBase.open(limited) as kb:
+        kb.catch_up()
+        reader = connect(create_app(kb, encoder), "reader")
+        with atlas.engine.begin() as connection:
+            connection.execute(text("LOCK TABLE fact_version IN ACCESS EXCLUSIVE MODE"))
+            answer = reader.post("/v1/lookups", json={"questions": [CAPITAL]})
+        assert (answer.status_code, answer.json()["type"]) == (503, "urn:colmlm:LockHeld")
+        assert reader.post("/v1/lookups", json={"questions": [CAPITAL]}).status_code == 200
+
+
 def test_a_statement_that_runs_too_long_is_stopped(atlas: KnowledgeBase, connect: Connect) -> None:
     atlas.settings = replace(atlas.settings, statement_timeout_seconds=0.05, lock_timeout_seconds=0)
     operator = connect(create_app(atlas), "operator")
@@ -146,7 +160,21 @@ def test_a_full_lane_says_which_it_is_and_the_others_go_on(
             assert answer.status_code == 503 and "All 2 places for edits are taken" in answer.json()["detail"]
             assert answer.headers["retry-after"] == "1"
             assert client.post("/v1/lookups", json={"questions": [CAPITAL]}).status_code == 200
+            told = client.get("/metrics").text
+            assert 'colmlm_lane_refused_total{lane="edits"} 1.0' in told
+            assert 'colmlm_lane_places_taken{lane="edits"} 2.0' in told
         assert {edit.result().status_code for edit in edited} == {200}
+
+
+def test_a_full_lane_speaks_as_its_route_does(app: Litestar, reader: Client) -> None:
+    lanes = app.doorway.lanes  # type: ignore[attr-defined]
+    with ExitStack() as taken:
+        for _ in range(SIZES[Lane.decoding].places):
+            taken.enter_context(lanes.place(Lane.decoding))
+        answer = reader.post("/v1/completions", json={"model": "x", "prompt": "x"})
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+    error = answer.json()["error"]
+    assert error["code"] == "busy" and "places for decoding are taken" in error["message"]
 
 
 def test_a_key_that_is_being_rotated_still_asks(atlas: KnowledgeBase, reader: Client) -> None:

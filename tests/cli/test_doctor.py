@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -165,3 +166,16 @@ def test_a_bad_setting_ends_it_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLMLM_PORT", "many")
     ran = invoke("doctor", "--json")
     assert ran.code == 1 and states(ran)["settings"] == "failed"
+
+
+def test_a_part_of_the_home_on_a_full_disk_or_one_that_cannot_be_written_is_named(
+    run: Run, home: Path, small_disk: Path
+) -> None:
+    home.mkdir(parents=True, exist_ok=True)
+    (home / "uploads").symlink_to(small_disk)
+    found = [one for one in run("doctor", "--json").json["checks"] if one["check"] == "disk"]
+    (small,) = [one for one in found if one["state"] == "failed"]
+    assert str(home / "uploads") in small["found"] and "Free some" in small["remedy"]
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    found = [one for one in run("doctor", "--json").json["checks"] if one["check"] == "disk"]
+    assert any("uploads can't be written" in one["found"] for one in found)

@@ -70,3 +70,11 @@ def test_every_exit_code_is_in_the_table() -> None:
         if issubclass(error, KBError)
     }
     assert {str(code) for code in kb_codes | set(errors._CODES.values())} <= named
+
+
+def test_a_job_that_found_the_disk_full_says_so() -> None:
+    from cli.job_handlers import problem
+
+    said = problem(OSError(28, "No space left on device", "/kb/index/x"))
+    assert (said["type"], said["status"]) == ("urn:colmlm:StorageFull", 507)
+    assert "/kb/index/x" in said["detail"]
