@@ -40,6 +40,7 @@ from api.schemas import (
 )
 from api.selectors import SelectorParts
 from kb import certificate_check, envelope, witness
+from kb.activation import GateStanding
 from kb.attributions import AttributionRecord
 from kb.denials import DenialRecord
 from kb.diff import FactDifference
@@ -66,7 +67,6 @@ from kb.records import (
     Use,
     Version,
 )
-from kb.retraining import GateStanding
 from kb.statistics import Statistics
 from kb.two_person import ErasureRequest
 

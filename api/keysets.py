@@ -15,9 +15,10 @@ from api.paging import Cursor, Limit, Page, after_of, page
 from api.ports import FromPorts, Ports
 from api.rights import Right, needs
 from api.schemas import MAX_ID, PathId, Threshold, Why
+from kb.activation import MAX_EDITS, GateStanding
 from kb.errors import KeysetNotFound
 from kb.records import KeysetRecord
-from kb.retraining import MAX_EDITS, GateStanding, Retraining
+from kb.retraining import Retraining
 
 
 class KeysetView(msgspec.Struct, frozen=True, kw_only=True):

@@ -57,7 +57,7 @@ def calibrate(
         keyset = _keyset_of(runtime, keyset_id)
         measured = measure(runtime.kb, runtime.encoder, keyset, false_accept_rate, sample)
         if not dry_run:
-            runtime.kb.set_threshold(keyset.keyset_id, measured.threshold)
+            runtime.kb.calibrate(keyset.keyset_id, measured)
     if as_json:
         print_json({"keyset_id": keyset.keyset_id, "dry_run": dry_run, **asdict(measured)})
     else:

@@ -20,8 +20,6 @@ from kb.tables import Change
 OLDEST, NEWEST_TRIED = 15, 18  # releases of PostgreSQL
 CLOCK_SECONDS = 5.0
 
-_NO_KEYS = ("activate", "threshold", "retire")  # changes after which an index holds what it held
-
 # What must hold, and what it costs where it does not.
 _SETTINGS = (
     ("fsync", "on", "failed", "a crash of the machine can lose acknowledged edits"),
@@ -119,7 +117,9 @@ def _index(kb: KnowledgeBase) -> Finding:
         found = f"snapshot of {held:,} keys, {size / 1e6:,.0f} MB, {head - applied_seq:,} changes behind"
         if applied_seq > head:
             return Finding("index", "warning", f"{found}: of another history", again)
-        touched = select(Change.seq).where(Change.seq > applied_seq, Change.kind.not_in(_NO_KEYS)).limit(1)
+        touched = (
+            select(Change.seq).where(Change.seq > applied_seq, Change.kind.not_in(audit.NO_KEYS)).limit(1)
+        )
         wanted = held if session.scalar(touched) else keysets.num_indexed_keys(session, keyset_id)
         if held != wanted:
             return Finding(

@@ -29,9 +29,10 @@ def key_everything(
     kb: KnowledgeBase | None = None,
     reporting: Reporting = progress,
 ) -> KeysetRecord:
-    """Key what is unkeyed, and calibrate a keyset that has not been. The encoder is by default the settings'.
+    """Key what is unkeyed, and calibrate a keyset whose threshold nobody has chosen.
 
-    `kb` is the runtime's, unless this is done in somebody else's name; `reporting` gives what hears how far it is.
+    The encoder is by default the settings'. `kb` is the runtime's, unless this is done in somebody else's name;
+    `reporting` gives what hears how far it is.
     """
     encoder, kb = encoder or runtime.encoder, kb or runtime.kb
     with reporting("Keying facts") as advance:
@@ -41,7 +42,7 @@ def key_everything(
             "Another keyset is active. To let this one answer: "
             f"colmlm keysets check {keyset.keyset_id}, then: colmlm keysets activate {keyset.keyset_id}"
         )
-    if keyset.calibrated or keyset.num_unkeyed or keyset.num_keys < 2:
+    if keyset.num_unkeyed or keyset.num_keys < 2 or kb.has_threshold(keyset.keyset_id):
         return keyset
     if keys_are_questions(encoder):
         note(f"Not calibrated: a fact's key is its own question. Its threshold is {keyset.threshold:.3f}.")
@@ -52,7 +53,7 @@ def key_everything(
         note(f"Not calibrated. {error}")
         return keyset
     note(describe_calibration(measured))
-    return kb.set_threshold(keyset.keyset_id, measured.threshold)
+    return kb.calibrate(keyset.keyset_id, measured)
 
 
 def encoder_of(runtime: Runtime, keyset_id: int, named: Path | None = None) -> Encoder:

@@ -12,9 +12,9 @@ from cli.errors import CHECK_FAILED
 from cli.nouns.base import Base
 from cli.options import Actor, AsJson, CheckpointPath, KeysetId, Reason, examples, finite
 from cli.output import note, print_json, print_table, say
+from kb.activation import MAX_EDITS
 from kb.gate import GateLimits
 from kb.records import KeysetRecord
-from kb.retraining import MAX_EDITS
 
 CHECK_EXAMPLES = examples(
     "colmlm keysets check 2", "colmlm keysets check 2 --plot drift.png --max-question-loss 0.05 --json"

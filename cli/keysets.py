@@ -17,8 +17,9 @@ from cli.nouns.base import Base
 from cli.options import Actor, AsJson, CheckpointPath, KeysetId, Reason, examples
 from cli.output import is_attended, print_json, print_table, progress, say
 from cli.runtime import Runtime
+from kb.activation import GateStanding
 from kb.records import KeysetRecord
-from kb.retraining import GateStanding, Retraining
+from kb.retraining import Retraining
 
 if TYPE_CHECKING:
     pass

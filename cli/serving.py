@@ -143,7 +143,7 @@ def access_token(runtime: Runtime) -> str:
             return token
         taken = {key.name for key in access.list_keys(session)}
         name = next(name for n in range(len(taken) + 1) if (name := f"up-{n}" if n else "up") not in taken)
-        token = access.create_key(session, name, "admin")
+        token = access.create_key(session, name, "admin", actor=runtime.settings.actor)
         _write_secret(file, token)
     return token
 

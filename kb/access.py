@@ -20,7 +20,9 @@ from enum import StrEnum
 from sqlalchemy import ColumnElement, exists, func, or_, select, update
 from sqlalchemy.orm import Session
 
+from kb import audit
 from kb.errors import ApiKeyEnded, ApiKeyNotFound, InvalidValue
+from kb.origin import current
 from kb.principal import Principal
 from kb.tables import ApiKey
 
@@ -96,15 +98,20 @@ def create_key(
     name: str,
     role: str,
     *,
+    actor: str | None = None,
     expires_in: timedelta | None = None,
     rate_limit: int | None = None,
 ) -> str:
-    """A new key's token. It can't be had again: only its digest is stored. Raises `InvalidValue`."""
+    """A new key's token. It can't be had again: only its digest is stored. Raises `InvalidValue`.
+
+    This is a change of the log, as are a rotation and a revocation. `actor` is by default the principal.
+    """
     _check_name(name)
     if role not in ROLES:
         raise InvalidValue("role", f"{role!r} is not one of {', '.join(ROLES)}")
     if rate_limit is not None and not 1 <= rate_limit <= MAX_RATE:
         raise InvalidValue("rate limit", f"{rate_limit} is not from 1 to {MAX_RATE} requests a minute")
+    pending = _begin(session, actor, f"make the API key {name}, {role}")
     if session.scalar(select(exists().where(ApiKey.name == name))):
         raise InvalidValue(
             "name of the key", f"{name!r} is taken, by a revoked key too; the change log names keys"
@@ -114,17 +121,23 @@ def create_key(
     if expires_in is not None:
         key.expires_at = _ahead("expiry", expires_in)
     session.add(key)
-    session.flush()
+    _append(session, pending, "create-api-key", key)
     return token
 
 
 def rotate_key(
-    session: Session, name: str, *, grace: timedelta = timedelta(0), expires_in: timedelta | None = None
+    session: Session,
+    name: str,
+    *,
+    actor: str | None = None,
+    grace: timedelta = timedelta(0),
+    expires_in: timedelta | None = None,
 ) -> str:
     """A new token for a key. The one before it works for `grace` longer, and any older one no more.
 
     `expires_in` moves the key's end, which also brings an expired key back. Raises `ApiKeyNotFound` or `ApiKeyEnded`.
     """
+    pending = _begin(session, actor, f"rotate the API key {name}")
     key = _held(session, name)
     expired = key.expires_at is not None and key.expires_at <= _now(session)
     if key.revoked_at is not None or (expired and expires_in is None):
@@ -137,7 +150,7 @@ def rotate_key(
     key.key_hash, key.prefix, key.rotated_at = _digest(token), token[:_SHOWN], func.now()
     if expires_in is not None:
         key.expires_at = _ahead("expiry", expires_in)
-    session.flush()
+    _append(session, pending, "rotate-api-key", key)
     return token
 
 
@@ -201,13 +214,29 @@ def name_of(session: Session, key_id: int) -> str:
     return name
 
 
-def revoke_key(session: Session, name: str) -> None:
+def revoke_key(session: Session, name: str, *, actor: str | None = None) -> None:
     """End a key and every secret of it, at commit and in every process. Raises `ApiKeyNotFound` or `ApiKeyEnded`."""
+    pending = _begin(session, actor, f"revoke the API key {name}")
     key = _held(session, name)
     if key.revoked_at is not None:
         raise ApiKeyEnded(name, "revoked")
     key.revoked_at = func.now()
+    _append(session, pending, "revoke-api-key", key)
+
+
+def _begin(session: Session, actor: str | None, reason: str) -> audit.Pending:
+    """Before any row is locked: every edit takes the log's lock first, so that no two wait for each other."""
+    return audit.begin(session, actor or current().principal.name, reason)
+
+
+def _append(session: Session, pending: audit.Pending, kind: str, key: ApiKey) -> None:
+    """Write the key as it is now into the log; nothing of its secret."""
     session.flush()
+    session.refresh(key)
+    times = {"expires_at": key.expires_at, "previous_until": key.previous_until}
+    kept = {"key_id": key.id, "name": key.name, "role": key.role, "rate_limit": key.rate_limit}
+    kept |= {name: None if at is None else at.astimezone(UTC).isoformat() for name, at in times.items()}
+    audit.append(session, pending, kind, payload={"api_key": kept})
 
 
 def _held(session: Session, name: str) -> ApiKey:

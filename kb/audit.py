@@ -33,8 +33,12 @@ from kb.waits import holder_of
 CHANGE_LOCK = 0x636F6C6D02
 GENESIS = "0" * 64
 
-# Kinds that do not edit facts: they feed indexes and keep the record complete.
-MAINTENANCE = ("key", "activate", "threshold", "retire")
+# Kinds that do not edit facts: they feed indexes and keep the record complete. After all but the first an index holds
+# what it held.
+NO_KEYS = (
+    "activate", "threshold", "retire", "create-api-key", "rotate-api-key", "revoke-api-key", "restore-backup",
+)  # fmt: skip
+MAINTENANCE = ("key", *NO_KEYS)
 
 # For the driver itself: every edit makes these two statements, and they should cost a round trip and little else.
 _BEGIN = "SELECT at, secret, seq, hash FROM begin_change(%s)"

@@ -166,6 +166,7 @@ def _catch_up(
     deleted = _facts(session, newer.deleted, Fact.deleted_seq.is_(None)) if newer else []
     if newer and reapply_deletes:
         _delete_again(session, newer, deleted, actor)
+    _note(session, backup, newer, actor)
     return RestoreReport(
         backup=backup,
         log_file=newer.file if newer else None,
@@ -176,6 +177,14 @@ def _catch_up(
         deleted_since=tuple(deleted),
         deleted_again=tuple(deleted) if reapply_deletes else (),
     )
+
+
+def _note(session: Session, backup: Backup, newer: NewerLog | None, actor: str) -> None:
+    """Write into the restored log that it went on from a backup, and with which newer log."""
+    pending = audit.begin(session, actor, f"restored from the backup of change {backup.seq}")
+    seq, hash_ = (newer.head.seq, newer.head.hash) if newer else (None, None)
+    payload = {"backup": {"seq": backup.seq, "hash": backup.hash}, "newer_log": {"seq": seq, "hash": hash_}}
+    audit.append(session, pending, "restore-backup", payload=payload)
 
 
 def _repeat(session: Session, newer: NewerLog, actor: str) -> Iterator[Repeated]:

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Select, func, select, text
 from sqlalchemy.orm import Session
 
-from kb import audit, keysets
+from kb import activation, audit, keysets
 from kb.errors import ExternalIdNotFound, FactDeleted, FactNotFound, InvalidKeys, InvalidValue, KeysetNotFound
 from kb.facts import end_facts
 from kb.ingest import MANY_FACTS
@@ -65,7 +65,7 @@ class Bulk:
     def finish_keyset(self, keyset_id: int) -> KeysetRecord:
         """Mark a keyset as ready (active where none is) and write its index, as a rekey does at its end."""
         with self.kb.sessions.begin() as session:
-            keysets.finish_building(session, keyset_id, self.kb.settings.actor)
+            activation.finish_building(session, keyset_id, self.kb.settings.actor)
         self.kb.searcher.prepare(keyset_id)
         with self.kb.sessions() as session:
             return keysets.get_keyset(session, keyset_id)

@@ -5,7 +5,7 @@ building -> ready (every live fact was keyed once) -> active <-> ready -> retire
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -15,11 +15,12 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.orm import Session
 
 from kb import audit
+from kb.calibration import Calibration
 from kb.errors import InvalidValue, KeysetActive, KeysetNotFound, KeysetNotReady, NoActiveKeyset
 from kb.facts import IS_LIVE, is_kept
 from kb.index import AUTO_SPEC
 from kb.records import CheckpointInfo, KeysetHead, KeysetRecord
-from kb.tables import Checkpoint, Document, Fact, FactKey, FactVersion, Keyset
+from kb.tables import Change, Checkpoint, Document, Fact, FactKey, FactVersion, Keyset
 
 DEFAULT_THRESHOLD = 0.7  # the paper's, until the keyset is calibrated
 STORED = np.dtype("<f2")
@@ -175,26 +176,6 @@ def _record(row: Row[Any]) -> KeysetRecord:
     )
 
 
-def activate(
-    session: Session, keyset_id: int, actor: str, reason: str, evidence: Mapping[str, Any] | None = None
-) -> KeysetRecord:
-    """Make this keyset the one that answers, in every process, at commit. `evidence` is kept with the change.
-
-    The flip alone: whether a keyset should answer is for `kb.retraining` to say.
-    """
-    pending = audit.begin(session, actor, reason)
-    keyset = get_keyset(session, keyset_id)
-    if keyset.state == "active":
-        return keyset
-    if keyset.state != "ready":
-        raise KeysetNotReady(keyset_id, keyset.state)
-    session.execute(update(Keyset).where(Keyset.state == "active").values(state="ready"))
-    _set(session, keyset_id, state="active")
-    payload = {**(evidence or {}), "keyset": keyset_id, "checkpoint": keyset.checkpoint_id}
-    audit.append(session, pending, "activate", payload=payload)
-    return get_keyset(session, keyset_id)
-
-
 def retire(session: Session, keyset_id: int, actor: str, reason: str) -> KeysetRecord:
     """Drop this keyset's keys; its row stays, since stored outputs name it."""
     pending = audit.begin(session, actor, reason)
@@ -208,29 +189,37 @@ def retire(session: Session, keyset_id: int, actor: str, reason: str) -> KeysetR
     return get_keyset(session, keyset_id)
 
 
-def finish_building(session: Session, keyset_id: int, actor: str) -> KeysetRecord:
-    """Mark a keyset that was keyed to the end as ready, and let it answer where no keyset does yet."""
-    ready = update(Keyset).where(Keyset.id == keyset_id, Keyset.state == "building")
-    session.execute(ready.values(state="ready"))
-    if session.scalar(select(exists().where(Keyset.state == "active"))):
-        return get_keyset(session, keyset_id)
-    return activate(session, keyset_id, actor, "the first keyset")
-
-
 def set_threshold(
-    session: Session, keyset_id: int, threshold: float, actor: str, reason: str = "calibrated"
+    session: Session,
+    keyset_id: int,
+    threshold: float,
+    actor: str,
+    reason: str,
+    *,
+    measured: Calibration | None = None,
 ) -> KeysetRecord:
-    """Set the score below which a lookup is no match. It holds from the next lookup on, in every process."""
+    """Set the score below which a lookup is no match. It holds from the next lookup on, in every process.
+
+    The keyset is calibrated where it was `measured`; a threshold set by hand is what somebody says it should be.
+    """
     if not -1 <= threshold <= 1:
         raise InvalidValue("threshold", f"{threshold} is not a cosine, from -1 to 1")
     pending = audit.begin(session, actor, reason)
     get_keyset(session, keyset_id)
-    _set(session, keyset_id, threshold=threshold, calibrated=True)
+    is_measured = measured is not None
+    _set(session, keyset_id, threshold=threshold, calibrated=is_measured)
     # repr: a float may come back from JSON in another spelling, and the hash would not hold.
-    audit.append(
-        session, pending, "threshold", payload={"keyset": keyset_id, "threshold": repr(float(threshold))}
-    )
+    payload = {"keyset": keyset_id, "threshold": repr(float(threshold)), "calibrated": is_measured}
+    if measured is not None:
+        payload["measured"] = {name: repr(value) for name, value in asdict(measured).items()}
+    audit.append(session, pending, "threshold", payload=payload)
     return get_keyset(session, keyset_id)
+
+
+def is_threshold_chosen(session: Session, keyset_id: int) -> bool:
+    """Whether somebody measured or set this keyset's threshold; else it is the one that every keyset begins with."""
+    chose = exists().where(Change.kind == "threshold", Change.payload["keyset"].as_integer() == keyset_id)
+    return bool(session.scalar(select(chose)))
 
 
 def note_snapshot(session: Session, keyset_id: int, applied_seq: int) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kb import keysets, quotations
+from kb import activation, keysets, quotations
 from kb.erasure import Erasure
 from kb.quotations import Gone
 from kb.records import FsckReport
@@ -70,7 +70,7 @@ class Repair:
     def _finish(self, keyset_ids: Sequence[int]) -> None:
         for keyset_id in keyset_ids:
             with self.kb.sessions.begin() as session:
-                keysets.finish_building(session, keyset_id, self.kb.settings.actor)
+                activation.finish_building(session, keyset_id, self.kb.settings.actor)
 
     def _rewrite(self, keyset_ids: Sequence[int]) -> None:
         """New snapshots from the database alone. The damaged file goes with the save that replaces it."""

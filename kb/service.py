@@ -12,7 +12,8 @@ import numpy.typing as npt
 from sqlalchemy import Engine
 from sqlalchemy.orm import sessionmaker
 
-from kb import attribution, audit, database, facts, keysets, reading
+from kb import activation, attribution, audit, database, facts, keysets, reading
+from kb.calibration import Calibration
 from kb.contention import tried_again
 from kb.corpus import AnnotatedDocument, Parsed
 from kb.export import export
@@ -224,22 +225,30 @@ class KnowledgeBase:
             return keysets.active_keyset(session)
 
     @tried_again
-    def activate(self, keyset_id: int) -> KeysetRecord:
-        """Let this keyset answer from now on, in every process. Raises `KeysetNotReady`."""
-        with self.sessions.begin() as session:
-            return keysets.activate(session, keyset_id, self.settings.actor, "activate")
-
-    @tried_again
     def retire(self, keyset_id: int) -> KeysetRecord:
         """Drop a keyset's keys for good. Raises `KeysetActive`."""
         with self.sessions.begin() as session:
             return keysets.retire(session, keyset_id, self.settings.actor, "retire")
 
     @tried_again
-    def set_threshold(self, keyset_id: int, threshold: float) -> KeysetRecord:
-        """Calibrate a keyset: below this score a lookup is no match."""
+    def calibrate(self, keyset_id: int, measured: Calibration) -> KeysetRecord:
+        """Give a keyset the threshold that was measured for it: below this score a lookup is no match."""
         with self.sessions.begin() as session:
-            return keysets.set_threshold(session, keyset_id, threshold, self.settings.actor)
+            actor, threshold = self.settings.actor, measured.threshold
+            return keysets.set_threshold(
+                session, keyset_id, threshold, actor, "calibrated", measured=measured
+            )
+
+    @tried_again
+    def set_threshold(self, keyset_id: int, threshold: float) -> KeysetRecord:
+        """Set a keyset's threshold by hand; it is not calibrated then."""
+        with self.sessions.begin() as session:
+            return keysets.set_threshold(session, keyset_id, threshold, self.settings.actor, "set by hand")
+
+    def has_threshold(self, keyset_id: int) -> bool:
+        """Whether a keyset's threshold was measured or set by hand, and so is not to be chosen unasked."""
+        with self.sessions() as session:
+            return keysets.is_threshold_chosen(session, keyset_id)
 
     def rekey(
         self,
@@ -264,7 +273,7 @@ class KnowledgeBase:
         actor = self.settings.actor
         Rekey(self.sessions, encoder, keyset.keyset_id, actor, corpus, batch, on_facts, kinds).run()
         with self.sessions.begin() as session:
-            keyset = keysets.finish_building(session, keyset.keyset_id, self.settings.actor)
+            keyset = activation.finish_building(session, keyset.keyset_id, self.settings.actor)
         self.searcher.prepare(keyset.keyset_id)
         return self._keyset(keyset.keyset_id)
 

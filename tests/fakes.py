@@ -10,8 +10,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from kb.calibration import Calibration
 from kb.corpus import AnnotatedDocument
-from kb.records import CheckpointInfo
+from kb.records import CheckpointInfo, KeysetRecord
+from kb.retraining import Retraining
+from kb.service import KnowledgeBase
 
 Vectors = npt.NDArray[np.float32]
 
@@ -106,3 +109,13 @@ class YearAsker:
             Asked(f"When did {title} {'meet Zora' if int(year) % 2 else 'open'}?", f"the year {year}")
             for year in years
         ]
+
+
+def measured(threshold: float) -> Calibration:
+    """What a calibration that chose this threshold might have found."""
+    return Calibration(threshold, 0.0, 0.0, 1.0, 2)
+
+
+def activated(kb: KnowledgeBase, keyset_id: int) -> KeysetRecord:
+    """The keyset, answering without a gate."""
+    return Retraining(kb).activate(keyset_id, force=True)

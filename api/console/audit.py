@@ -23,9 +23,7 @@ from kb.witness import check_database, hash_at
 
 ON_A_PAGE = 50
 NEAREST = 5
-KINDS = (
-    "insert", "ingest", "update", "delete", "restore", "forget", "erase", "key", "activate", "threshold", "retire",
-)  # fmt: skip
+KINDS = ("insert", "ingest", "update", "delete", "restore", "forget", "erase", *audit.MAINTENANCE)
 
 
 @get("/audit", opt=needs(Right.audit), sync_to_thread=True)

@@ -16,11 +16,12 @@ from api.ports import FromPorts, Ports
 from api.rights import Right, needs
 from api.schemas import PathId
 from kb import keysets
+from kb.activation import GateStanding
 from kb.errors import KBError, KeysetNotFound, NoActiveKeyset
 from kb.jobs.kinds import Gate, Rekey
 from kb.jobs.queue import Jobs
 from kb.records import KeysetRecord
-from kb.retraining import GateStanding, Retraining
+from kb.retraining import Retraining
 
 HEIGHT, WIDTH = 120, 640  # of a histogram, in its own units
 

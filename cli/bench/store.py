@@ -27,6 +27,7 @@ from kb import database, interpreter
 from kb.bulk import Bulk
 from kb.corpus import Parsed
 from kb.records import CheckpointInfo
+from kb.retraining import Retraining
 from kb.service import KnowledgeBase
 from kb.settings import Settings
 
@@ -141,7 +142,7 @@ class StoreBench:
             session.execute(text("UPDATE keyset SET state = 'ready'"))
         kb.searcher.prepare(keyset.keyset_id, on_keys=lambda done, total: trained.append(time.perf_counter()))
         filled = time.perf_counter()
-        kb.activate(keyset.keyset_id)
+        Retraining(kb).activate(keyset.keyset_id)
         self._settle(kb)
         return {
             "spec": kb.searcher.current().index.spec,

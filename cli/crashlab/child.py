@@ -26,6 +26,7 @@ from kb.corpus import Parsed
 from kb.erasure import Erasure
 from kb.errors import KeysetMismatch
 from kb.forgetting import Forgetting
+from kb.retraining import Retraining
 from kb.selectors import Selector
 from kb.service import KnowledgeBase
 from kb.settings import Settings
@@ -163,7 +164,7 @@ class Worker:
         self.kb.rekey(encoder, batch=8)
 
     def _activate(self, step: Step) -> None:
-        self.kb.activate(self._keyset(step))
+        Retraining(self.kb).activate(self._keyset(step), force=True)  # there is no gate to pass here
 
     def _retire(self, step: Step) -> None:
         self.kb.retire(self._keyset(step))

@@ -35,20 +35,26 @@ class LocalKeys:
         self, name: str, role: str, *, expires_in: timedelta | None, rate_limit: int | None, dry_run: bool
     ) -> tuple[str, ApiKeyRecord]:
         with self._session(is_kept=not dry_run) as session:
-            token = access.create_key(session, name, role, expires_in=expires_in, rate_limit=rate_limit)
+            token = access.create_key(
+                session, name, role, actor=self._actor, expires_in=expires_in, rate_limit=rate_limit
+            )
             return token, access.read_key(session, name)
 
     def rotate(
         self, name: str, *, grace: timedelta, expires_in: timedelta | None, dry_run: bool
     ) -> tuple[str, ApiKeyRecord]:
         with self._session(is_kept=not dry_run) as session:
-            token = access.rotate_key(session, name, grace=grace, expires_in=expires_in)
+            token = access.rotate_key(session, name, actor=self._actor, grace=grace, expires_in=expires_in)
             return token, access.read_key(session, name)
 
     def revoke(self, name: str, *, dry_run: bool) -> ApiKeyRecord:
         with self._session(is_kept=not dry_run) as session:
-            access.revoke_key(session, name)
+            access.revoke_key(session, name, actor=self._actor)
             return access.read_key(session, name)
+
+    @property
+    def _actor(self) -> str:
+        return self.kb.settings.actor
 
     @contextmanager
     def _session(self, *, is_kept: bool = False) -> Iterator[Session]:

@@ -8,10 +8,11 @@ from typing import Any
 
 from cli.output import progress
 from cli.runtime import Runtime
+from kb.activation import GateStanding
 from kb.errors import KeysetNotFound, KeysetNotReady
 from kb.gate import GateLimits, check_keyset
 from kb.records import KeysetRecord
-from kb.retraining import GateStanding, Retraining
+from kb.retraining import Retraining
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from kb.access import ApiKeyRecord
+    from kb.activation import GateStanding
     from kb.gate import GateLimits
     from kb.jobs.kinds import Work
     from kb.jobs.records import JobRecord
     from kb.records import KeysetRecord
-    from kb.retraining import GateStanding
 
 
 class JobVerbs(Protocol):

@@ -12,11 +12,11 @@ from api.keysets import KeysetView
 from cli.remote.api import Api
 from cli.remote.here_only import refuse
 from cli.remote.jobs import RemoteJobs
+from kb.activation import GateStanding
 from kb.errors import KeysetActive, KeysetNotReady
 from kb.gate import GateLimits
 from kb.jobs.kinds import Gate, Rekey, work_of
 from kb.records import KeysetRecord
-from kb.retraining import GateStanding
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class RemoteKeysets:
         return self._switch(f"/keysets/{keyset_id}/retire", actor, reason)
 
     def set_threshold(self, keyset_id: int, threshold: float) -> KeysetRecord:
-        body = {"threshold": threshold, "reason": "calibrated"}
+        body = {"threshold": threshold, "reason": "set by hand"}
         return self.api.edit(f"/keysets/{keyset_id}/threshold", KeysetRecord, body, method="PUT")
 
     def rekey(

@@ -38,7 +38,7 @@ from kb.selectors import Selector
 from kb.service import KnowledgeBase
 from kb.settings import Settings
 from tests.acceptance.server import ROOT, ServerProcess, environment, server_process
-from tests.fakes import FakeEncoder
+from tests.fakes import FakeEncoder, measured
 from tests.kb.corpora import ingest, numbered
 
 FACTS, ASKED = 400, 300  # facts from ASKED on are edited and forgotten; the others always answer alike
@@ -222,7 +222,7 @@ def worker_process(settings: Settings) -> Iterator[subprocess.Popen[bytes]]:
 def _prepare(kb: KnowledgeBase) -> int:
     """Facts with keys of both models; the id of the keyset that is to take over."""
     ingest(kb, *numbered(FACTS))
-    _, new = (kb.set_threshold(kb.rekey(encoder).keyset_id, 0.9).keyset_id for encoder in (OLD, NEW))
+    _, new = (kb.calibrate(kb.rekey(encoder).keyset_id, measured(0.9)).keyset_id for encoder in (OLD, NEW))
     assert check_keyset(kb, new, NEW, active_encoder=OLD).passed
     return new
 

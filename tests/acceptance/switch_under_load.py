@@ -31,7 +31,7 @@ from kb.retraining import Retraining
 from kb.service import KnowledgeBase
 from kb.settings import Settings
 from kb.tables import FactKey
-from tests.fakes import FakeEncoder
+from tests.fakes import FakeEncoder, measured
 from tests.kb.corpora import ingest, numbered
 
 WHO = {"actor": "editor", "reason": "acceptance"}
@@ -71,7 +71,7 @@ def run(settings: Settings, seconds: float) -> Outcome:
     """Load the empty, migrated database of `settings` for so long."""
     with KnowledgeBase.open(settings) as kb, KnowledgeBase.open(settings) as editing:
         ingest(kb, *numbered(FACTS))
-        old, new = (kb.set_threshold(kb.rekey(e).keyset_id, 0.9).keyset_id for e in (OLD, NEW))
+        old, new = (kb.calibrate(kb.rekey(e).keyset_id, measured(0.9)).keyset_id for e in (OLD, NEW))
         assert check_keyset(kb, new, NEW, active_encoder=OLD).passed
         stop = threading.Event()
         with _reader(

@@ -9,7 +9,7 @@ from kb.questions import Questions
 from kb.service import KnowledgeBase
 from kb.settings import Settings
 from tests.acceptance.switch_under_load import run
-from tests.fakes import FakeEncoder
+from tests.fakes import FakeEncoder, activated
 from tests.kb.corpora import CAPITAL, PERU, ingest
 
 
@@ -26,7 +26,7 @@ def test_whoever_has_only_the_old_encoder_is_refused_after_the_switch(kb: Knowle
     kb.rekey(old)
     both, only_old = Questions(kb, [old, new]), Questions(kb, [old])
     assert both.ask([CAPITAL])[0] == only_old.ask([CAPITAL])[0] == "fake"
-    kb.activate(kb.rekey(new).keyset_id)
+    activated(kb, kb.rekey(new).keyset_id)
     checkpoint_id, (lookup,) = both.ask([CAPITAL], k=2)
     assert checkpoint_id == "fake2" and lookup.hits[0].value == "Lima"
     with pytest.raises(KeysetMismatch):

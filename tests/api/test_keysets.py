@@ -47,7 +47,7 @@ def test_a_threshold_is_set_with_a_reason(app: Litestar, atlas: KnowledgeBase, c
     keyset_id = atlas.active_keyset().keyset_id
     body: dict[str, Any] = {"threshold": 0.9, "reason": "by hand"}
     set_ = trainer.put(f"/v1/keysets/{keyset_id}/threshold", json=body).json()
-    assert (set_["threshold"], set_["calibrated"]) == (0.9, True)
+    assert (set_["threshold"], set_["calibrated"]) == (0.9, False)
     change = atlas.changes(after=atlas.head_seq() - 1)[0]
     assert (change.kind, change.actor, change.reason) == ("threshold", "the trainer", "by hand")
     assert trainer.put(f"/v1/keysets/{keyset_id}/threshold", json={**body, "threshold": 2}).status_code == 400

@@ -88,9 +88,10 @@ def test_a_threshold_is_shown_and_set(run: Run, keyed: list[int]) -> None:
     assert run("keysets", "threshold", 1, "--set", 0.25, "--json").json == {
         "keyset_id": 1,
         "threshold": 0.25,
-        "calibrated": True,
+        "calibrated": False,
     }
-    assert "0.250" in run("keysets", "threshold", 1).out
+    assert "0.250, not calibrated" in run("keysets", "threshold", 1).out
+    assert run("rekey", "--json").json["threshold"] == 0.25  # what somebody set is not measured anew unasked
     assert run("keysets", "threshold", 77).code == 3 and run("keysets", "threshold", 1, "--set", 2).code == 2
 
 

@@ -13,7 +13,7 @@ from sqlalchemy import text, update
 from kb.follower import Follower
 from kb.service import KnowledgeBase
 from kb.tables import Keyset
-from tests.fakes import FakeEncoder
+from tests.fakes import FakeEncoder, activated
 from tests.kb.corpora import CAPITAL, PERU, RIVER, fact_id, ingest, numbered, values
 
 WHO = {"actor": "tester", "reason": "test"}
@@ -93,10 +93,10 @@ def test_a_switch_to_a_keyset_that_passed_its_gate_and_back_opens_no_index_in_a_
         until(lambda: another_process.searcher._standby is not None)
     monkeypatch.setattr("kb.lookup.open_replica", lambda *_: pytest.fail("it was to be open"))
     kb.delete([fact_id(kb, "Lima")], **WHO)
-    kb.activate(new.keyset_id)
+    activated(kb, new.keyset_id)
     assert values(another_process, newer, [CAPITAL, RIVER]) == [None, "Amazon"]
     kb.restore([fact_id(kb, "Lima")], **WHO)
-    kb.activate(old.keyset_id)
+    activated(kb, old.keyset_id)
     assert values(another_process, encoder, [CAPITAL, RIVER]) == ["Lima", "Amazon"]
 
 
@@ -107,7 +107,7 @@ def test_the_index_of_a_retired_keyset_is_let_go(
     old = kb.rekey(encoder)
     with Follower(another_process, poll_seconds=NEVER):
         followed(another_process, kb)
-        kb.activate(kb.rekey(FakeEncoder(salt="2")).keyset_id)
+        activated(kb, kb.rekey(FakeEncoder(salt="2")).keyset_id)
         until(lambda: another_process.searcher._standby is not None)
         kb.retire(old.keyset_id)
         until(lambda: another_process.searcher._standby is None)

@@ -13,7 +13,7 @@ from kb.gate import Criterion, GateLimits, GateReport, check_keyset
 from kb.records import KeysetRecord, NewGeneration, Splice
 from kb.retraining import Retraining
 from kb.service import KnowledgeBase
-from tests.fakes import FakeEncoder, Vectors
+from tests.fakes import FakeEncoder, Vectors, measured
 from tests.kb.corpora import CAPITAL, PERU, RIVER, ask, fact_id, ingest, numbered, values
 
 WHO = {"actor": "tester", "reason": "test"}
@@ -34,7 +34,7 @@ class Confused(FakeEncoder):
 
 def ready(kb: KnowledgeBase, encoder: FakeEncoder) -> KeysetRecord:
     """The encoder's keyset, keyed and with a threshold of its own."""
-    return kb.set_threshold(kb.rekey(encoder).keyset_id, 0.6)
+    return kb.calibrate(kb.rekey(encoder).keyset_id, measured(0.6))
 
 
 def criterion(report: GateReport, name: str) -> Criterion:
@@ -177,6 +177,42 @@ def test_activation_needs_a_gate_that_passed_lately_or_force(kb: KnowledgeBase, 
     kb.update(fact_id(kb, "value 2"), "other", **WHO)
     assert retraining.activate(two[0].keyset_id, force=True).state == "active"
     assert _payload(kb) | {"forced": True, "gate_seq": None} == _payload(kb) and kb.fsck().ok
+
+
+def test_a_forced_activation_keeps_what_spoke_against_it(
+    kb: KnowledgeBase, encoder: FakeEncoder, two: tuple[KeysetRecord, KeysetRecord]
+) -> None:
+    new, retraining = two[1].keyset_id, Retraining(kb)
+    retraining.activate(new, force=True)
+    assert _payload(kb)["refusal"] == "its gate was never checked" and _payload(kb)["failed"] == []
+    retraining.rollback()
+    assert check_keyset(kb, new, FakeEncoder(salt="2"), active_encoder=encoder).passed
+    kb.set_threshold(new, 0.1)
+    assert retraining.standing(new).failed == ("threshold calibrated",)
+    with pytest.raises(GateRefused, match="threshold calibrated"):
+        retraining.activate(new)
+    retraining.activate(new, force=True)
+    assert _payload(kb)["failed"] == [
+        {"name": "threshold calibrated", "figure": "0.0", "limit": "1.0", "note": ""}
+    ]
+    assert kb.fsck().chain_ok
+
+
+def test_a_threshold_set_by_hand_does_not_pass(kb: KnowledgeBase, encoder: FakeEncoder) -> None:
+    ingest(kb, PERU)
+    keyset_id = kb.rekey(encoder).keyset_id
+    kb.set_threshold(keyset_id, 0.6)
+    assert check_keyset(kb, keyset_id, encoder).failed == ("threshold calibrated",)
+    kb.calibrate(keyset_id, measured(0.6))
+    assert check_keyset(kb, keyset_id, encoder).passed
+
+
+def test_force_that_nothing_spoke_against_is_none(
+    kb: KnowledgeBase, encoder: FakeEncoder, two: tuple[KeysetRecord, KeysetRecord]
+) -> None:
+    assert check_keyset(kb, two[1].keyset_id, FakeEncoder(salt="2"), active_encoder=encoder).passed
+    Retraining(kb).activate(two[1].keyset_id, force=True)
+    assert _payload(kb)["forced"] is False and "failed" not in _payload(kb)
 
 
 def _payload(kb: KnowledgeBase) -> dict[str, object]:

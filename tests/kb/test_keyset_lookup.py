@@ -7,7 +7,7 @@ import pytest
 from kb.errors import KeysetMismatch, KeysetNotFound, KeysetNotReady
 from kb.keyset_lookup import KeysetLookup
 from kb.service import KnowledgeBase
-from tests.fakes import FakeEncoder
+from tests.fakes import FakeEncoder, activated
 from tests.kb.corpora import CAPITAL, PERU, RIVER, ask, fact_id, ingest, values
 
 WHO = {"actor": "tester", "reason": "test"}
@@ -40,7 +40,7 @@ def test_a_keyset_that_is_not_active_answers_beside_the_one_that_is(kb: Knowledg
         other.encode_questions([RIVER]), checkpoint_id="fakeother", k=5, threshold=-1, min_seq=edit.seq
     )
     assert len(late.hits) == 2 and late.threshold == -1 and late.seq >= edit.seq
-    kb.activate(second.keyset_id)
+    activated(kb, second.keyset_id)
     assert asked(lookup, other, RIVER) == ["Marañón"] == values(kb, other, [RIVER])
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from kb.errors import InvalidKeys, InvalidValue, KeysetActive, KeysetNotFound, KeysetNotReady
 from kb.service import KnowledgeBase
-from tests.fakes import FakeEncoder
+from tests.fakes import FakeEncoder, activated, measured
 from tests.kb.corpora import CAPITAL, CHILE, PERU, ask, fact_id, ingest, numbered, values
 
 WHO = {"actor": "tester", "reason": "test"}
@@ -40,9 +40,9 @@ def test_the_first_keyset_to_be_finished_is_active_and_the_next_only_ready(
 def test_an_unfinished_keyset_cannot_be_activated(kb: KnowledgeBase, encoder: FakeEncoder):
     keyset = kb.create_keyset(encoder.checkpoint)
     with pytest.raises(KeysetNotReady):
-        kb.activate(keyset.keyset_id)
+        activated(kb, keyset.keyset_id)
     with pytest.raises(KeysetNotFound):
-        kb.activate(99)
+        activated(kb, 99)
 
 
 def test_rekey_resumes_where_it_was_stopped(kb: KnowledgeBase, encoder: FakeEncoder):
@@ -125,7 +125,8 @@ def test_a_threshold_holds_from_the_next_lookup_on(
     ingest(kb, PERU)
     keyset = kb.rekey(encoder)
     assert values(another_process, encoder, [CAPITAL]) == ["Lima"]
-    assert kb.set_threshold(keyset.keyset_id, 1.0).calibrated
+    assert kb.calibrate(keyset.keyset_id, measured(1.0)).calibrated
+    assert not kb.set_threshold(keyset.keyset_id, 1.0).calibrated
     (lookup,) = ask(another_process, encoder, "Other?")
     assert lookup.hits == () and lookup.threshold == 1.0
     with pytest.raises(InvalidValue):
@@ -137,11 +138,11 @@ def test_retiring_drops_the_keys_and_never_the_active_ones(kb: KnowledgeBase, en
     old = kb.rekey(encoder)
     with pytest.raises(KeysetActive):
         kb.retire(old.keyset_id)
-    kb.activate(kb.rekey(FakeEncoder(salt="2")).keyset_id)
+    activated(kb, kb.rekey(FakeEncoder(salt="2")).keyset_id)
     retired = kb.retire(old.keyset_id)
     assert (retired.state, retired.num_keys) == ("retired", 0)
     with pytest.raises(KeysetNotReady):
-        kb.activate(old.keyset_id)
+        activated(kb, old.keyset_id)
     assert kb.fsck().ok
 
 
@@ -172,6 +173,6 @@ def test_a_keyset_is_on_disk_before_it_is_activated(kb: KnowledgeBase, encoder: 
     kb.rekey(encoder)
     newer = FakeEncoder(salt="2")
     keyset = kb.rekey(newer)
-    kb.activate(keyset.keyset_id)
+    activated(kb, keyset.keyset_id)
     monkeypatch.setattr("kb.replica.rebuild", lambda *_: pytest.fail("the index was to be ready"))
     assert values(kb, newer, [CAPITAL]) == ["Lima"]

@@ -11,7 +11,7 @@ import pytest
 from kb.errors import IndexBehind, InvalidQuery, KeysetMismatch, NoSuchChange
 from kb.replica import Replica
 from kb.service import KnowledgeBase
-from tests.fakes import FakeEncoder
+from tests.fakes import FakeEncoder, activated
 from tests.kb.corpora import CAPITAL, CHILE, PERU, RIVER, ask, best, fact_id, ingest, numbered
 
 WHO = {"actor": "tester", "reason": "test"}
@@ -149,6 +149,6 @@ def test_abstaining_survives_a_move_to_another_checkpoint(kb: KnowledgeBase, enc
     lima = fact_id(kb, "Lima")
     kb.delete([lima], abstain=True, **WHO)
     newer = FakeEncoder(salt="newer")
-    kb.activate(kb.rekey(newer).keyset_id)
+    activated(kb, kb.rekey(newer).keyset_id)
     (lookup,) = ask(kb, newer, CAPITAL, threshold=-1)
     assert lookup.hits == () and lookup.abstained == lima

@@ -8,7 +8,7 @@ from kb.errors import KeysetMismatch
 from kb.neighbours import Neighbours
 from kb.records import NewGeneration, Splice
 from kb.service import KnowledgeBase
-from tests.fakes import FakeEncoder
+from tests.fakes import FakeEncoder, activated
 
 QUESTIONS = ("Who wrote Emma?", "Who wrote Persuasion?")
 
@@ -49,6 +49,6 @@ def test_query_of_another_checkpoint_is_refused(kb: KnowledgeBase, encoder: Fake
     kb.insert(QUESTIONS[0], "Jane Austen", actor="tester", reason="a fact")
     kb.rekey(encoder)
     output = stored(kb, encoder, encoder.encode_questions([QUESTIONS[0]]).astype("<f2").tobytes())
-    kb.activate(kb.rekey(FakeEncoder(salt="newer")).keyset_id)
+    activated(kb, kb.rekey(FakeEncoder(salt="newer")).keyset_id)
     with pytest.raises(KeysetMismatch):
         Neighbours(kb).of(output, 0)

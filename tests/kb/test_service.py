@@ -14,7 +14,7 @@ from kb import interpreter
 from kb.errors import KeysetMismatch, MigrationNeeded, NoActiveKeyset
 from kb.service import KnowledgeBase
 from kb.settings import Settings
-from tests.fakes import FakeEncoder
+from tests.fakes import FakeEncoder, activated
 from tests.kb.corpora import CAPITAL, CHILE, HEIGHT, PERU, RIVER, ask, best, fact_id, ingest, numbered, values
 
 WHO = {"actor": "tester", "reason": "test"}
@@ -104,11 +104,11 @@ def test_activation_flips_every_process_and_back(
     assert (old.state, new.state) == ("active", "ready")
     with pytest.raises(KeysetMismatch):
         ask(another_process, newer, CAPITAL)
-    assert kb.activate(new.keyset_id).state == "active"
+    assert activated(kb, new.keyset_id).state == "active"
     assert best(another_process, newer, CAPITAL).value == "Lima"
     with pytest.raises(KeysetMismatch):
         ask(another_process, encoder, CAPITAL)
-    kb.activate(old.keyset_id)
+    activated(kb, old.keyset_id)
     assert best(another_process, encoder, CAPITAL).value == "Lima"
 
 
@@ -118,9 +118,9 @@ def test_a_keyset_that_was_active_before_is_caught_up_when_it_comes_back(
     ingest(kb, PERU)
     old = kb.rekey(encoder)
     newer = FakeEncoder(salt="2")
-    kb.activate(kb.rekey(newer).keyset_id)
+    activated(kb, kb.rekey(newer).keyset_id)
     kb.delete([fact_id(kb, "Lima")], **WHO)
-    kb.activate(old.keyset_id)
+    activated(kb, old.keyset_id)
     assert values(kb, encoder, [CAPITAL, RIVER]) == [None, "Amazon"]
     assert kb.fsck().ok
 

@@ -22,7 +22,7 @@ from kb.selectors import Selector
 from kb.service import KnowledgeBase
 from kb.settings import Settings
 from tests.conftest import clone
-from tests.fakes import FakeEncoder
+from tests.fakes import FakeEncoder, activated
 from tests.kb.corpora import ask, document, ingest
 
 WHO = {"actor": "machine", "reason": "test"}
@@ -164,7 +164,7 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def flip(self) -> None:
         for keyset in self._ready():
-            self.kb.activate(keyset)
+            activated(self.kb, keyset)
             self.active = 1 - self.active
 
     @rule()

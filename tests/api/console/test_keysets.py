@@ -8,7 +8,7 @@ from playwright.sync_api import expect
 from kb.gate import check_keyset
 from kb.service import KnowledgeBase
 from tests.api.console.conftest import OpenPage
-from tests.fakes import FakeEncoder
+from tests.fakes import FakeEncoder, measured
 
 pytestmark = pytest.mark.browser
 
@@ -25,7 +25,7 @@ def test_keyset_is_gated_activated_and_rolled_back(
     expect(page.get_by_role("alert")).to_contain_text("never checked")
     assert almanac.active_keyset().keyset_id != ready
 
-    almanac.set_threshold(ready, 0.7)
+    almanac.calibrate(ready, measured(0.7))
     assert check_keyset(almanac, ready, newer, active_encoder=encoder).passed
     page.goto(f"/console/keysets/{ready}")
     expect(page.get_by_role("region", name="Criteria of the gate")).to_contain_text("question recall@1")
