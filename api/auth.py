@@ -1,7 +1,8 @@
 """Who is asking, and may they: decided before routing, so that no route can be left open.
 
-A program sends its API key as a bearer token. A browser trades the key once, at POST /session, for a cookie that
-scripts can't read and other sites can't send; since a cookie travels by itself, a write that relies on it must also
+A program sends its API key as a bearer token. A browser trades the key once, at POST /session, for a session: a cookie
+that says nothing of the key, that scripts can't read and other sites can't send. It ends at the sign-out, after
+`kb.browser_sessions.LIFE`, and with the key. Since a cookie travels by itself, a write that relies on it must also
 come from this server's own origin. The Host header must be one of the server's names, which stops a foreign
 name that resolves to a loopback address (DNS rebinding).
 """
@@ -9,7 +10,7 @@ name that resolves to a loopback address (DNS rebinding).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ from sqlalchemy.orm import Session
 from api.errors import CrossOrigin, NotSignedIn, UnknownHost
 from api.lanes import Lane, Lanes
 from api.rights import SAFE_METHODS
+from kb import browser_sessions
 from kb.access import ApiKeyRecord, note_use, verify
 
 if TYPE_CHECKING:
@@ -35,6 +37,8 @@ _HOST = re.compile(
     r"(?:(?P<name>[A-Za-z0-9._-]+)|\[(?P<address>[A-Za-z0-9:.%_-]+)\])(?::(?P<port>[0-9]{1,5}))?"
 )
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+Verified = Callable[[Engine, str], ApiKeyRecord | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +59,16 @@ class Gate:
         """The key that asks; None for what is open: sign-in, whose handler checks the key, probes, static files."""
         if is_open(scope):
             return None
-        bearer, cookie = _bearer(headers), _cookie(headers)
-        key = await self._verified(bearer if bearer is not None else cookie)
+        bearer = _bearer(headers)
+        key = await self._verified(
+            *((key_of, bearer) if bearer is not None else (key_of_session, session_of(headers)))
+        )
         if bearer is None and scope["method"] not in SAFE_METHODS:
             check_origin(headers)
         return key
 
-    async def _verified(self, token: str | None) -> ApiKeyRecord:
-        key = await self.lanes.run(Lane.door, key_of, self.engine, token) if token else None
+    async def _verified(self, verified: Verified, secret: str | None) -> ApiKeyRecord:
+        key = await self.lanes.run(Lane.door, verified, self.engine, secret) if secret else None
         if key is None:
             raise NotSignedIn
         return key
@@ -80,6 +86,28 @@ def key_of(engine: Engine, token: str) -> ApiKeyRecord | None:
         if key is not None and note_use(session, key):
             session.commit()
         return key
+
+
+def key_of_session(engine: Engine, secret: str) -> ApiKeyRecord | None:
+    """The working key behind a browser's session, asked anew for every request as well."""
+    with Session(engine) as session, session.begin():
+        key = browser_sessions.key_of(session, secret)
+        if key is not None:
+            note_use(session, key)
+        return key
+
+
+def begin_session(engine: Engine, key: ApiKeyRecord, before: str | None) -> str:
+    """What the cookie of a browser holds that signs in with this key. The session it had `before` ends."""
+    with Session(engine) as session, session.begin():
+        if before is not None:
+            browser_sessions.end(session, before)
+        return browser_sessions.begin(session, key)
+
+
+def end_session(engine: Engine, secret: str) -> None:
+    with Session(engine) as session, session.begin():
+        browser_sessions.end(session, secret)
 
 
 def is_open(scope: HTTPScope) -> bool:
@@ -104,7 +132,8 @@ def _bearer(headers: Headers) -> str | None:
     return token.strip() if scheme.lower() == "bearer" else ""
 
 
-def _cookie(headers: Headers) -> str | None:
+def session_of(headers: Headers) -> str | None:
+    """What the cookie of a request holds."""
     try:
         found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
     except CookieError:

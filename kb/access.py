@@ -17,14 +17,14 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
-from sqlalchemy import ColumnElement, exists, func, or_, select, update
+from sqlalchemy import ColumnElement, delete, exists, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from kb import audit
 from kb.errors import ApiKeyEnded, ApiKeyNotFound, InvalidValue
 from kb.origin import current
 from kb.principal import Principal
-from kb.tables import ApiKey
+from kb.tables import ApiKey, BrowserSession
 
 MAX_RATE = 1_000_000  # requests a minute
 LONGEST = timedelta(days=3650)  # how far ahead a key may end
@@ -51,6 +51,7 @@ ROLES: Mapping[str, frozenset[Right]] = {
     "admin": frozenset(Right),
 }
 
+_WORKS = (ApiKey.revoked_at.is_(None), or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > func.now()))
 _MARK = "colmlm_"  # lets secret scanners find a token that was committed by mistake
 _SHOWN = len(_MARK) + 6  # of a token, to tell keys apart
 
@@ -148,6 +149,7 @@ def rotate_key(
     key.previous_until = _ahead("grace period", grace) if overlaps else None
     key.previous_used_at = None
     key.key_hash, key.prefix, key.rotated_at = _digest(token), token[:_SHOWN], func.now()
+    _end_browser_sessions(session, key)
     if expires_in is not None:
         key.expires_at = _ahead("expiry", expires_in)
     _append(session, pending, "rotate-api-key", key)
@@ -166,8 +168,7 @@ def verify(session: Session, token: str) -> ApiKeyRecord | None:
                 ApiKey.key_hash == digest,
                 (ApiKey.previous_hash == digest) & (ApiKey.previous_until > func.now()),
             ),
-            ApiKey.revoked_at.is_(None),
-            or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > func.now()),
+            *_WORKS,
         )
     )
     if found is None:
@@ -176,6 +177,12 @@ def verify(session: Session, token: str) -> ApiKeyRecord | None:
         return _record(found)
     previous = found.previous_hash or b""
     return replace(_record(found), by_previous=True) if hmac.compare_digest(previous, digest) else None
+
+
+def working_key(session: Session, key_id: int) -> ApiKeyRecord | None:
+    """The key of this id, or None where it was revoked or has expired."""
+    found = session.scalar(select(ApiKey).where(ApiKey.id == key_id, *_WORKS))
+    return None if found is None else _record(found)
 
 
 def note_use(session: Session, key: ApiKeyRecord) -> bool:
@@ -221,6 +228,7 @@ def revoke_key(session: Session, name: str, *, actor: str | None = None) -> None
     if key.revoked_at is not None:
         raise ApiKeyEnded(name, "revoked")
     key.revoked_at = func.now()
+    _end_browser_sessions(session, key)
     _append(session, pending, "revoke-api-key", key)
 
 
@@ -237,6 +245,11 @@ def _append(session: Session, pending: audit.Pending, kind: str, key: ApiKey) ->
     kept = {"key_id": key.id, "name": key.name, "role": key.role, "rate_limit": key.rate_limit}
     kept |= {name: None if at is None else at.astimezone(UTC).isoformat() for name, at in times.items()}
     audit.append(session, pending, kind, payload={"api_key": kept})
+
+
+def _end_browser_sessions(session: Session, key: ApiKey) -> None:
+    """Who signed in with a secret that was taken back signs in anew, also where that secret has a grace period."""
+    session.execute(delete(BrowserSession).where(BrowserSession.api_key_id == key.id))
 
 
 def _held(session: Session, name: str) -> ApiKey:

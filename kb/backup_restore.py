@@ -15,7 +15,7 @@ from psycopg import sql
 from sqlalchemy import exists, func, select, text
 from sqlalchemy.orm import Session
 
-from kb import audit, keysets
+from kb import audit, browser_sessions, keysets
 from kb.backup import Archive, Backup, Heard, open_backup, tables
 from kb.database import connection_of, head_revision
 from kb.erasure import erase_facts
@@ -166,6 +166,7 @@ def _catch_up(
     deleted = _facts(session, newer.deleted, Fact.deleted_seq.is_(None)) if newer else []
     if newer and reapply_deletes:
         _delete_again(session, newer, deleted, actor)
+    browser_sessions.end_all(session)  # who had signed out or lost the key since would be in again
     _note(session, backup, newer, actor)
     return RestoreReport(
         backup=backup,

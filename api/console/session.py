@@ -1,4 +1,4 @@
-"""The way in and out: the sign-in that trades a key for a cookie, the theme, and the files every page needs."""
+"""The way in and out: the sign-in that trades a key for a session, the theme, and the files every page needs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,16 @@ from litestar.params import PathParameter
 from litestar.response import Redirect
 from litestar.response.base import ASGIResponse
 
-from api.auth import COOKIE, SIGN_IN_PATH, STATIC_PATH, check_origin, key_of
+from api.auth import (
+    COOKIE,
+    SIGN_IN_PATH,
+    STATIC_PATH,
+    begin_session,
+    check_origin,
+    end_session,
+    key_of,
+    session_of,
+)
 from api.console.forms import Form, Sent
 from api.console.views import HEADERS, HERE, PLACES, THEME_COOKIE, THEMES, PageRequest, render, theme_of
 from api.errors import NotSignedIn, problem_of
@@ -52,23 +61,28 @@ def static(name: Annotated[str, PathParameter()]) -> Response[str]:
 
 @post(SIGN_IN_PATH, opt={"lane": Lane.door}, include_in_schema=False)
 async def sign_in(request: Request[None, Any, Any], ports: FromPorts) -> Response[Any]:
-    """Check the form's key and keep it in a cookie of this browser session that no script can read."""
+    """Check the form's key and begin a session, whose cookie no script can read and which says nothing of the key."""
     form = await request.form()
     token, back = str(form.get("key", "")).strip(), str(form.get("back", ""))
-    if not token or await sync_to_thread(key_of, ports.door.engine, token) is None:
+    engine = ports.door.engine
+    key = await sync_to_thread(key_of, engine, token) if token else None
+    if key is None:
         problem_of(NotSignedIn())  # notes the refusal, for the journal
         body = _form(back, theme_of(request.cookies), _WRONG_KEY)
         return Response(body, status_code=401, media_type="text/html", headers=_REFUSED)
     check_origin(request.headers)  # else another site could sign this browser in under its own key
+    secret = await sync_to_thread(begin_session, engine, key, session_of(request.headers))
     cookie = Cookie(
-        COOKIE, value=token, httponly=True, samesite="strict", secure=request.url.scheme == "https"
+        COOKIE, value=secret, httponly=True, samesite="strict", secure=request.url.scheme == "https"
     )
     return Redirect(_local(back), status_code=303, cookies=[cookie])
 
 
-@post("/console/sign-out", opt=needs(Right.lookup), include_in_schema=False, sync_to_thread=False)
-def sign_out() -> Redirect:
-    """Forget the cookie. The key goes on working elsewhere; revoke it to end it."""
+@post("/console/sign-out", opt=needs(Right.lookup), include_in_schema=False, sync_to_thread=True)
+def sign_out(ports: FromPorts, request: PageRequest) -> Redirect:
+    """End the session, whoever has its cookie. The key goes on working elsewhere; revoke it to end it."""
+    if (secret := session_of(request.headers)) is not None:
+        end_session(ports.kb.engine, secret)
     gone = Cookie(COOKIE, value="", max_age=0, httponly=True, samesite="strict")
     return Redirect("/", status_code=303, cookies=[gone])
 

@@ -32,6 +32,7 @@ from kb.tables.keys import (
 )
 from kb.tables.service import (
     ApiKey,
+    BrowserSession,
     Denial,
     ErasureRequest,
     Idempotency,
@@ -46,6 +47,7 @@ __all__ = [
     "ApiKey",
     "Attribution",
     "Base",
+    "BrowserSession",
     "Change",
     "Checkpoint",
     "Denial",

@@ -70,6 +70,19 @@ class ApiKey(Base):
     previous_used_at: Mapped[datetime | None]
 
 
+class BrowserSession(Base):
+    """A browser that has signed in with a key. Only the digest of what its cookie holds is kept."""
+
+    __tablename__ = "browser_session"
+
+    id: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
+    secret_hash: Mapped[bytes] = mapped_column(unique=True)
+    api_key_id: Mapped[int] = mapped_column(ForeignKey("api_key.id"), index=True)
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    expires_at: Mapped[datetime]
+    last_used_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
 class Idempotency(Base):
     """An edit that was asked for under a name of the caller's, and its answer: the same request gets it again.
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from itertools import product
 
+import pytest
 from litestar import Litestar, get
+from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from api.app import create_app
@@ -16,7 +19,7 @@ from api.doorway import GatedLitestar, doorway
 from api.errors import respond
 from api.lanes import Lanes
 from api.rights import require_right
-from kb.access import ROLES, Right, revoke_key
+from kb.access import ROLES, Right, revoke_key, rotate_key
 from kb.service import KnowledgeBase
 from tests.api.conftest import ORIGIN, Client, Connect
 
@@ -82,10 +85,9 @@ def test_wrong_credentials_are_nobody(app: Litestar, connect: Connect) -> None:
 def test_wrong_bearer_does_not_fall_back_to_the_cookie(
     app: Litestar, connect: Connect, new_key: Callable[[str], str]
 ) -> None:
-    headers = {"Cookie": f"{COOKIE}={new_key('reader')}"}
     client = connect(app)
-    assert client.get("/v1/facts", headers=headers).status_code == 200
-    assert client.get("/v1/facts", headers={**headers, "Authorization": "Bearer wrong"}).status_code == 401
+    assert sign_in(client, new_key("reader")) == 303 and client.get("/v1/facts").status_code == 200
+    assert client.get("/v1/facts", headers={"Authorization": "Bearer wrong"}).status_code == 401
 
 
 def test_revoked_key_stops_at_once(app: Litestar, atlas: KnowledgeBase, reader: Client) -> None:
@@ -187,6 +189,66 @@ def test_signing_in_sets_a_cookie_that_scripts_cannot_read(
     assert client.get("/").status_code == 200
     client.post("/console/sign-out", headers={"Origin": ORIGIN}, follow_redirects=False)
     assert client.get("/").status_code == 401
+
+
+def test_signing_out_ends_the_session_for_whoever_has_its_cookie(
+    app: Litestar, connect: Connect, new_key: Callable[[str], str], atlas: KnowledgeBase
+) -> None:
+    client, token = connect(app), new_key("reader")
+    assert sign_in(client, token) == 303
+    kept = client.cookies[COOKIE]
+    assert kept != token and not kept.startswith("colmlm_")
+    with atlas.engine.connect() as connection:
+        told = connection.scalar(text("SELECT browser_session::text FROM browser_session"))
+    assert kept not in str(told) and token not in str(told)
+    stolen = {"Cookie": f"{COOKIE}={kept}"}
+    assert client.get("/v1/facts", headers=stolen).status_code == 200
+    client.post("/console/sign-out", headers={"Origin": ORIGIN}, follow_redirects=False)
+    client.cookies.clear()
+    assert client.get("/v1/facts", headers=stolen).status_code == 401
+    assert client.get("/v1/facts", headers={"Authorization": f"Bearer {token}"}).status_code == 200
+
+
+def test_the_token_itself_is_no_session(
+    app: Litestar, connect: Connect, new_key: Callable[[str], str]
+) -> None:
+    client, token = connect(app), new_key("reader")
+    assert client.get("/v1/facts", headers={"Cookie": f"{COOKIE}={token}"}).status_code == 401
+    assert sign_in(client, token) == 303
+    bearer = {"Authorization": f"Bearer {client.cookies[COOKIE]}"}
+    assert client.get("/v1/facts", headers=bearer).status_code == 401
+
+
+@pytest.mark.parametrize("how", ["revoked", "rotated", "expired", "out of date"])
+def test_a_session_ends_with_its_key_and_by_itself(
+    how: str, app: Litestar, connect: Connect, new_key: Callable[[str], str], atlas: KnowledgeBase
+) -> None:
+    client = connect(app)
+    assert sign_in(client, new_key("reader")) == 303 and client.get("/v1/facts").status_code == 200
+    with Session(atlas.engine) as session, session.begin():
+        match how:
+            case "revoked":
+                revoke_key(session, "the reader")
+            case "rotated":
+                rotate_key(session, "the reader", grace=timedelta(hours=1))
+            case "expired":
+                session.execute(text("UPDATE api_key SET expires_at = now()"))
+            case "out of date":
+                session.execute(text("UPDATE browser_session SET expires_at = now()"))
+    assert client.get("/v1/facts").status_code == 401
+
+
+def test_signing_in_again_ends_the_session_before(
+    app: Litestar, connect: Connect, new_key: Callable[[str], str], atlas: KnowledgeBase
+) -> None:
+    client, token = connect(app), new_key("reader")
+    held = []
+    for _ in range(2):
+        assert sign_in(client, token) == 303
+        held.append(client.cookies[COOKIE])
+    client.cookies.clear()
+    answers = [client.get("/v1/facts", headers={"Cookie": f"{COOKIE}={one}"}) for one in held]
+    assert [answer.status_code for answer in answers] == [401, 200]
 
 
 def test_wrong_key_shows_the_form_again(app: Litestar, connect: Connect) -> None:

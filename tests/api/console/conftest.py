@@ -9,7 +9,7 @@ import pytest
 from litestar import Litestar
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
 
-from api.auth import COOKIE
+from api.auth import COOKIE, begin_session, key_of
 from kb.corpus import AnnotatedDocument, FactSpan, Parsed
 from kb.service import KnowledgeBase
 from tests.api.conftest import CAPITAL
@@ -87,18 +87,25 @@ def context(browser: Browser, address: str) -> Iterator[Callable[..., BrowserCon
 
 @pytest.fixture
 def open_page(
-    context: Callable[..., BrowserContext], address: str, new_key: Callable[[str], str]
+    context: Callable[..., BrowserContext], address: str, new_key: Callable[[str], str], kb: KnowledgeBase
 ) -> OpenPage:
     """`open_page(role, path)`: a page as a key of that role sees it, already signed in."""
 
     def open_as(role: str, path: str = "/", **options: object) -> Page:
         made = context(**options)
-        made.add_cookies([{"name": COOKIE, "value": new_key(role), "url": address}])
+        made.add_cookies([{"name": COOKIE, "value": session_with(kb, new_key(role)), "url": address}])
         page = made.new_page()
         page.goto(path)
         return page
 
     return open_as
+
+
+def session_with(kb: KnowledgeBase, token: str) -> str:
+    """What the cookie of a browser holds that has signed in with this token."""
+    key = key_of(kb.engine, token)
+    assert key is not None
+    return begin_session(kb.engine, key, None)
 
 
 def ask(page: Page, prompt: str) -> None:

@@ -10,7 +10,7 @@ from api.auth import COOKIE
 from kb.access import create_key
 from kb.service import KnowledgeBase
 from tests.api.conftest import CAPITAL
-from tests.api.console.conftest import OpenPage, ask
+from tests.api.console.conftest import OpenPage, ask, session_with
 
 pytestmark = pytest.mark.browser
 
@@ -73,7 +73,9 @@ def signed_in(page: Page, kb: KnowledgeBase, name: str) -> None:
     """Go on as another admin."""
     with Session(kb.engine) as session, session.begin():
         token = create_key(session, name, "admin")
-    page.context.add_cookies([{"name": COOKIE, "value": token, "url": page.url.partition("/console")[0]}])
+    page.context.add_cookies(
+        [{"name": COOKIE, "value": session_with(kb, token), "url": page.url.partition("/console")[0]}]
+    )
 
 
 @pytest.mark.usefixtures("two_keys")
