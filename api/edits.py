@@ -9,6 +9,7 @@ from litestar import Request
 from api.ports import Ports
 from api.schemas import EditResult, Why
 from kb.access import ApiKeyRecord
+from kb.audit import check_name
 from kb.origin import act_for
 from kb.records import Edit
 
@@ -17,7 +18,9 @@ WithKey = Request[ApiKeyRecord, Any, Any]
 
 def actor_of(request: WithKey, why: Why) -> str:
     """Who the change log names: the key. On whose behalf it says to act is noted beside that."""
-    act_for(why.on_behalf_of or why.actor)
+    if (behalf := why.on_behalf_of or why.actor) is not None:
+        check_name("name on whose behalf this is done", behalf)
+        act_for(behalf)
     return request.user.name
 
 

@@ -15,6 +15,7 @@ import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from kb import outages
+from kb.characters import LINES, visible
 
 if TYPE_CHECKING:
     from kb.settings import Settings
@@ -48,6 +49,7 @@ def _formatter(*, as_text: bool, colours: bool) -> logging.Formatter:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.format_exc_info,
         blot_secrets,
+        show_all,
     ]
     return structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=before,
@@ -74,6 +76,15 @@ def _json() -> list[Processor]:
 def blot_secrets(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
     """Tokens, passwords in URLs and bearer headers out of every text of a line, the traceback's too."""
     return {name: _blotted(value) for name, value in event.items()}
+
+
+def show_all(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+    """What does not show, written out: no name in a line steers a terminal, or begins another line."""
+    return {name: _shown(name, value) for name, value in event.items()}
+
+
+def _shown(name: str, value: Any) -> Any:
+    return visible(value, LINES if name == "exception" else "") if isinstance(value, str) else value
 
 
 def _blotted(value: Any) -> Any:

@@ -15,6 +15,7 @@ from cli.nouns.base import Base
 from cli.options import AsJson, examples, some_text
 from cli.output import note, print_json, say
 from kb.certificate_check import CertificateCheck, check_offline, trusted_keys
+from kb.characters import json_visible
 
 CHECK_EXAMPLES = examples(
     "colmlm verify-certificate run-1.json",
@@ -35,7 +36,7 @@ def certificate(
     """Give the signed certificate of a verified run, as JSON on stdout or as a file."""
     text = base.forgetting.certificate(run_id)
     if out is None:
-        typer.echo(text, nl=False)
+        typer.echo(json_visible(text), nl=False)
         return
     out.write_text(text, encoding="utf-8")
     note(f"Wrote {out}. To check it anywhere: colmlm verify-certificate FILE")

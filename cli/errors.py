@@ -24,6 +24,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from kb.causes import refusal_of
+from kb.characters import visible
 from kb.errors import KBError
 
 CHECK_FAILED = 1
@@ -98,7 +99,7 @@ def explain(error: BaseException) -> Failure:
 
 def one_line(message: str) -> str:
     """The message with its line breaks and runs of blanks made single spaces."""
-    return " ".join(message.split())
+    return visible(" ".join(message.split()))
 
 
 def _names(error: BaseException) -> list[str]:

@@ -25,6 +25,7 @@ from cli.options import (
 )
 from cli.output import note, print_json, print_table, say, shorten
 from cli.trace import show_output
+from kb.characters import visible
 from kb.history import AsOfLookup
 from kb.records import Lookup, OutputTrace
 
@@ -129,7 +130,7 @@ def _stream(generator: Decoder, request: GenerationRequest) -> OutputTrace:
         if isinstance(item, OutputTrace):
             trace = item
         elif isinstance(item, str):
-            sys.stdout.write(item)
+            sys.stdout.write(visible(item))
             sys.stdout.flush()
     sys.stdout.write("\n")
     assert trace is not None, "a stream ends with its trace"

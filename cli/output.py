@@ -1,4 +1,8 @@
-"""What commands print: one JSON object or a table on stdout, everything else on stderr."""
+"""What commands print: one JSON object or a table on stdout, everything else on stderr.
+
+All of it goes through here, since texts come from corpora and models: what does not show is written out, so that none
+of it steers a terminal or reads otherwise than it is.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +27,14 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from kb.characters import json_visible, visible
+
 _WIDE = 10_000  # into a file or a pipe a row is one line, however long
 
 
 def print_json(value: object) -> None:
     """Print one JSON object on one line of stdout."""
-    sys.stdout.write(json.dumps(plain(value), ensure_ascii=False, allow_nan=False) + "\n")
+    sys.stdout.write(json_visible(json.dumps(plain(value), ensure_ascii=False, allow_nan=False)) + "\n")
 
 
 def plain(value: object) -> Any:
@@ -45,20 +51,20 @@ def plain(value: object) -> Any:
 
 
 def say(line: str = "") -> None:
-    """A line of a report meant for people; nothing in it is markup."""
-    _console().print(Text(line), soft_wrap=True)
+    """A line of a report meant for people; nothing in it is markup, or steers the terminal."""
+    _console().print(Text(visible(line)), soft_wrap=True)
 
 
 def note(line: str) -> None:
     """A remark beside the report, on stderr."""
-    sys.stderr.write(line + "\n")
+    sys.stderr.write(visible(line) + "\n")
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """A table that fits the terminal, or has one line a row where stdout is none."""
     table = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for row in rows:
-        table.add_row(*(Text("" if cell is None else str(cell).replace("\n", " ")) for cell in row))
+        table.add_row(*(Text("" if cell is None else visible(str(cell).replace("\n", " "))) for cell in row))
     _console().print(table)
 
 
@@ -81,7 +87,7 @@ def progress(description: str) -> Iterator[Advance]:
         yield _Lines(description)
         return
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),

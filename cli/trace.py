@@ -140,10 +140,15 @@ def _show_fact(trace: FactTrace) -> None:
 
 def show_changes(changes: tuple[ChangeRecord, ...] | list[ChangeRecord]) -> None:
     """Print entries of the change log as a table."""
-    columns = ("seq", "kind", "facts", "actor", "principal", "for", "reason", "at")
+    columns = ("seq", "kind", "facts", "actor", "principal", "reason", "at")
     rows = [
-        (c.seq, c.kind, c.num_facts, c.actor, c.principal, c.on_behalf_of, shorten(c.reason),
-         f"{c.at:%Y-%m-%d %H:%M:%S}")
+        (c.seq, c.kind, c.num_facts, _named(c), c.principal, shorten(c.reason), f"{c.at:%Y-%m-%d %H:%M:%S}")
         for c in changes
-    ]  # fmt: skip
+    ]
     print_table(columns, rows)
+
+
+def _named(change: ChangeRecord) -> str:
+    """The actor, and whom it acts for where that is another."""
+    behalf = change.on_behalf_of
+    return change.actor if behalf in (None, change.actor) else f"{change.actor} for {behalf}"

@@ -254,7 +254,7 @@ def _end_browser_sessions(session: Session, key: ApiKey) -> None:
 
 def _held(session: Session, name: str) -> ApiKey:
     """The key's row, locked: two that end or rotate one key take turns."""
-    _check_name(name)
+    audit.check_text("name of the key", name)
     key = session.scalar(select(ApiKey).where(ApiKey.name == name).with_for_update())
     if key is None:
         raise ApiKeyNotFound(name)
@@ -266,8 +266,7 @@ def _now(session: Session) -> datetime:
 
 
 def _check_name(name: str) -> None:
-    if not name.strip() or not name.isprintable() or len(name) > 100:
-        raise InvalidValue("name of the key", "it must be 1 to 100 printable characters")
+    audit.check_name("name of the key", name, limit=100)
 
 
 def _ahead(field: str, span: timedelta) -> ColumnElement[datetime]:

@@ -22,6 +22,7 @@ from psycopg.types.json import Jsonb
 from sqlalchemy import ColumnElement, Select, or_, select
 from sqlalchemy.orm import Session
 
+from kb.characters import JOINERS, is_blank, unseen, written
 from kb.database import connection_of
 from kb.errors import InvalidValue, LogHeld
 from kb.origin import evidence, mark, signed
@@ -82,9 +83,9 @@ def begin(session: Session, actor: str, reason: str) -> Pending:
 
 
 def check_who(actor: str, reason: str) -> None:
-    """Raise `InvalidValue` unless a change would name who made it and why."""
-    check_text("actor", actor, blank=False)
-    check_text("reason", reason, blank=False)
+    """Raise `InvalidValue` unless a change would name who made it and why, in words that read as they are."""
+    check_name("actor", actor)
+    check_said("reason", reason, blank=False)
 
 
 def append(
@@ -262,7 +263,7 @@ def keyed_digest(session: Session, value: str) -> str:
 
 def check_text(field: str, value: str, *, blank: bool = True, limit: int = 10_000) -> None:
     """Raise `InvalidValue` where PostgreSQL cannot store `value`, or where it says nothing."""
-    if not blank and not value.strip():
+    if not blank and is_blank(value):
         raise InvalidValue(field, "it is blank")
     if "\x00" in value:
         raise InvalidValue(field, "it holds a NUL character")
@@ -270,3 +271,20 @@ def check_text(field: str, value: str, *, blank: bool = True, limit: int = 10_00
         raise InvalidValue(field, "it holds a lone surrogate, which is not a character")
     if len(value) > limit:
         raise InvalidValue(field, f"it has {len(value)} characters, the limit is {limit}")
+
+
+def check_name(field: str, name: str, limit: int = 200) -> None:
+    """Raise `InvalidValue` unless this names somebody: with nothing in it that does not show."""
+    check_text(field, name, blank=False, limit=limit)
+    _check_seen(field, name, "")
+
+
+def check_said(field: str, said: str, *, blank: bool = True) -> None:
+    """Raise `InvalidValue` where words that are kept for good do not read as they are."""
+    check_text(field, said, blank=blank)
+    _check_seen(field, said, JOINERS)
+
+
+def _check_seen(field: str, text: str, allowed: str) -> None:
+    if (found := unseen(text, allowed)) is not None:
+        raise InvalidValue(field, f"it holds {written(found)}, a character that does not show; leave it out")

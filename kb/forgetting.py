@@ -79,8 +79,8 @@ class Forgetting:
         (None: the keyset's threshold) is how near an equivalent's key must be. `policy`: "successor" lets a
         question fall to the next fact, "abstain" answers it with no match.
         """
-        audit.check_text("actor", actor, blank=False)
-        audit.check_text("reason", reason)
+        audit.check_name("actor", actor)
+        audit.check_said("reason", reason)
         _check_choices(equivalents, policy, radius)
         who = signed(actor)
         drawn = self._on_one_keyset(

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session, aliased
 
 from kb import audit, quotations, suppression
 from kb.access import ApiKeyRecord, Right, verify
+from kb.characters import visible
 from kb.contention import tried_again
 from kb.erased_texts import Said
 from kb.erasure import Erased, Erasure, ErasureReport, Heard, erase_facts, load_targets
@@ -134,7 +135,8 @@ _SELECT = (
 
 
 def _erase(session: Session, asked: ErasureRequest, asker: Principal, key: ApiKeyRecord) -> Erased:
-    reason = f"{asked.reason} (asked with the key {asker.name}, approved with the key {key.name})"
+    said = visible(asked.reason, "")  # asked for before that was refused there
+    reason = f"{said} (asked with the key {asker.name}, approved with the key {key.name})"
     return erase_facts(session, asked.fact_ids, key.name, reason, asked_by=asker)
 
 

@@ -78,11 +78,11 @@ async def sign_in(request: Request[None, Any, Any], ports: FromPorts) -> Respons
     return Redirect(_local(back), status_code=303, cookies=[cookie])
 
 
-@post("/console/sign-out", opt=needs(Right.lookup), include_in_schema=False, sync_to_thread=True)
+@post("/console/sign-out", opt=needs(Right.lookup, Lane.door), include_in_schema=False, sync_to_thread=True)
 def sign_out(ports: FromPorts, request: PageRequest) -> Redirect:
     """End the session, whoever has its cookie. The key goes on working elsewhere; revoke it to end it."""
     if (secret := session_of(request.headers)) is not None:
-        end_session(ports.kb.engine, secret)
+        end_session(ports.door.engine, secret)
     gone = Cookie(COOKIE, value="", max_age=0, httponly=True, samesite="strict")
     return Redirect("/", status_code=303, cookies=[gone])
 

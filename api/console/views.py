@@ -15,9 +15,11 @@ from urllib.parse import urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from litestar import Request, Response
+from markupsafe import Markup
 
 from api.errors import problem_of
 from kb.access import ApiKeyRecord, Right
+from kb.characters import visible
 
 HERE = Path(__file__).parent
 THEME_COOKIE = "colmlm_theme"
@@ -82,7 +84,7 @@ def refused(request: Request[Any, Any, Any], error: Exception) -> Page:
 
 
 def render(template: str, **context: Any) -> str:
-    return _templates.get_template(template).render(**context)
+    return templates.get_template(template).render(**context)
 
 
 def theme_of(cookies: Mapping[str, str]) -> str:
@@ -120,6 +122,17 @@ def _query(**parts: Any) -> str:
     return f"?{urlencode(said, doseq=True)}" if said else "?"
 
 
+class AsTyped(str):
+    """A text that goes back into a field as it was typed, so that sending it again changes nothing."""
+
+    __slots__ = ()
+
+
+def _shown(value: Any) -> Any:
+    """What a template puts in: texts with what does not show written out, markup and fields as they are."""
+    return visible(value) if isinstance(value, str) and not isinstance(value, Markup | AsTyped) else value
+
+
 _NUMBERS = (
     "no",
     "one",
@@ -136,14 +149,21 @@ _NUMBERS = (
     "twelve",
 )
 
-_templates = Environment(
+templates = Environment(
     loader=FileSystemLoader(HERE / "templates"),
     autoescape=True,
     undefined=StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,
+    finalize=_shown,
 )
-_templates.filters.update(
-    moment=_moment, score=_score, percent=_percent, shorten=_shorten, in_words=in_words, number="{:,}".format
+templates.filters.update(
+    as_typed=AsTyped,
+    moment=_moment,
+    score=_score,
+    percent=_percent,
+    shorten=_shorten,
+    in_words=in_words,
+    number="{:,}".format,
 )
-_templates.globals.update(query=_query)
+templates.globals.update(query=_query)

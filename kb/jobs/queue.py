@@ -30,7 +30,7 @@ class Jobs:
     @tried_again
     def submit(self, work: Work, *, actor: str) -> JobRecord:
         """Queue this work. Raises `UploadNotFound` where a file it would read is not there."""
-        audit.check_text("actor", actor, blank=False, limit=200)
+        audit.check_name("actor", actor)
         asked_in = current()
         for upload_id in work.uploads:
             self.uploads.file(upload_id)
@@ -94,7 +94,7 @@ class Jobs:
 
         What a running job has committed stays. Raises `JobFinished`.
         """
-        audit.check_text("actor", actor, blank=False, limit=200)
+        audit.check_name("actor", actor)
         with self.kb.sessions.begin() as session:
             job = _required(session, job_id, lock=True)
             if job.state not in UNFINISHED:

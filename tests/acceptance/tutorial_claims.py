@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 
+from kb.audit import MAINTENANCE
 from tests.acceptance.tutorial import PAGE, Failed, Newcomer, Ran
 from tests.blocks import Command
 
@@ -143,9 +144,9 @@ def in_json(output: str) -> Any:
 
 
 def changes(somebody: Newcomer) -> list[Any]:
-    """The log without what keying wrote."""
+    """The log of what was done to facts."""
     log = told(somebody, "colmlm changes")["changes"]
-    return [change for change in log if change["kind"] not in ("key", "activate", "threshold")]
+    return [change for change in log if change["kind"] not in MAINTENANCE]
 
 
 def over_http(somebody: Newcomer, question: str) -> list[Any]:

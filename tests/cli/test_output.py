@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 
 import pytest
 
-from cli.output import _Lines, plain, print_json, progress, shorten
+from cli.errors import one_line
+from cli.output import _Lines, note, plain, print_json, print_table, progress, say, shorten
 from kb.records import Hit, Lookup
 
 
@@ -43,3 +45,18 @@ def test_long_work_says_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> Non
 def test_a_shortened_text_is_one_line() -> None:
     assert shorten("a\nb  c", 10) == "a b c"
     assert len(shorten("x" * 100, 10)) == 10
+
+
+HOSTILE = "a\x1b[2Jb\x9b\u202ec\u200bd[red]\U000e0041"
+
+
+def test_nothing_that_is_printed_steers_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    say(HOSTILE)
+    note(HOSTILE)
+    print_table(("name",), [(HOSTILE,)])
+    print_json({"value": HOSTILE})
+    told = capsys.readouterr()
+    shown = r"a\x1b[2Jb\x9b\u202ec\u200bd[red]\U000e0041"
+    line, _, row, as_json = told.out.splitlines()
+    assert line == told.err.strip() == row.strip() == one_line(HOSTILE) == shown
+    assert json.loads(as_json) == {"value": HOSTILE} and as_json.isascii()
