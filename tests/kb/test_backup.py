@@ -7,6 +7,7 @@ import os
 import random
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -131,7 +132,10 @@ def test_a_restored_base_is_the_original_to_the_last_row(
     assert restored == {**rows, "browser_session": []}
     assert empty.fsck().ok
     questions = (CAPITAL, RIVER, HEIGHT, "Unheard of?")
-    assert ask(empty, encoder, *questions, k=3) == ask(original, encoder, *questions, k=3)
+    here, there = (
+        [replace(found, seq=0) for found in ask(base, encoder, *questions, k=3)] for base in (empty, original)
+    )
+    assert here == there
     edits = [base.insert("New?", "new", **WHO).fact_ids for base in (original, empty)]
     assert edits[0] == edits[1] and empty.rekey(encoder).num_keys == 5
     with pytest.raises(Exception, match="append-only"), empty.engine.begin() as connection:

@@ -14,7 +14,7 @@ from kb.errors import InvalidQuery, NoSuchChange, NotAnsweredThen, PastTooLarge
 from kb.history import AsOfLookup, History, kb_as_of
 from kb.records import Lookup
 from kb.service import KnowledgeBase
-from tests.fakes import FakeEncoder
+from tests.fakes import FakeEncoder, activated
 from tests.kb.corpora import CAPITAL, CHILE, PERU, RIVER, ask, fact_id, ingest, numbered
 
 WHO = {"actor": "tester", "reason": "test"}
@@ -211,7 +211,7 @@ def test_another_keyset_threshold_or_question_keys_change_nothing_of_the_past(
     other = FakeEncoder(salt="2")
     keyset = kb.rekey(other).keyset_id
     first = kb.active_keyset().keyset_id
-    kb.activate(keyset)
+    activated(kb, keyset)
     assert _ask_as_of(kb, encoder, seq, CAPITAL) == [was] and was.threshold < 1.0
     now = kb.head_seq()
     for asked_at, asking, cause in ((now, encoder, "'fake2'"), (seq, other, "'fake'")):

@@ -29,7 +29,7 @@ from kb.records import Lookup
 from kb.service import KnowledgeBase
 from kb.settings import Settings
 from tests.conftest import clone
-from tests.fakes import FakeEncoder, Vectors
+from tests.fakes import FakeEncoder, Vectors, activated
 from tests.kb.corpora import document, ingest
 
 WHO: dict[str, Any] = {"actor": "machine", "reason": "test"}
@@ -144,7 +144,7 @@ class Machine(RuleBasedStateMachine):
     def activate(self, pick: int) -> None:
         ready = [one.keyset_id for one in self.kb.keysets() if one.state == "ready"]
         if ready:
-            self.kb.activate(ready[pick % len(ready)])
+            activated(self.kb, ready[pick % len(ready)])
 
     @rule(pick=PICKS)
     def retire(self, pick: int) -> None:
