@@ -16,21 +16,27 @@ from api.ports import FromPorts
 from api.rights import Lane, Right, needs
 from api.schemas import MAX_FACTS_PER_EDIT, Id, PathId, Request, Why
 from kb.erasure import Erased, Erasure, ErasureReport
+from kb.redaction import Mentioned
 from kb.two_person import ErasureRequest, ErasureRequests
 
 FactIds = Annotated[list[Id], Meta(min_length=1, max_length=MAX_FACTS_PER_EDIT)]
 
 
 class Chosen(Request, frozen=True, kw_only=True):
-    """Facts, live, deleted or erased before."""
+    """Facts, live, deleted or erased before; `mentions` as of an erasure."""
 
     fact_ids: FactIds
+    mentions: Mentioned = "same-document"
 
 
 class NewErasure(Why, frozen=True, kw_only=True):
-    """Facts to erase, live, deleted or erased before, all or none."""
+    """Facts to erase, live, deleted or erased before, all or none.
+
+    `mentions`: their values are redacted where else their own documents say them, in all documents, or in none.
+    """
 
     fact_ids: FactIds
+    mentions: Mentioned = "same-document"
 
 
 class ErasureAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,9 +56,10 @@ class ErasureAnswer(msgspec.Struct, frozen=True, kw_only=True):
 def preview_erasure(ports: FromPorts, data: JSONBody[Chosen]) -> Erased:
     """Preview an erasure.
 
-    Which documents, outputs, forget runs and keys it would touch, and which other facts say the same. Changes nothing.
+    Which documents, outputs, forget runs and keys it would touch, which other facts say the same, and what would be
+    `left` that says it, and where. Changes nothing.
     """
-    return Erasure(ports.kb).preview(data.fact_ids)
+    return Erasure(ports.kb).preview(data.fact_ids, mentions=data.mentions)
 
 
 @post("/erasures", status_code=200, opt=needs(Right.admin), responses=PROBLEMS, sync_to_thread=True)
@@ -67,10 +74,10 @@ def erase_facts(ports: FromPorts, request: WithKey, data: JSONBody[NewErasure]) 
     actor = actor_of(request, data)
     if ports.kb.settings.erase_needs_two:
         asked = ErasureRequests(ports.kb).ask(
-            data.fact_ids, key=request.user, actor=actor, reason=data.reason
+            data.fact_ids, key=request.user, actor=actor, reason=data.reason, mentions=data.mentions
         )
         return ErasureAnswer(report=None, request=asked)
-    report = Erasure(ports.kb).erase(data.fact_ids, actor=actor, reason=data.reason)
+    report = Erasure(ports.kb).erase(data.fact_ids, actor=actor, reason=data.reason, mentions=data.mentions)
     return ErasureAnswer(report=report, request=None)
 
 

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli.anywhere import anywhere
-from cli.erase_show import as_dict, counts, show_asked, show_facts, show_report, show_twins, touched
+from cli.erase_show import (
+    as_dict,
+    counts,
+    show_asked,
+    show_facts,
+    show_left,
+    show_report,
+    show_twins,
+    touched,
+)
 from cli.errors import CHECK_FAILED
 from cli.nouns.base import Base
 from cli.nouns.removal import Erasing
@@ -18,6 +28,15 @@ from cli.runtime import Runtime
 
 if TYPE_CHECKING:
     from kb.residue import ResidueReport
+
+
+class Mentions(Enum):
+    """Where else than at its span a value is redacted."""
+
+    same_document = "same-document"
+    all = "all"
+    none = "none"
+
 
 ERASE_EXAMPLES = examples(
     "colmlm erase 12 15 --dry-run",
@@ -54,6 +73,12 @@ def erase(
             "themselves: only you can read it, and you should remove it.",
         ),
     ] = None,
+    mentions: Annotated[
+        Mentions,
+        typer.Option(
+            "--mentions", help="Redact the values where else their own documents, all, or none mention them."
+        ),
+    ] = Mentions.same_document,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be erased and stop.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: AsJson = False,
@@ -64,7 +89,8 @@ def erase(
 
     Their texts go from documents, outputs and plans, their keys from every index. The report says how far it
     got: 1 not retrievable, 2 out of indexes, 3 out of the tables' files, 4 out of the write-ahead log. Without
-    --now it stops at 2; without ids, --now takes earlier erasures on. The exit code is 1 where a scan finds residue.
+    --now it stops at 2; without ids, --now takes earlier erasures on. What still says the facts is listed, with where.
+    The exit code is 1 where a scan finds residue.
 
     With COLMLM_ERASE_NEEDS_TWO=yes it asks for the erasure, with the admin's key in COLMLM_TOKEN, and another admin
     approves it: see `colmlm erasures approve --help`. With --server the server says whether that is so, and the key
@@ -77,7 +103,7 @@ def erase(
     wanted = each_once(fact_ids or ())
     base.only_here(now=now, scan=scan, probes_out=probes_out)
     if dry_run:
-        _preview(base, wanted, as_json)
+        _preview(base, wanted, mentions, as_json)
         return
     if wanted and not yes:
         show_facts(base.kb, wanted)
@@ -87,6 +113,7 @@ def erase(
         wanted,
         actor=base.actor(actor),
         reason=reason or "",
+        mentions=mentions.value,
         now=now,
         scan=scan or now,
         probes_out=probes_out,
@@ -116,8 +143,8 @@ def _require_usage(reason: str | None, *, unasked: bool) -> None:
         raise typer.BadParameter("there is nobody to ask; pass it to erase.", param_hint="--yes")
 
 
-def _preview(base: Base, fact_ids: list[int], as_json: bool) -> None:
-    preview = base.erasures.preview(fact_ids)
+def _preview(base: Base, fact_ids: list[int], mentions: Mentions, as_json: bool) -> None:
+    preview = base.erasures.preview(fact_ids, mentions=mentions.value)
     if as_json:
         facts = [base.kb.fact(fact_id) for fact_id in fact_ids]
         print_json({"dry_run": True, "facts": facts, **counts(preview)})
@@ -125,6 +152,7 @@ def _preview(base: Base, fact_ids: list[int], as_json: bool) -> None:
     show_facts(base.kb, fact_ids)
     say(f"Would redact {touched(preview)}, and drop {preview.num_keys} keys.")
     show_twins(preview)
+    show_left(preview)
 
 
 def _show_residue(before: ResidueReport | None, after: ResidueReport | None, shared: int) -> None:

@@ -46,6 +46,7 @@ def counts(erased: Erased) -> dict[str, object]:
         "erasure_requests": erased.erasure_requests,
         "keys": erased.num_keys,
         "also_said_by": erased.also_said_by,
+        "left": erased.left,
     }
 
 
@@ -72,6 +73,25 @@ def show_twins(erased: Erased) -> None:
         say(f"Other facts say the same and stay: {ids}{more}. Erase them too if they must go.")
 
 
+def show_left(erased: Erased) -> None:
+    """Say what still says the facts, and where."""
+    left = erased.left
+    for mention in left.documents:
+        at = ", ".join(f"{one.start}-{one.end}" for one in mention.spans[:10])
+        say(f"Document {mention.document_id} says it too, at {at}.")
+    if left.documents:
+        note("Other documents are redacted too with --mentions all, but not what another fact stands on.")
+    named = {
+        "title, address or id of documents": left.titles,
+        "texts of facts": left.facts,
+        "outputs": left.generations,
+        "reasons of changes, which stay": left.reasons,
+    }
+    for what, ids in named.items():
+        if ids:
+            say(f"Still said by {what}: {', '.join(map(str, ids[:20]))}{' ...' if len(ids) > 20 else ''}")
+
+
 def show_report(report: ErasureReport) -> None:
     """What was erased, and how far it got."""
     if (done := report.erased) is not None:
@@ -80,6 +100,7 @@ def show_report(report: ErasureReport) -> None:
         else:
             say(f"Change {done.seq}: erased {touched(done)}; {done.num_keys} keys dropped.")
         show_twins(done)
+        show_left(done)
     say(f"Level {report.level} of {len(report.levels)} is reached:")
     rows = [(level.level, level.name, level.state, level.left, level.remedy) for level in report.levels]
     print_table(("level", "", "state", "left", "what to do"), rows)

@@ -10,26 +10,28 @@ nothing and appends nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from sqlalchemy import case, delete, func, select, text, update
 from sqlalchemy.orm import Session
 
 from kb import audit, erased_texts, idempotency, quotations, suppression
+from kb import mentions as mentioned
 from kb.contention import tried_again
 from kb.errors import FactNotFound, SecondPersonNeeded
 from kb.facts import MAX_ID
+from kb.mentions import Mentions
 from kb.principal import Principal
 from kb.probes import Probe, make_probes
 from kb.purge import Level, purge, reached
 from kb.quotations import Gone, Quoting, Standing
-from kb.redaction import MARK, Target, blank, redact_documents
+from kb.redaction import MARK, Mentioned, Target, blank, redact_documents
 from kb.residue import OnFile, ResidueReport, scan_residue
 from kb.service import KnowledgeBase
 from kb.tables import Document, Fact, FactKey, FactVersion, Tombstone
 from kb.waits import unhurried
-from kb.wording import Phrases
+from kb.wording import Phrases, normalised
 
 Heard = Callable[[str], None]
 
@@ -38,6 +40,7 @@ Heard = Callable[[str], None]
 class Erased:
     """What one erasure did in the database. `also_said_by` are other facts that say the same and still stand.
 
+    `left` is what else says them; it is empty where an erasure was not looked at closely, as in a restore.
     `again` are those of the facts that were erased before. `seq` is None where that was all, and nothing said them.
     """
 
@@ -52,6 +55,7 @@ class Erased:
     num_keys: int = 0
     num_digests: int = 0
     also_said_by: tuple[int, ...] = ()
+    left: Mentions = field(default_factory=Mentions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,27 +79,40 @@ class Erasure:
         *,
         actor: str,
         reason: str,
+        mentions: Mentioned = "same-document",
         now: bool = False,
         on_step: Heard | None = None,
     ) -> ErasureReport:
         """Erase facts, live or deleted, all or none, then go on to level 2, or with `now` as far as the server lets.
 
-        Of those that are erased already it redacts what still says them. Raises `SecondPersonNeeded` where the
-        settings want two: see `kb.two_person`.
+        Of those that are erased already it redacts what still says them. `mentions`: values are redacted where else
+        their own documents mention them, in "all" documents, or in "none"; and in outputs, plans and jobs, but with
+        "none" only in those of the facts themselves. What is `left` is in the report. Raises `SecondPersonNeeded`
+        where the settings want two: see `kb.two_person`.
         """
         if self.kb.settings.erase_needs_two:
             raise SecondPersonNeeded
-        return self.report(self._erase(fact_ids, actor, reason), now=now, on_step=on_step)
+        return self.report(self._erase(fact_ids, actor, reason, mentions), now=now, on_step=on_step)
 
     @tried_again
-    def _erase(self, fact_ids: Sequence[int], actor: str, reason: str) -> Erased:
+    def _erase(self, fact_ids: Sequence[int], actor: str, reason: str, mentions: Mentioned) -> Erased:
         with self.kb.sessions.begin() as session:
-            return erase_facts(session, fact_ids, actor, reason)
+            targets, _ = load_targets(session, fact_ids)
+            erased = erase_facts(session, fact_ids, actor, reason, mentions=mentions)
+        return self.with_left(erased, targets)
 
-    def preview(self, fact_ids: Sequence[int]) -> Erased:
-        """What `erase` would do in the database: done, counted and rolled back."""
+    def with_left(self, erased: Erased, targets: Sequence[Target]) -> Erased:
+        """This erasure with what still says its facts, whose texts are at hand yet."""
         with self.kb.sessions() as session:
-            return erase_facts(session, fact_ids, self.kb.settings.actor, "preview")
+            unhurried(session)
+            return replace(erased, left=mentioned.look(session, targets))
+
+    def preview(self, fact_ids: Sequence[int], *, mentions: Mentioned = "same-document") -> Erased:
+        """What `erase` would do in the database, and leave: done, counted and rolled back."""
+        with self.kb.sessions() as session:
+            targets, _ = load_targets(session, fact_ids)
+            erased = erase_facts(session, fact_ids, self.kb.settings.actor, "preview", mentions=mentions)
+            return replace(erased, left=mentioned.look(session, targets))
 
     def finish(self, *, now: bool = True, on_step: Heard | None = None) -> ErasureReport:
         """Take every erasure so far to level 2, or with `now` as far as the server lets."""
@@ -133,7 +150,13 @@ class Erasure:
 
 
 def erase_facts(
-    session: Session, fact_ids: Sequence[int], actor: str, reason: str, *, asked_by: Principal | None = None
+    session: Session,
+    fact_ids: Sequence[int],
+    actor: str,
+    reason: str,
+    *,
+    mentions: Mentioned = "same-document",
+    asked_by: Principal | None = None,
 ) -> Erased:
     """Redact and end these facts, drop their keys, and append the change. Does not commit.
 
@@ -149,9 +172,9 @@ def erase_facts(
     if not (targets or quoting):
         return Erased(seq=None, fact_ids=tuple(again), again=tuple(again))
     num_digests, also_said_by = suppression.remember(session, targets, pending.seq)
-    standing = suppression.said_by_others(session, targets)
+    standing = _standing(session, targets, mentions)
     erased_texts.keep(session, targets, pending.seq, standing)
-    documents = redact_documents(session, targets)
+    documents = redact_documents(session, targets, mentions)
     quoting |= quotations.redact(session, Standing.of(targets, standing), pending.seq)
     _end(session, targets, pending.seq)
     idempotency.forget_answers(session)
@@ -177,6 +200,13 @@ def erase_facts(
         num_digests=num_digests,
         also_said_by=tuple(also_said_by),
     )
+
+
+def _standing(session: Session, targets: Sequence[Target], mentions: Mentioned) -> set[str]:
+    """The texts, normalised, that are left where they are not said of the facts themselves."""
+    if mentions == "none":
+        return {normalised(string) for target in targets for string in target.strings}
+    return suppression.said_by_others(session, targets)
 
 
 def _discreet(pending: audit.Pending, targets: Sequence[Target]) -> audit.Pending:

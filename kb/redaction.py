@@ -6,18 +6,21 @@ Session first, nothing here commits. The texts of facts lie in documents; what q
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Literal, get_args
 
 from sqlalchemy import func, select, tuple_
 from sqlalchemy.orm import Session
 
 from kb.corpus import AnnotatedDocument, FactSpan, digests
 from kb.tables import Document, Fact, FactVersion
-from kb.wording import Finder, Phrases, Span
+from kb.wording import Finder, Phrases, Span, may_say
 
 MARK = "\u2588"
+Mentioned = Literal["same-document", "all", "none"]  # where else than at its span a fact's value is redacted
+MENTIONED: tuple[Mentioned, ...] = get_args(Mentioned)
 CONTEXT = 20  # characters to either side by which a sentence is known again in another text
 
 
@@ -75,8 +78,14 @@ def redact_json(value: Any, finder: Finder) -> Any:
     return value
 
 
-def redact_documents(session: Session, targets: Sequence[Target]) -> list[int]:
-    """Redact the facts in every text of their documents, replaced ones too; the ids of the rows this changed."""
+def redact_documents(
+    session: Session, targets: Sequence[Target], mentions: Mentioned = "same-document"
+) -> list[int]:
+    """Redact the facts in every text of their documents, replaced ones too; the ids of the rows this changed.
+
+    And where these texts mention the values elsewhere, or with "all" the texts of any document do; but not what
+    another fact stands on.
+    """
     by_source: dict[tuple[str, str], list[Target]] = {}
     for target in targets:
         if target.document_id is not None:
@@ -90,16 +99,37 @@ def redact_documents(session: Session, targets: Sequence[Target]) -> list[int]:
             .order_by(Document.id)
             .execution_options(populate_existing=True)
         )
-        changed += [row.id for row in rows if _redact_document(session, row, of_source, erased)]
+        for row in rows:
+            own = partial(_spans_in, row, of_source, in_all=mentions != "none")
+            changed += [row.id] if _redact_document(session, row, own, erased) else []
+    if mentions == "all":
+        changed += _redact_mentions(session, targets, erased)
     session.flush()
-    return changed
+    return sorted(set(changed))
 
 
-def _redact_document(session: Session, row: Document, targets: Sequence[Target], erased: list[int]) -> bool:
+def _redact_mentions(session: Session, targets: Sequence[Target], erased: list[int]) -> list[int]:
+    """Redact the values in every document's text."""
+    values = {value for target in targets for value in target.values}
+    said = Phrases(values)
+    ids = session.scalars(
+        select(Document.id).where(may_say(Document.text, values)).order_by(Document.id)
+    ).all()
+    rows = (session.get_one(Document, document_id, populate_existing=True) for document_id in ids)
+    return [
+        row.id for row in rows if _redact_document(session, row, partial(_mentioned, row.text, said), erased)
+    ]
+
+
+def _mentioned(text: str, said: Phrases, apart_from: Sequence[Span]) -> list[Span]:
+    return apart(said.spans(text), apart_from)
+
+
+def _redact_document(
+    session: Session, row: Document, spans_in: Callable[[Sequence[Span]], list[Span]], erased: list[int]
+) -> bool:
     staying = _facts_of(session, row.id, erased)
-    apart_from = [(span.start, span.end) for span in staying]
-    spans = [span for target in targets for span in _spans_in(row, target, apart_from)]
-    redacted = blank(row.text, spans)
+    redacted = blank(row.text, spans_in([(span.start, span.end) for span in staying]))
     if redacted == row.text:
         return False
     about = {name: getattr(row, name) for name in ("title", "uri", "licence", "revision")}
@@ -111,8 +141,19 @@ def _redact_document(session: Session, row: Document, targets: Sequence[Target],
     return True
 
 
-def _spans_in(row: Document, target: Target, apart_from: Sequence[Span]) -> list[Span]:
-    """Where a text of the fact's document says it; what another fact stands on is that one's."""
+def _spans_in(
+    row: Document, targets: Sequence[Target], apart_from: Sequence[Span], *, in_all: bool
+) -> list[Span]:
+    """Where a text of the facts' document says them. A text that nobody reads any more is searched in any case."""
+    found = [span for target in targets for span in _stated(row, target, apart_from)]
+    if in_all or row.replaced_seq is not None:
+        said = Phrases(value for target in targets for value in target.values)
+        found += apart(said.spans(row.text), apart_from)
+    return found
+
+
+def _stated(row: Document, target: Target, apart_from: Sequence[Span]) -> list[Span]:
+    """Where a text of the fact's document states it, by its sentence; what another fact stands on is that one's."""
     if row.id == target.document_id:
         found = [(target.start, target.end)]
     else:
@@ -123,8 +164,6 @@ def _spans_in(row: Document, target: Target, apart_from: Sequence[Span]) -> list
             for m in re.finditer(re.escape(sentence), row.text)
         ]
         found = apart(found, apart_from)
-    if row.replaced_seq is not None:  # a text that nobody reads any more: rather too much than too little
-        found += apart(Phrases(target.values).spans(row.text), apart_from)
     return found
 
 

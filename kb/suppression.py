@@ -27,9 +27,9 @@ from sqlalchemy.orm import Session, aliased
 from kb.corpus import AnnotatedDocument, FactSpan
 from kb.errors import FactSuppressed
 from kb.records import Suppressed
-from kb.redaction import Target, blank
+from kb.redaction import Target, apart, blank
 from kb.tables import Document, Fact, FactVersion, Secret, Suppression
-from kb.wording import Span, may_say, normalised
+from kb.wording import Phrases, Span, may_say, normalised
 
 ERASE_LOCK = 0x636F6C6D03
 BEFORE = 40  # characters, as in an ingest that looks for facts that stood before
@@ -90,7 +90,10 @@ class Suppressor:
         gone = [(span.start, span.end) for span in erased]
         self.found += [Suppressed(document.external_id, start, end) for start, end in gone]
         kept = tuple(span for span in document.facts if (span.start, span.end) not in set(gone))
-        return replace(document, text=blank(document.text, gone), facts=kept), len(gone)
+        # As the erasure redacted it: also where the text mentions the value elsewhere.
+        said = Phrases(value for span in erased for value in (span.value, span.current) if value)
+        mentioned = apart(said.spans(document.text), [(span.start, span.end) for span in kept])
+        return replace(document, text=blank(document.text, (*gone, *mentioned)), facts=kept), len(gone)
 
     def matches(self, values: Iterable[str | None], question: str | None, place: Place | None) -> bool:
         """Whether a fact like this, with one of these values, was erased."""

@@ -21,6 +21,7 @@ from kb.erasure import Erased, Erasure, ErasureReport, Heard, erase_facts, load_
 from kb.errors import AdminKeyNeeded, ErasureRequestNotFound, ErasureRequestState, SamePerson
 from kb.origin import acting_as, signed
 from kb.principal import Principal
+from kb.redaction import MENTIONED, Mentioned
 from kb.service import KnowledgeBase
 from kb.tables import ApiKey
 from kb.tables import ErasureRequest as Row
@@ -44,6 +45,7 @@ class ErasureRequest:
     decided_at: datetime | None
     seq: int | None
     on_behalf_of: str | None = None
+    mentions: Mentioned | None = None
 
 
 def admin_key(session: Session, token: str | None) -> ApiKeyRecord:
@@ -61,7 +63,15 @@ class ErasureRequests:
     kb: KnowledgeBase
 
     @tried_again
-    def ask(self, fact_ids: Sequence[int], *, key: ApiKeyRecord, actor: str, reason: str) -> ErasureRequest:
+    def ask(
+        self,
+        fact_ids: Sequence[int],
+        *,
+        key: ApiKeyRecord,
+        actor: str,
+        reason: str,
+        mentions: Mentioned = "same-document",
+    ) -> ErasureRequest:
         """Ask for these facts to be erased, live, deleted or erased before, all or none. Erases nothing."""
         audit.check_who(actor, reason)
         with self.kb.sessions.begin() as session:
@@ -76,6 +86,7 @@ class ErasureRequests:
                 on_behalf_of=behalf if behalf != key.name else None,
                 reason=quotations.redacted_since(session, reason, Said(frozenset(ids))),
                 asked_by=key.key_id,
+                mentions=mentions,
             )
             session.add(row)
             session.flush()
@@ -113,10 +124,12 @@ class ErasureRequests:
             if row.asked_by == key.key_id:
                 raise SamePerson(request_id, key.name)
             asker = Principal("key", asked.asked_by, row.asked_by)
+            targets, _ = load_targets(session, asked.fact_ids)
             with acting_as(key.principal, asked.on_behalf_of):
                 erased = _erase(session, asked, asker, key)
             _decide(session, row, "approved", key, erased.seq)
-            return _read(session, request_id), erased
+            done = _read(session, request_id)
+        return done, Erasure(self.kb).with_left(erased, targets)
 
     @tried_again
     def withdraw(self, request_id: int, *, key: ApiKeyRecord) -> ErasureRequest:
@@ -137,7 +150,8 @@ _SELECT = (
 def _erase(session: Session, asked: ErasureRequest, asker: Principal, key: ApiKeyRecord) -> Erased:
     said = visible(asked.reason, "")  # asked for before that was refused there
     reason = f"{said} (asked with the key {asker.name}, approved with the key {key.name})"
-    return erase_facts(session, asked.fact_ids, key.name, reason, asked_by=asker)
+    mentions = asked.mentions or "none"  # a release before did not ask, and reached no further
+    return erase_facts(session, asked.fact_ids, key.name, reason, mentions=mentions, asked_by=asker)
 
 
 def _waiting(session: Session, request_id: int) -> Row:
@@ -175,4 +189,5 @@ def _record(row: Row, asked_by: str, decided_by: str | None) -> ErasureRequest:
         decided_at=row.decided_at,
         seq=row.seq,
         on_behalf_of=row.on_behalf_of,
+        mentions=next((known for known in MENTIONED if known == row.mentions), None),
     )

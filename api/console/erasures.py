@@ -18,6 +18,7 @@ from kb import audit
 from kb.erasure import Erased, Erasure, ErasureReport
 from kb.errors import KBError
 from kb.records import FactRecord
+from kb.redaction import Mentioned
 from kb.residue import ResidueReport, num_bytes_to_scan
 from kb.two_person import ErasureRequests
 
@@ -53,11 +54,17 @@ def erase(ports: FromPorts, request: PageRequest, data: Sent) -> Page:
     try:
         ids, reason = _chosen(form), form.text("reason", limit=1000)
         form.check()
+        mentions: Mentioned = "all" if form.flag("everywhere") else "same-document"
         if ports.kb.settings.erase_needs_two:
-            asked = ErasureRequests(ports.kb).ask(ids, key=request.user, actor=actor, reason=reason)
+            asked = ErasureRequests(ports.kb).ask(
+                ids, key=request.user, actor=actor, reason=reason, mentions=mentions
+            )
             return Redirect(f"/console/erasures/{asked.erasure_request_id}", status_code=303)
         report, searched = _searching(
-            ports, form, ids, lambda: Erasure(ports.kb).erase(ids, actor=actor, reason=reason)
+            ports,
+            form,
+            ids,
+            lambda: Erasure(ports.kb).erase(ids, actor=actor, reason=reason, mentions=mentions),
         )
     except KBError as error:
         return _ask(ports, request, form.refuse(error))

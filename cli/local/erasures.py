@@ -15,6 +15,7 @@ from cli.runtime import Runtime
 from kb.access import ApiKeyRecord
 from kb.erasure import Erased, Erasure, ErasureReport
 from kb.probes import Probe, save_probes
+from kb.redaction import Mentioned
 from kb.residue import ResidueReport
 from kb.two_person import ErasureRequest, ErasureRequests, admin_key
 
@@ -32,8 +33,8 @@ class LocalErasures:
     def _requests(self) -> ErasureRequests:
         return ErasureRequests(self.runtime.kb)
 
-    def preview(self, fact_ids: Sequence[int]) -> Erased:
-        return Erasure(self.runtime.kb).preview(fact_ids)
+    def preview(self, fact_ids: Sequence[int], *, mentions: Mentioned) -> Erased:
+        return Erasure(self.runtime.kb).preview(fact_ids, mentions=mentions)
 
     def erase(
         self,
@@ -41,6 +42,7 @@ class LocalErasures:
         *,
         actor: str,
         reason: str,
+        mentions: Mentioned,
         now: bool,
         scan: bool,
         probes_out: Path | None,
@@ -53,13 +55,15 @@ class LocalErasures:
                 raise typer.BadParameter(
                     "an erasure by two takes --now when it is approved.", param_hint="--now"
                 )
-            asked = self._requests.ask(fact_ids, key=self._key(), actor=actor, reason=reason)
+            asked = self._requests.ask(
+                fact_ids, key=self._key(), actor=actor, reason=reason, mentions=mentions
+            )
             return Erasing(None, asked)
         probes = erasure.probes(fact_ids) if scan or probes_out else ()
         if probes_out is not None:
             save_probes(probes, probes_out)
         before = scanned(self.runtime.kb, probes) if scan else None
-        report = erasure.erase(fact_ids, actor=actor, reason=reason, now=now, on_step=note)
+        report = erasure.erase(fact_ids, actor=actor, reason=reason, mentions=mentions, now=now, on_step=note)
         after = scanned(self.runtime.kb, probes) if scan else None
         return Erasing(report, None, before, after, sum(probe.shared for probe in probes))
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from kb.erasure import Erased, ErasureReport
     from kb.forget_records import Drift, ForgetPlan, Rates, RunRecord, Verification
     from kb.records import Edit, FactRecord
+    from kb.redaction import Mentioned
     from kb.residue import ResidueReport
     from kb.selectors import Selector
     from kb.two_person import ErasureRequest
@@ -82,7 +83,7 @@ class Erasing:
 class ErasureVerbs(Protocol):
     """Of `kb.erasure` and `kb.two_person`."""
 
-    def preview(self, fact_ids: Sequence[int]) -> Erased: ...
+    def preview(self, fact_ids: Sequence[int], *, mentions: Mentioned) -> Erased: ...
 
     def erase(
         self,
@@ -90,6 +91,7 @@ class ErasureVerbs(Protocol):
         *,
         actor: str,
         reason: str,
+        mentions: Mentioned,
         now: bool,
         scan: bool,
         probes_out: Path | None,

@@ -12,6 +12,7 @@ from cli.remote.api import Api
 from cli.remote.here_only import refuse
 from kb.erasure import Erased, ErasureReport
 from kb.errors import ErasureRequestNotFound
+from kb.redaction import Mentioned
 from kb.two_person import ErasureRequest
 
 
@@ -21,8 +22,8 @@ class RemoteErasures:
 
     api: Api
 
-    def preview(self, fact_ids: Sequence[int]) -> Erased:
-        return self.api.ask("/erasures/preview", Erased, {"fact_ids": fact_ids})
+    def preview(self, fact_ids: Sequence[int], *, mentions: Mentioned) -> Erased:
+        return self.api.ask("/erasures/preview", Erased, {"fact_ids": fact_ids, "mentions": mentions})
 
     def erase(
         self,
@@ -30,12 +31,18 @@ class RemoteErasures:
         *,
         actor: str,
         reason: str,
+        mentions: Mentioned,
         now: bool,
         scan: bool,
         probes_out: Path | None,
     ) -> Erasing:
         refuse(now=now, scan=scan, probes_out=probes_out)
-        body = {"fact_ids": fact_ids, "reason": reason, "on_behalf_of": actor or None}
+        body = {
+            "fact_ids": fact_ids,
+            "reason": reason,
+            "on_behalf_of": actor or None,
+            "mentions": mentions,
+        }
         told = self.api.edit("/erasures", ErasureAnswer, body)
         return Erasing(told.report, told.request)
 

@@ -126,6 +126,7 @@ class ErasureRequest(Base):
     decided_at: Mapped[datetime | None]
     seq: Mapped[int | None]
     on_behalf_of: Mapped[str | None]
+    mentions: Mapped[str | None]
 
 
 class Denial(Base):
