@@ -8,7 +8,6 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -24,7 +23,6 @@ _PATIENCE = (
     3  # times the seconds of processor time a document may take: for one that waits for disks and others
 )
 _BLOCK = 1 << 20
-_HERE = Path(__file__).parents[2]  # where this very package lies
 
 
 class Reader:
@@ -138,7 +136,11 @@ def _started(limits: Limits) -> subprocess.Popen[bytes]:
     asked = (limits.memory_mb, limits.seconds, limits.characters)
     return subprocess.Popen(
         interpreter.command("-m", "kb.raw.child", *asked),
-        env={"PYTHONPATH": str(_HERE), "ARROW_DEFAULT_MEMORY_POOL": "system", "OMP_NUM_THREADS": "1"},
+        env={
+            "PYTHONPATH": str(interpreter.ROOT),
+            "ARROW_DEFAULT_MEMORY_POOL": "system",
+            "OMP_NUM_THREADS": "1",
+        },
         cwd="/",
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
