@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 from dataclasses import asdict
 
@@ -26,6 +27,9 @@ def main() -> int:
     parser.add_argument("--long", action="store_true", help=f"{LONG} rounds of each race and not {SHORT}")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(143)
+    )  # the server, the worker and the database end with it
     with own_database() as settings:
         outcome = run(settings, only=options.only, rounds=LONG if options.long else SHORT)
     if options.json:
