@@ -84,8 +84,10 @@ class Cloud:
             rng = np.random.default_rng([self.seed, chunk])
             first = chunk * CHUNK
             rows = rng.standard_normal((CHUNK, len(self.axes_RD)), np.float32)
-            keys = rows[max(0, start - first) : end - first] @ self.axes_RD + self.mean_D
-            yield keys / np.linalg.norm(keys, axis=1, keepdims=True)
+            # All of the chunk, cut afterwards: the last bits of a product depend on how many rows it has.
+            keys = rows @ self.axes_RD + self.mean_D
+            keys /= np.linalg.norm(keys, axis=1, keepdims=True)
+            yield keys[max(0, start - first) : end - first]
 
 
 @dataclass(slots=True)

@@ -1,4 +1,6 @@
-"""Made-up keys, queries and facts of any number, the same on every machine for the same seed.
+"""Made-up keys, queries and facts of any number, of the same draws on every machine for the same seed.
+
+The last bits of keys and queries are the processor's, as those of any matrix product are.
 
 Keys lie near a curved surface of few dimensions, as the states of a network do: uniformly random vectors
 of hundreds of dimensions are all equally far from each other, and no index has anything to find there.
