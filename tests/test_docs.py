@@ -192,3 +192,15 @@ def commands_with(option: str) -> Iterator[str]:
         waiting += [(f"{path} {name}".strip(), sub) for name, sub in getattr(command, "commands", {}).items()]
         if any(option in parameter.opts for parameter in command.params):
             yield path
+
+
+def test_every_claim_of_the_threat_model_names_tests_that_exist() -> None:
+    section = (
+        (ROOT / "docs" / "security.md").read_text(encoding="utf-8").partition("## Claims and the tests")[2]
+    )
+    claims = re.findall(r"^\| ([^|]+) \| (`tests/[^|]+) \|$", section.partition("\n## ")[0], re.MULTILINE)
+    assert len(claims) > 20
+    for claim, tests in claims:
+        for named in re.findall(r"`([^`]+)`", tests):
+            file, _, test = named.partition("::")
+            assert f"def {test}(" in (ROOT / file).read_text(encoding="utf-8"), (claim, named)
