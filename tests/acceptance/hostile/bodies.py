@@ -52,7 +52,8 @@ _VALUES: dict[str, str] = {
     "format": "%s %(x)s {0} {x.__class__}",
     "giant": "x" * 3_000_000,
 }
-_UNSEEN = ("nul", "lone surrogate", "no width", "white space", "controls")  # what is no value of a fact
+_NO_VALUE = ("nul", "lone surrogate", "no width", "white space")
+_NO_NAME = (*_NO_VALUE, "controls", "bidi")  # and no reason; a text may hold them, and shows them written out
 
 
 def cases() -> Iterator[Case]:
@@ -92,8 +93,13 @@ def _valued(name: str, value: str) -> Callable[[World], str]:
             "/v1/jobs/ingest": {"upload_id": text, "corpus": text},
         }
         got = {path: world.ask("POST", path, body).status for path, body in bodies.items()}
-        if name in _UNSEEN:
+        if name in _NO_VALUE:
             expect(got["/v1/facts"] in REFUSED, f"was taken as the value of a fact: {got['/v1/facts']}")
+        if name in _NO_NAME:
+            kept = {
+                path: got[path] for path in ("/v1/keys", "/v1/facts/restore") if got[path] not in (400, 422)
+            }
+            expect(not kept, f"was taken as a name or a reason: {kept}")
         return f"{sorted(set(got.values()))}"
 
     return attack

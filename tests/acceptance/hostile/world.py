@@ -240,5 +240,7 @@ def own_database() -> Iterator[Settings]:
         Path(folder).chmod(0o755)
         engine = database.connect(Settings(home=Path(folder)))
         database.migrate(engine)
-        yield Settings(home=Path(folder), database_url=engine.url.render_as_string(hide_password=False))
-        engine.dispose()
+        try:
+            yield Settings(home=Path(folder), database_url=engine.url.render_as_string(hide_password=False))
+        finally:
+            engine.dispose()  # and the database's server stops
