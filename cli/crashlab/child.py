@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -24,8 +25,11 @@ from cli.crashlab.world import Step
 from kb import database
 from kb.corpus import Parsed
 from kb.erasure import Erasure
-from kb.errors import KeysetMismatch
+from kb.errors import InvalidSplice, KeysetMismatch, NoActiveKeyset, NothingSelected
 from kb.forgetting import Forgetting
+from kb.jobs.kinds import Gate
+from kb.jobs.queue import Jobs
+from kb.records import NewGeneration, Splice
 from kb.retraining import Retraining
 from kb.selectors import Selector
 from kb.service import KnowledgeBase
@@ -146,6 +150,30 @@ class Worker:
 
     def _erase(self, step: Step) -> None:
         Erasure(self.kb).erase(self._ids(step), **WHO)
+
+    def _say(self, step: Step) -> None:
+        """Store an output that splices a fact, with the value once more in other capitals, whatever became of it."""
+        (fact_id,) = self._ids(step)
+        fact = self.kb.fact(fact_id)
+        output = f"It is {fact.value}, {fact.value.upper()}."
+        version = self.kb.trace_fact(fact_id).versions[-1].version
+        splice = Splice(6, 6 + len(fact.value), "hit", fact_id, version, 0.9, b"\0" * 8)
+        checkpoint = ENCODERS[step.encoder].checkpoint.checkpoint_id
+        # What it says of a fact that the other child corrects just then is refused, and that is an answer.
+        with suppress(InvalidSplice):
+            made = NewGeneration(f"{fact.value}?", output, checkpoint, "auto", self.kb.head_seq(), (splice,))
+            self.kb.record(made)
+
+    def _propose(self, step: Step) -> None:
+        """Plan to forget a fact by what it says, and do no more; the other child may erase it meanwhile."""
+        value = self.kb.fact(self._ids(step)[0]).value
+        with suppress(NothingSelected, NoActiveKeyset):
+            Forgetting(self.kb).plan(Selector(text=value), actor=WHO["actor"], reason=f"of {value}")
+
+    def _ask_for_work(self, step: Step) -> None:
+        """Queue a job whose reason quotes a fact."""
+        value = self.kb.fact(self._ids(step)[0]).value
+        Jobs(self.kb).submit(Gate(keyset_id=1, reason=f"for {value}"), actor=WHO["actor"])
 
     def _ids(self, step: Step) -> list[int]:
         return [self.fact_ids[q] for q in step.questions]

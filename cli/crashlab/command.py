@@ -17,7 +17,7 @@ from cli.options import AsJson, examples
 from cli.output import note, print_json, progress, say
 
 app = typer.Typer()
-FAULTS = ("lost", "resurrected", "mismatched", "chain_breaks", "errors")
+FAULTS = ("lost", "resurrected", "mismatched", "residue", "chain_breaks", "errors")
 SHOWN = 20
 
 
@@ -87,7 +87,7 @@ def _report(tally: Tally, seed: int, seconds: float) -> dict[str, Any]:
         "in_doubt": tally.in_doubt,
         "server_kills": tally.server_kills,
         "rounds_of_two_processes": tally.two_children,
-        "kills": dict(sorted(tally.kills.items())),
+        "kill_points": dict(sorted(tally.kills.items())),
         "failures": failures[:100],
     }
 
@@ -99,7 +99,7 @@ def _show(report: dict[str, Any]) -> None:
         f"{report['acknowledged']} steps acknowledged, {report['in_doubt']} in doubt, {report['server_kills']} kills"
         f" of the database; {report['seconds']} s"
     )
-    for point, count in report["kills"].items():
+    for point, count in report["kill_points"].items():
         say(f"  {count:5} {point}")
     for failure in report["failures"][:SHOWN]:
         say(f"round {failure['round']}: {failure['kind']}: {failure['what']}")

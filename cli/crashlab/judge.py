@@ -8,18 +8,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
-from sqlalchemy import Connection, text
+from sqlalchemy import ARRAY, Connection, Select, Text, cast, column, func, select, table, text
 
 from cli.crashlab.encoder import ENCODERS
 from cli.crashlab.journal import Journal
 from cli.crashlab.world import ACTIVE, BUILDING, NO_KEYSET, READY, Known, Step, World
 from kb.errors import KeysetMismatch
+from kb.residue import LEAST, Matcher
 from kb.service import KnowledgeBase
 
-Kind = Literal["lost", "resurrected", "mismatched", "chain_breaks", "errors"]
+Kind = Literal["lost", "resurrected", "mismatched", "residue", "chain_breaks", "errors"]
 
 _FACTS = text("""
 SELECT f.id, f.question, f.deleted_seq IS NULL AS live, v.value, t.fact_id IS NOT NULL AS abstain
@@ -30,15 +31,13 @@ LEFT JOIN tombstone t ON t.fact_id = f.id
 WHERE f.erased_seq IS NULL
 """)
 _ERASED = text("SELECT id FROM fact WHERE erased_seq IS NOT NULL")
-# Everything that holds texts, and the log, which must not.
-_SAYING = text("""
-SELECT said.place, erased.value FROM unnest(CAST(:values AS text[])) AS erased (value) JOIN (
-    SELECT 'document ' || id AS place, text FROM document
-    UNION ALL SELECT 'fact ' || id, concat_ws(' ', question, answer) FROM fact
-    UNION ALL SELECT 'value of fact ' || fact_id, value FROM fact_version
-    UNION ALL SELECT 'change ' || seq, CAST(payload AS text) FROM change
-    UNION ALL SELECT 'forget run ' || id, concat(selector, plan, verification, certificate) FROM forget_run
-) AS said ON strpos(said.text, erased.value) > 0
+# Every column of every table that can hold a text, whichever those are: nobody has to think of a new one.
+_COLUMNS = text("""
+SELECT c.table_name, c.column_name, c.data_type FROM information_schema.columns c
+JOIN information_schema.tables t USING (table_schema, table_name)
+WHERE c.table_schema = current_schema() AND t.table_type = 'BASE TABLE'
+  AND c.data_type IN ('text', 'character varying', 'character', 'json', 'jsonb', 'bytea', 'ARRAY', 'USER-DEFINED')
+ORDER BY c.table_name, c.ordinal_position
 """)
 _KEYSETS = text("SELECT checkpoint_id, state FROM keyset ORDER BY id")
 _KEYS = text(
@@ -85,7 +84,7 @@ def judge(opened: KnowledgeBase, world: World, journals: Sequence[Journal], head
     ids = {question: fact.fact_id for question, fact in seen.facts.items()}
     world = world.seen(ids, seen.keysets)
     findings += [*_said(journals), *_logged(seen, journals), *_fsck(opened)]
-    findings += _still_said(opened, world)
+    findings += _residue(opened, world)
     if ACTIVE in seen.keysets:
         findings += [*_answers(opened, world), *_index(opened, world), *_other_space(opened, world)]
     return Verdict(tuple(findings), world, opened.head_seq())
@@ -199,12 +198,30 @@ def _logged(seen: Seen, journals: Sequence[Journal]) -> Iterator[Finding]:
             )
 
 
-def _still_said(opened: KnowledgeBase, world: World) -> Iterator[Finding]:
-    """No table says what an erased fact said, in any of its versions."""
+def _residue(opened: KnowledgeBase, world: World) -> Iterator[Finding]:
+    """No column of any table and no file of the home says what an erased fact said, in any of its versions."""
     values = [v for fact in world.facts.values() if fact.erased for v in (fact.value, *fact.past)]
+    if not values:
+        return
     with opened.engine.connect() as connection:
-        for row in connection.execute(_SAYING, {"values": values}):
-            yield Finding("resurrected", f"{row.place} says {row.value!r}, which was erased")
+        for named, holding, kind in connection.execute(_COLUMNS).all():
+            for value in connection.scalars(_saying(named, holding, kind, values)):
+                yield Finding("residue", f"{named}.{holding} says {value!r}, which was erased")
+    values = [value for value in values if len(value.encode()) >= LEAST]
+    matcher = Matcher([value.encode() for value in values])
+    for file in sorted(path for path in opened.settings.home.rglob("*") if path.is_file()):
+        for number in sorted(matcher.find_in_file(file)[0]):
+            yield Finding("residue", f"the file {file.name} says {values[number]!r}, which was erased")
+
+
+def _saying(named: str, holding: str, kind: str, values: list[str]) -> Select[Any]:
+    """Which of the values a column says, in any capitals."""
+    holder = table(named, column(holding))
+    held: Any = holder.c[holding]
+    said = func.encode(held, "escape") if kind == "bytea" else cast(held, Text)
+    erased: Any = func.unnest(cast(values, ARRAY(Text))).table_valued("value").render_derived(name="erased")
+    says = func.strpos(func.lower(said), func.lower(erased.c.value)) > 0
+    return select(erased.c.value).distinct().select_from(holder.join(erased, says))
 
 
 def _fsck(opened: KnowledgeBase) -> Iterator[Finding]:

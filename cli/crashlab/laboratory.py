@@ -144,6 +144,7 @@ class Laboratory:
             if kind == "server":
                 self.server.kill()
                 self.tally.server_kills += 1
+                self.tally.kills["the database server"] += 1
             else:
                 os.kill(pids[0], signal.SIGKILL)
         codes = [self._order({"wait": pid, "seconds": PATIENCE}) for pid in pids]

@@ -22,9 +22,14 @@ _WEIGHTS = {
     "switch": 2,
     "retire": 2,
     "forget": 2,
-    "erase": 2,
+    "erase": 3,
+    "say": 4,
+    "propose": 2,
+    "ask_for_work": 2,
 }
-_OF_A_SECOND_CHILD = ("insert", "update", "delete", "restore", "snapshot", "catch_up", "lookup")
+_OF_A_SECOND_CHILD = (
+    "insert", "update", "delete", "restore", "snapshot", "catch_up", "lookup", "say", "propose", "ask_for_work"
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +85,22 @@ class Planner:
         """Live facts and deleted ones."""
         chosen = self._some(world, live=self.random.random() < 0.7, most=2)
         return [Step("erase", chosen)] if chosen else []
+
+    def _say(self, world: World) -> list[Step]:
+        return self._of_anybody(world, "say")
+
+    def _propose(self, world: World) -> list[Step]:
+        return self._of_anybody(world, "propose")
+
+    def _ask_for_work(self, world: World) -> list[Step]:
+        return self._of_anybody(world, "ask_for_work")
+
+    def _of_anybody(self, world: World, do: str) -> list[Step]:
+        """What quotes a fact, and preferably one that the other child may be erasing at that moment."""
+        known = [q for q, fact in world.facts.items() if fact.fact_id]
+        others = [q for q in known if not self._mine(q)] or known
+        chosen = self._sample(others, 1)
+        return [Step(do, tuple(chosen), encoder=world.active)] if chosen else []
 
     def _ingest_new(self, world: World) -> list[Step]:
         return [Step("ingest", documents=(self._document(), self._document()))]

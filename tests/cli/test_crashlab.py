@@ -149,13 +149,35 @@ def test_the_judge_sees_damage(opened: KnowledgeBase, damage: str, kind: str) ->
     assert kind in kinds_found(opened)
 
 
-def test_the_judge_sees_what_an_erasure_left(opened: KnowledgeBase) -> None:
+@pytest.mark.parametrize(
+    "left",
+    [
+        "UPDATE fact_version SET value = 'It was Lima.' WHERE fact_id = 3",
+        "INSERT INTO generation (prompt, output, checkpoint_id, seq, mode) VALUES ('?', 'It is LIMA.', 'c', 1, 'auto')",
+        "INSERT INTO job (kind, arguments, actor, state) VALUES ('fsck', '{\"a\": \"Lima\"}', 'a', 'queued')",
+        "UPDATE keyset SET gate = '[\"Lima\"]'",
+        "INSERT INTO suppression (digest, seq) VALUES ('Lima', 1)",
+    ],
+)
+def test_the_judge_sees_what_an_erasure_left(opened: KnowledgeBase, left: str) -> None:
     erase = Step("erase", ("Capital of Peru",))
     Erasure(opened).erase([3], actor="test", reason="test")
     assert kinds_found(opened, in_doubt=erase) == set()
     with opened.engine.begin() as connection:
-        connection.execute(text("UPDATE fact_version SET value = 'It was Lima.' WHERE fact_id = 3"))
-    assert "resurrected" in kinds_found(opened, in_doubt=erase)
+        connection.execute(text(left))
+    assert "residue" in kinds_found(opened, in_doubt=erase)
+
+
+def test_the_judge_sees_a_file_that_says_what_was_erased(opened: KnowledgeBase) -> None:
+    file = opened.settings.home / "uploads" / "kept.jsonl"
+    file.parent.mkdir(parents=True)
+    file.write_text("The capital of Chile is Santiago.")
+    opened.ingest([Parsed(CHILE.document("chile"))], "lands", actor="test", reason="test")
+    (chile,) = [fact.fact_id for fact in opened.facts(text="Santiago")]
+    Erasure(opened).erase([chile], actor="test", reason="test")
+    done = (Step("ingest", documents=(("chile", CHILE),)), Step("erase", ("Capital of Chile",)))
+    verdict = judge(opened, WORLD, [Journal(acknowledged=done)], opened.head_seq())
+    assert "residue" in {finding.kind for finding in verdict.findings}
 
 
 def test_a_journal_that_was_cut_short_counts_whole_lines(tmp_path: Path) -> None:
@@ -170,6 +192,6 @@ def test_the_command_kills_its_own_database_and_prints_one_object() -> None:
     assert ran.code == 0, ran
     report = ran.json
     assert report["rounds"] == report["server_kills"] == 1
-    assert all(
-        report[fault] == 0 for fault in ("lost", "resurrected", "mismatched", "chain_breaks", "errors")
-    )
+    faults = ("lost", "resurrected", "mismatched", "residue", "chain_breaks", "errors")
+    assert all(report[fault] == 0 for fault in faults)
+    assert report["kill_points"]["the database server"] == 1
