@@ -12,13 +12,15 @@ from litestar.params import JSONBody, QueryParameter
 from litestar.response import Stream
 
 from api.corpora import JSON_LINES
+from api.edits import WithKey, actor_of
 from api.errors import PROBLEMS
 from api.facts import Corpus
 from api.paging import Cursor, Limit, after_of, page
 from api.ports import FromPorts
 from api.rights import Lane, Right, needs
-from api.schemas import MAX_ID, Request
+from api.schemas import MAX_ID, Request, Why
 from kb import audit, witness
+from kb.chain import Sealed, seal
 from kb.diff import FactDifference, diff
 from kb.errors import InvalidQuery
 from kb.records import ChangeRecord
@@ -67,6 +69,15 @@ class Witnessed(Request, frozen=True, kw_only=True):
     """A signed head of this log, as it was given."""
 
     head: dict[str, Any]
+
+
+class Sealing(Why, frozen=True, kw_only=True):
+    """Breaks of the log to acknowledge, by the numbers of their changes. `dry_run` does and undoes it."""
+
+    seqs: Annotated[
+        list[Annotated[int, msgspec.Meta(ge=1, le=MAX_ID)]], msgspec.Meta(min_length=1, max_length=1000)
+    ]
+    dry_run: bool = False
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,6 +165,16 @@ def check_head(ports: FromPorts, data: JSONBody[Witnessed]) -> Held:
     """
     head = witness.read_head(json.dumps(data.head), "head")
     return Held(held=witness.holds(ports.kb, head), head=head)
+
+
+@post("/changes/seal", status_code=200, opt=needs(Right.admin), responses=PROBLEMS, sync_to_thread=True)
+def seal_breaks(ports: FromPorts, request: WithKey, data: JSONBody[Sealing]) -> Sealed:
+    """Acknowledge breaks of the change log.
+
+    By a change that says what was found there and what should have been. The check of the log is then ok but for
+    these; whatever else does not fit is told as before.
+    """
+    return seal(ports.kb, data.seqs, actor=actor_of(request, data), reason=data.reason, dry_run=data.dry_run)
 
 
 @get(

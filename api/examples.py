@@ -39,7 +39,7 @@ from api.schemas import (
     Why,
 )
 from api.selectors import SelectorParts
-from kb import certificate_check, envelope, witness
+from kb import certificate_check, chain, envelope, witness
 from kb.activation import GateStanding
 from kb.attributions import AttributionRecord
 from kb.denials import DenialRecord
@@ -113,6 +113,7 @@ _PLAN = forgetting.PlanView(
     before={"questions": Rates(1, 1, 0, 0, 0, 0)},
 )
 _VERIFIED = Verification(_AT.isoformat(), 41, 2, "c0ffee", 0.71, _RATES, 0, 0, 0, (), 2)
+_BREAK = chain.Break(13, ("hash",), 13, _HASH, _HASH, "made up", _HASH, sealed_by=41)
 _HEAD = witness.Head("9b1d", 41, _HASH, _AT.isoformat(), "0123456789abcdef")
 _JOB = JobRecord(
     8, "fsck", {}, "ana", "4f1c", "running", 40, 100, "facts", None, None, 1, None, _AT, _AT, None, _AT
@@ -183,6 +184,7 @@ _EXAMPLES: tuple[Any, ...] = (
     keysets.Activation(reason="gate passed"),
     keysets.NewThreshold(threshold=0.72, reason="calibrated by hand"),
     changes.Witnessed(head=_SIGNED),
+    changes.Sealing(seqs=[13], reason="inserted by hand"),
     erasures.Chosen(fact_ids=[12]),
     erasures.NewErasure(fact_ids=[12], reason=_WHY),
     kinds.Rekey(corpus="atlas"),
@@ -270,6 +272,7 @@ _EXAMPLES: tuple[Any, ...] = (
         next=None,
     ),
     changes.Held(held=True, head=_HEAD),
+    chain.Sealed(41, (_BREAK,)),
     _ERASED,
     _ASKED,
     erasures.ErasureAnswer(report=_REPORT, request=None),

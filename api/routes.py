@@ -94,6 +94,7 @@ def v1() -> Router:
             changes.compare_changes,
             changes.read_head,
             changes.check_head,
+            changes.seal_breaks,
             changes.export_changes,
             feed.follow_changes,
             uploads.upload,

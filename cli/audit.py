@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -14,12 +16,27 @@ import typer
 from cli.anywhere import anywhere
 from cli.errors import CHECK_FAILED
 from cli.nouns.base import Base
-from cli.options import After, AsJson, FactId, Limit, examples
-from cli.output import note, print_json, print_table, progress, say, shorten
+from cli.options import (
+    MAX_BIGINT,
+    Actor,
+    After,
+    AsJson,
+    DryRun,
+    FactId,
+    Limit,
+    Reason,
+    Yes,
+    each_once,
+    examples,
+)  # fmt: skip
+from cli.output import is_attended, note, plain, print_json, print_table, progress, say, shorten
 from cli.trace import show_changes
+from kb.chain import Break
 from kb.impact import Impact, ImpactedOutput
 from kb.signing import from_pem, names_of, require_signer
 from kb.witness import AuditReport, Head, check_log, read_head
+
+SHOWN = 20
 
 app = typer.Typer(help="Read, verify and witness the change log.", epilog=examples("colmlm audit verify"))
 
@@ -104,7 +121,8 @@ def verify(
 ) -> None:
     """Check the hash of every change, and whether a head that was witnessed earlier is still in the log.
 
-    The exit code is 1 where it is not, or where a change was altered, removed or put in. With --server the whole
+    The exit code is 1 where it is not, or where a change was altered, removed or put in, unless `audit seal`
+    acknowledged that. Every break is named, and what comes after it is checked all the same. With --server the whole
     log is fetched and checked on this machine.
     """
     witnessed = _read_head(against, key) if against else None
@@ -132,11 +150,67 @@ def _show_report(report: AuditReport) -> None:
     say(f"database {report.database}, {report.changes_checked} changes checked")
     if report.first_break is not None:
         say(f"the chain breaks at change {report.first_break}")
-    else:
-        say(f"it ends with change {report.seq}, hash {report.hash}")
+    _show_breaks(report.breaks)
+    if report.sealed:
+        say(f"{'ok ' if report.ok else ''}except {len(report.sealed)} sealed breaks:")
+        _show_breaks(report.sealed)
+    say(f"it ends with change {report.seq}, hash {report.hash}")
     if (head := report.witnessed) is not None:
         stands = "is" if report.holds_witnessed else "IS NOT"
         say(f"change {head.seq}, witnessed {head.at} by key {head.key}, {stands} in this log")
+
+
+_CAUSES = {
+    "gap": "should be change {0.expected_seq}",
+    "prev_hash": "goes on from hash {0.prev_hash}, the change before it has {0.expected_prev_hash}",
+    "hash": "has hash {0.hash}, what it says has {0.expected_hash}",
+}
+
+
+def _show_breaks(breaks: Sequence[Break]) -> None:
+    for found in breaks[:SHOWN]:
+        told = "; ".join(_CAUSES[cause].format(found) for cause in found.causes)
+        say(
+            f"change {found.seq}: {told}"
+            + (f" (sealed by change {found.sealed_by})" if found.sealed_by else "")
+        )
+    if len(breaks) > SHOWN:
+        say(f"and {len(breaks) - SHOWN} more, see --json")
+
+
+@app.command(
+    epilog=examples(
+        'colmlm audit seal 13 --reason "inserted by hand" --dry-run',
+        'colmlm audit seal 13 --reason "inserted by hand" --yes',
+    )
+)
+@anywhere
+def seal(
+    base: Base,
+    seqs: Annotated[
+        list[int], typer.Argument(metavar="SEQ...", min=1, max=MAX_BIGINT, help="Changes that do not fit.")
+    ],
+    reason: Reason,
+    actor: Actor = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Acknowledge breaks of the log that are known, such as a row that somebody inserted by hand.
+
+    Nothing is mended: a change is appended that says what was found and what should have been there. After that `audit
+    verify` and `fsck` are ok but for these, and tell of any other break as before.
+    """
+    if not (dry_run or yes):
+        if as_json or not is_attended():
+            raise typer.BadParameter("there is nobody to ask; pass it to seal.", param_hint="--yes")
+        typer.confirm(f"Seal the breaks at changes {', '.join(map(str, seqs))}?", abort=True, err=True)
+    done = base.log.seal(each_once(seqs), actor=base.actor(actor), reason=reason, dry_run=dry_run)
+    if as_json:
+        print_json({"dry_run": dry_run, **plain(done)})
+        return
+    say(f"{'Would seal' if dry_run else 'Sealed'} by change {done.seq}:")
+    _show_breaks([replace(found, sealed_by=None) for found in done.breaks])
 
 
 @app.command(

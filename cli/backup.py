@@ -191,6 +191,8 @@ def _show_later(report: RestoreReport) -> None:
     if (head := report.log_head) is not None:
         say(f"Later erasures are known up to change {head.seq}, from {report.log_file}.")
         say(f"That log was signed {head.at} by key {head.key}; what was erased after it is back.")
+        if report.sealed:
+            say(f"Passed over, since they are sealed breaks of that log: changes {_listed(report.sealed)}.")
     elif report.without_later_erasures:
         say(f"Without later erasures: what was erased after change {report.backup.seq} is back.")
 

@@ -127,8 +127,9 @@ def _show(report: FsckReport) -> None:
     )
     say(f"changes checked {report.changes_checked}, chain {'holds' if report.chain_ok else 'BROKEN'}")
     if report.chain_first_break is not None:
-        say(f"the chain breaks at change {report.chain_first_break}")
+        say(f"the chain breaks at change {report.chain_first_break} (see: colmlm audit verify)")
     for what, ids in (
+        ("sealed breaks of the chain, at changes", report.chain_sealed),
         ("live keys missing from the index", report.keys_missing_from_index),
         ("ids in the index without a live key", report.index_ids_without_live_key),
         ("facts that their document does not say", report.non_verbatim_facts),

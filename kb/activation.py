@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import func, select, update
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session
 
 from kb import audit, keysets
@@ -150,9 +151,10 @@ def _refusal(gate: GateStanding, max_edits: int) -> str | None:
 
 def _former(session: Session, active: int) -> int:
     """The keyset that was active before this one, by the change log."""
-    keyset = Change.payload["keyset"].as_integer()
-    log = select(keyset).where(Change.kind == "activate", keyset != active)
-    former: int | None = session.scalar(log.order_by(Change.seq.desc()).limit(1))
+    # By the keysets there are: a row that somebody put into the log may name anything.
+    log = select(Keyset.id).join(Change, Change.payload["keyset"] == func.to_jsonb(Keyset.id, type_=JSONB))
+    others = log.where(Change.kind == "activate", Keyset.id != active)
+    former: int | None = session.scalar(others.order_by(Change.seq.desc()).limit(1))
     if former is None:
         raise NoFormerKeyset(active)
     return former

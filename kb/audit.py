@@ -12,7 +12,6 @@ import hmac
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypedDict, Unpack
@@ -37,7 +36,7 @@ GENESIS = "0" * 64
 # Kinds that do not edit facts: they feed indexes and keep the record complete. After all but the first an index holds
 # what it held.
 NO_KEYS = (
-    "activate", "threshold", "retire", "create-api-key", "rotate-api-key", "revoke-api-key", "restore-backup",
+    "activate", "threshold", "retire", "create-api-key", "rotate-api-key", "revoke-api-key", "restore-backup", "seal",
 )  # fmt: skip
 MAINTENANCE = ("key", *NO_KEYS)
 
@@ -157,20 +156,6 @@ def entry_hash(canonical: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(canonical, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def verify_chain(session: Session) -> tuple[int, int | None]:
-    """How many changes were checked, and the seq of the first that is altered, missing or out of place (or None)."""
-    checked, prev_hash = 0, GENESIS
-    statement = select(Change).order_by(Change.seq).execution_options(yield_per=1000)
-    with closing(session.scalars(statement)) as log:
-        for change in log:
-            in_place = change.seq == checked + 1 and change.prev_hash == prev_hash
-            if not in_place or change.hash != chain_hash(change):
-                return checked, checked + 1
-            checked, prev_hash = checked + 1, change.hash
-            session.expunge(change)
-    return checked, None
-
-
 def head_seq(session: Session) -> int:
     """The last committed change; 0 in a fresh database."""
     return session.scalar(select(Change.seq).order_by(Change.seq.desc()).limit(1)) or 0
@@ -233,6 +218,8 @@ def _conditions(
 
 
 def as_record(change: Change) -> ChangeRecord:
+    """The change as it is shown, also one that did not come from here: its payload may be anything."""
+    said = change.payload if isinstance(change.payload, dict) else {}
     return ChangeRecord(
         seq=change.seq,
         kind=change.kind,
@@ -243,11 +230,22 @@ def as_record(change: Change) -> ChangeRecord:
         at=change.at.astimezone(UTC),
         prev_hash=change.prev_hash,
         hash=change.hash,
-        request_id=change.payload.get("request_id"),
-        client_request_id=change.payload.get("client_request_id"),
-        principal=Principal.from_json(kept) if (kept := change.payload.get("principal")) else None,
-        on_behalf_of=change.payload.get("on_behalf_of"),
+        request_id=_text(said, "request_id"),
+        client_request_id=_text(said, "client_request_id"),
+        principal=_principal(said.get("principal")),
+        on_behalf_of=_text(said, "on_behalf_of"),
     )
+
+
+def _text(said: Mapping[str, Any], name: str) -> str | None:
+    return value if isinstance(value := said.get(name), str) else None
+
+
+def _principal(kept: Any) -> Principal | None:
+    try:
+        return Principal.from_json(kept) if isinstance(kept, dict) else None
+    except (LookupError, TypeError, ValueError):
+        return None
 
 
 def database_id(session: Session) -> str:

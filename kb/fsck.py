@@ -10,7 +10,8 @@ from pathlib import Path
 from sqlalchemy import and_, func, select, text
 from sqlalchemy.orm import Session
 
-from kb import audit, keysets, quotations
+from kb import keysets, quotations
+from kb.chain import verify_chain
 from kb.facts import IS_LIVE
 from kb.quotations import Gone
 from kb.records import FsckReport
@@ -44,11 +45,11 @@ def fsck(session: Session, index_directory: Path) -> FsckReport:
     snapshots = inspect(session, index_directory)
     active, num_keys, unkeyed = _active(session, snapshots, live_facts)
     non_verbatim = _non_verbatim(session)
-    checked, first_break = audit.verify_chain(session)
+    chained = verify_chain(session)
     quoting = quotations.find(session, Gone.read(session)).told()
     problems = (*_problems(session), *snapshots.differences(but=active.keyset_id))
     return FsckReport(
-        ok=active.is_good and first_break is None and not (non_verbatim or problems or quoting),
+        ok=active.is_good and not chained.breaks and not (non_verbatim or problems or quoting),
         live_facts=live_facts,
         live_keys=num_keys,
         index_ids=active.num_ids,
@@ -56,9 +57,11 @@ def fsck(session: Session, index_directory: Path) -> FsckReport:
         index_ids_without_live_key=active.left_over,
         unkeyed_facts=unkeyed,
         non_verbatim_facts=non_verbatim,
-        changes_checked=checked,
-        chain_ok=first_break is None,
-        chain_first_break=first_break,
+        changes_checked=chained.checked,
+        chain_ok=not chained.breaks,
+        chain_first_break=chained.first_break,
+        chain_breaks=tuple(found.seq for found in chained.breaks),
+        chain_sealed=tuple(found.seq for found in chained.sealed),
         problems=problems,
         mendable=snapshots.mendable(),
         quoting=quoting,

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from kb import audit, signing
+from kb import signing
 from kb.backup import Backup
 from kb.errors import LogRefused
-from kb.witness import Head, read_log
+from kb.witness import Entry, Head, read_log
 
 DELETING = ("delete", "forget")
 
@@ -32,7 +31,8 @@ class LaterErasure:
 class NewerLog:
     """What a log says happened to facts after a backup, up to its `head`.
 
-    Of `deleted` facts, deleted at its end and not erased, those in `abstaining` left tombstones.
+    Of `deleted` facts, deleted at its end and not erased, those in `abstaining` left tombstones. `sealed` are changes
+    that do not fit and were acknowledged: what they say is passed over.
     """
 
     file: str
@@ -40,6 +40,7 @@ class NewerLog:
     erasures: tuple[LaterErasure, ...] = ()
     deleted: frozenset[int] = frozenset()
     abstaining: frozenset[int] = frozenset()
+    sealed: tuple[int, ...] = ()
 
 
 def read_newer_log(file: Path, backup: Backup, keys: Collection[str] = ()) -> NewerLog:
@@ -67,16 +68,21 @@ def _is_head_alone(file: Path) -> bool:
         return not lines.readline()
 
 
-def _since(entries: Iterable[dict[str, Any]], head: Head, backup: Backup, what: str) -> NewerLog:
+def _since(entries: Iterable[Entry], head: Head, backup: Backup, what: str) -> NewerLog:
     erasures: list[LaterErasure] = []
     deleted: dict[int, bool] = {}
-    for entry in entries:
+    sealed: list[int] = []
+    for found in entries:
+        entry = found.said
         seq, kind, fact_ids = entry["seq"], entry["kind"], entry["fact_ids"]
-        if seq == backup.seq and audit.entry_hash(entry) != backup.hash:
+        if seq == backup.seq and found.hash != backup.hash:
             raise LogRefused(
                 what, seq, "it is not the change that the backup ends with: the log is of another life"
             )
         if seq <= backup.seq:
+            continue
+        if not found.fits:  # whoever wrote it, it is no evidence that anything was erased
+            sealed.append(seq)
             continue
         if kind == "erase":
             erasures.append(LaterErasure(seq, entry["at"], tuple(fact_ids)))
@@ -92,4 +98,5 @@ def _since(entries: Iterable[dict[str, Any]], head: Head, backup: Backup, what: 
         tuple(erasures),
         frozenset(deleted) - gone,
         frozenset(fact_id for fact_id, abstain in deleted.items() if abstain) - gone,
+        tuple(sealed),
     )

@@ -313,6 +313,9 @@ class CorpusStats:
 class FsckReport:
     """Sets compared, not counts: `ok` only where nothing is missing, left over or broken.
 
+    `chain_breaks` are changes of the log that do not fit, and `chain_sealed` those that were acknowledged: they leave
+    `chain_ok` and `ok` as they are.
+
     `mendable` is what a repair clears up though no answer depends on it: snapshots that are refused, files left
     over, keysets that were keyed to the end and not finished. `quoting` is what still says an erased fact.
     """
@@ -328,6 +331,8 @@ class FsckReport:
     changes_checked: int
     chain_ok: bool
     chain_first_break: int | None
+    chain_breaks: tuple[int, ...] = field(default=())
+    chain_sealed: tuple[int, ...] = field(default=())
     problems: tuple[str, ...] = field(default=())
     mendable: tuple[str, ...] = field(default=())
     quoting: tuple[str, ...] = field(default=())

@@ -12,13 +12,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from sqlalchemy import ColumnElement, Integer, and_, case, cast, func, or_, select
+from sqlalchemy import ColumnElement, and_, case, func, or_, select
 from sqlalchemy.orm import Session
 
 from kb import audit, keysets
 from kb.errors import IndexInvariant, SnapshotRefused
-from kb.facts import IS_LIVE
+from kb.facts import IS_LIVE, MAX_ID
 from kb.index import AUTO_SPEC, FLAT_SPEC, FLAT_UP_TO, KeyIndex, default_spec
 from kb.keycopy import indexed_keys
 from kb.keysets import Ids, Vectors
@@ -49,10 +50,10 @@ class Replica:
             head = audit.head_seq(session)
             if head > self.applied_seq:
                 touched, dropped, stored = _touched(session, self.keyset_id, self.applied_seq, head)
-                self.index.remove(dropped)
+                self.index.remove(_gone(session, dropped))
                 for start in range(0, len(touched), BATCH):
                     self._renew(session, FactKey.fact_id == func.any(touched[start : start + BATCH]))
-                for first, last in stored:
+                for first, last in _bounded(session, stored):
                     for start in range(first, last + 1, BATCH):
                         self._renew(session, FactKey.id.between(start, min(start + BATCH - 1, last)))
                 self.applied_seq = head
@@ -90,19 +91,38 @@ def _touched(
 ) -> tuple[list[int], list[int], list[tuple[int, int]]]:
     """What the changes past `after` up to `head` touched: facts, ids of keys whose rows went, ranges of new key ids."""
     # Keys of another keyset are another index's business: a rekey of everything must not make this one re-read it.
-    concerns = or_(Change.kind != "key", cast(Change.payload["keyset"].astext, Integer) == keyset_id)
+    concerns = or_(Change.kind != "key", Change.payload.contains({"keyset": keyset_id}))
     between = and_(Change.seq > after, Change.seq <= head)
     touched: set[int] = set()
     dropped: list[int] = []
     stored: list[tuple[int, int]] = []
     columns = Change.fact_ids, Change.payload["dropped_keys"], Change.payload["keys"]
     for fact_ids, dropped_keys, keys in session.execute(select(*columns).where(between, concerns)):
-        dropped += dropped_keys or ()
-        if keys:
-            stored.append((keys[0], keys[1]))
+        dropped += _ids(dropped_keys)
+        if len(ends := _ids(keys)) == 2:
+            stored.append((ends[0], ends[1]))
         else:
-            touched.update(fact_ids)
+            touched.update(_ids(fact_ids))
     return sorted(touched), dropped, stored
+
+
+def _gone(session: Session, dropped: list[int]) -> list[int]:
+    """Those of these keys that are not there any more."""
+    there = (
+        set(session.scalars(select(FactKey.id).where(FactKey.id == func.any(dropped)))) if dropped else set()
+    )
+    return [key_id for key_id in dropped if key_id not in there]
+
+
+def _bounded(session: Session, stored: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """These ranges of key ids, as far as there are any: one that was made up could go on for ever."""
+    last_key = (session.scalar(select(func.max(FactKey.id))) or 0) if stored else 0
+    return [(first, min(last, last_key)) for first, last in stored]
+
+
+def _ids(said: Any) -> list[int]:
+    """The ids in what a change says; a row that somebody put into the log may say anything."""
+    return [one for one in said if type(one) is int and 0 < one <= MAX_ID] if isinstance(said, list) else []
 
 
 def build(dim: int, spec: str, ids: Ids, keys: Vectors) -> KeyIndex:

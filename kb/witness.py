@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
 from kb import audit, signing
+from kb.chain import Break, Chain, Chained, log_of, verify_chain
 from kb.errors import LogRefused, SignatureRefused
 from kb.tables import Change
 
@@ -41,9 +41,11 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """A checked log: how many of its changes fit, the first that does not, and where it ends.
+    """A checked log: how many changes it has, what of them does not fit, and where it ends.
 
-    `holds_witnessed` says whether a `witnessed` head is in it; without one both are None.
+    `ok` where the log is as it was written but for `sealed` breaks, which somebody acknowledged. `breaks` are all
+    others, and `first_break` is the first change that is not as it should be. `holds_witnessed` says whether a
+    `witnessed` head is in it; without one both are None.
     """
 
     ok: bool
@@ -52,6 +54,8 @@ class AuditReport:
     first_break: int | None
     seq: int
     hash: str
+    breaks: tuple[Break, ...] = ()
+    sealed: tuple[Break, ...] = ()
     witnessed: Head | None = None
     holds_witnessed: bool | None = None
 
@@ -82,11 +86,8 @@ def export_log(kb: KnowledgeBase, key: Ed25519PrivateKey) -> Iterator[str]:
     with kb.sessions() as session:
         session.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
         yield _line(signed_head(session, key))
-        statement = select(Change).order_by(Change.seq).execution_options(yield_per=1000)
-        with closing(session.scalars(statement)) as log:  # a reader may stop in the middle
-            for change in log:
-                yield _line({**audit.entry(change), "hash": change.hash})
-                session.expunge(change)
+        for change in log_of(session):
+            yield _line({**audit.entry(change), "hash": change.hash})
 
 
 def _line(value: Mapping[str, Any]) -> str:
@@ -107,56 +108,74 @@ def read_head(line: str, what: str) -> Head:
     return Head(**named)
 
 
-def read_log(lines: Iterable[str], what: str) -> tuple[Head, Iterator[dict[str, Any]]]:
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A line of an exported log: a change as its hash sees it, the hash it has, and whether it `fits`."""
+
+    said: dict[str, Any]
+    hash: str
+    fits: bool
+
+
+def read_log(lines: Iterable[str], what: str) -> tuple[Head, Iterator[Entry]]:
     """The signed head of an exported log and its entries, each checked as it is given.
 
-    The iterator raises `LogRefused` at the first entry that is altered, missing or out of place, or where the log
-    does not end as its head says. Only what was read to the end is evidence.
+    The iterator raises `LogRefused` at its end, where an entry was altered, missing or out of place and nobody sealed
+    that, or where the log does not end as its head says. Only what was read to the end is evidence, and of that only
+    entries that fit.
     """
     rest = iter(lines)
-    head = read_head(next(rest, ""), what)
-    return head, _entries(rest, head, what)
+    head, chain = read_head(next(rest, ""), what), Chain()
+    return head, _complete(rest, chain, head, what)
 
 
-def _entries(lines: Iterator[str], head: Head, what: str) -> Iterator[dict[str, Any]]:
-    seq, prev_hash = 0, audit.GENESIS
+def _complete(lines: Iterator[str], chain: Chain, head: Head, what: str) -> Iterator[Entry]:
+    yield from _entries(lines, chain, what)
+    chained = chain.end()
+    if chained.first_break is not None:
+        raise LogRefused(what, chained.first_break, "it is altered, missing or out of place")
+    _require_end(chained, head, what)
+
+
+def _entries(lines: Iterator[str], chain: Chain, what: str) -> Iterator[Entry]:
     for line in lines:
-        seq += 1
         try:
-            entry = json.loads(line)
-            said = entry.pop("hash")
-            fits = {*entry, "hash"} == _ENTRY and (entry["seq"], entry["prev_hash"]) == (seq, prev_hash)
-        except (ValueError, TypeError, LookupError, AttributeError) as error:
-            raise LogRefused(what, seq, "it is no entry of a change log") from error
-        if not fits or audit.entry_hash(entry) != said:
-            raise LogRefused(what, seq, "it is altered, missing or out of place")
-        prev_hash = said
-        yield entry
-    if (seq, prev_hash) != (head.seq, head.hash):
-        raise LogRefused(what, seq, f"the log ends here, its signed head is change {head.seq}")
+            said = json.loads(line)
+            hash_ = said.pop("hash")
+            if {*said, "hash"} != _ENTRY or not isinstance(said["seq"], int) or not isinstance(hash_, str):
+                raise ValueError("other fields")
+            fits = chain.take(said, hash_) is None
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+            raise LogRefused(what, chain.seq + 1, "it is no entry of a change log") from error
+        yield Entry(said, hash_, fits)
+
+
+def _require_end(chained: Chained, head: Head, what: str) -> None:
+    if (chained.seq, chained.hash) != (head.seq, head.hash):
+        raise LogRefused(what, chained.seq, f"the log ends here, its signed head is change {head.seq}")
 
 
 def check_log(lines: Iterable[str], what: str, witnessed: Head | None = None) -> AuditReport:
     """Check an exported log without its database."""
-    head, entries = read_log(lines, what)
-    hashes, first_break = {0: audit.GENESIS}, None
+    rest = iter(lines)
+    head, chain, refused = read_head(next(rest, ""), what), Chain(), None
+    hashes = {0: audit.GENESIS}
     try:
-        for entry in entries:
-            hashes[entry["seq"]] = audit.entry_hash(entry)
-    except LogRefused as refused:
-        first_break = refused.seq
+        for entry in _entries(rest, chain, what):
+            hashes[entry.said["seq"]] = entry.hash
+        _require_end(chain.end(), head, what)
+    except LogRefused as error:
+        refused = error.seq
     found = None if witnessed is None else hashes.get(witnessed.seq)
-    return _report(head.database, len(hashes) - 1, first_break, hashes[len(hashes) - 1], witnessed, found)
+    return _report(head.database, chain.end(), refused, witnessed, found)
 
 
 def check_database(kb: KnowledgeBase, witnessed: Head | None = None) -> AuditReport:
     """Check the log of this knowledge base, and whether a witnessed head is in it."""
     with kb.sessions() as session:
         session.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
-        checked, first_break = audit.verify_chain(session)
-        end = hash_at(session, checked) or audit.GENESIS
         found = None if witnessed is None else hash_at(session, witnessed.seq)
-        return _report(audit.database_id(session), checked, first_break, end, witnessed, found)
+        return _report(audit.database_id(session), verify_chain(session), None, witnessed, found)
 
 
 def holds(kb: KnowledgeBase, witnessed: Head) -> bool:
@@ -169,16 +188,19 @@ def holds(kb: KnowledgeBase, witnessed: Head) -> bool:
 
 
 def _report(
-    database: str, checked: int, first_break: int | None, end: str, witnessed: Head | None, found: str | None
+    database: str, chained: Chained, refused: int | None, witnessed: Head | None, found: str | None
 ) -> AuditReport:
     holds = None if witnessed is None else (witnessed.database, witnessed.hash) == (database, found)
+    first_break = refused if chained.first_break is None else chained.first_break
     return AuditReport(
         ok=first_break is None and holds is not False,
         database=database,
-        changes_checked=checked,
+        changes_checked=chained.checked,
         first_break=first_break,
-        seq=checked,
-        hash=end,
+        seq=chained.seq,
+        hash=chained.hash,
+        breaks=chained.breaks,
+        sealed=chained.sealed,
         witnessed=witnessed,
         holds_witnessed=holds,
     )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kb import audit, denials
+from kb.chain import Sealed, seal
 from kb.denials import DenialRecord
 from kb.diff import Diff, diff
 from kb.impact import Impact, impact_of
@@ -40,6 +41,9 @@ class LocalLog:
 
     def verify(self, witnessed: Head | None) -> AuditReport:
         return check_database(self.kb, witnessed)
+
+    def seal(self, seqs: Sequence[int], *, actor: str, reason: str, dry_run: bool) -> Sealed:
+        return seal(self.kb, seqs, actor=actor, reason=reason, dry_run=dry_run)
 
     def head(self) -> dict[str, Any]:
         key = signing_key(self.kb.settings.home)

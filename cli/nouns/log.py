@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from kb.chain import Sealed
     from kb.denials import DenialRecord
     from kb.diff import Diff
     from kb.impact import Impact
@@ -38,6 +39,10 @@ class Log(Protocol):
     def impact(self, fact_id: int) -> Impact: ...
 
     def verify(self, witnessed: Head | None) -> AuditReport: ...
+
+    def seal(self, seqs: Sequence[int], *, actor: str, reason: str, dry_run: bool) -> Sealed:
+        """Acknowledge breaks of the log; a dry run is done and undone."""
+        ...
 
     def head(self) -> dict[str, Any]: ...
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -11,6 +11,7 @@ from api.attributions import FactImpact
 from api.changes import Differences
 from api.verification import SigningKey
 from cli.remote.api import Api
+from kb.chain import Sealed
 from kb.denials import DenialRecord
 from kb.diff import Diff, FactDifference
 from kb.impact import Impact, ImpactedOutput
@@ -50,6 +51,10 @@ class RemoteLog:
     def verify(self, witnessed: Head | None) -> AuditReport:
         """Fetches the whole log and checks it here: nothing is taken on the server's word but who signed it."""
         return check_log(self.export(), self.api.connection.url, witnessed)
+
+    def seal(self, seqs: Sequence[int], *, actor: str, reason: str, dry_run: bool) -> Sealed:
+        body = {"seqs": list(seqs), "on_behalf_of": actor or None, "reason": reason, "dry_run": dry_run}
+        return self.api.edit("/changes/seal", Sealed, body)
 
     def head(self) -> dict[str, Any]:
         return self.api.get("/changes/head", dict[str, Any])

@@ -18,6 +18,7 @@ KBError
 │   ├── CorpusNotFound
 │   ├── KeysetNotFound
 │   ├── NoSuchChange
+│   ├── NoOpenBreak
 │   ├── ForgetRunNotFound
 │   ├── ApiKeyNotFound
 │   ├── ErasureRequestNotFound
@@ -147,6 +148,7 @@ from kb.errors.missing import (
     GenerationNotFound,
     JobNotFound,
     KeysetNotFound,
+    NoOpenBreak,
     NoSuchChange,
     NothingSelected,
     UploadNotFound,
@@ -202,6 +204,7 @@ __all__ = [
     "NewerLogNeeded",
     "NoActiveKeyset",
     "NoFormerKeyset",
+    "NoOpenBreak",
     "NoSuchChange",
     "NotAnsweredThen",
     "NotFound",

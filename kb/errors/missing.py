@@ -123,3 +123,14 @@ class NothingSelected(NotFound):
         super().__init__(
             "The selector matches no live fact, so nothing was planned. Widen it, or allow an empty selection."
         )
+
+
+class NoOpenBreak(NotFound):
+    title = "No open break of the log"
+
+    def __init__(self, seqs: Sequence[int]) -> None:
+        self.seqs = tuple(seqs)
+        super().__init__(
+            f"Nothing to seal at change {listed(seqs)}: it fits, is sealed already, or is not there. Nothing was done; "
+            "`colmlm audit verify` names the breaks."
+        )

@@ -6,14 +6,16 @@ import json
 from collections.abc import Callable, Iterator
 
 import httpx
+from litestar import Litestar
 
 from api.app import create_app
 from api.lanes import SIZES, Lane
 from api.tuning import Tuning
 from kb import witness
 from kb.service import KnowledgeBase
-from tests.api.conftest import Client
+from tests.api.conftest import Client, Connect
 from tests.api.serving import served
+from tests.kb.test_chain import put_in
 
 WHO = {"actor": "ana", "reason": "test"}
 
@@ -45,6 +47,19 @@ def test_a_head_that_was_kept_is_held_to_the_log(
     log = operator.get("/v1/changes/export").text.splitlines(keepends=True)
     report = witness.check_log(log, "export")
     assert report.ok and report.seq == atlas.head_seq()
+
+
+def test_a_break_is_sealed_by_an_admin(app: Litestar, connect: Connect, atlas: KnowledgeBase) -> None:
+    admin = connect(app, "admin")
+    bogus = put_in(atlas, payload='{"principal": {"kind": 3}, "request_id": 5}')
+    shown = admin.get("/v1/changes", params={"kind": "update"}).json()["items"][-1]
+    assert (shown["seq"], shown["request_id"]) == (bogus, None)
+    body = {"seqs": [bogus], "reason": "put in by hand"}
+    assert admin.post("/v1/changes/seal", json={**body, "dry_run": True}).json()["seq"] == bogus + 1
+    assert admin.post("/v1/changes/seal", json=body).json()["breaks"][0]["causes"] == ["prev_hash", "hash"]
+    assert admin.post("/v1/changes/seal", json=body).json()["title"] == "No open break of the log"
+    log = admin.get("/v1/changes/export").text.splitlines(keepends=True)
+    assert witness.check_log(log, "export").sealed[0].seq == bogus
 
 
 def events(lines: Iterator[str]) -> Iterator[tuple[str, int]]:

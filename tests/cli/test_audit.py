@@ -8,6 +8,7 @@ from kb.service import KnowledgeBase
 from kb.settings import Settings
 from tests.cli.conftest import QUESTIONS, Run
 from tests.cli.test_generation import FORCED, PROMPT
+from tests.kb.test_chain import put_in
 
 
 def test_a_witnessed_head_and_an_exported_log_are_verified(
@@ -88,3 +89,24 @@ def test_denials_are_shown_newest_first_and_what_was_not_kept_is_counted(run: Ru
     assert "nobody" in shown.out and "/v1/facts" in shown.out and "7 more were only logged" in shown.err
     older = run("audit", "denials", "--after", found[0]["denial_id"], "--json").json["denials"]
     assert [d["actor"] for d in older] == ["ann"]
+
+
+def test_a_break_is_named_and_sealed(run: Run, atlas: list[int], database_url: str) -> None:
+    settings = Settings(home=Path("unused"), database_url=database_url)
+    with KnowledgeBase.open(settings) as kb:
+        bogus = put_in(kb)
+    broken = run("audit", "verify")
+    assert broken.code == 1 and f"change {bogus}: goes on from hash made up" in broken.out
+    assert run("fsck", "--json").json["chain_breaks"] == [bogus]
+    seal = ("audit", "seal", bogus, "--reason", "put in by hand")
+    assert run(*seal).code == 2, "there is nobody to ask"
+    assert "Would seal" in run(*seal, "--dry-run").out and run("audit", "verify").code == 1
+    assert run("audit", "seal", 1, "--reason", "r", "--yes").code == 3
+    sealed = run(*seal, "--yes", "--json").json
+    assert sealed["seq"] == bogus + 1 and sealed["breaks"][0]["seq"] == bogus
+    told = run("audit", "verify")
+    assert told.code == 0 and "ok except 1 sealed breaks" in told.out
+    found = run("audit", "verify", "--json").json
+    assert found["ok"] and found["breaks"] == [] and found["sealed"][0]["sealed_by"] == bogus + 1
+    fsck = run("fsck")
+    assert fsck.code == 0 and f"sealed breaks of the chain, at changes: {bogus} (1)" in fsck.out

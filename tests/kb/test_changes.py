@@ -58,7 +58,7 @@ def test_a_rewritten_entry_is_found(kb: KnowledgeBase, encoder: FakeEncoder):
         not report.ok
         and not report.chain_ok
         and report.chain_first_break == 5
-        and report.changes_checked == 4
+        and report.changes_checked == 8
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from sqlalchemy import select, text
@@ -64,6 +65,13 @@ def test_a_log_that_was_cut_off_lacks_the_witnessed_head(edited: KnowledgeBase):
         connection.execute(text("DELETE FROM change WHERE seq = 3"))
         connection.execute(text("ALTER TABLE change ENABLE TRIGGER change_append_only"))
     assert check_database(edited, witnessed).holds_witnessed is False
+
+
+def test_a_log_of_the_release_before_is_still_accepted():
+    """As it exported and signed it."""
+    with (Path(__file__).parent / "signed" / "log-1.jsonl").open(encoding="utf-8") as lines:
+        report = check_log(lines, "log")
+    assert report.ok and report.seq == report.changes_checked == 4
 
 
 def test_a_head_is_evidence_only_as_it_was_signed(edited: KnowledgeBase):

@@ -6,9 +6,11 @@ import pytest
 from playwright.sync_api import expect
 from sqlalchemy import text
 
+from kb.chain import seal
 from kb.service import KnowledgeBase
 from tests.api.conftest import CAPITAL
 from tests.api.console.conftest import OpenPage, ask
+from tests.kb.test_chain import put_in
 
 pytestmark = pytest.mark.browser
 
@@ -22,6 +24,15 @@ def test_chain_is_checked_and_a_break_is_shown(open_page: OpenPage, almanac: Kno
         connection.execute(text("UPDATE change SET reason = 'rewritten' WHERE seq = 2"))
     page.get_by_role("link", name="Check the chain").click()
     expect(page.locator(".chain")).to_contain_text("It breaks at change 2")
+    bogus = put_in(almanac, payload='{"principal": {"kind": 3}, "on_behalf_of": 7}')
+    seal(almanac, [2, bogus], actor="ann", reason="known")
+    page.get_by_role("link", name="Check the chain").click()
+    expect(page.locator(".chain")).to_contain_text("except at breaks that were sealed")
+    expect(page.locator(".chain")).to_contain_text(
+        f"Change {bogus} goes on from another change, sealed by change"
+    )
+    page.goto("/console/audit")
+    expect(page.locator("#found tbody tr").nth(1)).to_contain_text("put in by hand")
 
 
 def test_log_is_filtered_newest_first(open_page: OpenPage, almanac: KnowledgeBase, fact_id: int) -> None:
