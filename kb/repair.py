@@ -95,7 +95,7 @@ def _left(after: FsckReport, to_mend: Inspection | None) -> tuple[Left, ...]:
         )
     if after.chain_first_break is not None:
         remedy = "Find out who had access, compare with a witnessed head (colmlm audit verify --against). "
-        remedy += "What is known to be no edit of the base's can be acknowledged: colmlm audit seal. "
+        remedy += "What is known to be no edit of the base's can be acknowledged (colmlm audit seal). "
         left.append(
             Left(f"the chain of the log breaks at change {after.chain_first_break}", remedy + _RESTORE)
         )
