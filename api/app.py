@@ -53,6 +53,7 @@ def create_app(
         kb.settings.ready_lag,
         tuning.readiness_seconds,
         tuning.look_seconds,
+        operations.worker,
     )
     ports = Ports(
         kb=asked,

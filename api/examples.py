@@ -36,6 +36,7 @@ from api.schemas import (
     LookupAnswers,
     LookupRequest,
     NewGeneration,
+    OwnWorkerHealth,
     Why,
 )
 from api.selectors import SelectorParts
@@ -304,6 +305,9 @@ _EXAMPLES: tuple[Any, ...] = (
         active_keyset=_KEYSET,
         checkpoint_id="c0ffee",
         generator_loaded=True,
+        degraded=[],
+        workers=1,
+        worker=OwnWorkerHealth(running=True, since=_AT, failures=0, restarts=0),
     ),
 )
 

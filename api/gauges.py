@@ -14,6 +14,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from api.lanes import Lanes
 from kb.audit import MAINTENANCE
 from kb.errors import KBError
+from kb.jobs import tickets
+from kb.jobs.attendance import OwnWorker, WorkerState, no_worker
 from kb.observing import Standing, standing
 from kb.pool import WatchedPool
 from kb.service import KnowledgeBase
@@ -26,8 +28,8 @@ KINDS = ("insert", "update", "delete", "restore", "forget", "erase", "ingest", *
 class StandingGauges(Collector):
     """Where the knowledge base stands. Of a database that does not answer only that is told."""
 
-    def __init__(self, kb: KnowledgeBase) -> None:
-        self._kb = kb
+    def __init__(self, kb: KnowledgeBase, worker: OwnWorker = no_worker) -> None:
+        self._kb, self._worker = kb, worker
         self._asking = threading.Lock()
         self._changes = dict.fromkeys(KINDS, 0)
         self._counted_seq: int | None = None
@@ -36,12 +38,13 @@ class StandingGauges(Collector):
         return ()  # else registering would ask the database
 
     def collect(self) -> Iterator[Metric]:
+        yield from _own_worker(self._worker())
         yield _connections(self._kb.pools)
         try:
             with self._asking:
                 found = standing(self._kb)
                 changes = self._changes_by_kind(found.head_seq)
-                jobs = self._jobs()
+                jobs, workers = self._jobs(), self._workers()
         except (SQLAlchemyError, KBError):
             yield _gauge("database_up", "Whether the database answers", 0)
             return
@@ -49,6 +52,7 @@ class StandingGauges(Collector):
         yield from _index(found)
         yield changes
         yield jobs
+        yield workers
 
     def _changes_by_kind(self, head: int) -> Metric:
         """Changes of every process since this one was first asked, each read once. Several servers count the same."""
@@ -75,6 +79,19 @@ class StandingGauges(Collector):
             for kind, state, count in session.execute(statement):
                 family.add_metric([kind, state], count)
         return family
+
+    def _workers(self) -> Metric:
+        with self._kb.sessions() as session:
+            return _gauge("workers", "Workers that were heard of lately", tickets.num_workers(session))
+
+
+def _own_worker(state: WorkerState | None) -> Iterator[Metric]:
+    if state is None:
+        return
+    yield _gauge("worker_up", "Whether the worker that this server runs is there", int(state.running))
+    restarts = CounterMetricFamily("colmlm_worker_restarts", "Ends of that worker that nobody asked for")
+    restarts.add_metric([], state.restarts)
+    yield restarts
 
 
 class LaneGauges(Collector):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from litestar import Response, get
 from litestar.openapi.datastructures import ResponseSpec
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -9,9 +10,11 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from api.errors import PROBLEMS
 from api.ports import FromPorts, Ports
 from api.rights import Lane, Right, needs
-from api.schemas import Health, Ready
+from api.schemas import Health, OwnWorkerHealth, Ready
 from kb import database
 from kb.errors import NoActiveKeyset
+from kb.jobs.attendance import WorkerState
+from kb.jobs.queue import Jobs
 from kb.records import KeysetRecord
 
 RESPONSES = {
@@ -29,8 +32,9 @@ def alive() -> str:
 @get("/readyz", opt=needs(Right.lookup, Lane.at_once), include_in_schema=False)
 async def ready(ports: FromPorts) -> Response[Ready]:
     """200 where this server should be sent requests, else 503 with what is missing, by names of a fixed list."""
-    missing = await ports.readiness.missing()
-    return Response(Ready(ready=not missing, missing=missing), status_code=503 if missing else 200)
+    missing, degraded = await ports.readiness.missing(), await ports.readiness.degraded()
+    found = Ready(ready=not missing, missing=missing, degraded=degraded)
+    return Response(found, status_code=503 if missing else 200)
 
 
 @get("/metrics", opt=needs(Right.lookup, Lane.probes), include_in_schema=False, sync_to_thread=True)
@@ -80,7 +84,14 @@ def state_of(ports: Ports) -> Health:
         active_keyset=keyset,
         checkpoint_id=checkpoint_id,
         generator_loaded=ports.generator is not None,
+        degraded=list(ports.readiness.ailing()),
+        workers=Jobs(ports.kb).num_workers() if at_head else None,
+        worker=_own_worker(ports.readiness.worker()),
     )
+
+
+def _own_worker(state: WorkerState | None) -> OwnWorkerHealth | None:
+    return msgspec.convert(state, OwnWorkerHealth, from_attributes=True) if state is not None else None
 
 
 def _active_keyset(ports: Ports) -> KeysetRecord | None:

@@ -75,7 +75,7 @@ def _json() -> list[Processor]:
 
 def blot_secrets(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
     """Tokens, passwords in URLs and bearer headers out of every text of a line, the traceback's too."""
-    return {name: _blotted(value) for name, value in event.items()}
+    return {name: blotted(value) for name, value in event.items()}
 
 
 def show_all(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
@@ -87,5 +87,6 @@ def _shown(name: str, value: Any) -> Any:
     return visible(value, LINES if name == "exception" else "") if isinstance(value, str) else value
 
 
-def _blotted(value: Any) -> Any:
+def blotted(value: Any) -> Any:
+    """The value; of a text, what is left without its secrets."""
     return _SECRET.sub(_BLOT, value) if isinstance(value, str) else value

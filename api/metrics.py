@@ -20,6 +20,7 @@ from prometheus_client import (
 
 from api.gauges import LaneGauges, StandingGauges
 from api.lanes import Lanes
+from kb.jobs.attendance import OwnWorker, no_worker
 from kb.records import Lookup
 from kb.service import KnowledgeBase
 
@@ -39,7 +40,7 @@ _PARTS = {
 class Metrics:
     """The metrics of one process. An `kb.observing.Observer`, and what the HTTP layer counts with."""
 
-    def __init__(self, kb: KnowledgeBase) -> None:
+    def __init__(self, kb: KnowledgeBase, worker: OwnWorker = no_worker) -> None:
         self.registry = CollectorRegistry()
         self._seconds = {
             part: Histogram(f"colmlm_{part}_seconds", said, buckets=buckets, registry=self.registry)
@@ -66,7 +67,7 @@ class Metrics:
         self.in_progress = Gauge(
             "colmlm_http_requests_in_progress", "HTTP requests being answered", registry=self.registry
         )
-        self.registry.register(StandingGauges(kb))
+        self.registry.register(StandingGauges(kb, worker))
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
 

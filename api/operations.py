@@ -11,6 +11,7 @@ from api.observed import ObservedGenerator, TracingObserver
 from api.ports import Generator
 from api.tracing import Tracing
 from api.watch import Watch
+from kb.jobs.attendance import OwnWorker, no_worker
 from kb.service import KnowledgeBase
 
 
@@ -21,11 +22,14 @@ class Operations:
     metrics: Metrics
     drain: Drain
     tracing: Tracing | None = None
+    worker: OwnWorker = no_worker
 
     @classmethod
-    def of(cls, kb: KnowledgeBase, tracing: Tracing | None = None) -> Operations:
-        """Operations as the settings of this knowledge base have them."""
-        return cls(Metrics(kb), Drain(kb.settings.drain_seconds), tracing)
+    def of(
+        cls, kb: KnowledgeBase, tracing: Tracing | None = None, worker: OwnWorker = no_worker
+    ) -> Operations:
+        """Operations as the settings of this knowledge base have them; `worker` tells of the one that is run beside."""
+        return cls(Metrics(kb, worker), Drain(kb.settings.drain_seconds), tracing, worker)
 
     @property
     def watch(self) -> Watch:

@@ -12,6 +12,7 @@ from api.drain import Drain
 from api.lanes import Lane, Lanes
 from kb import database
 from kb.errors import NoActiveKeyset
+from kb.jobs.attendance import OwnWorker, is_wanting, no_worker
 from kb.keysets import keyset_head
 from kb.observing import standing
 from kb.rekey import Encoder
@@ -34,24 +35,52 @@ class Readiness:
     max_lag: int
     keep_seconds: float = 1.0
     look_seconds: float = 5.0
-    _kept: tuple[float, tuple[str, ...]] | None = None
+    worker: OwnWorker = no_worker
+    _kept: tuple[float, tuple[str, ...], tuple[str, ...]] | None = None
     _asking: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def missing(self) -> tuple[str, ...]:
         """Empty where the server is ready. A drain is told at once."""
         if self.drain.has_begun:
             return ("draining",)
+        missing, _ = await self._looked()
+        return missing
+
+    async def degraded(self) -> tuple[str, ...]:
+        """What does not work, though every request is answered: `worker`, where jobs are not done."""
+        _, degraded = await self._looked()
+        return degraded
+
+    async def _looked(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         async with self._asking:
             if self._kept is None or time.monotonic() - self._kept[0] > self.keep_seconds:
-                self._kept = time.monotonic(), await self._found()
-            return self._kept[1]
+                self._kept = time.monotonic(), *await self._found()
+            return self._kept[1:]
 
-    async def _found(self) -> tuple[str, ...]:
+    def ailing(self) -> tuple[str, ...]:
+        """What is degraded, asked of the database now."""
+        try:
+            with self.kb.sessions() as session:
+                return ("worker",) if is_wanting(session, self.worker()) else ()
+        except SQLAlchemyError:
+            return self._own_ailing()
+
+    def _own_ailing(self) -> tuple[str, ...]:
+        """The same without the database, which is waited for by the worker too."""
+        state = self.worker()
+        return ("worker",) if state is not None and not state.running else ()
+
+    async def _found(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """What a look finds, or that the database does not answer: it may stop without closing its connections."""
         try:
-            return tuple(await asyncio.wait_for(self.lanes.run(Lane.probes, self._look), self.look_seconds))
+            looking = self.lanes.run(Lane.probes, self._look_twice)
+            return await asyncio.wait_for(looking, self.look_seconds)
         except TimeoutError:
-            return ("database",)
+            return ("database",), self._own_ailing()
+
+    def _look_twice(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        missing = tuple(self._look())
+        return missing, self._own_ailing() if {"database", "migrations"} & {*missing} else self.ailing()
 
     def _look(self) -> list[str]:
         try:

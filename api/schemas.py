@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Literal
 
 import msgspec
@@ -119,12 +120,26 @@ class NewGeneration(Request, frozen=True, kw_only=True):
         return GenerationRequest(**{**fields, "stop": tuple(self.stop)})
 
 
+class OwnWorkerHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """The worker that a server runs beside it. `failures` counts its last ends in a row that nobody asked for.
+
+    What it said last is on the console's page Status and in the log.
+    """
+
+    running: bool
+    since: datetime
+    failures: int
+    restarts: int
+    exit_code: int | None = None
+
+
 class Health(msgspec.Struct, frozen=True, kw_only=True):
     """`ok` where nothing is `missing`: lookups are answered, and prompts too.
 
     `index_seq` is the last change in this process's index, `head_seq` the last there is; `index_lag` is how many
     were not in the index when this was asked. `checkpoint_id` is the loaded model's; lookups need it to be the
-    active keyset's.
+    active keyset's. `workers` were heard of lately, and `worker` is the one that this server runs; `degraded` says
+    `worker` where jobs are not done.
     """
 
     ok: bool
@@ -137,10 +152,17 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     active_keyset: KeysetRecord | None = None
     checkpoint_id: str | None = None
     generator_loaded: bool
+    degraded: list[str]
+    workers: int | None = None
+    worker: OwnWorkerHealth | None = None
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a server should be sent requests. What may be `missing` is a fixed list (docs/operations.md)."""
+    """Whether a server should be sent requests. What may be `missing` or `degraded` are fixed lists.
+
+    What is degraded keeps no answer from being given (docs/operations.md).
+    """
 
     ready: bool
     missing: tuple[str, ...]
+    degraded: tuple[str, ...] = ()

@@ -19,6 +19,7 @@ from api.ports import Generator
 from api.tracing import Tracing
 from kb.errors import KBError, SettingsError
 from kb.follower import Follower
+from kb.jobs.attendance import OwnWorker, no_worker
 from kb.keeper import Keeper
 from kb.rekey import Encoder
 from kb.service import KnowledgeBase
@@ -35,9 +36,13 @@ def run_server(
     generator: Generator | None = None,
     *,
     tracing: Tracing | None = None,
+    worker: OwnWorker = no_worker,
 ) -> None:
-    """Serve on `listener` until SIGTERM or SIGINT, and return when all that ran has ended."""
-    operations = Operations.of(kb, tracing)
+    """Serve on `listener` until SIGTERM or SIGINT, and return when all that ran has ended.
+
+    `worker` tells how the worker is that is run beside this server.
+    """
+    operations = Operations.of(kb, tracing, worker)
     config = uvicorn.Config(
         create_app(kb, encoder, generator, operations=operations),
         log_config=None,

@@ -17,6 +17,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
 from cli.diagnosis_database import examine_database
+from cli.diagnosis_worker import examine_worker
 from cli.errors import one_line
 from cli.findings import Finding, Findings
 from kb.errors import KBError
@@ -38,7 +39,7 @@ def examine() -> list[Finding]:
     for check in (_home, _token, _disk, _model, _address):
         findings += _safely(check, settings)
 
-    return [*findings, *_safely(examine_database, settings)]
+    return [*findings, *_safely(examine_database, settings), *_safely(examine_worker, settings)]
 
 
 def _safely(check: Callable[[Settings], Findings], settings: Settings) -> list[Finding]:

@@ -182,9 +182,17 @@ def _serve(runtime: Runtime, listener: socket.socket, *, with_model: bool, with_
     from api import logs
     from api.serving import run_server
     from api.tracing import tracing_from
+    from kb.jobs.attendance import no_worker
 
     logs.configure(runtime.settings)
     encoder, generator = (runtime.encoder, runtime.generator) if with_model else (None, None)
     sys.stdout.flush()  # whoever started this reads the address now, not when the server has ended
-    with WorkerProcess(runtime.settings) if with_worker else nullcontext():
-        run_server(runtime.kb, listener, encoder, generator, tracing=tracing_from(os.environ))
+    with WorkerProcess(runtime.settings) if with_worker else nullcontext() as worker:
+        run_server(
+            runtime.kb,
+            listener,
+            encoder,
+            generator,
+            tracing=tracing_from(os.environ),
+            worker=worker.state if worker else no_worker,
+        )

@@ -37,7 +37,8 @@ def overview(ports: FromPorts, request: PageRequest) -> Page:
         health=health,
         versions=_versions(ports),
         jobs=jobs.counts(),
-        workers=jobs.num_workers(),
+        workers=health.workers,
+        worker=ports.readiness.worker(),
     )
 
 

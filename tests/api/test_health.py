@@ -40,10 +40,14 @@ def test_anybody_on_an_allowed_host_may_ask_whether_it_lives(app: Litestar, conn
 
 def test_ready_is_what_can_answer(atlas: KnowledgeBase, app: Litestar, connect: Connect) -> None:
     client = connect(app)
-    assert client.get("/readyz").json() == {"ready": False, "missing": ["index"]}, "none is open yet"
+    assert client.get("/readyz").json() == {
+        "ready": False,
+        "missing": ["index"],
+        "degraded": [],
+    }, "none is open yet"
     atlas.catch_up()
     answer = client.get("/readyz")
-    assert (answer.status_code, answer.json()) == (200, {"ready": True, "missing": []})
+    assert (answer.status_code, answer.json()) == (200, {"ready": True, "missing": [], "degraded": []})
 
 
 def test_not_ready_says_what_is_missing(

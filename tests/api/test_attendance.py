@@ -1,0 +1,104 @@
+"""A worker that is dead, or dies again and again, is told wherever the server's state is; answers go on without it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from api.app import create_app
+from api.operations import Operations
+from api.tuning import Tuning
+from kb.jobs.attendance import WorkerState, no_worker
+from kb.jobs.kinds import Check
+from kb.jobs.queue import Jobs
+from kb.service import KnowledgeBase
+from tests.api.conftest import Connect
+from tests.api.test_metrics import samples, value
+from tests.fakes import FakeEncoder
+
+NOW = datetime.now(UTC)
+LONG_AGO = NOW - timedelta(hours=1)
+BEGINS = WorkerState(running=True, since=NOW)
+FAILS = WorkerState(
+    running=True,
+    since=NOW,
+    failures=3,
+    restarts=4,
+    exit_code=5,
+    last_error=("error: No database at <there>", "the last line"),
+)
+DEAD = WorkerState(running=False, since=LONG_AGO, failures=1, restarts=1, exit_code=-9)
+HANGS = WorkerState(running=True, since=LONG_AGO)
+
+
+@pytest.fixture
+def asked(atlas: KnowledgeBase, encoder: FakeEncoder, connect: Connect, new_key: Callable[[str], str]) -> Any:
+    """Asks a server with a worker in this state."""
+    atlas.catch_up()
+
+    token = new_key("reader")
+
+    def ask(state: WorkerState | None) -> Any:
+        operations = Operations.of(atlas, worker=(lambda: state) if state else no_worker)
+        fresh = Tuning(readiness_seconds=-1.0)
+        client = connect(create_app(atlas, encoder, operations=operations, tuning=fresh))
+        client.headers["Authorization"] = f"Bearer {token}"
+        return client
+
+    return ask
+
+
+def heard_of(kb: KnowledgeBase) -> None:
+    with kb.engine.begin() as connection:
+        connection.execute(text("INSERT INTO procrastinate_workers DEFAULT VALUES"))
+
+
+def test_a_worker_that_is_not_well_degrades_a_server_that_stays_ready(asked: Any) -> None:
+    for state, is_degraded in ((BEGINS, False), (FAILS, True), (DEAD, True), (HANGS, True), (None, False)):
+        answer = asked(state).get("/readyz")
+        assert answer.status_code == 200, state
+        assert answer.json()["degraded"] == (["worker"] if is_degraded else []), state
+
+
+def test_a_worker_that_is_heard_of_is_well_and_one_that_restarts_is_not(
+    asked: Any, atlas: KnowledgeBase
+) -> None:
+    heard_of(atlas)
+    assert asked(HANGS).get("/readyz").json()["degraded"] == []
+    assert asked(FAILS).get("/readyz").json()["degraded"] == ["worker"]
+
+
+def test_jobs_that_wait_for_a_worker_elsewhere_degrade(asked: Any, atlas: KnowledgeBase) -> None:
+    Jobs(atlas).submit(Check(), actor="ana")
+    assert asked(None).get("/readyz").json()["degraded"] == [], "it may be taken any moment"
+    with atlas.engine.begin() as connection:
+        connection.execute(text("UPDATE job SET created_at = created_at - interval '1 minute'"))
+    assert asked(None).get("/readyz").json()["degraded"] == ["worker"]
+    heard_of(atlas)
+    assert asked(None).get("/readyz").json()["degraded"] == [], "it is busy"
+
+
+def test_health_and_metrics_count_its_ends_and_tell_no_line_of_it(asked: Any, atlas: KnowledgeBase) -> None:
+    heard_of(atlas)
+    client = asked(FAILS)
+    health = client.get("/health").json()
+    assert (health["degraded"], health["workers"]) == (["worker"], 1)
+    assert {**health["worker"], "since": None} == {
+        "running": True, "since": None, "failures": 3, "restarts": 4, "exit_code": 5
+    }  # fmt: skip
+    found = samples(client)
+    assert value(found, "colmlm_worker_up") == 1 and value(found, "colmlm_workers") == 1
+    assert value(found, "colmlm_worker_restarts_total") == 4
+    assert "the last line" not in client.get("/health").text + client.get("/metrics").text
+
+
+def test_the_page_status_shows_what_it_said_last(asked: Any) -> None:
+    page = asked(FAILS).get("/console/status").text
+    assert "the last line" in page and "three times in a row, last with code 5" in page
+    assert "&lt;there&gt;" in page and "<there>" not in page
+    assert "jobs are not done" in page
+    assert "What it said last" not in asked(BEGINS).get("/console/status").text
