@@ -54,7 +54,7 @@ SIZES: Mapping[Lane, Size] = MappingProxyType(
         Lane.records: Size(2, 1024),
         Lane.lookups: Size(8, 256),
         Lane.reads: Size(6, 128),
-        Lane.long_reads: Size(2, 16),
+        Lane.long_reads: Size(1, 16),
         Lane.edits: Size(4, 64),
         Lane.uploads: Size(2, 32),
         Lane.decoding: Size(4, 4),  # each holds a cache of its own in memory, so nobody waits inside

@@ -7,6 +7,7 @@ are read from the database and compared exactly, a chunk at a time.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from kb.service import KnowledgeBase
 
 CHUNK = 20_000
+FETCHED_AT_ONCE = (
+    500  # rows: the driver makes them all in one go, and nothing else runs in the process meanwhile
+)
 QUERIES_AT_ONCE = 64  # with a chunk of keys, so that the scores in memory are few whatever is asked
 
 # Keys of then, of facts that were live at :seq, or tombstones then: last ended, up to then, by a change that abstains.
@@ -155,8 +159,7 @@ def _of(then: KeysetThen, seq: int) -> dict[str, Any]:
 
 def _rankings(session: Session, then: KeysetThen, queries_BD: Vectors, seq: int, k: int) -> list[Ranking]:
     candidates: list[list[Candidate]] = [[] for _ in queries_BD]
-    statement = _KEYS.execution_options(yield_per=CHUNK)
-    for rows in session.execute(statement, _of(then, seq)).partitions():
+    for rows in _chunks(session, then, seq):
         keys_ND = keysets.decode([row.key for row in rows], then.keyset.dim)
         fact_ids = np.array([row.fact_id for row in rows])
         is_live = np.array([row.version is not None for row in rows])
@@ -167,6 +170,19 @@ def _rankings(session: Session, then: KeysetThen, queries_BD: Vectors, seq: int,
                 merged = candidates[b] + [_candidate(rows[n]) for n in near.tolist()]
                 candidates[b] = _needed(merged, queries_BD[b], k)
     return [rank(query_D, found, k) for query_D, found in zip(queries_BD, candidates, strict=True)]
+
+
+def _chunks(session: Session, then: KeysetThen, seq: int) -> Iterator[list[Row[Any]]]:
+    """The keys of then, so many at a time."""
+    rows: list[Row[Any]] = []
+    fetched = session.execute(_KEYS.execution_options(yield_per=FETCHED_AT_ONCE), _of(then, seq))
+    for few in fetched.partitions():
+        rows += few
+        if len(rows) >= CHUNK:
+            yield rows
+            rows = []
+    if rows:
+        yield rows
 
 
 def _nearest(

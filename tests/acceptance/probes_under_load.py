@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 import tempfile
 import threading
@@ -28,12 +29,12 @@ import numpy as np
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from kb import database
+from kb import database, interpreter
 from kb.access import create_key
 from kb.audit import CHANGE_LOCK
 from kb.service import KnowledgeBase
 from kb.settings import Settings
-from tests.acceptance.server import server_process
+from tests.acceptance.server import ROOT, server_process
 from tests.fakes import DIM, FakeEncoder
 from tests.kb.corpora import ingest, numbered
 
@@ -92,6 +93,7 @@ class Tally:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def note(self, kind: str, ask: Callable[[], httpx.Response]) -> int:
+        """Ask once and count the answer; a client that is refused comes again when it was told to."""
         try:
             answer = ask()
         except httpx.HTTPError as error:
@@ -105,6 +107,7 @@ class Tally:
                 self.refused[_why(answer)] += 1
             else:
                 self.failed[f"{kind}: {answer.status_code}"] += 1
+        time.sleep(float(answer.headers.get("retry-after", "0")))
         return answer.status_code
 
     def phase(self, seconds: float) -> Phase:
@@ -146,7 +149,7 @@ def _measured(kb: KnowledgeBase, address: str, token: str, load: Load) -> Outcom
                 for _ in range(load.edits)
             ]
             _await_an_edit(kb)
-            with _asking(address, token, load, loaded, with_load=True):
+            with _asking(address, token, load, loaded, kb.head_seq()):
                 time.sleep(load.seconds)
             while_held = loaded.done["edits"]
         afterwards = [edit.result() for edit in edits].count(200) - while_held
@@ -156,13 +159,16 @@ def _measured(kb: KnowledgeBase, address: str, token: str, load: Load) -> Outcom
 
 
 @contextmanager
-def _asking(address: str, token: str, load: Load, tally: Tally, *, with_load: bool = False) -> Iterator[None]:
-    """Clients that ask again and again until this is left; one asks the probe, and never waits to ask it again."""
+def _asking(address: str, token: str, load: Load, tally: Tally, head: int | None = None) -> Iterator[None]:
+    """Clients that ask again and again until this is left, and the probe beside them.
+
+    With the `head` of the log, which no edit moves meanwhile, all of the load is asked beside the lookups.
+    """
     over = threading.Event()
     kinds: list[tuple[int, Callable[[httpx.Client], None]]] = [(load.lookers, lambda c: _look_up(c, tally))]
-    if with_load:
+    if head is not None:
         kinds += [
-            (load.past, lambda c: _look_up_the_past(c, tally, load.rows)),
+            (load.past, lambda c: _look_up_the_past(c, tally, load, head)),
             (load.decodes, lambda c: _decode(c, tally)),
         ]
 
@@ -171,46 +177,69 @@ def _asking(address: str, token: str, load: Load, tally: Tally, *, with_load: bo
             while not over.is_set():
                 ask(client)
 
-    with ThreadPoolExecutor(sum(number for number, _ in kinds) + 1) as clients:
+    with ThreadPoolExecutor(sum(number for number, _ in kinds)) as clients:
         for number, ask in kinds:
             for _ in range(number):
                 clients.submit(again, ask)
-        clients.submit(_probe, address, tally, over)
         try:
-            yield
+            with _probed(address, tally):
+                yield
         finally:
             over.set()
 
 
-def _probe(address: str, tally: Tally, over: threading.Event) -> None:
+@contextmanager
+def _probed(address: str, tally: Tally) -> Iterator[None]:
+    """The probe asked from a process of its own: what the clients of the load keep busy is their interpreter alone."""
+    asked = interpreter.command("-m", "tests.acceptance.probes_under_load", "--probe", address)
+    process = subprocess.Popen(asked, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.readline()  # it has started
+    try:
+        yield
+    finally:
+        told, _ = process.communicate()  # it ends with its input
+    seconds, errors = json.loads(told)
+    tally.probe_seconds += seconds
+    tally.probe_errors.update(errors)
+
+
+def probe(address: str) -> tuple[list[float], Counter[str]]:
+    """Ask whether the server lives until the input of this process ends: seconds of each answer, and errors by name."""
+    over = threading.Event()
+    seconds: list[float] = []
+    errors: Counter[str] = Counter()
+    threading.Thread(target=_set_at_the_end, args=(over,), daemon=True).start()
+    print("asking", flush=True)
     with httpx.Client(base_url=address, timeout=ASKED_SECONDS) as client:
         while not over.wait(PROBE_EVERY):
             asked = time.perf_counter()
             try:
                 client.get("/healthz").raise_for_status()
             except httpx.HTTPError as error:
-                tally.probe_errors[type(error).__name__] += 1
-            tally.probe_seconds.append(time.perf_counter() - asked)
+                errors[type(error).__name__] += 1
+            seconds.append(time.perf_counter() - asked)
+    return seconds, errors
+
+
+def _set_at_the_end(over: threading.Event) -> None:
+    sys.stdin.read()
+    over.set()
 
 
 def _look_up(client: httpx.Client, tally: Tally) -> None:
     tally.note("lookups", lambda: client.post("/v1/lookups", json={"questions": ["Question 7?"]}))
 
 
-def _look_up_the_past(client: httpx.Client, tally: Tally, rows: int) -> None:
-    body = np.ones((rows, DIM), dtype="<f4").tobytes()
-    seq = (
-        client.get("/v1/lookups").raise_for_status().json()["head_seq"]
-    )  # no edit comes through under this load
-    asked = {"checkpoint_id": "fake", "dim": DIM, "as_of": seq}
+def _look_up_the_past(client: httpx.Client, tally: Tally, load: Load, head: int) -> None:
+    body = np.ones((load.rows, DIM), dtype="<f4").tobytes()
+    asked = {"checkpoint_id": "fake", "dim": DIM, "as_of": head}
     tally.note("lookups of the past", lambda: client.post("/v1/lookups/vectors", params=asked, content=body))
-    time.sleep(0.01)  # a client that is refused comes back, and does not spin
 
 
 def _decode(client: httpx.Client, tally: Tally) -> None:
     asked = {"prompt": "Question 7?", "stream": True}
     tally.note("decodes", lambda: client.post("/v1/generations", json=asked))
-    time.sleep(0.01)
 
 
 @contextmanager
@@ -251,8 +280,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--json", action="store_true", help="One JSON object; else lines for people.")
     parser.add_argument("--seconds", type=float, default=Load().seconds, help="Of each of the two phases.")
+    parser.add_argument(
+        "--probe", metavar="ADDRESS", help="Only ask this server's probe until the input ends."
+    )
     parser.add_argument("--facts", type=int, default=Load().facts)
     options = parser.parse_args()
+    if options.probe:
+        print(json.dumps(probe(options.probe)))
+        return 0
     with tempfile.TemporaryDirectory(prefix="colmlm-") as folder:
         Path(folder).chmod(0o755)
         settings = Settings(home=Path(folder), actor="load")
