@@ -15,7 +15,7 @@ from api.errors import PROBLEMS
 from api.idempotency import TELLS_SECRET
 from api.paging import Cursor, Limit, Page, after_of, page
 from api.ports import FromPorts
-from api.rights import Lane, Right, needs
+from api.rights import Right, needs
 from api.schemas import PathId, Request
 from kb import access
 from kb.access import MAX_RATE, ApiKeyRecord
@@ -79,7 +79,7 @@ def list_keys(ports: FromPorts, cursor: Cursor = None, limit: Limit = 100) -> Pa
     return page([_shown(key) for key in found], limit, "keys", lambda key: (key.key_id,))
 
 
-@post("/keys", opt=needs(Right.admin, Lane.reads) | TELLS_SECRET, responses=PROBLEMS, sync_to_thread=True)
+@post("/keys", opt=needs(Right.admin) | TELLS_SECRET, responses=PROBLEMS, sync_to_thread=True)
 def create_key(ports: FromPorts, data: JSONBody[NewKey]) -> KeyWithToken:
     """Make a key.
 
@@ -94,7 +94,7 @@ def create_key(ports: FromPorts, data: JSONBody[NewKey]) -> KeyWithToken:
 @post(
     "/keys/{key_id:int}/rotate",
     status_code=200,
-    opt=needs(Right.admin, Lane.reads) | TELLS_SECRET,
+    opt=needs(Right.admin) | TELLS_SECRET,
     responses=PROBLEMS,
     sync_to_thread=True,
 )
@@ -113,7 +113,7 @@ def rotate_key(ports: FromPorts, key_id: PathId, data: JSONBody[Rotation]) -> Ke
 @delete(
     "/keys/{key_id:int}",
     status_code=200,
-    opt=needs(Right.admin, Lane.reads),
+    opt=needs(Right.admin),
     responses=PROBLEMS,
     sync_to_thread=True,
 )
