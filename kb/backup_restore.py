@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from psycopg import sql
-from sqlalchemy import Table, exists, func, select, text
+from sqlalchemy import Table, exists, func, select, text, true
 from sqlalchemy.orm import Session
 
 from kb import audit, browser_sessions, keysets
@@ -192,7 +192,7 @@ def _catch_up(
         log_head=newer.head if newer else None,
         without_later_erasures=without_later_erasures and newer is None,
         repeated=repeated,
-        erased_again=tuple(fact_id for erasure in repeated for fact_id in erasure.fact_ids),
+        erased_again=tuple(sorted({fact_id for erasure in repeated for fact_id in erasure.fact_ids})),
         deleted_since=tuple(deleted),
         deleted_again=tuple(deleted) if reapply_deletes else (),
         sealed=newer.sealed if newer else (),
@@ -209,11 +209,12 @@ def _note(session: Session, backup: Backup, newer: NewerLog | None, actor: str) 
 
 def _repeat(session: Session, newer: NewerLog, actor: str) -> Iterator[Repeated]:
     for erasure in newer.erasures:
-        if known := _facts(session, erasure.fact_ids, Fact.erased_seq.is_(None)):
+        if known := _facts(session, erasure.fact_ids, true()):
             reason = f"erased by change {erasure.seq} of the log that went on after this backup"
-            done = erase_facts(session, known, actor, reason)
-            assert done.seq is not None, "facts that were not erased are a change"
-            yield Repeated(erasure.seq, erasure.at, done.fact_ids, done.seq)
+            reach = erasure.mentions or "same-document"
+            done = erase_facts(session, known, actor, reason, mentions=reach)
+            if done.seq is not None:  # else they were erased before, and nothing says them
+                yield Repeated(erasure.seq, erasure.at, done.fact_ids, done.seq)
 
 
 def _delete_again(session: Session, newer: NewerLog, deleted: Sequence[int], actor: str) -> None:

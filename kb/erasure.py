@@ -185,6 +185,7 @@ def erase_facts(
         **{name: list(found) for name, found in asdict(quoting).items()},
         "digests": num_digests,
         "dropped_keys": dropped,
+        "mentions": mentions,  # whoever repeats this erasure reaches as far
     }
     if asked_by is not None:
         payload["asked_by"] = asked_by.to_json()

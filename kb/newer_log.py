@@ -13,6 +13,7 @@ from pathlib import Path
 from kb import signing
 from kb.backup import Backup
 from kb.errors import LogRefused
+from kb.redaction import Mentioned, as_mentioned
 from kb.witness import Entry, Head, read_log
 
 DELETING = ("delete", "forget")
@@ -20,11 +21,15 @@ DELETING = ("delete", "forget")
 
 @dataclass(frozen=True, slots=True)
 class LaterErasure:
-    """A change of the newer log that erased facts, some of which the backup may never have had."""
+    """A change of the newer log that erased facts, some of which the backup may never have had.
+
+    `mentions` is how far it reached; None where the log does not say, as one of a release before.
+    """
 
     seq: int
     at: str
     fact_ids: tuple[int, ...]
+    mentions: Mentioned | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +90,8 @@ def _since(entries: Iterable[Entry], head: Head, backup: Backup, what: str) -> N
             sealed.append(seq)
             continue
         if kind == "erase":
-            erasures.append(LaterErasure(seq, entry["at"], tuple(fact_ids)))
+            mentions = as_mentioned(entry["payload"].get("mentions"))
+            erasures.append(LaterErasure(seq, entry["at"], tuple(fact_ids), mentions))
         elif kind in DELETING:
             deleted.update(dict.fromkeys(fact_ids, bool(entry["payload"].get("abstain"))))
         elif kind == "restore":

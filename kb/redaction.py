@@ -24,6 +24,11 @@ MENTIONED: tuple[Mentioned, ...] = get_args(Mentioned)
 CONTEXT = 20  # characters to either side by which a sentence is known again in another text
 
 
+def as_mentioned(kept: object) -> Mentioned | None:
+    """The choice as it was kept; None where none was, or one that is not known here."""
+    return next((known for known in MENTIONED if known == kept), None)
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """A fact to erase, with every text that tells of it. `text` and `spans` are its document's, all spans of it."""

@@ -21,7 +21,7 @@ from kb.erasure import Erased, Erasure, ErasureReport, Heard, erase_facts, load_
 from kb.errors import AdminKeyNeeded, ErasureRequestNotFound, ErasureRequestState, SamePerson
 from kb.origin import acting_as, signed
 from kb.principal import Principal
-from kb.redaction import MENTIONED, Mentioned
+from kb.redaction import Mentioned, as_mentioned
 from kb.service import KnowledgeBase
 from kb.tables import ApiKey
 from kb.tables import ErasureRequest as Row
@@ -189,5 +189,5 @@ def _record(row: Row, asked_by: str, decided_by: str | None) -> ErasureRequest:
         decided_at=row.decided_at,
         seq=row.seq,
         on_behalf_of=row.on_behalf_of,
-        mentions=next((known for known in MENTIONED if known == row.mentions), None),
+        mentions=as_mentioned(row.mentions),
     )

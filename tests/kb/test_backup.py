@@ -24,7 +24,7 @@ from kb.signing import fingerprint, signing_key
 from kb.witness import export_log, signed_head
 from tests.conftest import clone
 from tests.fakes import FakeEncoder
-from tests.kb.corpora import CAPITAL, HEIGHT, PERU, RIVER, ask, fact_id, ingest
+from tests.kb.corpora import CAPITAL, HEIGHT, PERU, RIVER, ask, document, fact_id, ingest
 
 WHO = {"actor": "tester", "reason": "test"}
 
@@ -218,6 +218,29 @@ def test_what_was_erased_after_the_backup_stays_erased(
     assert "Cusco" not in told and "Lima" not in told and "6,768 m" in told
     assert empty.fsck().ok
     assert [change.kind for change in empty.changes()][-2:] == ["delete", "restore-backup"]
+
+
+def test_a_repeated_erasure_reaches_as_far_as_it_did(
+    original: KnowledgeBase, empty: KnowledgeBase, tmp_path: Path
+):
+    """In other documents that mention the value, and in outputs that it left at first."""
+    ingest(original, document("news", ("Nobody", "Who moved?"), " moved to Cusco, and none to 6,768 m."))
+    original.record(NewGeneration("How high?", "It has 6,768 m.", "fake", "auto", original.head_seq(), ()))
+    file = _backup(original, tmp_path)
+    cusco, height = fact_id(original, "Cusco"), fact_id(original, "6,768 m")
+    Erasure(original).erase([cusco], mentions="all", **WHO)
+    Erasure(original).erase([height], mentions="none", **WHO)
+    Erasure(original).erase([height], **WHO)
+    report = restore_backup(empty, file, actor="tester", log_file=_log(original, tmp_path))
+    assert report.erased_again == (cusco, height)
+    there, here = (
+        {name: rows for name, rows in _rows(base).items() if name in ("document", "generation", "fact")}
+        for base in (original, empty)
+    )
+    told = " ".join(here["document"])
+    assert "Cusco" not in told and "none to 6,768 m" in told
+    assert here["document"] == there["document"]
+    assert empty.fsck().quoting == original.fsck().quoting
 
 
 def test_without_the_newer_log_nothing_that_was_erased_comes_back_unasked(

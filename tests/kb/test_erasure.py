@@ -104,6 +104,7 @@ def test_the_change_names_ids_and_counts_only(kb: KnowledgeBase, encoder: FakeEn
         "erasure_requests": [],
         "digests": report.erased.num_digests,
         "dropped_keys": [key_id],
+        "mentions": "same-document",
     }
     assert report.erased.num_digests == 4
 
