@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psycopg
-from sqlalchemy import Connection, Engine, create_engine, event, inspect, make_url, text
+from sqlalchemy import Engine, create_engine, event, inspect, make_url, text
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import DisconnectionError, OperationalError
 from sqlalchemy.orm import Session
@@ -121,21 +121,23 @@ def reader(engine: Engine, waits: Waits) -> Engine:
     )
 
 
-def migrate(engine: Engine) -> None:
-    """Bring the schema to head, in one transaction. Two starts at once: the second waits and finds it done."""
+def migrate(engine: Engine, revision: str = "head") -> None:
+    """Bring the schema to head, in one transaction. Two starts at once: the second waits and finds it done.
+
+    An older `revision` gives the schema of a former release, to be tried by what comes after it.
+    """
     from alembic import command
 
     with engine.begin() as connection:
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
         config = _alembic()
         config.attributes["connection"] = connection
-        command.upgrade(config, "head")
+        command.upgrade(config, revision)
 
 
 def is_at_head(engine: Engine) -> bool:
     """Whether the schema is the one this program was written for."""
-    with engine.connect() as connection:
-        return _revision(connection) == head_revision()
+    return revision_of(engine) == head_revision()
 
 
 def can_serve(engine: Engine) -> bool:
@@ -143,34 +145,33 @@ def can_serve(engine: Engine) -> bool:
 
     A migration leaves the release before it working (docs/operations.md), so that servers are replaced one by one.
     """
-    with engine.connect() as connection:
-        found = _revision(connection)
-    return found == head_revision() or (found is not None and found not in _revisions())
+    found = revision_of(engine)
+    return found == head_revision() or (found is not None and found not in revisions())
 
 
 def require_head(engine: Engine) -> None:
     """Raise `MigrationNeeded` unless the schema is at head."""
-    with engine.connect() as connection:
-        found = _revision(connection)
-    if found != head_revision():
+    if (found := revision_of(engine)) != head_revision():
         raise MigrationNeeded(found, head_revision())
 
 
-def _revision(connection: Connection) -> str | None:
-    if not inspect(connection).has_table("alembic_version"):
-        return None
-    found: str | None = connection.scalar(text("SELECT version_num FROM alembic_version"))
-    return found
+def revision_of(engine: Engine) -> str | None:
+    """The migration that the schema is at; None before the first."""
+    with engine.connect() as connection:
+        if not inspect(connection).has_table("alembic_version"):
+            return None
+        found: str | None = connection.scalar(text("SELECT version_num FROM alembic_version"))
+        return found
 
 
 @cache
 def head_revision() -> str:
     """The newest migration this program carries."""
-    return _revisions()[0]
+    return revisions()[0]
 
 
 @cache
-def _revisions() -> tuple[str, ...]:
+def revisions() -> tuple[str, ...]:
     """Every migration this program carries, the newest first."""
     from alembic.script import ScriptDirectory
 

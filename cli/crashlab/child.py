@@ -17,15 +17,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypedDict
 
+import psycopg
 from sqlalchemy.exc import DBAPIError
 
+from cli.crashlab import copies, migration
 from cli.crashlab.encoder import ENCODERS
-from cli.crashlab.killpoints import Trap
+from cli.crashlab.killpoints import END, Trap
+from cli.crashlab.target import Target
 from cli.crashlab.world import Step
 from kb import database
 from kb.corpus import Parsed
 from kb.erasure import Erasure
-from kb.errors import InvalidSplice, KeysetMismatch, NoActiveKeyset, NothingSelected
+from kb.errors import DatabaseUnavailable, InvalidSplice, KeysetMismatch, NoActiveKeyset, NothingSelected
 from kb.forgetting import Forgetting
 from kb.jobs.kinds import Gate
 from kb.jobs.queue import Jobs
@@ -55,6 +58,7 @@ WHO: Who = {"actor": "crashlab", "reason": "crashlab"}
 def nursery() -> None:
     """Answer orders until the last one: start a child and give its pid, or wait for one and give how it ended."""
     database.head_revision()  # read once, for all children
+    importlib.import_module("alembic.command")
     for line in sys.stdin:
         order = json.loads(line)
         answer = _start(order["start"]) if "start" in order else _wait(order["wait"], order["seconds"])
@@ -95,8 +99,8 @@ def _live(order: dict[str, Any], line: Line) -> int:
         settings = Settings(home=Path(order["home"]), database_url=order["url"], actor=WHO["actor"])
         with KnowledgeBase.open(settings) as opened:
             _work(opened, order, line)
-    except DBAPIError as error:
-        line(stopped=str(error.orig))
+    except (DBAPIError, psycopg.OperationalError, DatabaseUnavailable) as error:
+        line(stopped=str(error))
         return STOPPED
     except Exception as error:  # noqa: BLE001 # whatever it is, the judge must hear of it
         line(failed=f"{type(error).__name__}: {error}")
@@ -107,22 +111,31 @@ def _live(order: dict[str, Any], line: Line) -> int:
 def _work(opened: KnowledgeBase, order: dict[str, Any], line: Line) -> None:
     """Do the steps, each announced before and acknowledged after; at the end, or before it, be killed."""
     trap = Trap(order["point"], order["nth"], lambda point: line(killed=point))
-    trap.install(opened)
-    worker = Worker(opened, order["fact_ids"], line, trap)
+    trap.install()
+    target = Target(**order["target"]) if order["target"] else None
+    worker = Worker(opened, order["fact_ids"], line, trap, target)
     for number, fields in enumerate(order["steps"]):
         step = Step.from_json(fields)
         trap.armed = trap.armed or number == order["at"]
         line(begin=number)
         line(done=number, fact_ids=worker.do(step))
     if order["point"]:
-        trap.kill("the end")
+        trap.kill(END)
 
 
 class Worker:
     """Does steps by the verbs of the service."""
 
-    def __init__(self, opened: KnowledgeBase, fact_ids: dict[str, int], line: Line, trap: Trap) -> None:
-        self.kb, self.fact_ids, self.line, self.trap = opened, fact_ids, line, trap
+    def __init__(
+        self,
+        opened: KnowledgeBase,
+        fact_ids: dict[str, int],
+        line: Line,
+        trap: Trap,
+        target: Target | None = None,
+    ) -> None:
+        """`target` is the second database, for the steps that need one."""
+        self.kb, self.fact_ids, self.line, self.trap, self.second = opened, fact_ids, line, trap, target
 
     def do(self, step: Step) -> list[int]:
         """Do a step and give the ids of the facts that it named or made."""
@@ -209,6 +222,20 @@ class Worker:
 
     def _catch_up(self, step: Step) -> None:
         self.kb.catch_up()
+
+    def _back_up(self, step: Step) -> None:
+        copies.back_up(self.kb, self._target, lambda _: self.trap.passing("while a backup is written"))
+
+    def _restore_backup(self, step: Step) -> None:
+        copies.restore(self.kb, self._target, lambda _: self.trap.passing("while rows are copied in"))
+
+    def _migrate(self, step: Step) -> None:
+        migration.migrate(self._target)
+
+    @property
+    def _target(self) -> Target:
+        assert self.second is not None, "whoever plans such a step gives a target"
+        return self.second
 
     def _lookup(self, step: Step) -> None:
         """Ask, and tell the judge of every answer that is not the expected one."""

@@ -83,11 +83,26 @@ def judge(opened: KnowledgeBase, world: World, journals: Sequence[Journal], head
     world, findings = min(held, key=lambda pair: len(pair[1]))
     ids = {question: fact.fact_id for question, fact in seen.facts.items()}
     world = world.seen(ids, seen.keysets)
-    findings += [*_said(journals), *_logged(seen, journals), *_fsck(opened)]
-    findings += _residue(opened, world)
-    if ACTIVE in seen.keysets:
-        findings += [*_answers(opened, world), *_index(opened, world), *_other_space(opened, world)]
+    findings += [*_said(journals), *_logged(seen, journals), *_inside(opened, world)]
     return Verdict(tuple(findings), world, opened.head_seq())
+
+
+def judge_as(opened: KnowledgeBase, world: World) -> list[Finding]:
+    """How a base that nobody works on differs from the one world that it should be."""
+    with opened.engine.connect() as connection:
+        seen = _see(connection, opened.head_seq())
+    ids = {question: fact.fact_id for question, fact in seen.facts.items()}
+    return [*_compare(world, seen), *_inside(opened, world.seen(ids, seen.keysets))]
+
+
+def _inside(opened: KnowledgeBase, world: World) -> Iterator[Finding]:
+    """What is unsound in a base, left of what was erased, or answered contrary to its tables."""
+    yield from unsound(opened)
+    yield from _residue(opened, world)
+    if ACTIVE in world.keysets:
+        yield from _answers(opened, world)
+        yield from _index(opened, world)
+        yield from _other_space(opened, world)
 
 
 def outcomes(world: World, journals: Sequence[Journal]) -> list[World]:
@@ -224,7 +239,8 @@ def _saying(named: str, holding: str, kind: str, values: list[str]) -> Select[An
     return select(erased.c.value).distinct().select_from(holder.join(erased, says))
 
 
-def _fsck(opened: KnowledgeBase) -> Iterator[Finding]:
+def unsound(opened: KnowledgeBase) -> Iterator[Finding]:
+    """What `fsck` finds."""
     report = opened.fsck()
     if not report.chain_ok:
         yield Finding("chain_breaks", f"the change log breaks at {report.chain_first_break}")

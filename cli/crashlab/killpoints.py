@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from sqlalchemy import event
 
 import kb.index
 from cli.crashlab.encoder import HashEncoder
 from kb.index import KeyIndex
 from kb.replica import Replica
-from kb.service import KnowledgeBase
 
 # A point, and how often one step may pass it: the nth is drawn from so many.
 _STATEMENTS = [
@@ -43,6 +41,32 @@ _FOLLOWING = [
     ("before facts are renewed", 1),
 ]
 _ENCODING = [("before keys are made", 3), ("after keys are made", 3), ("after a commit", 4)]
+_COMMITS = _STATEMENTS[2:]
+_MANY_STATEMENTS = [("before a statement", 40), ("after a statement", 40)]
+# What a child was doing when the database was killed, by the step it did.
+PHASES = {
+    "insert": "insert",
+    "update": "update",
+    "delete": "delete",
+    "restore": "restore of facts",
+    "ingest": "ingest",
+    "rekey": "rekey",
+    "activate": "a keyset switch",
+    "retire": "retirement of a keyset",
+    "forget": "forget",
+    "erase": "erase",
+    "snapshot": "a snapshot",
+    "catch_up": "catch-up",
+    "lookup": "lookup",
+    "say": "storage of an output",
+    "propose": "planning",
+    "ask_for_work": "queueing of a job",
+    "back_up": "a backup",
+    "restore_backup": "a restore of a backup",
+    "migrate": "a migration",
+}
+OF_A_SECOND_DATABASE = ("back_up", "restore_backup", "migrate")
+OUTSIDE, END = "from outside", "the end"
 
 
 def points_of(kind: str) -> list[tuple[str, int]]:
@@ -60,8 +84,31 @@ def points_of(kind: str) -> list[tuple[str, int]]:
             return [*_STATEMENTS, ("before a statement", 30), ("after a commit", 2)]
         case "erase":
             return [*_STATEMENTS, ("before a statement", 25), ("after a commit", 3), *_FILES]
+        case "back_up":
+            return [("before a statement", 15), ("while a backup is written", 25), *_FILES[1:5], *_FILES[6:]]
+        case "restore_backup":
+            return [*_MANY_STATEMENTS, *_COMMITS, ("while rows are copied in", 25)]
+        case "migrate":
+            return [*_MANY_STATEMENTS, *_STATEMENTS]
         case _:
             return _STATEMENTS
+
+
+def name_of(point: str, do: str | None) -> str:
+    """Under which name a kill of a child counts that was doing this kind of step, or none any more."""
+    return f"during {PHASES[do]}: {point}" if do in OF_A_SECOND_DATABASE else point
+
+
+def name_of_database(do: str | None) -> str:
+    """Under which name a kill of the database counts while a child did this kind of step, or none."""
+    return f"database killed {f'during {PHASES[do]}' if do else 'between steps'}"
+
+
+def names() -> set[str]:
+    """Every name that a kill may count under."""
+    points = {name_of(point, do) for do in PHASES for point, _ in points_of(do)}
+    outside = {name_of(OUTSIDE, do) for do in PHASES}
+    return points | outside | {END} | {name_of_database(do) for do in (*PHASES, None)}
 
 
 @dataclass(slots=True)
@@ -87,11 +134,11 @@ class Trap:
         self.tell(point)
         os.kill(os.getpid(), signal.SIGKILL)
 
-    def install(self, opened: KnowledgeBase) -> None:
+    def install(self) -> None:
         """Hook this process's database, files and index."""
-        self._hook_database(opened)
         for owner, name, what in (
             (psycopg.Cursor, "execute", "a statement"),  # below SQLAlchemy: some go straight to the driver
+            (psycopg.Connection, "commit", "a commit"),
             (os, "fsync", "an fsync"),
             (Path, "replace", "a rename"),
             (Path, "unlink", "an unlink"),
@@ -104,11 +151,6 @@ class Trap:
             self._around(owner, name, what)
         self._tear_texts()
         self._tear_indexes()
-
-    def _hook_database(self, opened: KnowledgeBase) -> None:
-        engine: Any = opened.engine
-        event.listen(engine, "commit", lambda *_: self.passing("before a commit"))
-        event.listen(opened.sessions, "after_commit", lambda *_: self.passing("after a commit"))
 
     def _around(self, owner: Any, name: str, what: str) -> None:
         original = getattr(owner, name)

@@ -4,31 +4,39 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from random import Random
-from typing import IO, Any, Self
+from types import MappingProxyType
+from typing import IO, Any, Protocol, Self
 
 from cli.crashlab.child import CORPUS, FAILED, INDEX_SPECS, STOPPED, WHO
+from cli.crashlab.copies import Copy
 from cli.crashlab.encoder import ENCODERS
 from cli.crashlab.journal import Journal, has_begun, read_journal
 from cli.crashlab.judge import Finding, Verdict, judge
+from cli.crashlab.killpoints import OUTSIDE, name_of, name_of_database
+from cli.crashlab.migration import Migration
 from cli.crashlab.plan import Blow, Planner, draw_blow
-from cli.crashlab.server import Server
+from cli.crashlab.server import PATIENCE, Server, is_quiet
+from cli.crashlab.target import Target
 from cli.crashlab.world import Step, World
-from kb import interpreter
+from kb import database, interpreter
 from kb.corpus import Parsed
 from kb.service import KnowledgeBase
 from kb.settings import Settings
 
 ROUNDS_OF_A_BASE = 50
 DOCUMENTS, INSERTED = 80, 20  # of a fresh base; documents have 1 to 4 facts
-PATIENCE = 30.0  # seconds after which a child counts as hung
+WORKS = {"edits": 90, "copy": 6, "migration": 4}  # what a round is about, and how often of a hundred
+BLOWS = {"point": 64, "outside": 12, "server": 10, "two": 14}
 
 
 @dataclass(slots=True)
@@ -69,12 +77,35 @@ class Child:
     journal: Path
 
 
+class Second(Protocol):
+    """What a second database of a round is for, and the judge of it."""
+
+    @property
+    def target(self) -> Target: ...
+
+    def judge(self, opened: KnowledgeBase, before: World, now: World, journal: Journal) -> Iterable[Finding]:
+        """What is wrong with it, once the base turned from `before` into `now` by what the journal says."""
+        ...
+
+
 class Laboratory:
     """Runs rounds on bases of its own, in `folder` and on `server`. Each round depends on `seed` and its number."""
 
-    def __init__(self, server: Server, folder: Path, seed: int, *, prelude: str = "") -> None:
-        """`prelude` ("module:function") is called in each child before it works: to break what should be noticed."""
+    def __init__(
+        self,
+        server: Server,
+        folder: Path,
+        seed: int,
+        *,
+        prelude: str = "",
+        works: Mapping[str, int] = MappingProxyType(WORKS),
+    ) -> None:
+        """`prelude` ("module:function") is called in each child before it works: to break what should be noticed.
+
+        `works` says what rounds are about, and how often.
+        """
         self.server, self.folder, self.seed, self.prelude = server, folder, seed, prelude
+        self.works = works
         self.tally = Tally()
 
     def __enter__(self) -> Self:
@@ -110,41 +141,60 @@ class Laboratory:
 
     def _round(self, number: int, base: Base) -> Base:
         random = Random(f"{self.seed}/{number}")
-        kind = random.choices(("point", "outside", "server", "two"), (64, 12, 10, 14))[0]
+        work, kind = (random.choices([*drawn], [*drawn.values()])[0] for drawn in (self.works, BLOWS))
         if kind == "server" and not self.server.can_be_killed:
             kind = "outside"
-        children = self._children(random, number, base.world, kind)
-        codes = self._run(base, children, kind)
-        journals = [read_journal(child.journal, child.steps) for child in children]
-        self._note(number, kind, journals, codes)
-        verdict = self._judge(base, journals)
+        if kind == "two" and work != "edits":  # a second child would say nothing of a second database
+            kind = "point"
+        children = self._children(random, number, base.world, kind, work)
+        with self._second(number, base, children[0].steps[-1]) as second:
+            codes = self._run(base, children, kind, second)
+            journals = [read_journal(child.journal, child.steps) for child in children]
+            self._note(number, kind, journals, codes)
+            verdict = self._judge(base, journals, second)
         self.tally.findings += [(number, finding) for finding in verdict.findings]
         return replace(base, world=verdict.world, head=verdict.head)
 
-    def _children(self, random: Random, number: int, world: World, kind: str) -> list[Child]:
+    @contextmanager
+    def _second(self, number: int, base: Base, last: Step) -> Iterator[Second | None]:
+        """The second database that the last step of a plan needs, None where it needs none."""
+        if last.do not in ("restore_backup", "migrate"):
+            yield None
+            return
+        url = self.server.fresh(migrated=last.do == "restore_backup")
+        target = Target(url, str(self.folder / f"target-{number}"))
+        target.path.mkdir()
+        try:
+            yield (
+                Copy(target) if last.do == "restore_backup" else Migration(base.settings, target, last.value)
+            )
+        finally:
+            self.server.drop(url)
+            shutil.rmtree(target.path)
+
+    def _children(self, random: Random, number: int, world: World, kind: str, work: str) -> list[Child]:
         shares = (0, 1) if kind == "two" else (None,)
         children = []
         for n, share in enumerate(shares):
-            steps = Planner(random, f"{number}.{n}", share=share).plan(world, random.randint(6, 12))
-            if kind in ("outside", "server"):
-                blow = Blow("", random.randrange(len(steps)), delay=random.uniform(0, 0.03))
-            else:
-                blow = draw_blow(random, steps)
+            steps = _plan(Planner(random, f"{number}.{n}", share=share), world, work)
+            blow = draw_blow(random, steps, within=kind not in ("outside", "server"))
             children.append(Child(steps, blow, self.folder / f"round-{number}-{n}.jsonl"))
         if kind == "two":  # one of the two is killed, the other works to the end
             spared = random.randrange(2)
             children[spared] = replace(children[spared], blow=Blow(""))
         return children
 
-    def _run(self, base: Base, children: list[Child], kind: str) -> list[int]:
+    def _run(self, base: Base, children: list[Child], kind: str, second: Second | None) -> list[int]:
         """Start the children, strike, and give how each ended."""
-        pids = [self._order({"start": self._start_order(base, child)}) for child in children]
+        target = asdict(second.target) if second else None
+        pids = [
+            self._order({"start": {**self._start_order(base, child), "target": target}}) for child in children
+        ]
         if kind in ("outside", "server"):
             _await_step(children[0])
             if kind == "server":
                 self.server.kill()
                 self.tally.server_kills += 1
-                self.tally.kills["the database server"] += 1
             else:
                 os.kill(pids[0], signal.SIGKILL)
         codes = [self._order({"wait": pid, "seconds": PATIENCE}) for pid in pids]
@@ -178,18 +228,25 @@ class Laboratory:
         for journal, code in zip(journals, codes, strict=True):
             tally.acknowledged += len(journal.acknowledged)
             tally.in_doubt += journal.in_doubt is not None
-            if code == -signal.SIGKILL:
-                tally.kills[journal.killed or "from outside"] += 1
-            elif code == STOPPED and kind == "server":
-                tally.kills["with the server"] += 1
-            elif code not in (0, FAILED):  # what failed is in the journal, for the judge
+            doing = journal.in_doubt.do if journal.in_doubt else None
+            if kind == "server":
+                tally.kills[name_of_database(doing)] += 1
+            elif code == -signal.SIGKILL:
+                tally.kills[name_of(journal.killed or OUTSIDE, doing)] += 1
+            if code not in (0, FAILED, -signal.SIGKILL) and (code, kind) != (STOPPED, "server"):
+                # What failed not in (0, FAILED):  is in the journal, for the judge.
                 cause = "it hung" if code == -signal.SIGABRT else f"it ended with {code}"
                 what = f"a child: {cause}, {journal.stopped or ''} in {journal.in_doubt}"
                 tally.findings.append((number, Finding("errors", what)))
 
-    def _judge(self, base: Base, journals: list[Journal]) -> Verdict:
+    def _judge(self, base: Base, journals: list[Journal], second: Second | None) -> Verdict:
         with KnowledgeBase.open(base.settings) as opened:
-            return judge(opened, base.world, journals, base.head)
+            quiet = is_quiet(opened.engine)
+            verdict = judge(opened, base.world, journals, base.head)
+            findings = [] if quiet else [Finding("errors", "the database still works for a killed child")]
+            if second:
+                findings += second.judge(opened, base.world, verdict.world, journals[0])
+        return replace(verdict, findings=(*verdict.findings, *findings))
 
     def _fresh_base(self, number: int) -> Base:
         """A base of some hundred facts, keyed for the first encoder, with a snapshot."""
@@ -216,6 +273,16 @@ def _populate(opened: KnowledgeBase, step: Step) -> None:
         opened.ingest(parsed, CORPUS, **WHO)
     else:
         opened.insert(step.questions[0], step.value, **WHO)
+
+
+def _plan(planner: Planner, world: World, work: str) -> list[Step]:
+    match work:
+        case "copy":
+            return planner.copy(world)
+        case "migration":
+            return planner.migration(database.revisions()[1:])
+        case _:
+            return planner.plan(world, planner.random.randint(6, 12))
 
 
 def _await_step(child: Child) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from cli.crashlab.killpoints import points_of
+from cli.crashlab.killpoints import OF_A_SECOND_DATABASE, points_of
 from cli.crashlab.world import READY, Step, Text, World
 
 _WEIGHTS = {
@@ -27,6 +28,7 @@ _WEIGHTS = {
     "propose": 2,
     "ask_for_work": 2,
 }
+SHORT, LONG = 0.03, 0.15  # seconds into a step, and into one that copies or migrates a whole base
 _OF_A_SECOND_CHILD = (
     "insert", "update", "delete", "restore", "snapshot", "catch_up", "lookup", "say", "propose", "ask_for_work"
 )  # fmt: skip
@@ -58,6 +60,17 @@ class Planner:
                 steps.append(step)
                 world = world.after(step)
         return steps
+
+    def copy(self, world: World) -> list[Step]:
+        """A backup, edits and an erasure that come after it, and its restore."""
+        steps = self.plan(world, self.random.randint(1, 4))
+        for step in steps:
+            world = world.after(step)
+        return [*steps, Step("back_up"), *self._update(world), *self._erase(world), Step("restore_backup")]
+
+    def migration(self, revisions: Sequence[str]) -> list[Step]:
+        """A migration of an older base: `value` is what it is at."""
+        return [Step("migrate", value=self.random.choice(revisions))]
 
     def population(self, documents: int, inserted: int) -> list[Step]:
         """The steps that fill a fresh base."""
@@ -184,9 +197,16 @@ def _share_of(name: str) -> int:
     return int(name[-1])
 
 
-def draw_blow(random: Random, steps: list[Step]) -> Blow:
-    """Strike a kind of step that the plan has, each kind as likely as any other, at an instant such steps have."""
-    kind = random.choice(sorted({step.do for step in steps}))
+def draw_blow(random: Random, steps: list[Step], *, within: bool) -> Blow:
+    """Strike a kind of step that the plan has, each kind as likely as any other: from outside, or `within`.
+
+    Within is at an instant that such steps have. Where a plan is for a second database, the blow is for that.
+    """
+    kinds = sorted({step.do for step in steps})
+    of_second = [kind for kind in kinds if kind in OF_A_SECOND_DATABASE]
+    kind = random.choice(of_second or kinds)
     at = random.choice([n for n, step in enumerate(steps) if step.do == kind])
+    if not within:
+        return Blow("", at, delay=random.uniform(0, LONG if of_second else SHORT))
     point, most = random.choice(points_of(kind))
     return Blow(point, at, random.randint(1, most))

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import os
-import signal
+import time
 import warnings
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, Self
 
-from sqlalchemy import URL, create_engine, text
+import psutil
+from sqlalchemy import URL, Engine, create_engine, make_url, text
 
 from kb import database
 from kb.settings import Settings
 
 TEMPLATE = "crashlab_template"
+PATIENCE = 30.0  # seconds after which a process or a connection counts as hung
+_OTHERS = text("""
+SELECT count(*) FROM pg_stat_activity
+WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()
+""")
 
 
 class Server(Protocol):
@@ -23,9 +28,11 @@ class Server(Protocol):
     @property
     def can_be_killed(self) -> bool: ...
 
-    def fresh(self) -> str:
-        """The URL of a new database with the schema and nothing in it."""
+    def fresh(self, *, migrated: bool = True) -> str:
+        """The URL of a new database with nothing in it; not `migrated`, without the schema too."""
         ...
+
+    def drop(self, url: str) -> None: ...
 
     def kill(self) -> None: ...
 
@@ -64,18 +71,23 @@ class EmbeddedServer:
         self.url: URL = engine.url
         engine.dispose()
 
-    def fresh(self) -> str:
+    def fresh(self, *, migrated: bool = True) -> str:
         self.count += 1
-        self._execute(f"CREATE DATABASE base_{self.count} TEMPLATE {TEMPLATE}")
+        self._execute(f"CREATE DATABASE base_{self.count} TEMPLATE {TEMPLATE if migrated else 'template0'}")
         return self.url.set(database=f"base_{self.count}").render_as_string(hide_password=False)
+
+    def drop(self, url: str) -> None:
+        self._execute(f"DROP DATABASE {make_url(url).database} WITH (FORCE)")
 
     def kill(self) -> None:
         """SIGKILL for the server's parent process, then for each of its children."""
-        children = self._execute("SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
-        parent = int((self.settings.home / "postgres" / "postmaster.pid").read_text().split()[0])
-        for pid in (parent, *children):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        parent = psutil.Process(
+            int((self.settings.home / "postgres" / "postmaster.pid").read_text().split()[0])
+        )
+        parent.suspend()  # so that it starts no other child meanwhile
+        for process in (parent, *parent.children()):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
 
     def _execute(self, statement: str) -> list[int]:
         engine = create_engine(self.url, isolation_level="AUTOCOMMIT")
@@ -85,3 +97,14 @@ class EmbeddedServer:
                 return [row[0] for row in result] if result.returns_rows else []
         finally:
             engine.dispose()
+
+
+def is_quiet(engine: Engine) -> bool:
+    """Whether nobody else is connected any more: what a killed child had sent off may go on for a while."""
+    deadline = time.monotonic() + PATIENCE
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        while connection.scalar(_OTHERS):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.002)
+    return True

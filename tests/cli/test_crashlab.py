@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -10,18 +11,23 @@ from pathlib import Path
 import pytest
 from sqlalchemy import URL, text
 
+from cli.crashlab import copies, migration
+from cli.crashlab.copies import Copy
 from cli.crashlab.encoder import ENCODERS
 from cli.crashlab.journal import Journal, read_journal
 from cli.crashlab.judge import judge
+from cli.crashlab.killpoints import names
 from cli.crashlab.laboratory import Laboratory
+from cli.crashlab.migration import Migration
+from cli.crashlab.target import Target
 from cli.crashlab.world import BUILDING, NO_KEYSET, Step, Text, World
 from kb.corpus import Parsed
 from kb.erasure import Erasure
 from kb.service import KnowledgeBase
 from tests.cli.conftest import Ran, invoke
-from tests.conftest import clone
+from tests.conftest import TEMPLATE, clone
 
-KILLS_THE_SERVER = 6  # a seed whose first round does
+KILLS_THE_SERVER = 26  # a seed whose first round does
 
 
 class SharedServer:
@@ -32,8 +38,11 @@ class SharedServer:
     def __init__(self, server: URL, stack: ExitStack) -> None:
         self.server, self.stack = server, stack
 
-    def fresh(self) -> str:
-        return self.stack.enter_context(clone(self.server))
+    def fresh(self, *, migrated: bool = True) -> str:
+        return self.stack.enter_context(clone(self.server, TEMPLATE if migrated else "template0"))
+
+    def drop(self, url: str) -> None:
+        """Nothing: what was cloned goes with the laboratory."""
 
     def kill(self) -> None:
         raise AssertionError
@@ -43,10 +52,11 @@ class SharedServer:
 
 
 @contextmanager
-def laboratory(server: URL, folder: Path, prelude: str = "") -> Iterator[Laboratory]:
+def laboratory(server: URL, folder: Path, prelude: str = "", work: str = "edits") -> Iterator[Laboratory]:
     with ExitStack() as stack:
         shared = SharedServer(server, stack)
-        yield stack.enter_context(Laboratory(shared, folder, seed=1, prelude=prelude))
+        made = Laboratory(shared, folder, seed=1, prelude=prelude, works={work: 1})
+        yield stack.enter_context(made)
 
 
 def test_kills_at_seeded_instants_lose_nothing(server: URL, tmp_path: Path) -> None:
@@ -57,14 +67,36 @@ def test_kills_at_seeded_instants_lose_nothing(server: URL, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("broken", "kind"),
+    ("work", "killed"),
     [
-        ("deletes_are_acknowledged_and_rolled_back", "resurrected"),
-        ("indexes_claim_changes_they_have_not_applied", "lost"),
+        ("copy", ("during a backup: ", "during a restore of a backup: ")),
+        ("migration", ("during a migration: ",)),
     ],
 )
-def test_a_broken_knowledge_base_is_noticed(server: URL, tmp_path: Path, broken: str, kind: str) -> None:
-    with laboratory(server, tmp_path, f"tests.cli.sabotage:{broken}") as lab:
+def test_kills_during_a_restore_or_a_migration_leave_all_of_it_or_nothing(
+    server: URL, tmp_path: Path, work: str, killed: tuple[str, ...]
+) -> None:
+    with laboratory(server, tmp_path, work=work) as lab:
+        *_, tally = lab.rounds(0, 6)
+    assert tally.findings == []
+    assert all(any(point.startswith(during) for point in tally.kills) for during in killed), tally.kills
+
+
+@pytest.mark.parametrize(
+    ("broken", "work", "kind"),
+    [
+        ("deletes_are_acknowledged_and_rolled_back", "edits", "resurrected"),
+        ("indexes_claim_changes_they_have_not_applied", "edits", "lost"),
+        ("restores_commit_table_by_table", "copy", "lost"),
+        ("restores_pass_over_the_newer_log", "copy", "residue"),
+        ("migrations_commit_one_by_one", "migration", "mismatched"),
+        ("migrations_lose_keys", "migration", "lost"),
+    ],
+)
+def test_a_broken_knowledge_base_is_noticed(
+    server: URL, tmp_path: Path, broken: str, work: str, kind: str
+) -> None:
+    with laboratory(server, tmp_path, f"tests.cli.sabotage:{broken}", work) as lab:
         assert any(tally.count(kind) for tally in lab.rounds(0, 20))
 
 
@@ -180,6 +212,71 @@ def test_the_judge_sees_a_file_that_says_what_was_erased(opened: KnowledgeBase) 
     assert "residue" in {finding.kind for finding in verdict.findings}
 
 
+COPIED = (Step("back_up"), Step("restore_backup"))
+
+
+@pytest.fixture
+def target(server: URL, tmp_path: Path) -> Iterator[Target]:
+    """An empty database and a folder, to restore into."""
+    (tmp_path / "target").mkdir()
+    with clone(server) as url:
+        yield Target(url, str(tmp_path / "target"))
+
+
+def kinds_found_in_copy(opened: KnowledgeBase, target: Target, *done: Step) -> set[str]:
+    """What the judge says of a copy where these steps were acknowledged."""
+    return {found.kind for found in Copy(target).judge(opened, WORLD, WORLD, Journal(acknowledged=done))}
+
+
+def test_the_judge_takes_an_empty_copy_for_a_restore_in_doubt_alone(
+    opened: KnowledgeBase, target: Target
+) -> None:
+    copies.back_up(opened, target)
+    assert kinds_found_in_copy(opened, target, *COPIED) == {"lost"}
+
+
+def test_the_judge_restores_an_empty_copy_and_looks_into_it(opened: KnowledgeBase, target: Target) -> None:
+    copies.back_up(opened, target)
+    assert kinds_found_in_copy(opened, target, COPIED[0]) == set()
+    with KnowledgeBase.open(target.settings) as copy:
+        copy.delete([1], actor="test", reason="test")
+    assert "lost" in kinds_found_in_copy(opened, target, *COPIED)
+
+
+def test_the_judge_sees_a_backup_that_is_none_and_what_a_killed_writer_left(
+    opened: KnowledgeBase, target: Target
+) -> None:
+    assert kinds_found_in_copy(opened, target) == set()
+    target.backup.with_name(f".{target.backup.name}.{os.getpid()}0.tmp").touch()  # of nobody: cleared up
+    assert kinds_found_in_copy(opened, target) == set()
+    (target.path / "left").touch()
+    assert kinds_found_in_copy(opened, target) == {"residue"}
+    target.backup.write_bytes(target.backup.read_bytes()[:-1])
+    assert "errors" in kinds_found_in_copy(opened, target)
+
+
+@pytest.mark.parametrize(
+    ("damage", "kind"),
+    [
+        ("SELECT", None),
+        ("DELETE FROM fact_key", "lost"),
+        ("ALTER TABLE fact ADD COLUMN extra text", "mismatched"),
+        ("DROP INDEX fact_key_fact_id_idx", "mismatched"),
+        ("UPDATE alembic_version SET version_num = '0003'", "errors"),
+    ],
+)
+def test_the_judge_sees_a_migration_that_went_wrong(
+    opened: KnowledgeBase, server: URL, tmp_path: Path, damage: str, kind: str | None
+) -> None:
+    with clone(server, "template0") as url:
+        prepared = Migration(opened.settings, Target(url, str(tmp_path)), "0004")
+        migration.migrate(prepared.target)
+        with KnowledgeBase.open(prepared.target.settings) as migrated, migrated.engine.begin() as connection:
+            connection.execute(text(damage))
+        found = {f.kind for f in prepared.judge(opened, WORLD, WORLD, Journal(in_doubt=Step("migrate")))}
+    assert kind in found if kind else found == set()
+
+
 def test_a_journal_that_was_cut_short_counts_whole_lines(tmp_path: Path) -> None:
     file, steps = tmp_path / "journal", [Step("snapshot"), Step("catch_up")]
     file.write_text('{"begin": 0}\n{"done": 0, "fact_ids": []}\n{"begin": 1}\n{"do')
@@ -194,4 +291,10 @@ def test_the_command_kills_its_own_database_and_prints_one_object() -> None:
     assert report["rounds"] == report["server_kills"] == 1
     faults = ("lost", "resurrected", "mismatched", "residue", "chain_breaks", "errors")
     assert all(report[fault] == 0 for fault in faults)
-    assert report["kill_points"]["the database server"] == 1
+    assert sum(n for name, n in report["kill_points"].items() if name.startswith("database killed ")) == 1
+    assert set(report["kill_points"]) <= names()
+
+
+def test_the_documentation_lists_every_kill_point() -> None:
+    page = Path("docs/crashlab.md").read_text()
+    assert {name for name in names() if f"`{name}`" not in page} == set()
