@@ -49,6 +49,8 @@ _CODES = {
     "safetensors.SafetensorError": MODEL,
     "sqlalchemy.exc.OperationalError": DATABASE,
     "sqlalchemy.exc.InterfaceError": DATABASE,
+    "psycopg.OperationalError": DATABASE,
+    "psycopg.InterfaceError": DATABASE,
     "builtins.UnicodeError": USAGE,
     "builtins.FileNotFoundError": USAGE,
     "builtins.FileExistsError": USAGE,
@@ -59,11 +61,14 @@ _CODES = {
     "builtins.MemoryError": 1,
 }
 
+_AWAY = "See `colmlm db status`, then try again."
 _REMEDIES = {
     "model.config.CheckpointError": "Name a checkpoint with --checkpoint or COLMLM_CHECKPOINT.",
     "safetensors.SafetensorError": "The weights are damaged or cut short; copy the checkpoint again.",
-    "sqlalchemy.exc.OperationalError": "See `colmlm db status`, then try again.",
-    "sqlalchemy.exc.InterfaceError": "See `colmlm db status`, then try again.",
+    "sqlalchemy.exc.OperationalError": _AWAY,
+    "sqlalchemy.exc.InterfaceError": _AWAY,
+    "psycopg.OperationalError": _AWAY,
+    "psycopg.InterfaceError": _AWAY,
     "builtins.UnicodeError": "Text must be UTF-8.",
     "builtins.FileNotFoundError": "Check the path.",
     "builtins.FileExistsError": "Name another path.",

@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import case, delete, func, select, text, update
 from sqlalchemy.orm import Session
 
-from kb import audit, erased_texts, idempotency, quotations, suppression
+from kb import audit, erased_texts, idempotency, origin, quotations, suppression
 from kb import mentions as mentioned
 from kb.contention import tried_again
 from kb.errors import FactNotFound, SecondPersonNeeded
@@ -190,7 +190,7 @@ def erase_facts(
     if asked_by is not None:
         payload["asked_by"] = asked_by.to_json()
     touched = sorted((*ids, *again))
-    audit.append(session, _discreet(pending, targets), "erase", touched, payload=payload)
+    _append(session, pending, targets, touched, payload)
     return Erased(
         seq=pending.seq,
         fact_ids=tuple(touched),
@@ -210,10 +210,20 @@ def _standing(session: Session, targets: Sequence[Target], mentions: Mentioned) 
     return suppression.said_by_others(session, targets)
 
 
-def _discreet(pending: audit.Pending, targets: Sequence[Target]) -> audit.Pending:
-    """The change without what its reason says of the facts: it stays in the log for good."""
+def _append(
+    session: Session,
+    pending: audit.Pending,
+    targets: Sequence[Target],
+    fact_ids: Sequence[int],
+    payload: dict[str, Any],
+) -> None:
+    """Append the change without what its reason, or on whose behalf it was made, says of the facts: it stays."""
     said = Phrases(string for target in targets for string in target.strings)
-    return replace(pending, reason=blank(pending.reason, said.spans(pending.reason)))
+    asked = origin.current()
+    behalf = asked.on_behalf_of and blank(asked.on_behalf_of, said.spans(asked.on_behalf_of))
+    discreet = replace(pending, reason=blank(pending.reason, said.spans(pending.reason)))
+    with origin.acting_as(asked.principal, behalf):
+        audit.append(session, discreet, "erase", fact_ids, payload=payload)
 
 
 _REDACT_VALUES = text("""

@@ -40,8 +40,8 @@ class Mention:
 class Mentions:
     """What says the facts beside themselves: up to 500 of each kind, by id.
 
-    `titles` are documents whose title, address or external id says one, `reasons` changes whose reason does, and
-    `facts` those with a value, a question or an answer that does.
+    `titles` are documents whose title, address or external id says one, `reasons` changes whose reason does or whom
+    they name, and `facts` those with a value, a question or an answer that does.
     """
 
     documents: tuple[Mention, ...] = ()
@@ -72,12 +72,13 @@ def look(session: Session, targets: Sequence[Target]) -> Mentions:
         titles=_ids(session, select(Document.id, *_ABOUT), _ABOUT, values, said),
         facts=_ids(session, facts, of_facts, values, said),
         generations=_ids(session, select(Generation.id, *_SAID), _SAID, values, said),
-        reasons=_ids(session, select(Change.seq, Change.reason), (Change.reason,), strings, Phrases(strings)),
+        reasons=_ids(session, select(Change.seq, *_WHY), _WHY, strings, Phrases(strings)),
     )
 
 
 _ABOUT = (Document.title, Document.uri, Document.external_id)
 _SAID = (Generation.prompt, Generation.output)
+_WHY = (Change.reason, Change.actor, Change.payload["on_behalf_of"].astext)
 
 
 def _documents(

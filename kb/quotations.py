@@ -12,8 +12,9 @@ job: result, error, message,          redacted; of a job that still runs only th
 erasure_request: reason               redacted
 idempotency: body                     dropped, whatever it says, and not kept where an erasure came between
 document, fact, fact_version          `kb.redaction`, `kb.erasure`
-change: reason, payload               cannot be altered. The payload holds digests; an erasure's own reason is redacted
-                                      before it is stored, other reasons that say the fact are reported
+change: reason, actor, payload        cannot be altered. The payload holds digests, and on whose behalf it was made; of
+                                      an erasure that and the reason are redacted before they are stored, others that
+                                      say the fact are reported
 keyset: gate; forget_run: certificate numbers and ids
 denial: path                          the route's template
 checkpoint, api_key, document: names, operators' names for things; documents' titles and addresses are reported

@@ -33,6 +33,14 @@ _FILES = [
     ("before an unlink", 3),
     ("after an unlink", 3),
 ]
+_WRITING = [
+    ("before an fsync", 2),
+    ("after an fsync", 2),
+    ("before a rename", 1),
+    ("after a rename", 1),
+    ("before an unlink", 1),
+    ("after an unlink", 1),
+]
 _FOLLOWING = [
     ("before keys are added", 1),
     ("after keys are added", 1),
@@ -85,7 +93,7 @@ def points_of(kind: str) -> list[tuple[str, int]]:
         case "erase":
             return [*_STATEMENTS, ("before a statement", 25), ("after a commit", 3), *_FILES]
         case "back_up":
-            return [("before a statement", 15), ("while a backup is written", 25), *_FILES[1:5], *_FILES[6:]]
+            return [("before a statement", 10), ("while a backup is written", 25), *_WRITING]
         case "restore_backup":
             return [*_MANY_STATEMENTS, *_COMMITS, ("while rows are copied in", 25)]
         case "migrate":

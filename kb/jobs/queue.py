@@ -96,6 +96,7 @@ class Jobs:
         """
         audit.check_name("actor", actor)
         with self.kb.sessions.begin() as session:
+            suppression.hold_off_erasure(session)
             job = _required(session, job_id, lock=True)
             if job.state not in UNFINISHED:
                 raise JobFinished(job_id, job.state)

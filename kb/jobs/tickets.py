@@ -16,6 +16,7 @@ from procrastinate import App, SyncPsycopgConnector
 from sqlalchemy import func, text, update
 from sqlalchemy.orm import Session
 
+from kb import quotations, suppression
 from kb.database import connection_of
 from kb.errors import InvalidWork, JobGivenUp
 from kb.jobs.kinds import Work, work_of
@@ -81,6 +82,7 @@ def num_workers(session: Session, stalled_seconds: float = STALLED_SECONDS) -> i
 
 def rescue(session: Session, stalled_seconds: float = STALLED_SECONDS) -> list[Job]:
     """Queue again what a worker died over, and end what workers died over too often; the jobs this was about."""
+    suppression.hold_off_erasure(session)
     stalled = timedelta(seconds=stalled_seconds)
     session.execute(_DROP_ORPHANS, {"queue": QUEUE, "stalled": stalled})
     found = [session.get_one(Job, job_id) for job_id in session.scalars(_STALLED, {"stalled": stalled}).all()]
@@ -111,10 +113,11 @@ def requeue(session: Session, job: Job) -> None:
 
 
 def finish(session: Session, job: Job, state: str, *, error: Problem | None = None) -> None:
-    """End a job that nobody runs."""
+    """End a job that nobody runs, without what it says of what was erased. Erasures must be held off."""
     session.execute(
         update(Job)
         .where(Job.id == job.id)
         .values(state=state, error=error, finished_at=func.clock_timestamp())
     )
     session.refresh(job)
+    quotations.redact_job(session, job)

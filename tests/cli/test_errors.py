@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import inspect
+from operator import attrgetter
 
 import pytest
 from psycopg.errors import DiskFull, LockNotAvailable, QueryCanceled, ReadOnlySqlTransaction
@@ -60,6 +61,15 @@ def test_a_statement_with_its_parameters_is_not_repeated() -> None:
     failure = explain(OperationalError("SELECT :secret", {"secret": "hunter2"}, Exception("server closed")))
     assert failure.exit_code == errors.DATABASE
     assert "server closed" in failure.line and "hunter2" not in failure.line
+
+
+@pytest.mark.parametrize("name", ["OperationalError", "InterfaceError", "errors.AdminShutdown"])
+def test_a_database_that_goes_away_under_the_driver_itself_is_no_fault_of_ours(name: str) -> None:
+    import psycopg
+
+    failure = explain(attrgetter(name)(psycopg)("terminating connection"))
+    assert failure.exit_code == errors.DATABASE
+    assert "terminating connection" in failure.line and "colmlm db status" in failure.line
 
 
 def test_every_exit_code_is_in_the_table() -> None:

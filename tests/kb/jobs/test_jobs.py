@@ -15,6 +15,7 @@ import pytest
 from sqlalchemy import text
 
 from kb.corpus import to_record
+from kb.database import connection_of
 from kb.errors import InvalidValue, InvalidWork, JobFinished, JobNotFound, UploadNotFound
 from kb.jobs import tickets
 from kb.jobs.kinds import Check, Gate, Ingest, MakeBackup, Rekey, VerifyBackup, WriteSnapshot, work_of
@@ -170,6 +171,26 @@ def test_what_fails_keeps_a_problem_and_tells_no_secret_of_a_fault(kb: Knowledge
     error, fault = jobs.get(refused.job_id).error, jobs.get(broken.job_id).error
     assert error is not None and (error["type"], error["status"]) == ("urn:colmlm:NoActiveKeyset", 409)
     assert fault is not None and fault["status"] == 500 and "hunter2" not in json.dumps(fault)
+
+
+@pytest.mark.parametrize("by_the_driver_itself", [False, True])
+def test_a_job_whose_connection_is_cut_has_not_failed_and_is_taken_up_again(
+    kb: KnowledgeBase, jobs: Jobs, by_the_driver_itself: bool
+):
+    def cut(run: Run, work: Check) -> None:
+        if jobs.get(job.job_id).attempts > 1:
+            return
+        ends = "SELECT pg_terminate_backend(pg_backend_pid())"
+        with run.kb.sessions() as session:
+            if by_the_driver_itself:  # as a COPY is
+                connection_of(session).execute(ends)
+            else:
+                session.execute(text(ends))
+
+    job = jobs.submit(Check(), actor="ana")
+    working(kb, fsck=cut).run(once=True)
+    ended = jobs.get(job.job_id)
+    assert (ended.state, ended.attempts, ended.error) == ("succeeded", 2, None)
 
 
 def test_jobs_that_exclude_each_other_take_turns_and_others_do_not_wait(kb: KnowledgeBase, jobs: Jobs):
