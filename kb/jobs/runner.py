@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
-from sqlalchemy.exc import InterfaceError, OperationalError
 
 from kb import outages
 from kb.errors import DatabaseUnavailable, InvalidValue, KBError
@@ -24,7 +23,7 @@ from kb.principal import Principal
 from kb.service import KnowledgeBase
 from kb.tables import Job
 
-_DATABASE_GONE = (OperationalError, InterfaceError, DatabaseUnavailable)
+_DATABASE_GONE = (*outages.GONE, DatabaseUnavailable)
 _log = logging.getLogger(__name__)
 
 
