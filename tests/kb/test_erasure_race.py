@@ -15,9 +15,11 @@ from kb.access import create_key
 from kb.erasure import Erasure, erase_facts
 from kb.forgetting import Forgetting
 from kb.idempotency import Answer
-from kb.jobs.kinds import Check, Gate
+from kb.jobs import tickets
+from kb.jobs.kinds import Check, Gate, Ingest
 from kb.jobs.queue import Jobs
-from kb.origin import Claim
+from kb.origin import Claim, acting_as
+from kb.principal import Principal
 from kb.records import NewGeneration, Splice
 from kb.redaction import MARK
 from kb.repair import Repair
@@ -174,6 +176,44 @@ def test_an_erasure_redacts_jobs_and_requests_that_say_the_fact(kb: KnowledgeBas
     assert Jobs(kb).get(over.job_id).result == {"a": [f"in {MARK * 4}"]}
     assert report.erased.jobs == (job.job_id, over.job_id)
     assert kb.changes()[-1].reason == f"{MARK * 4} must go"
+
+
+@pytest.mark.parametrize("how", ["cancelled", "left by its worker"])
+def test_a_job_that_nobody_runs_to_its_end_says_nothing_of_what_was_erased(
+    kb: KnowledgeBase, how: str
+) -> None:
+    """While it waits its arguments are what it does, and they stay; once it is over they are a record."""
+    ingest(kb, PERU)
+    upload = Jobs(kb).uploads.save("news.jsonl", [b"{}"])
+    job = Jobs(kb).submit(Ingest(upload_id=upload.upload_id, corpus="of Lima"), actor="tester")
+    Erasure(kb).erase([fact_id(kb, "Lima")], **BY)
+    assert Jobs(kb).get(job.job_id).arguments["corpus"] == "of Lima"
+    if how == "cancelled":
+        Jobs(kb).cancel(job.job_id, actor="tester")
+    else:
+        with kb.sessions.begin() as session:
+            session.execute(
+                text(
+                    "UPDATE job SET state = 'running', attempts = 5, heartbeat_at = now() - interval '1 day'"
+                )
+            )
+            assert [one.state for one in tickets.rescue(session)] == ["failed"]
+    assert Jobs(kb).get(job.job_id).arguments["corpus"] == f"of {MARK * 4}"
+    assert kb.fsck().quoting == ()
+
+
+def test_on_whose_behalf_an_erasure_is_asked_for_does_not_keep_the_fact(kb: KnowledgeBase) -> None:
+    """Who asks for an erasure may be whom the fact is about."""
+    ingest(kb, PERU)
+    by_key = Principal("key", "the desk", 1)
+    with acting_as(by_key, "Lima"):
+        kb.update(fact_id(kb, "Amazon"), "Ucayali", **BY)
+    with acting_as(by_key, "Ms LIMA"):
+        report = Erasure(kb).erase([fact_id(kb, "Lima")], **BY)
+    assert report.erased is not None and report.erased.left.reasons == (2,)
+    change = kb.changes()[-1]
+    assert (change.actor, change.on_behalf_of) == ("the desk", f"Ms {MARK * 4}")
+    assert kb.fsck().chain_ok
 
 
 def test_answer_that_was_made_before_an_erasure_is_not_kept_after_it(kb: KnowledgeBase) -> None:
