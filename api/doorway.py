@@ -19,6 +19,7 @@ from litestar.middleware import DefineMiddleware
 from sqlalchemy.exc import SQLAlchemyError
 
 from api import auth, errors, requests, rights, vectors
+from api.arrival import arrived
 from api.console import pages, session
 from api.cors import Cors, cors
 from api.departure import noticed
@@ -138,7 +139,7 @@ class GatedLitestar(Litestar):
 
 
 class InLane:
-    """ASGI middleware: a request that was routed has a place in its route's lane until its answer is sent."""
+    """ASGI middleware: a request that is there has a place in its route's lane until its answer is sent."""
 
     def __init__(self, app: ASGIApp, lanes: Lanes) -> None:
         self.app, self.lanes = app, lanes
@@ -148,12 +149,13 @@ class InLane:
             await self.app(scope, receive, send)
             return
         lane = rights.lane_of(scope)
+        receiving = await arrived(scope, receive, lane)
         with self.lanes.place(lane):
             if lane is not Lane.decoding:
-                await self.app(scope, receive, send)
-                return
-            async with noticed(receive, requests.current()) as receiving:
                 await self.app(scope, receiving, send)
+                return
+            async with noticed(receiving, requests.current()) as watched:
+                await self.app(scope, watched, send)
 
 
 def _refused(scope: HTTPScope, error: Exception) -> ASGIApp:

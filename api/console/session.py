@@ -37,6 +37,7 @@ _WRONG_KEY = (
     "This key does not work. It may be misspelt, expired or revoked. Copy it again, or ask for a new one."
 )
 _YEAR = 365 * 24 * 3600
+MOST_BYTES = 16 * 1024  # of a sign-in, which anybody may send: a key, and a page to go back to
 
 
 @get("/", opt=needs(Right.lookup), include_in_schema=False, sync_to_thread=False)
@@ -59,7 +60,7 @@ def static(name: Annotated[str, PathParameter()]) -> Response[str]:
     return Response(_read(name), media_type=_TYPES[name])
 
 
-@post(SIGN_IN_PATH, opt={"lane": Lane.door}, include_in_schema=False)
+@post(SIGN_IN_PATH, opt={"lane": Lane.door}, include_in_schema=False, request_max_body_size=MOST_BYTES)
 async def sign_in(request: Request[None, Any, Any], ports: FromPorts) -> Response[Any]:
     """Check the form's key and begin a session, whose cookie no script can read and which says nothing of the key."""
     form = await request.form()

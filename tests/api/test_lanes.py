@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -163,6 +164,61 @@ def test_a_full_lane_says_which_it_is_and_the_others_go_on(
             assert 'colmlm_lane_refused_total{lane="edits"} 1.0' in told
             assert 'colmlm_lane_places_taken{lane="edits"} 2.0' in told
         assert {edit.result().status_code for edit in edited} == {200}
+
+
+@contextmanager
+def unfinished(address: str, count: int, request: str, **headers: str) -> Iterator[None]:
+    """So many requests whose bodies were begun and do not go on; the server has them all."""
+    host, port = address.removeprefix("http://").split(":")
+    headers["Content-Type"] = "application/x-www-form-urlencoded"
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    head = f"{request} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 99\r\n{lines}\r\n"
+    with ExitStack() as opened:
+        for _ in range(count):
+            sent = opened.enter_context(socket.create_connection((host, int(port))))
+            sent.sendall(f"{head}{{".encode())
+        for _ in range(10):  # each is answered after what came before it was begun
+            assert httpx.get(f"{address}/healthz").status_code == 200
+        yield
+
+
+@pytest.mark.parametrize(
+    ("role", "request_line"),
+    [
+        (None, "POST /session"),
+        ("operator", "PATCH /v1/facts/1"),
+        ("operator", "POST /v1/lookups"),
+        ("operator", "POST /v1/generations"),
+    ],
+)
+def test_a_body_that_does_not_come_takes_no_place(
+    atlas: KnowledgeBase,
+    encoder: FakeEncoder,
+    keys: dict[str, dict[str, str]],
+    role: str | None,
+    request_line: str,
+) -> None:
+    """Those whose bodies are waited for may be strangers, where keys are checked."""
+    atlas.catch_up()
+    app = create_app(atlas, encoder, LookupGenerator(atlas, encoder), tuning=Tuning(lanes=SMALL))
+    with (
+        served(app) as address,
+        httpx.Client(base_url=address, headers=keys["operator"], timeout=60) as client,
+        unfinished(address, 4, request_line, **(keys[role] if role else {})),
+    ):
+        answers = (
+            client.get("/v1/facts"),
+            client.patch("/v1/facts/1", json=EDIT),
+            client.post("/v1/lookups", json={"questions": [CAPITAL]}),
+            client.post("/v1/generations", json={"prompt": CAPITAL}),
+        )
+        assert [answer.status_code for answer in answers] == [200, 200, 200, 201]
+
+
+def test_a_sign_in_that_is_too_large_is_refused(app: Litestar) -> None:
+    with served(app) as address:
+        answer = httpx.post(f"{address}/session", data={"key": "x" * 20_000}, headers={"Origin": address})
+    assert answer.status_code == 413
 
 
 def test_a_full_lane_speaks_as_its_route_does(app: Litestar, reader: Client) -> None:
