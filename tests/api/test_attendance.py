@@ -40,13 +40,13 @@ def asked(atlas: KnowledgeBase, encoder: FakeEncoder, connect: Connect, new_key:
     """Asks a server with a worker in this state."""
     atlas.catch_up()
 
-    token = new_key("reader")
+    tokens = {role: new_key(role) for role in ("reader", "admin")}
 
-    def ask(state: WorkerState | None) -> Any:
+    def ask(state: WorkerState | None, role: str = "reader") -> Any:
         operations = Operations.of(atlas, worker=(lambda: state) if state else no_worker)
         fresh = Tuning(readiness_seconds=-1.0)
         client = connect(create_app(atlas, encoder, operations=operations, tuning=fresh))
-        client.headers["Authorization"] = f"Bearer {token}"
+        client.headers["Authorization"] = f"Bearer {tokens[role]}"
         return client
 
     return ask
@@ -96,9 +96,11 @@ def test_health_and_metrics_count_its_ends_and_tell_no_line_of_it(asked: Any, at
     assert "the last line" not in client.get("/health").text + client.get("/metrics").text
 
 
-def test_the_page_status_shows_what_it_said_last(asked: Any) -> None:
-    page = asked(FAILS).get("/console/status").text
+def test_the_page_status_shows_admins_what_it_said_last(asked: Any) -> None:
+    page = asked(FAILS, "admin").get("/console/status").text
     assert "the last line" in page and "three times in a row, last with code 5" in page
     assert "&lt;there&gt;" in page and "<there>" not in page
     assert "jobs are not done" in page
-    assert "What it said last" not in asked(BEGINS).get("/console/status").text
+    assert "What it said last" not in asked(BEGINS, "admin").get("/console/status").text
+    read = asked(FAILS).get("/console/status").text
+    assert "What it said last" not in read and "last with code 5" in read
