@@ -6,7 +6,9 @@ body. What was refused changed nothing and leaves the key free. See `kb.idempote
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from litestar.concurrency import sync_to_thread
@@ -74,7 +76,7 @@ class Once:
             await answer(scope, receive, send)
             return
         secret = _OPT in scope["route_handler"].opt
-        recorded = _Recorded(send)
+        recorded = _Recorded(send, keep=not secret, settle=partial(self._settled, found))
         before = origin.get()
         assert before is not None, "a request of a key has an origin"
         held = origin.set(replace(before, claim=found))
@@ -82,12 +84,15 @@ class Once:
             await self.app(scope, _given(body, receive), recorded)
         finally:
             origin.reset(held)
-        # Not behind the edits that wait: a name that is not settled in two minutes counts as that of a dead server.
-        await self.lanes.run(Lane.records, self._settle, found, recorded.answer(keep=not secret))
+        await recorded.settled()
 
     def _claim(self, key_id: int, name: str, request: bytes) -> Claim | Answer:
         with Session(self.engine) as session, session.begin():
             return idempotency.claim(session, key_id, name, request)
+
+    async def _settled(self, held: Claim, answer: Answer) -> None:
+        # Not behind the edits that wait: a name that is not settled in two minutes counts as that of a dead server.
+        await self.lanes.run(Lane.records, self._settle, held, answer)
 
     def _settle(self, held: Claim, answer: Answer) -> None:
         with Session(self.engine) as session, session.begin():
@@ -96,9 +101,15 @@ class Once:
 
 @dataclass(slots=True)
 class _Recorded:
-    """`send` that keeps what is sent, as far as answers are kept."""
+    """`send` that keeps what is sent, as far as answers are kept.
+
+    The answer is settled before the last of it goes out: who asks again as soon as it has come gets the same.
+    """
 
     send: Send
+    keep: bool
+    settle: Callable[[Answer], Awaitable[None]]
+    is_settled: bool = False
     status: int = 500
     media_type: str = ""
     body: bytearray = field(default_factory=bytearray)
@@ -110,10 +121,17 @@ class _Recorded:
             self.media_type = sent.get(b"content-type", b"").decode("latin-1")
         elif message["type"] == "http.response.body" and len(self.body) <= MAX_KEPT_BYTES:
             self.body += message.get("body", b"")
-        await self.send(message)
+        try:
+            if message["type"] == "http.response.body" and not message.get("more_body", False):
+                await self.settled()
+        finally:
+            await self.send(message)
 
-    def answer(self, *, keep: bool) -> Answer:
-        return Answer(self.status, self.media_type, bytes(self.body) if keep else None)
+    async def settled(self) -> None:
+        """Settle the answer, as far as it has come, unless that was done."""
+        if not self.is_settled:
+            self.is_settled = True
+            await self.settle(Answer(self.status, self.media_type, bytes(self.body) if self.keep else None))
 
 
 def _may(key: Any, scope: HTTPScope) -> bool:

@@ -6,20 +6,21 @@ import threading
 from typing import Any
 
 from sqlalchemy import QueuePool
-from sqlalchemy.pool import PoolProxiedConnection
+from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 
 
 class WatchedPool(QueuePool):
     """SQLAlchemy's pool, which counts its connections and not its callers.
 
     `num_waiting` are the callers that asked and have no connection yet: because none is free, or because theirs is
-    being opened or tried.
+    being opened or tried. A connection that is out when the pool is disposed of is closed when it comes back.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.num_waiting = 0
         self._counting = threading.Lock()
+        self._is_disposed = False
 
     def connect(self) -> PoolProxiedConnection:
         self._count(1)
@@ -27,6 +28,17 @@ class WatchedPool(QueuePool):
             return super().connect()
         finally:
             self._count(-1)
+
+    def dispose(self) -> None:
+        self._is_disposed = True
+        super().dispose()
+
+    def _do_return_conn(self, record: ConnectionPoolEntry) -> None:
+        super()._do_return_conn(record)
+        if (
+            self._is_disposed
+        ):  # nobody takes it out again, and SQLAlchemy would leave it to the garbage collector
+            super().dispose()
 
     def _count(self, step: int) -> None:
         with self._counting:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
+from kb.characters import is_blank
 from kb.corpus import AnnotatedDocument, FactSpan
 
 HOSTILE = (
@@ -17,20 +18,22 @@ characters = st.characters(exclude_categories=["Cs"], exclude_characters="\x00")
 pieces = st.one_of(st.sampled_from(HOSTILE), st.text(characters, max_size=6))
 texts = st.lists(pieces, max_size=12).map("".join)
 names = st.text(characters, min_size=1, max_size=8)
-filled = names.filter(str.strip)
+filled = names.filter(lambda name: not is_blank(name))
 
 
 @st.composite
 def documents(draw: st.DrawFn) -> AnnotatedDocument:
     """A document whose spans hold: sorted, apart, verbatim, not blank."""
     text, spans = "", []
-    for plain, value in draw(st.lists(st.tuples(texts, st.none() | texts.filter(str.strip)), max_size=5)):
+    for plain, value in draw(
+        st.lists(st.tuples(texts, st.none() | texts.filter(lambda text: not is_blank(text))), max_size=5)
+    ):
         text += plain
         if value is not None:
             question, answer = draw(st.none() | filled), draw(st.none() | filled)
             spans.append(FactSpan(len(text), len(text) + len(value), value, question, answer))
             text += value
-    if not text.strip():
+    if is_blank(text):
         text, spans = "some text", []
     about = {name: draw(st.none() | names) for name in ("title", "uri", "licence", "revision")}
     return AnnotatedDocument(draw(filled), text, tuple(spans), **about)

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from cli import harness, interpreter
+from cli import harness
+from kb import interpreter
 from model.checkpoint import load
 from model.decoding.scoring import score
 from model.evaluate.choices import Item, choose, with_shots

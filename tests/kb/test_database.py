@@ -12,6 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 
 import psutil
+import psycopg
 import pytest
 from sqlalchemy import URL, create_engine, inspect, text
 from sqlalchemy.exc import DBAPIError
@@ -191,3 +192,14 @@ def test_the_metrics_listen_where_they_are_told_to():
     told = {"[::1]:9484": ("::1", 9484), "0.0.0.0:1": ("0.0.0.0", 1), "": None}
     for value, address in told.items():
         assert Settings.from_environment({"COLMLM_METRICS_LISTEN": value}).metrics_listen == address
+
+
+def test_a_connection_that_is_out_when_its_pool_is_disposed_of_is_closed_when_it_comes_back(
+    kb: KnowledgeBase,
+):
+    with kb.engine.connect() as connection:
+        driver = connection.connection.driver_connection
+        assert isinstance(driver, psycopg.Connection)
+        kb.engine.dispose()
+        assert not driver.closed
+    assert driver.closed

@@ -88,7 +88,11 @@ def test_a_switch_to_a_keyset_that_passed_its_gate_and_back_opens_no_index_in_a_
     newer = FakeEncoder(salt="2")
     new = kb.rekey(newer)
     with kb.sessions.begin() as session:
-        session.execute(update(Keyset).where(Keyset.id == new.keyset_id).values(gate={"passed": True}))
+        session.execute(
+            update(Keyset)
+            .where(Keyset.id == new.keyset_id)
+            .values(gate={"passed": True, "seq": 1, "criteria": []})
+        )
     with Follower(another_process, poll_seconds=0.01):
         until(lambda: another_process.searcher._standby is not None)
     monkeypatch.setattr("kb.lookup.open_replica", lambda *_: pytest.fail("it was to be open"))
