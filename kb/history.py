@@ -7,48 +7,59 @@ are read from the database and compared exactly, a chunk at a time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import Row, text
+from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from kb import audit, keysets
+from kb import audit
+from kb.database import connection_of
 from kb.errors import InvalidQuery, NoSuchChange, PastTooLarge
 from kb.keyset_then import KeysetThen, keyset_then
-from kb.keysets import Vectors
+from kb.keysets import STORED, Vectors
 from kb.lookup import Candidate, Ranking, as_queries, check_options, decide, rank
-from kb.records import Lookup
+from kb.records import Hit, Lookup
 
 if TYPE_CHECKING:
     from kb.service import KnowledgeBase
 
-CHUNK = 20_000
-FETCHED_AT_ONCE = (
-    500  # rows: the driver makes them all in one go, and nothing else runs in the process meanwhile
-)
+CHUNK = 20_000  # keys
 QUERIES_AT_ONCE = 64  # with a chunk of keys, so that the scores in memory are few whatever is asked
 
 # Keys of then, of facts that were live at :seq, or tombstones then: last ended, up to then, by a change that abstains.
-# The log still knows a tombstone that a later restore removed.
-_KEYS = text("""
+# The log still knows a tombstone that a later restore removed. A chunk of keys is one row, as bytes: to make an object
+# of each key would keep every other request of the process waiting.
+_KEYS = """
 WITH abstaining AS (
     SELECT v.fact_id FROM change c JOIN fact_version v ON v.to_seq = c.seq
-    WHERE c.seq <= :seq AND c.payload @> '{"abstain": true}' AND NOT EXISTS (
-        SELECT FROM fact_version w WHERE w.fact_id = v.fact_id AND w.version > v.version AND w.from_seq <= :seq)
+    WHERE c.seq <= %(seq)s AND c.payload @> '{"abstain": true}' AND NOT EXISTS (
+        SELECT FROM fact_version w WHERE w.fact_id = v.fact_id AND w.version > v.version AND w.from_seq <= %(seq)s)
+), numbered AS (
+    SELECT k.id AS key_id, k.fact_id, k.key, v.fact_id IS NOT NULL AS is_live,
+           row_number() OVER (ORDER BY k.fact_id, k.id) - 1 AS n
+    FROM fact_key k
+    JOIN fact f ON f.id = k.fact_id
+    LEFT JOIN fact_version v
+        ON v.fact_id = k.fact_id AND v.from_seq <= %(seq)s AND (v.to_seq IS NULL OR v.to_seq > %(seq)s)
+    WHERE k.keyset_id = %(keyset_id)s AND k.id < %(end)s AND k.id NOT IN (SELECT unnest(%(later)s::bigint[]))
+      AND f.erased_seq IS NULL
+      AND (v.fact_id IS NOT NULL OR k.fact_id IN (SELECT fact_id FROM abstaining))
 )
-SELECT k.id AS key_id, k.fact_id, v.version, coalesce(v.value, '') AS value, k.key
-FROM fact_key k
-JOIN fact f ON f.id = k.fact_id
-LEFT JOIN fact_version v ON v.fact_id = k.fact_id AND v.from_seq <= :seq AND (v.to_seq IS NULL OR v.to_seq > :seq)
-WHERE k.keyset_id = :keyset_id AND k.id < :end AND k.id NOT IN (SELECT unnest(CAST(:later AS bigint[])))
-  AND f.erased_seq IS NULL
-  AND (v.fact_id IS NOT NULL OR k.fact_id IN (SELECT fact_id FROM abstaining))
-ORDER BY k.fact_id, k.id
+SELECT string_agg(int8send(key_id), '' ORDER BY n), string_agg(int8send(fact_id), '' ORDER BY n),
+       string_agg(boolsend(is_live), '' ORDER BY n), string_agg(key, '' ORDER BY n)
+FROM numbered GROUP BY n / %(chunk)s ORDER BY n / %(chunk)s
+"""
+
+_VALUES = text("""
+SELECT v.fact_id, v.version, v.value FROM fact_version v
+WHERE v.fact_id = ANY(:fact_ids) AND v.from_seq <= :seq AND (v.to_seq IS NULL OR v.to_seq > :seq)
 """)
+
+LIVE = 0  # stands for the version that a live fact had, until the facts that answer are known
 
 # Of the facts that were live at :seq, those that can't be found: erased since, or without a key of then.
 _LOST = text("""
@@ -157,48 +168,84 @@ def _of(then: KeysetThen, seq: int) -> dict[str, Any]:
     return {"keyset_id": then.keyset.keyset_id, "end": then.end, "later": list(then.later), "seq": seq}
 
 
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """Some keys of then, those of a fact side by side. `live` are the places of keys of live facts, `dead` the others'.
+
+    `first_of_fact` says where in `live` each fact begins.
+    """
+
+    key_ids: npt.NDArray[np.int64]
+    fact_ids: npt.NDArray[np.int64]
+    keys_ND: Vectors
+    stored: bytes
+    live: npt.NDArray[np.intp]
+    dead: npt.NDArray[np.intp]
+    first_of_fact: npt.NDArray[np.intp]
+
+    @classmethod
+    def of(cls, dim: int, key_ids: bytes, fact_ids: bytes, is_live: bytes, keys: bytes) -> _Chunk:
+        """A row as the database gives it, of keys of this width."""
+        facts, lives = np.frombuffer(fact_ids, ">i8"), np.frombuffer(is_live, np.bool_)
+        live = np.flatnonzero(lives)
+        return cls(
+            key_ids=np.frombuffer(key_ids, ">i8").astype(np.int64),
+            fact_ids=facts.astype(np.int64),
+            keys_ND=np.frombuffer(keys, STORED).reshape(-1, dim).astype(np.float32),
+            stored=keys,
+            live=live,
+            dead=np.flatnonzero(~lives),
+            first_of_fact=np.flatnonzero(np.diff(facts[live], prepend=-1)),
+        )
+
+    def nearest(self, scores_N: Vectors, k: int) -> Iterator[Candidate]:
+        """The keys that decide for one query: those of the k best live facts, and the best tombstone's."""
+        if len(self.live):
+            scores = scores_N[self.live]
+            best_F = np.maximum.reduceat(scores, self.first_of_fact)
+            least = np.partition(best_F, -k)[-k] if k < len(best_F) else -np.inf
+            yield from (self._candidate(n, LIVE) for n in self.live[scores >= least].tolist())
+        if len(self.dead):
+            yield self._candidate(int(self.dead[np.argmax(scores_N[self.dead])]), None)
+
+    def _candidate(self, n: int, version: int | None) -> Candidate:
+        size = len(self.stored) // len(self.key_ids)
+        key = self.stored[n * size : (n + 1) * size]
+        return Candidate(int(self.key_ids[n]), int(self.fact_ids[n]), version, "", key)
+
+
 def _rankings(session: Session, then: KeysetThen, queries_BD: Vectors, seq: int, k: int) -> list[Ranking]:
     candidates: list[list[Candidate]] = [[] for _ in queries_BD]
-    for rows in _chunks(session, then, seq):
-        keys_ND = keysets.decode([row.key for row in rows], then.keyset.dim)
-        fact_ids = np.array([row.fact_id for row in rows])
-        is_live = np.array([row.version is not None for row in rows])
+    for chunk in _chunks(session, then, seq):
         for first in range(0, len(queries_BD), QUERIES_AT_ONCE):
-            scores_NB = keys_ND @ queries_BD[first : first + QUERIES_AT_ONCE].T
-            for b, scores_N in enumerate(scores_NB.T, start=first):
-                near = _nearest(scores_N, fact_ids, is_live, k)
-                merged = candidates[b] + [_candidate(rows[n]) for n in near.tolist()]
-                candidates[b] = _needed(merged, queries_BD[b], k)
-    return [rank(query_D, found, k) for query_D, found in zip(queries_BD, candidates, strict=True)]
+            scores_BN = queries_BD[first : first + QUERIES_AT_ONCE] @ chunk.keys_ND.T
+            for b, scores_N in enumerate(scores_BN, start=first):
+                candidates[b] = _needed([*candidates[b], *chunk.nearest(scores_N, k)], queries_BD[b], k)
+    found = [rank(query_D, near, k) for query_D, near in zip(queries_BD, candidates, strict=True)]
+    return _with_values(session, found, seq)
 
 
-def _chunks(session: Session, then: KeysetThen, seq: int) -> Iterator[list[Row[Any]]]:
+def _chunks(session: Session, then: KeysetThen, seq: int) -> Iterator[_Chunk]:
     """The keys of then, so many at a time."""
-    rows: list[Row[Any]] = []
-    fetched = session.execute(_KEYS.execution_options(yield_per=FETCHED_AT_ONCE), _of(then, seq))
-    for few in fetched.partitions():
-        rows += few
-        if len(rows) >= CHUNK:
-            yield rows
-            rows = []
-    if rows:
-        yield rows
+    with connection_of(session).cursor("keys_of_then", binary=True) as cursor:
+        cursor.itersize = 1
+        for row in cursor.execute(_KEYS, {**_of(then, seq), "chunk": CHUNK}):
+            yield _Chunk.of(then.keyset.dim, *row)
 
 
-def _nearest(
-    scores_N: Vectors, fact_ids: npt.NDArray[Any], is_live: npt.NDArray[Any], k: int
-) -> npt.NDArray[Any]:
-    """Where the keys are that decide for one query: those of the k best live facts, and the best tombstone's."""
-    live = np.flatnonzero(is_live)
-    chosen = [np.empty(0, dtype=np.intp)]
-    if len(live):
-        first_of_fact = np.flatnonzero(np.diff(fact_ids[live], prepend=-1))
-        best_F = np.maximum.reduceat(scores_N[live], first_of_fact)
-        least = np.partition(best_F, -k)[-k] if k < len(best_F) else -np.inf
-        chosen.append(live[scores_N[live] >= least])
-    if len(dead := np.flatnonzero(~is_live)):
-        chosen.append(dead[[np.argmax(scores_N[dead])]])
-    return np.concatenate(chosen)
+def _with_values(session: Session, rankings: Sequence[Ranking], seq: int) -> list[Ranking]:
+    """The rankings with the versions and values that their facts had at change `seq`."""
+    fact_ids = sorted({hit.fact_id for ranking in rankings for hit in ranking.hits})
+    rows = session.execute(_VALUES, {"fact_ids": fact_ids, "seq": seq})
+    then = {row.fact_id: (row.version, row.value) for row in rows}
+    return [
+        replace(ranking, hits=tuple(_valued(hit, *then[hit.fact_id]) for hit in ranking.hits))
+        for ranking in rankings
+    ]
+
+
+def _valued(hit: Hit, version: int, value: str) -> Hit:
+    return replace(hit, version=version, value=value)
 
 
 def _needed(candidates: list[Candidate], query_D: Vectors, k: int) -> list[Candidate]:
@@ -211,10 +258,6 @@ def _needed(candidates: list[Candidate], query_D: Vectors, k: int) -> list[Candi
         for c in candidates
         if c.key_id in wanted or (c.version is None and tombstone and c.fact_id == tombstone[0])
     ]
-
-
-def _candidate(row: Row[Any]) -> Candidate:
-    return Candidate(row.key_id, row.fact_id, row.version, row.value, row.key)
 
 
 def _fields(lookup: Lookup) -> dict[str, Any]:
