@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -43,6 +44,8 @@ def asked(atlas: KnowledgeBase, encoder: FakeEncoder, connect: Connect, new_key:
     tokens = {role: new_key(role) for role in ("reader", "admin")}
 
     def ask(state: WorkerState | None, role: str = "reader") -> Any:
+        if state is not None and state.since == NOW:  # of this module's import, which may be long ago
+            state = replace(state, since=datetime.now(UTC))
         operations = Operations.of(atlas, worker=(lambda: state) if state else no_worker)
         fresh = Tuning(readiness_seconds=-1.0)
         client = connect(create_app(atlas, encoder, operations=operations, tuning=fresh))
