@@ -64,6 +64,7 @@ def environment(settings: Settings) -> dict[str, str]:
 @contextmanager
 def server_process(settings: Settings, *words: str, **variables: str) -> Iterator[ServerProcess]:
     """A server on the database of `settings`, answering; killed on leaving if it still runs."""
+    interpreter.shut_out_current_directory()  # and let it find this checkout's tests, where nobody ran those of pytest
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("COLMLM_")}
     env = {**inherited, **environment(settings), **variables}
     command = interpreter.command("-m", "tests.acceptance.server", *words)

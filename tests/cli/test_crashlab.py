@@ -87,8 +87,6 @@ def test_kills_during_a_restore_or_a_migration_leave_all_of_it_or_nothing(
     [
         ("deletes_are_acknowledged_and_rolled_back", "edits", "resurrected"),
         ("indexes_claim_changes_they_have_not_applied", "edits", "lost"),
-        ("restores_commit_table_by_table", "copy", "lost"),
-        ("restores_pass_over_the_newer_log", "copy", "residue"),
         ("migrations_commit_one_by_one", "migration", "mismatched"),
         ("migrations_lose_keys", "migration", "lost"),
     ],
