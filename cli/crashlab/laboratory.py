@@ -131,7 +131,7 @@ class Laboratory:
         base: Base | None = None
         for number in range(first - first % ROUNDS_OF_A_BASE, last):
             if base is None or number % ROUNDS_OF_A_BASE == 0:
-                base = self._fresh_base(number)
+                base = self.fresh_base(number)
             found = len(self.tally.findings)
             base = self._round(number, base)
             if len(self.tally.findings) > found:
@@ -146,7 +146,10 @@ class Laboratory:
             kind = "outside"
         if kind == "two" and work != "edits":  # a second child would say nothing of a second database
             kind = "point"
-        children = self._children(random, number, base.world, kind, work)
+        return self.strike(number, base, self._children(random, number, base.world, kind, work), kind)
+
+    def strike(self, number: int, base: Base, children: list[Child], kind: str = "point") -> Base:
+        """Let these children live, strike as `kind` (of `BLOWS`) says, judge, and give what the base should be now."""
         with self._second(number, base, children[0].steps[-1]) as second:
             codes = self._run(base, children, kind, second)
             journals = [read_journal(child.journal, child.steps) for child in children]
@@ -248,7 +251,7 @@ class Laboratory:
                 findings += second.judge(opened, base.world, verdict.world, journals[0])
         return replace(verdict, findings=(*verdict.findings, *findings))
 
-    def _fresh_base(self, number: int) -> Base:
+    def fresh_base(self, number: int) -> Base:
         """A base of some hundred facts, keyed for the first encoder, with a snapshot."""
         planner = Planner(Random(f"{self.seed}/base {number}"), f"base{number}")
         steps = planner.population(DOCUMENTS, INSERTED)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
-from kb import audit, database, facts
+from kb import audit, backup_restore, database, facts
+from kb.backup import Archive, Heard
+from kb.backup_restore import Repeated
+from kb.newer_log import NewerLog
 from kb.records import Edit
 from kb.replica import Replica
 from kb.service import KnowledgeBase
@@ -29,6 +33,24 @@ def indexes_claim_changes_they_have_not_applied() -> None:
         return self.applied_seq
 
     Replica.catch_up = catch_up  # type: ignore[method-assign]
+
+
+def restores_commit_table_by_table() -> None:
+    whole = backup_restore._copy_in
+
+    def copy_in(session: Session, archive: Archive, table: dict[str, Any], done: int, on_bytes: Heard) -> int:
+        done = whole(session, archive, table, done, on_bytes)
+        session.commit()
+        return done
+
+    backup_restore._copy_in = copy_in
+
+
+def restores_pass_over_the_newer_log() -> None:
+    def repeat(session: Session, newer: NewerLog, actor: str) -> Iterator[Repeated]:
+        return iter(())
+
+    backup_restore._repeat = repeat
 
 
 def migrations_commit_one_by_one() -> None:

@@ -17,10 +17,12 @@ from cli.crashlab.encoder import ENCODERS
 from cli.crashlab.journal import Journal, read_journal
 from cli.crashlab.judge import judge
 from cli.crashlab.killpoints import names
-from cli.crashlab.laboratory import Laboratory
+from cli.crashlab.laboratory import Child, Laboratory
 from cli.crashlab.migration import Migration
+from cli.crashlab.plan import Blow
 from cli.crashlab.target import Target
 from cli.crashlab.world import BUILDING, NO_KEYSET, Step, Text, World
+from kb.backup import tables
 from kb.corpus import Parsed
 from kb.erasure import Erasure
 from kb.service import KnowledgeBase
@@ -96,6 +98,32 @@ def test_a_broken_knowledge_base_is_noticed(
 ) -> None:
     with laboratory(server, tmp_path, f"tests.cli.sabotage:{broken}", work) as lab:
         assert any(tally.count(kind) for tally in lab.rounds(0, 20))
+
+
+@pytest.mark.parametrize(
+    ("broken", "blow", "kinds"),
+    [
+        ("", Blow("while rows are copied in", nth=len(tables()) // 2), set()),
+        (
+            "restores_commit_table_by_table",
+            Blow("while rows are copied in", nth=len(tables()) // 2),
+            {"lost"},
+        ),
+        ("", Blow(""), set()),
+        ("restores_pass_over_the_newer_log", Blow(""), {"residue"}),
+    ],
+)
+def test_a_broken_restore_of_a_backup_is_noticed_at_the_instant_that_shows_it(
+    server: URL, tmp_path: Path, broken: str, blow: Blow, kinds: set[str]
+) -> None:
+    """The kill is placed, not drawn: halfway through the tables, where a restore is to have left nothing."""
+    with laboratory(server, tmp_path, broken and f"tests.cli.sabotage:{broken}") as lab:
+        base = lab.fresh_base(0)
+        steps = [Step("back_up"), Step("erase", (min(base.world.facts),)), Step("restore_backup")]
+        lab.strike(0, base, [Child(steps, replace(blow, at=2), tmp_path / "journal")])
+    assert {found.kind for _, found in lab.tally.findings} >= kinds
+    assert bool(lab.tally.findings) is bool(kinds)
+    assert lab.tally.kills.total() == bool(blow.point)
 
 
 PERU, CHILE = Text(0, (("Capital of Peru", "Lima"),)), Text(0, (("Capital of Chile", "Santiago"),))
