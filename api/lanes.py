@@ -6,6 +6,7 @@ that has no place left refuses at once, by name. Places are taken and given back
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from api.errors import Busy
 
 P = ParamSpec("P")
 T = TypeVar("T")
+Sleep = Callable[[float], object]
 
 
 class Lane(StrEnum):
@@ -41,10 +43,18 @@ class Lane(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How many of a lane's requests work at once, and how many may be there, those that work included."""
+    """How many of a lane's requests work at once, and how many may be there, those that work included.
+
+    One thread that `gives_way` rests after its work as long as that took while somebody is in a lane of the present,
+    so that whatever is asked of it, it uses half of a processor and of the database at most.
+    """
 
     threads: int
     places: int
+    gives_way: bool = False
+
+
+LONGEST_REST = 1.0  # second
 
 
 SIZES: Mapping[Lane, Size] = MappingProxyType(
@@ -54,7 +64,7 @@ SIZES: Mapping[Lane, Size] = MappingProxyType(
         Lane.records: Size(2, 1024),
         Lane.lookups: Size(8, 256),
         Lane.reads: Size(6, 128),
-        Lane.long_reads: Size(1, 16),
+        Lane.long_reads: Size(1, 16, gives_way=True),
         Lane.edits: Size(4, 64),
         Lane.uploads: Size(2, 32),
         Lane.decoding: Size(4, 4),  # each holds a cache of its own in memory, so nobody waits inside
@@ -63,19 +73,39 @@ SIZES: Mapping[Lane, Size] = MappingProxyType(
 )
 
 
+_OF_THE_PRESENT = (Lane.lookups, Lane.decoding)
+
+
 class _Held:
     """One lane of one server. Its threads are started when it is first used, and again after it was closed."""
 
-    def __init__(self, lane: Lane, size: Size) -> None:
+    def __init__(self, lane: Lane, size: Size, others_work: Callable[[], bool], sleep: Sleep) -> None:
         self.lane, self.size = lane, size
         self.num_taken = self.num_refused = 0
         self._threads: ThreadPoolExecutor | None = None
+        self._others_work, self._sleep = others_work, sleep
+        self._rested = 0.0  # when the rest after the last work is over
 
     @property
     def threads(self) -> ThreadPoolExecutor:
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self.size.threads, f"colmlm {self.lane.name}")
         return self._threads
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        if self.size.gives_way:
+            return self.threads.submit(self._give_way, fn, *args, **kwargs)
+        return self.threads.submit(fn, *args, **kwargs)
+
+    def _give_way(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        if (left := self._rested - time.monotonic()) > 0 and self._others_work():
+            self._sleep(left)
+        began = time.monotonic()
+        try:
+            return fn(*args, **kwargs)
+        finally:
+            ended = time.monotonic()
+            self._rested = ended + min(ended - began, LONGEST_REST)
 
     def close(self) -> None:
         if self._threads is not None:
@@ -93,15 +123,17 @@ class _InTheLane(Executor):
         held = _current.get()
         if held is None:
             raise RuntimeError("a thread was asked for outside of every lane; name the lane of the route")
-        return held.threads.submit(fn, *args, **kwargs)
+        return held.submit(fn, *args, **kwargs)
 
 
 class Lanes:
     """The lanes of one server."""
 
-    def __init__(self, sizes: Mapping[Lane, Size] = SIZES) -> None:
+    def __init__(self, sizes: Mapping[Lane, Size] = SIZES, sleep: Sleep = time.sleep) -> None:
         self._held: dict[Lane, _Held] = {
-            lane: _Held(lane, sizes[lane]) for lane in Lane if lane is not Lane.at_once
+            lane: _Held(lane, sizes[lane], self._present_works, sleep)
+            for lane in Lane
+            if lane is not Lane.at_once
         }
         # Litestar has one for a process; this one has no state, so every server may set it.
         set_asyncio_executor(cast(ThreadPoolExecutor, _InTheLane()))
@@ -139,6 +171,9 @@ class Lanes:
     def refused(self) -> dict[Lane, int]:
         """How many requests found no place, since the server started."""
         return {lane: held.num_refused for lane, held in self._held.items()}
+
+    def _present_works(self) -> bool:
+        return any(self._held[lane].num_taken for lane in _OF_THE_PRESENT)
 
     def close(self) -> None:
         """Let the threads end when they have done what they are at."""

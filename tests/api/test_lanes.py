@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
+import anyio
 import httpx
 import pytest
 from litestar import Litestar, get
@@ -17,7 +19,7 @@ from sqlalchemy import text
 from api.app import create_app
 from api.doorway import GatedLitestar, doorway
 from api.errors import respond
-from api.lanes import SIZES, Lane, Lanes, Size
+from api.lanes import LONGEST_REST, SIZES, Lane, Lanes, Size
 from api.rights import Right, needs, require_right
 from api.tuning import Tuning
 from kb.audit import CHANGE_LOCK
@@ -262,6 +264,22 @@ def test_places_are_counted_and_given_back() -> None:
     with lanes.place(Lane.edits):
         assert lanes.taken()[Lane.edits] == 1
     assert set(lanes.taken().values()) == {0}
+
+
+def test_long_reads_rest_as_long_as_they_worked_while_the_present_is_asked() -> None:
+    rests: list[float] = []
+    lanes = Lanes(sleep=rests.append)
+
+    async def two_long_reads() -> None:
+        for _ in range(2):
+            await lanes.run(Lane.long_reads, time.sleep, 0.05)
+
+    anyio.run(two_long_reads)
+    assert rests == []
+    with lanes.place(Lane.lookups):
+        anyio.run(two_long_reads)
+        anyio.run(lanes.run, Lane.lookups, time.sleep, 0.05)
+    assert len(rests) in (1, 2) and 0 < max(rests) <= LONGEST_REST
 
 
 def test_threads_of_a_closed_lane_end_and_come_back(app: Litestar, connect: Connect) -> None:
