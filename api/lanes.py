@@ -155,6 +155,19 @@ class Lanes:
                 held.num_taken -= 1
             _current.reset(before)
 
+    @contextmanager
+    def instead(self, lane: Lane) -> Iterator[None]:
+        """A place in the lane instead of the one that the request has, which somebody else may take. Raises `Busy`."""
+        left = _current.get()
+        with self.place(lane):
+            if left is not None:
+                left.num_taken -= 1
+            try:
+                yield
+            finally:
+                if left is not None:
+                    left.num_taken += 1
+
     async def run(self, lane: Lane, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """What `work` gives, done in a thread of that lane. Raises `Busy`."""
         with self.place(lane):

@@ -37,7 +37,7 @@ async def look_up(ports: FromPorts, request: WithKey, data: JSONBody[LookupReque
 
 def past_apart(ports: Ports, as_of: int | None) -> AbstractContextManager[None]:
     """A place where a lookup does not keep others waiting: one in the past reads all keys."""
-    return nullcontext() if as_of is None else ports.lanes.place(Lane.long_reads)
+    return nullcontext() if as_of is None else ports.lanes.instead(Lane.long_reads)
 
 
 def _looked_up(ports: Ports, data: LookupRequest) -> LookupAnswers:
