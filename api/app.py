@@ -9,19 +9,23 @@ from __future__ import annotations
 from litestar import Litestar
 from litestar.di import Provide
 
-from api import errors, health, openapi, rights, routes
+from api import errors
 from api.console import pages
-from api.doorway import GatedLitestar, doorway
-from api.idempotency import once
-from api.lanes import Lane, Lanes
-from api.operations import Operations
+from api.door import rights
+from api.door.doorway import GatedLitestar, doorway
+from api.door.idempotency import once
+from api.door.lanes import Lane, Lanes
+from api.door.tuning import Tuning
 from api.ports import Generator, Ports
-from api.readiness import Readiness
-from api.schemas import MAX_BODY_BYTES
-from api.tuning import Tuning
-from kb.rekey import Encoder
+from api.routes import health
+from api.routes import listing as routes
+from api.schema import openapi
+from api.schema.schemas import MAX_BODY_BYTES
+from api.watch.operations import Operations
+from api.watch.readiness import Readiness
+from kb.keys.rekey import Encoder
 from kb.service import KnowledgeBase
-from kb.waits import AT_THE_DOOR, Waits
+from kb.store.waits import AT_THE_DOOR, Waits
 
 AT_DOOR = (Lane.door, Lane.probes, Lane.records)
 BEHIND_DOOR = tuple(set(Lane) - {Lane.at_once, *AT_DOOR})

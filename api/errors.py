@@ -31,10 +31,8 @@ from litestar.exceptions import HTTPException, InternalServerException, Validati
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.response.base import ASGIResponse
 
-from api import requests
-from kb import outages
-from kb.access import ROLES, Right
-from kb.causes import refusal_of
+from api.door import requests
+from kb.access.api_keys import ROLES, Right
 from kb.errors import (
     Collided,
     DatabaseUnavailable,
@@ -47,6 +45,8 @@ from kb.errors import (
     StatementTooLong,
     StorageReadOnly,
 )
+from kb.store import outages
+from kb.store.causes import refusal_of
 
 MEDIA_TYPE = "application/problem+json"
 

@@ -14,12 +14,12 @@ import numpy.typing as npt
 from litestar.di import NamedDependency
 from litestar.params import SkipValidation
 
+from api.door.lanes import Lanes
+from api.door.tuning import Tuning
 from api.errors import ModelMissing
-from api.lanes import Lanes
-from api.readiness import Readiness
-from api.tuning import Tuning
+from api.watch.readiness import Readiness
+from kb.keys.rekey import Encoder
 from kb.records import CheckpointInfo, OutputTrace, Source
-from kb.rekey import Encoder
 from kb.service import KnowledgeBase
 
 
@@ -136,7 +136,7 @@ class Generator(Protocol):
 
 
 class QuestionEncoder(Protocol):
-    """The part of `kb.rekey.Encoder` that lookups need."""
+    """The part of `kb.keys.rekey.Encoder` that lookups need."""
 
     @property
     def checkpoint(self) -> CheckpointInfo: ...

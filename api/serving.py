@@ -13,17 +13,17 @@ from prometheus_client import start_http_server
 from sqlalchemy.exc import SQLAlchemyError
 
 from api.app import create_app
-from api.drain import DrainingServer
-from api.metrics import Metrics
-from api.operations import Operations
+from api.door.drain import DrainingServer
 from api.ports import Generator
-from api.tracing import Tracing
+from api.watch.metrics import Metrics
+from api.watch.operations import Operations
+from api.watch.tracing import Tracing
 from kb.errors import KBError, SettingsError
-from kb.follower import Follower
 from kb.jobs.attendance import OwnWorker, no_worker
-from kb.keeper import Keeper
-from kb.rekey import Encoder
+from kb.keys.rekey import Encoder
+from kb.lookup.follower import Follower
 from kb.service import KnowledgeBase
+from kb.store.keeper import Keeper
 
 CUT_OFF_SECONDS = 1  # what still runs when the drain is over gets so long to notice that it is cancelled
 

@@ -13,8 +13,8 @@ from typing import Annotated, Any, Concatenate, ParamSpec
 
 import typer
 
+from cli.composition.runtime import Runtime
 from cli.nouns.base import Base
-from cli.runtime import Runtime
 
 P = ParamSpec("P")
 

@@ -23,9 +23,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from kb.causes import refusal_of
-from kb.characters import visible
 from kb.errors import KBError
+from kb.store.causes import refusal_of
+from kb.texts.characters import visible
 
 CHECK_FAILED = 1
 USAGE = 2
@@ -38,13 +38,13 @@ BROKEN_PIPE = 141
 
 # By name and not by class: a command that needs no model must not import it to say what went wrong.
 _CODES = {
-    "model.config.CheckpointError": MODEL,
-    "model.base.BaseNotFound": MODEL,
+    "model.lm.config.CheckpointError": MODEL,
+    "model.lm.base_models.BaseNotFound": MODEL,
     "model.training.corpora.DataError": USAGE,
     "model.training.state.ResumeRefused": USAGE,
     "model.training.loop.Diverged": CHECK_FAILED,
     "model.training.logs.TensorBoardMissing": USAGE,
-    "model.chat.EndpointUnusable": MODEL,
+    "model.lm.chat_endpoint.EndpointUnusable": MODEL,
     "model.annotate.errors.ResultsUnusable": USAGE,
     "safetensors.SafetensorError": MODEL,
     "sqlalchemy.exc.OperationalError": DATABASE,
@@ -63,7 +63,7 @@ _CODES = {
 
 _AWAY = "See `colmlm db status`, then try again."
 _REMEDIES = {
-    "model.config.CheckpointError": "Name a checkpoint with --checkpoint or COLMLM_CHECKPOINT.",
+    "model.lm.config.CheckpointError": "Name a checkpoint with --checkpoint or COLMLM_CHECKPOINT.",
     "safetensors.SafetensorError": "The weights are damaged or cut short; copy the checkpoint again.",
     "sqlalchemy.exc.OperationalError": _AWAY,
     "sqlalchemy.exc.InterfaceError": _AWAY,

@@ -16,42 +16,27 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from cli import (
-    audit,
-    backup,
-    certificates,
-    changes,
-    checkpoint,
-    corpus,
-    database,
-    demo,
-    doctor,
-    documents,
-    erase,
-    erasures,
-    facts,
-    forget,
-    generation,
-    jobs,
-    keys,
-    keysets,
-    serving,
-    sizing,
-    trace,
-)
-from cli.bench import command as bench
+from cli.auditing import audit, changes, trace
+from cli.contents import corpus, demo, documents, facts, generation
 from cli.errors import BROKEN_PIPE, CHECK_FAILED, explain, one_line
+from cli.keysets import checkpoint, keysets
+from cli.operating import backup, database, doctor, jobs, keys, serving, sizing
 from cli.options import examples
+from cli.removal import certificates, erase, erasures, forget
 from kb import interpreter
-from model.memory import prefer_jemalloc
+from lab.bench import command as bench
+from model.lm.memory import prefer_jemalloc
 
 # Modules whose import costs seconds: name, then what `colmlm --help` says of them without importing them.
 _HEAVY = {
-    "train": ("cli.train", "Train a checkpoint on an annotated corpus."),
-    "evaluate": ("cli.evaluate", "Measure a checkpoint: recall of its keys, answers, and unlearning."),
-    "annotator": ("cli.annotator", "Train, release and measure the annotators of raw text."),
+    "train": ("cli.training.train", "Train a checkpoint on an annotated corpus."),
+    "evaluate": (
+        "lab.evaluate.command",
+        "Measure a checkpoint: recall of its keys, answers, and unlearning.",
+    ),
+    "annotator": ("cli.annotation.annotator", "Train, release and measure the annotators of raw text."),
     "crashlab": (
-        "cli.crashlab.command",
+        "lab.crashlab.command",
         "Kill processes at seeded instants and check that nothing was lost.",
     ),
 }

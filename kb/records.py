@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from kb.corpus import Refusal
+from kb.corpus.format import Refusal
 from kb.principal import Principal
 
 

@@ -13,10 +13,10 @@ from typing import Any, Self
 from sqlalchemy import and_, func, or_, select
 from sqlalchemy.orm import Session
 
-from kb import keysets
 from kb.errors import FactNotFound, InvalidSelector, NothingSelected
-from kb.facts import IS_LIVE, MAX_ID
-from kb.keyspace import KeySpace
+from kb.facts.edits import IS_LIVE, MAX_ID
+from kb.keys import keysets
+from kb.keys.keyspace import KeySpace
 from kb.tables import Change, Document, Fact, FactVersion
 
 _TIMES = ("since", "until")

@@ -12,15 +12,18 @@ import numpy.typing as npt
 from sqlalchemy import Engine
 from sqlalchemy.orm import sessionmaker
 
-from kb import activation, attribution, audit, database, facts, keysets, reading
-from kb.calibration import Calibration
-from kb.contention import tried_again
-from kb.corpus import AnnotatedDocument, Parsed
-from kb.export import export
-from kb.fsck import fsck
-from kb.ingest import COMMIT_EVERY, Ingest
-from kb.keysets import Ids, Vectors
-from kb.lookup import Searcher
+from kb.corpus.format import AnnotatedDocument, Parsed
+from kb.evidence import attribution
+from kb.facts import edits as facts
+from kb.facts import reading
+from kb.facts.export import export
+from kb.facts.ingest import COMMIT_EVERY, Ingest
+from kb.keys import activation, keysets
+from kb.keys.calibration import Calibration
+from kb.keys.keysets import Ids, Vectors
+from kb.keys.rekey import Encoder, Rekey
+from kb.log import audit
+from kb.lookup.searcher import Searcher
 from kb.records import (
     ChangeRecord,
     CheckpointInfo,
@@ -37,9 +40,11 @@ from kb.records import (
     NewGeneration,
     OutputTrace,
 )
-from kb.rekey import Encoder, Rekey
-from kb.settings import Settings
-from kb.waits import Waits
+from kb.store import database
+from kb.store.contention import tried_again
+from kb.store.settings import Settings
+from kb.store.waits import Waits
+from kb.upkeep.fsck import fsck
 
 
 class KnowledgeBase:

@@ -8,8 +8,8 @@ import re
 from alembic import context
 from sqlalchemy import Connection
 
-from kb.database import connect
-from kb.settings import Settings
+from kb.store.database import connect
+from kb.store.settings import Settings
 from kb.tables import Base
 
 _PARTITION = re.compile(r"fact_key_\d+")

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from kb.calibration import Calibration
-from kb.corpus import AnnotatedDocument
+from kb.corpus.format import AnnotatedDocument
+from kb.keys.calibration import Calibration
 from kb.records import CheckpointInfo, KeysetRecord
-from kb.retraining import Retraining
 from kb.service import KnowledgeBase
+from kb.switching.retraining import Retraining
 
 Vectors = npt.NDArray[np.float32]
 

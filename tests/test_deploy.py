@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 import yaml
 
-from api.metrics import Metrics
+from api.watch.metrics import Metrics
 from kb.errors import SettingsError
 from kb.service import KnowledgeBase
-from kb.settings import Settings
+from kb.store.settings import Settings
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import PERU, ingest
+from tests.places import ROOT
 from tests.test_docs import fault_of, settings_read
 
-ROOT = Path(__file__).resolve().parent.parent
 DEPLOY = ROOT / "deploy"
 METRIC = re.compile(r"\b((?:colmlm|process)_[a-z_]+)\b")
 ENVIRONMENT = re.compile(r"COLMLM_[A-Z_]+")

@@ -14,8 +14,8 @@ import typer.main
 
 from cli.main import app
 from tests.blocks import commands
+from tests.places import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SETTING = re.compile(r"COLMLM_[A-Z_]+")
 COMMAND = re.compile(r"(?:^(?:\$ )?|`)(colmlm [a-z][^`#|>\n]*)", re.MULTILINE)

@@ -11,7 +11,8 @@ from importlib.metadata import packages_distributions
 from itertools import chain
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.places import ROOT
+
 PACKAGES = ("api", "cli", "kb", "migrations", "model")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 

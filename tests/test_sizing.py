@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
-from cli.sizing import readable
+from cli.operating.sizing import readable
 from kb.errors import InvalidValue
-from kb.index import KeyIndex
-from kb.sizing import Load, key_row_bytes, sizes
+from kb.lookup.index import KeyIndex
+from kb.upkeep.sizing import Load, key_row_bytes, sizes
 from tests.cli.conftest import invoke
+from tests.places import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 GUIDE = (ROOT / "docs" / "sizing.md").read_text()
 ROW = re.compile(r"^\| ([\d,]+) \| (\d+) \| (\d+) \| (.*) \|$", re.MULTILINE)
 

@@ -15,12 +15,12 @@ from api.console.forms import Form, Sent, form_page
 from api.console.keysets import active_keyset
 from api.console.passages import Passage, Piece, became_of, passage, pieces
 from api.console.views import Page, PageRequest
+from api.door.rights import Lane, Right, needs
 from api.errors import problem_of
 from api.ports import FromPorts, GenerationRequest, Ports
-from api.rights import Lane, Right, needs
-from api.shown import Shown, shown_to
+from api.schema.shown import Shown, shown_to
 from kb.errors import KBError, KeysetMismatch, NoActiveKeyset
-from kb.neighbours import Neighbours
+from kb.evidence.neighbours import Neighbours
 from kb.records import FactRecord, Hit, OutputTrace, TracedSplice
 
 MODES = ("auto", "forced", "off")

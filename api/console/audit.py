@@ -9,17 +9,17 @@ from litestar import get
 from api.console.ask import output_and_evidence
 from api.console.forms import Form, form_page
 from api.console.views import Page, PageRequest, page
+from api.door.rights import Lane, Right, needs
 from api.ports import FromPorts, Ports
-from api.rights import Lane, Right, needs
-from api.schemas import PathId
-from api.shown import shown_to
-from kb import audit, denials
-from kb.diff import diff
+from api.schema.schemas import PathId
+from api.schema.shown import shown_to
 from kb.errors import KBError
-from kb.history import AsOfLookup, kb_as_of
-from kb.impact import Impact, impact_of
+from kb.evidence.diff import diff
+from kb.evidence.impact import Impact, impact_of
+from kb.log import audit, denials
+from kb.log.witness import check_database, hash_at
+from kb.lookup.history import AsOfLookup, kb_as_of
 from kb.records import FactRecord, Lookup
-from kb.witness import check_database, hash_at
 
 ON_A_PAGE = 50
 NEAREST = 5

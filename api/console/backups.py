@@ -10,13 +10,13 @@ from litestar.response import Redirect
 
 from api.console.forms import Form, Sent, form_page
 from api.console.views import Page, PageRequest
+from api.door.rights import Right, needs
 from api.ports import FromPorts, Ports
-from api.rights import Right, needs
+from kb.backup.kept import KeptBackup, backup_folder, kept_backups
 from kb.errors import InvalidWork, KBError
 from kb.jobs.kinds import MakeBackup, VerifyBackup, work_of
 from kb.jobs.queue import Jobs
 from kb.jobs.records import JobRecord
-from kb.kept_backups import KeptBackup, backup_folder, kept_backups
 
 JOBS = 200  # that are looked through for what they say of a file
 RECENT = 5

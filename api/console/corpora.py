@@ -12,8 +12,8 @@ from litestar.response import Redirect
 from api.console.forms import Form, form_page
 from api.console.jobs import visible
 from api.console.views import Page, PageRequest
+from api.door.rights import Lane, Right, needs
 from api.ports import FromPorts, Ports
-from api.rights import Lane, Right, needs
 from kb.errors import KBError
 from kb.jobs.kinds import Documents, Ingest, Work, work_of
 from kb.jobs.queue import Jobs

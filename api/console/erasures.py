@@ -11,16 +11,16 @@ from litestar.response import Redirect
 
 from api.console.forms import Form, Sent, form_page
 from api.console.views import Page, PageRequest, page
+from api.door.rights import Right, needs
 from api.ports import FromPorts, Ports
-from api.rights import Right, needs
-from api.schemas import MAX_FACTS_PER_EDIT, PathId
-from kb import audit
-from kb.erasure import Erased, Erasure, ErasureReport
+from api.schema.schemas import MAX_FACTS_PER_EDIT, PathId
+from kb.erasure.residue import ResidueReport, num_bytes_to_scan
+from kb.erasure.two_person import ErasureRequests
+from kb.erasure.verbs import Erased, Erasure, ErasureReport
 from kb.errors import KBError
+from kb.facts.redaction import Mentioned
+from kb.log import audit
 from kb.records import FactRecord
-from kb.redaction import Mentioned
-from kb.residue import ResidueReport, num_bytes_to_scan
-from kb.two_person import ErasureRequests
 
 SHOWN = 50
 MOST_SCANNED = 1 << 30  # bytes that are read twice while somebody waits: some ten seconds

@@ -11,11 +11,11 @@ from litestar.response import Redirect
 from api.console.forms import Form, Sent, form_page
 from api.console.passages import passage, stretches
 from api.console.views import Page, PageRequest, page
-from api.edits import key_at_once
+from api.door.rights import Right, needs
 from api.ports import FromPorts, Ports
-from api.rights import Right, needs
-from api.schemas import MAX_FACTS_PER_EDIT, PathId
-from api.shown import require_past, shown_to
+from api.routes.edits import key_at_once
+from api.schema.schemas import MAX_FACTS_PER_EDIT, PathId
+from api.schema.shown import require_past, shown_to
 from kb.errors import KBError
 from kb.records import ChangeRecord, Edit, FactTrace
 

@@ -12,13 +12,13 @@ from api.console.facts import corpus_options, done
 from api.console.forms import Form, Sent, form_page
 from api.console.keysets import active_keyset
 from api.console.views import Page, PageRequest
+from api.door.rights import Lane, Right, needs
 from api.ports import FromPorts, Ports
-from api.rights import Lane, Right, needs
-from api.schemas import PathId
-from kb import certificates
+from api.schema.schemas import PathId
 from kb.errors import KBError
-from kb.forget_records import OUTCOMES, ForgetPlan
-from kb.forgetting import Forgetting
+from kb.forgetting import certificates
+from kb.forgetting.records import OUTCOMES, ForgetPlan
+from kb.forgetting.verbs import Forgetting
 from kb.records import FactRecord
 from kb.selectors import Selector
 

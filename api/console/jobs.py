@@ -7,10 +7,10 @@ from litestar.response import Redirect
 
 from api.console.forms import Form, Sent, form_page
 from api.console.views import Page, PageRequest, page
+from api.door.rights import Right, needs
 from api.errors import RightMissing
 from api.ports import FromPorts, Ports
-from api.rights import Right, needs
-from api.schemas import PathId
+from api.schema.schemas import PathId
 from kb.errors import KBError
 from kb.jobs.kinds import KINDS
 from kb.jobs.queue import Jobs

@@ -10,11 +10,11 @@ from sqlalchemy.orm import Session
 
 from api.console.forms import Form, Sent, form_page
 from api.console.views import Page, PageRequest, page
+from api.door.rights import Right, needs
 from api.ports import FromPorts, Ports
-from api.rights import Right, needs
-from api.schemas import PathId
-from kb import access
-from kb.access import MAX_RATE, ROLES
+from api.schema.schemas import PathId
+from kb.access import api_keys as access
+from kb.access.api_keys import MAX_RATE, ROLES
 from kb.errors import KBError
 
 ON_A_PAGE = 200

@@ -12,16 +12,16 @@ from litestar.response import Redirect
 from api.console.facts import done
 from api.console.forms import Form, Sent, form_page
 from api.console.views import Page, PageRequest, page
+from api.door.rights import Right, needs
 from api.ports import FromPorts, Ports
-from api.rights import Right, needs
-from api.schemas import PathId
-from kb import keysets
-from kb.activation import GateStanding
+from api.schema.schemas import PathId
 from kb.errors import KBError, KeysetNotFound, NoActiveKeyset
 from kb.jobs.kinds import Gate, Rekey
 from kb.jobs.queue import Jobs
+from kb.keys import keysets
+from kb.keys.activation import GateStanding
 from kb.records import KeysetRecord
-from kb.retraining import Retraining
+from kb.switching.retraining import Retraining
 
 HEIGHT, WIDTH = 120, 640  # of a histogram, in its own units
 

@@ -21,7 +21,7 @@ from api.console import (
     status,
     views,
 )
-from api.rights import Right, needs
+from api.door.rights import Right, needs
 
 ROOT = "/console"
 

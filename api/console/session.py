@@ -13,7 +13,9 @@ from litestar.params import PathParameter
 from litestar.response import Redirect
 from litestar.response.base import ASGIResponse
 
-from api.auth import (
+from api.console.forms import Form, Sent
+from api.console.views import HEADERS, HERE, PLACES, THEME_COOKIE, THEMES, PageRequest, render, theme_of
+from api.door.auth import (
     COOKIE,
     SIGN_IN_PATH,
     STATIC_PATH,
@@ -23,11 +25,9 @@ from api.auth import (
     key_of,
     session_of,
 )
-from api.console.forms import Form, Sent
-from api.console.views import HEADERS, HERE, PLACES, THEME_COOKIE, THEMES, PageRequest, render, theme_of
+from api.door.rights import Lane, Right, needs
 from api.errors import NotSignedIn, problem_of
 from api.ports import FromPorts
-from api.rights import Lane, Right, needs
 
 if TYPE_CHECKING:
     from litestar.types import HTTPScope

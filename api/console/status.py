@@ -9,9 +9,9 @@ from litestar import get
 from sqlalchemy import text
 
 from api.console.views import Page, PageRequest, page
-from api.health import state_of
+from api.door.rights import Right, needs
 from api.ports import FromPorts, Ports
-from api.rights import Right, needs
+from api.routes.health import state_of
 from kb.jobs.queue import Jobs
 
 PACKAGES = (

@@ -18,8 +18,8 @@ from litestar import Request, Response
 from markupsafe import Markup
 
 from api.errors import problem_of
-from kb.access import ApiKeyRecord, Right
-from kb.characters import visible
+from kb.access.api_keys import ApiKeyRecord, Right
+from kb.texts.characters import visible
 
 HERE = Path(__file__).parent
 THEME_COOKIE = "colmlm_theme"

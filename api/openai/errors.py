@@ -11,8 +11,8 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.response.base import ASGIResponse
 
 import api.errors
+from api.door.rights import Lane, Right, needs
 from api.errors import Problem, Refused, problem_of
-from api.rights import Lane, Right, needs
 
 PATHS = ("/v1/completions", "/v1/chat/completions", "/v1/models")
 

@@ -1,4 +1,4 @@
-"""Examples of OpenAI's objects, as the API's description shows them: the small base about Peru of `api.examples`."""
+"""Examples of OpenAI's objects, as the API's description shows them: the small base about Peru of `api.schema.examples`."""
 
 from __future__ import annotations
 

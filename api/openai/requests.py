@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from api.openai.errors import Unsupported
 from api.ports import GenerationRequest
-from api.schemas import MinSeq, Request, Threshold
+from api.schema.schemas import MinSeq, Request, Threshold
 
 MAX_PROMPTS = 32
 MAX_TOKENS = 512

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from cli.composition.runtime import Runtime
 from cli.local.corpora import LocalCorpora
 from cli.local.erasures import LocalErasures
 from cli.local.forgetting import LocalForgetting
@@ -17,14 +18,13 @@ from cli.local.keys import LocalKeys
 from cli.local.keysets import LocalKeysets
 from cli.local.log import LocalLog
 from cli.output import note, progress
-from cli.runtime import Runtime
-from kb.documents import Documents
-from kb.history import kb_as_of
+from kb.facts.documents import Documents
+from kb.lookup.history import kb_as_of
 from kb.records import Edit, Lookup
-from kb.statistics import Statistics, statistics
+from kb.upkeep.statistics import Statistics, statistics
 
 if TYPE_CHECKING:
-    from cli.generator import StoringGenerator
+    from cli.composition.generator import StoringGenerator
     from kb.jobs.queue import Jobs
     from kb.service import KnowledgeBase
 

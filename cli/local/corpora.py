@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cli.composition.runtime import Runtime
 from cli.output import note, plain, progress
-from cli.runtime import Runtime
-from kb.bulk import Bulk
-from kb.corpus import AnnotatedDocument, Parsed
-from kb.raw.files import Found
-from kb.raw.limits import Limits
-from kb.raw.reading import read_corpus
+from kb.corpus.format import AnnotatedDocument, Parsed
+from kb.corpus.raw.files import Found
+from kb.corpus.raw.limits import Limits
+from kb.corpus.raw.reading import read_corpus
+from kb.facts.standing import Standing
 from kb.records import Edit, IngestReport, KeysetRecord
-from kb.standing import Standing
+from kb.switching.bulk import Bulk
 
 if TYPE_CHECKING:
-    from cli.adding import Adding, Tally
+    from cli.composition.adding import Adding, Tally
     from kb.service import KnowledgeBase
 
 
@@ -78,8 +78,8 @@ class LocalCorpora:
         allow_erased: bool,
         dry_run: bool,
     ) -> dict[str, Any]:
-        from cli import annotators
-        from cli.adding import Adding
+        from cli.composition import annotators
+        from cli.composition.adding import Adding
 
         self.runtime.open()
         adding = Adding(self.runtime, corpus, found, encoding, again)

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from cli.composition.runtime import Runtime
 from cli.nouns.removal import Erasing
 from cli.output import note, progress
-from cli.runtime import Runtime
-from kb.access import ApiKeyRecord
-from kb.erasure import Erased, Erasure, ErasureReport
-from kb.probes import Probe, save_probes
-from kb.redaction import Mentioned
-from kb.residue import ResidueReport
-from kb.two_person import ErasureRequest, ErasureRequests, admin_key
+from kb.access.api_keys import ApiKeyRecord
+from kb.erasure.residue import ResidueReport
+from kb.erasure.traces import Probe, save_probes
+from kb.erasure.two_person import ErasureRequest, ErasureRequests, admin_key
+from kb.erasure.verbs import Erased, Erasure, ErasureReport
+from kb.facts.redaction import Mentioned
 
 if TYPE_CHECKING:
     from kb.service import KnowledgeBase

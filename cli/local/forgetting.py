@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from cli.composition.runtime import Runtime
 from cli.output import progress
-from cli.runtime import Runtime
-from kb import certificates
-from kb.certificate_check import CertificateCheck, check_here, trusted_keys
-from kb.forget_records import Drift, ForgetPlan, Rates, RunRecord, Verification
-from kb.forgetting import Forgetting
+from kb.forgetting import certificates
+from kb.forgetting.certificate_check import CertificateCheck, check_here, trusted_keys
+from kb.forgetting.records import Drift, ForgetPlan, Rates, RunRecord, Verification
+from kb.forgetting.verbs import Forgetting
 from kb.records import Edit, FactRecord
 from kb.selectors import Selector
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy.orm import Session
 
-from kb import access
-from kb.access import ApiKeyRecord
+from kb.access import api_keys as access
+from kb.access.api_keys import ApiKeyRecord
 
 if TYPE_CHECKING:
     from kb.service import KnowledgeBase

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kb import audit, denials
-from kb.chain import Sealed, seal
-from kb.denials import DenialRecord
-from kb.diff import Diff, diff
-from kb.impact import Impact, impact_of
+from kb.evidence.diff import Diff, diff
+from kb.evidence.impact import Impact, impact_of
+from kb.log import audit, denials
+from kb.log.chain import Sealed, seal
+from kb.log.denials import DenialRecord
+from kb.log.signing import as_pem, signing_key
+from kb.log.witness import AuditReport, Head, check_database, export_log, signed_head
 from kb.records import ChangeRecord
-from kb.signing import as_pem, signing_key
-from kb.witness import AuditReport, Head, check_database, export_log, signed_head
 
 if TYPE_CHECKING:
     from kb.service import KnowledgeBase

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from cli.nouns.removal import ErasureVerbs, ForgetVerbs
     from cli.nouns.running import JobVerbs, KeysetVerbs, KeyVerbs
     from kb.records import Edit, Lookup, OutputTrace
-    from kb.statistics import Statistics
+    from kb.upkeep.statistics import Statistics
 
 
 class Decoder(Protocol):
-    """Decodes a prompt, and stores the output; of `cli.generator.StoringGenerator`."""
+    """Decodes a prompt, and stores the output; of `cli.composition.generator.StoringGenerator`."""
 
     def generate(self, request: GenerationRequest) -> OutputTrace: ...
 

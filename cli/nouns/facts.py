@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from kb.corpus import AnnotatedDocument
-    from kb.documents import DocumentRecord
-    from kb.raw.files import Found
+    from kb.corpus.format import AnnotatedDocument
+    from kb.corpus.raw.files import Found
+    from kb.facts.documents import DocumentRecord
     from kb.records import (
         CorpusStats,
         Edit,
@@ -53,7 +53,7 @@ class Verbs(Protocol):
 
 
 class DocumentVerbs(Protocol):
-    """Of `kb.documents.Documents`."""
+    """Of `kb.facts.documents.Documents`."""
 
     def find(
         self, *, corpus: str | None = None, replaced: bool = False, after: int = 0, limit: int = 50

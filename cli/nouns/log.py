@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from kb.chain import Sealed
-    from kb.denials import DenialRecord
-    from kb.diff import Diff
-    from kb.impact import Impact
+    from kb.evidence.diff import Diff
+    from kb.evidence.impact import Impact
+    from kb.log.chain import Sealed
+    from kb.log.denials import DenialRecord
+    from kb.log.witness import AuditReport, Head
     from kb.records import ChangeRecord
-    from kb.witness import AuditReport, Head
 
 
 class Log(Protocol):

@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from kb.certificate_check import CertificateCheck
-    from kb.erasure import Erased, ErasureReport
-    from kb.forget_records import Drift, ForgetPlan, Rates, RunRecord, Verification
+    from kb.erasure.residue import ResidueReport
+    from kb.erasure.two_person import ErasureRequest
+    from kb.erasure.verbs import Erased, ErasureReport
+    from kb.facts.redaction import Mentioned
+    from kb.forgetting.certificate_check import CertificateCheck
+    from kb.forgetting.records import Drift, ForgetPlan, Rates, RunRecord, Verification
     from kb.records import Edit, FactRecord
-    from kb.redaction import Mentioned
-    from kb.residue import ResidueReport
     from kb.selectors import Selector
-    from kb.two_person import ErasureRequest
 
 
 class ForgetVerbs(Protocol):
-    """Of `kb.forgetting.Forgetting`. With `model` questions are encoded, else stored keys stand for them."""
+    """Of `kb.forgetting.verbs.Forgetting`. With `model` questions are encoded, else stored keys stand for them."""
 
     def plan(
         self,
@@ -81,7 +81,7 @@ class Erasing:
 
 
 class ErasureVerbs(Protocol):
-    """Of `kb.erasure` and `kb.two_person`."""
+    """Of `kb.erasure.verbs` and `kb.erasure.two_person`."""
 
     def preview(self, fact_ids: Sequence[int], *, mentions: Mentioned) -> Erased: ...
 

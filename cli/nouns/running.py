@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from kb.access import ApiKeyRecord
-    from kb.activation import GateStanding
-    from kb.gate import GateLimits
+    from kb.access.api_keys import ApiKeyRecord
     from kb.jobs.kinds import Work
     from kb.jobs.records import JobRecord
+    from kb.keys.activation import GateStanding
     from kb.records import KeysetRecord
+    from kb.switching.gate import GateLimits
 
 
 class JobVerbs(Protocol):
@@ -41,7 +41,7 @@ class JobVerbs(Protocol):
 
 
 class KeysetVerbs(Protocol):
-    """Keysets; `kb.retraining.Retraining` has most of it."""
+    """Keysets; `kb.switching.retraining.Retraining` has most of it."""
 
     def listed(self) -> list[tuple[KeysetRecord, GateStanding]]: ...
 
@@ -79,7 +79,7 @@ class KeysetVerbs(Protocol):
 
 
 class KeyVerbs(Protocol):
-    """Of `kb.access`. A dry run is done and undone."""
+    """Of `kb.access.api_keys`. A dry run is done and undone."""
 
     def listed(self) -> list[ApiKeyRecord]: ...
 

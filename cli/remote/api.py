@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from api.paging import Page, cursor
-from api.schemas import MAX_PAGE
+from api.schema.paging import Page, cursor
+from api.schema.schemas import MAX_PAGE
 from cli.remote.connection import Connection
 from cli.remote.errors import AnswerLost, ServerUnreachable
 

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from api.schemas import EditResult, LookupAnswers
+from api.schema.schemas import EditResult, LookupAnswers
+from cli.composition.runtime import Runtime
 from cli.nouns.base import Decoder
 from cli.remote.api import Api
 from cli.remote.connection import Connection
@@ -22,10 +23,9 @@ from cli.remote.keys import RemoteKeys
 from cli.remote.keysets import RemoteKeysets
 from cli.remote.log import RemoteLog
 from cli.remote.verbs import RemoteVerbs, edit_of
-from cli.runtime import Runtime
-from kb.history import AsOfLookup
+from kb.lookup.history import AsOfLookup
 from kb.records import Edit, Lookup
-from kb.statistics import Statistics
+from kb.upkeep.statistics import Statistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class RemoteBase:
             refuse(checkpoint=checkpoint, as_of=as_of)
             yield RemoteGenerator(self.api)
             return
-        from cli.generator import StoringGenerator
+        from cli.composition.generator import StoringGenerator
         from cli.remote.knowledge_base import RemoteKnowledgeBase
 
         loaded = Runtime.from_environment(checkpoint=checkpoint).checkpoint

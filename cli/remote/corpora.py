@@ -13,18 +13,18 @@ from urllib.parse import quote
 import msgspec
 import typer
 
-from api.corpora import Deleted
+from api.routes.corpora import Deleted
 from cli.remote.api import Api
 from cli.remote.errors import ServerUnreachable
 from cli.remote.here_only import refuse
 from cli.remote.jobs import RemoteJobs
 from cli.remote.log import RemoteLog
 from cli.remote.uploads import upload
-from kb.corpus import AnnotatedDocument, parse_line
+from kb.corpus.format import AnnotatedDocument, parse_line
+from kb.corpus.raw.files import Found, RawFile
+from kb.facts.standing import Standing
 from kb.jobs.kinds import Documents, Ingest, work_of
-from kb.raw.files import Found, RawFile
 from kb.records import Edit, IngestReport
-from kb.standing import Standing
 
 _FORMATS = ("annotated", "parquet", "squad")
 MOST_FILES = 100  # of a job

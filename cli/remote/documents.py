@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from api.documents import DocumentText
+from api.routes.documents import DocumentText
 from cli.remote.api import Api
-from kb.documents import DocumentRecord
+from kb.facts.documents import DocumentRecord
 
 
 @dataclass(frozen=True, slots=True)

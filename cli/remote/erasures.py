@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from api.erasures import ErasureAnswer
+from api.routes.erasures import ErasureAnswer
 from cli.nouns.removal import Erasing
 from cli.remote.api import Api
 from cli.remote.here_only import refuse
-from kb.erasure import Erased, ErasureReport
+from kb.erasure.two_person import ErasureRequest
+from kb.erasure.verbs import Erased, ErasureReport
 from kb.errors import ErasureRequestNotFound
-from kb.redaction import Mentioned
-from kb.two_person import ErasureRequest
+from kb.facts.redaction import Mentioned
 
 
 @dataclass(frozen=True, slots=True)

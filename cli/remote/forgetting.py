@@ -7,14 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from api.forgetting import PlanView, RunView
-from api.schemas import EditResult
+from api.routes.forgetting import PlanView, RunView
+from api.schema.schemas import EditResult
 from cli.output import note
 from cli.remote.api import Api
 from cli.remote.verbs import edit_of
-from kb.certificate_check import CertificateCheck
 from kb.errors import FactNotFound
-from kb.forget_records import Drift, ForgetPlan, Rates, RunRecord, Verification
+from kb.forgetting.certificate_check import CertificateCheck
+from kb.forgetting.records import Drift, ForgetPlan, Rates, RunRecord, Verification
 from kb.records import Edit, FactRecord
 from kb.selectors import Selector
 

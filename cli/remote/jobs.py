@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from api.errors import Problem
-from cli.awaiting import awaited
+from cli.operating.awaiting import awaited
 from cli.output import note
 from cli.remote.api import Api
 from cli.remote.errors import JobNotDone, error_of

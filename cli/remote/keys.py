@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from api.keys import Key, KeyWithToken
+from api.routes.keys import Key, KeyWithToken
 from cli.remote.api import Api
 from cli.remote.here_only import refuse
-from kb.access import ApiKeyRecord
+from kb.access.api_keys import ApiKeyRecord
 from kb.errors import ApiKeyNotFound
 
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import msgspec
 
-from api.keysets import KeysetView
+from api.routes.keysets import KeysetView
 from cli.remote.api import Api
 from cli.remote.here_only import refuse
 from cli.remote.jobs import RemoteJobs
-from kb.activation import GateStanding
 from kb.errors import KeysetActive, KeysetNotReady
-from kb.gate import GateLimits
 from kb.jobs.kinds import Gate, Rekey, work_of
+from kb.keys.activation import GateStanding
 from kb.records import KeysetRecord
+from kb.switching.gate import GateLimits
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,12 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from api.schemas import LookupAnswer, LookupAnswers
-from api.vectors import LOOKUPS, MAX_VECTORS, MSGPACK, OCTETS
+from api.routes.vectors import LOOKUPS, MAX_VECTORS, MSGPACK, OCTETS
+from api.schema.schemas import LookupAnswer, LookupAnswers
 from cli.remote.connection import Connection, Patience
 from cli.remote.errors import ServerUnreachable
 from kb.errors import InvalidQuery, KeysetMismatch
-from kb.lookup_space import LookupSpace
+from kb.lookup.space import LookupSpace
 from kb.records import Lookup, NewGeneration, OutputTrace, Source, Splice
 
 RECORDS = "/v1/generations/records"

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from api.attributions import FactImpact
-from api.changes import Differences
-from api.verification import SigningKey
+from api.routes.attributions import FactImpact
+from api.routes.changes import Differences
+from api.routes.verification import SigningKey
 from cli.remote.api import Api
-from kb.chain import Sealed
-from kb.denials import DenialRecord
-from kb.diff import Diff, FactDifference
-from kb.impact import Impact, ImpactedOutput
+from kb.evidence.diff import Diff, FactDifference
+from kb.evidence.impact import Impact, ImpactedOutput
+from kb.log.chain import Sealed
+from kb.log.denials import DenialRecord
+from kb.log.witness import AuditReport, Head, check_log
 from kb.records import ChangeRecord
-from kb.witness import AuditReport, Head, check_log
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from api.schemas import EditResult
+from api.schema.schemas import EditResult
 from cli.remote.api import Api
 from kb.records import CorpusStats, Edit, FactRecord, FactTrace, GenerationRecord, OutputTrace
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 from msgspec import Meta
 
-from kb.access import Right
+from kb.access.api_keys import Right
 from kb.errors import InvalidWork
 
 MAX_ID = 2**63 - 1

@@ -17,8 +17,9 @@ from sqlalchemy import Connection, Engine, func, text, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from kb import outages, quotations, suppression
+from kb.facts import quotations, suppression
 from kb.jobs.records import JobRecord, record_of
+from kb.store import outages
 from kb.tables import Job
 
 BEAT_SECONDS = 1.0

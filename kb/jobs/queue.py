@@ -8,15 +8,16 @@ import msgspec
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from kb import audit, quotations, suppression
-from kb.contention import tried_again
 from kb.errors import JobFinished, JobNotFound
+from kb.facts import quotations, suppression
 from kb.jobs import tickets
 from kb.jobs.kinds import MAX_ID, Work
 from kb.jobs.records import UNFINISHED, JobRecord, record_of
 from kb.jobs.uploads import Uploads
-from kb.origin import current, mark, signed
+from kb.log import audit
+from kb.log.origin import current, mark, signed
 from kb.service import KnowledgeBase
+from kb.store.contention import tried_again
 from kb.tables import Job, job_states
 
 

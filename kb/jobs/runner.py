@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 
-from kb import outages
 from kb.errors import DatabaseUnavailable, InvalidValue, KBError
 from kb.jobs import tickets
 from kb.jobs.kinds import Work, work_of
@@ -18,9 +17,10 @@ from kb.jobs.lease import BEAT_SECONDS, Cancelled, Interrupted, Lease, LeaseLost
 from kb.jobs.problems import Problem, problem_of
 from kb.jobs.records import JobRecord
 from kb.jobs.uploads import Uploads
-from kb.origin import Origin, origin
+from kb.log.origin import Origin, origin
 from kb.principal import Principal
 from kb.service import KnowledgeBase
+from kb.store import outages
 from kb.tables import Job
 
 _DATABASE_GONE = (*outages.GONE, DatabaseUnavailable)

@@ -16,11 +16,11 @@ from procrastinate import App, SyncPsycopgConnector
 from sqlalchemy import func, text, update
 from sqlalchemy.orm import Session
 
-from kb import quotations, suppression
-from kb.database import connection_of
 from kb.errors import InvalidWork, JobGivenUp
+from kb.facts import quotations, suppression
 from kb.jobs.kinds import Work, work_of
 from kb.jobs.problems import Problem, problem_of
+from kb.store.database import connection_of
 from kb.tables import Job
 
 QUEUE = "colmlm"

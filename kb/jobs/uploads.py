@@ -19,7 +19,7 @@ from typing import IO, Any, Self
 
 from kb.errors import InvalidValue, UploadNotFound, UploadTooLarge
 from kb.jobs.kinds import uploads_of
-from kb.settings import Settings
+from kb.store.settings import Settings
 
 UNCLAIMED_SECONDS = 24 * 3600.0
 WAITING_AT_ONCE = 4  # times the largest upload: what may lie there in all

@@ -24,7 +24,6 @@ from psycopg_pool import PoolTimeout
 from sqlalchemy import select, text
 from sqlalchemy.exc import SQLAlchemyError
 
-from kb import outages
 from kb.jobs import tickets
 from kb.jobs.kinds import uploads_of
 from kb.jobs.lease import BEAT_SECONDS
@@ -34,6 +33,7 @@ from kb.jobs.records import UNFINISHED
 from kb.jobs.runner import Handler, Runner
 from kb.jobs.uploads import Uploads
 from kb.service import KnowledgeBase
+from kb.store import outages
 from kb.tables import Job
 
 GRACE_SECONDS = 20.0

@@ -6,7 +6,7 @@ row and restore opens the next, so "what was true at change n" is one range test
 
 from __future__ import annotations
 
-from kb.tables.base import Base
+from kb.tables.declarative import Base
 from kb.tables.facts import (
     Change,
     Document,

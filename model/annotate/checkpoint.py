@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 
-from model.adapters import adapted, ship
 from model.annotate.base import bare, base_directory
-from model.base import WEIGHTS
-from model.checkpoint import compute_dtype
-from model.config import SEALED_FILES, CheckpointError
-from model.files import damaged, file_digest
+from model.lm.adapters import adapted, ship
+from model.lm.base_models import WEIGHTS
+from model.lm.checkpoint import compute_dtype
+from model.lm.config import SEALED_FILES, CheckpointError
+from model.lm.files import damaged, file_digest
 
 _RELEASED = Path(__file__).resolve().parent.parent / "released"
 RELEASED_SPANS = _RELEASED / "span-annotator-minilm"

@@ -22,9 +22,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from kb.corpus import AnnotatedDocument, FactSpan, InlineError, parse_inline, unstorable
+from kb.corpus.format import AnnotatedDocument, FactSpan, InlineError, parse_inline, unstorable
 from model.annotate.words import Word, words
-from model.sentences import sentence_around, sentence_ends
+from model.text.sentences import sentence_around, sentence_ends
 
 CODES = {
     "altered": "the annotated text without its tags is not the source",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kb.corpus import AnnotatedDocument
+from kb.corpus.format import AnnotatedDocument
 from model.annotate.chunks import CHUNK_TOKENS, chunks, rough_tokens
 from model.annotate.seed import system_prompt
 

@@ -15,7 +15,7 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
-from kb.corpus import AnnotatedDocument, FactSpan, check_spans
+from kb.corpus.format import AnnotatedDocument, FactSpan, check_spans
 from model.annotate.bio import Span
 from model.annotate.questions import GeneratedQuestion, Passage, QuestionGenerator
 from model.annotate.spans import Tagged

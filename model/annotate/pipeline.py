@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Protocol
 
-from kb.corpus import AnnotatedDocument, FactSpan, check_spans
+from kb.corpus.format import AnnotatedDocument, FactSpan, check_spans
 from model.annotate.checks import Rejected, Reviewed, review
 
 BATCH = 8  # documents whose spans are found together

@@ -22,10 +22,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from kb.corpus import unstorable
+from kb.corpus.format import unstorable
 from model.annotate.bio import Span
-from model.sentences import sentence_around, sentence_ends
-from model.tokens import FactTokenizer
+from model.text.sentences import sentence_around, sentence_ends
+from model.text.tokens import FactTokenizer
 
 NUMBERS = 99  # numbers begin again after this: a prefix shows fewer spans
 LONGEST_SENTENCE = 400  # code points after a span that count as its sentence at most

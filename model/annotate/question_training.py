@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from kb.corpus import AnnotatedDocument
+from kb.corpus.format import AnnotatedDocument
 from model.annotate.config import QuestionConfig
 from model.annotate.prompts import (
     NUMBERS,
@@ -29,7 +29,7 @@ from model.annotate.prompts import (
     target,
 )
 from model.annotate.spans import padded
-from model.tokens import FactTokenizer
+from model.text.tokens import FactTokenizer
 
 
 @dataclass(frozen=True, slots=True)

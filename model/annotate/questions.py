@@ -20,9 +20,9 @@ from model.annotate.bio import Span
 from model.annotate.checkpoint import Loaded, load
 from model.annotate.prompts import GeneratedQuestion, Prefix, mark, number, one_each, parse, prefixes, suffix
 from model.annotate.spans import padded
-from model.lm import length_groups
-from model.markup import STANDARD
-from model.tokens import FactTokenizer
+from model.lm.language_model import length_groups
+from model.text.markup import STANDARD
+from model.text.tokens import FactTokenizer
 
 __all__ = ["GeneratedQuestion", "Passage", "QuestionGenerator"]
 

@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from time import perf_counter
 
-from kb.corpus import AnnotatedDocument
+from kb.corpus.format import AnnotatedDocument
 from model.annotate.checkpoint import AnnotatorConfig
 from model.annotate.evaluate import (
     THRESHOLDS,
@@ -24,9 +24,9 @@ from model.annotate.evaluate import (
 from model.annotate.prompts import GeneratedQuestion
 from model.annotate.questions import QuestionGenerator
 from model.annotate.spans import SpanAnnotator
-from model.checkpoint import Checkpoint
-from model.encoder import KeyEncoder
 from model.evaluate.recall import Recall, document_keys
+from model.lm.checkpoint import Checkpoint
+from model.lm.encoder import KeyEncoder
 
 PREFIX_DOCUMENTS = 12  # as many are asked about once more for each span by itself
 TOGETHER = 8  # documents whose questions are decoded as one batch

@@ -15,7 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 
-from kb.corpus import AnnotatedDocument, to_record
+from kb.corpus.format import AnnotatedDocument, to_record
 from model.annotate.checks import Rejected, Reviewed
 from model.annotate.errors import ResultsUnusable
 

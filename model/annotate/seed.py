@@ -14,12 +14,12 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kb.corpus import AnnotatedDocument, FactSpan
+from kb.corpus.format import AnnotatedDocument, FactSpan
 from model.annotate.checks import Fault, Rejected, Reviewed, review, spans_of
 from model.annotate.chunks import CHUNK_TOKENS, chunks
 from model.annotate.pipeline import narrow
 from model.annotate.results import Results
-from model.chat import Chat, EndpointUnusable, Message, Reply, RequestRefused, Stopped, Usage
+from model.lm.chat_endpoint import Chat, EndpointUnusable, Message, Reply, RequestRefused, Stopped, Usage
 
 PROMPT = Path(__file__).with_name("seed_prompt.md")
 MOST_REFUSED = 3  # documents one after the other, after which it is not the documents

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from kb.corpus import AnnotatedDocument
+from kb.corpus.format import AnnotatedDocument
 from model.annotate.bio import OUTSIDE, tags_of
 from model.annotate.config import SpanConfig
 from model.annotate.spans import padded

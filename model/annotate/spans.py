@@ -18,7 +18,7 @@ from model.annotate.base import SPANS
 from model.annotate.bio import Span, best_tags, spans_of
 from model.annotate.checkpoint import Loaded, load
 from model.annotate.windows import Window, Words, WordTokenizer, windows
-from model.lm import length_groups
+from model.lm.language_model import length_groups
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,7 @@ from peft import PeftModel, get_peft_model_state_dict
 from safetensors.torch import save_file
 from torch import Tensor
 
-from kb.corpus import AnnotatedDocument
-from model.adapters import ADAPTER
+from kb.corpus.format import AnnotatedDocument
 from model.annotate.base import QUESTIONS, SPANS, bare, base_directory, with_adapter
 from model.annotate.batches import LengthBatches
 from model.annotate.checkpoint import AnnotatorConfig
@@ -24,11 +23,12 @@ from model.annotate.config import QuestionConfig, SpanConfig, TunerConfig
 from model.annotate.question_training import Asked, QuestionNet, examples, question_loss
 from model.annotate.span_training import Annotated, TaggedWindow, tag_loss, tagged_windows
 from model.annotate.windows import WordTokenizer
-from model.base import WEIGHTS
-from model.checkpoint import compute_dtype
-from model.files import file_digest
-from model.markup import STANDARD
-from model.tokens import FactTokenizer
+from model.lm.adapters import ADAPTER
+from model.lm.base_models import WEIGHTS
+from model.lm.checkpoint import compute_dtype
+from model.lm.files import file_digest
+from model.text.markup import STANDARD
+from model.text.tokens import FactTokenizer
 from model.training.gather import here, micro_batches
 from model.training.loop import Loop, LoopConfig, Progress
 from model.training.schedule import COSINE, Schedule

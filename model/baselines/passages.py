@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import bm25s
 
-from kb.corpus import AnnotatedDocument
+from kb.corpus.format import AnnotatedDocument
 
 WORDS = 100
 TOP = 4

@@ -10,7 +10,7 @@ import random
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from kb.corpus import AnnotatedDocument
+from kb.corpus.format import AnnotatedDocument
 from model.training.steps import QA_FORMS, question_answer
 
 

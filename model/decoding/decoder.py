@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from model.checkpoint import Checkpoint
 from model.decoding.config import DecodeConfig, Prompt
 from model.decoding.lookup import Lookup
 from model.decoding.queries import Queries, QueryEncoder, StateQueries, WordQueries
 from model.decoding.rows import Row, SpliceRecord
 from model.decoding.run import Run, end_tokens
+from model.lm.checkpoint import Checkpoint
 
 OnStep = Callable[[], object]
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from model.decoding.rows import Row
-from model.lm import unit
-from model.tokens import FactTokenizer
+from model.lm.language_model import unit
+from model.text.tokens import FactTokenizer
 
 MAX_QUERY_TOKENS = 64
 

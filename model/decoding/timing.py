@@ -17,14 +17,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kb.corpus import AnnotatedDocument
-from model.checkpoint import Checkpoint
+from kb.corpus.format import AnnotatedDocument
 from model.decoding.config import DecodeConfig
 from model.decoding.decoder import Decoder, Generation
 from model.decoding.sampling import penalise
-from model.encoder import KeyEncoder
 from model.evaluate.answers import exact_match
-from model.tokens import Encoded
+from model.lm.checkpoint import Checkpoint
+from model.lm.encoder import KeyEncoder
+from model.text.tokens import Encoded
 
 Floats = NDArray[np.float32]
 OnDone = Callable[[int], None]

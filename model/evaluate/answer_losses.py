@@ -17,10 +17,10 @@ from enum import StrEnum
 
 import torch
 
-from kb.corpus import AnnotatedDocument
-from model.checkpoint import Checkpoint
+from kb.corpus.format import AnnotatedDocument
 from model.evaluate.reader import GIVEN, SAID, Course, Find, MarkedText, Query, Reader, Splice, read
-from model.tokens import FactTokenizer
+from model.lm.checkpoint import Checkpoint
+from model.text.tokens import FactTokenizer
 
 
 class Masking(StrEnum):

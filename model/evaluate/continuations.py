@@ -28,12 +28,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from model.checkpoint import Checkpoint
 from model.decoding.lookup import Lookup
 from model.decoding.rows import needs_space
 from model.decoding.scoring import POSITIONS_AT_ONCE, score
-from model.lm import unit
-from model.tokens import FactTokenizer
+from model.lm.checkpoint import Checkpoint
+from model.lm.language_model import unit
+from model.text.tokens import FactTokenizer
 
 LEAST_OPENING = 0.01
 

@@ -6,7 +6,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterable
 
-from kb.corpus import AnnotatedDocument
+from kb.corpus.format import AnnotatedDocument
 from model.baselines.passages import PassageIndex, passages_of
 
 PASSAGES = 5  # as FActScore takes

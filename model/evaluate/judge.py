@@ -19,7 +19,7 @@ from typing import Annotated, Any, Generic, Literal, Protocol, TypeVar
 import msgspec
 
 from model.annotate.chunks import rough_tokens
-from model.chat import Chat, EndpointUnusable, Message, Reply, RequestRefused, Usage
+from model.lm.chat_endpoint import Chat, EndpointUnusable, Message, Reply, RequestRefused, Usage
 
 ATTEMPTS = 3
 MOST_REFUSED = 3  # conversations one after the other, after which it is not their texts

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from model.evaluate.answers import FIRST_CHARACTERS
 from model.evaluate.judge import Opinion
-from model.sentences import sentence_ends
+from model.text.sentences import sentence_ends
 
 _ARTICLES = {"a", "an", "the"}
 _DECLINES = (

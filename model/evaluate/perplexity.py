@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from kb.corpus import AnnotatedDocument
-from model.checkpoint import Checkpoint
+from kb.corpus.format import AnnotatedDocument
 from model.evaluate.reader import APART, GIVEN, SAID, Find, MarkedText, Query, Reader, read
-from model.tokens import FactTokenizer
+from model.lm.checkpoint import Checkpoint
+from model.text.tokens import FactTokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from kb.corpus import AnnotatedDocument
+from kb.corpus.format import AnnotatedDocument
 from model.training.steps import question_answer
 
 Floats = NDArray[np.float32]
@@ -22,7 +22,7 @@ OnDone = Callable[[int], None]
 
 
 class Encodes(Protocol):
-    """Keys of documents' facts and of questions, in one space: `model.encoder.KeyEncoder`."""
+    """Keys of documents' facts and of questions, in one space: `model.lm.encoder.KeyEncoder`."""
 
     def encode_documents(self, documents: Sequence[AnnotatedDocument]) -> list[Floats]: ...
     def encode_questions(self, questions: Sequence[str]) -> Floats: ...

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from kb.corpus import AnnotatedDocument
+from kb.corpus.format import AnnotatedDocument
 from model.annotate.pipeline import Annotator, SpanFinder
 from model.evaluate.tofu import TofuLogError
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kb.corpus import AnnotatedDocument, FactSpan
+from kb.corpus.format import AnnotatedDocument, FactSpan
 from model.evaluate.answers import Output, exact_match
 from model.evaluate.intervals import bootstrap, of_share
 

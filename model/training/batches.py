@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from model.tokens import Encoded
+from model.text.tokens import Encoded
 from model.training.losses import question_ids
 from model.training.packing import Rows, lay_out
 from model.training.steps import Step

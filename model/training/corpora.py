@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kb.corpus import AnnotatedDocument
-from model.tokens import Encoded, FactTokenizer
+from kb.corpus.format import AnnotatedDocument
+from model.text.tokens import Encoded, FactTokenizer
 from model.training.config import TrainConfig
 
 

@@ -28,7 +28,7 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedType, GradientAccumulationPlugin
 from torch import Tensor
 
-from model.checkpoint import compute_dtype
+from model.lm.checkpoint import compute_dtype
 from model.training.gather import add_up, here
 from model.training.logs import RunLog
 from model.training.rng import seed_all

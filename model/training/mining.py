@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from model.tokens import Encoded
+from model.text.tokens import Encoded
 from model.training.corpora import question_sequence
 
 FACTS_PER_DOCUMENT = 4

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from model.lm import length_groups
-from model.tokens import Encoded
+from model.lm.language_model import length_groups
+from model.text.tokens import Encoded
 
 
 class Rows(NamedTuple):

@@ -15,8 +15,8 @@ from peft import get_peft_model
 from torch.autograd.graph import saved_tensors_hooks
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from model.checkpoint import compute_dtype
-from model.tokens import FactTokenizer
+from model.lm.checkpoint import compute_dtype
+from model.text.tokens import FactTokenizer
 from model.training.config import TrainConfig
 from model.training.start import llama_config, located, lora_config, tokenizer_of
 

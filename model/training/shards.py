@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from kb.corpus import AnnotatedDocument
-from model.checkpoint import tokenizer_digest
-from model.files import damaged, file_digest
-from model.tokens import FactTokenizer
+from kb.corpus.format import AnnotatedDocument
+from model.lm.checkpoint import tokenizer_digest
+from model.lm.files import damaged, file_digest
+from model.text.tokens import FactTokenizer
 from model.training.config import TrainConfig
 from model.training.corpora import Corpus, DataError, TokenShard, data_hash, shard_of
 

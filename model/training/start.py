@@ -13,9 +13,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from model.adapters import adapted
-from model.base import WEIGHTS, resolve_base
-from model.checkpoint import (
+from model.lm.adapters import adapted
+from model.lm.base_models import WEIGHTS, resolve_base
+from model.lm.checkpoint import (
     base_of,
     compute_dtype,
     config_of,
@@ -24,11 +24,11 @@ from model.checkpoint import (
     tokenizer_at,
     with_token_rows,
 )
-from model.config import CONFIG_FILE, CheckpointConfig, CheckpointError
-from model.files import file_digest
-from model.lm import FactLM
-from model.markup import STANDARD, Markup
-from model.tokens import FactTokenizer
+from model.lm.config import CONFIG_FILE, CheckpointConfig, CheckpointError
+from model.lm.files import file_digest
+from model.lm.language_model import FactLM
+from model.text.markup import STANDARD, Markup
+from model.text.tokens import FactTokenizer
 from model.training.config import RANDOM, Architecture, TrainConfig
 
 LORA_MODULES = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]

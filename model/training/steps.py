@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kb.corpus import AnnotatedDocument, FactSpan
-from model.tokens import Encoded, FactTokenizer
+from kb.corpus.format import AnnotatedDocument, FactSpan
+from model.text.tokens import Encoded, FactTokenizer
 from model.training.config import TrainConfig
 from model.training.corpora import Corpus, DataError, merged, question_sequence
 from model.training.mining import Mined, confusable

@@ -20,10 +20,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from kb.corpus import AnnotatedDocument
-from model.config import CheckpointConfig
-from model.lm import FactLM, unit
-from model.tokens import Encoded, FactTokenizer
+from kb.corpus.format import AnnotatedDocument
+from model.lm.config import CheckpointConfig
+from model.lm.language_model import FactLM, unit
+from model.text.tokens import Encoded, FactTokenizer
 from model.training.batches import JointBatch, joint_batch, lookups_batch
 from model.training.config import TrainConfig
 from model.training.contrast import Memory, Pairs, Pull, pull_together

@@ -27,10 +27,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from model.checkpoint import config_of
-from model.config import CheckpointConfig
-from model.lm import FactLM
-from model.tokens import FactTokenizer
+from model.lm.checkpoint import config_of
+from model.lm.config import CheckpointConfig
+from model.lm.language_model import FactLM
+from model.text.tokens import FactTokenizer
 from model.training.config import TrainConfig
 from model.training.gather import here, micro_batches
 from model.training.loop import Loop, LoopConfig, Progress

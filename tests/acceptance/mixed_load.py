@@ -27,16 +27,17 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from kb import database, interpreter
-from kb.access import create_key
-from kb.forgetting import Forgetting
-from kb.gate import check_keyset
+from kb import interpreter
+from kb.access.api_keys import create_key
+from kb.forgetting.verbs import Forgetting
 from kb.jobs.kinds import Check
 from kb.jobs.queue import Jobs
-from kb.retraining import Retraining
 from kb.selectors import Selector
 from kb.service import KnowledgeBase
-from kb.settings import Settings
+from kb.store import database
+from kb.store.settings import Settings
+from kb.switching.gate import check_keyset
+from kb.switching.retraining import Retraining
 from tests.acceptance.server import ROOT, ServerProcess, environment, server_process
 from tests.fakes import FakeEncoder, measured
 from tests.kb.corpora import ingest, numbered

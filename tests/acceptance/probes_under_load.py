@@ -29,11 +29,12 @@ import numpy as np
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from kb import database, interpreter
-from kb.access import create_key
-from kb.audit import CHANGE_LOCK
+from kb import interpreter
+from kb.access.api_keys import create_key
+from kb.log.audit import CHANGE_LOCK
 from kb.service import KnowledgeBase
-from kb.settings import Settings
+from kb.store import database
+from kb.store.settings import Settings
 from tests.acceptance.server import ROOT, server_process
 from tests.fakes import DIM, FakeEncoder
 from tests.kb.corpora import ingest, numbered

@@ -30,20 +30,21 @@ import numpy as np
 from sqlalchemy.orm import Session
 
 from api.ports import GenerationRequest
-from cli.generator import StoringGenerator
-from cli.model_encoder import ModelEncoder
+from cli.composition.generator import StoringGenerator
+from cli.composition.model_encoder import ModelEncoder
 from cli.remote.knowledge_base import RemoteKnowledgeBase
-from kb import database, interpreter
-from kb.access import create_key
+from kb import interpreter
+from kb.access.api_keys import create_key
 from kb.records import Lookup
 from kb.service import KnowledgeBase
-from kb.settings import Settings
-from model.checkpoint import Checkpoint, load
+from kb.store import database
+from kb.store.settings import Settings
 from model.decoding.lookup import Lookup as AnyLookup
+from model.lm.checkpoint import Checkpoint, load
 from tests.kb.corpora import ingest, numbered
+from tests.places import ROOT
 from tests.tiny import tiny_checkpoint
 
-ROOT = Path(__file__).resolve().parents[2]
 WHO = {"actor": "editor", "reason": "acceptance"}
 FACTS, GONE_AT_ONCE = 60, 20
 

@@ -25,20 +25,20 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from api.app import create_app
-from api.auth import key_of
-from api.openapi import described
-from api.tuning import Tuning
-from kb import database
-from kb.access import ROLES, create_key
-from kb.corpus import Parsed
+from api.door.auth import key_of
+from api.door.tuning import Tuning
+from api.schema.openapi import described
+from kb.access.api_keys import ROLES, create_key
+from kb.corpus.format import Parsed
 from kb.service import KnowledgeBase
-from kb.settings import Settings
+from kb.store import database
+from kb.store.settings import Settings
 from tests.api.generator import LookupGenerator
 from tests.api.serving import served
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import numbered
+from tests.places import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 PHASES = ("examples", "coverage", "fuzzing", "stateful")
 
 # An admin's run would revoke or rotate the key that it asks with, by its id or as one of a list, and what came after

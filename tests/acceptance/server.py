@@ -17,19 +17,17 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
-from api import logs
 from api.ports import GenerationRequest, Item
 from api.serving import run_server
-from api.tracing import tracing_from
+from api.watch import logs
+from api.watch.tracing import tracing_from
 from kb import interpreter
 from kb.service import KnowledgeBase
-from kb.settings import Settings
+from kb.store.settings import Settings
 from tests.api.generator import LookupGenerator
 from tests.fakes import FakeEncoder
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.places import ROOT
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,14 +23,14 @@ from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from kb import database
-from kb.follower import Follower
-from kb.gate import check_keyset
-from kb.questions import Questions
-from kb.retraining import Retraining
+from kb.lookup.follower import Follower
 from kb.service import KnowledgeBase
-from kb.settings import Settings
+from kb.store import database
+from kb.store.settings import Settings
+from kb.switching.gate import check_keyset
+from kb.switching.retraining import Retraining
 from kb.tables import FactKey
+from lab.methods.questions import Questions
 from tests.fakes import FakeEncoder, measured
 from tests.kb.corpora import ingest, numbered
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from kb import database
-from kb.embedded_server import EmbeddedServer
-from kb.settings import Settings
+from kb.store import database
+from kb.store.embedded_server import EmbeddedServer
+from kb.store.settings import Settings
 from tests.acceptance.database_killed import run
 from tests.acceptance.server import server_process
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from kb.access import create_key
+from kb.access.api_keys import create_key
 from kb.jobs.kinds import Check
 from kb.jobs.queue import Jobs
 from kb.service import KnowledgeBase
-from kb.settings import Settings
+from kb.store.settings import Settings
 from tests.acceptance.server import server_process
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import CAPITAL, PERU, ingest

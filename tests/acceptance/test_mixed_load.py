@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from kb.settings import Settings
+from kb.store.settings import Settings
 from tests.acceptance.mixed_load import run
 
 

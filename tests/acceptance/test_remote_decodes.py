@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kb.settings import Settings
+from kb.store.settings import Settings
 from tests.acceptance.remote_decodes import Stale, run
 from tests.tiny import tiny_checkpoint
 

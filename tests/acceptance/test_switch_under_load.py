@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kb.errors import KeysetMismatch
-from kb.questions import Questions
 from kb.service import KnowledgeBase
-from kb.settings import Settings
+from kb.store.settings import Settings
+from lab.methods.questions import Questions
 from tests.acceptance.switch_under_load import run
 from tests.fakes import FakeEncoder, activated
 from tests.kb.corpora import CAPITAL, PERU, ingest

@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 from kb.service import KnowledgeBase
-from kb.settings import Settings
+from kb.store.settings import Settings
 from tests.acceptance.two_processes import run
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import ingest, numbered

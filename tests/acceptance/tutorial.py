@@ -28,8 +28,8 @@ import httpx
 
 from kb import interpreter
 from tests.blocks import commands
+from tests.places import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "tutorial.md"
 PORT, TOKEN = "8484", "colmlm_..."
 QUESTION = b"[y/N]: "

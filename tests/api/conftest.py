@@ -12,9 +12,9 @@ from litestar.testing import TestClient
 from sqlalchemy.orm import Session
 
 from api.app import create_app
-from api.tuning import Tuning
-from kb.access import create_key
-from kb.corpus import AnnotatedDocument, FactSpan, Parsed
+from api.door.tuning import Tuning
+from kb.access.api_keys import create_key
+from kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
 from kb.service import KnowledgeBase
 from tests.api.generator import LookupGenerator
 from tests.fakes import FakeEncoder

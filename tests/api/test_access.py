@@ -7,8 +7,7 @@ import pytest
 from sqlalchemy import URL, create_engine, select, text
 from sqlalchemy.orm import Session
 
-from kb import database
-from kb.access import (
+from kb.access.api_keys import (
     ROLES,
     Right,
     create_key,
@@ -20,6 +19,7 @@ from kb.access import (
 )
 from kb.errors import ApiKeyEnded, ApiKeyNotFound, InvalidValue
 from kb.service import KnowledgeBase
+from kb.store import database
 from kb.tables import ApiKey, roles
 from tests.conftest import clone
 

@@ -11,14 +11,14 @@ from msgspec.structs import replace
 from sqlalchemy import text
 
 from api.app import create_app
-from api.operations import Operations
-from api.tuning import Tuning
+from api.door.tuning import Tuning
+from api.watch.operations import Operations
 from kb.jobs.attendance import WorkerState, no_worker
 from kb.jobs.kinds import Check
 from kb.jobs.queue import Jobs
 from kb.service import KnowledgeBase
 from tests.api.conftest import Connect
-from tests.api.test_metrics import samples, value
+from tests.api.watch.test_metrics import samples, value
 from tests.fakes import FakeEncoder
 
 NOW = datetime.now(UTC)

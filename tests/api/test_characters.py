@@ -6,7 +6,7 @@ from litestar import Litestar
 
 from api.console import views
 from api.console.forms import Form
-from api.logs import show_all
+from api.watch.logs import show_all
 from kb.service import KnowledgeBase
 from tests.api.conftest import Client, Connect
 

@@ -12,9 +12,9 @@ from litestar import Litestar
 from sqlalchemy import create_engine
 
 from api.app import create_app
-from api.auth import gate
-from api.lanes import Lanes
-from api.schemas import MAX_BODY_BYTES
+from api.door.auth import gate
+from api.door.lanes import Lanes
+from api.schema.schemas import MAX_BODY_BYTES
 from kb.errors import KBError
 from kb.service import KnowledgeBase
 from tests.api.conftest import Client, Connect

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from litestar import Litestar
 
-from api.openapi import described, operations
+from api.schema.openapi import described, operations
 from kb.service import KnowledgeBase
 from tests.api.conftest import CAPITAL, Client
 from tests.fakes import DIM, FakeEncoder

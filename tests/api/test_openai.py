@@ -14,8 +14,8 @@ from api.app import create_app
 from api.openai.chat import as_text
 from api.openai.requests import Message
 from kb.service import KnowledgeBase
-from model.checkpoint import Checkpoint
 from model.decoding.scoring import score
+from model.lm.checkpoint import Checkpoint
 from tests.api.conftest import TEXT, Connect
 from tests.api.tiny_server import TinyServer, eager_checkpoint, tiny_server
 

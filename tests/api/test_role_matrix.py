@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from pathlib import Path
 
 from litestar import Litestar
 
-from api.rights import right_of
-from kb.access import ROLES, Right
+from api.door.rights import right_of
+from kb.access.api_keys import ROLES, Right
 from tests.api.role_matrix import OPEN, matrix, routes
 from tests.api.serving import served
+from tests.places import ROOT
 
-DOC = Path(__file__).resolve().parents[2] / "docs" / "access.md"
+DOC = ROOT / "docs" / "access.md"
 TABLE = re.compile(
     r"(?<=<!-- asked of every route by tests/api/test_role_matrix.py -->\n).*?(?=\n\n)", re.DOTALL
 )

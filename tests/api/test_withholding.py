@@ -8,25 +8,25 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from litestar import Litestar
 from litestar.openapi.spec import Parameter
 
+from api.door.rights import right_of
 from api.ports import GenerationRequest
-from api.rights import right_of
-from kb.access import ROLES, Right
-from kb.corpus import AnnotatedDocument, FactSpan, Parsed
-from kb.documents import Documents
-from kb.redaction import MARK
+from kb.access.api_keys import ROLES, Right
+from kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
+from kb.facts.documents import Documents
+from kb.facts.redaction import MARK
 from kb.service import KnowledgeBase
 from tests.api.conftest import Client, Connect
 from tests.api.generator import LookupGenerator
 from tests.api.role_matrix import Ask, past_matrix, routes
 from tests.api.serving import served
 from tests.fakes import FakeEncoder
+from tests.places import ROOT
 
 WITH, WITHOUT = ("operator", "auditor", "admin"), ("decoder", "reader", "trainer")
 
@@ -117,7 +117,7 @@ def planted(atlas: KnowledgeBase, encoder: FakeEncoder) -> Planted:
     )
 
 
-DOC = Path(__file__).resolve().parents[2] / "docs" / "access.md"
+DOC = ROOT / "docs" / "access.md"
 TABLE = re.compile(r"(?<=<!-- asked by tests/api/test_withholding.py -->\n).*?(?=\n\n)", re.DOTALL)
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from sqlalchemy.orm import Session
 
 from api.app import create_app
-from cli.generator import LocalOutputs, StoringGenerator
-from cli.model_encoder import ModelEncoder
-from kb.access import create_key
-from kb.corpus import Parsed
+from cli.composition.generator import LocalOutputs, StoringGenerator
+from cli.composition.model_encoder import ModelEncoder
+from kb.access.api_keys import create_key
+from kb.corpus.format import Parsed
 from kb.service import KnowledgeBase
-from model.checkpoint import Checkpoint, load
+from model.lm.checkpoint import Checkpoint, load
 from tests.api.conftest import PERU
 from tests.api.serving import served
 from tests.tiny import tiny_checkpoint

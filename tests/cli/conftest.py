@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 
 from cli.main import app
 from kb import interpreter
-from kb.corpus import AnnotatedDocument, FactSpan, to_record
+from kb.corpus.format import AnnotatedDocument, FactSpan, to_record
+from tests.places import ROOT
 from tests.tiny import tiny_checkpoint
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from tests.cli.elsewhere import There
     from tests.fakes import FakeEncoder
 
-ROOT = Path(__file__).resolve().parents[2]
 
 TEXT = "Peru is a country. 🇵🇪 The capital of Peru is Lima. Its great lake is Titicaca."
 QUESTIONS = {"Lima": "What is the capital of Peru?", "Titicaca": "Which lake lies highest?"}
@@ -116,7 +116,7 @@ def there(
     """The base of `home` behind a server, with an encoder that needs no model on either side."""
     from tests.cli.elsewhere import served_base  # brings the API, which few of these tests need
 
-    monkeypatch.setattr("cli.runtime.Runtime.encoder", encoder)
+    monkeypatch.setattr("cli.composition.runtime.Runtime.encoder", encoder)
     with served_base(kb, encoder, tmp_path) as there:
         yield there
 

@@ -13,10 +13,10 @@ import httpx2
 from sqlalchemy.orm import Session
 
 from api.app import create_app
-from cli.job_handlers import handlers, problem
-from cli.runtime import Runtime
-from kb.access import ROLES, create_key
-from kb.corpus import Parsed
+from cli.composition.job_handlers import handlers, problem
+from cli.composition.runtime import Runtime
+from kb.access.api_keys import ROLES, create_key
+from kb.corpus.format import Parsed
 from kb.jobs.worker import Worker
 from kb.service import KnowledgeBase
 from tests.api.conftest import CAPITAL, PERU

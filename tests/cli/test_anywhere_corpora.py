@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from kb.corpus import read_annotated
+from kb.corpus.format import read_annotated
+from tests.cli.annotation.test_corpus_add import Annotators
 from tests.cli.conftest import invoke
 from tests.cli.elsewhere import WHY, There, pruned, working
-from tests.cli.test_corpus_add import Annotators
 
 
 def test_a_corpus_is_counted_given_back_and_deleted_there(
@@ -37,7 +37,7 @@ def test_files_are_uploaded_and_taken_in_there(
     there: There, facts: list[int], annotated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     light = Annotators()
-    monkeypatch.setattr("cli.annotators.light", light.load)
+    monkeypatch.setattr("cli.composition.annotators.light", light.load)
     annotated.write_text(annotated.read_text() + '{"id": "bad"}\n')
     raw = tmp_path / "raw"
     (raw / "deep").mkdir(parents=True)

@@ -48,8 +48,8 @@ def test_an_explanation_is_one_line(error: Exception) -> None:
 
 
 def test_model_errors_are_known_by_their_real_names() -> None:
-    from model.base import BaseNotFound
-    from model.config import CheckpointError
+    from model.lm.base_models import BaseNotFound
+    from model.lm.config import CheckpointError
 
     assert explain(CheckpointError("no")).exit_code == errors.MODEL
     assert explain(BaseNotFound("no")).exit_code == errors.MODEL
@@ -83,7 +83,7 @@ def test_every_exit_code_is_in_the_table() -> None:
 
 
 def test_a_job_that_found_the_disk_full_says_so() -> None:
-    from cli.job_handlers import problem
+    from cli.composition.job_handlers import problem
 
     said = problem(OSError(28, "No space left on device", "/kb/index/x"))
     assert (said["type"], said["status"]) == ("urn:colmlm:StorageFull", 507)

@@ -11,23 +11,23 @@ from pathlib import Path
 
 import pytest
 
-from cli.worker_process import WorkerProcess
+from cli.composition.worker_process import WorkerProcess
 from kb import interpreter
 from kb.jobs.queue import Jobs
 from kb.service import KnowledgeBase
-from kb.settings import Settings
+from kb.store.settings import Settings
+from tests.places import ROOT
 
-ROOT = Path(__file__).parents[2]
-OURS = ("cli", "kb", "api", "model", "migrations", "tests")
+OURS = ("cli", "kb", "api", "model", "migrations", "lab", "tests")
 THEIRS = ("sitecustomize", "usercustomize", "typing", "pickle", "socket", "psycopg", "multiprocessing")
-MODULES = ("cli", "cli.bench.clients", "cli.bench.reopen", "cli.crashlab.child", "cli.harness")
+MODULES = ("cli", "lab.bench.clients", "lab.bench.reopen", "lab.crashlab.child", "lab.harness.entry")
 
 # Started under a library that is called like jemalloc, this says so; else it starts itself anew.
 _RESTARTED = """
 import ctypes.util, os, sys
 ctypes.util.find_library = lambda name: sys.argv[1]
 from kb import interpreter
-from model.memory import prefer_jemalloc
+from model.lm.memory import prefer_jemalloc
 prefer_jemalloc(interpreter.again())
 print(os.environ["LD_PRELOAD"])
 """

@@ -14,16 +14,16 @@ import numpy as np
 import pytest
 
 from api.ports import GenerationRequest
-from api.vectors import MAX_VECTORS
-from cli.generator import StoringGenerator
+from api.routes.vectors import MAX_VECTORS
+from cli.composition.generator import StoringGenerator
 from cli.remote.connection import Connection, Patience
 from cli.remote.errors import KeyRefused, ServerUnreachable
 from cli.remote.knowledge_base import RemoteKnowledgeBase
-from kb.characters import visible
 from kb.errors import InvalidQuery, InvalidSplice, KBError, KeysetMismatch, NoSuchChange
 from kb.records import NewGeneration, Splice
 from kb.service import KnowledgeBase
-from model.checkpoint import Checkpoint
+from kb.texts.characters import visible
+from model.lm.checkpoint import Checkpoint
 from tests.api.conftest import CAPITAL
 from tests.api.tiny_server import TinyServer, eager_checkpoint, tiny_server
 from tests.cli.conftest import invoke

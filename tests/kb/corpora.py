@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kb.corpus import AnnotatedDocument, FactSpan, Parsed
+from kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
 from kb.records import Hit, IngestReport, Lookup
 from kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder

@@ -13,7 +13,7 @@ from sqlalchemy import text
 from kb import interpreter
 from kb.errors import KeysetMismatch, MigrationNeeded, NoActiveKeyset
 from kb.service import KnowledgeBase
-from kb.settings import Settings
+from kb.store.settings import Settings
 from tests.fakes import FakeEncoder, activated
 from tests.kb.corpora import CAPITAL, CHILE, HEIGHT, PERU, RIVER, ask, best, fact_id, ingest, numbered, values
 
@@ -145,7 +145,7 @@ def test_reopening_starts_from_the_snapshot_and_catches_up(
     kb.rekey(encoder)
     kb.snapshot()
     kb.delete([fact_id(kb, "Lima")], **WHO)
-    monkeypatch.setattr("kb.replica.rebuild", lambda *_: pytest.fail("the snapshot is good"))
+    monkeypatch.setattr("kb.lookup.replica.rebuild", lambda *_: pytest.fail("the snapshot is good"))
     with KnowledgeBase.open(settings) as reopened:
         assert values(reopened, encoder, [CAPITAL, RIVER]) == [None, "Amazon"]
         assert len(reopened.searcher.current().index) == 2

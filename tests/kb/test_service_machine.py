@@ -15,12 +15,12 @@ from hypothesis import HealthCheck, Phase, settings, strategies
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from sqlalchemy import URL
 
-from kb.corpus import AnnotatedDocument
-from kb.erasure import Erasure
-from kb.forgetting import Forgetting
+from kb.corpus.format import AnnotatedDocument
+from kb.erasure.verbs import Erasure
+from kb.forgetting.verbs import Forgetting
 from kb.selectors import Selector
 from kb.service import KnowledgeBase
-from kb.settings import Settings
+from kb.store.settings import Settings
 from tests.conftest import clone
 from tests.fakes import FakeEncoder, activated
 from tests.kb.corpora import ask, document, ingest

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model.checkpoint import Checkpoint
-from model.config import CheckpointConfig
 from model.decoding.config import DecodeConfig
 from model.decoding.decoder import Decoder, Generation
-from model.markup import CO_LMLM, Markup
-from model.tokens import FactTokenizer
+from model.lm.checkpoint import Checkpoint
+from model.lm.config import CheckpointConfig
+from model.text.markup import CO_LMLM, Markup
+from model.text.tokens import FactTokenizer
 from tests.tiny import bare_tokenizer
 
 CHECKPOINT_ID = "scripted"

@@ -18,10 +18,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kb import database, interpreter
-from kb.access import create_key
+from kb import interpreter
+from kb.access.api_keys import create_key
 from kb.service import KnowledgeBase
-from kb.settings import Settings
+from kb.store import database
+from kb.store.settings import Settings
 from tests.acceptance.server import ROOT, ServerProcess, environment, server_process
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import document, ingest

@@ -9,8 +9,8 @@ import pytest
 from litestar import Litestar
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
 
-from api.auth import COOKIE, begin_session, key_of
-from kb.corpus import AnnotatedDocument, FactSpan, Parsed
+from api.door.auth import COOKIE, begin_session, key_of
+from kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
 from kb.service import KnowledgeBase
 from tests.api.conftest import CAPITAL
 from tests.api.serving import served

@@ -6,11 +6,11 @@ import pytest
 from playwright.sync_api import expect
 from sqlalchemy import text
 
-from kb.chain import seal
+from kb.log.chain import seal
 from kb.service import KnowledgeBase
 from tests.api.conftest import CAPITAL
 from tests.api.console.conftest import OpenPage, ask
-from tests.kb.test_chain import put_in
+from tests.kb.log.test_chain import put_in
 
 pytestmark = pytest.mark.browser
 

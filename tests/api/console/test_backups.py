@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from playwright.sync_api import expect
 
+from kb.backup.kept import backup_folder
 from kb.jobs.handlers import HANDLERS
 from kb.jobs.worker import Worker
-from kb.kept_backups import backup_folder
 from kb.service import KnowledgeBase
 from tests.api.console.conftest import OpenPage
 

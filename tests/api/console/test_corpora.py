@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from kb.corpus import AnnotatedDocument, FactSpan, to_record
+from kb.corpus.format import AnnotatedDocument, FactSpan, to_record
 from kb.jobs.handlers import HANDLERS, ingest
 from kb.jobs.kinds import Ingest
 from kb.jobs.runner import Run

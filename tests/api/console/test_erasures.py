@@ -6,8 +6,8 @@ import pytest
 from playwright.sync_api import Page, expect
 from sqlalchemy.orm import Session
 
-from api.auth import COOKIE
-from kb.access import create_key
+from api.door.auth import COOKIE
+from kb.access.api_keys import create_key
 from kb.service import KnowledgeBase
 from tests.api.conftest import CAPITAL
 from tests.api.console.conftest import OpenPage, ask, session_with

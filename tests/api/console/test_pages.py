@@ -8,17 +8,17 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
-from kb.access import create_key, read_key, revoke_key, rotate_key
-from kb.backup import write_backup
-from kb.forgetting import Forgetting
-from kb.gate import check_keyset
+from kb.access.api_keys import create_key, read_key, revoke_key, rotate_key
+from kb.backup.kept import backup_folder
+from kb.backup.write import write_backup
+from kb.erasure.two_person import ErasureRequests
+from kb.forgetting.verbs import Forgetting
 from kb.jobs.kinds import Gate, MakeBackup
 from kb.jobs.queue import Jobs
-from kb.kept_backups import backup_folder
+from kb.log.signing import signing_key
 from kb.selectors import Selector
 from kb.service import KnowledgeBase
-from kb.signing import signing_key
-from kb.two_person import ErasureRequests
+from kb.switching.gate import check_keyset
 from tests.api.conftest import CAPITAL
 from tests.api.console.conftest import OpenPage, ask
 from tests.fakes import FakeEncoder

@@ -9,7 +9,7 @@ import pytest
 from litestar import Litestar
 from playwright.sync_api import BrowserContext, Page, expect
 
-from kb.denials import list_denials
+from kb.log.denials import list_denials
 from kb.service import KnowledgeBase
 from tests.api.conftest import ORIGIN, Connect
 from tests.api.console.conftest import OpenPage

@@ -8,13 +8,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from kb.corpus import AnnotatedDocument
+from kb.corpus.format import AnnotatedDocument
 from kb.jobs.handlers import HANDLERS
 from kb.jobs.kinds import Rekey
 from kb.jobs.runner import Run
 from kb.jobs.worker import Worker
 from kb.service import KnowledgeBase
-from kb.settings import Settings
+from kb.store.settings import Settings
 from tests.fakes import FakeEncoder, Vectors
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from kb.corpus import to_record
+from kb.corpus.format import to_record
 from kb.errors import InvalidValue, InvalidWork, JobFinished, JobNotFound, UploadNotFound
 from kb.jobs import tickets
 from kb.jobs.kinds import Check, Gate, Ingest, MakeBackup, Rekey, VerifyBackup, WriteSnapshot, work_of
@@ -23,7 +23,7 @@ from kb.jobs.pruning import prune
 from kb.jobs.queue import Jobs
 from kb.jobs.runner import Handler, Run
 from kb.jobs.worker import Worker
-from kb.origin import Origin, origin
+from kb.log.origin import Origin, origin
 from kb.principal import Principal
 from kb.service import KnowledgeBase
 from kb.tables import Job

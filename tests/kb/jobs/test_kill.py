@@ -5,20 +5,19 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 from kb import interpreter
-from kb.corpus import to_record
+from kb.corpus.format import to_record
 from kb.jobs.kinds import Ingest, Rekey
 from kb.jobs.queue import Jobs
 from kb.jobs.records import JobRecord
 from kb.service import KnowledgeBase
 from tests.kb.corpora import ingest, numbered
 from tests.kb.jobs.test_jobs import waited_for
+from tests.places import ROOT
 
-ROOT = Path(__file__).resolve().parents[3]
 MANY = 400
 
 

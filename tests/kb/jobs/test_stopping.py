@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import make_url
 
 from kb.service import KnowledgeBase
-from kb.settings import Settings
+from kb.store.settings import Settings
 from tests.kb.jobs.process import worker
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from kb.corpus import AnnotatedDocument, FactSpan
+from kb.corpus.format import AnnotatedDocument, FactSpan
 from model.annotate.evaluate import (
     Agreement,
     best_threshold,

@@ -18,8 +18,8 @@ from model.annotate.prompts import (
     suffix,
     target,
 )
-from model.markup import STANDARD
-from model.tokens import FactTokenizer
+from model.text.markup import STANDARD
+from model.text.tokens import FactTokenizer
 from tests.strategies import documents
 from tests.tiny import bare_tokenizer
 

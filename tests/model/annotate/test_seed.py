@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from kb.corpus import AnnotatedDocument, read_annotated
+from kb.corpus.format import AnnotatedDocument, read_annotated
 from model.annotate.checks import CODES, review, spans_of
 from model.annotate.cost import estimate
 from model.annotate.errors import ResultsUnusable
 from model.annotate.results import Results
 from model.annotate.seed import PROMPT, SeedRun, annotate
-from model.chat import Chat, Endpoint, EndpointUnusable, RequestRefused
+from model.lm.chat_endpoint import Chat, Endpoint, EndpointUnusable, RequestRefused
 from tests.model.annotate.chat_server import ChatServer, chat_server
 
 KEY = "sk-secret-of-the-test"

@@ -13,8 +13,7 @@ import torch
 from safetensors.torch import load_file
 from torch.nn import functional as F
 
-from kb.corpus import AnnotatedDocument, FactSpan
-from model.adapters import ADAPTER
+from kb.corpus.format import AnnotatedDocument, FactSpan
 from model.annotate.batches import LengthBatches
 from model.annotate.checkpoint import AnnotatorConfig, release
 from model.annotate.presets import minilm, smollm2_135m
@@ -24,7 +23,8 @@ from model.annotate.span_training import Annotated, tagged_windows
 from model.annotate.spans import SpanAnnotator
 from model.annotate.tasks import QuestionTask, SpanTask
 from model.annotate.windows import WordTokenizer
-from model.config import CheckpointError
+from model.lm.adapters import ADAPTER
+from model.lm.config import CheckpointError
 from model.training.state import ResumeRefused
 from model.training.task import Metrics
 from tests.tiny import byte_tokenizer, tiny_base

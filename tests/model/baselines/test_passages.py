@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kb.corpus import AnnotatedDocument
+from kb.corpus.format import AnnotatedDocument
 from model.baselines.passages import PassageIndex, augmented, passages_of
 
 DOCUMENTS = [

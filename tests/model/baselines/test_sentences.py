@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kb.corpus import AnnotatedDocument, FactSpan
+from kb.corpus.format import AnnotatedDocument, FactSpan
 from model.baselines.sentences import PACKAGE, SentenceEncoder, sentence_of
 from tests.kb.corpora import CAPITAL, PERU
 from tests.tiny import tiny_sentence_model

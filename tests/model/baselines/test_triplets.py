@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from kb.corpus import AnnotatedDocument, FactSpan, check_spans
+from kb.corpus.format import AnnotatedDocument, FactSpan, check_spans
 from model.baselines.triplets import CallError, parse_calls, read_triplets
-from model.markup import ASKER, MARKUPS, REL_LMLM, STANDARD
-from model.tokens import Encoded, FactTokenizer
+from model.text.markup import ASKER, MARKUPS, REL_LMLM, STANDARD
+from model.text.tokens import Encoded, FactTokenizer
 from tests.kb.corpora import PERU
+from tests.places import SHARED_DATA
 from tests.tiny import bare_tokenizer
 
-SHARED = Path(__file__).resolve().parents[4] / "shared" / "data" / "rel_lmlm"
+SHARED = SHARED_DATA / "rel_lmlm"
 
 
 def call(entity: str, relation: str, value: str) -> str:

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from model.checkpoint import Checkpoint
-from model.config import CheckpointConfig
 from model.decoding.config import DecodeConfig
 from model.decoding.decoder import Decoder
 from model.decoding.queries import MAX_QUERY_TOKENS
-from model.lm import FactLM
-from model.markup import ASKER, REL_LMLM, STANDARD, Markup
-from model.tokens import FactTokenizer
+from model.lm.checkpoint import Checkpoint
+from model.lm.config import CheckpointConfig
+from model.lm.language_model import FactLM
+from model.text.markup import ASKER, REL_LMLM, STANDARD, Markup
+from model.text.tokens import FactTokenizer
 from tests.model.lookups import (
     ASKED,
     CHECKPOINT_ID,

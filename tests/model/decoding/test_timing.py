@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kb.corpus import AnnotatedDocument
-from model.checkpoint import Checkpoint
+from kb.corpus.format import AnnotatedDocument
 from model.decoding.config import DecodeConfig
 from model.decoding.decoder import Decoder
 from model.decoding.timing import (
@@ -22,6 +21,7 @@ from model.decoding.timing import (
     prompt_margins,
     text_margins,
 )
+from model.lm.checkpoint import Checkpoint
 from tests.kb.corpora import numbered
 from tests.model.lookups import by_direction
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from model.checkpoint import Checkpoint, load
 from model.decoding.decoder import Decoder
 from model.evaluate.continuations import (
     LEAST_OPENING,
@@ -18,7 +17,8 @@ from model.evaluate.continuations import (
     encoded,
     without_lookups,
 )
-from model.markup import ASKER
+from model.lm.checkpoint import Checkpoint, load
+from model.text.markup import ASKER
 from tests.model.lookups import FakeLookup, Hit, config
 from tests.tiny import tiny_checkpoint
 

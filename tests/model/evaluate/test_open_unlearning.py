@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import gzip
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from model.evaluate.open_unlearning import evaluation, summary
+from tests.places import SHARED_DATA
 
-GOLDEN = Path(__file__).parents[4] / "shared" / "data" / "tofu" / "golden"
+GOLDEN = SHARED_DATA / "tofu" / "golden"
 OF_BOTH = ("Q_A_Prob", "Q_A_PERT_Prob", "Q_A_ROUGE")
 HALF, QUARTER, EIGHTH = np.log([2, 4, 8]).tolist()
 

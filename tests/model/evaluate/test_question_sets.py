@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from model.evaluate.question_sets import RELATIONS, QuestionSetError, digest, read_question_set
+from tests.places import SHARED_DATA
 
-SHARED = Path(__file__).parents[4] / "shared" / "data"
+SHARED = SHARED_DATA
 
 ROWS = [
     {"question": "Who wrote Emma?", "answers": ["Jane Austen", "Austen"]},

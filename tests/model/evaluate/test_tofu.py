@@ -11,8 +11,9 @@ import pytest
 
 from model.evaluate.intervals import bootstrap
 from model.evaluate.tofu import Examples, Scores, TofuLog, TofuLogError, forget_quality
+from tests.places import SHARED_DATA
 
-GOLDEN = Path(__file__).parents[4] / "shared" / "data" / "tofu" / "golden"
+GOLDEN = SHARED_DATA / "tofu" / "golden"
 PUBLISHED = {
     name: f"ft_epoch5_lr2e-05_{name}_wd0.01" for name in ("phi_full", "phi_retain90", "phi_retain95")
 }

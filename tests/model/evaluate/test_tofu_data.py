@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from kb.corpus import AnnotatedDocument, check_spans
+from kb.corpus.format import AnnotatedDocument, check_spans
 from model.evaluate.tofu import TofuLog, TofuLogError
 from model.evaluate.tofu_data import Row, documents, examples, read_rows
 from model.evaluate.tofu_tables import columns, table
+from tests.places import SHARED_DATA
 
-SHARED = Path(__file__).parents[4] / "shared" / "data" / "tofu"
+SHARED = SHARED_DATA / "tofu"
 
 
 class Capitals:

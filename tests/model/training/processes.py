@@ -19,7 +19,7 @@ from accelerate.utils import DistributedType
 from torch.distributed.tensor import DTensor
 
 from kb import interpreter
-from kb.corpus import AnnotatedDocument
+from kb.corpus.format import AnnotatedDocument
 from model.training.config import TrainConfig
 from model.training.gather import here
 from model.training.task import Metrics

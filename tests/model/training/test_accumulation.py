@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from model.base import WEIGHTS
-from model.checkpoint import load
+from model.lm.base_models import WEIGHTS
+from model.lm.checkpoint import load
 from model.training.batches import JointBatch
 from model.training.contrast import Memory, Pairs, pull_together
 from model.training.task import Metrics, StepContext

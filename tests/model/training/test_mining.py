@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from kb.corpus import AnnotatedDocument
-from model.tokens import Encoded
+from kb.corpus.format import AnnotatedDocument
+from model.text.tokens import Encoded
 from model.training.config import TrainConfig
 from model.training.corpora import tokenise
 from model.training.steps import Step, Steps

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from model.lm import FactLM, unit
-from model.tokens import Encoded, FactTokenizer
+from model.lm.language_model import FactLM, unit
+from model.text.tokens import Encoded, FactTokenizer
 from model.training.batches import joint_batch, lookups_batch
 from model.training.contrast import Memory, Pairs, pull_together
 from model.training.losses import question_ids

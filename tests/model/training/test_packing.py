@@ -10,8 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.lm import FactLM
-from model.tokens import Encoded
+from model.lm.language_model import FactLM
+from model.text.tokens import Encoded
 from model.training.config import TrainConfig
 from model.training.packing import lay_out, packed_batches, rows_of
 from model.training.trainer import Trainer

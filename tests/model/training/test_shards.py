@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kb.corpus import AnnotatedDocument
-from model.tokens import FactTokenizer
+from kb.corpus.format import AnnotatedDocument
+from model.text.tokens import FactTokenizer
 from model.training.config import TrainConfig
 from model.training.corpora import Corpus, TokenShard, tokenise
 from model.training.shards import ShardError, build_shards, open_shards, read_manifest

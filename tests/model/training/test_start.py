@@ -10,10 +10,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from model.checkpoint import export, load
-from model.config import CheckpointConfig, CheckpointError
-from model.lm import FactLM
-from model.markup import ASKER, CO_LMLM, STANDARD
+from model.lm.checkpoint import export, load
+from model.lm.config import CheckpointConfig, CheckpointError
+from model.lm.language_model import FactLM
+from model.text.markup import ASKER, CO_LMLM, STANDARD
 from model.training.config import RANDOM, Architecture, TrainConfig
 from model.training.start import Start, start
 from model.training.trainer import Trainer

@@ -7,8 +7,8 @@ from itertools import islice
 
 import pytest
 
-from kb.corpus import AnnotatedDocument, FactSpan
-from model.tokens import FactTokenizer
+from kb.corpus.format import AnnotatedDocument, FactSpan
+from model.text.tokens import FactTokenizer
 from model.training.config import TrainConfig
 from model.training.corpora import data_hash, tokenise
 from model.training.steps import QA_FORMS, Step, Steps, hold_out, question_answer

@@ -14,14 +14,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from kb.corpus import AnnotatedDocument
-from model.adapters import ADAPTER
-from model.checkpoint import load
-from model.encoder import KeyEncoder
-from model.lm import unit
-from model.release import release
+from kb.corpus.format import AnnotatedDocument
+from model.lm.adapters import ADAPTER
+from model.lm.checkpoint import load
+from model.lm.encoder import KeyEncoder
+from model.lm.language_model import unit
 from model.training.config import TrainConfig
 from model.training.logs import LOSS_FILE, read_log
+from model.training.release import release
 from model.training.state import STATE_FILE, ResumeRefused
 from model.training.task import Metrics
 from model.training.trainer import Trainer
@@ -198,7 +198,7 @@ def test_a_save_that_is_cut_off_leaves_the_one_before(
     def no_space(*_: object, **__: object) -> None:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr("model.config.CheckpointConfig.save", no_space)
+    monkeypatch.setattr("model.lm.config.CheckpointConfig.save", no_space)
     with pytest.raises(OSError, match="no space"):
         run.loop.save()
     monkeypatch.undo()

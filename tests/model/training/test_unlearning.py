@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from model.checkpoint import load
+from model.lm.checkpoint import load
 from model.training.config import TrainConfig
 from model.training.unlearning import GRAD_ASCENT, NPO, UnlearnConfig, Unlearning, going_on
 

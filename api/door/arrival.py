@@ -1,0 +1,42 @@
+"""Arrival: a request waits outside of its lane until its body is there.
+
+Whoever sends a body slowly, or never ends it, then takes no place from others, whether they have a key or not.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from litestar.handlers import HTTPRouteHandler
+
+from api.door.lanes import Lane
+from api.door.rights import SAFE_METHODS
+
+if TYPE_CHECKING:
+    from litestar.types import HTTPReceiveMessage, HTTPScope, Receive
+
+
+async def arrived(scope: HTTPScope, receive: Receive, lane: Lane) -> Receive:
+    """What to receive the request with, once its body is whole, or too large, or its client has left.
+
+    An upload is taken in as it comes, and a request that only reads has no body that anybody asks for.
+    """
+    if lane is Lane.uploads or scope["method"] in SAFE_METHODS:
+        return receive
+    handler = scope["route_handler"]
+    assert isinstance(handler, HTTPRouteHandler), "no route is of another kind"
+    limit = handler.resolve_request_max_body_size()
+    messages: deque[HTTPReceiveMessage] = deque()
+    size, more = 0, True
+    while more:
+        message: HTTPReceiveMessage = await receive()  # type: ignore[assignment]
+        messages.append(message)
+        more = message["type"] == "http.request" and message.get("more_body", False)
+        size += len(message["body"]) if message["type"] == "http.request" else 0
+        more = more and (limit is None or size <= limit)
+
+    async def receiving() -> HTTPReceiveMessage:
+        return messages.popleft() if messages else await receive()  # type: ignore[return-value]
+
+    return receiving

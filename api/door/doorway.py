@@ -1,0 +1,183 @@
+"""What every request passes on its way in and out, whichever route it asks for, or none.
+
+In this order: an id, the host's name, whether the server is ending, a browser's preflight, the key, the key's rate. On
+the way out: headers that no answer goes without, and a line in the journal.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from litestar import Litestar
+from litestar.datastructures import Headers, MutableScopeHeaders
+from litestar.enums import ScopeType
+from litestar.middleware import DefineMiddleware
+from sqlalchemy.exc import SQLAlchemyError
+
+from api import errors
+from api.console import pages, session
+from api.door import auth, requests, rights
+from api.door.arrival import arrived
+from api.door.cors import Cors, cors
+from api.door.departure import noticed
+from api.door.journal import Journal
+from api.door.lanes import Lane, Lanes
+from api.door.limits import Clock, RateLimits
+from api.openai import errors as openai_errors
+from api.routes import vectors
+from api.watch.watcher import Watch
+from kb.errors import KBError
+from kb.service import KnowledgeBase
+
+if TYPE_CHECKING:
+    from litestar.types import (
+        ASGIApp,
+        HTTPScope,
+        LifeSpanReceive,
+        LifeSpanScope,
+        LifeSpanSend,
+        Message,
+        Receive,
+        Scope,
+        Send,
+    )
+
+_HEADERS = {
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "cache-control": "no-store",
+    "referrer-policy": "same-origin",  # "no-referrer" would also make browsers hide the Origin of the sign-in form
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Doorway:
+    """Who comes in, how often, from which pages, and what is written down of it."""
+
+    gate: auth.Gate
+    limits: RateLimits
+    cors: Cors
+    journal: Journal
+    lanes: Lanes
+    watch: Watch | None = None
+
+    async def admit(self, scope: HTTPScope, headers: Headers, request: requests.Asked) -> ASGIApp | None:
+        """Set the scope's user; or give the answer where no route is asked. Raises what to refuse the request with."""
+        self.gate.check_host(headers)
+        if self.watch is not None:
+            self.watch.check_drain(scope)
+        if (preflight := self.cors.preflight(scope["method"], headers)) is not None:
+            return preflight
+        key = scope["user"] = await self.gate.admit(scope, headers)
+        if key is not None:
+            requests.admitted(request, key)
+            self.limits.check(key)
+        return None
+
+    def watching(self, scope: HTTPScope, request: requests.Asked) -> AbstractContextManager[None]:
+        return self.watch.running(scope, request) if self.watch is not None else nullcontext()
+
+
+def doorway(
+    kb: KnowledgeBase, lanes: Lanes, watch: Watch | None = None, clock: Clock = time.monotonic
+) -> Doorway:
+    """The doorway of this knowledge base's settings, asking on its connections; rates are kept by the clock."""
+    settings = kb.settings
+    return Doorway(
+        auth.gate(kb.engine, (*auth.LOOPBACK, settings.host, *settings.allowed_hosts), lanes),
+        RateLimits(settings.rate_limit, clock),
+        cors(settings.cors_origins),
+        Journal(kb.engine, lanes, clock),
+        lanes,
+        watch,
+    )
+
+
+class GatedLitestar(Litestar):
+    """Litestar behind a doorway. Its own middleware would not see requests that match no route."""
+
+    def __init__(
+        self, doorway: Doorway, *, middleware: Sequence[DefineMiddleware] = (), **options: Any
+    ) -> None:
+        self.doorway = doorway
+        lane = DefineMiddleware(InLane, lanes=doorway.lanes)
+        super().__init__(middleware=[lane, *middleware], on_shutdown=[self._close_lanes], **options)
+
+    async def _close_lanes(self) -> None:
+        self.doorway.lanes.close()
+
+    async def __call__(
+        self,
+        scope: Scope | LifeSpanScope,
+        receive: Receive | LifeSpanReceive,
+        send: Send | LifeSpanSend,
+    ) -> None:
+        if scope["type"] == ScopeType.HTTP:
+            await self._pass(cast("HTTPScope", scope), cast("Receive", receive), cast("Send", send))
+        else:
+            await super().__call__(scope, receive, send)
+
+    async def _pass(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
+        headers = Headers.from_scope(scope)
+        with requests.asked(headers) as request, self.doorway.watching(scope, request):
+            said = {**requests.said(request), **self.doorway.cors.headers(headers)}
+            sending = _hardened(send, said, request)
+            try:
+                answer = await self.doorway.admit(scope, headers, request)
+            except (KBError, SQLAlchemyError) as error:
+                answer = _refused(scope, error)
+            if answer is not None:
+                await answer(scope, receive, sending)
+            else:
+                vectors.route(scope)
+                await super().__call__(scope, receive, sending)
+            await self.doorway.journal.note(scope, request)
+
+
+class InLane:
+    """ASGI middleware: a request that is there has a place in its route's lane until its answer is sent."""
+
+    def __init__(self, app: ASGIApp, lanes: Lanes) -> None:
+        self.app, self.lanes = app, lanes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != ScopeType.HTTP:
+            await self.app(scope, receive, send)
+            return
+        lane = rights.lane_of(scope)
+        receiving = await arrived(scope, receive, lane)
+        with self.lanes.place(lane):
+            if lane is not Lane.decoding:
+                await self.app(scope, receiving, send)
+                return
+            async with noticed(receiving, requests.current()) as watched:
+                await self.app(scope, watched, send)
+
+
+def _refused(scope: HTTPScope, error: Exception) -> ASGIApp:
+    """A browser that opens the console without a key gets the sign-in form, with the same status."""
+    if isinstance(error, errors.NotSignedIn) and pages.is_page(scope["path"]):
+        return session.sign_in_form(scope)
+    if openai_errors.speaks_openai(scope["path"]):
+        return openai_errors.refusal(error)
+    return errors.refusal(error)
+
+
+def _hardened(send: Send, said: dict[str, str], request: requests.Asked) -> Send:
+    """`send` that adds the headers no answer goes without; a page may bring its own policy."""
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            request.status = message["status"]
+            headers = MutableScopeHeaders.from_message(message)
+            for name, value in {**_HEADERS, **said}.items():
+                headers.setdefault(name, value)
+        await send(message)
+
+    return sending

@@ -1,0 +1,177 @@
+"""`Idempotency-Key`: an edit sent twice is carried out once, and both times gets the same answer.
+
+Heeded on every route that edits. The key belongs to the API key that sent it; the request is its method, path and
+body. What was refused changed nothing and leaves the key free. See `kb.access.idempotency` for what happens in a crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from litestar.concurrency import sync_to_thread
+from litestar.datastructures import Headers
+from litestar.enums import ScopeType
+from litestar.middleware import DefineMiddleware
+from litestar.response.base import ASGIResponse
+from sqlalchemy import Engine
+from sqlalchemy.orm import Session
+
+from api.door import requests
+from api.door.lanes import Lane, Lanes
+from api.door.rights import is_edit, right_of
+from api.errors import BadIdempotencyKey
+from api.schema.schemas import MAX_BODY_BYTES
+from kb.access import idempotency
+from kb.access.api_keys import ApiKeyRecord
+from kb.access.idempotency import MAX_KEPT_BYTES, Answer
+from kb.log.origin import Claim, origin
+
+if TYPE_CHECKING:
+    from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
+
+HEADER = "idempotency-key"
+REPLAYED = "idempotency-replayed"
+MAX_LENGTH = 200
+
+_OPT = "tells_secret"
+TELLS_SECRET = {
+    _OPT: True
+}  # for a route's `opt`: its answer is not kept, so asking again does nothing and says so
+
+
+def once(engine: Engine, lanes: Lanes) -> DefineMiddleware:
+    """The middleware on this database."""
+    return DefineMiddleware(Once, engine=engine, lanes=lanes)
+
+
+class Once:
+    """ASGI middleware; it sees requests that were routed, and runs before the guards."""
+
+    def __init__(self, app: ASGIApp, engine: Engine, lanes: Lanes) -> None:
+        self.app, self.engine, self.lanes = app, engine, lanes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != ScopeType.HTTP:
+            await self.app(scope, receive, send)
+            return
+        name, key = Headers.from_scope(scope).get(HEADER), scope.get("user")
+        if name is None or not is_edit(scope) or not _may(key, scope):
+            await self.app(scope, receive, send)
+            return
+        await self._once(scope, receive, send, _checked(name), key)
+
+    async def _once(
+        self, scope: HTTPScope, receive: Receive, send: Send, name: str, key: ApiKeyRecord
+    ) -> None:
+        body = await _body(receive)
+        found = await sync_to_thread(self._claim, key.key_id, name, _request(scope, body))
+        if isinstance(found, Answer):
+            if (request := requests.current()) is not None:
+                request.is_replay = True
+            headers = {REPLAYED: "true", "content-type": found.media_type}
+            answer = ASGIResponse(body=found.body or b"", status_code=found.status, headers=headers)
+            await answer(scope, receive, send)
+            return
+        secret = _OPT in scope["route_handler"].opt
+        recorded = _Recorded(send, keep=not secret, settle=partial(self._settled, found))
+        before = origin.get()
+        assert before is not None, "a request of a key has an origin"
+        held = origin.set(replace(before, claim=found))
+        try:
+            await self.app(scope, _given(body, receive), recorded)
+        finally:
+            origin.reset(held)
+        await recorded.settled()
+
+    def _claim(self, key_id: int, name: str, request: bytes) -> Claim | Answer:
+        with Session(self.engine) as session, session.begin():
+            return idempotency.claim(session, key_id, name, request)
+
+    async def _settled(self, held: Claim, answer: Answer) -> None:
+        # Not behind the edits that wait: a name that is not settled in two minutes counts as that of a dead server.
+        await self.lanes.run(Lane.records, self._settle, held, answer)
+
+    def _settle(self, held: Claim, answer: Answer) -> None:
+        with Session(self.engine) as session, session.begin():
+            idempotency.settle(session, held, answer)
+
+
+@dataclass(slots=True)
+class _Recorded:
+    """`send` that keeps what is sent, as far as answers are kept.
+
+    The answer is settled before the last of it goes out: who asks again as soon as it has come gets the same.
+    """
+
+    send: Send
+    keep: bool
+    settle: Callable[[Answer], Awaitable[None]]
+    is_settled: bool = False
+    status: int = 500
+    media_type: str = ""
+    body: bytearray = field(default_factory=bytearray)
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            sent = {name.lower(): value for name, value in message["headers"]}
+            self.media_type = sent.get(b"content-type", b"").decode("latin-1")
+        elif message["type"] == "http.response.body" and len(self.body) <= MAX_KEPT_BYTES:
+            self.body += message.get("body", b"")
+        try:
+            if message["type"] == "http.response.body" and not message.get("more_body", False):
+                await self.settled()
+        finally:
+            await self.send(message)
+
+    async def settled(self) -> None:
+        """Settle the answer, as far as it has come, unless that was done."""
+        if not self.is_settled:
+            self.is_settled = True
+            await self.settle(Answer(self.status, self.media_type, bytes(self.body) if self.keep else None))
+
+
+def _may(key: Any, scope: HTTPScope) -> bool:
+    """Whether the guard will let it pass: a key without the right claims nothing and is shown nothing."""
+    return isinstance(key, ApiKeyRecord) and key.may(right_of(scope["route_handler"]))
+
+
+def _checked(name: str) -> str:
+    if not name or len(name) > MAX_LENGTH or not name.isascii() or not name.isprintable():
+        raise BadIdempotencyKey(f"it must be 1 to {MAX_LENGTH} printable ASCII characters")
+    return name
+
+
+async def _body(receive: Receive) -> bytes:
+    body = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":  # the client left before it had said everything
+            raise BadIdempotencyKey("the request ended before its body did")
+        body += message.get("body", b"")
+        if len(body) > MAX_BODY_BYTES:
+            raise BadIdempotencyKey(f"with one a body has {MAX_BODY_BYTES} bytes at most")
+        if not message.get("more_body"):
+            return bytes(body)
+
+
+def _given(body: bytes, receive: Receive) -> Receive:
+    """`receive` for whoever comes after the body was read."""
+    is_given = False
+
+    async def receiving() -> Any:
+        nonlocal is_given
+        if is_given:
+            return await receive()
+        is_given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return receiving
+
+
+def _request(scope: HTTPScope, body: bytes) -> bytes:
+    """What makes two requests the same."""
+    return b"\n".join((scope["method"].encode(), scope["path"].encode(), scope["query_string"], body))

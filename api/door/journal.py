@@ -1,0 +1,89 @@
+"""The log of who was denied and who edited, one line each, with request id, actor and route as fields.
+
+Denials are also kept in the database for auditors, up to `RECORDED_A_MINUTE` of keys and as many of strangers: what
+is beyond that is counted. A database that does not answer changes nothing about the answer to the request.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Engine
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from api.door.lanes import Lane, Lanes
+from api.door.limits import Clock, TokenBucket
+from api.door.requests import Asked, route_of
+from api.door.rights import is_edit
+from api.errors import Busy
+from kb.log.denials import NewDenial, record_denial
+from kb.store import outages
+
+if TYPE_CHECKING:
+    from litestar.types import HTTPScope
+
+RECORDED_A_MINUTE = 60
+
+_DENIED = frozenset({401, 403, 421, 429})
+
+_log = logging.getLogger(__name__)
+
+
+class Journal:
+    """Writes down what an auditor will ask for. Used on the event loop."""
+
+    def __init__(self, engine: Engine, lanes: Lanes, clock: Clock = time.monotonic) -> None:
+        self._engine, self._lanes = engine, lanes
+        self._of_keys, self._of_strangers = (TokenBucket(RECORDED_A_MINUTE, clock) for _ in range(2))
+        self._num_unrecorded = 0
+
+    async def note(self, scope: HTTPScope, request: Asked) -> None:
+        """Write a request down that was answered, if it was denied or is an edit."""
+        if request.status in _DENIED and request.refusal is not None:
+            await self._denied(scope, request)
+        elif (request.status or 500) < 400 and is_edit(scope) and not request.is_replay:
+            _log.info("edited", extra=_fields(scope, request))
+
+    async def _denied(self, scope: HTTPScope, request: Asked) -> None:
+        fields = _fields(scope, request)
+        _log.info("denied", extra={**fields, "cause": request.refusal})
+        actor = fields["actor"]
+        if (self._of_keys if actor else self._of_strangers).take():
+            self._num_unrecorded += 1
+            return
+        denial = NewDenial(
+            request_id=request.request_id,
+            actor=actor,
+            method=scope["method"],
+            path=route_of(scope),  # its template: a path may say what was asked for
+            status=request.status or 0,
+            cause=request.refusal or "",
+            num_unrecorded=self._num_unrecorded,
+        )
+        self._num_unrecorded = 0
+        try:
+            await self._lanes.run(Lane.records, self._record, denial)
+        except Busy:
+            self._num_unrecorded += 1 + denial.num_unrecorded
+
+    def _record(self, denial: NewDenial) -> None:
+        try:
+            with Session(self._engine) as session, session.begin():
+                record_denial(session, denial)
+        except SQLAlchemyError as error:
+            outages.tell(_log, "a denial was not recorded", error)
+
+
+def _fields(scope: HTTPScope, request: Asked) -> dict[str, Any]:
+    key = scope.get("user")
+    return {
+        "request_id": request.request_id,
+        "client_request_id": request.client_request_id,
+        "actor": key.name if key else None,
+        "method": scope["method"],
+        "route": scope.get("path_template"),
+        "status": request.status,
+    }

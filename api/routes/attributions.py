@@ -1,0 +1,120 @@
+"""Attributions and impact: what stored outputs took from which facts, and what became of that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+from litestar import get, post
+from litestar.params import JSONBody, QueryParameter
+
+from api.door.rights import Lane, Right, needs
+from api.errors import PROBLEMS
+from api.ports import FromPorts
+from api.routes.facts import OfDocument
+from api.schema.paging import Cursor, Limit, Page, page, place_of
+from api.schema.schemas import MAX_ID, PathId, Request
+from api.schema.selectors import SelectorParts
+from kb.evidence.impact import ImpactedOutput, impact_of, impact_of_selection
+from kb.evidence.listing import AttributionRecord, attributions
+
+OfFact = Annotated[int | None, QueryParameter(ge=1, le=MAX_ID, description="Only what spliced this fact")]
+OfOutput = Annotated[int | None, QueryParameter(ge=1, le=MAX_ID, description="Only of this stored output")]
+
+
+class Selection(Request, frozen=True, kw_only=True):
+    """Live facts, chosen by what they have in common."""
+
+    selector: SelectorParts
+
+
+@get("/attributions", opt=needs(Right.audit), responses=PROBLEMS, sync_to_thread=True)
+def list_attributions(
+    ports: FromPorts,
+    fact_id: OfFact = None,
+    generation_id: OfOutput = None,
+    document_id: OfDocument = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+) -> Page[AttributionRecord]:
+    """List the lookups of stored outputs.
+
+    By output, in order: all, or those that fit every filter.
+    """
+    output, ordinal = place_of(cursor, "attributions", 2)
+    found = attributions(
+        ports.kb,
+        fact_id=fact_id,
+        generation_id=generation_id,
+        document_id=document_id,
+        after=(output, ordinal),
+        limit=limit + 1,
+    )
+    return page(found, limit, "attributions", lambda a: (a.generation_id, a.ordinal))
+
+
+class FactImpact(msgspec.Struct, frozen=True, kw_only=True):
+    """A fact and a page of its uses, oldest first. `next` is the cursor of the page after it."""
+
+    fact_id: int
+    is_live: bool
+    erased_seq: int | None
+    items: list[ImpactedOutput]
+    next: str | None
+
+
+class SelectionImpact(msgspec.Struct, frozen=True, kw_only=True):
+    """How many live facts were chosen, how many outputs spliced one, and a page of the uses, oldest first."""
+
+    num_facts: int
+    num_outputs: int
+    items: list[ImpactedOutput]
+    next: str | None
+
+
+@get("/facts/{fact_id:int}/impact", opt=needs(Right.audit), responses=PROBLEMS, sync_to_thread=True)
+def read_fact_impact(
+    ports: FromPorts, fact_id: PathId, cursor: Cursor = None, limit: Limit = 50
+) -> FactImpact:
+    """Read what a fact was used for.
+
+    Every place of a stored output that it was spliced into, in which version, and what became of that since.
+    """
+    output, ordinal = place_of(cursor, "uses", 2)
+    found = impact_of(ports.kb, fact_id, after=(output, ordinal), limit=limit + 1)
+    uses = _uses(found.outputs, limit)
+    return FactImpact(
+        fact_id=fact_id,
+        is_live=found.is_live,
+        erased_seq=found.erased_seq,
+        items=uses.items,
+        next=uses.next,
+    )
+
+
+@post(
+    "/impact",
+    status_code=200,
+    opt=needs(Right.audit, Lane.long_reads),
+    responses=PROBLEMS,
+    sync_to_thread=True,
+)
+def read_selection_impact(
+    ports: FromPorts, data: JSONBody[Selection], cursor: Cursor = None, limit: Limit = 50
+) -> SelectionImpact:
+    """Read what a set of facts was used for.
+
+    As for one fact, for all live facts that a selector chooses. Changes nothing.
+    """
+    output, ordinal = place_of(cursor, "uses", 2)
+    selector = data.selector.selector()
+    found = impact_of_selection(ports.kb, selector, after=(output, ordinal), limit=limit + 1)
+    uses = _uses(found.outputs, limit)
+    return SelectionImpact(
+        num_facts=found.num_facts, num_outputs=found.num_outputs, items=uses.items, next=uses.next
+    )
+
+
+def _uses(found: Sequence[ImpactedOutput], limit: int) -> Page[ImpactedOutput]:
+    return page(found, limit, "uses", lambda use: (use.generation_id, use.ordinal))

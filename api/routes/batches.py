@@ -1,0 +1,71 @@
+"""Batches: many facts added or corrected in one change, all or none."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from litestar import patch, post
+from litestar.params import JSONBody
+from msgspec import Meta
+
+from api.door.rights import Right, needs
+from api.errors import PROBLEMS
+from api.ports import FromPorts
+from api.routes.edits import WithKey, actor_of, keyed, result
+from api.schema.schemas import MAX_FACTS_PER_EDIT, EditResult, Id, Question, Request, Value, Why
+from kb.errors import InvalidValue
+from kb.facts.batches import Batches
+from kb.records import FactDraft
+
+
+class Draft(Request, frozen=True, kw_only=True):
+    """A fact without a document, keyed from its question."""
+
+    question: Question
+    value: Value
+    answer: Value | None = None
+
+
+class NewFacts(Why, frozen=True, kw_only=True):
+    """Facts to add. `allow_erased` lets in what was erased before."""
+
+    facts: Annotated[list[Draft], Meta(min_length=1, max_length=MAX_FACTS_PER_EDIT)]
+    allow_erased: bool = False
+
+
+class Correction(Request, frozen=True, kw_only=True):
+    """A fact's value from now on."""
+
+    fact_id: Id
+    value: Value
+
+
+class NewValues(Why, frozen=True, kw_only=True):
+    """Facts to correct, each once."""
+
+    facts: Annotated[list[Correction], Meta(min_length=1, max_length=MAX_FACTS_PER_EDIT)]
+
+
+@post("/facts/batch", opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)
+def insert_facts(ports: FromPorts, request: WithKey, data: JSONBody[NewFacts]) -> EditResult:
+    """Add many facts.
+
+    All of them in one change, or none; `fact_ids` are in their order.
+    """
+    drafts = [FactDraft(draft.question, draft.value, draft.answer) for draft in data.facts]
+    edit = Batches(ports.kb).insert(
+        drafts, actor=actor_of(request, data), reason=data.reason, allow_erased=data.allow_erased
+    )
+    return keyed(ports, edit)
+
+
+@patch("/facts/batch", opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)
+def update_facts(ports: FromPorts, request: WithKey, data: JSONBody[NewValues]) -> EditResult:
+    """Correct many facts.
+
+    All of them in one change, or none.
+    """
+    values = {correction.fact_id: correction.value for correction in data.facts}
+    if len(values) < len(data.facts):
+        raise InvalidValue("batch", "it names a fact twice")
+    return result(Batches(ports.kb).update(values, actor=actor_of(request, data), reason=data.reason))

@@ -1,0 +1,202 @@
+"""The change log: read by pages, compared between two changes, witnessed and exported."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import msgspec
+from litestar import get, post
+from litestar.params import JSONBody, QueryParameter
+from litestar.response import Stream
+
+from api.door.rights import Lane, Right, needs
+from api.errors import PROBLEMS
+from api.ports import FromPorts
+from api.routes.corpora import JSON_LINES
+from api.routes.edits import WithKey, actor_of
+from api.routes.facts import Corpus
+from api.schema.paging import Cursor, Limit, after_of, page
+from api.schema.schemas import MAX_ID, Request, Why
+from kb.errors import InvalidQuery
+from kb.evidence.diff import FactDifference, diff
+from kb.log import audit, witness
+from kb.log.chain import Sealed, seal
+from kb.log.signing import signing_key
+from kb.records import ChangeRecord
+
+Who = Annotated[str | None, QueryParameter(max_length=200, description="Only changes by this person or key")]
+Authenticated = Annotated[
+    str | None,
+    QueryParameter(
+        max_length=200, description="Only changes this key, or user of the machine, was authenticated for"
+    ),
+]
+Kind = Annotated[str | None, QueryParameter(max_length=100, description="Only this kind, such as delete")]
+OfFact = Annotated[int | None, QueryParameter(ge=1, le=MAX_ID, description="Only changes of this fact")]
+Since = Annotated[
+    str | None,
+    QueryParameter(format="date-time", description="From this time on; without a zone it is UTC"),
+]
+Until = Annotated[
+    str | None,
+    QueryParameter(format="date-time", description="Before this time; without a zone it is UTC"),
+]
+Earlier = Annotated[int, QueryParameter(ge=0, le=MAX_ID, description="The earlier change")]
+Later = Annotated[int, QueryParameter(ge=0, le=MAX_ID, description="The later change")]
+
+
+class Changes(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of the change log, oldest first, and where the log stands. `next` is null where it ends for now."""
+
+    head_seq: int
+    items: list[ChangeRecord]
+    next: str | None
+
+
+class Differences(msgspec.Struct, frozen=True, kw_only=True):
+    """How many facts differ between two changes, by kind, and a page of them, by id."""
+
+    first: int
+    last: int
+    counts: dict[str, int]
+    items: list[FactDifference]
+    next: str | None
+
+
+class Witnessed(Request, frozen=True, kw_only=True):
+    """A signed head of this log, as it was given."""
+
+    head: dict[str, Any]
+
+
+class Sealing(Why, frozen=True, kw_only=True):
+    """Breaks of the log to acknowledge, by the numbers of their changes. `dry_run` does and undoes it."""
+
+    seqs: Annotated[
+        list[Annotated[int, msgspec.Meta(ge=1, le=MAX_ID)]], msgspec.Meta(min_length=1, max_length=1000)
+    ]
+    dry_run: bool = False
+
+
+class Held(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether the log still has that head in its place, and who had signed it."""
+
+    held: bool
+    head: witness.Head
+
+
+@get("/changes", opt=needs(Right.audit), responses=PROBLEMS, sync_to_thread=True)
+def list_changes(
+    ports: FromPorts,
+    actor: Who = None,
+    principal: Authenticated = None,
+    kind: Kind = None,
+    fact_id: OfFact = None,
+    since: Since = None,
+    until: Until = None,
+    cursor: Cursor = None,
+    limit: Limit = 100,
+) -> Changes:
+    """List changes.
+
+    Oldest first, those that fit every filter. They tell who did what to which facts, when and why, and no fact's text.
+    """
+    if "\x00" in f"{actor or ''}{principal or ''}{kind or ''}":
+        raise InvalidQuery("a name holds no NUL character")
+    with ports.kb.sessions() as session:
+        found = audit.changes(
+            session,
+            after_of(cursor, "changes"),
+            limit + 1,
+            actor=actor,
+            principal=principal,
+            kind=kind,
+            fact_id=fact_id,
+            since=_time("since", since),
+            until=_time("until", until),
+        )
+        shown = page(found, limit, "changes", lambda change: (change.seq,))
+        return Changes(head_seq=audit.head_seq(session), items=shown.items, next=shown.next)
+
+
+@get("/changes/diff", opt=needs(Right.audit, Lane.long_reads), responses=PROBLEMS, sync_to_thread=True)
+def compare_changes(
+    ports: FromPorts,
+    first: Earlier,
+    last: Later,
+    corpus: Corpus = None,
+    cursor: Cursor = None,
+    limit: Limit = 100,
+) -> Differences:
+    """Compare the facts at two changes.
+
+    What was undone in between is no difference. An erased fact is named without its values.
+    """
+    after = after_of(cursor, "differences")
+    found = diff(ports.kb, first, last, corpus=corpus, after=after, limit=limit + 1)
+    shown = page(found.facts, limit, "differences", lambda difference: (difference.fact_id,))
+    return Differences(first=first, last=last, counts=found.counts, items=shown.items, next=shown.next)
+
+
+@get("/changes/head", opt=needs(Right.audit), responses=PROBLEMS, sync_to_thread=True)
+def read_head(ports: FromPorts) -> dict[str, Any]:
+    """Get the signed head of the change log.
+
+    To be kept elsewhere: later it shows that the log was not rewritten before it.
+    """
+    key = signing_key(ports.kb.settings.home)
+    with ports.kb.sessions() as session:
+        return witness.signed_head(session, key)
+
+
+@post(
+    "/changes/head/check",
+    status_code=200,
+    opt=needs(Right.audit, Lane.long_reads),
+    responses=PROBLEMS,
+    sync_to_thread=True,
+)
+def check_head(ports: FromPorts, data: JSONBody[Witnessed]) -> Held:
+    """Check a head that was kept.
+
+    Its signature, and whether this log still has it. The chain up to there is checked by a job of kind `fsck`.
+    """
+    head = witness.read_head(json.dumps(data.head), "head")
+    return Held(held=witness.holds(ports.kb, head), head=head)
+
+
+@post("/changes/seal", status_code=200, opt=needs(Right.admin), responses=PROBLEMS, sync_to_thread=True)
+def seal_breaks(ports: FromPorts, request: WithKey, data: JSONBody[Sealing]) -> Sealed:
+    """Acknowledge breaks of the change log.
+
+    By a change that says what was found there and what should have been. The check of the log is then ok but for
+    these; whatever else does not fit is told as before.
+    """
+    return seal(ports.kb, data.seqs, actor=actor_of(request, data), reason=data.reason, dry_run=data.dry_run)
+
+
+@get(
+    "/changes/export",
+    opt=needs(Right.audit, Lane.long_reads),
+    responses=PROBLEMS,
+    media_type=JSON_LINES,
+    sync_to_thread=True,
+)
+def export_changes(ports: FromPorts) -> Stream:
+    """Export the change log.
+
+    JSON Lines: its signed head, then every change, to be checked without the database. No fact's text.
+    """
+    return Stream(witness.export_log(ports.kb, signing_key(ports.kb.settings.home)), media_type=JSON_LINES)
+
+
+def _time(name: str, said: str | None) -> datetime | None:
+    if said is None:
+        return None
+    try:
+        time = datetime.fromisoformat(said)
+    except ValueError as error:
+        raise InvalidQuery(f"{name} is no time, such as 2026-01-31T12:00:00Z") from error
+    return time if time.tzinfo else time.replace(tzinfo=UTC)

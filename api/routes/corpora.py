@@ -1,0 +1,121 @@
+"""Corpora: what there is, counted; a whole corpus deleted; a corpus given back as it was taken in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Annotated
+
+import msgspec
+from litestar import delete, get
+from litestar.params import JSONBody, PathParameter, QueryParameter
+from litestar.response import Stream
+
+from api.door.rights import Lane, Right, needs
+from api.errors import PROBLEMS
+from api.ports import FromPorts
+from api.routes.edits import WithKey, actor_of
+from api.schema.paging import Cursor, Limit, Page, after_of
+from api.schema.paging import cursor as cursor_of
+from api.schema.schemas import Why
+from api.schema.shown import require_past, shown_to
+from kb.corpus.format import AnnotatedDocument, to_record
+from kb.errors import CorpusNotFound
+from kb.records import CorpusStats
+from kb.switching.bulk import Bulk
+
+JSON_LINES = "application/jsonl"
+
+Name = Annotated[str, PathParameter(min_length=1, max_length=1000, description="The corpus")]
+LiveOnly = Annotated[
+    bool, QueryParameter(description="Only live facts that the text still says, as a training wants them")
+]
+
+
+class Deletion(Why, frozen=True, kw_only=True):
+    """Why; with `dry_run` what would be deleted is counted and nothing is changed."""
+
+    dry_run: bool = False
+
+
+class Deleted(msgspec.Struct, frozen=True, kw_only=True):
+    """How many live facts of how many documents went, or would go. `seq` is the change; null where there was none."""
+
+    dry_run: bool
+    documents: int
+    facts: int
+    seq: int | None
+
+
+@get("/corpora", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
+def list_corpora(ports: FromPorts, cursor: Cursor = None, limit: Limit = 50) -> Page[CorpusStats]:
+    """List the corpora.
+
+    By name, with their documents, live facts, deleted facts and characters.
+    """
+    start, corpora = after_of(cursor, "corpora"), ports.kb.corpora()
+    end = start + limit
+    more = cursor_of("corpora", (end,)) if end < len(corpora) else None
+    return Page(items=corpora[start:end], next=more)
+
+
+@get("/corpora/{corpus:str}", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
+def read_corpus(ports: FromPorts, corpus: Name) -> CorpusStats:
+    """Count a corpus.
+
+    Its documents, live facts, deleted facts and characters.
+    """
+    for stats in ports.kb.corpora():
+        if stats.corpus == corpus:
+            return stats
+    raise CorpusNotFound(corpus)
+
+
+@delete(
+    "/corpora/{corpus:str}", status_code=200, opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True
+)
+def delete_corpus(ports: FromPorts, request: WithKey, corpus: Name, data: JSONBody[Deletion]) -> Deleted:
+    """Delete every live fact of a corpus.
+
+    In one change; the texts stay, and restoring the facts brings them back.
+    """
+    return delete_of(ports, corpus, None, actor_of(request, data), data)
+
+
+def delete_of(
+    ports: FromPorts, corpus: str, external_ids: list[str] | None, actor: str, data: Deletion
+) -> Deleted:
+    """Delete the live facts of these documents of a corpus, or of all (None)."""
+    bulk = Bulk(ports.kb)
+    documents, facts = bulk.count_documents(corpus, external_ids)
+    if data.dry_run:
+        return Deleted(dry_run=True, documents=documents, facts=facts, seq=None)
+    edit = bulk.delete_documents(corpus, external_ids, actor=actor, reason=data.reason)
+    seq = edit.seq if edit.fact_ids else None
+    return Deleted(dry_run=False, documents=documents, facts=len(edit.fact_ids), seq=seq)
+
+
+@get(
+    "/corpora/{corpus:str}/export",
+    opt=needs(Right.train, Lane.long_reads),
+    responses=PROBLEMS,
+    media_type=JSON_LINES,
+    sync_to_thread=True,
+)
+def export_corpus(ports: FromPorts, request: WithKey, corpus: Name, live_only: LiveOnly = False) -> Stream:
+    """Export a corpus.
+
+    JSON Lines, a document a line, as an ingest takes them back: with every fact, corrected and deleted ones too. That
+    takes the right `audit`; without it `live_only` is to be asked for, and marks stand for what facts say no more.
+    """
+    if not live_only:
+        require_past(request)
+    documents = (
+        shown_to(request, ports).export(corpus) if live_only else ports.kb.export(corpus, live_only=False)
+    )
+    return Stream(_lines(documents), media_type=JSON_LINES)
+
+
+def _lines(documents: Iterator[AnnotatedDocument]) -> Iterator[str]:
+    for document in documents:
+        yield json.dumps(to_record(document), ensure_ascii=False) + "\n"

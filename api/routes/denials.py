@@ -1,0 +1,24 @@
+"""Denials: who was refused what, for auditors."""
+
+from __future__ import annotations
+
+from litestar import get
+from sqlalchemy.orm import Session
+
+from api.door.rights import Right, needs
+from api.errors import PROBLEMS
+from api.ports import FromPorts
+from api.schema.paging import Cursor, Limit, Page, after_of, page
+from kb.log import denials
+from kb.log.denials import DenialRecord
+
+
+@get("/denials", opt=needs(Right.audit), responses=PROBLEMS, sync_to_thread=True)
+def list_denials(ports: FromPorts, cursor: Cursor = None, limit: Limit = 100) -> Page[DenialRecord]:
+    """List denials.
+
+    Requests that were refused for who asked, newest first.
+    """
+    with Session(ports.kb.engine) as session:
+        found = denials.list_denials(session, after=after_of(cursor, "denials"), limit=limit + 1)
+    return page(found, limit, "denials", lambda denial: (denial.denial_id,))

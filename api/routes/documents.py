@@ -1,0 +1,184 @@
+"""Documents: the texts that facts were read from."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from litestar import delete, get, post
+from litestar.params import JSONBody, QueryParameter
+from msgspec import Meta
+
+from api.door.rights import Right, needs
+from api.errors import PROBLEMS
+from api.ports import FromPorts
+from api.routes.corpora import Deleted, Deletion, delete_of
+from api.routes.edits import WithKey, actor_of, key_at_once
+from api.routes.facts import DELETED, Corpus, State
+from api.schema.paging import Cursor, Limit, Page, after_of, page
+from api.schema.schemas import PathId, Request, Why
+from api.schema.shown import require_past, shown_to
+from kb.corpus.format import Refusal, parse_record
+from kb.facts.documents import DocumentRecord, Documents
+from kb.records import FactRecord
+
+MAX_DOCUMENTS = 100  # of a request; more is a job's work
+
+Replaced = Annotated[
+    bool, QueryParameter(description="Those that a newer text replaced, not the current ones")
+]
+Words = Annotated[str, Meta(min_length=1, max_length=10_000)]
+Offset = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+
+
+class DocumentText(msgspec.Struct, frozen=True, kw_only=True):
+    """A document with its text as it was ingested. Facts' `start` and `end` count its Unicode code points."""
+
+    document: DocumentRecord
+    text: str
+
+
+class NewSpan(Request, frozen=True, kw_only=True):
+    """A fact of a document: the text from `start` to `end`, in Unicode code points, is its value."""
+
+    start: Offset
+    end: Offset
+    value: Words
+    question: Words | None = None
+    answer: Words | None = None
+
+
+class NewDocument(Request, frozen=True, kw_only=True):
+    """A text and the facts in it; `id` is its name within the corpus."""
+
+    id: Annotated[str, Meta(min_length=1, max_length=1000)]
+    text: Annotated[str, Meta(min_length=1, max_length=1_000_000)]
+    facts: Annotated[list[NewSpan], Meta(max_length=10_000)] = msgspec.field(default_factory=list)
+    title: Words | None = None
+    uri: Words | None = None
+    licence: Words | None = None
+    revision: Words | None = None
+
+
+class NewDocuments(Why, frozen=True, kw_only=True):
+    """Documents of a corpus, in one change. `allow_erased` lets in what was erased before."""
+
+    corpus: Annotated[str, Meta(min_length=1, max_length=1000)]
+    documents: Annotated[list[NewDocument], Meta(min_length=1, max_length=MAX_DOCUMENTS)]
+    allow_erased: bool = False
+
+
+class Ingested(msgspec.Struct, frozen=True, kw_only=True):
+    """What was taken and what was not. `documents` are new or have a new text (`replaced`), `facts` are new;
+    `still_deleted` facts were deleted before and stay so, `suppressed` ones were erased before and are left out.
+    `seq` is the change, null where nothing changed; `keyed` says whether lookups find every fact now."""
+
+    corpus: str
+    documents: int
+    facts: int
+    unchanged: int
+    replaced: int
+    still_deleted: int
+    suppressed: int
+    refusals: list[Refusal]
+    seq: int | None
+    keyed: bool
+
+
+@get("/documents", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
+def list_documents(
+    ports: FromPorts,
+    request: WithKey,
+    corpus: Corpus = None,
+    replaced: Replaced = False,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+) -> Page[DocumentRecord]:
+    """List documents.
+
+    By id, without their texts.
+    """
+    after = after_of(cursor, "documents")
+    found = Documents(ports.kb).find(corpus=corpus, replaced=replaced, after=after, limit=limit + 1)
+    found = shown_to(request, ports).documents(found)
+    return page(found, limit, "documents", lambda document: (document.document_id,))
+
+
+@get("/documents/{document_id:int}", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
+def read_document(ports: FromPorts, request: WithKey, document_id: PathId) -> DocumentText:
+    """Read a document.
+
+    Its text, and where it came from. A replaced one is kept as evidence. Without the right `audit` marks stand for what
+    its facts say no more, and for all of a replaced text; the digest is of the text as it is shown.
+    """
+    document, text = shown_to(request, ports).document(document_id)
+    return DocumentText(document=document, text=text)
+
+
+@get("/documents/{document_id:int}/facts", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
+def list_document_facts(
+    ports: FromPorts,
+    request: WithKey,
+    document_id: PathId,
+    which: State = "live",
+    cursor: Cursor = None,
+    limit: Limit = 50,
+) -> Page[FactRecord]:
+    """List a document's facts.
+
+    By id; `source` says from where to where in the text each stands. Deleted ones are for the right `audit`.
+    """
+    if which != "live":
+        require_past(request)
+    after = after_of(cursor, "document facts")
+    found = Documents(ports.kb).facts(document_id, deleted=DELETED[which], after=after, limit=limit + 1)
+    found = shown_to(request, ports).facts(found)
+    return page(found, limit, "document facts", lambda fact: (fact.fact_id,))
+
+
+@post("/documents", opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)
+def ingest_documents(ports: FromPorts, request: WithKey, data: JSONBody[NewDocuments]) -> Ingested:
+    """Take annotated documents into a corpus.
+
+    One that is there under the same id with another text is replaced; one that is the same is passed over. What does
+    not check out is refused with its place and the reason, and the rest is taken.
+    """
+    records: list[dict[str, Any]] = [msgspec.to_builtins(document) for document in data.documents]
+    parsed = (parse_record(record, f"document {n}") for n, record in enumerate(records))
+    report = ports.kb.ingest(
+        parsed,
+        data.corpus,
+        actor=actor_of(request, data),
+        reason=data.reason,
+        allow_erased=data.allow_erased,
+    )
+    return Ingested(
+        corpus=report.corpus,
+        documents=report.documents,
+        facts=report.facts,
+        unchanged=report.unchanged,
+        replaced=report.replaced,
+        still_deleted=report.still_deleted,
+        suppressed=report.suppressed,
+        refusals=list(report.refusals),
+        seq=report.seq,
+        keyed=report.facts == 0 or key_at_once(ports),
+    )
+
+
+@delete(
+    "/documents/{document_id:int}",
+    status_code=200,
+    opt=needs(Right.edit),
+    responses=PROBLEMS,
+    sync_to_thread=True,
+)
+def delete_document(
+    ports: FromPorts, request: WithKey, document_id: PathId, data: JSONBody[Deletion]
+) -> Deleted:
+    """Delete every live fact of a document.
+
+    Of all texts it has had, in one change. The text stays; restoring the facts brings them back.
+    """
+    document, _ = Documents(ports.kb).read(document_id)
+    return delete_of(ports, document.corpus, [document.external_id], actor_of(request, data), data)

@@ -1,0 +1,175 @@
+"""Facts: read and edit. Every edit takes a reason, is one change in the log, and gives its seq."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from litestar import delete, get, patch, post
+from litestar.params import JSONBody, QueryParameter
+from msgspec import Meta
+
+from api.door.rights import Right, needs
+from api.errors import PROBLEMS
+from api.ports import FromPorts
+from api.routes.edits import WithKey, actor_of, keyed, result
+from api.schema.paging import Cursor, Limit, Page, after_of, page
+from api.schema.schemas import MAX_FACTS_PER_EDIT, MAX_ID, EditResult, Id, PathId, Question, Value, Why
+from api.schema.shown import require_past, shown_to
+from kb.errors import InvalidQuery
+from kb.records import FactRecord, FactTrace
+
+Text = Annotated[
+    str | None, QueryParameter(max_length=1000, description="Found in the value or the question")
+]
+Corpus = Annotated[str | None, QueryParameter(max_length=1000, description="Only of this corpus")]
+OfDocument = Annotated[
+    int | None, QueryParameter(ge=1, le=MAX_ID, description="Only facts that were read from this document")
+]
+State = Annotated[
+    Literal["live", "deleted", "all"],
+    QueryParameter(
+        name="state", description="Which facts: the live ones, those that were deleted or erased, or both"
+    ),
+]
+DELETED = {"live": False, "deleted": True, "all": None}
+
+
+class NewFact(Why, frozen=True, kw_only=True):
+    """A fact without a document, keyed from its question. `allow_erased` lets in what was erased before."""
+
+    question: Question
+    value: Value
+    answer: Value | None = None
+    allow_erased: bool = False
+
+
+class NewValue(Why, frozen=True, kw_only=True):
+    """The text that lookups give from now on."""
+
+    value: Value
+
+
+class OneFact(Why, frozen=True, kw_only=True):
+    """Why the fact in the path is deleted. With `abstain` queries that point at it get no match."""
+
+    abstain: bool = False
+
+
+class FactSet(Why, frozen=True, kw_only=True):
+    """All of these facts, or none."""
+
+    fact_ids: Annotated[list[Id], Meta(min_length=1, max_length=MAX_FACTS_PER_EDIT)]
+
+
+class DeletedSet(FactSet, frozen=True, kw_only=True):
+    """All of these facts, or none. With `abstain` queries that point at one get no match, not the runner-up."""
+
+    abstain: bool = False
+
+
+@get("/facts", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
+def list_facts(
+    ports: FromPorts,
+    request: WithKey,
+    corpus: Corpus = None,
+    document_id: OfDocument = None,
+    which: State = "live",
+    text: Text = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+) -> Page[FactRecord]:
+    """List facts.
+
+    By id. `text` is sought as it stands, in either case. Deleted facts are listed for the right `audit`.
+    """
+    if which != "live":
+        require_past(request)
+    if text is not None and "\x00" in text:
+        raise InvalidQuery("a text holds no NUL character")
+    found = ports.kb.facts(
+        corpus=corpus,
+        document_id=document_id,
+        text=text,
+        deleted=DELETED[which],
+        after=after_of(cursor, "facts"),
+        limit=limit + 1,
+    )
+    found = shown_to(request, ports).facts(found)
+    return page(found, limit, "facts", lambda fact: (fact.fact_id,))
+
+
+@get("/facts/{fact_id:int}", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
+def read_fact(ports: FromPorts, request: WithKey, fact_id: PathId) -> FactRecord:
+    """Read a fact.
+
+    As it stands, deleted or not. What it said before is for the right `audit`; `withheld` says that it was left out.
+    """
+    return shown_to(request, ports).fact(fact_id)
+
+
+@get("/facts/{fact_id:int}/trace", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
+def trace_fact(ports: FromPorts, request: WithKey, fact_id: PathId) -> FactTrace:
+    """Read a fact's history.
+
+    Its source sentence, every value it has had and when, its changes, and where stored outputs used it. Without the
+    right `audit` marks stand for the values it has no more.
+    """
+    return shown_to(request, ports).trace_fact(fact_id)
+
+
+@post("/facts", opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)
+def insert_fact(ports: FromPorts, request: WithKey, data: JSONBody[NewFact]) -> EditResult:
+    """Add a fact that no document says.
+
+    With an encoder it can be looked up at once; else `keyed` is false and it waits for a rekey.
+    """
+    edit = ports.kb.insert(
+        data.question,
+        data.value,
+        answer=data.answer,
+        actor=actor_of(request, data),
+        reason=data.reason,
+        allow_erased=data.allow_erased,
+    )
+    return keyed(ports, edit)
+
+
+@patch("/facts/{fact_id:int}", opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)
+def update_fact(ports: FromPorts, request: WithKey, fact_id: PathId, data: JSONBody[NewValue]) -> EditResult:
+    """Correct a fact's value.
+
+    From this commit on every process answers with it. The fact's document keeps saying what it said.
+    """
+    return result(ports.kb.update(fact_id, data.value, actor=actor_of(request, data), reason=data.reason))
+
+
+@delete("/facts", status_code=200, opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)
+def delete_facts(ports: FromPorts, request: WithKey, data: JSONBody[DeletedSet]) -> EditResult:
+    """Delete facts.
+
+    All of them or none. It holds from now on in every process, and can be undone.
+    """
+    actor = actor_of(request, data)
+    return result(ports.kb.delete(data.fact_ids, actor=actor, reason=data.reason, abstain=data.abstain))
+
+
+@delete(
+    "/facts/{fact_id:int}", status_code=200, opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True
+)
+def delete_fact(ports: FromPorts, request: WithKey, fact_id: PathId, data: JSONBody[OneFact]) -> EditResult:
+    """Delete one fact.
+
+    It holds from now on in every process, and can be undone.
+    """
+    actor = actor_of(request, data)
+    return result(ports.kb.delete([fact_id], actor=actor, reason=data.reason, abstain=data.abstain))
+
+
+@post("/facts/restore", status_code=200, opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)
+def restore_facts(ports: FromPorts, request: WithKey, data: JSONBody[FactSet]) -> EditResult:
+    """Bring deleted facts back.
+
+    All of them or none, with the values they had last.
+    """
+    edit = ports.kb.restore(data.fact_ids, actor=actor_of(request, data), reason=data.reason)
+    return keyed(ports, edit)  # a keyset made while they were gone has no key of them

@@ -1,0 +1,79 @@
+"""The feed of changes: server-sent events that wait for what comes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+from litestar import get
+from litestar.concurrency import sync_to_thread
+from litestar.params import HeaderParameter, QueryParameter
+from litestar.response import ServerSentEvent, ServerSentEventMessage
+
+from api.door.rights import Lane, Right, needs
+from api.door.tuning import LONGEST_SECONDS
+from api.errors import PROBLEMS
+from api.ports import FromPorts
+from api.routes.following import Seen, followed
+from api.schema.schemas import MAX_ID
+from kb.errors import InvalidQuery
+from kb.service import KnowledgeBase
+
+PIECE = 100
+
+FromSeq = Annotated[
+    int | None,
+    QueryParameter(
+        gt=-1, le=MAX_ID, description="Give what comes after this change; none: what comes from now on"
+    ),
+]
+Seconds = Annotated[int, QueryParameter(ge=0, le=LONGEST_SECONDS, description="When the stream ends")]
+LastEvent = Annotated[
+    str | None,
+    HeaderParameter(name="Last-Event-ID", max_length=20, description="The last event that was received"),
+]
+
+
+@get(
+    "/changes/events", opt=needs(Right.audit, Lane.feeds), responses=PROBLEMS, media_type="text/event-stream"
+)
+async def follow_changes(
+    ports: FromPorts, after: FromSeq = None, seconds: Seconds = LONGEST_SECONDS, last_event: LastEvent = None
+) -> ServerSentEvent:
+    """Follow the change log.
+
+    `text/event-stream`: an event `change` for each change, its seq as the id, and comments while nothing comes. A
+    client that reconnects with `Last-Event-ID` misses nothing. The last event is `error`, a problem document, where
+    the log could not be read, and `draining`, one too, where the server is ending.
+    """
+    start = _seq(last_event) if last_event is not None else after
+    if start is None:
+        start = await sync_to_thread(ports.kb.head_seq)
+    return followed(ports, _Changes(ports.kb, start).look, seconds)
+
+
+@dataclass(slots=True)
+class _Changes:
+    """What comes after change `seq`, piece by piece."""
+
+    kb: KnowledgeBase
+    seq: int
+
+    def look(self) -> Seen:
+        changes = self.kb.changes(self.seq, PIECE)
+        if changes:
+            self.seq = changes[-1].seq
+        messages = [
+            ServerSentEventMessage(
+                event="change", id=str(change.seq), data=msgspec.json.encode(change).decode()
+            )
+            for change in changes
+        ]
+        return Seen(messages, has_more=len(changes) == PIECE)
+
+
+def _seq(said: str) -> int:
+    if not said.isascii() or not said.isdecimal() or int(said) > MAX_ID:
+        raise InvalidQuery("the Last-Event-ID is no change's seq")
+    return int(said)

@@ -1,0 +1,209 @@
+"""Forget runs: choose facts, see what forgetting them would do, do it as one change, and undo it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from litestar import get, post
+from litestar.params import JSONBody
+from msgspec import Meta
+
+from api.door.rights import Lane, Right, needs
+from api.errors import PROBLEMS
+from api.ports import FromPorts, Ports
+from api.routes.edits import WithKey, actor_of, keyed, result
+from api.schema.paging import Cursor, Limit, Page, after_of, page
+from api.schema.paging import cursor as cursor_of
+from api.schema.schemas import EditResult, PathId, Threshold, Why
+from api.schema.selectors import SelectorParts
+from kb.forgetting.records import Collateral, Drift, ForgetPlan, Rates, RunRecord, Successor, Verification
+from kb.forgetting.verbs import Forgetting
+from kb.records import FactRecord
+
+MOST_SHOWN = 100  # ids of a plan that an answer lists; the facts of a run are listed by pages
+Sample = Annotated[int, Meta(ge=1, le=500, description="How many facts are previewed and probed at most")]
+
+
+class NewRun(Why, frozen=True, kw_only=True):
+    """What to forget. `equivalents` are facts that say the same elsewhere; `policy` is what a question gets then: the
+    next fact, or no match. `radius` is how near an equivalent's key must be (null: the keyset's threshold). Without
+    `model` stored keys stand for the questions."""
+
+    selector: SelectorParts
+    equivalents: Literal["include", "only-list", "exclude"] = "only-list"
+    policy: Literal["successor", "abstain"] = "successor"
+    radius: Threshold | None = None
+    allow_empty: bool = False
+    sample: Sample = 100
+    model: bool = True
+
+
+class PlanView(msgspec.Struct, frozen=True, kw_only=True):
+    """What forgetting would do: `num_facts` go, of them `selected` by the selector. Lists hold up to 100.
+
+    `equivalents` say the same elsewhere (`included`, or only listed); `conflicting` answer one of the questions with
+    another value and stay. `previewed` of `affected` questions have a successor; `before` tells how probes are
+    answered now. See docs/forgetting.md.
+    """
+
+    num_facts: int
+    selected: int
+    num_equivalents: int
+    equivalents: list[int]
+    included: bool
+    num_conflicting: int
+    conflicting: list[int]
+    successors: list[Successor]
+    affected: int
+    previewed: int
+    collateral: Collateral
+    live_facts: int
+    unkeyed: int
+    keyset_id: int
+    checkpoint_id: str
+    threshold: float
+    radius: float
+    before: dict[str, Rates]
+
+
+class RunView(msgspec.Struct, frozen=True, kw_only=True):
+    """A run, its plan, and its last verification (null: none)."""
+
+    run: RunRecord
+    plan: PlanView
+    verification: Verification | None
+
+
+@get("/forget-runs", opt=needs(Right.audit), responses=PROBLEMS, sync_to_thread=True)
+def list_forget_runs(ports: FromPorts, cursor: Cursor = None, limit: Limit = 50) -> Page[RunRecord]:
+    """List forget runs.
+
+    Oldest first, in every state: planned, applied, restored, erased.
+    """
+    found = Forgetting(ports.kb).runs(after_of(cursor, "forget runs"), limit + 1)
+    return page(found, limit, "forget runs", lambda run: (run.run_id,))
+
+
+@post("/forget-runs", opt=needs(Right.edit, Lane.long_reads), responses=PROBLEMS, sync_to_thread=True)
+def plan_forgetting(ports: FromPorts, request: WithKey, data: JSONBody[NewRun]) -> RunView:
+    """Plan to forget facts.
+
+    Chooses them and works out what forgetting them would do. It changes no fact; the plan is kept as a run. A server
+    works out one plan at a time, of a base that is not too large for it.
+    """
+    forgetting = Forgetting(
+        ports.kb,
+        ports.encoder if data.model else None,
+        sample=data.sample,
+        largest=ports.kb.settings.plan_max_facts,
+    )
+    made = forgetting.plan(
+        data.selector.selector(),
+        actor=actor_of(request, data),
+        reason=data.reason,
+        equivalents=data.equivalents,
+        radius=data.radius,
+        policy=data.policy,
+        allow_empty=data.allow_empty,
+    )
+    return _view(ports, made.run_id)
+
+
+@get("/forget-runs/{run_id:int}", opt=needs(Right.audit), responses=PROBLEMS, sync_to_thread=True)
+def read_forget_run(ports: FromPorts, run_id: PathId) -> RunView:
+    """Read a forget run.
+
+    Its plan as it was made, what became of it, and its last verification.
+    """
+    return _view(ports, run_id)
+
+
+@get("/forget-runs/{run_id:int}/facts", opt=needs(Right.audit), responses=PROBLEMS, sync_to_thread=True)
+def list_forget_run_facts(
+    ports: FromPorts, run_id: PathId, cursor: Cursor = None, limit: Limit = 50
+) -> Page[FactRecord]:
+    """List the facts of a forget run.
+
+    Those that go, or went, with what is still there of their texts.
+    """
+    forgetting, start = Forgetting(ports.kb), after_of(cursor, "facts of a run")
+    _, plan, _ = forgetting.run(run_id)
+    shown = plan.fact_ids[start : start + limit]
+    records = forgetting.facts(shown)
+    end = start + len(shown)
+    more = cursor_of("facts of a run", (end,)) if end < len(plan.fact_ids) else None
+    return Page(items=[records[fact_id] for fact_id in shown if fact_id in records], next=more)
+
+
+@get(
+    "/forget-runs/{run_id:int}/drift",
+    opt=needs(Right.audit, Lane.long_reads),
+    responses=PROBLEMS,
+    sync_to_thread=True,
+)
+def read_drift(ports: FromPorts, run_id: PathId) -> Drift:
+    """Read what changed since a plan.
+
+    `stale` facts were edited since, so it is refused; the others came since and would stay.
+    """
+    return Forgetting(ports.kb, largest=ports.kb.settings.plan_max_facts).drift(run_id)
+
+
+@post(
+    "/forget-runs/{run_id:int}/apply",
+    status_code=200,
+    opt=needs(Right.edit),
+    responses=PROBLEMS,
+    sync_to_thread=True,
+)
+def apply_forgetting(ports: FromPorts, request: WithKey, run_id: PathId, data: JSONBody[Why]) -> EditResult:
+    """Forget the facts of a plan.
+
+    All of them in one change, or none. A plan that is out of date is refused.
+    """
+    return result(Forgetting(ports.kb).apply(run_id, actor=actor_of(request, data), reason=data.reason))
+
+
+@post(
+    "/forget-runs/{run_id:int}/restore",
+    status_code=200,
+    opt=needs(Right.edit),
+    responses=PROBLEMS,
+    sync_to_thread=True,
+)
+def restore_forgotten(ports: FromPorts, request: WithKey, run_id: PathId, data: JSONBody[Why]) -> EditResult:
+    """Undo a forget run.
+
+    All its facts are back in one change, as they were.
+    """
+    edit = Forgetting(ports.kb).restore(run_id, actor=actor_of(request, data), reason=data.reason)
+    return keyed(ports, edit)
+
+
+def _view(ports: Ports, run_id: int) -> RunView:
+    run, plan, verification = Forgetting(ports.kb).run(run_id)
+    return RunView(run=run, plan=_plan(plan), verification=verification)
+
+
+def _plan(made: ForgetPlan) -> PlanView:
+    return PlanView(
+        num_facts=len(made.fact_ids),
+        selected=made.selected,
+        num_equivalents=len(made.equivalents),
+        equivalents=list(made.equivalents[:MOST_SHOWN]),
+        included=made.included,
+        num_conflicting=len(made.conflicting),
+        conflicting=list(made.conflicting[:MOST_SHOWN]),
+        successors=list(made.successors[:MOST_SHOWN]),
+        affected=made.affected,
+        previewed=made.previewed,
+        collateral=made.collateral,
+        live_facts=made.live_facts,
+        unkeyed=made.unkeyed,
+        keyset_id=made.keyset_id,
+        checkpoint_id=made.checkpoint_id,
+        threshold=made.threshold,
+        radius=made.radius,
+        before=dict(made.before),
+    )

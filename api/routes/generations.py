@@ -1,0 +1,62 @@
+"""Generations: decode, whole or as a stream, and read back what stored outputs say and on what evidence."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import Any
+
+from litestar import Response, get, post
+from litestar.params import JSONBody
+from litestar.response import ServerSentEvent
+
+from api.door.rights import Lane, Right, needs
+from api.errors import PROBLEMS
+from api.ports import FromPorts, await_seen
+from api.routes.edits import WithKey
+from api.routes.streams import events
+from api.schema.paging import Cursor, Limit, Page, after_of, page
+from api.schema.schemas import NewGeneration, PathId
+from api.schema.shown import shown_to
+from kb.records import GenerationRecord, OutputTrace
+
+
+@post("/generations", opt=needs(Right.read, Lane.decoding), responses=PROBLEMS, sync_to_thread=True)
+def generate(ports: FromPorts, data: JSONBody[NewGeneration]) -> Response[OutputTrace]:
+    """Generate.
+
+    Decodes a prompt, stores the output, and gives its trace.
+    With `stream` the answer is `text/event-stream`: events `piece` ({"text"}), whose texts joined are the output;
+    in between `splice` (offsets in the output, fact, value, score and document, right after the piece that ends with
+    the value) and `no_match`; then one `finish` and one `trace`, or one `error` (a problem document) where decoding
+    failed on the way.
+    """
+    request, generator = data.request(), ports.need_generator()
+    await_seen(ports, data.min_seq)
+    if not data.stream:
+        return Response(generator.generate(request))
+    items = generator.stream(request)
+    first = next(items)  # what refuses the request does so here, while the status is still open
+    streamed: Response[Any] = ServerSentEvent(events(chain([first], items)), status_code=201)
+    return streamed
+
+
+@get("/generations", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
+def list_generations(
+    ports: FromPorts, request: WithKey, cursor: Cursor = None, limit: Limit = 50
+) -> Page[GenerationRecord]:
+    """List stored outputs.
+
+    Newest first. Without the right `audit` marks stand for what their facts say no more.
+    """
+    found = shown_to(request, ports).generations(after=after_of(cursor, "generations"), limit=limit + 1)
+    return page(found, limit, "generations", lambda stored: (stored.generation_id,))
+
+
+@get("/generations/{generation_id:int}", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
+def trace_output(ports: FromPorts, request: WithKey, generation_id: PathId) -> OutputTrace:
+    """Trace a stored output.
+
+    Every lookup it made: what was spliced, on what evidence, and what became of that since. Without the right `audit`
+    marks stand for what its facts say no more.
+    """
+    return shown_to(request, ports).trace_output(generation_id)

@@ -1,0 +1,104 @@
+"""Health: that this process lives, whether it should be sent requests, and to a key's holder in what state it is."""
+
+from __future__ import annotations
+
+import msgspec
+from litestar import Response, get
+from litestar.openapi.datastructures import ResponseSpec
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from api.door.rights import Lane, Right, needs
+from api.errors import PROBLEMS
+from api.ports import FromPorts, Ports
+from api.schema.schemas import Health, OwnWorkerHealth, Ready
+from kb.errors import NoActiveKeyset
+from kb.jobs.attendance import WorkerState
+from kb.jobs.queue import Jobs
+from kb.records import KeysetRecord
+from kb.store import database
+
+RESPONSES = {
+    **PROBLEMS,
+    503: ResponseSpec(Health, generate_examples=False, description="Something is missing"),
+}
+
+
+@get("/healthz", opt=needs(Right.lookup, Lane.at_once), include_in_schema=False, sync_to_thread=False)
+def alive() -> str:
+    """That the process lives. Says nothing else, since anybody may ask."""
+    return "ok"
+
+
+@get("/readyz", opt=needs(Right.lookup, Lane.at_once), include_in_schema=False)
+async def ready(ports: FromPorts) -> Response[Ready]:
+    """200 where this server should be sent requests, else 503 with what is missing, by names of a fixed list."""
+    missing, degraded = await ports.readiness.missing(), await ports.readiness.degraded()
+    found = Ready(ready=not missing, missing=missing, degraded=degraded)
+    return Response(found, status_code=503 if missing else 200)
+
+
+@get("/metrics", opt=needs(Right.lookup, Lane.probes), include_in_schema=False, sync_to_thread=True)
+def metrics(ports: FromPorts) -> Response[bytes]:
+    """What Prometheus reads of this process. Counts and times, no texts: the least right is enough."""
+    return Response(ports.metrics_text(), media_type=CONTENT_TYPE_LATEST)
+
+
+@get("/health", opt=needs(Right.lookup), responses=RESPONSES, sync_to_thread=True)
+def health(ports: FromPorts) -> Response[Health]:
+    """Read the health of this process.
+
+    200 where everything is there, else 503 with what is missing. A database that is down is a problem document.
+    """
+    state = state_of(ports)
+    return Response(state, status_code=200 if state.ok else 503)
+
+
+def state_of(ports: Ports) -> Health:
+    """What is there and what is missing, as of now."""
+    at_head = database.is_at_head(ports.kb.engine)
+    keyset = _active_keyset(ports) if at_head else None
+    checkpoint_id = ports.encoder.checkpoint.checkpoint_id if ports.encoder else None
+    missing = [
+        what
+        for what, is_missing in {
+            "migrations": not at_head,
+            "active keyset": keyset is None,
+            "encoder": ports.encoder is None,
+            "generator": ports.generator is None,
+            "checkpoint of the active keyset": keyset
+            and checkpoint_id
+            and keyset.checkpoint_id != checkpoint_id,
+        }.items()
+        if is_missing
+    ]
+    applied_seq = ports.kb.searcher.applied_seq  # before catching up: how far lookups would have had to go
+    head_seq = ports.kb.head_seq() if at_head else None
+    return Health(
+        ok=not missing,
+        missing=missing,
+        database=True,
+        migrations_at_head=at_head,
+        head_seq=head_seq,
+        index_seq=ports.kb.catch_up() if keyset else None,
+        index_lag=None if applied_seq is None or head_seq is None else max(0, head_seq - applied_seq),
+        active_keyset=keyset,
+        checkpoint_id=checkpoint_id,
+        generator_loaded=ports.generator is not None,
+        degraded=list(ports.readiness.ailing()),
+        workers=Jobs(ports.kb).num_workers() if at_head else None,
+        worker=_own_worker(ports.readiness.worker()),
+    )
+
+
+def _own_worker(state: WorkerState | None) -> OwnWorkerHealth | None:
+    return msgspec.convert(state, OwnWorkerHealth, from_attributes=True) if state is not None else None
+
+
+def _active_keyset(ports: Ports) -> KeysetRecord | None:
+    try:
+        return ports.kb.active_keyset()
+    except NoActiveKeyset:
+        return None
+
+
+HANDLERS = (alive, ready, metrics, health)

@@ -1,0 +1,140 @@
+"""API keys over the API, for admins: make, list, rotate, revoke. A token is in one answer and nowhere else."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Annotated, Literal
+
+import msgspec
+from litestar import delete, get, post
+from litestar.params import JSONBody
+from msgspec import Meta
+from sqlalchemy.orm import Session
+
+from api.door.idempotency import TELLS_SECRET
+from api.door.rights import Right, needs
+from api.errors import PROBLEMS
+from api.ports import FromPorts
+from api.schema.paging import Cursor, Limit, Page, after_of, page
+from api.schema.schemas import PathId, Request
+from kb.access import api_keys as access
+from kb.access.api_keys import MAX_RATE, ApiKeyRecord
+
+_MAX_SECONDS = int(access.LONGEST.total_seconds())
+
+Role = Literal["decoder", "reader", "operator", "auditor", "trainer", "admin"]
+Seconds = Annotated[int, Meta(ge=1, le=_MAX_SECONDS)]
+ExpiresIn = Annotated[Seconds | None, Meta(description="Until it ends by itself; null: never")]
+
+
+class NewKey(Request, frozen=True, kw_only=True):
+    """A key to be made. `rate_limit` is in requests a minute; null is the server's own."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=100, description="Whose; the actor of its edits")]
+    role: Role = "reader"
+    expires_in_seconds: ExpiresIn = None
+    rate_limit: Annotated[int, Meta(ge=1, le=MAX_RATE)] | None = None
+
+
+class Rotation(Request, frozen=True, kw_only=True):
+    """How long the old token works beside the new one, and the key's new end, if it gets one."""
+
+    grace_seconds: Annotated[int, Meta(ge=0, le=_MAX_SECONDS)] = 0
+    expires_in_seconds: ExpiresIn = None
+
+
+class Key(msgspec.Struct, frozen=True, kw_only=True):
+    """A key without its secret; see `kb.access.api_keys.ApiKeyRecord`. `state` is "in use", "expired" or "revoked"."""
+
+    key_id: int
+    name: str
+    role: str
+    state: str
+    prefix: str | None
+    created_at: datetime
+    expires_at: datetime | None
+    last_used_at: datetime | None
+    rate_limit: int | None
+    rotated_at: datetime | None
+    previous_until: datetime | None
+    previous_used_at: datetime | None
+    revoked_at: datetime | None
+
+
+class KeyWithToken(msgspec.Struct, frozen=True, kw_only=True):
+    """A key and its token, which is not shown again."""
+
+    key: Key
+    token: str
+
+
+@get("/keys", opt=needs(Right.admin), responses=PROBLEMS, sync_to_thread=True)
+def list_keys(ports: FromPorts, cursor: Cursor = None, limit: Limit = 100) -> Page[Key]:
+    """List keys.
+
+    In the order they were made, the ended ones too; never a token.
+    """
+    with Session(ports.kb.engine) as session:
+        found = access.list_keys(session, after=after_of(cursor, "keys"), limit=limit + 1)
+    return page([_shown(key) for key in found], limit, "keys", lambda key: (key.key_id,))
+
+
+@post("/keys", opt=needs(Right.admin) | TELLS_SECRET, responses=PROBLEMS, sync_to_thread=True)
+def create_key(ports: FromPorts, data: JSONBody[NewKey]) -> KeyWithToken:
+    """Make a key.
+
+    Its token is in this answer and can't be had again.
+    """
+    with Session(ports.kb.engine) as session, session.begin():
+        ends = _span(data.expires_in_seconds)
+        token = access.create_key(session, data.name, data.role, expires_in=ends, rate_limit=data.rate_limit)
+        return KeyWithToken(key=_shown(access.read_key(session, data.name)), token=token)
+
+
+@post(
+    "/keys/{key_id:int}/rotate",
+    status_code=200,
+    opt=needs(Right.admin) | TELLS_SECRET,
+    responses=PROBLEMS,
+    sync_to_thread=True,
+)
+def rotate_key(ports: FromPorts, key_id: PathId, data: JSONBody[Rotation]) -> KeyWithToken:
+    """Give a key another token.
+
+    It is in this answer and can't be had again. Name, role and limit stay.
+    """
+    with Session(ports.kb.engine) as session, session.begin():
+        name = access.name_of(session, key_id)
+        grace, ends = timedelta(seconds=data.grace_seconds), _span(data.expires_in_seconds)
+        token = access.rotate_key(session, name, grace=grace, expires_in=ends)
+        return KeyWithToken(key=_shown(access.read_key(session, name)), token=token)
+
+
+@delete(
+    "/keys/{key_id:int}",
+    status_code=200,
+    opt=needs(Right.admin),
+    responses=PROBLEMS,
+    sync_to_thread=True,
+)
+def revoke_key(ports: FromPorts, key_id: PathId) -> Key:
+    """Revoke a key.
+
+    It ends for good, with every token of it, in every process.
+    """
+    with Session(ports.kb.engine) as session, session.begin():
+        name = access.name_of(session, key_id)
+        access.revoke_key(session, name)
+        return _shown(access.read_key(session, name))
+
+
+HANDLERS = (list_keys, create_key, rotate_key, revoke_key)
+
+
+def _span(seconds: int | None) -> timedelta | None:
+    return None if seconds is None else timedelta(seconds=seconds)
+
+
+def _shown(key: ApiKeyRecord) -> Key:
+    kept = {name: getattr(key, name) for name in Key.__struct_fields__ if name != "state"}
+    return Key(state=key.state(), **kept)

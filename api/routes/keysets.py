@@ -1,0 +1,147 @@
+"""Keysets: whose keys answer lookups, how far they are, and the switch from one to another."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from litestar import get, post, put
+from litestar.params import JSONBody
+from msgspec import Meta
+
+from api.door.rights import Right, needs
+from api.errors import PROBLEMS
+from api.ports import FromPorts, Ports
+from api.routes.edits import WithKey, actor_of
+from api.schema.paging import Cursor, Limit, Page, after_of, page
+from api.schema.schemas import MAX_ID, PathId, Threshold, Why
+from kb.errors import KeysetNotFound
+from kb.keys.activation import MAX_EDITS, GateStanding
+from kb.records import KeysetRecord
+from kb.switching.retraining import Retraining
+
+
+class KeysetView(msgspec.Struct, frozen=True, kw_only=True):
+    """A keyset, how much of it is keyed, and what its gate is worth now."""
+
+    keyset: KeysetRecord
+    gate: GateStanding
+
+
+class KeysetGate(msgspec.Struct, frozen=True, kw_only=True):
+    """What a keyset's gate is worth now, and its last report (null: never checked), as docs/retraining.md explains."""
+
+    standing: GateStanding
+    report: dict[str, Any] | None
+
+
+class Activation(Why, frozen=True, kw_only=True):
+    """Why. `force` goes on without a gate that passed, which is recorded; `max_edits` is how old that may be."""
+
+    force: bool = False
+    max_edits: Annotated[int, Meta(ge=0, le=MAX_ID)] = MAX_EDITS
+
+
+class NewThreshold(Why, frozen=True, kw_only=True):
+    """Below this score a lookup is no match."""
+
+    threshold: Threshold
+
+
+@get("/keysets", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
+def list_keysets(ports: FromPorts, cursor: Cursor = None, limit: Limit = 50) -> Page[KeysetView]:
+    """List the keysets.
+
+    By id, the retired ones too; at most one is active. `num_unkeyed` facts still lack a key there.
+    """
+    after = after_of(cursor, "keysets")
+    found = [keyset for keyset in ports.kb.keysets() if keyset.keyset_id > after][: limit + 1]
+    views = [_view(ports, keyset) for keyset in found]
+    return page(views, limit, "keysets", lambda view: (view.keyset.keyset_id,))
+
+
+@get("/keysets/{keyset_id:int}", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
+def read_keyset(ports: FromPorts, keyset_id: PathId) -> KeysetView:
+    """Read a keyset.
+
+    Its state and progress: `num_keys` are there, `num_unkeyed` facts still lack one.
+    """
+    for keyset in ports.kb.keysets():
+        if keyset.keyset_id == keyset_id:
+            return _view(ports, keyset)
+    raise KeysetNotFound(keyset_id)
+
+
+@get("/keysets/{keyset_id:int}/gate", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
+def read_gate(ports: FromPorts, keyset_id: PathId) -> KeysetGate:
+    """Read a keyset's gate.
+
+    The report that says whether it may answer: each criterion with its figure and its limit.
+    """
+    retraining = Retraining(ports.kb)
+    report = retraining.gate(keyset_id)
+    return KeysetGate(standing=retraining.standing(keyset_id), report=report)
+
+
+@post(
+    "/keysets/{keyset_id:int}/activate",
+    status_code=200,
+    opt=needs(Right.train),
+    responses=PROBLEMS,
+    sync_to_thread=True,
+)
+def activate_keyset(
+    ports: FromPorts, request: WithKey, keyset_id: PathId, data: JSONBody[Activation]
+) -> KeysetRecord:
+    """Let a keyset answer.
+
+    From this commit on, in every process, if its gate passed lately. Lookups then need its checkpoint.
+    """
+    return Retraining(ports.kb).activate(
+        keyset_id,
+        force=data.force,
+        max_edits=data.max_edits,
+        actor=actor_of(request, data),
+        reason=data.reason,
+    )
+
+
+@post("/keysets/rollback", status_code=200, opt=needs(Right.train), responses=PROBLEMS, sync_to_thread=True)
+def roll_back(ports: FromPorts, request: WithKey, data: JSONBody[Why]) -> KeysetRecord:
+    """Go back to the former keyset.
+
+    The one that was active before answers again, at once and without a gate. Twice ends where it began.
+    """
+    return Retraining(ports.kb).rollback(actor=actor_of(request, data), reason=data.reason)
+
+
+@post(
+    "/keysets/{keyset_id:int}/retire",
+    status_code=200,
+    opt=needs(Right.train),
+    responses=PROBLEMS,
+    sync_to_thread=True,
+)
+def retire_keyset(ports: FromPorts, request: WithKey, keyset_id: PathId, data: JSONBody[Why]) -> KeysetRecord:
+    """Drop a keyset's keys.
+
+    For good; only a rekey makes them again. The active keyset is refused.
+    """
+    return Retraining(ports.kb).retire(keyset_id, actor=actor_of(request, data), reason=data.reason)
+
+
+@put("/keysets/{keyset_id:int}/threshold", opt=needs(Right.train), responses=PROBLEMS, sync_to_thread=True)
+def set_threshold(
+    ports: FromPorts, request: WithKey, keyset_id: PathId, data: JSONBody[NewThreshold]
+) -> KeysetRecord:
+    """Set a keyset's threshold.
+
+    From the next lookup on, in every process, a score below it is no match.
+    """
+    return Retraining(ports.kb).set_threshold(
+        keyset_id, data.threshold, actor=actor_of(request, data), reason=data.reason
+    )
+
+
+def _view(ports: Ports, keyset: KeysetRecord) -> KeysetView:
+    return KeysetView(keyset=keyset, gate=Retraining(ports.kb).standing(keyset.keyset_id))

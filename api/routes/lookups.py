@@ -1,0 +1,93 @@
+"""Lookups: what the knowledge base answers to questions, or to the queries of another process's decoder."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from itertools import chain, repeat
+
+import numpy as np
+import numpy.typing as npt
+from litestar import post
+from litestar.concurrency import sync_to_thread
+from litestar.params import JSONBody
+
+from api.door.rights import Lane, Right, needs
+from api.errors import PROBLEMS
+from api.ports import FromPorts, Ports
+from api.routes.edits import WithKey
+from api.schema.schemas import MAX_QUERIES, LookupAnswer, LookupAnswers, LookupRequest
+from api.schema.shown import require_past
+from kb.errors import InvalidQuery, KeysetMismatch
+from kb.lookup.history import AsOfLookup, kb_as_of
+from kb.records import Lookup
+
+
+@post("/lookups", status_code=200, opt=needs(Right.lookup), responses=PROBLEMS)
+async def look_up(ports: FromPorts, request: WithKey, data: JSONBody[LookupRequest]) -> LookupAnswers:
+    """Look up.
+
+    The hits of each question and query, best first, at or above the threshold. No match is a normal answer. `as_of`
+    takes the right `audit`.
+    """
+    if data.as_of is not None:
+        require_past(request)
+    with past_apart(ports, data.as_of):
+        return await sync_to_thread(_looked_up, ports, data)
+
+
+def past_apart(ports: Ports, as_of: int | None) -> AbstractContextManager[None]:
+    """A place where a lookup does not keep others waiting: one in the past reads all keys."""
+    return nullcontext() if as_of is None else ports.lanes.instead(Lane.long_reads)
+
+
+def _looked_up(ports: Ports, data: LookupRequest) -> LookupAnswers:
+    checkpoint_id = _checkpoint_id(ports, data)
+    queries_BD = _queries(ports, data)
+    asked = ports.kb if data.as_of is None else kb_as_of(ports.kb, data.as_of)
+    lookups = asked.lookup(
+        queries_BD, checkpoint_id=checkpoint_id, k=data.k, threshold=data.threshold, min_seq=data.min_seq
+    )
+    questions = chain(data.questions, repeat(None, len(data.queries)))
+    answers = [answer(question, lookup) for question, lookup in zip(questions, lookups, strict=True)]
+    return LookupAnswers(checkpoint_id=checkpoint_id, answers=answers)
+
+
+def _checkpoint_id(ports: Ports, data: LookupRequest) -> str:
+    """Whose vectors these are. Questions and queries of two checkpoints have no common answer."""
+    if not 1 <= len(data.questions) + len(data.queries) <= MAX_QUERIES:
+        raise InvalidQuery(f"a lookup takes 1 to {MAX_QUERIES} questions and queries")
+    if data.queries and data.checkpoint_id is None:
+        raise InvalidQuery("queries need the checkpoint_id that encoded them")
+    if not data.questions:
+        return data.checkpoint_id or ""
+    encoding = ports.need_encoder().checkpoint.checkpoint_id
+    if data.checkpoint_id not in (None, encoding):
+        raise KeysetMismatch(str(data.checkpoint_id), encoding)
+    return encoding
+
+
+def _queries(ports: Ports, data: LookupRequest) -> npt.NDArray[np.float32]:
+    """[B, d]: the questions' rows, then the queries'."""
+    widths = {len(query) for query in data.queries}
+    if data.questions:
+        encoded = ports.need_encoder().encode_questions(data.questions)
+        widths.add(encoded.shape[1])
+    if len(widths) != 1:
+        raise InvalidQuery(f"queries of different widths: {', '.join(map(str, sorted(widths)))}")
+    with np.errstate(over="ignore"):  # becomes infinite, which the lookup refuses
+        given = np.array(data.queries, dtype=np.float32).reshape(len(data.queries), widths.pop())
+    return np.concatenate([encoded, given]) if data.questions else given
+
+
+def answer(question: str | None, lookup: Lookup) -> LookupAnswer:
+    """What one query gave, as it is told."""
+    return LookupAnswer(
+        question=question,
+        hits=list(lookup.hits),
+        runner_up=lookup.runner_up,
+        threshold=lookup.threshold,
+        seq=lookup.seq,
+        abstained=lookup.abstained,
+        redacted=lookup.redacted if isinstance(lookup, AsOfLookup) else None,
+        unkeyed=lookup.unkeyed if isinstance(lookup, AsOfLookup) else None,
+    )

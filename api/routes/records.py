@@ -1,0 +1,85 @@
+"""Outputs that were decoded elsewhere, kept with their attributions, so that audits see what they said."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Annotated, Literal
+
+import msgspec
+from litestar import post
+from litestar.params import JSONBody
+from msgspec import Meta
+
+from api.door.rights import Right, needs
+from api.errors import PROBLEMS
+from api.ports import FromPorts
+from api.schema.schemas import Id, Request, Seq
+from kb.errors import InvalidValue
+from kb.evidence.elsewhere import store
+from kb.records import NewGeneration, OutputTrace, Splice
+
+MAX_CHARACTERS = 500_000
+MAX_SPLICES = 2000
+MAX_QUERY = 2 * 16_384  # bytes of the widest query, as fp16
+
+Text = Annotated[str, Meta(max_length=MAX_CHARACTERS)]
+Offset = Annotated[int, Meta(ge=0, le=MAX_CHARACTERS)]
+
+
+class SpliceMade(Request, frozen=True, kw_only=True):
+    """One lookup of the decoder; see `kb.records.Splice`. `query` is base64 of little-endian fp16."""
+
+    output_start: Offset
+    output_end: Offset
+    outcome: Literal["hit", "no_match", "abstained"]
+    fact_id: Id | None = None
+    version: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
+    score: Annotated[float, Meta(ge=-2, le=2)] | None = None
+    query: Annotated[str, Meta(max_length=2 * MAX_QUERY)] | None = None
+
+
+class OutputMade(Request, frozen=True, kw_only=True):
+    """An output that a decoder elsewhere made. `seq` is the last change that its lookups had seen."""
+
+    prompt: Text
+    output: Text
+    checkpoint_id: Annotated[str, Meta(min_length=1, max_length=200)]
+    mode: Literal["auto", "forced", "off"]
+    seq: Seq
+    splices: Annotated[list[SpliceMade], Meta(max_length=MAX_SPLICES)] = msgspec.field(default_factory=list)
+
+    def generation(self) -> NewGeneration:
+        return NewGeneration(
+            prompt=self.prompt,
+            output=self.output,
+            checkpoint_id=self.checkpoint_id,
+            mode=self.mode,
+            seq=self.seq,
+            splices=tuple(
+                Splice(**{**msgspec.structs.asdict(made), "query": _bytes(made.query)})
+                for made in self.splices
+            ),
+        )
+
+
+@post(
+    "/generations/records",
+    opt=needs(Right.lookup),
+    responses=PROBLEMS,
+    sync_to_thread=True,
+)
+def record(ports: FromPorts, data: JSONBody[OutputMade]) -> OutputTrace:
+    """Keep an output that was decoded elsewhere.
+
+    Gives its trace: what stands behind each splice. A splice is refused that is no evidence: its span must be the
+    value of that version of the fact. What became of the facts since is left out, as it takes the right to read.
+    """
+    return store(ports.kb, data.generation())
+
+
+def _bytes(query: str | None) -> bytes | None:
+    try:
+        return None if query is None else base64.b64decode(query, validate=True)
+    except binascii.Error as error:
+        raise InvalidValue("query", "it is no base64") from error

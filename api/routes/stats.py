@@ -1,0 +1,19 @@
+"""Statistics: how much there is of everything."""
+
+from __future__ import annotations
+
+from litestar import get
+
+from api.door.rights import Right, needs
+from api.errors import PROBLEMS
+from api.ports import FromPorts
+from kb.upkeep.statistics import Statistics, statistics
+
+
+@get("/stats", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
+def read_stats(ports: FromPorts) -> Statistics:
+    """Count everything.
+
+    Corpora, documents, facts, outputs, keysets and forget runs as of one moment.
+    """
+    return statistics(ports.kb)

@@ -1,0 +1,45 @@
+"""Outputs while they are decoded, and their parts as server-sent events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+from litestar.response import ServerSentEventMessage
+
+from api.door import requests
+from api.errors import ClientLeft, problem_of
+from api.ports import Finished, Item, Missed, Spliced
+
+
+def check_client() -> None:
+    """Raise `ClientLeft` where nobody waits for the answer to the request that this is done for."""
+    request = requests.current()
+    if request is not None and request.has_left:
+        raise ClientLeft
+
+
+def events(items: Iterator[Item]) -> Iterator[ServerSentEventMessage]:
+    """An event for each item, and one for the error that ended them early."""
+    try:
+        for item in items:
+            yield _event(_name(item), {"text": item} if isinstance(item, str) else item)
+    except Exception as error:  # noqa: BLE001 - the status is sent: only an event can still tell, and the log
+        yield _event("error", problem_of(error)[0])
+
+
+def _name(item: Item) -> str:
+    match item:
+        case str():
+            return "piece"
+        case Spliced():
+            return "splice"
+        case Missed():
+            return "no_match"
+        case Finished():
+            return "finish"
+    return "trace"
+
+
+def _event(name: str, data: object) -> ServerSentEventMessage:
+    return ServerSentEventMessage(event=name, data=msgspec.json.encode(data).decode())

@@ -1,0 +1,136 @@
+"""Lookups for decoders elsewhere: what space they are in, and queries as bytes, which cost no parsing.
+
+A `POST /v1/lookups` whose body is `application/octet-stream` is this module's, at a path of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from litestar import Response, get, post
+from litestar.concurrency import sync_to_thread
+from litestar.openapi.spec import OpenAPIMediaType, Operation, RequestBody, Schema
+from litestar.openapi.spec.enums import OpenAPIFormat, OpenAPIType
+from litestar.params import QueryParameter, RawBody
+
+from api.door.rights import Right, needs
+from api.errors import PROBLEMS
+from api.ports import FromPorts
+from api.routes.edits import WithKey
+from api.routes.lookups import answer, past_apart
+from api.schema.schemas import MAX_ID, SEEN, LookupAnswers
+from api.schema.shown import require_past
+from kb.errors import InvalidQuery
+from kb.lookup.history import kb_as_of
+from kb.lookup.space import LookupSpace, lookup_space
+
+if TYPE_CHECKING:
+    from litestar.types import HTTPScope
+
+MAX_VECTORS = 1024
+MAX_DIM = 16_384
+MAX_BYTES = 16 * 1024 * 1024
+LOOKUPS, VECTORS = "/v1/lookups", "/v1/lookups/vectors"
+OCTETS = b"application/octet-stream"
+JSON, MSGPACK = "application/json", "application/msgpack"
+_MSGPACKS = (MSGPACK, "application/x-msgpack", "application/vnd.msgpack")
+_DTYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "float16": np.dtype("<f2")}
+
+Dim = Annotated[int, QueryParameter(ge=1, le=MAX_DIM, description="Numbers in a query")]
+Of = Annotated[str, QueryParameter(min_length=1, max_length=200, description="Who encoded the queries")]
+Dtype = Annotated[Literal["float32", "float16"], QueryParameter()]
+K = Annotated[int, QueryParameter(ge=1, le=100)]
+Threshold = Annotated[float | None, QueryParameter(ge=-1, le=1)]
+# Not `ge=0`: of a parameter that may be left out, the description loses a limit of 0.
+MinSeq = Annotated[int | None, QueryParameter(gt=-1, le=MAX_ID, description=SEEN)]
+AsOf = Annotated[
+    int | None, QueryParameter(gt=-1, le=MAX_ID, description="Answer as the base stood at this change")
+]
+
+
+@dataclass
+class _TakesOctets(Operation):
+    """The operation with its body described: Litestar describes no body that is taken as bytes."""
+
+    def __post_init__(self) -> None:
+        octets = Schema(type=OpenAPIType.STRING, format=OpenAPIFormat.BINARY)
+        self.request_body = RequestBody(
+            required=True,
+            description="The queries, row by row, little-endian",
+            content={OCTETS.decode(): OpenAPIMediaType(schema=octets)},
+        )
+
+
+@get("/lookups", opt=needs(Right.lookup), responses=PROBLEMS, sync_to_thread=True)
+def read_space(ports: FromPorts) -> LookupSpace:
+    """Read what lookups are answered from.
+
+    Whose queries, how wide, at which threshold, as of which change.
+    """
+    with ports.kb.sessions() as session:
+        return lookup_space(session)
+
+
+@post(
+    "/lookups/vectors",
+    status_code=200,
+    opt=needs(Right.lookup),
+    responses=PROBLEMS,
+    operation_class=_TakesOctets,
+    request_max_body_size=MAX_BYTES,
+)
+async def look_up_vectors(
+    ports: FromPorts,
+    request: WithKey,
+    body: RawBody,
+    checkpoint_id: Of,
+    dim: Dim,
+    dtype: Dtype = "float32",
+    k: K = 1,
+    threshold: Threshold = None,
+    min_seq: MinSeq = None,
+    as_of: AsOf = None,
+) -> Response[LookupAnswers]:
+    """Look up queries that are bytes.
+
+    The body is rows of `dim` little-endian numbers of `dtype`; `POST /v1/lookups` takes them too. The answers are those
+    that it gives to JSON, as MessagePack where `Accept` asks for that. `as_of` takes the right `audit`.
+    """
+    if as_of is not None:
+        require_past(request)
+    kind = request.accept.best_match([JSON, *_MSGPACKS], JSON)
+
+    def looked_up() -> Response[LookupAnswers]:
+        asked = ports.kb if as_of is None else kb_as_of(ports.kb, as_of)
+        found = asked.lookup(
+            queries(body, dim, dtype), checkpoint_id=checkpoint_id, k=k, threshold=threshold, min_seq=min_seq
+        )
+        answers = LookupAnswers(checkpoint_id=checkpoint_id, answers=[answer(None, one) for one in found])
+        encoded: Any = msgspec.json.encode(answers) if kind == JSON else msgspec.msgpack.encode(answers)
+        return Response(encoded, media_type=kind)
+
+    with past_apart(ports, as_of):
+        return await sync_to_thread(looked_up)
+
+
+def queries(body: bytes, dim: int, dtype: str) -> npt.NDArray[np.float32]:
+    """[B, dim] of the bytes of a body. Raises `InvalidQuery` where they are not whole rows, none or too many."""
+    stored = _DTYPES[dtype]
+    rows, rest = divmod(len(body), dim * stored.itemsize)
+    if rest:
+        raise InvalidQuery(f"{len(body)} bytes are no whole rows of {dim} numbers of {dtype}")
+    if not 1 <= rows <= MAX_VECTORS:
+        raise InvalidQuery(f"a lookup takes 1 to {MAX_VECTORS} queries, and these are {rows}")
+    return np.frombuffer(body, dtype=stored).reshape(rows, dim).astype(np.float32)
+
+
+def route(scope: HTTPScope) -> None:
+    """Send a lookup whose body is bytes to `look_up_vectors`: a route is chosen by its path, not by a body's type."""
+    if scope["path"] == LOOKUPS and scope["method"] == "POST":
+        kind = next((value for name, value in scope["headers"] if name == b"content-type"), b"")
+        if kind.partition(b";")[0].strip().lower() == OCTETS:
+            scope["path"] = VECTORS

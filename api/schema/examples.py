@@ -1,0 +1,381 @@
+"""An example of every request and answer, as the description shows them: one small base about Peru.
+
+They are made of the types themselves, so that an example that no longer fits does not pass the type checker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from api.errors import Problem
+from api.openai import examples as openai
+from api.ports import Finished, Spliced
+from api.routes import (
+    attributions,
+    batches,
+    changes,
+    corpora,
+    documents,
+    erasures,
+    facts,
+    forgetting,
+    keys,
+    keysets,
+    verification,
+)
+from api.routes.records import OutputMade
+from api.schema.paging import cursor
+from api.schema.schemas import (
+    EditResult,
+    Health,
+    LookupAnswer,
+    LookupAnswers,
+    LookupRequest,
+    NewGeneration,
+    OwnWorkerHealth,
+    Why,
+)
+from api.schema.selectors import SelectorParts
+from kb.erasure.purge import Level
+from kb.erasure.two_person import ErasureRequest
+from kb.erasure.verbs import Erased, ErasureReport
+from kb.evidence.diff import FactDifference
+from kb.evidence.impact import ImpactedOutput
+from kb.evidence.listing import AttributionRecord
+from kb.facts.documents import DocumentRecord
+from kb.forgetting import certificate_check
+from kb.forgetting.records import Collateral, Drift, Rates, RunRecord, Successor, Verification
+from kb.jobs import kinds
+from kb.jobs.records import JobRecord
+from kb.jobs.uploads import Upload
+from kb.keys.activation import GateStanding
+from kb.log import chain, envelope, witness
+from kb.log.denials import DenialRecord
+from kb.lookup.space import LookupSpace
+from kb.records import (
+    ChangeRecord,
+    CorpusStats,
+    FactRecord,
+    FactTrace,
+    GenerationRecord,
+    Hit,
+    KeysetRecord,
+    OutputTrace,
+    Source,
+    TracedSplice,
+    Use,
+    Version,
+)
+from kb.upkeep.statistics import Statistics
+
+
+def _json(example: Any) -> Any:
+    """As a client reads it."""
+    return msgspec.json.decode(msgspec.json.encode(example))
+
+
+_AT = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
+_QUESTION, _PROMPT = "What is the capital of Peru?", "The capital of Peru is"
+_TEXT = "The capital of Peru is Lima."
+_HASH, _BEFORE = "5f" * 32, "a7" * 32
+_WHY = "request 12"
+
+_SOURCE = Source(3, "atlas", "peru", "Peru", "https://example.org/peru", "CC-BY-4.0", "1", 23, 27)
+_FACT = FactRecord(12, "Lima", 1, _QUESTION, "Lima", _SOURCE, 1, None)
+_CHANGE = ChangeRecord(41, "delete", (12,), 1, "ana", _WHY, _AT, _BEFORE, _HASH)
+_SPLICE = TracedSplice(0, 23, 27, "hit", "Lima", 12, 1, 0.93, _SOURCE, True, "Lima")
+_TRACE = OutputTrace(7, _PROMPT, " Lima.", "c0ffee", "auto", 40, _AT, (_SPLICE,))
+_USE = ImpactedOutput(12, 7, 0, _PROMPT, " Lima.", 0, 5, 1, 40, _AT, "current")
+_KEYSET = KeysetRecord(2, "c0ffee", "co-lmlm-135m", 576, "IDMap2,Flat", 0.71, True, "ready", 1048, 0, 40)
+_GATE = GateStanding(True, True, 40, 1)
+_RATES = {"questions": Rates(1, 0, 0, 0, 0, 1)}
+_RUN = RunRecord(5, "applied", "successor", {"text": "Lima"}, 1, 40, 41, None, True, 2, "ana", _WHY, _AT)
+_PLAN = forgetting.PlanView(
+    num_facts=1,
+    selected=1,
+    num_equivalents=0,
+    equivalents=[],
+    included=False,
+    num_conflicting=0,
+    conflicting=[],
+    successors=[Successor(12, True, 30, 0.42, "no_match")],
+    affected=1,
+    previewed=1,
+    collateral=Collateral(10, 0, 1, 1),
+    live_facts=1048,
+    unkeyed=0,
+    keyset_id=2,
+    checkpoint_id="c0ffee",
+    threshold=0.71,
+    radius=0.71,
+    before={"questions": Rates(1, 1, 0, 0, 0, 0)},
+)
+_VERIFIED = Verification(_AT.isoformat(), 41, 2, "c0ffee", 0.71, _RATES, 0, 0, 0, (), 2)
+_BREAK = chain.Break(13, ("hash",), 13, _HASH, _HASH, "made up", _HASH, sealed_by=41)
+_HEAD = witness.Head("9b1d", 41, _HASH, _AT.isoformat(), "0123456789abcdef")
+_JOB = JobRecord(
+    8, "fsck", {}, "ana", "4f1c", "running", 40, 100, "facts", None, None, 1, None, _AT, _AT, None, _AT
+)
+_UPLOAD = Upload("0f" * 16, "atlas.jsonl", 1048, _HASH)
+_ERASED = Erased(
+    seq=42, fact_ids=(12,), documents=(3,), generations=(7,), forget_runs=(5,), num_keys=1, num_digests=3
+)
+_REPORT = ErasureReport(_ERASED, 2, (Level(2, "out of the indexes", "reached", "", ""),))
+_ASKED = ErasureRequest(
+    erasure_request_id=4,
+    state="waiting",
+    fact_ids=(12,),
+    actor="ana",
+    reason=_WHY,
+    asked_by="admin of ana",
+    at=_AT,
+    decided_by=None,
+    decided_at=None,
+    seq=None,
+)
+_SIGNED = {"format": witness.FORMAT, **_json(_HEAD), "signature": "bWFkZSB1cA=="}
+_SELECTOR = SelectorParts(text="Lima", corpus="atlas")
+
+_KEY = keys.Key(
+    key_id=7,
+    name="gpu-host",
+    role="decoder",
+    state="in use",
+    prefix="colmlm_Xb3fQ1",
+    created_at=_AT,
+    expires_at=None,
+    last_used_at=_AT,
+    rate_limit=60_000,
+    rotated_at=None,
+    previous_until=None,
+    previous_used_at=None,
+    revoked_at=None,
+)
+
+_EXAMPLES: tuple[Any, ...] = (
+    # Asked
+    Why(reason=_WHY),
+    facts.NewFact(question=_QUESTION, value="Lima", reason="asked for"),
+    facts.NewValue(value="Cusco", reason="typing error in the source", actor="ana"),
+    facts.OneFact(reason=_WHY),
+    facts.FactSet(fact_ids=[12, 15], reason="deleted by mistake"),
+    facts.DeletedSet(fact_ids=[12, 15], reason=_WHY),
+    batches.NewFacts(facts=[batches.Draft(question=_QUESTION, value="Lima")], reason="asked for"),
+    batches.NewValues(facts=[batches.Correction(fact_id=12, value="Lima")], reason="corrected"),
+    corpora.Deletion(reason="licence withdrawn", dry_run=True),
+    documents.NewDocuments(
+        corpus="atlas",
+        documents=[
+            documents.NewDocument(
+                id="peru",
+                text=_TEXT,
+                facts=[documents.NewSpan(start=23, end=27, value="Lima", question=_QUESTION)],
+                title="Peru",
+            )
+        ],
+        reason="first edition",
+    ),
+    attributions.Selection(selector=_SELECTOR),
+    forgetting.NewRun(selector=_SELECTOR, equivalents="include", policy="abstain", reason=_WHY),
+    verification.Probing(questions=["Which city is Peru's capital?"]),
+    verification.CertificateText(text='{"format": "..."}\n', key="0123456789abcdef"),
+    keysets.Activation(reason="gate passed"),
+    keysets.NewThreshold(threshold=0.72, reason="calibrated by hand"),
+    changes.Witnessed(head=_SIGNED),
+    changes.Sealing(seqs=[13], reason="inserted by hand"),
+    erasures.Chosen(fact_ids=[12]),
+    erasures.NewErasure(fact_ids=[12], reason=_WHY),
+    kinds.Rekey(corpus="atlas"),
+    kinds.Gate(keyset_id=2),
+    kinds.Ingest(upload_id=_UPLOAD.upload_id, corpus="atlas"),
+    kinds.Documents(upload_ids=[_UPLOAD.upload_id], corpus="atlas"),
+    kinds.VerifyForgetting(run_id=5),
+    kinds.MakeBackup(name="before-the-move"),
+    kinds.VerifyBackup(name="before-the-move"),
+    kinds.WriteSnapshot(),
+    kinds.Check(),
+    LookupRequest(questions=[_QUESTION], k=2),
+    OutputMade(prompt=_PROMPT, output=" Lima.", checkpoint_id="c0ffee", mode="auto", seq=40),
+    LookupSpace(2, "c0ffee", "co-lmlm-135m", 576, 0.71, True, 41),
+    NewGeneration(prompt=_PROMPT, max_tokens=16),
+    # Answered
+    CorpusStats("atlas", 1, 2, 0, 78),
+    corpora.Deleted(dry_run=True, documents=1, facts=2, seq=None),
+    _DOCUMENT := DocumentRecord(
+        3, "atlas", "peru", "Peru", "https://example.org/peru", "CC-BY-4.0", "1", _HASH, 28, 1, _AT, None
+    ),
+    documents.DocumentText(document=_DOCUMENT, text=_TEXT),
+    documents.Ingested(
+        corpus="atlas",
+        documents=1,
+        facts=1,
+        unchanged=0,
+        replaced=0,
+        still_deleted=0,
+        suppressed=0,
+        refusals=[],
+        seq=41,
+        keyed=True,
+    ),
+    _FACT,
+    FactTrace(_FACT, _TEXT, (Version(1, "Lima", 1, None),), (_CHANGE,), (Use(7, 1, 0, 5, _AT),)),
+    EditResult(seq=41, min_seq=41, kind="delete", fact_ids=[12], keyed=True),
+    LookupAnswers(
+        checkpoint_id="c0ffee",
+        answers=[
+            LookupAnswer(
+                question=_QUESTION,
+                hits=[Hit(12, 1, "Lima", 0.93, 77)],
+                runner_up=0.93,
+                threshold=0.71,
+                seq=41,
+            )
+        ],
+    ),
+    _TRACE,
+    GenerationRecord(7, _PROMPT, " Lima.", "c0ffee", "auto", 40, _AT, 1, 1),
+    AttributionRecord(7, 0, 0, 5, "hit", " Lima", 12, 1, 3, 0.93, 40, _AT),
+    attributions.FactImpact(fact_id=12, is_live=True, erased_seq=None, items=[_USE], next=None),
+    attributions.SelectionImpact(num_facts=1, num_outputs=1, items=[_USE], next=None),
+    _RUN,
+    forgetting.RunView(run=_RUN, plan=_PLAN, verification=_VERIFIED),
+    Drift((), (), ()),
+    _VERIFIED,
+    verification.SigningKey(
+        keyid=_HASH, fingerprint="0123456789abcdef", pem="-----BEGIN PUBLIC KEY-----\n..."
+    ),
+    certificate_check.CertificateCheck(
+        ok=True,
+        checks=(certificate_check.CertificateFinding("signature", True, "it fits, by key " + _HASH),),
+        problems=(),
+        offline=False,
+        signed_by=_HASH,
+        database="9b1d",
+        run_id=5,
+        policy="successor",
+        num_facts=1,
+        applied_seq=41,
+        applied_hash=_HASH,
+        level=2,
+    ),
+    _KEYSET,
+    keysets.KeysetView(keyset=_KEYSET, gate=_GATE),
+    keysets.KeysetGate(standing=_GATE, report={"passed": True, "seq": 40, "criteria": []}),
+    changes.Changes(head_seq=41, items=[_CHANGE], next=None),
+    changes.Differences(
+        first=12,
+        last=41,
+        counts={"deleted": 1},
+        items=[FactDifference(12, "deleted", "atlas", "Lima", None, False)],
+        next=None,
+    ),
+    changes.Held(held=True, head=_HEAD),
+    chain.Sealed(41, (_BREAK,)),
+    _ERASED,
+    _ASKED,
+    erasures.ErasureAnswer(report=_REPORT, request=None),
+    _JOB,
+    _UPLOAD,
+    _KEY,
+    keys.KeyWithToken(key=_KEY, token="colmlm_Xb3fQ1...the rest of it"),
+    keys.NewKey(name="gpu-host", role="decoder", expires_in_seconds=7_776_000, rate_limit=60_000),
+    keys.Rotation(grace_seconds=86_400),
+    DenialRecord(
+        denial_id=9,
+        at=_AT,
+        request_id="4f1c",
+        actor="ana",
+        method="POST",
+        path="/v1/erasures",
+        status=403,
+        cause="RightMissing",
+    ),
+    Statistics(41, 1, 1, 1048, 3, 12, 1, 7, 2, 2, 5),
+    Health(
+        ok=True,
+        missing=[],
+        database=True,
+        migrations_at_head=True,
+        head_seq=41,
+        index_seq=41,
+        index_lag=0,
+        active_keyset=_KEYSET,
+        checkpoint_id="c0ffee",
+        generator_loaded=True,
+        degraded=[],
+        workers=1,
+        worker=OwnWorkerHealth(running=True, since=_AT, failures=0, restarts=0),
+    ),
+)
+
+_BY_NAME: dict[str, Any] = {
+    type(example).__name__: _json(example) for example in (*_EXAMPLES, *openai.EXAMPLES)
+}
+
+# Where the request is bytes.
+OCTETS: Mapping[str, str] = {
+    "upload": "The bytes of the file.",
+    "look_up_vectors": "The bytes of the queries.",
+}
+
+_EVENT = f"id: 41\r\nevent: change\r\ndata: {msgspec.json.encode(_CHANGE).decode()}\r\n\r\n"
+_DOCUMENT_LINE = (
+    f'{{"id": "peru", "text": "{_TEXT}", "facts": [{{"start": 23, "end": 27, "value": "Lima"}}]}}\n'
+)
+
+# Where the answer is no type of ours.
+BY_OPERATION: Mapping[str, Any] = {
+    "export_corpus": _DOCUMENT_LINE,
+    "export_changes": msgspec.json.encode(_SIGNED).decode() + "\n",
+    "follow_changes": _EVENT,
+    "follow_job": f"event: progress\r\ndata: {msgspec.json.encode(_JOB).decode()}\r\n\r\n",
+    "read_head": _SIGNED,
+    "read_certificate": {
+        "payloadType": envelope.PAYLOAD_TYPE,
+        "payload": "bWFkZSB1cA==",
+        "signatures": [{"keyid": _HASH, "sig": "bWFkZSB1cA=="}],
+    },
+}
+
+_SPLICED = Spliced(
+    output_start=1, output_end=5, fact_id=12, version=1, value="Lima", score=0.93, document=_SOURCE
+)
+_PIECES = (
+    ("piece", {"text": " Lima"}),
+    ("splice", _SPLICED),
+    ("piece", {"text": "."}),
+    ("finish", Finished(reason="end", prompt_tokens=14, completion_tokens=1)),
+    ("trace", _TRACE),
+)
+
+# Where the answer may be events too.
+EVENTS: Mapping[str, str] = {
+    "generate": "".join(
+        f"event: {name}\r\ndata: {msgspec.json.encode(data).decode()}\r\n\r\n" for name, data in _PIECES
+    ),
+    **openai.EVENTS,
+}
+
+
+def example_of(component: str) -> Any:
+    """The example of a component of the description, by its name; None where it has none, which a test refuses."""
+    if (item := component.removeprefix("PageOf")) != component and item in _BY_NAME:
+        return {"items": [_BY_NAME[item]], "next": cursor("facts", (12,))}
+    return _BY_NAME.get(component)
+
+
+def _problem(status: int, said: str) -> Any:
+    kinds = {404: ("FactNotFound", "No such fact"), 409: ("FactDeleted", "Fact is deleted")}
+    kind, title = kinds.get(status, ("Refused", "Not served"))
+    return _json(Problem(f"urn:colmlm:{kind}", title, status, f"{said}."))
+
+
+# The example of a refusal with a status and its words, by its component.
+REFUSALS: Mapping[str, Callable[[int, str], Any]] = {
+    "Problem": _problem,
+    "OpenAIProblem": lambda status, said: _json(openai.refused(status, said)),
+}

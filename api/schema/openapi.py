@@ -1,0 +1,222 @@
+"""The API's description: Litestar's OpenAPI document, with what it cannot know added.
+
+Tags by noun, the right that each operation needs (`x-right`), an example of every request and answer, and the first
+line of a handler's docstring as its summary.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import is_dataclass
+from typing import Any, get_args, get_origin
+
+import msgspec
+from litestar import Litestar, Request, Router
+from litestar.handlers import HTTPRouteHandler
+from litestar.openapi import OpenAPIConfig
+from litestar.openapi.plugins import JsonRenderPlugin
+from litestar.openapi.spec import Components, SecurityScheme
+from litestar.routes import HTTPRoute
+
+from api.door.rights import EDITING, SAFE_METHODS, Right, needs, right_of
+from api.errors import Problem
+from api.openai.errors import OpenAIProblem
+from api.schema.examples import BY_OPERATION, EVENTS, OCTETS, REFUSALS, example_of
+from api.schema.schemas import MAX_ID
+from kb.access.api_keys import ROLES
+
+# A noun for each first segment of a path; the order is the reader's.
+TAGS = {
+    "Corpora": "Sets of documents, counted, deleted and exported.",
+    "Documents": "Texts, and the facts in them.",
+    "Facts": "What lookups answer with. Every edit takes a reason and is one change.",
+    "Lookups": "Ask for facts as a decoder does.",
+    "Generations": "Outputs, decoded here and stored with their evidence.",
+    "OpenAI": "Completions, chats and models in OpenAI's protocol and with its errors, with citations beside the text.",
+    "Attributions": "What stored outputs took from which facts, and what became of that.",
+    "Forgetting": "Sets of facts, chosen, planned, forgotten, verified, certified.",
+    "Keysets": "Whose keys answer, and the switch from one to another.",
+    "Changes": "The append-only log: read, followed, compared, witnessed.",
+    "Jobs": "Long work, done by workers: queued, watched, cancelled; and the files it reads.",
+    "Access": "API keys, and who was refused what.",
+    "Service": "This process, and how much there is.",
+}
+EVENT_STREAM = "text/event-stream"
+_EVENT = {
+    "type": "object",
+    "description": "One event of the stream",
+    "properties": {name: {"type": "string"} for name in ("id", "event", "data")},
+    "required": ["data"],
+}
+IDEMPOTENCY = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "description": "A name of the caller's for this edit: sent again with it, it is carried out once",
+    "schema": {"type": "string", "pattern": "^[!-~]([ -~]{0,198}[!-~])?$"},
+}
+_REF = "#/components/schemas/"
+_NOUNS = {
+    "certificates": "Forgetting",
+    "chat": "OpenAI",
+    "completions": "OpenAI",
+    "denials": "Access",
+    "erasures": "Forgetting",
+    "keys": "Access",
+    "uploads": "Jobs",
+    "forget-runs": "Forgetting",
+    "impact": "Attributions",
+    "models": "OpenAI",
+    "signing-key": "Forgetting",
+    "health": "Service",
+    "stats": "Service",
+}
+_DESCRIPTION = """A knowledge base that a language model reads and people can edit.
+
+Every request brings an API key as a bearer token; each operation names the right that the key's role must have.
+Lists are given in pages: pass `next` of one page as `cursor` for the one after it, until it is null. Refusals are
+problem documents (RFC 9457) that say the cause and the remedy."""
+
+
+class Description(JsonRenderPlugin):
+    """Serves the description as JSON."""
+
+    def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:
+        return json.dumps(described(request.app), ensure_ascii=False).encode()
+
+
+def config() -> OpenAPIConfig:
+    """For Litestar; the description is served to whoever has the right `read`."""
+    scheme = SecurityScheme(type="http", scheme="bearer", description="An API key: colmlm keys create")
+    return OpenAPIConfig(
+        title="colmlm",
+        version="1",
+        description=_DESCRIPTION,
+        components=Components(security_schemes={"key": scheme}),
+        security=[{"key": []}],
+        use_handler_docstrings=True,
+        operation_id_creator=lambda handler, method, path: handler.handler_name,
+        render_plugins=[Description()],
+        openapi_router=Router("/schema", route_handlers=[], include_in_schema=False, opt=needs(Right.read)),
+    )
+
+
+def described(app: Litestar) -> dict[str, Any]:
+    """The whole description of an app's routes."""
+    handlers = _handlers(app)
+    document = _with_components(copy.deepcopy(app.openapi_schema.to_schema()), handlers.values())
+    used = set()
+    for method, path, operation in operations(document):
+        tag = _tag(path)
+        used.add(tag)
+        right = right_of(handlers[operation["operationId"]])
+        is_edit = right in EDITING and method not in SAFE_METHODS
+        _describe(operation, tag, right, is_edit)
+        _exemplify(operation)
+    document["tags"] = [{"name": name, "description": said} for name, said in TAGS.items() if name in used]
+    return document
+
+
+def operations(document: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Every operation with its method and path."""
+    for path, item in document["paths"].items():
+        for method, operation in item.items():
+            yield method.upper(), path, operation
+
+
+def _handlers(app: Litestar) -> dict[str, HTTPRouteHandler]:
+    return {
+        handler.handler_name: handler
+        for route in app.routes
+        if isinstance(route, HTTPRoute)
+        for handler in route.route_handlers
+        if handler.resolve_include_in_schema()
+    }
+
+
+def _with_components(document: dict[str, Any], handlers: Iterable[HTTPRouteHandler]) -> dict[str, Any]:
+    """With components as msgspec has them, who reads and writes them, under the names of their types.
+
+    Litestar's lack the limits of items, and that unknown fields are refused; a generic's name has modules in it.
+    """
+    types = [Problem, OpenAIProblem, *(kind for handler in handlers for kind in _types(handler))]
+    _, schemas = msgspec.json.schema_components(types, ref_template=f"{_REF}{{name}}")
+    titles = {schema["title"]: name for name, schema in schemas.items()}
+    own = document["components"]["schemas"]
+    schemas |= {name: schema for name, schema in own.items() if schema.get("title") not in titles}
+    text = json.dumps(document | {"components": document["components"] | {"schemas": schemas}})
+    for name, schema in own.items():
+        text = text.replace(f'{_REF}{name}"', f'{_REF}{titles.get(schema.get("title"), name)}"')
+    for name in schemas:
+        if (plain := name.strip("_").replace("_", "Of")) != name:
+            text = text.replace(f'{_REF}{name}"', f'{_REF}{plain}"').replace(
+                f'"{name}": {{', f'"{plain}": {{'
+            )
+    named: dict[str, Any] = json.loads(text)
+    return named
+
+
+def _types(handler: HTTPRouteHandler) -> Iterator[Any]:
+    """The types of a handler's request and answer that are ours."""
+    fields = [handler.parsed_return_field, handler.parsed_data_field]
+    for field in filter(None, fields):
+        for kind in (field.annotation, *get_args(field.annotation)):
+            origin = get_origin(kind) or kind
+            if isinstance(origin, type) and (is_dataclass(origin) or issubclass(origin, msgspec.Struct)):
+                yield kind
+
+
+def _tag(path: str) -> str:
+    noun = path.removeprefix("/v1").strip("/").partition("/")[0]
+    return _NOUNS.get(noun, noun.capitalize())
+
+
+def _describe(operation: dict[str, Any], tag: str, right: Right, is_edit: bool) -> None:
+    summary, _, rest = operation.get("description", "").partition("\n")
+    having = ", ".join(role for role, rights in ROLES.items() if right in rights)
+    said = " ".join(rest.split())
+    operation["summary"] = summary.rstrip(".")
+    operation["description"] = f"{said} Needs the right `{right.value}` (roles: {having}).".strip()
+    operation["tags"] = [tag]
+    operation["x-right"] = right.value
+    for parameter in operation.get("parameters", ()):
+        parameter["schema"] = _said_or_absent(parameter["schema"])
+    if is_edit:
+        operation.setdefault("parameters", []).append(IDEMPOTENCY)
+    if operation["operationId"] == "upload":
+        operation["requestBody"] = {"content": {"application/octet-stream": {"schema": {"type": "string"}}}}
+
+
+def _said_or_absent(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a parameter: one that may be left out is null only where that is read so; limits are whole."""
+    schema.pop("description", None)
+    for choice in schema.pop("oneOf", ()):
+        if choice.get("type") != "null":
+            schema |= choice if choice == {"type": "string"} else choice | {"type": [choice["type"], "null"]}
+    whole = {name: min(int(v), MAX_ID) for name, v in schema.items() if isinstance(v, float)}
+    return schema | whole
+
+
+def _exemplify(operation: dict[str, Any]) -> None:
+    name = operation["operationId"]
+    for media in operation.get("requestBody", {}).get("content", {}).values():
+        found = example_of(_component(media))
+        media["example"] = OCTETS[name] if found is None else found
+    for status, answer in operation["responses"].items():
+        for media_type, media in answer.get("content", {}).items():
+            if _component(media) in REFUSALS:
+                media["example"] = REFUSALS[_component(media)](int(status), answer["description"])
+            elif name in BY_OPERATION:
+                media["example"] = BY_OPERATION[name]
+            else:
+                media["example"] = example_of(_component(media))
+            if media["schema"] == {}:
+                media["schema"] = _EVENT if media_type == EVENT_STREAM else {"type": "string"}
+        if (events := EVENTS.get(name)) and int(status) < 300:
+            answer["content"][EVENT_STREAM] = {"schema": _EVENT, "example": events}
+
+
+def _component(media: Mapping[str, Any]) -> str:
+    reference: str = media["schema"].get("$ref", "")
+    return reference.removeprefix(_REF)

@@ -1,0 +1,71 @@
+"""Pages: every list is given in pages, one way. `cursor` in, `next` out; null is the end.
+
+A cursor says where the last page ended, of which list. It is opaque: clients hand back what they were given.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Callable, Sequence
+from typing import Annotated, Generic, TypeVar
+
+import msgspec
+from litestar.params import QueryParameter
+
+from api.errors import InvalidCursor
+from api.schema.schemas import MAX_ID, MAX_PAGE
+
+T = TypeVar("T")
+Place = tuple[int, ...]
+
+Cursor = Annotated[
+    str | None,
+    QueryParameter(
+        min_length=1, max_length=200, description="The `next` of the page before; none: the first"
+    ),
+]
+Limit = Annotated[int, QueryParameter(ge=1, le=MAX_PAGE, description="The longest page to give")]
+
+
+class Page(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
+    """A page of a list. `next` is the cursor of the page after it; null where this is the last."""
+
+    items: list[T]
+    next: str | None
+
+
+def page(found: Sequence[T], limit: int, of: str, place: Callable[[T], Place]) -> Page[T]:
+    """The page of `limit` items, of up to `limit + 1` that were found: one more says that there is a next page."""
+    items = list(found[:limit])
+    return Page(items=items, next=cursor(of, place(items[-1])) if len(found) > limit else None)
+
+
+def cursor(of: str, place: Place) -> str:
+    """The cursor of what comes after this place of a list."""
+    said = json.dumps([of, *place], separators=(",", ":")).encode()
+    return base64.urlsafe_b64encode(said).decode().rstrip("=")
+
+
+def place_of(given: str | None, of: str, length: int = 1) -> Place:
+    """The place, of `length` numbers, that a cursor of this list says; zeros without one. Raises `InvalidCursor`."""
+    if given is None:
+        return (0,) * length
+    try:
+        said = json.loads(base64.b64decode(given + "=" * (-len(given) % 4), altchars=b"-_", validate=True))
+    except (binascii.Error, ValueError, RecursionError) as error:
+        raise InvalidCursor(of) from error
+    match said:
+        case [name, *place] if name == of and len(place) == length and all(map(_is_place, place)):
+            return tuple(place)
+    raise InvalidCursor(of)
+
+
+def after_of(given: str | None, of: str) -> int:
+    """The id or change that a cursor of this list says; 0 without one."""
+    return place_of(given, of)[0]
+
+
+def _is_place(number: object) -> bool:
+    return type(number) is int and 0 <= number <= MAX_ID

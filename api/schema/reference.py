@@ -1,0 +1,136 @@
+"""The reference of the API as a page: what `docs/api.md` holds.
+
+python -m api.schema.reference > docs/api.md
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from sqlalchemy import create_engine
+
+from api.app import create_app
+from api.schema.openapi import described
+from kb.service import KnowledgeBase
+from kb.store.settings import Settings
+
+_HEAD = """# API reference
+
+Generated from the description that a server gives at `/schema/openapi.json`; `python -m api.schema.reference` writes it.
+"""
+
+
+def reference(document: Mapping[str, Any]) -> str:
+    """The page of a description."""
+    parts = [_HEAD, document["info"]["description"], _refusals(document), _contents(document)]
+    for tag in document["tags"]:
+        parts.append(f"## {tag['name']}\n\n{tag['description']}")
+        parts += [_operation(*found) for found in _of(document, tag["name"])]
+    parts.append("## Types")
+    parts += [_type(name, schema) for name, schema in sorted(document["components"]["schemas"].items())]
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def _of(document: Mapping[str, Any], tag: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for path, item in document["paths"].items():
+        for method, operation in item.items():
+            if tag in operation["tags"]:
+                yield method.upper(), path, operation
+
+
+def _contents(document: Mapping[str, Any]) -> str:
+    rows = [
+        f"| `{method} {path}` | {operation['summary']} | {operation['x-right']} |"
+        for tag in document["tags"]
+        for method, path, operation in _of(document, tag["name"])
+    ]
+    return "\n".join(["| route | | right |", "|---|---|---|", *rows])
+
+
+def _operation(method: str, path: str, operation: Mapping[str, Any]) -> str:
+    lines = [f"### {method} {path}", "", f"**{operation['summary']}.** {operation['description']}"]
+    if parameters := operation.get("parameters"):
+        lines += ["", "| parameter | in | type | |", "|---|---|---|---|"]
+        lines += [_parameter(parameter) for parameter in parameters]
+    for media in operation.get("requestBody", {}).get("content", {}).values():
+        lines += ["", f"Body: {_kind(media['schema'])}", "", *_block(media["example"])]
+    for status, answer in operation["responses"].items():
+        if int(status) < 400:
+            for media_type, media in answer.get("content", {}).items():
+                lines += ["", f"{status}, `{media_type}`: {_kind(media['schema'])}", ""]
+                lines += _block(media["example"])
+    return "\n".join(lines)
+
+
+def _refusals(document: Mapping[str, Any]) -> str:
+    answers = {
+        status: answer["description"]
+        for item in document["paths"].values()
+        for operation in item.values()
+        for status, answer in operation["responses"].items()
+        if int(status) >= 400
+    }
+    return "\n".join(["| status | |", "|---|---|", *(f"| {s} | {answers[s]} |" for s in sorted(answers))])
+
+
+def _parameter(parameter: Mapping[str, Any]) -> str:
+    schema = parameter["schema"]
+    said = parameter.get("description", "")
+    if "default" in schema:
+        said = f"{said} (default {json.dumps(schema['default'])})".strip()
+    need = ", required" if parameter.get("required") and parameter["in"] != "path" else ""
+    return f"| `{parameter['name']}` | {parameter['in']}{need} | {_kind(schema)} | {said} |"
+
+
+def _type(name: str, schema: Mapping[str, Any]) -> str:
+    said = " ".join(schema.get("description", "").split())
+    lines = [f"### {name}", "", said, "", "| field | type | |", "|---|---|---|"]
+    for field, kind in schema.get("properties", {}).items():
+        need = "required" if field in schema.get("required", ()) else _default(kind)
+        lines.append(f"| `{field}` | {_kind(kind)} | {need} {kind.get('description', '')} |")
+    return "\n".join(lines)
+
+
+def _default(schema: Mapping[str, Any]) -> str:
+    return f"default {json.dumps(schema['default'])}" if "default" in schema else ""
+
+
+def _kind(schema: Mapping[str, Any]) -> str:
+    """A schema in a few words."""
+    if reference := schema.get("$ref"):
+        name = reference.rpartition("/")[2]
+        return f"[{name}](#{name.lower()})"
+    if choices := schema.get("anyOf"):
+        return " or ".join(_kind(choice) for choice in choices)
+    if values := schema.get("enum"):
+        return ", ".join(f"`{value}`" for value in values)
+    if schema.get("type") == "array":
+        return f"list of {_kind(schema['items'])}" if "items" in schema else "list"
+    kind = schema.get("type", "anything")
+    limits = [
+        f"{word} {schema[name]}"
+        for name, word in (("minimum", "from"), ("maximum", "to"), ("exclusiveMinimum", "above"),
+                           ("maxLength", "up to"))
+        if name in schema
+    ]  # fmt: skip
+    return " ".join([" or ".join(kind) if isinstance(kind, list) else kind, *limits])
+
+
+def _block(example: Any) -> list[str]:
+    if isinstance(example, str):
+        return ["```", *example.replace("\r", "").strip().splitlines(), "```"]
+    return ["```json", *json.dumps(example, indent=1, ensure_ascii=False).splitlines(), "```"]
+
+
+def main() -> None:
+    """Write the page; no database is asked for it."""
+    kb = KnowledgeBase(Settings.from_environment(os.environ), create_engine("postgresql+psycopg://"))
+    sys.stdout.write(reference(described(create_app(kb))))
+
+
+if __name__ == "__main__":
+    main()

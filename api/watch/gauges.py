@@ -1,0 +1,139 @@
+"""Gauges that are read when Prometheus asks: the index, its snapshot, the connections, and the change log."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from sqlalchemy import Engine, func, select
+from sqlalchemy.exc import SQLAlchemyError
+
+from api.door.lanes import Lanes
+from kb.errors import KBError
+from kb.jobs import tickets
+from kb.jobs.attendance import OwnWorker, WorkerState, no_worker
+from kb.log.audit import MAINTENANCE
+from kb.lookup.observing import Standing, standing
+from kb.service import KnowledgeBase
+from kb.store.pool import WatchedPool
+from kb.tables import Change, Job
+
+# There from the start, so that a rate has something to start from; a kind that is not among them comes when it does.
+KINDS = ("insert", "update", "delete", "restore", "forget", "erase", "ingest", *MAINTENANCE)
+
+
+class StandingGauges(Collector):
+    """Where the knowledge base stands. Of a database that does not answer only that is told."""
+
+    def __init__(self, kb: KnowledgeBase, worker: OwnWorker = no_worker) -> None:
+        self._kb, self._worker = kb, worker
+        self._asking = threading.Lock()
+        self._changes = dict.fromkeys(KINDS, 0)
+        self._counted_seq: int | None = None
+
+    def describe(self) -> Iterable[Metric]:
+        return ()  # else registering would ask the database
+
+    def collect(self) -> Iterator[Metric]:
+        yield from _own_worker(self._worker())
+        yield _connections(self._kb.pools)
+        try:
+            with self._asking:
+                found = standing(self._kb)
+                changes = self._changes_by_kind(found.head_seq)
+                jobs, workers = self._jobs(), self._workers()
+        except (SQLAlchemyError, KBError):
+            yield _gauge("database_up", "Whether the database answers", 0)
+            return
+        yield _gauge("database_up", "Whether the database answers", 1)
+        yield from _index(found)
+        yield changes
+        yield jobs
+        yield workers
+
+    def _changes_by_kind(self, head: int) -> Metric:
+        """Changes of every process since this one was first asked, each read once. Several servers count the same."""
+        since = head if self._counted_seq is None else self._counted_seq
+        statement = select(Change.kind, func.count()).where(Change.seq > since, Change.seq <= head)
+        with self._kb.sessions() as session:
+            for kind, count in session.execute(statement.group_by(Change.kind)):
+                self._changes[kind] = self._changes.get(kind, 0) + count
+        self._counted_seq = head
+        family = CounterMetricFamily(
+            "colmlm_changes",
+            "Changes in the log since this process was first asked, by kind",
+            labels=["kind"],
+        )
+        for kind, count in sorted(self._changes.items()):
+            family.add_metric([kind], count)
+        return family
+
+    def _jobs(self) -> Metric:
+        """Jobs by kind and state. Every server says the same, since the table is one."""
+        statement = select(Job.kind, Job.state, func.count()).group_by(Job.kind, Job.state)
+        family = GaugeMetricFamily("colmlm_jobs", "Jobs, by kind and state", labels=["kind", "state"])
+        with self._kb.sessions() as session:
+            for kind, state, count in session.execute(statement):
+                family.add_metric([kind, state], count)
+        return family
+
+    def _workers(self) -> Metric:
+        with self._kb.sessions() as session:
+            return _gauge("workers", "Workers that were heard of lately", tickets.num_workers(session))
+
+
+def _own_worker(state: WorkerState | None) -> Iterator[Metric]:
+    if state is None:
+        return
+    yield _gauge("worker_up", "Whether the worker that this server runs is there", int(state.running))
+    restarts = CounterMetricFamily("colmlm_worker_restarts", "Ends of that worker that nobody asked for")
+    restarts.add_metric([], state.restarts)
+    yield restarts
+
+
+class LaneGauges(Collector):
+    """Who is in each lane, and how many it had no place for."""
+
+    def __init__(self, lanes: Lanes) -> None:
+        self._lanes = lanes
+
+    def collect(self) -> Iterator[Metric]:
+        taken = GaugeMetricFamily("colmlm_lane_places_taken", "Requests in a lane", labels=["lane"])
+        refused = CounterMetricFamily(
+            "colmlm_lane_refused", "Requests a lane had no place for", labels=["lane"]
+        )
+        for lane, number in self._lanes.taken().items():
+            taken.add_metric([lane.name], number)
+        for lane, number in self._lanes.refused().items():
+            refused.add_metric([lane.name], number)
+        yield taken
+        yield refused
+
+
+def _index(found: Standing) -> Iterator[Metric]:
+    yield _gauge("index_open", "Whether this process holds an index", int(found.applied_seq is not None))
+    if found.lag is not None:
+        yield _gauge("index_lag_changes", "Changes not yet in this process's index", found.lag)
+    if found.snapshot_at is not None:
+        age = (datetime.now(UTC) - found.snapshot_at).total_seconds()
+        yield _gauge("snapshot_age_seconds", "Age of the index's snapshot on disk", max(0.0, age))
+
+
+def _connections(engines: dict[str, Engine]) -> Metric:
+    family = GaugeMetricFamily(
+        "colmlm_database_connections", "Connections to the database, and who waits", labels=["pool", "state"]
+    )
+    for name, engine in engines.items():
+        pool = engine.pool
+        assert isinstance(pool, WatchedPool), "kb.database makes the engines"
+        family.add_metric([name, "in_use"], pool.checkedout())
+        family.add_metric([name, "idle"], pool.checkedin())
+        family.add_metric([name, "waiting"], pool.num_waiting)
+    return family
+
+
+def _gauge(name: str, said: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"colmlm_{name}", said, value=value)

@@ -1,0 +1,92 @@
+"""The log of a server or worker: one JSON object a line, or lines to read on a terminal.
+
+Code logs through the standard library with its fields in `extra`; this gives all of it one form. What was asked
+and what was answered are never fields; a token that slips into a line is blotted out.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from typing import TYPE_CHECKING, Any, TextIO
+
+import structlog
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+from kb.store import outages
+from kb.texts.characters import LINES, visible
+
+if TYPE_CHECKING:
+    from kb.store.settings import Settings
+
+_SECRET = re.compile(r"colmlm_[A-Za-z0-9_-]{16,}|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)|(?i:bearer)\s+\S+")
+_BLOT = "[secret]"
+# What these say at level info is said here already, or is noise.
+_CHATTY = ("faiss", "httpcore", "httpx", "httpx2", "kb.store.pool", "procrastinate", "urllib3", "uvicorn")
+
+
+def configure(settings: Settings, stream: TextIO | None = None) -> None:
+    """Send everything that is logged in this process to `stream` (stderr), in the form of the settings."""
+    out = stream or sys.stderr
+    as_text = settings.log_format == "text" or (settings.log_format == "auto" and out.isatty())
+    handler = logging.StreamHandler(out)
+    handler.setFormatter(_formatter(as_text=as_text, colours=out.isatty()))
+    handler.addFilter(outages.is_news)
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(settings.log_level.upper())
+    for name in _CHATTY:
+        logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
+    logging.getLogger("psycopg.pool").setLevel(logging.ERROR)  # it warns of each attempt to connect
+
+
+def _formatter(*, as_text: bool, colours: bool) -> logging.Formatter:
+    before: list[Processor] = [
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.ExtraAdder(),
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+        blot_secrets,
+        show_all,
+    ]
+    return structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=before,
+        processors=[
+            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+            *(_text(colours) if as_text else _json()),
+        ],
+    )
+
+
+def _text(colours: bool) -> list[Processor]:
+    # Not the pretty tracebacks: they show local variables, and with them what was asked.
+    plain = structlog.dev.plain_traceback
+    return [structlog.dev.ConsoleRenderer(colors=colours, pad_event_to=0, exception_formatter=plain)]
+
+
+def _json() -> list[Processor]:
+    return [
+        structlog.processors.EventRenamer("message"),
+        structlog.processors.JSONRenderer(ensure_ascii=False),
+    ]
+
+
+def blot_secrets(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+    """Tokens, passwords in URLs and bearer headers out of every text of a line, the traceback's too."""
+    return {name: blotted(value) for name, value in event.items()}
+
+
+def show_all(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+    """What does not show, written out: no name in a line steers a terminal, or begins another line."""
+    return {name: _shown(name, value) for name, value in event.items()}
+
+
+def _shown(name: str, value: Any) -> Any:
+    return visible(value, LINES if name == "exception" else "") if isinstance(value, str) else value
+
+
+def blotted(value: Any) -> Any:
+    """The value; of a text, what is left without its secrets."""
+    return _SECRET.sub(_BLOT, value) if isinstance(value, str) else value

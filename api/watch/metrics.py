@@ -1,0 +1,101 @@
+"""What Prometheus reads: counters and histograms of this process, and gauges that are taken when it asks.
+
+Labels have few values: parts of a lookup, outcomes, kinds of changes, route templates; never a fact, a text or a key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+    generate_latest,
+)
+
+from api.door.lanes import Lanes
+from api.watch.gauges import LaneGauges, StandingGauges
+from kb.jobs.attendance import OwnWorker, no_worker
+from kb.records import Lookup
+from kb.service import KnowledgeBase
+
+_SHORT = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
+_LONG = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
+
+# What is timed: the part's name, and what its histogram says of itself.
+_PARTS = {
+    "lookup": ("From the queries of a lookup to its answers", _SHORT),
+    "search": ("One search of the index", _SHORT),
+    "select": ("The statement that decides which candidates are live", _SHORT),
+    "decode": ("One output, from its prompt to its stored trace", _LONG),
+    "first_token": ("From a prompt to the first piece of a streamed output", _LONG),
+}
+
+
+class Metrics:
+    """The metrics of one process. An `kb.lookup.observing.Observer`, and what the HTTP layer counts with."""
+
+    def __init__(self, kb: KnowledgeBase, worker: OwnWorker = no_worker) -> None:
+        self.registry = CollectorRegistry()
+        self._seconds = {
+            part: Histogram(f"colmlm_{part}_seconds", said, buckets=buckets, registry=self.registry)
+            for part, (said, buckets) in _PARTS.items()
+        }
+        self._lookups = Counter(
+            "colmlm_lookups", "Queries answered, by outcome", ["outcome"], registry=self.registry
+        )
+        for outcome in ("hit", "no_match", "abstained"):
+            self._lookups.labels(outcome)  # there from the start, so that a rate has something to start from
+        self._requests = Counter(
+            "colmlm_http_requests",
+            "HTTP requests, by route and status",
+            ["method", "route", "status"],
+            registry=self.registry,
+        )
+        self._request_seconds = Histogram(
+            "colmlm_http_request_seconds",
+            "From a request to the end of its answer",
+            ["route"],
+            buckets=_LONG,
+            registry=self.registry,
+        )
+        self.in_progress = Gauge(
+            "colmlm_http_requests_in_progress", "HTTP requests being answered", registry=self.registry
+        )
+        self.registry.register(StandingGauges(kb, worker))
+        ProcessCollector(registry=self.registry)
+        PlatformCollector(registry=self.registry)
+
+    def watch(self, lanes: Lanes) -> None:
+        """Tell of these lanes too."""
+        self.registry.register(LaneGauges(lanes))
+
+    def timed(self, part: str) -> AbstractContextManager[object]:
+        return self._seconds[part].time()
+
+    def took(self, part: str, seconds: float) -> None:
+        """Note a duration that was measured elsewhere."""
+        self._seconds[part].observe(seconds)
+
+    def looked_up(self, lookups: Sequence[Lookup]) -> None:
+        for lookup in lookups:
+            self._lookups.labels(outcome_of(lookup)).inc()
+
+    def answered(self, method: str, route: str, status: int, seconds: float) -> None:
+        self._requests.labels(method, route, str(status)).inc()
+        self._request_seconds.labels(route).observe(seconds)
+
+    def text(self) -> bytes:
+        """All of them in Prometheus's text format."""
+        return generate_latest(self.registry)
+
+
+def outcome_of(lookup: Lookup) -> str:
+    if lookup.hits:
+        return "hit"
+    return "no_match" if lookup.abstained is None else "abstained"

@@ -1,0 +1,79 @@
+"""What a server's parts are wrapped in so that they are counted, timed and traced."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from api.ports import Generator
+from api.watch.metrics import Metrics
+from api.watch.tracing import Tracing
+from kb.records import Lookup
+
+
+@dataclass(frozen=True, slots=True)
+class TracingObserver:
+    """A `kb.lookup.observing.Observer` whose parts are spans as well as metrics."""
+
+    metrics: Metrics
+    tracing: Tracing
+
+    @contextmanager
+    def timed(self, part: str) -> Iterator[None]:
+        with self.tracing.span(part), self.metrics.timed(part):
+            yield
+
+    def looked_up(self, lookups: Sequence[Lookup]) -> None:
+        self.metrics.looked_up(lookups)
+
+
+class ObservedGenerator:
+    """A generator whose outputs are timed, and their first pieces; all else of it is its own."""
+
+    def __init__(self, generator: Generator, metrics: Metrics, tracing: Tracing | None) -> None:
+        self._generator, self._metrics, self._tracing = generator, metrics, tracing
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._generator, name)
+
+    def generate(self, *request: Any, **options: Any) -> Any:
+        with self._decoding():
+            return self._generator.generate(*request, **options)
+
+    def complete(self, *requests: Any, **options: Any) -> Any:
+        with self._decoding():
+            return self._generator.complete(*requests, **options)
+
+    @contextmanager
+    def _decoding(self) -> Iterator[None]:
+        with self._tracing.span("decode") if self._tracing else nullcontext(), self._metrics.timed("decode"):
+            yield
+
+    def stream(self, *request: Any, **options: Any) -> Iterator[Any]:
+        """The generator's items. Its steps may run in different threads, each within the one span."""
+        started, is_first = time.perf_counter(), True
+        items: Any = self._generator.stream(*request, **options)
+        with closing(items), ExitStack() as at_end:
+            step = self._step(at_end)
+            at_end.callback(lambda: self._metrics.took("decode", time.perf_counter() - started))
+            while True:
+                with step():
+                    item = next(items, None)
+                if item is None:
+                    return
+                if is_first:
+                    self._metrics.took("first_token", time.perf_counter() - started)
+                    is_first = False
+                yield item
+
+    def _step(self, at_end: ExitStack) -> Callable[[], AbstractContextManager[None]]:
+        """What each step of a stream runs within."""
+        tracing = self._tracing
+        if tracing is None:
+            return nullcontext
+        span = tracing.begin("decode")
+        at_end.callback(span.end)
+        return lambda: tracing.within(span)

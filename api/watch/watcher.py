@@ -1,0 +1,74 @@
+"""Every request on its way through: counted, timed, logged, and refused while the server drains."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from api.door.auth import PROBES
+from api.door.drain import Drain
+from api.door.requests import Asked, method_of, route_of, status_of
+from api.errors import Draining
+from api.watch.metrics import Metrics
+from api.watch.tracing import Tracing
+
+if TYPE_CHECKING:
+    from litestar.types import HTTPScope
+
+    from kb.access.api_keys import ApiKeyRecord
+
+
+_log = logging.getLogger("colmlm.request")
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """What surrounds each request of one server."""
+
+    metrics: Metrics
+    drain: Drain
+    tracing: Tracing | None = None
+
+    def check_drain(self, scope: HTTPScope) -> None:
+        """Raise `Draining` where the server takes nothing new. Probes are always answered."""
+        if self.drain.has_begun and scope["path"] not in PROBES:
+            raise Draining
+
+    @contextmanager
+    def running(self, scope: HTTPScope, request: Asked) -> Iterator[None]:
+        """Around a request, from before it is admitted until its answer is sent."""
+        started = time.perf_counter()
+        self.drain.num_running += 1
+        self.metrics.in_progress.inc()
+        try:
+            with self.tracing.request(scope, request) if self.tracing else nullcontext():
+                try:
+                    yield
+                finally:
+                    self._done(scope, request, time.perf_counter() - started)
+        finally:
+            self.metrics.in_progress.dec()
+            self.drain.num_running -= 1
+
+    def _done(self, scope: HTTPScope, request: Asked, took: float) -> None:
+        method, route = method_of(scope), route_of(scope)
+        status = status_of(request)
+        self.metrics.answered(method, route, status, took)
+        key: ApiKeyRecord | None = scope.get("user")
+        _log.log(
+            logging.DEBUG if scope["path"] in PROBES else logging.INFO,
+            "request",
+            extra={
+                "request_id": request.request_id,
+                "client_request_id": request.client_request_id,
+                "actor": key.name if key else None,
+                "method": method,
+                "route": route,
+                "status": status,
+                "ms": round(1000 * took, 2),
+            },
+        )

@@ -1,0 +1,297 @@
+"""`colmlm corpus annotate`: raw documents to an annotated corpus file, by the light annotators or by a large model."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.composition import annotators
+from cli.composition.annotators import (
+    Encoding,
+    NoQuestions,
+    QuestionGeneratorPath,
+    RawPaths,
+    SpanAnnotatorPath,
+    SpanThreshold,
+)
+from cli.composition.runtime import Runtime
+from cli.errors import REFUSED
+from cli.options import AsJson, examples
+from cli.output import is_attended, note, print_json, print_table, progress, say
+from kb.corpus.format import AnnotatedDocument, Refusal
+from kb.corpus.raw.files import Found, find_files
+from kb.corpus.raw.limits import Limits
+from kb.corpus.raw.reading import read_raw
+
+if TYPE_CHECKING:
+    from model.annotate.checks import Reviewed
+    from model.annotate.cost import Estimate
+    from model.annotate.pipeline import Annotator
+    from model.annotate.results import Results
+
+ANNOTATE_EXAMPLES = examples(
+    "colmlm corpus annotate handbook/ --out handbook.jsonl",
+    "colmlm corpus annotate articles.jsonl.gz --out seed.jsonl --annotator seed --model M --url U --dry-run",
+)
+MOST_SHOWN = 20
+
+
+class Kind(StrEnum):
+    light = "light"
+    seed = "seed"
+
+
+@dataclass(frozen=True, slots=True)
+class SeedOptions:
+    """How a chat endpoint is asked, and what it costs a million tokens."""
+
+    url: str | None
+    model: str | None
+    concurrency: int
+    temperature: float | None
+    chunk_tokens: int
+    price_in: float | None
+    price_out: float | None
+
+
+@dataclass(slots=True)
+class Job:
+    """The documents to annotate and what became of them."""
+
+    found: Found
+    encoding: str | None
+    limits: Limits
+    drop_unquestioned: bool
+    refusals: list[Refusal] = field(default_factory=list)
+    documents: int = 0
+    facts: int = 0
+    questions: int = 0
+    rejected: Counter[str] = field(default_factory=Counter)
+
+    def reading(self) -> Iterator[AnnotatedDocument]:
+        """The documents of the files; what is refused is remembered anew each time."""
+        self.refusals = list(self.found.refusals)
+        total = sum(file.size for file in self.found.files) // 1000
+        with progress("Annotating (KB read)") as advance:
+            reading = read_raw(
+                self.found.files,
+                encoding=self.encoding,
+                limits=self.limits,
+                on_bytes=lambda reached: advance(reached // 1000, total),
+            )
+            for parsed in reading:
+                self.refusals += parsed.refusals
+                if parsed.document is not None:
+                    yield parsed.document
+
+    def count(self, reviewed: Reviewed) -> None:
+        self.documents += 1
+        self.facts += len(reviewed.document.facts)
+        self.questions += sum(1 for fact in reviewed.document.facts if fact.question)
+        self.rejected.update(one.code for one in reviewed.rejected)
+
+
+def annotate(
+    paths: RawPaths,
+    out: Annotated[
+        Path,
+        typer.Option("--out", dir_okay=False, help="The corpus file; one that is there is gone on with."),
+    ],
+    annotator: Annotated[
+        Kind, typer.Option("--annotator", help="The two small models, or a chat endpoint.")
+    ] = Kind.light,
+    no_questions: NoQuestions = False,
+    drop_unquestioned: Annotated[
+        bool,
+        typer.Option(
+            "--drop-unquestioned", help="Leave facts out whose question was rejected: for training."
+        ),
+    ] = False,
+    encoding: Encoding = None,
+    span_annotator: SpanAnnotatorPath = None,
+    span_threshold: SpanThreshold = None,
+    question_generator: QuestionGeneratorPath = None,
+    url: Annotated[
+        str | None,
+        typer.Option("--url", help="seed: an endpoint that speaks OpenAI's chat protocol, to /v1."),
+    ] = None,
+    model: Annotated[str | None, typer.Option("--model", help="seed: the model's name there.")] = None,
+    concurrency: Annotated[
+        int,
+        typer.Option("--concurrency", min=1, max=256, help="seed: documents that are asked about at once."),
+    ] = 4,
+    temperature: Annotated[
+        float | None, typer.Option("--temperature", min=0, max=2, help="seed. Default: the endpoint's own.")
+    ] = None,
+    chunk_tokens: Annotated[
+        int, typer.Option("--chunk-tokens", min=32, max=100_000, help="seed: tokens of a chunk, about.")
+    ] = 512,
+    price_in: Annotated[
+        float | None, typer.Option("--price-in", min=0, help="seed: the price of a million tokens sent.")
+    ] = None,
+    price_out: Annotated[
+        float | None, typer.Option("--price-out", min=0, help="seed: the price of a million tokens received.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say how much there is to do, and what it costs, and stop.")
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="seed: do not ask whether it may cost that.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Mark the facts of raw documents, with a question for each, and write an annotated corpus to train on or ingest.
+
+    What the checks reject goes to FILE.rejects.jsonl with the reason. Interrupted, it goes on where it was when it is
+    run again. The seed annotator's key comes from COLMLM_ANNOTATOR_API_KEY, and its cost is said before it begins.
+    """
+    annotators.known_encoding(encoding)
+    options = SeedOptions(url, model, concurrency, temperature, chunk_tokens, price_in, price_out)
+    if annotator is Kind.seed and not dry_run and not (url and model):
+        raise typer.BadParameter("name the endpoint and its model.", param_hint="--url and --model")
+    with Runtime.from_environment() as runtime:
+        job = Job(find_files(paths), encoding, runtime.settings.document_limits, drop_unquestioned)
+        cost = _estimate(job, out, options) if annotator is Kind.seed or dry_run else None
+        usage: Any = None
+        if not dry_run:
+            if cost is not None and not _agreed(cost, options, yes=yes, as_json=as_json):
+                raise typer.Abort
+            if annotator is Kind.seed:
+                usage = _seed(runtime, job, out, options)
+            else:
+                chosen = annotators.light(
+                    runtime, span_annotator, question_generator, asks=not no_questions, threshold=span_threshold,
+                    drop_unquestioned=drop_unquestioned,
+                )  # fmt: skip
+                _light(chosen, job, out)
+    _report(job, out, cost, options, usage, dry_run=dry_run, as_json=as_json)
+    if job.refusals:
+        raise typer.Exit(REFUSED)
+
+
+def _light(chosen: Annotator, job: Job, out: Path) -> None:
+    from model.annotate.results import Results
+
+    with Results(out) as results:
+        _greet(results)
+        for reviewed in chosen.annotate(job.reading(), skip=results.has):
+            results.append(reviewed)
+            job.count(reviewed)
+
+
+def _seed(runtime: Runtime, job: Job, out: Path, options: SeedOptions) -> Any:
+    from model.annotate.results import Results
+    from model.annotate.seed import SeedRun
+    from model.lm.chat_endpoint import Chat, Endpoint
+
+    assert options.url is not None and options.model is not None
+    endpoint = Endpoint(
+        base_url=options.url, model=options.model, api_key=runtime.settings.annotator_api_key,
+        temperature=options.temperature,
+    )  # fmt: skip
+    with Results(out) as results, Chat(endpoint) as chat:
+        _greet(results)
+        run = SeedRun(
+            chat,
+            results,
+            options.concurrency,
+            options.chunk_tokens,
+            job.drop_unquestioned,
+            on_document=job.count,
+        )
+        try:
+            return run.run(job.reading())
+        except BaseException:
+            note(
+                f"{results.num_done} documents are in {out}. Run the same command again to go on from there."
+            )
+            raise
+
+
+def _greet(results: Results) -> None:
+    if results.num_done:
+        note(f"{results.path} has {results.num_done} documents; going on from there.")
+
+
+def _estimate(job: Job, out: Path, options: SeedOptions) -> Estimate:
+    """What is still to be done. Reads everything once, and writes nothing."""
+    from model.annotate.cost import estimate
+    from model.annotate.results import Results
+
+    with Results(out) if out.exists() else nullcontext() as results:
+        return estimate(
+            (document for document in job.reading() if results is None or not results.has(document)),
+            chunk_tokens=options.chunk_tokens,
+        )
+
+
+def _agreed(cost: Estimate, options: SeedOptions, *, yes: bool, as_json: bool) -> bool:
+    """Whether the run may cost that: said in either case, and asked where somebody is there."""
+    for line in _priced(cost, options):
+        note(line)
+    if yes or cost.documents == 0:
+        return True
+    if as_json or not is_attended():
+        raise typer.BadParameter("there is nobody to ask whether it may cost that.", param_hint="--yes")
+    return typer.confirm(f"Send {cost.documents} documents to {options.url}?", err=True)
+
+
+def _priced(cost: Estimate, options: SeedOptions) -> Iterable[str]:
+    yield (
+        f"{cost.documents} documents of {cost.characters} characters, {cost.chunks} requests: about "
+        f"{cost.tokens_in} tokens sent and {cost.tokens_out} received; repairs come on top."
+    )
+    if (price := _price(cost, options)) is not None:
+        yield f"About {price:.2f} at {options.price_in:g} and {options.price_out:g} a million tokens."
+
+
+def _price(cost: Estimate, options: SeedOptions) -> float | None:
+    if options.price_in is None or options.price_out is None:
+        return None
+    return cost.price(options.price_in, options.price_out)
+
+
+def _report(
+    job: Job,
+    out: Path,
+    cost: Estimate | None,
+    options: SeedOptions,
+    usage: Any,
+    *,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    from model.annotate.results import rejects_beside
+
+    if as_json:
+        estimated = None if cost is None else {**asdict(cost), "price": _price(cost, options)}
+        print_json(
+            {
+                "dry_run": dry_run, "out": str(out), "rejects": str(rejects_beside(out)),
+                "documents": job.documents, "facts": job.facts, "questions": job.questions,
+                "rejected": dict(job.rejected), "refused": len(job.refusals), "refusals": job.refusals,
+                "passed_over": dict(job.found.passed_over), "estimate": estimated,
+                "usage": None if usage is None else asdict(usage),
+            }
+        )  # fmt: skip
+        return
+    if dry_run and cost is not None:
+        for line in _priced(cost, options):
+            say(line)
+    else:
+        say(f"{out}: {job.documents} more documents with {job.facts} facts, {job.questions} with a question.")
+        if job.rejected:
+            codes = ", ".join(f"{code} {number}" for code, number in job.rejected.most_common())
+            say(f"The checks rejected {job.rejected.total()} ({codes}); see {rejects_beside(out)}.")
+        if usage is not None:
+            say(f"{usage.requests} requests, {usage.tokens_in} tokens sent, {usage.tokens_out} received.")
+    if job.refusals:
+        say(f"Refused {len(job.refusals)}:")
+        print_table(("document", "reason"), [(r.document, r.reason) for r in job.refusals[:MOST_SHOWN]])

@@ -1,0 +1,148 @@
+"""`colmlm corpus add`: raw documents read, annotated, taken in and keyed, so that the model can cite them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from cli.anywhere import anywhere
+from cli.composition import annotators
+from cli.composition.annotators import (
+    Encoding,
+    NoQuestions,
+    QuestionGeneratorPath,
+    RawPaths,
+    SpanAnnotatorPath,
+    SpanThreshold,
+)
+from cli.errors import REFUSED
+from cli.nouns.base import Base
+from cli.options import Actor, AllowErased, AsJson, CheckpointPath, examples, some_text
+from cli.output import print_json, print_table, say
+from kb.corpus.raw.files import find_files
+
+ADD_EXAMPLES = examples(
+    "colmlm corpus add handbook/ --corpus handbook",
+    "colmlm corpus add minutes.pdf notes.md --corpus meetings --dry-run",
+    "colmlm corpus add articles.jsonl.gz --corpus wiki --no-questions",
+)
+MOST_SHOWN = 20
+
+
+@anywhere
+def add(
+    base: Base,
+    paths: RawPaths,
+    corpus: Annotated[str, typer.Option("--corpus", callback=some_text, help="The corpus to put them in.")],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Read everything, say what is new, and stop.")
+    ] = False,
+    no_questions: NoQuestions = False,
+    again: Annotated[
+        bool,
+        typer.Option("--again", help="Annotate what is there unchanged too: after a change of annotators."),
+    ] = False,
+    encoding: Encoding = None,
+    span_annotator: SpanAnnotatorPath = None,
+    span_threshold: SpanThreshold = None,
+    question_generator: QuestionGeneratorPath = None,
+    checkpoint: CheckpointPath = None,
+    actor: Actor = None,
+    reason: Annotated[
+        str | None, typer.Option("--reason", callback=some_text, help="Why; by default the paths.")
+    ] = None,
+    allow_erased: AllowErased = False,
+    as_json: AsJson = False,
+) -> None:
+    """Read documents, mark their facts, take them in and give the facts keys: then `colmlm generate` can cite them.
+
+    Files that cannot be read are refused one by one, with the reason, and the rest goes on; the exit code is then 3.
+    Run again, it passes over what is unchanged and replaces what has changed; if it was interrupted, it goes on.
+    With --server the files are uploaded and a job there does it; a document is then known by its file's name alone.
+    """
+    annotators.known_encoding(encoding)
+    found = find_files(paths)
+    base.use_checkpoint(checkpoint)
+    done = base.corpora.add(
+        found,
+        corpus,
+        actor=base.actor(actor),
+        reason=reason or "corpus add",
+        encoding=encoding,
+        questions=not no_questions,
+        span_threshold=span_threshold,
+        span_annotator=span_annotator,
+        question_generator=question_generator,
+        again=again,
+        allow_erased=allow_erased,
+        dry_run=dry_run,
+    )
+    print_json(done) if as_json else _show(done)
+    if done["refused"]:
+        raise typer.Exit(REFUSED)
+
+
+def _show(done: dict[str, Any]) -> None:
+    say(
+        f"Read {_count(done['documents'], 'document')}: {done['new']} new, {done['changed']} changed, "
+        f"{done['unchanged']} there already."
+    )
+    _show_left_out(done)
+    if done["dry_run"]:
+        many = done["new"] + done["changed"]
+        say(f"Would annotate and add {_count(many, 'document')}; nothing was done.")
+        return
+    if done["seq"] is None and not done["added"]:
+        say(f"Nothing to add to {done['corpus']!r}.")
+        return
+    added = done["added"]
+    if added:
+        print_table(
+            ("document", "title", "facts", "with a question", "rejected by the checks"),
+            [tuple(one.values()) for one in added[:MOST_SHOWN]],
+        )
+    if len(added) > MOST_SHOWN:
+        say(f"... and {len(added) - MOST_SHOWN} more; --json lists them all.")
+    _show_citable(done)
+
+
+def _show_citable(done: dict[str, Any]) -> None:
+    added, corpus = done["added"], done["corpus"]
+    facts = sum(one["facts"] for one in added) if added else done["facts"]
+    if not facts:
+        say(
+            "The annotators found no fact in them; the texts are kept. A lower --span-threshold with --again finds "
+            "more, or mark them by hand in an annotated file."
+        )
+    elif done["citable"]:
+        holding = sum(1 for one in added if one["facts"])
+        of = f" of {_count(holding, 'document')}" if holding else ""
+        say(f"{_count(facts, 'fact')}{of} of {corpus!r} can be cited now.")
+        if done["try"]:
+            say(f"Try: {done['try']}")
+    else:
+        say(f"{corpus!r} has {_count(facts, 'fact')} more, to be cited once their keyset is active.")
+
+
+def _show_left_out(done: dict[str, Any]) -> None:
+    if passed_over := done["passed_over"]:
+        most = sorted(passed_over.items(), key=lambda item: -item[1])[:8]
+        kinds = ", ".join(f"{kind} {number}" for kind, number in most)
+        say(f"{_count(sum(passed_over.values()), 'file')} of other kinds passed over ({kinds}).")
+    if refused := done["refused"]:
+        say(f"Refused {refused}:")
+        shown = done["refusals"][:MOST_SHOWN]
+        print_table(("document", "reason"), [(one["document"], one["reason"]) for one in shown])
+        if refused > len(shown):
+            say(f"... and {refused - len(shown)} more; --json lists them.")
+    if done["suppressed"]:
+        say(
+            f"{done['suppressed']} spans left out and redacted, as they were erased before (see --allow-erased)."
+        )
+    if done["still_deleted"]:
+        say(f"{done['still_deleted']} facts that the documents name were deleted here, and stay so.")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,154 @@
+"""`colmlm trace`: from a stored output to its evidence, and from a fact to the outputs that used it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from cli.anywhere import anywhere
+from cli.contents.facts import WITHHELD, where
+from cli.nouns.base import Base
+from cli.options import After, AsJson, FactId, Limit, examples
+from cli.output import note, print_json, print_table, say, shorten
+from kb.records import ChangeRecord, FactTrace, OutputTrace, Source, TracedSplice
+
+app = typer.Typer(
+    help="Trace outputs to facts and facts to outputs.", epilog=examples("colmlm trace output 3")
+)
+
+
+@app.command(epilog=examples("colmlm trace output 3", "colmlm trace output 3 --json"))
+@anywhere
+def output(
+    base: Base,
+    generation_id: Annotated[int, typer.Argument(metavar="OUTPUT_ID", min=1, help="The stored output's id.")],
+    as_json: AsJson = False,
+) -> None:
+    """Show a stored output with the fact, document and offsets behind every spliced span, and what became of it."""
+    traced = base.kb.trace_output(generation_id)
+    print_json(traced) if as_json else show_output(traced)
+    if any(splice.withheld for splice in traced.splices):
+        note(WITHHELD)
+
+
+@app.command(epilog=examples("colmlm trace outputs", "colmlm trace outputs --limit 10 --json"))
+@anywhere
+def outputs(base: Base, after: After = 0, limit: Limit = 50, as_json: AsJson = False) -> None:
+    """List stored outputs, newest first; with --after, those before that id."""
+    found = base.kb.generations(after, limit)
+    more = found[-1].generation_id if len(found) == limit else None
+    if as_json:
+        print_json({"outputs": found, "next_after": more})
+        return
+    rows = [
+        (g.generation_id, f"{g.at:%Y-%m-%d %H:%M}", f"{g.num_hits} of {g.num_splices}", shorten(g.prompt, 40),
+         shorten(g.output, 40))
+        for g in found
+    ]  # fmt: skip
+    print_table(("output", "at", "lookups with a hit", "prompt", "output"), rows)
+    if more is not None:
+        note(f"More outputs: --after {more}")
+
+
+def show_output(trace: OutputTrace) -> None:
+    """Print an output, marked where it was spliced, and the evidence for each mark."""
+    say(
+        f"output {trace.generation_id}, mode {trace.mode}, checkpoint {trace.checkpoint_id}, {trace.at:%Y-%m-%d %H:%M}"
+    )
+    say(f"prompt: {trace.prompt}")
+    say(f"output: {marked(trace)}")
+    columns = ("n", "value", "fact", "version", "score", "source", "now")
+    if trace.splices:
+        print_table(columns, map(_splice_row, trace.splices))
+
+
+def marked(trace: OutputTrace) -> str:
+    """The output with each spliced span in brackets, followed by its number."""
+    pieces, at = [], 0
+    for splice in trace.splices:
+        if splice.outcome != "hit":
+            continue
+        span = trace.output[splice.output_start : splice.output_end]
+        pieces += [trace.output[at : splice.output_start], f"[{span}]({splice.ordinal})"]
+        at = splice.output_end
+    return "".join((*pieces, trace.output[at:]))
+
+
+_MISSED = {"no_match": "(no match)", "abstained": "(abstained)"}
+
+
+def _splice_row(splice: TracedSplice) -> tuple[object, ...]:
+    score = None if splice.score is None else f"{splice.score:.3f}"
+    found = shorten(splice.value) if splice.outcome == "hit" else _MISSED[splice.outcome]
+    return splice.ordinal, found, splice.fact_id, splice.version, score, place(splice.source), _now(splice)
+
+
+def place(source: Source | None) -> str:
+    """A source as title (corpus/document) and offsets."""
+    if source is None:
+        return ""
+    return f"{source.title or source.external_id} ({source.corpus}/{source.external_id})[{source.start}:{source.end}]"
+
+
+def _now(splice: TracedSplice) -> str:
+    if splice.fact_id is None:
+        return ""
+    if splice.live:
+        return "live" if splice.current_value == splice.value else f"now {shorten(splice.current_value)}"
+    kinds = ("erase",) if splice.erased else ("delete", "forget", "ingest")
+    last = next((change for change in reversed(splice.history) if change.kind in kinds), None)
+    return (
+        f"{'erased' if splice.erased else 'deleted'} by {last.actor}, change {last.seq}: {last.reason}"
+        if last
+        else "deleted"
+    )
+
+
+@app.command(epilog=examples("colmlm trace fact 12", "colmlm trace fact 12 --json"))
+@anywhere
+def fact(base: Base, fact_id: FactId, as_json: AsJson = False) -> None:
+    """Show a fact's source sentence, its versions, who changed it and why, and every stored output that used it."""
+    traced = base.kb.trace_fact(fact_id)
+    print_json(traced) if as_json else _show_fact(traced)
+    if traced.fact.withheld:
+        note(WITHHELD)
+
+
+def _show_fact(trace: FactTrace) -> None:
+    say(f"fact {trace.fact.fact_id}: {trace.fact.value}")
+    say(f"source: {where(trace.fact)}")
+    if trace.context:
+        say(f"it says: {trace.context}")
+    say("versions:")
+    print_table(
+        ("version", "value", "from change", "to change"),
+        [(v.version, shorten(v.value), v.from_seq, v.to_seq) for v in trace.versions],
+    )
+    say("changes:")
+    show_changes(trace.history)
+    say(f"outputs that used it: {len(trace.uses)}")
+    if trace.uses:
+        print_table(
+            ("output", "version", "span", "at"),
+            [
+                (u.generation_id, u.version, f"[{u.output_start}:{u.output_end}]", f"{u.at:%Y-%m-%d %H:%M}")
+                for u in trace.uses
+            ],
+        )
+
+
+def show_changes(changes: tuple[ChangeRecord, ...] | list[ChangeRecord]) -> None:
+    """Print entries of the change log as a table."""
+    columns = ("seq", "kind", "facts", "actor", "principal", "reason", "at")
+    rows = [
+        (c.seq, c.kind, c.num_facts, _named(c), c.principal, shorten(c.reason), f"{c.at:%Y-%m-%d %H:%M:%S}")
+        for c in changes
+    ]
+    print_table(columns, rows)
+
+
+def _named(change: ChangeRecord) -> str:
+    """The actor, and whom it acts for where that is another."""
+    behalf = change.on_behalf_of
+    return change.actor if behalf in (None, change.actor) else f"{change.actor} for {behalf}"

@@ -1,0 +1,130 @@
+"""Raw documents into a corpus: read, annotated, taken in and keyed, for the command line and for jobs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from cli.composition.keying import key_everything
+from cli.composition.runtime import Runtime
+from cli.output import Reporting, note, progress
+from kb.corpus.format import AnnotatedDocument, Parsed, Refusal
+from kb.corpus.raw.files import Found
+from kb.corpus.raw.reading import read_raw
+from kb.facts.standing import Standing, Standings
+from kb.records import IngestReport, KeysetRecord
+
+COMMIT_EVERY = 20  # documents: what an interruption loses of the annotators' work at most
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """A document that went in: its facts, those of them with a question, and what the checks rejected."""
+
+    document: str
+    title: str | None
+    facts: int
+    questions: int
+    rejected: int
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of the files so far."""
+
+    standings: Counter[Standing] = field(default_factory=Counter)
+    characters: int = 0
+    added: list[Added] = field(default_factory=list)
+    refusals: list[Refusal] = field(default_factory=list)
+    rejected: Counter[str] = field(default_factory=Counter)
+    question: str | None = None
+
+
+@dataclass(slots=True)
+class Adding:
+    """One run over the files that were found. `kept_in` is a folder whose addresses say nothing to anybody later."""
+
+    runtime: Runtime
+    corpus: str
+    found: Found
+    encoding: str | None = None
+    again: bool = False
+    reporting: Reporting = progress
+    kept_in: Path | None = None
+    tally: Tally = field(default_factory=Tally)
+
+    def wanted(self) -> Iterator[AnnotatedDocument]:
+        """The documents to annotate: new ones, changed ones, and with `again` those that are there unchanged."""
+        standings = Standings(self.runtime.kb.sessions, self.corpus)
+        total = sum(file.size for file in self.found.files) // 1000
+        self.tally.refusals += self.found.refusals
+        with self.reporting("Reading and annotating (KB)") as advance:
+            reading = read_raw(
+                self.found.files,
+                encoding=self.encoding,
+                limits=self.runtime.settings.document_limits,
+                on_bytes=lambda reached: advance(reached // 1000, total),
+            )
+            for parsed in reading:
+                self.tally.refusals += parsed.refusals
+                if parsed.document is None:
+                    continue
+                document = self._addressed(parsed.document)
+                standing = standings.of(document)
+                self.tally.standings[standing] += 1
+                if standing is not Standing.unchanged or self.again:
+                    self.tally.characters += len(document.text)
+                    yield document
+
+    def _addressed(self, document: AnnotatedDocument) -> AnnotatedDocument:
+        if self.kept_in is None or not (document.uri or "").startswith(self.kept_in.as_uri()):
+            return document
+        return replace(document, uri=None)
+
+    def annotated(self, annotator: Any, documents: Iterator[AnnotatedDocument]) -> Iterator[Parsed]:
+        """The documents with their facts, as an ingest takes them."""
+        for reviewed in annotator.annotate(documents):
+            document, rejected = reviewed.document, reviewed.rejected
+            questions = [fact.question for fact in document.facts if fact.question]
+            self.tally.question = self.tally.question or next(iter(questions), None)
+            self.tally.rejected.update(one.code for one in rejected)
+            self.tally.added.append(
+                Added(
+                    document.external_id, document.title, len(document.facts), len(questions), len(rejected)
+                )
+            )
+            yield Parsed(document)
+
+    def ingest(self, load: Callable[[], Any], **how: Any) -> IngestReport | None:
+        """Take the wanted documents in as they are annotated; None where there were none, and no model was loaded."""
+        wanted = self.wanted()
+        if (first := next(wanted, None)) is None:
+            return None
+        annotator = load()
+        committed: list[IngestReport] = []
+        try:
+            parsed = self.annotated(annotator, chain([first], wanted))
+            return self.runtime.kb.ingest(
+                parsed, self.corpus, commit_every=COMMIT_EVERY, on_piece=committed.append, **how
+            )
+        except BaseException:
+            if committed:
+                note(
+                    f"{committed[-1].documents} documents are in {self.corpus!r}, their facts not keyed. "
+                    "Run the same command again to go on from there."
+                )
+            raise
+
+    def key(self, *, changed: bool, **how: Any) -> KeysetRecord | None:
+        """Key the corpus where there is something to key: these facts, or those of a run that was interrupted."""
+        kb = self.runtime.kb
+        if all(known.corpus != self.corpus for known in kb.corpora()):
+            return None
+        active = next((keyset for keyset in kb.keysets() if keyset.state == "active"), None)
+        if not changed and active is not None and active.num_unkeyed == 0:
+            return active
+        return key_everything(self.runtime, corpus=self.corpus, reporting=self.reporting, **how)

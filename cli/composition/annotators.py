@@ -1,0 +1,77 @@
+"""The annotators that commands use, and the options that choose them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.composition.runtime import Runtime
+from cli.options import finite
+
+if TYPE_CHECKING:
+    from model.annotate.pipeline import Annotator
+
+SpanAnnotatorPath = Annotated[
+    Path | None,
+    typer.Option("--span-annotator", exists=True, file_okay=False, help="Default: the released one."),
+]
+SpanThreshold = Annotated[
+    float | None,
+    typer.Option(
+        "--span-threshold",
+        min=0.001,
+        max=0.999,
+        callback=finite,
+        help="The lower, the more facts. Default: the annotator's own.",
+    ),
+]
+QuestionGeneratorPath = Annotated[
+    Path | None,
+    typer.Option("--question-generator", exists=True, file_okay=False, help="Default: the released one."),
+]
+NoQuestions = Annotated[
+    bool, typer.Option("--no-questions", help="Find the facts only; they are looked up by their context.")
+]
+Encoding = Annotated[
+    str | None,
+    typer.Option("--encoding", help="Of files that do not state theirs, as windows-1252. Default: UTF-8."),
+]
+RawPaths = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="PATH...", exists=True, help="Files or directories: txt, md, html, pdf, jsonl, jsonl.gz."
+    ),
+]
+
+
+def known_encoding(name: str | None) -> str | None:
+    """Refuse an encoding that there is none of."""
+    if name is not None:
+        try:
+            "x".encode(name)
+        except LookupError:
+            raise typer.BadParameter(f"there is no encoding {name!r}.", param_hint="--encoding") from None
+    return name
+
+
+def light(
+    runtime: Runtime,
+    spans: Path | None,
+    questions: Path | None,
+    *,
+    asks: bool,
+    threshold: float | None = None,
+    drop_unquestioned: bool = False,
+) -> Annotator:
+    """The two light annotators, loaded; without the question generator where nothing is asked. Seconds."""
+    from model.annotate.checkpoint import RELEASED_QUESTIONS, RELEASED_SPANS
+    from model.annotate.pipeline import Annotator
+    from model.annotate.questions import QuestionGenerator
+    from model.annotate.spans import SpanAnnotator
+
+    bases = runtime.settings.home / "models"
+    finder = SpanAnnotator.load(spans or RELEASED_SPANS, bases, threshold=threshold)
+    writer = QuestionGenerator.load(questions or RELEASED_QUESTIONS, bases) if asks else None
+    return Annotator(finder, writer, drop_unquestioned)

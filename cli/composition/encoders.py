@@ -1,0 +1,91 @@
+"""Who makes keys, by name: a checkpoint of the model, or a sentence encoder (the baselines that ask in words)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+
+from cli.composition.runtime import Runtime
+from kb.corpus.format import AnnotatedDocument
+from kb.keys.rekey import Encoder
+from kb.records import CheckpointInfo
+
+if TYPE_CHECKING:
+    from model.baselines.sentences import SentenceEncoder
+
+_REGISTERED = "encoder:"  # what stands for a path where a sentence encoder is registered
+
+
+class EncoderName(StrEnum):
+    """all-MiniLM-L6-v2 on the fact's question (on its sentence where it has none), or always on the sentence."""
+
+    minilm = "minilm"
+    minilm_sentences = "minilm-sentences"
+
+
+ByEncoder = Annotated[
+    EncoderName | None,
+    typer.Option(
+        "--encoder",
+        help="Instead of a checkpoint: all-MiniLM-L6-v2 on the facts' questions, or on their sentences.",
+    ),
+]
+
+
+class SentenceKeys:
+    """A sentence encoder's keys, as `kb.keys.rekey.Encoder` wants them."""
+
+    def __init__(self, name: EncoderName, encoder: SentenceEncoder) -> None:
+        self.sentences = encoder
+        self.checkpoint = CheckpointInfo(
+            checkpoint_id=encoder.checkpoint_id,
+            name=encoder.name,
+            dim=encoder.dim,
+            path=f"{_REGISTERED}{name}",
+            tokenizer_hash=encoder.tokenizer_hash,
+        )
+
+    @classmethod
+    def named(cls, name: EncoderName) -> SentenceKeys:
+        from model.baselines.sentences import SentenceEncoder
+
+        keys = "question" if name is EncoderName.minilm else "sentence"
+        return cls(name, SentenceEncoder(keys=keys))
+
+    def encode_documents(self, documents: Sequence[AnnotatedDocument]) -> list[NDArray[np.float32]]:
+        return self.sentences.encode_documents(documents)
+
+    def encode_questions(self, questions: Sequence[str]) -> NDArray[np.float32]:
+        rows: NDArray[np.float32] = self.sentences.encode_questions(questions)
+        return rows
+
+    def encode_contexts(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        return self.sentences.encode_contexts(texts)
+
+
+def chosen(runtime: Runtime, name: EncoderName | None, checkpoint: Path | None) -> Encoder:
+    """The sentence encoder of this name, else the settings' checkpoint. Naming both is refused."""
+    if name is None:
+        return runtime.encoder
+    if checkpoint is not None:
+        raise typer.BadParameter("name an encoder or a checkpoint, not both.", param_hint="--encoder")
+    return SentenceKeys.named(name)
+
+
+def keys_are_questions(encoder: Encoder) -> bool:
+    """Whether asking a fact's question asks with the fact's very key: then questions cannot calibrate a threshold."""
+    return isinstance(encoder, SentenceKeys) and encoder.sentences.keys == "question"
+
+
+def registered(runtime: Runtime, path: str | None, elsewhere: Path | None) -> Encoder:
+    """What was registered under `path`, or lies `elsewhere` now; where it is not found, the settings' own."""
+    if elsewhere is None and path is not None and path.startswith(_REGISTERED):
+        return SentenceKeys.named(EncoderName(path.removeprefix(_REGISTERED)))
+    found = elsewhere or (Path(path) if path and Path(path).is_dir() else None)
+    return runtime.encoder_at(found)

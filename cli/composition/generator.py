@@ -1,0 +1,213 @@
+"""Decoding as the API and the commands want it: every output is stored with its attribution, here or elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from api.errors import ContextLengthExceeded, PromptRefused
+from api.ports import (
+    Completed,
+    Finished,
+    GenerationRequest,
+    Item,
+    Missed,
+    Spliced,
+)
+from api.routes.streams import check_client
+from cli.composition.logprobs import NO_LOGPROBS, Logprobs, logprobs
+from cli.composition.model_encoder import describe
+from kb.records import CheckpointInfo, NewGeneration, OutputTrace, Source, Splice
+from kb.service import KnowledgeBase
+
+if TYPE_CHECKING:
+    from model.decoding.config import DecodeConfig
+    from model.decoding.decoder import Decoder, Generation
+    from model.decoding.lookup import Lookup
+    from model.decoding.rows import SpliceRecord
+    from model.lm.checkpoint import Checkpoint
+
+ROWS_TOGETHER = 8  # a batch's cache takes memory by its longest row
+
+
+class Outputs(Protocol):
+    """Where outputs are kept."""
+
+    def store(self, generation: NewGeneration) -> OutputTrace: ...
+
+    def source(self, fact_id: int) -> Source | None:
+        """The document behind a fact; None where it has none, or where that is not told before the output is stored."""
+        ...
+
+    def head_seq(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LocalOutputs:
+    """Outputs are kept in this process's knowledge base."""
+
+    kb: KnowledgeBase
+
+    def store(self, generation: NewGeneration) -> OutputTrace:
+        return self.kb.trace_output(self.kb.record(generation))
+
+    def source(self, fact_id: int) -> Source | None:
+        return self.kb.fact(fact_id).source
+
+    def head_seq(self) -> int:
+        return self.kb.head_seq()
+
+
+@dataclass(slots=True)
+class StoringGenerator:
+    """Decodes and stores every output with its attribution, as `api.ports.Generator` wants it.
+
+    `lookup` is the knowledge base, or something that stands before it. `seq` dates an output that looked nothing up:
+    by default the last change. A prompt may have `prompt_max_tokens`, or as many as the model reads.
+    """
+
+    checkpoint: Checkpoint
+    outputs: Outputs
+    lookup: Lookup
+    seq: int | None = None
+    prompt_max_tokens: int | None = None
+
+    @property
+    def model(self) -> CheckpointInfo:
+        return describe(self.checkpoint)
+
+    def generate(self, request: GenerationRequest) -> OutputTrace:
+        self._check_prompts([request])
+        (generation,) = self._decoder().generate([request.prompt], decode_config(request), check_client)
+        return self._store(generation)
+
+    def stream(self, request: GenerationRequest) -> Iterator[Item]:
+        """The output piece by piece with its lookups, then why it ended, then its stored trace."""
+        from model.decoding.decoder import Generation
+
+        self._check_prompts([request])
+        said = ""
+        for item in self._decoder().stream(request.prompt, decode_config(request), check_client):
+            if isinstance(item, str):
+                said += item
+                yield item
+            elif isinstance(item, Generation):
+                yield _finished(item)
+                yield self._store(item)
+            else:
+                yield self._looked_up(item, said)
+
+    def complete(self, requests: Sequence[GenerationRequest], top: int | None = None) -> list[Completed]:
+        """See `api.ports.Generator.complete`."""
+        self._check_prompts(requests)
+        generations = self._generations(requests)
+        if top is None:
+            scores = [NO_LOGPROBS] * len(requests)
+        else:
+            scores = logprobs(self.checkpoint, [request.prompt for request in requests], generations, top)
+        return [
+            self._completed(request, generation, own)
+            for request, generation, own in zip(requests, generations, scores, strict=True)
+        ]
+
+    def _check_prompts(self, requests: Sequence[GenerationRequest]) -> None:
+        context = self.checkpoint.lm.inference.context
+        most = context if self.prompt_max_tokens is None else min(context, self.prompt_max_tokens)
+        for request in requests:
+            try:
+                num_tokens = len(self.checkpoint.tokenizer.prompt(request.prompt))
+            except ValueError as error:
+                raise PromptRefused(str(error)) from error
+            if num_tokens > most:
+                raise ContextLengthExceeded(num_tokens, most)
+
+    def _generations(self, requests: Sequence[GenerationRequest]) -> Sequence[Generation | None]:
+        if requests[0].max_tokens == 0:
+            return [None] * len(requests)
+        decoder, config = self._decoder(), decode_config(requests[0])
+        generations: list[Generation] = []
+        for start in range(0, len(requests), ROWS_TOGETHER):
+            prompts = [request.prompt for request in requests[start : start + ROWS_TOGETHER]]
+            generations += decoder.generate(prompts, config, check_client)
+        return generations
+
+    def _completed(
+        self,
+        request: GenerationRequest,
+        generation: Generation | None,
+        scores: Logprobs,
+    ) -> Completed:
+        tokenizer, prompt = self.checkpoint.tokenizer, request.prompt
+        given = len(tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
+        nothing = Finished(reason="length", prompt_tokens=given, completion_tokens=0)
+        return Completed(
+            prompt=prompt if isinstance(prompt, str) else tokenizer.decode(prompt),
+            trace=self._store(generation) if generation else None,
+            finished=_finished(generation) if generation else nothing,
+            prompt_logprobs=scores.prompt,
+            output_logprobs=scores.output,
+        )
+
+    def _decoder(self) -> Decoder:
+        from model.decoding.decoder import Decoder
+
+        return Decoder(self.checkpoint, self.lookup)
+
+    def _looked_up(self, splice: SpliceRecord, said: str) -> Spliced | Missed:
+        if splice.outcome != "hit":
+            return Missed(output_start=splice.output_start, outcome=splice.outcome, score=splice.score)
+        assert splice.fact_id is not None and splice.version is not None and splice.score is not None
+        return Spliced(
+            output_start=splice.output_start,
+            output_end=splice.output_end,
+            fact_id=splice.fact_id,
+            version=splice.version,
+            value=said[splice.output_start : splice.output_end],
+            score=splice.score,
+            document=self.outputs.source(splice.fact_id),
+        )
+
+    def _store(self, generation: Generation) -> OutputTrace:
+        return self.outputs.store(
+            NewGeneration(
+                prompt=generation.prompt,
+                output=generation.output,
+                checkpoint_id=self.checkpoint.checkpoint_id,
+                mode=generation.mode,
+                seq=self._seq() if generation.seq is None else generation.seq,
+                splices=tuple(
+                    Splice(s.output_start, s.output_end, s.outcome, s.fact_id, s.version, s.score, s.query)
+                    for s in generation.splices
+                ),
+            )
+        )
+
+    def _seq(self) -> int:
+        """What dates an output without a lookup, which depends on no change."""
+        return self.outputs.head_seq() if self.seq is None else self.seq
+
+
+def _finished(generation: Generation) -> Finished:
+    return Finished(
+        reason=generation.finish,
+        prompt_tokens=generation.prompt_tokens,
+        completion_tokens=generation.content_tokens,
+    )
+
+
+def decode_config(request: GenerationRequest) -> DecodeConfig:
+    from model.decoding.config import DecodeConfig
+
+    return DecodeConfig(
+        mode=request.mode,
+        max_tokens=request.max_tokens,
+        temperature=request.temperature,
+        top_p=request.top_p,
+        repetition_penalty=request.repetition_penalty,
+        stop=request.stop,
+        seed=request.seed,
+        threshold=request.threshold,
+        min_seq=request.min_seq,
+        fact_bias=request.fact_bias,
+    )

@@ -1,0 +1,155 @@
+"""What jobs do: the handlers of `kb.jobs`, and those of the kinds that need a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from cli.composition import annotators
+from cli.composition.adding import Adding
+from cli.composition.keying import active_encoder_of, encoder_of, key_everything
+from cli.composition.runtime import Runtime
+from cli.errors import FAULT, explain
+from cli.output import Advance
+from kb.corpus.raw.files import find_files
+from kb.errors import InvalidWork, KBError
+from kb.forgetting.verbs import SAMPLE, Forgetting
+from kb.jobs.handlers import HANDLERS, in_brief, ingest, named
+from kb.jobs.kinds import Documents, Gate, Ingest, Rekey, VerifyForgetting
+from kb.jobs.problems import Problem, problem_of
+from kb.jobs.runner import Handler, Run
+from kb.keys.rekey import Encoder
+from kb.store.causes import refusal_of
+from kb.switching.gate import GateLimits, check_keyset
+from kb.switching.retraining import Retraining
+
+
+def handlers(runtime: Runtime) -> dict[str, Handler]:
+    """Every kind's handler, with the models of this runtime, which are loaded when a job first needs them."""
+    models = _Models(runtime)
+    return {
+        **HANDLERS,
+        Rekey.kind: models.rekey,
+        Gate.kind: models.gate,
+        Ingest.kind: models.ingest,
+        Documents.kind: models.documents,
+        VerifyForgetting.kind: models.verify,
+    }
+
+
+def problem(error: Exception) -> Problem:
+    """The problem document of an error, also of one that a model raised."""
+    error = refusal_of(error) or error
+    if isinstance(error, KBError) or (failure := explain(error)).exit_code == FAULT:
+        return problem_of(error)
+    kind = f"urn:colmlm:{type(error).__name__}"
+    return {"type": kind, "title": "The work failed", "status": 500, "detail": failure.line}
+
+
+class _Models:
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+
+    def rekey(self, run: Run, work: Rekey) -> object:
+        return key_everything(
+            self.runtime,
+            corpus=work.corpus,
+            encoder=self._encoder(work),
+            kinds=work.kinds,
+            kb=run.kb,
+            reporting=_reporting(run),
+        )
+
+    def _encoder(self, work: Rekey) -> Encoder:
+        if work.keyset_id is not None:
+            return encoder_of(self.runtime, work.keyset_id)
+        return self.runtime.encoder_at(_checkpoint(self.runtime, work.checkpoint))
+
+    def gate(self, run: Run, work: Gate) -> object:
+        report = check_keyset(
+            run.kb,
+            work.keyset_id,
+            encoder_of(self.runtime, work.keyset_id),
+            GateLimits(**work.limits),
+            active_encoder=active_encoder_of(self.runtime, work.keyset_id),
+            on_texts=_advance(run, "texts asked"),
+        )
+        run.check()
+        activated = work.activate and report.passed
+        if activated:
+            Retraining(run.kb).activate(work.keyset_id, actor=run.job.actor, reason=work.reason)
+        return report.stored() | {"activated": activated}
+
+    def ingest(self, run: Run, work: Ingest) -> object:
+        taken = ingest(run, work)
+        if work.key:
+            keyset = key_everything(self.runtime, corpus=work.corpus, kb=run.kb, reporting=_reporting(run))
+            taken["keyset"] = asdict(keyset)
+        return taken
+
+    def documents(self, run: Run, work: Documents) -> object:
+        """Annotate, take in and key; again, it passes over the documents that are in."""
+        files = [run.uploads.file(upload_id) for upload_id in work.upload_ids]
+        adding = Adding(
+            self.runtime,
+            work.corpus,
+            find_files(files),
+            work.encoding,
+            reporting=_reporting(run),
+            kept_in=run.uploads.directory.absolute(),
+        )
+
+        def load() -> Any:
+            self.runtime.encoder  # noqa: B018  a checkpoint that is missing should be known before the annotation
+            return annotators.light(
+                self.runtime, None, None, asks=work.questions, threshold=work.span_threshold
+            )
+
+        why = (
+            work.reason or f"{len(files)} uploaded files"
+        )  # their names may say a fact, and the log keeps it
+        report = adding.ingest(load, actor=run.job.actor, reason=why)
+        run.check()
+        keyset = adding.key(changed=report is not None, kb=run.kb)
+        tally = adding.tally
+        return {
+            **(in_brief(report) if report else {"corpus": work.corpus, "documents": 0, "facts": 0}),
+            **{standing.value: count for standing, count in tally.standings.items()},
+            "rejected": dict(tally.rejected),
+            "refused": len(tally.refusals),
+            "refusals": named(tally.refusals),
+            "keyset": None if keyset is None else asdict(keyset),
+            "citable": keyset is not None and keyset.state == "active",
+        }
+
+    def verify(self, run: Run, work: VerifyForgetting) -> object:
+        forgetting = Forgetting(
+            run.kb,
+            self.runtime.encoder if work.model else None,
+            sample=work.sample or SAMPLE,
+            on_questions=_advance(run, "questions asked"),
+        )
+        found = forgetting.verify(work.run_id)
+        return {**asdict(found), "holds": found.holds}
+
+
+def _checkpoint(runtime: Runtime, name: str | None) -> Path | None:
+    """The directory of this name among the home's checkpoints; None is the settings' own."""
+    if name is None:
+        return None
+    path = runtime.settings.home / "checkpoints" / name
+    if not path.is_dir():
+        raise InvalidWork(Rekey.kind, f"there is no directory {name!r} in {path.parent}")
+    return path
+
+
+def _advance(run: Run, what: str) -> Advance:
+    return lambda done, total: run.progress(done, total, what)
+
+
+def _reporting(run: Run) -> Callable[[str], AbstractContextManager[Advance]]:
+    """What stands in for a progress bar."""
+    return lambda description: nullcontext(_advance(run, description))

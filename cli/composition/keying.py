@@ -1,0 +1,146 @@
+"""Keys for facts, and the threshold that goes with them: what commands, jobs and the start of a server share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cli.composition.encoders import keys_are_questions, registered
+from cli.composition.runtime import Runtime
+from cli.output import Reporting, note, progress
+from kb.errors import InvalidValue, KBError, KeysetMismatch, NoActiveKeyset
+from kb.keys import keysets
+from kb.keys.calibration import Calibration, calibrate
+from kb.keys.rekey import Encoder
+from kb.records import KeysetRecord
+from kb.service import KnowledgeBase
+
+DEFAULT_SAMPLE = 300
+
+
+def key_everything(
+    runtime: Runtime,
+    *,
+    corpus: str | None = None,
+    encoder: Encoder | None = None,
+    kinds: str = "context",
+    kb: KnowledgeBase | None = None,
+    reporting: Reporting = progress,
+) -> KeysetRecord:
+    """Key what is unkeyed, and calibrate a keyset whose threshold nobody has chosen.
+
+    The encoder is by default the settings'. `kb` is the runtime's, unless this is done in somebody else's name;
+    `reporting` gives what hears how far it is.
+    """
+    encoder, kb = encoder or runtime.encoder, kb or runtime.kb
+    with reporting("Keying facts") as advance:
+        keyset = kb.rekey(encoder, corpus=corpus, on_facts=advance, kinds=kinds.split(","))
+    if keyset.state == "ready":
+        note(
+            "Another keyset is active. To let this one answer: "
+            f"colmlm keysets check {keyset.keyset_id}, then: colmlm keysets activate {keyset.keyset_id}"
+        )
+    if keyset.num_unkeyed or keyset.num_keys < 2 or kb.has_threshold(keyset.keyset_id):
+        return keyset
+    if keys_are_questions(encoder):
+        note(f"Not calibrated: a fact's key is its own question. Its threshold is {keyset.threshold:.3f}.")
+        return keyset
+    try:
+        measured = measure(kb, encoder, keyset, None, DEFAULT_SAMPLE)
+    except InvalidValue as error:  # a base without questions is keyed all the same
+        note(f"Not calibrated. {error}")
+        return keyset
+    note(describe_calibration(measured))
+    return kb.calibrate(keyset.keyset_id, measured)
+
+
+def encoder_of(runtime: Runtime, keyset_id: int, named: Path | None = None) -> Encoder:
+    """The encoder that made this keyset's keys: from `named`, from where it was registered, or the settings' own.
+
+    Raises `KeysetMismatch` where what lies there is another checkpoint.
+    """
+    with runtime.kb.sessions() as session:
+        known = keysets.checkpoint_of(session, keyset_id)
+    encoder = registered(runtime, known.path, named)
+    if encoder.checkpoint.checkpoint_id != known.checkpoint_id:
+        raise KeysetMismatch(encoder.checkpoint.checkpoint_id, known.checkpoint_id)
+    return encoder
+
+
+def active_encoder_of(runtime: Runtime, keyset_id: int, named: Path | None = None) -> Encoder | None:
+    """The active keyset's encoder; None where that one is checked itself, none is active, or it cannot be loaded."""
+    from model.lm.base_models import BaseNotFound
+    from model.lm.config import CheckpointError
+
+    try:
+        active = runtime.kb.active_keyset()
+        return None if active.keyset_id == keyset_id else encoder_of(runtime, active.keyset_id, named)
+    except NoActiveKeyset:
+        return None
+    except (KBError, CheckpointError, BaseNotFound, OSError) as error:
+        if named is not None:
+            raise
+        note(f"The active keyset's encoder cannot be loaded, its own gate is compared with. {error}")
+        return None
+
+
+def measure(
+    kb: KnowledgeBase,
+    encoder: Encoder,
+    keyset: KeysetRecord,
+    false_accept_rate: float | None,
+    sample: int,
+) -> Calibration:
+    """Calibrate on up to `sample` questions, evenly over the facts. Raises `InvalidValue` for want of them."""
+    fact_ids, keys_ND = kb.keys(keyset.keyset_id)
+    values, questions = _facts_by_id(kb)
+    asked = [int(fact_id) for fact_id in fact_ids if questions.get(int(fact_id))]
+    asked = asked[:: max(1, -(-len(asked) // sample))]
+    queries_BD = _encode(encoder, [questions[fact_id] for fact_id in asked])
+    return calibrate(
+        queries_BD,
+        asked,
+        keys_ND,
+        fact_ids.tolist(),
+        values,
+        false_accept_rate=false_accept_rate,
+    )
+
+
+def _encode(encoder: Encoder, questions: list[str], batch: int = 32) -> NDArray[np.float32]:
+    pieces = [encoder.encode_questions([])]
+    with progress("Calibrating") as advance:
+        for start in range(0, len(questions), batch):
+            pieces.append(encoder.encode_questions(questions[start : start + batch]))
+            advance(min(start + batch, len(questions)), len(questions))
+    return np.concatenate(pieces)
+
+
+def _facts_by_id(kb: KnowledgeBase) -> tuple[dict[int, str], dict[int, str]]:
+    """Values and questions of every live fact."""
+    values: dict[int, str] = {}
+    questions: dict[int, str] = {}
+    after = 0
+    while page := kb.facts(after=after, limit=5000):
+        for fact in page:
+            values[fact.fact_id] = fact.value
+            questions[fact.fact_id] = fact.question or ""
+        after = page[-1].fact_id
+    return values, questions
+
+
+def describe_calibration(measured: Calibration) -> str:
+    """The threshold and both error rates in a sentence, and advice where no threshold tells facts apart."""
+    told = (
+        f"Threshold {measured.threshold:.3f}: of {measured.num_questions} questions it refuses "
+        f"{measured.false_reject_rate:.1%} whose fact is there and accepts "
+        f"{measured.false_accept_rate:.1%} whose is not."
+    )
+    if measured.false_reject_rate + measured.false_accept_rate <= 0.75:
+        return told
+    return (
+        f"{told} No threshold is much better: many of these questions find another fact as near as their own. What "
+        "matters more, answers or their absence, is yours to say: `colmlm keysets threshold ID --set SCORE`."
+    )

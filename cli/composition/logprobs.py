@@ -1,0 +1,80 @@
+"""Log-probabilities of prompts and of what was said after them, token by token, as completions report them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from api.errors import PromptRefused
+from api.ports import TokenLogprob
+
+if TYPE_CHECKING:
+    from model.decoding.decoder import Generation
+    from model.lm.checkpoint import Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Logprobs:
+    """One of the prompt's tokens each, and one of the output's."""
+
+    prompt: tuple[TokenLogprob, ...]
+    output: tuple[TokenLogprob, ...]
+
+
+NO_LOGPROBS = Logprobs((), ())
+
+
+def logprobs(
+    checkpoint: Checkpoint,
+    prompts: Sequence[str | tuple[int, ...]],
+    generations: Sequence[Generation | None],
+    top: int,
+) -> list[Logprobs]:
+    """For each prompt with what was said after it (None: nothing), under the model alone.
+
+    The start of a text that the decoder puts before a prompt is not reported, only one that was given. A prompt's
+    first token has no log-probability, as the protocol has it. Raises `PromptRefused` beyond the model's context.
+    """
+    from model.decoding.scoring import score
+
+    tokenizer = checkpoint.tokenizer
+    started = [tokenizer.prompt(prompt) for prompt in prompts]
+    sequences = [
+        [*ids, *_kept(checkpoint, generation)] for ids, generation in zip(started, generations, strict=True)
+    ]
+    try:
+        scored = score(checkpoint, sequences, top=top)
+    except ValueError as error:
+        raise PromptRefused(str(error)) from error
+    found = []
+    for prompt, ids, scores in zip(prompts, started, scored, strict=True):
+        is_start_given = not isinstance(prompt, str) and prompt[:1] == (tokenizer.end_of_text,)
+        first, after = (ids[:1], 0) if is_start_given else (ids[1:2], 1)
+        unscored = [_reported(checkpoint, token, None, ()) for token in first]
+        reported = [_reported(checkpoint, one.token, one.logprob, one.top) for one in scores]
+        ends = len(ids) - 1
+        found.append(Logprobs((*unscored, *reported[after:ends]), tuple(reported[ends:])))
+    return found
+
+
+def _kept(checkpoint: Checkpoint, generation: Generation | None) -> tuple[int, ...]:
+    """The tokens of an output, with the one that ended it and without those that a stop string cut off."""
+    if generation is None or generation.finish != "stop":
+        return generation.tokens if generation else ()
+    kept = 0
+    while len(checkpoint.tokenizer.decode(generation.tokens[:kept])) < len(generation.output):
+        kept += 1
+    return generation.tokens[:kept]
+
+
+def _reported(
+    checkpoint: Checkpoint, token: int, logprob: float | None, top: tuple[tuple[int, float], ...]
+) -> TokenLogprob:
+    tokenizer = checkpoint.tokenizer
+    return TokenLogprob(
+        token=tokenizer.bytes_of(token),
+        logprob=logprob,
+        top=tuple((tokenizer.bytes_of(other), likely) for other, likely in top),
+        is_special=token in tokenizer.special,
+    )

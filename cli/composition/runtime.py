@@ -1,0 +1,109 @@
+"""The composition root: settings from the environment, the knowledge base, and the model when it is needed.
+
+Only this module and the commands that own a model know both `kb` and `model`. Nothing of `model` is
+imported before a command asks for it: torch costs seconds.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from functools import cached_property
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from cli.composition.model_encoder import ModelEncoder
+from cli.output import note
+from kb.store.settings import Settings
+
+if TYPE_CHECKING:
+    from cli.composition.generator import StoringGenerator
+    from kb.service import KnowledgeBase
+    from model.lm.checkpoint import Checkpoint
+
+RELEASED = Path("released", "co-lmlm-135m")
+
+
+class Runtime:
+    """One process's knowledge base and model, each opened on first use and closed with the runtime.
+
+    `application` is what the database calls it, and so whoever waits for it.
+    """
+
+    def __init__(self, settings: Settings, application: str = "colmlm") -> None:
+        self.settings, self.application = settings, application
+
+    @classmethod
+    def from_environment(cls, *, home: Path | None = None, checkpoint: Path | None = None) -> Self:
+        """A runtime on `COLMLM_*`, where the arguments given override them. Opens nothing yet."""
+        settings = Settings.from_environment(os.environ)
+        return cls(
+            replace(
+                settings,
+                home=home.expanduser().absolute() if home else settings.home,
+                checkpoint=checkpoint or settings.checkpoint,
+            )
+        )
+
+    @cached_property
+    def kb(self) -> KnowledgeBase:
+        from kb.service import KnowledgeBase
+
+        if self.settings.server is not None:
+            note("COLMLM_SERVER is set, but this works with the knowledge base of this machine.")
+        return KnowledgeBase.open(self.settings, self.application)
+
+    def open(self) -> None:
+        """Open the knowledge base now: one that is out of reach should not cost the seconds of loading a model."""
+        self.kb  # noqa: B018
+
+    @cached_property
+    def checkpoint(self) -> Checkpoint:
+        """The checkpoint of the settings, by default the released one. Seconds on first use."""
+        from model.lm.checkpoint import load
+
+        return load(self.settings.checkpoint or released_checkpoint(), self.settings.home / "models")
+
+    @cached_property
+    def encoder(self) -> ModelEncoder:
+        return ModelEncoder(self.checkpoint)
+
+    def encoder_at(self, path: Path | None) -> ModelEncoder:
+        """The encoder of another checkpoint; None is the settings' own."""
+        if path is None:
+            return self.encoder
+        from model.lm.checkpoint import load
+
+        return ModelEncoder(load(path, self.settings.home / "models"))
+
+    @cached_property
+    def generator(self) -> StoringGenerator:
+        from cli.composition.generator import LocalOutputs, StoringGenerator
+
+        most = self.settings.prompt_max_tokens
+        return StoringGenerator(self.checkpoint, LocalOutputs(self.kb), self.kb, prompt_max_tokens=most)
+
+    def generator_as_of(self, seq: int) -> StoringGenerator:
+        """A generator whose lookups find what was true at change `seq`, and whose outputs are dated by it."""
+        from cli.composition.generator import LocalOutputs, StoringGenerator
+        from kb.lookup.history import kb_as_of
+
+        return StoringGenerator(self.checkpoint, LocalOutputs(self.kb), kb_as_of(self.kb, seq), seq)
+
+    def actor(self, named: str | None) -> str:
+        return named or self.settings.actor
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if "kb" in self.__dict__:
+            self.kb.close()
+
+
+def released_checkpoint() -> Path:
+    """Where the checkpoint that comes with the program lies."""
+    spec = find_spec("model")
+    assert spec is not None and spec.submodule_search_locations
+    return Path(spec.submodule_search_locations[0], RELEASED)

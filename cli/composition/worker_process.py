@@ -1,0 +1,147 @@
+"""A worker beside the server: a child process, so that neither takes the other down.
+
+It learns from the end of its standard input that the server is gone, however that went. If it ends by itself, it is
+started again, after pauses that grow as long as it does not go on for a minute. What it writes to stderr is passed on,
+and its last lines are kept, so that the server can say what its worker died of.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+from collections import deque
+from contextlib import suppress
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Self
+
+from msgspec.structs import replace
+
+from api.watch.logs import blotted
+from kb import interpreter
+from kb.jobs import attendance
+from kb.jobs.attendance import STEADY_SECONDS, WorkerState
+from kb.store.settings import Settings
+
+LONGEST_PAUSE = 60.0
+STOP_SECONDS = 30.0  # more than a worker's grace
+READ_SECONDS = 2.0  # how long what it said last is waited for, once it has ended
+KEPT_LINES, KEPT_CHARACTERS = 10, 500  # of what it said last
+
+_log = logging.getLogger(__name__)
+
+
+class WorkerProcess:
+    """A worker on the knowledge base of these settings, while the block runs."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.home = settings.home
+        self.environment = {**os.environ, **_environment(settings)}
+        self._stopping = threading.Event()
+        self._said: deque[str] = deque(maxlen=KEPT_LINES)
+        self._watching = threading.Thread(target=self._watch, name="worker process", daemon=True)
+        self._process = self._start()
+        self._state = WorkerState(running=True, since=datetime.now(UTC))
+
+    def state(self) -> WorkerState:
+        """How it is now."""
+        return self._state
+
+    def __enter__(self) -> Self:
+        attendance.clear(self.home)
+        self._watching.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Let it hand back what it does, and wait for its end."""
+        self._stopping.set()
+        process = self._process
+        assert process.stdin is not None
+        process.stdin.close()
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()  # its jobs are taken up again by the next worker
+        self._watching.join()
+        attendance.clear(self.home)
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        # A session of its own: Ctrl-C in the terminal is the server's to hear.
+        process = subprocess.Popen(
+            interpreter.command("-m", "cli", "worker", "--until-eof"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env=self.environment,
+            start_new_session=True,
+        )
+        self._said.clear()
+        self._reading = threading.Thread(
+            target=self._pass_on, args=(process,), name="worker's log", daemon=True
+        )
+        self._reading.start()
+        return process
+
+    def _pass_on(self, process: subprocess.Popen[bytes]) -> None:
+        """Its stderr is ours, and its last lines are kept."""
+        assert process.stderr is not None
+        with process.stderr as lines:
+            for line in lines:
+                text = line.decode(errors="replace")
+                sys.stderr.write(text)
+                sys.stderr.flush()
+                if text.strip():
+                    self._said.append(blotted(text.strip())[:KEPT_CHARACTERS])
+
+    def _watch(self) -> None:
+        while not self._has_ended():
+            pause = min(2.0 ** min(self._state.failures, 6), LONGEST_PAUSE)
+            _log.warning(
+                "the worker ended with code %d; it is started again in %g s", self._state.exit_code, pause
+            )
+            if self._stopping.wait(pause):
+                return
+            self._process = self._start()
+            self._state = replace(self._state, running=True, since=datetime.now(UTC))
+
+    def _has_ended(self) -> bool:
+        """Wait for its end, and note it; True where it was asked for."""
+        try:
+            code = self._process.wait(STEADY_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._state = replace(self._state, failures=0)
+            attendance.clear(self.home)
+            code = self._process.wait()
+        if self._stopping.is_set():
+            return True
+        self._reading.join(READ_SECONDS)
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._state = replace(
+            self._state,
+            running=False,
+            since=datetime.now(UTC),
+            failures=self._state.failures + 1,
+            restarts=self._state.restarts + 1,
+            exit_code=code,
+            last_error=tuple(self._said),
+        )
+        with suppress(OSError):  # a full disk, say: the server itself tells it all the same
+            attendance.note(self.home, self._state)
+        return False
+
+
+def _environment(settings: Settings) -> dict[str, str]:
+    """What tells a child the settings that command-line options may have changed, and that a terminal is ours."""
+    named = {
+        "COLMLM_HOME": str(settings.home),
+        "COLMLM_DATABASE_URL": settings.database_url,
+        "COLMLM_CHECKPOINT": settings.checkpoint and str(settings.checkpoint.absolute()),
+        "COLMLM_LOG_FORMAT": "text" if settings.log_format == "auto" and sys.stderr.isatty() else None,
+    }
+    return {name: value for name, value in named.items() if value}

@@ -1,0 +1,283 @@
+"""`colmlm corpus`: take annotated corpora in, give them back, delete and count them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import nullcontext
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.annotation import annotate, corpus_add
+from cli.anywhere import anywhere
+from cli.errors import REFUSED
+from cli.nouns.base import Base
+from cli.options import Actor, AllowErased, AsJson, examples, some_text
+from cli.output import is_attended, note, print_json, print_table, say
+from kb.corpus.format import Refusal, to_record
+from kb.errors import CorpusNotFound
+from kb.records import CorpusStats, Edit, IngestReport
+
+MOST_REFUSALS_SHOWN = 20
+
+app = typer.Typer(
+    help="Add, annotate, ingest, export, delete, list and count corpora.",
+    epilog=examples("colmlm corpus list"),
+)
+app.command("add", epilog=corpus_add.ADD_EXAMPLES)(corpus_add.add)
+app.command("annotate", epilog=annotate.ANNOTATE_EXAMPLES)(annotate.annotate)
+
+
+class Format(StrEnum):
+    annotated = "annotated"
+    parquet = "parquet"
+    squad = "squad"
+    rel_lmlm = "rel-lmlm"
+
+
+class ExportFormat(StrEnum):
+    annotated = "annotated"
+    parquet = "parquet"
+
+
+CorpusName = Annotated[str, typer.Argument(metavar="NAME", help="The corpus.")]
+
+
+@app.command(
+    epilog=examples(
+        "colmlm corpus ingest facts.jsonl --format annotated --corpus handbook",
+        "colmlm corpus ingest facts.parquet --format parquet --corpus handbook --commit-every 50000",
+        "colmlm corpus ingest dev-v2.0.json --format squad --corpus squad --dry-run",
+    )
+)
+@anywhere
+def ingest(
+    base: Base,
+    file: Annotated[
+        Path, typer.Argument(exists=True, dir_okay=False, readable=True, help="The file to read.")
+    ],
+    format_: Annotated[
+        Format,
+        typer.Option(
+            "--format",
+            help="JSON Lines of documents and facts, the same as Parquet, SQuAD, or texts with dblookup calls.",
+        ),
+    ],
+    corpus: Annotated[str, typer.Option("--corpus", callback=some_text, help="The corpus to put it in.")],
+    actor: Actor = None,
+    reason: Annotated[
+        str | None, typer.Option("--reason", help="Why; by default the name of the file.")
+    ] = None,
+    commit_every: Annotated[
+        int | None,
+        typer.Option(
+            "--commit-every", min=1, help="Documents of one transaction and change. Default: 10000."
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Do all of it, then roll it back.")] = False,
+    allow_erased: AllowErased = False,
+    as_json: AsJson = False,
+) -> None:
+    """Take a file of annotated documents in: every sound document. If it is interrupted, run it again to go on.
+
+    What does not check out is refused with document, offset and reason, and the rest is taken; the exit
+    code is then 3. A document that is there already, unchanged, is passed over. Facts are keyed by `colmlm rekey`.
+    With --server the file is uploaded, and a job there takes it in.
+    """
+    report, refused = base.corpora.ingest(
+        file,
+        format_.value,
+        corpus,
+        actor=base.actor(actor),
+        reason=reason or f"ingest of a file, {format_.value}",
+        commit_every=commit_every,
+        dry_run=dry_run,
+        allow_erased=allow_erased,
+    )
+    if as_json:
+        print_json({"dry_run": dry_run, "refused": refused, **_as_dict(report)})
+    else:
+        _show(report, refused, dry_run)
+    if refused:
+        raise typer.Exit(REFUSED)
+
+
+def _as_dict(report: IngestReport) -> dict[str, object]:
+    return {name: getattr(report, name) for name in IngestReport.__dataclass_fields__}
+
+
+def _show(report: IngestReport, refused: int, dry_run: bool) -> None:
+    taken = f"{report.documents} documents with {report.facts} new facts"
+    say(
+        f"{'Would take' if dry_run else 'Took'} {taken} into {report.corpus!r}; {report.unchanged} were there already."
+    )
+    if report.replaced:
+        say(f"{report.replaced} of them replace an older text.")
+    if report.still_deleted:
+        say(f"{report.still_deleted} facts that the file names were deleted here, and stay so.")
+    if report.overlaps_resolved:
+        say(f"{report.overlaps_resolved} overlapping spans left out.")
+    if report.suppressed:
+        say(
+            f"{report.suppressed} spans left out and redacted, as they were erased before (see --allow-erased):"
+        )
+        shown = report.suppressed_at[:MOST_REFUSALS_SHOWN]
+        print_table(("document", "start", "end"), [(s.document, s.start, s.end) for s in shown])
+    _show_refusals(report.refusals, refused)
+    if report.facts and not dry_run:
+        note("Facts are found once they have keys. Run: colmlm rekey")
+
+
+def _show_refusals(refusals: tuple[Refusal, ...], refused: int) -> None:
+    if not refused:
+        return
+    say(f"Refused {refused}:")
+    print_table(
+        ("document", "offset", "reason"),
+        [(r.document, r.offset, r.reason) for r in refusals[:MOST_REFUSALS_SHOWN]],
+    )
+    if refused > MOST_REFUSALS_SHOWN:
+        say(f"... and {refused - MOST_REFUSALS_SHOWN} more; --json lists them.")
+
+
+@app.command(
+    epilog=examples(
+        "colmlm corpus export demo > demo.jsonl",
+        "colmlm corpus export demo --live-only --output train.jsonl",
+        "colmlm corpus export demo --live-only --quiz --output quiz.jsonl",
+        "colmlm corpus export demo --format parquet --output demo.parquet",
+    )
+)
+@anywhere
+def export(
+    base: Base,
+    corpus: CorpusName,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", dir_okay=False, help="Write here; default: stdout.")
+    ] = None,
+    format_: Annotated[
+        ExportFormat, typer.Option("--format", help="JSON Lines, or Parquet.")
+    ] = ExportFormat.annotated,
+    live_only: Annotated[
+        bool, typer.Option("--live-only", help="Only live facts that the text still says, to train on.")
+    ] = False,
+    quiz: Annotated[
+        bool,
+        typer.Option(
+            "--quiz", help="With --live-only: each fact as a document that asks its question and answers it."
+        ),
+    ] = False,
+) -> None:
+    """Write a corpus as `colmlm corpus ingest` takes it back: every fact, corrected and deleted ones too.
+
+    Facts that were erased are not in it, and facts without a document are in no corpus.
+    """
+    if format_ is ExportFormat.parquet and output is None:
+        raise typer.BadParameter("Parquet goes into a file; name it.", param_hint="--output")
+    if quiz and not live_only:
+        raise typer.BadParameter(
+            "only live facts are asked for; pass --live-only as well.", param_hint="--quiz"
+        )
+    documents = base.corpora.export(corpus, live_only=live_only)  # an unknown one ends here: no file is left
+    if quiz:
+        from model.baselines.quiz import quiz as quiz_of
+
+        documents = quiz_of(documents)
+    if format_ is ExportFormat.parquet:
+        from kb.corpus.parquet import write_parquet
+
+        assert output is not None
+        write_parquet(documents, output)
+        return
+    with output.open("w", encoding="utf-8") if output else nullcontext(sys.stdout) as target:
+        for document in documents:
+            target.write(json.dumps(to_record(document), ensure_ascii=False) + "\n")
+
+
+@app.command(
+    epilog=examples(
+        "colmlm corpus delete handbook --document peru --document chile --dry-run",
+        'colmlm corpus delete handbook --reason "licence withdrawn" --yes',
+    )
+)
+@anywhere
+def delete(
+    base: Base,
+    corpus: CorpusName,
+    document: Annotated[
+        list[str] | None,
+        typer.Option("--document", metavar="ID", help="Only this document; may be given several times."),
+    ] = None,
+    reason: Annotated[
+        str | None, typer.Option("--reason", callback=some_text, help="Why; required unless --dry-run.")
+    ] = None,
+    actor: Actor = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count what would be deleted and stop.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete every live fact of a corpus, or of some of its documents, in one change. The texts stay.
+
+    `colmlm facts restore` brings facts back. An ingest of the same file leaves them deleted.
+    """
+    if reason is None and not dry_run:
+        raise typer.BadParameter("say why.", param_hint="--reason")
+    if not (yes or dry_run) and (as_json or not is_attended()):
+        raise typer.BadParameter("there is nobody to ask; pass it to delete.", param_hint="--yes")
+    documents, facts = base.corpora.counted(corpus, document)
+    if not (dry_run or yes):
+        typer.confirm(f"Delete {_counted(documents, facts)} of {corpus!r}?", abort=True, err=True)
+    edit = None
+    if not dry_run:
+        assert reason is not None
+        edit = base.corpora.delete(corpus, document, actor=base.actor(actor), reason=reason)
+    _show_deleted(corpus, documents, edit, facts, as_json)
+
+
+def _counted(documents: int, facts: int) -> str:
+    return (
+        f"{facts} live fact{'' if facts == 1 else 's'} in {documents} document{'' if documents == 1 else 's'}"
+    )
+
+
+def _show_deleted(corpus: str, documents: int, edit: Edit | None, facts: int, as_json: bool) -> None:
+    if as_json:
+        counts = {"dry_run": edit is None, "corpus": corpus, "documents": documents}
+        done = {"facts": facts} if edit is None else {"facts": len(edit.fact_ids), **_as_edit(edit)}
+        print_json({**counts, **done})
+    elif edit is None:
+        say(f"Would delete {_counted(documents, facts)} of {corpus!r}.")
+    elif edit.fact_ids:
+        say(f"Change {edit.seq}: deleted {_counted(documents, len(edit.fact_ids))} of {corpus!r}.")
+    else:
+        say(f"No live fact in {corpus!r} to delete; nothing was changed.")
+
+
+def _as_edit(edit: Edit) -> dict[str, object]:
+    return {"seq": edit.seq if edit.fact_ids else None, "fact_ids": edit.fact_ids}
+
+
+@app.command(epilog=examples("colmlm corpus stats demo", "colmlm corpus stats demo --json"))
+@anywhere
+def stats(base: Base, corpus: CorpusName, as_json: AsJson = False) -> None:
+    """Count a corpus: documents, live facts, deleted facts, characters."""
+    found = next((c for c in base.kb.corpora() if c.corpus == corpus), None)
+    if found is None:
+        raise CorpusNotFound(corpus)
+    print_json(found) if as_json else _show_corpora([found])
+
+
+@app.command("list", epilog=examples("colmlm corpus list", "colmlm corpus list --json"))
+@anywhere
+def list_corpora(base: Base, as_json: AsJson = False) -> None:
+    """List the corpora."""
+    corpora = base.kb.corpora()
+    print_json({"corpora": corpora}) if as_json else _show_corpora(corpora)
+
+
+def _show_corpora(corpora: list[CorpusStats]) -> None:
+    columns = ("corpus", "documents", "facts", "deleted", "characters")
+    print_table(columns, [tuple(getattr(c, name) for name in columns) for c in corpora])

@@ -1,0 +1,264 @@
+"""Edit and see: ask for a fact, delete every statement of it, ask again, restore, ask a third time.
+
+Nothing is picked by its result. Facts are tried in a fixed order, spread over the documents, and those the
+model does not find before anything is deleted are counted and passed over: they could show nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from api.ports import GenerationRequest
+from cli.composition.generator import LocalOutputs, StoringGenerator
+from cli.composition.runtime import Runtime
+from kb.keys.calibration import normalise
+from kb.records import FactRecord, Lookup, OutputTrace, TracedSplice
+from kb.service import KnowledgeBase
+
+STATEMENTS_SOUGHT = 50
+LEAKS_SOUGHT = 10
+TRIES_PER_RUN = 10
+EVERYTHING = -1.0  # a threshold that no score is below
+REASON = "colmlm demo"
+
+Vectors = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What the model said and the first fact it spliced: ``document``'s text holds `value` at [start, end)."""
+
+    output: str
+    fact_id: int | None = None
+    value: str | None = None
+    score: float | None = None
+    document: str | None = None
+    document_id: int | None = None
+    start: int | None = None
+    end: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One fact's way through the demo. `deleted` are all statements of it that were deleted together.
+
+    `leaked`: some lookup still returned one of them. `parametric`: the output says the value with no lookup
+    behind it, so it comes from the model's weights, which no deletion reaches. `restated`: a live fact of the same
+    value, which was not recognised as a statement of this one, was spliced instead.
+    """
+
+    fact_id: int
+    question: str
+    value: str
+    prompt: str
+    before: Said
+    deleted: tuple[int, ...]
+    deleted_seq: int
+    after: Said
+    restored: Said
+    leaked: bool
+    parametric: bool
+    restated: bool
+    reasons: tuple[str, ...]
+
+    @property
+    def passed(self) -> bool:
+        return not self.reasons
+
+
+@dataclass(slots=True)
+class Recorder:
+    """A lookup that remembers the decoder's queries, so that they can be asked again."""
+
+    kb: KnowledgeBase
+    queries: list[Vectors] = field(default_factory=list)
+
+    def lookup(
+        self,
+        queries_BD: Vectors,
+        *,
+        checkpoint_id: str,
+        k: int = 1,
+        threshold: float | None = None,
+        min_seq: int | None = None,
+    ) -> list[Lookup]:
+        self.queries.append(queries_BD)
+        return self.kb.lookup(
+            queries_BD, checkpoint_id=checkpoint_id, k=k, threshold=threshold, min_seq=min_seq
+        )
+
+
+class Demonstration:
+    """The demo on one corpus, run by run. `tried` and `not_found_before` count the facts taken up so far."""
+
+    def __init__(self, runtime: Runtime, corpus: str, mode: str) -> None:
+        self.runtime, self.kb, self.mode = runtime, runtime.kb, mode
+        self.facts = spread(all_facts(self.kb, corpus))
+        keyset = self.kb.active_keyset()
+        self.checkpoint_id = runtime.encoder.checkpoint.checkpoint_id
+        fact_ids, keys_ND = self.kb.keys(keyset.keyset_id)
+        self.keys = dict(zip(fact_ids.tolist(), keys_ND, strict=True))
+        self.recorder = Recorder(self.kb)
+        self.generator = StoringGenerator(runtime.checkpoint, LocalOutputs(self.kb), self.recorder)
+        self.tried = self.not_found_before = 0
+
+    def runs(self, wanted: int) -> Iterator[Run | None]:
+        """Up to `wanted` runs, each as it is done; None for every fact that was not found."""
+        found = 0
+        for fact in self.facts[: wanted * TRIES_PER_RUN]:
+            if found == wanted:
+                return
+            self.tried += 1
+            run = self._run(fact)
+            found += run is not None
+            self.not_found_before += run is None
+            yield run
+
+    def _run(self, fact: FactRecord) -> Run | None:
+        assert fact.question is not None
+        prompt = f"Question: {fact.question}\nAnswer:"
+        self.recorder.queries.clear()
+        question_key = self.runtime.encoder.encode_questions([fact.question])
+        statements = self._statements(fact, question_key)
+        request = GenerationRequest(prompt=prompt, mode=self.mode, max_tokens=24, stop=("\n",))
+        before = self._ask(request)
+        if before.fact_id not in statements or not self._is_right_source(before):
+            return None
+        own_keys = [self.keys[fact_id][None] for fact_id in statements if fact_id in self.keys]
+        seq_before = self.kb.head_seq()
+        try:
+            deleted = self.kb.delete(statements, actor=self.runtime.settings.actor, reason=REASON)
+            trace = self.generator.generate(replace(request, min_seq=deleted.seq))
+            queries_BD = np.concatenate([question_key, *own_keys, *self.recorder.queries])
+            returned = self._still_returned(queries_BD, set(statements), deleted.seq)
+        finally:
+            restored_seq = self._restore(statements, seq_before)
+        restored = self._ask(replace(request, min_seq=restored_seq))
+        cited = {s.fact_id for s in trace.splices if s.fact_id is not None}
+        leaked = bool(returned or cited & set(statements))
+        return Run(
+            fact_id=fact.fact_id,
+            question=fact.question,
+            value=fact.value,
+            prompt=prompt,
+            before=before,
+            deleted=tuple(statements),
+            deleted_seq=deleted.seq,
+            after=self._said(trace),
+            restored=restored,
+            leaked=leaked,
+            parametric=says_unaided(trace, fact.value),
+            restated=any(same(s.value, fact.value) for s in _hits(trace)),
+            reasons=_reasons(before, restored, cited & set(statements), returned),
+        )
+
+    def _statements(self, fact: FactRecord, question_key: Vectors) -> list[int]:
+        """The fact and every live one that says the same: by its question, or near it with the same value.
+
+        Near is what a lookup of the question would accept. Further off, the same value is another fact: two
+        things may have happened in one year.
+        """
+        (near,) = self.kb.lookup(question_key, checkpoint_id=self.checkpoint_id, k=STATEMENTS_SOUGHT)
+        found = {fact.fact_id} | {hit.fact_id for hit in near.hits if same(hit.value, fact.value)}
+        asked_alike = self.kb.facts(text=fact.question, limit=1000)
+        return sorted(found | {other.fact_id for other in asked_alike if other.question == fact.question})
+
+    def _ask(self, request: GenerationRequest) -> Said:
+        return self._said(self.generator.generate(request))
+
+    def _said(self, trace: OutputTrace) -> Said:
+        first = next(iter(_hits(trace)), None)
+        if first is None:
+            return Said(trace.output)
+        said = Said(trace.output, first.fact_id, first.value, first.score)
+        if (source := first.source) is None:
+            return said
+        return replace(
+            said,
+            document=source.external_id,
+            document_id=source.document_id,
+            start=source.start,
+            end=source.end,
+        )
+
+    def _is_right_source(self, said: Said) -> bool:
+        if said.document_id is None:
+            return False
+        return self.kb.document_text(said.document_id)[said.start : said.end] == said.value
+
+    def _still_returned(self, queries_BD: Vectors, deleted: set[int], seq: int) -> set[int]:
+        found = self.kb.lookup(
+            queries_BD, checkpoint_id=self.checkpoint_id, k=LEAKS_SOUGHT, threshold=EVERYTHING, min_seq=seq
+        )
+        return {hit.fact_id for one in found for hit in one.hits} & deleted
+
+    def _restore(self, statements: Sequence[int], seq_before: int) -> int:
+        """Bring back what was deleted since `seq_before`, also where nobody saw the delete come through."""
+        records = [self.kb.fact(fact_id) for fact_id in statements]
+        gone = [record.fact_id for record in records if (record.deleted_seq or 0) > seq_before]
+        if not gone:
+            return self.kb.head_seq()
+        return self.kb.restore(gone, actor=self.runtime.settings.actor, reason=REASON).seq
+
+
+def _reasons(before: Said, restored: Said, cited: set[int], returned: set[int]) -> tuple[str, ...]:
+    """Why a run did not pass; nothing where it did."""
+    reasons = []
+    if cited:
+        reasons.append(f"the output after the deletion cites deleted facts: {sorted(cited)}")
+    if returned:
+        reasons.append(f"lookups after the deletion return deleted facts: {sorted(returned)}")
+    if (restored.output, restored.fact_id) != (before.output, before.fact_id):
+        reasons.append("the output after the restore is not the one before the deletion")
+    return tuple(reasons)
+
+
+def _hits(trace: OutputTrace) -> list[TracedSplice]:
+    return [splice for splice in trace.splices if splice.outcome == "hit"]
+
+
+def same(value: str, other: str) -> bool:
+    return normalise(value) == normalise(other)
+
+
+def says_unaided(trace: OutputTrace, value: str) -> bool:
+    """Whether the output says the value outside of everything that was spliced into it."""
+    said = list(trace.output)
+    for splice in _hits(trace):
+        said[splice.output_start : splice.output_end] = "\0" * (splice.output_end - splice.output_start)
+    return value.casefold() in "".join(said).casefold()
+
+
+def all_facts(kb: KnowledgeBase, corpus: str) -> list[FactRecord]:
+    """Every live fact of a corpus that has a question."""
+    facts: list[FactRecord] = []
+    after = 0
+    while page := kb.facts(corpus=corpus, after=after, limit=5000):
+        facts += [fact for fact in page if fact.question]
+        after = page[-1].fact_id
+    return facts
+
+
+def spread(facts: Sequence[FactRecord]) -> list[FactRecord]:
+    """The facts in an order that takes one of every document before a second of any.
+
+    Documents come by a hash of their names: a corpus is in order of its subjects.
+    """
+    documents: defaultdict[str, list[FactRecord]] = defaultdict(list)
+    for fact in facts:
+        documents[fact.source.external_id if fact.source else ""].append(fact)
+    ordered = [documents[name] for name in sorted(documents, key=_digest)]
+    rounds: Iterator[tuple[Any, ...]] = zip_longest(*ordered)
+    return [fact for one_of_each in rounds for fact in one_of_each if fact is not None]
+
+
+def _digest(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()

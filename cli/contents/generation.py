@@ -1,0 +1,214 @@
+"""`colmlm generate` and `colmlm lookup`: ask the model, or only its knowledge base."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.anywhere import anywhere
+from cli.auditing.trace import show_output
+from cli.contents.facts import where
+from cli.nouns.base import Base, Decoder
+from cli.options import (
+    MAX_BIGINT,
+    AsJson,
+    AsOf,
+    CheckpointPath,
+    MinSeq,
+    Threshold,
+    examples,
+    finite,
+    positive,
+    some_text,
+)
+from cli.output import note, print_json, print_table, say, shorten
+from kb.lookup.history import AsOfLookup
+from kb.records import Lookup, OutputTrace
+from kb.texts.characters import visible
+
+if TYPE_CHECKING:
+    from api.ports import GenerationRequest
+
+GENERATE_EXAMPLES = examples(
+    'colmlm generate "Question: What is the capital of Peru? Answer:" --mode forced',
+    'colmlm generate "Hydrogen was discovered by" --max-tokens 20 --json',
+    'colmlm generate "Question: What is the capital of Peru? Answer:" --mode forced --as-of 12',
+    'colmlm generate "Hydrogen was discovered by" --server https://kb.example.org --key-file decoder.key',
+    'colmlm generate "Hydrogen was discovered by" --server https://kb.example.org --key-file reader.key --there',
+)
+LOOKUP_EXAMPLES = examples(
+    'colmlm lookup "What is the capital of Peru?" -k 3',
+    'colmlm lookup "What is the capital of Peru?" --as-of 12',
+)
+
+
+class Mode(StrEnum):
+    auto = "auto"
+    forced = "forced"
+    off = "off"
+
+
+@anywhere
+def generate(
+    base: Base,
+    prompt: Annotated[str, typer.Argument(callback=some_text, help="The text to go on from.")],
+    mode: Annotated[
+        Mode, typer.Option("--mode", help="The model decides when to look up; look up at once; or never.")
+    ] = Mode.auto,
+    max_tokens: Annotated[
+        int, typer.Option("--max-tokens", min=1, max=100_000, help="Tokens to sample; spliced text is free.")
+    ] = 64,
+    temperature: Annotated[
+        float, typer.Option("--temperature", min=0, max=100, callback=finite, help="0 is greedy.")
+    ] = 0.0,
+    top_p: Annotated[
+        float, typer.Option("--top-p", max=1, callback=positive, help="Sample from this share of the mass.")
+    ] = 1.0,
+    repetition_penalty: Annotated[
+        float, typer.Option("--repetition-penalty", callback=positive, help="Above 1 discourages repeats.")
+    ] = 1.2,
+    stop: Annotated[
+        list[str] | None, typer.Option("--stop", help="End before this text; may be repeated.")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, max=MAX_BIGINT, help="Of the sampling.")] = 0,
+    fact_bias: Annotated[
+        float | None,
+        typer.Option(
+            "--fact-bias",
+            callback=finite,
+            help="What a lookup's logit gets in mode auto: more looks up more. Default: the checkpoint's own.",
+        ),
+    ] = None,
+    threshold: Threshold = None,
+    min_seq: MinSeq = None,
+    as_of: AsOf = None,
+    stream: Annotated[bool, typer.Option("--stream", help="Print the text as it is decoded.")] = False,
+    there: Annotated[
+        bool, typer.Option("--there", help="With --server: decode there too, with the server's checkpoint.")
+    ] = False,
+    checkpoint: CheckpointPath = None,
+    as_json: AsJson = False,
+) -> None:
+    """Decode a prompt with lookups, and store the output with the evidence for every spliced span.
+
+    With --server it is decoded here, with lookups there, and stored there; with --there as well it needs no model here.
+    """
+    from api.ports import GenerationRequest
+
+    if stream and as_json:
+        raise typer.BadParameter("it prints text as it comes, --json one object at the end; take one of them.",
+                                 param_hint="--stream")  # fmt: skip
+    _one_time(min_seq, as_of)
+    if stop and "" in stop:
+        raise typer.BadParameter("an empty text stops at once.", param_hint="--stop")
+    request = GenerationRequest(
+        prompt=prompt, mode=mode, max_tokens=max_tokens, temperature=temperature, top_p=top_p,
+        repetition_penalty=repetition_penalty, stop=tuple(stop or ()), seed=seed, threshold=threshold, min_seq=min_seq,
+        fact_bias=fact_bias,
+    )  # fmt: skip
+    with base.generator(checkpoint, as_of, there=there) as generator:
+        trace = _stream(generator, request) if stream else generator.generate(request)
+    if as_json:
+        print_json(trace)
+        return
+    if not stream:
+        say(trace.output)
+    _show_evidence(trace, base.server)
+
+
+def _one_time(min_seq: int | None, as_of: int | None) -> None:
+    if min_seq is not None and as_of is not None:
+        raise typer.BadParameter("the past waits for no change; leave --min-seq out.", param_hint="--as-of")
+
+
+def _stream(generator: Decoder, request: GenerationRequest) -> OutputTrace:
+    trace = None
+    for item in generator.stream(request):
+        if isinstance(item, OutputTrace):
+            trace = item
+        elif isinstance(item, str):
+            sys.stdout.write(visible(item))
+            sys.stdout.flush()
+    sys.stdout.write("\n")
+    assert trace is not None, "a stream ends with its trace"
+    return trace
+
+
+def _show_evidence(trace: OutputTrace, server: str | None) -> None:
+    say()
+    show_output(trace)
+    if server is not None:
+        note(f"Stored as output {trace.generation_id} at {server}.")
+        return
+    note(f"Stored as output {trace.generation_id}: colmlm trace output {trace.generation_id}")
+
+
+@anywhere
+def lookup(
+    base: Base,
+    question: Annotated[str, typer.Argument(callback=some_text, help="What to look up.")],
+    k: Annotated[int, typer.Option("-k", min=1, max=1000, help="How many facts.")] = 5,
+    threshold: Threshold = None,
+    min_seq: MinSeq = None,
+    as_of: AsOf = None,
+    checkpoint: CheckpointPath = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find the facts nearest to a question, without decoding. No match is a normal result."""
+    _one_time(min_seq, as_of)
+    base.use_checkpoint(checkpoint)
+    found = base.look_up(question, k=k, threshold=threshold, min_seq=min_seq, as_of=as_of)
+    if as_json:
+        print_json(_as_dict(base, question, found))
+    else:
+        _show(base, found)
+
+
+def _as_dict(base: Base, question: str, found: Lookup) -> dict[str, object]:
+    hits = []
+    for hit in found.hits:
+        fact = base.kb.fact(hit.fact_id)
+        hits.append(
+            {
+                "fact_id": hit.fact_id,
+                "version": hit.version,
+                "value": hit.value,
+                "score": hit.score,
+                "question": fact.question,
+                "source": fact.source,
+            }
+        )
+    return {
+        "question": question,
+        "match": bool(hits),
+        "hits": hits,
+        "runner_up": found.runner_up,
+        "threshold": found.threshold,
+        "seq": found.seq,
+        "abstained": found.abstained,
+        **({"redacted": found.redacted, "unkeyed": found.unkeyed} if isinstance(found, AsOfLookup) else {}),
+    }
+
+
+def _show(base: Base, found: Lookup) -> None:
+    if isinstance(found, AsOfLookup) and found.redacted:
+        note(f"{found.redacted} facts that were live at change {found.seq} are erased and can't be found.")
+    if isinstance(found, AsOfLookup) and found.unkeyed:
+        note(f"{found.unkeyed} facts that were live at change {found.seq} have no key of this checkpoint.")
+    if found.abstained is not None:
+        say(f"Abstained: the question points at fact {found.abstained}, which was forgotten.")
+        return
+    if not found.hits:
+        best = "" if found.runner_up is None else f"; the nearest fact scores {found.runner_up:.3f}"
+        say(f"No match at or above {found.threshold:.3f}{best}.")
+        return
+    rows = []
+    for hit in found.hits:
+        fact = base.kb.fact(hit.fact_id)
+        rows.append(
+            (f"{hit.score:.3f}", hit.fact_id, shorten(hit.value), shorten(fact.question), where(fact))
+        )
+    print_table(("score", "fact", "value", "question", "source"), rows)

@@ -1,0 +1,101 @@
+"""`colmlm keysets calibrate` and `threshold`: the score below which a lookup is no match."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from cli.anywhere import anywhere
+from cli.composition.keying import DEFAULT_SAMPLE, describe_calibration, measure
+from cli.composition.runtime import Runtime
+from cli.nouns.base import Base
+from cli.options import AsJson, CheckpointPath, KeysetId, examples, finite
+from cli.output import print_json, say
+from kb.errors import KeysetMismatch, KeysetNotFound
+from kb.records import KeysetRecord
+
+CALIBRATE_EXAMPLES = examples(
+    "colmlm keysets calibrate", "colmlm keysets calibrate --false-accept-rate 0.05 --dry-run --json"
+)
+THRESHOLD_EXAMPLES = examples("colmlm keysets threshold 2", "colmlm keysets threshold 2 --set 0.62")
+
+Sample = Annotated[
+    int, typer.Option("--sample", min=2, max=100_000, help="How many questions to measure with.")
+]
+FalseAcceptRate = Annotated[
+    float | None,
+    typer.Option(
+        "--false-accept-rate",
+        min=0,
+        max=1,
+        callback=finite,
+        help="Share of questions without an answer that may be answered. Default: the best balance of both errors.",
+    ),
+]
+
+
+def calibrate(
+    keyset_id: Annotated[
+        int | None, typer.Argument(metavar="[KEYSET_ID]", min=1, help="Default: the checkpoint's own.")
+    ] = None,
+    false_accept_rate: FalseAcceptRate = None,
+    sample: Sample = DEFAULT_SAMPLE,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Measure, and leave the threshold as it is.")
+    ] = False,
+    checkpoint: CheckpointPath = None,
+    as_json: AsJson = False,
+) -> None:
+    """Choose the score below which a lookup is no match, from the facts' own questions.
+
+    Each question is looked up with its fact present, and as if every fact of its value were deleted.
+    """
+    with Runtime.from_environment(checkpoint=checkpoint) as runtime:
+        runtime.open()
+        keyset = _keyset_of(runtime, keyset_id)
+        measured = measure(runtime.kb, runtime.encoder, keyset, false_accept_rate, sample)
+        if not dry_run:
+            runtime.kb.calibrate(keyset.keyset_id, measured)
+    if as_json:
+        print_json({"keyset_id": keyset.keyset_id, "dry_run": dry_run, **asdict(measured)})
+    else:
+        say(describe_calibration(measured))
+
+
+def _keyset_of(runtime: Runtime, keyset_id: int | None) -> KeysetRecord:
+    """The keyset to calibrate; questions can only be encoded by the checkpoint that made its keys."""
+    checkpoint_id = runtime.encoder.checkpoint.checkpoint_id
+    wanted = [k for k in runtime.kb.keysets() if k.state != "retired"]
+    if keyset_id is None:
+        found = next((k for k in wanted if k.checkpoint_id == checkpoint_id), None)
+        return found or runtime.kb.create_keyset(runtime.encoder.checkpoint)
+    found = next((k for k in wanted if k.keyset_id == keyset_id), None)
+    if found is None:
+        raise KeysetNotFound(keyset_id)
+    if found.checkpoint_id != checkpoint_id:
+        raise KeysetMismatch(checkpoint_id, found.checkpoint_id)
+    return found
+
+
+@anywhere
+def threshold(
+    base: Base,
+    keyset_id: KeysetId,
+    value: Annotated[
+        float | None,
+        typer.Option(
+            "--set", min=-1, max=1, callback=finite, help="The new one. Default: only say what it is."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say or set a keyset's threshold. It holds from the next lookup on, in every process."""
+    if value is not None:
+        base.keysets.set_threshold(keyset_id, value)
+    found = base.keysets.get(keyset_id)
+    if as_json:
+        print_json({"keyset_id": keyset_id, "threshold": found.threshold, "calibrated": found.calibrated})
+    else:
+        say(f"Threshold {found.threshold:.3f}{'' if found.calibrated else ', not calibrated'}.")

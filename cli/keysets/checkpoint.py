@@ -1,0 +1,70 @@
+"""`colmlm checkpoint`: what a checkpoint is, its plain form for other programs, its small form to ship."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.composition.model_encoder import describe
+from cli.composition.runtime import Runtime
+from cli.options import AsJson, CheckpointPath, examples
+from cli.output import print_json, say
+
+app = typer.Typer(help="Describe and export checkpoints.", epilog=examples("colmlm checkpoint info"))
+
+
+@app.command(
+    epilog=examples("colmlm checkpoint info", "colmlm checkpoint info --checkpoint runs/mine --json")
+)
+def info(checkpoint: CheckpointPath = None, as_json: AsJson = False) -> None:
+    """Say which checkpoint this is, how wide its keys are and how it was trained."""
+    with Runtime.from_environment(checkpoint=checkpoint) as runtime:
+        loaded = runtime.checkpoint
+    described = describe(loaded)
+    if as_json:
+        print_json(
+            {**{n: getattr(described, n) for n in described.__slots__}, "training": loaded.config.training}
+        )
+        return
+    say(f"{described.name}: checkpoint {described.checkpoint_id}, keys of {described.dim} numbers")
+    say(f"in {described.path}, over {loaded.config.base or 'no base'}, {loaded.config.kind}")
+    for name, value in loaded.config.training.items():
+        say(f"  {name}: {value}")
+
+
+@app.command(epilog=examples("colmlm checkpoint export exported/"))
+def export(
+    target: Annotated[Path, typer.Argument(metavar="DIR", file_okay=False, help="A new or empty directory.")],
+    checkpoint: CheckpointPath = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the checkpoint as a plain Llama that transformers loads alone, its three tokens at the end."""
+    _require_empty(target)
+    with Runtime.from_environment(checkpoint=checkpoint) as runtime:
+        from model.lm.checkpoint import export as write
+
+        write(runtime.checkpoint, target)
+        exported = {"path": str(target.absolute()), "checkpoint_id": runtime.checkpoint.checkpoint_id}
+    print_json(exported) if as_json else say(f"Exported to {exported['path']}")
+
+
+@app.command(epilog=examples("colmlm checkpoint release runs/mine released/mine"))
+def release(
+    run: Annotated[Path, typer.Argument(metavar="RUN", exists=True, file_okay=False, help="A training run.")],
+    target: Annotated[Path, typer.Argument(metavar="DIR", file_okay=False, help="A new or empty directory.")],
+    as_json: AsJson = False,
+) -> None:
+    """Write a run's adapter in half precision, with its config and loss log and without optimiser state."""
+    _require_empty(target)
+    from model.training.release import release as write
+
+    config = write(run, target)
+    released = {"path": str(target.absolute()), "name": config.name, "training": config.training}
+    print_json(released) if as_json else say(f"Released {config.name} to {released['path']}")
+
+
+def _require_empty(target: Path) -> None:
+    if target.is_dir() and any(target.iterdir()):
+        raise typer.BadParameter(f"{target} is not empty; name a new directory.", param_hint="DIR")

@@ -1,0 +1,182 @@
+"""`colmlm rekey` and `colmlm keysets`: give facts keys of a checkpoint, and say which keys answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.anywhere import anywhere
+from cli.composition.encoders import ByEncoder, chosen
+from cli.composition.keying import key_everything
+from cli.composition.runtime import Runtime
+from cli.keysets import calibration, keyset_gate
+from cli.nouns.base import Base
+from cli.options import Actor, AsJson, CheckpointPath, KeysetId, Reason, examples
+from cli.output import is_attended, print_json, print_table, progress, say
+from kb.keys.activation import GateStanding
+from kb.records import KeysetRecord
+from kb.switching.retraining import Retraining
+
+if TYPE_CHECKING:
+    pass
+
+REKEY_EXAMPLES = examples(
+    "colmlm rekey",
+    "colmlm rekey --checkpoint runs/mine --corpus handbook",
+    "colmlm rekey --encoder minilm",
+    "colmlm rekey --kinds context,question",
+)
+Corpus = Annotated[str | None, typer.Option("--corpus", help="Only this corpus.")]
+
+
+class Kinds(StrEnum):
+    context = "context"
+    both = "context,question"
+
+
+KeyKinds = Annotated[
+    Kinds,
+    typer.Option(
+        "--kinds",
+        help="What facts of documents are keyed from: the text before them, or their question as well. "
+        "A keyset that has keys of questions goes on getting them.",
+    ),
+]
+
+app = typer.Typer(
+    help="Make, check, activate, calibrate and retire keysets.", epilog=examples("colmlm keysets list")
+)
+app.command("check", epilog=keyset_gate.CHECK_EXAMPLES)(keyset_gate.check)
+app.command("activate", epilog=keyset_gate.ACTIVATE_EXAMPLES)(keyset_gate.activate)
+app.command("rollback", epilog=keyset_gate.ROLLBACK_EXAMPLES)(keyset_gate.rollback)
+app.command("calibrate", epilog=calibration.CALIBRATE_EXAMPLES)(calibration.calibrate)
+app.command("threshold", epilog=calibration.THRESHOLD_EXAMPLES)(calibration.threshold)
+
+
+def rekey(
+    checkpoint: CheckpointPath = None,
+    encoder: ByEncoder = None,
+    corpus: Corpus = None,
+    kinds: KeyKinds = Kinds.context,
+    as_json: AsJson = False,
+) -> None:
+    """Give every live fact without a key one of the checkpoint's. Stop it and start it again to resume.
+
+    The new keyset is calibrated at the end. It answers at once where no other is active, else once it is activated.
+    Several may run at once, on one machine or many; they share the work.
+    """
+    with Runtime.from_environment(checkpoint=checkpoint) as runtime:
+        runtime.open()
+        keyset = key_everything(
+            runtime, corpus=corpus, encoder=chosen(runtime, encoder, checkpoint), kinds=kinds
+        )
+    print_json(keyset) if as_json else _show([keyset])
+
+
+@app.command("list", epilog=examples("colmlm keysets list", "colmlm keysets list --json"))
+@anywhere
+def list_keysets(base: Base, as_json: AsJson = False) -> None:
+    """List the keysets: who made them, which one is active, what is still to be keyed, what their gates said."""
+    found = base.keysets.listed()
+    if as_json:
+        print_json({"keysets": [asdict(keyset) | {"gate": asdict(gate)} for keyset, gate in found]})
+    else:
+        _show([keyset for keyset, _ in found], [gate for _, gate in found])
+
+
+@app.command(epilog=examples("colmlm keysets create --checkpoint runs/mine --index-spec IVF1024,PQ32"))
+def create(
+    checkpoint: CheckpointPath = None,
+    encoder: ByEncoder = None,
+    index_spec: Annotated[
+        str | None,
+        typer.Option("--index-spec", help="A Faiss factory string. Default: by the number of facts."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make an empty keyset of a checkpoint, or name the one it has. Needed only to choose the index."""
+    from kb.lookup.index import KeyIndex
+
+    with Runtime.from_environment(checkpoint=checkpoint) as runtime:
+        runtime.open()
+        made_by = chosen(runtime, encoder, checkpoint).checkpoint
+        if index_spec is not None:
+            KeyIndex(made_by.dim, index_spec)  # refuses now what a build would only refuse after the keying
+        keyset = runtime.kb.create_keyset(made_by, index_spec)
+    print_json(keyset) if as_json else _show([keyset])
+
+
+@app.command("rekey", epilog=examples("colmlm keysets rekey 2", "colmlm keysets rekey 2 --corpus handbook"))
+@anywhere
+def rekey_one(
+    base: Base,
+    keyset_id: KeysetId,
+    checkpoint: CheckpointPath = None,
+    corpus: Corpus = None,
+    kinds: KeyKinds = Kinds.context,
+    as_json: AsJson = False,
+) -> None:
+    """Key what a keyset has no key of, with its own checkpoint, from where that was registered.
+
+    With --server it is a job there, which this awaits.
+    """
+    keyset = base.keysets.rekey(keyset_id, corpus=corpus, kinds=kinds, checkpoint=checkpoint)
+    print_json(keyset) if as_json else _show([keyset])
+
+
+@app.command(epilog=examples("colmlm keysets build 2"))
+def build(keyset_id: KeysetId, as_json: AsJson = False) -> None:
+    """Make a keyset's index anew, trained on all its keys, and write the snapshot that servers open."""
+    with Runtime.from_environment() as runtime, progress("Building the index"):
+        built = Retraining(runtime.kb).build(keyset_id)
+    if as_json:
+        print_json(built)
+    else:
+        say(f"Keyset {keyset_id}: {built.num_keys} keys in {built.index_spec}, up to change {built.seq}.")
+
+
+@app.command(epilog=examples("colmlm keysets retire 1 --dry-run", "colmlm keysets retire 1 --yes"))
+@anywhere
+def retire(
+    base: Base,
+    keyset_id: KeysetId,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be dropped and stop.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    reason: Reason = "retire",
+    actor: Actor = None,
+    as_json: AsJson = False,
+) -> None:
+    """Drop a keyset's keys for good; only a rekey brings them back. The active one is refused."""
+    if not (yes or dry_run) and (as_json or not is_attended()):
+        raise typer.BadParameter("there is nobody to ask; pass it to retire.", param_hint="--yes")
+    keyset = base.keysets.retirable(keyset_id)
+    if not (dry_run or yes):
+        count = f"the {keyset.num_keys} keys of keyset {keyset_id} ({keyset.checkpoint_name})"
+        typer.confirm(f"Drop {count} for good?", abort=True, err=True)
+    if not dry_run:
+        base.keysets.retire(keyset_id, actor=base.actor(actor), reason=reason)
+    if as_json:
+        print_json({"keyset_id": keyset_id, "dry_run": dry_run, "num_keys": keyset.num_keys})
+    else:
+        say(f"{'Would drop' if dry_run else 'Dropped'} {keyset.num_keys} keys of keyset {keyset_id}.")
+
+
+def _show(keysets: list[KeysetRecord], gates: Sequence[GateStanding | None] | None = None) -> None:
+    columns = ("id", "checkpoint", "state", "keys", "unkeyed", "threshold", "index", "applied change", "gate")
+    rows = [
+        (k.keyset_id, k.checkpoint_name, k.state, k.num_keys, k.num_unkeyed,
+         f"{k.threshold:.3f}{'' if k.calibrated else ' (not calibrated)'}", k.index_spec, k.applied_seq, gate)
+        for k, gate in zip(keysets, [_said(gate) for gate in gates or [None] * len(keysets)], strict=True)
+    ]  # fmt: skip
+    print_table(columns, rows)
+
+
+def _said(gate: GateStanding | None) -> str:
+    if gate is None or not gate.checked:
+        return ""
+    said = "passed" if gate.passed else f"failed ({', '.join(gate.failed)})"
+    return f"{said} at change {gate.seq}, {gate.edits_since} edits ago"

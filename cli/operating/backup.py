@@ -1,0 +1,201 @@
+"""`colmlm backup`: a whole knowledge base into one file, the check of such a file, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.composition.runtime import Runtime
+from cli.errors import CHECK_FAILED
+from cli.options import Actor, AsJson, Yes, examples, some_texts
+from cli.output import is_attended, note, plain, print_json, progress, say
+from kb.backup.restore import RestoreReport, restore_backup
+from kb.backup.write import Backup, open_backup, verify_backup, write_backup
+from kb.errors import NewerLogNeeded
+from kb.log.signing import signing_key
+
+app = typer.Typer(
+    help="Write a knowledge base to one file, check the file, restore it.",
+    epilog=examples("colmlm backup create monday.backup"),
+)
+
+BackupFile = Annotated[Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False, help="The backup.")]
+Keys = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--key", metavar="FINGERPRINT", callback=some_texts, help="Who may have signed; may be repeated."
+    ),
+]
+MIB = 2**20
+KEEP_THE_LOG = (
+    "What is erased from now on is still in this backup. Keep the log elsewhere, after each erasure: "
+    "colmlm audit export --log --output changes.jsonl"
+)
+
+
+@app.command(epilog=examples("colmlm backup create monday.backup"))
+def create(
+    file: Annotated[Path, typer.Argument(metavar="FILE", dir_okay=False, help="Where to write it.")],
+    replace: Annotated[bool, typer.Option("--replace", help="Replace a file of this name.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write everything to one file, from one moment, while edits and lookups go on. Only its owner may read it.
+
+    It holds all texts, deleted ones too, and the secret of the database. What is erased later is still in it: keep the
+    change log elsewhere from now on (`colmlm audit export --log`), a restore takes the later erasures from it.
+    """
+    with Runtime.from_environment() as runtime, progress("Writing MiB") as advance:
+        made = write_backup(
+            runtime.kb,
+            file,
+            signing_key(runtime.settings.home),
+            replace=replace,
+            on_bytes=lambda done: advance(done // MIB, None),
+        )
+    print_json(made) if as_json else _show(made)
+    note(KEEP_THE_LOG)
+
+
+@app.command(epilog=examples("colmlm backup verify monday.backup"))
+def verify(file: BackupFile, key: Keys = None, as_json: AsJson = False) -> None:
+    """Read a backup to its last byte and compare every checksum; needs no database.
+
+    The exit code is 1 where a bit differs from what was written, the end is missing, or no --key signed it.
+    """
+    with progress("Reading MiB") as advance:
+        found = verify_backup(file, lambda done: advance(done // MIB, None), keys=key or ())
+    print_json({"ok": True, **plain(found)}) if as_json else _show(found)
+
+
+def _show(backup: Backup) -> None:
+    say(
+        f"ok: database {backup.database} as of change {backup.seq}, made {backup.at}, signed by key {backup.key}"
+    )
+    say(f"{backup.num_bytes} bytes, migration {backup.migration}")
+    say("rows: " + ", ".join(f"{name} {rows}" for name, rows in backup.rows.items() if rows))
+
+
+@app.command(
+    epilog=examples(
+        "colmlm backup restore monday.backup --change-log changes.jsonl --dry-run",
+        "colmlm backup restore monday.backup --change-log changes.jsonl",
+    )
+)
+def restore(
+    file: BackupFile,
+    change_log: Annotated[
+        Path | None,
+        typer.Option(
+            "--change-log",
+            exists=True,
+            dir_okay=False,
+            help="The log of the newer life (audit export --log); what it erased is erased again. Where nothing came "
+            "after the backup, the signed head alone (audit export) shows that.",
+        ),
+    ] = None,
+    without_later_erasures: Annotated[
+        bool,
+        typer.Option(
+            "--without-later-erasures",
+            help="Restore without that log: facts that were erased after the backup come back, texts and all.",
+        ),
+    ] = False,
+    reapply_deletes: Annotated[
+        bool, typer.Option("--reapply-deletes", help="Delete again, too, what that log says is deleted.")
+    ] = False,
+    key: Keys = None,
+    actor: Actor = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Do all of it, then roll it back.")] = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Fill an empty, migrated database from a backup: everything, or nothing.
+
+    A backup still holds what was erased after it was made, so the newer log is needed, signed by the key that signed
+    the backup or by a --key. Then everything is checked as `colmlm fsck` does; the exit code is 1 where that finds
+    anything.
+    """
+    _require_one(change_log, without_later_erasures, reapply_deletes)
+    if without_later_erasures and not dry_run:
+        _confirm_return(file, yes, as_json)
+    with Runtime.from_environment() as runtime:
+        with progress("Restoring MiB") as advance:
+            report = restore_backup(
+                runtime.kb,
+                file,
+                actor=runtime.actor(actor),
+                log_file=change_log,
+                without_later_erasures=without_later_erasures,
+                keys=key or (),
+                reapply_deletes=reapply_deletes,
+                dry_run=dry_run,
+                on_bytes=lambda done: advance(done // MIB, None),
+            )
+        is_sound = not report.needs_log if dry_run else runtime.kb.fsck().ok
+    if as_json:
+        print_json({"ok": is_sound, "dry_run": dry_run, **plain(report)})
+    else:
+        _show_restored(report, dry_run)
+    if report.needs_log:
+        raise NewerLogNeeded(report.backup.seq, report.backup.at)
+    if not is_sound:
+        note("The restored base is not sound. Run: colmlm fsck")
+        raise typer.Exit(CHECK_FAILED)
+
+
+def _require_one(change_log: Path | None, without_later_erasures: bool, reapply_deletes: bool) -> None:
+    if change_log is not None and without_later_erasures:
+        raise typer.BadParameter("a log was given too.", param_hint="--without-later-erasures")
+    if reapply_deletes and change_log is None:
+        raise typer.BadParameter("there is no log to take them from.", param_hint="--reapply-deletes")
+
+
+def _confirm_return(file: Path, yes: bool, as_json: bool) -> None:
+    """Ask whether what was erased since may come back; where nobody can be asked, --yes must say so."""
+    if yes:
+        return
+    if as_json or not is_attended():
+        raise typer.BadParameter(
+            "there is nobody to ask; pass it to let erased facts come back.", param_hint="--yes"
+        )
+    with open_backup(file) as archive:
+        backup = archive.backup
+    question = (
+        f"Facts that were erased after change {backup.seq} ({backup.at}) come back. Restore all the same?"
+    )
+    typer.confirm(question, abort=True, err=True)
+
+
+def _show_restored(report: RestoreReport, dry_run: bool) -> None:
+    done = "Would restore" if dry_run else "Restored"
+    say(f"{done} database {report.backup.database}, change {report.backup.seq}.")
+    _show_later(report)
+    for what, fact_ids in (
+        ("erased again", report.erased_again),
+        ("deleted since the backup", report.deleted_since),
+        ("deleted again", report.deleted_again),
+    ):
+        if fact_ids:
+            say(f"{what}: {_listed(fact_ids)} ({len(fact_ids)})")
+    for erasure in report.repeated:
+        say(f"  by change {erasure.seq} of that log, {erasure.at}: {_listed(erasure.fact_ids)}")
+    if report.erased_again and not dry_run:
+        note("The files of this server still hold what was erased. Run: colmlm erase --now")
+
+
+def _show_later(report: RestoreReport) -> None:
+    """Up to where erasures after the backup are known, and from whom."""
+    if (head := report.log_head) is not None:
+        say(f"Later erasures are known up to change {head.seq}, from {report.log_file}.")
+        say(f"That log was signed {head.at} by key {head.key}; what was erased after it is back.")
+        if report.sealed:
+            say(f"Passed over, since they are sealed breaks of that log: changes {_listed(report.sealed)}.")
+    elif report.without_later_erasures:
+        say(f"Without later erasures: what was erased after change {report.backup.seq} is back.")
+
+
+def _listed(fact_ids: Sequence[int]) -> str:
+    return f"{', '.join(map(str, fact_ids[:20]))}{' ...' if len(fact_ids) > 20 else ''}"

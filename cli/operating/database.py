@@ -1,0 +1,146 @@
+"""`colmlm db`: start, stop, migrate and describe the database."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from cli.composition.runtime import Runtime
+from cli.errors import DATABASE
+from cli.options import AsJson, examples
+from cli.output import print_json, say
+from kb.store import database
+from kb.store.embedded_server import EmbeddedServer
+from kb.store.settings import Settings
+
+app = typer.Typer(help="Start, stop, migrate and describe the database.", epilog=examples("colmlm db status"))
+
+
+@app.command(epilog=examples("colmlm db up"))
+def up(as_json: AsJson = False) -> None:
+    """Start the embedded database, migrate it and leave it running until `colmlm db down`.
+
+    No other command needs this: each starts the database where it does not run, and stops it where it was the last.
+    """
+    settings = Runtime.from_environment().settings
+    engine = database.connect(settings)
+    if (server := EmbeddedServer.of(settings)) is not None:
+        server.keep_running()
+    database.migrate(engine)
+    engine.dispose()
+    _report(settings, as_json)
+
+
+@app.command(epilog=examples("colmlm db down"))
+def down(as_json: AsJson = False) -> None:
+    """Stop the embedded database, also where a program still uses it.
+
+    A server or worker that runs on waits for it: the next command that needs it, or `colmlm db up`, starts it again.
+    """
+    server = EmbeddedServer.of(Runtime.from_environment().settings)
+    if server is None:
+        raise typer.BadParameter("COLMLM_DATABASE_URL names a server of its own; stop it where it runs.")
+    was_running = server.stop()
+    if as_json:
+        print_json({"running": False, "was_running": was_running})
+    else:
+        say("Stopped." if was_running else "It was not running.")
+
+
+@app.command(epilog=examples("colmlm db migrate"))
+def migrate(as_json: AsJson = False) -> None:
+    """Bring the schema to what this program needs. Safe to repeat, and to run twice at once."""
+    settings = Runtime.from_environment().settings
+    engine = database.connect(settings)
+    was_at_head = database.is_at_head(engine)
+    database.migrate(engine)
+    engine.dispose()
+    if as_json:
+        print_json({"revision": database.head_revision(), "migrated": not was_at_head})
+    else:
+        say(f"{'Was already at' if was_at_head else 'Migrated to'} {database.head_revision()}.")
+
+
+@app.command(epilog=examples("colmlm db status", "colmlm db status --json"))
+def status(as_json: AsJson = False) -> None:
+    """Say whether the database runs, where it is and whether it needs a migration. Starts nothing.
+
+    The exit code is 5 where it does not run or needs a migration.
+    """
+    state = _report(Runtime.from_environment().settings, as_json)
+    if not (state.running and state.at_head):
+        raise typer.Exit(DATABASE)
+
+
+@app.command(epilog=examples('psql "$(colmlm db url)"'))
+def url(
+    show_password: Annotated[
+        bool, typer.Option("--show-password", help="Print the password of COLMLM_DATABASE_URL too.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print the database's URL, for psql and other programs. The embedded one has no password and no port."""
+    settings = Runtime.from_environment().settings
+    found = _url(settings, show_password=show_password)
+    print_json({"url": found}) if as_json else say(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Where the database stands. `at_head` is False too where it does not run."""
+
+    embedded: bool
+    running: bool
+    url: str
+    server_version: str | None = None
+    at_head: bool = False
+    cause: str | None = None
+
+
+def _report(settings: Settings, as_json: bool) -> Status:
+    state = _status(settings)
+    if as_json:
+        print_json(state)
+        return state
+    say(f"{'embedded' if state.embedded else 'server'} database at {state.url}")
+    if not state.running:
+        say(f"not running{f': {state.cause}' if state.cause else ''}")
+    else:
+        say(
+            f"PostgreSQL {state.server_version}, {'schema is current' if state.at_head else 'needs: colmlm db migrate'}"
+        )
+    return state
+
+
+def _status(settings: Settings) -> Status:
+    from sqlalchemy import text
+
+    from kb.errors import DatabaseUnavailable
+
+    server = EmbeddedServer.of(settings)
+    embedded = server is not None
+    where = _url(settings, show_password=False)
+    if server is not None and server.pid() is None:
+        return Status(embedded, False, where)
+    try:
+        engine = database.connect(settings)
+    except DatabaseUnavailable as error:
+        return Status(embedded, False, where, cause=str(error))
+    with engine.connect() as connection:
+        version = str(connection.scalar(text("SHOW server_version")))
+    at_head = database.is_at_head(engine)
+    engine.dispose()
+    return Status(embedded, True, where, version, at_head)
+
+
+def _url(settings: Settings, *, show_password: bool) -> str:
+    """A libpq URL; of an embedded database that does not run, the directory of its data."""
+    if settings.database_url is not None:
+        from sqlalchemy import make_url
+
+        found = make_url(settings.database_url).set(drivername="postgresql")
+        return found.render_as_string(hide_password=not show_password)
+    server = EmbeddedServer(settings.home / "postgres")
+    return server.url() or str(server.data)

@@ -1,0 +1,223 @@
+"""The checks of `colmlm doctor`: each gives findings, changes nothing, and never lets another go unmade.
+
+ok: as it should be. warning: works, and will bite. failed: something does not work until it is mended.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import shutil
+import socket
+import stat
+import sys
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+
+from cli.errors import one_line
+from cli.operating.diagnosis_database import examine_database
+from cli.operating.diagnosis_worker import examine_worker
+from cli.operating.findings import Finding, Findings
+from kb.errors import KBError
+from kb.store.settings import Settings
+
+OLDEST_PYTHON = (3, 11)
+LEAST_FREE, LITTLE_FREE = 200_000_000, 5_000_000_000  # bytes
+_SERVERS = "postgres"  # the embedded server may run as another user
+
+
+def examine() -> list[Finding]:
+    """Every check, in an order in which the first failure explains the later ones."""
+    findings = [*_python(), *_packages()]
+    try:
+        settings = Settings.from_environment(os.environ)
+    except KBError as error:
+        return [*findings, Finding("settings", "failed", one_line(str(error)), "Set it right, or unset it.")]
+    findings.append(Finding("settings", "ok", f"home {settings.home}"))
+    for check in (_home, _token, _disk, _model, _address):
+        findings += _safely(check, settings)
+
+    return [*findings, *_safely(examine_database, settings), *_safely(examine_worker, settings)]
+
+
+def _safely(check: Callable[[Settings], Findings], settings: Settings) -> list[Finding]:
+    """The findings of a check, and one of its own where it broke down on the way."""
+    found: list[Finding] = []
+    try:
+        for finding in check(settings):
+            found.append(finding)
+    except Exception as error:  # noqa: BLE001 - what a check dies of is what the doctor is asked for
+        name = check.__name__.strip("_").removeprefix("examine_")
+        said = one_line(f"{type(error).__name__}: {getattr(error, 'orig', None) or error}")
+        found.append(Finding(name, "failed", said, "See the log, then try again."))
+    return found
+
+
+def _python() -> Findings:
+    found = ".".join(map(str, sys.version_info[:3]))
+    if sys.version_info[:2] < OLDEST_PYTHON:
+        needed = ".".join(map(str, OLDEST_PYTHON))
+        yield Finding("python", "failed", found, f"Install Python {needed} or newer, and colmlm with it.")
+    else:
+        yield Finding("python", "ok", found)
+
+
+def _packages() -> Findings:
+    """What the distribution asks for, and that Faiss, which no requirement can name, is there."""
+    from packaging.requirements import Requirement
+
+    wrong = []
+    try:
+        asked = [Requirement(line) for line in requires("colmlm") or ()]
+    except PackageNotFoundError:
+        yield Finding("packages", "warning", "run from a source tree", "Install it: pip install '.[cpu]'")
+        asked = []
+    for requirement in asked:
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        try:
+            found = version(requirement.name)
+        except PackageNotFoundError:
+            wrong.append(f"{requirement.name} is missing")
+            continue
+        if not requirement.specifier.contains(found, prereleases=True):
+            wrong.append(f"{requirement.name} is {found}, not {requirement.specifier}")
+    try:
+        importlib.import_module("faiss")
+    except ImportError as error:
+        wrong.append(f"faiss does not import: {error}")
+    if wrong:
+        yield Finding("packages", "failed", "; ".join(wrong), "Install again: pip install 'colmlm[cpu]'")
+    elif asked:
+        yield Finding("packages", "ok", f"{len(asked)} requirements, faiss {version_of('faiss')}")
+
+
+def version_of(module: str) -> str:
+    return str(getattr(importlib.import_module(module), "__version__", "of unknown version"))
+
+
+def _home(settings: Settings) -> Findings:
+    home = settings.home
+    if not home.exists():
+        parent = next(p for p in home.parents if p.exists())
+        if not os.access(parent, os.W_OK):
+            yield Finding(
+                "home", "failed", f"{home} is not there and {parent} can't be written", _HOME_REMEDY
+            )
+        else:
+            yield Finding("home", "warning", f"{home} is not there yet", "Start it: colmlm up")
+        return
+    if not os.access(home, os.W_OK | os.X_OK):
+        yield Finding("home", "failed", f"{home} can't be written by this user", _HOME_REMEDY)
+        return
+    mode = stat.S_IMODE(home.stat().st_mode)
+    if mode & stat.S_IWOTH:
+        yield Finding("home", "failed", f"{home} can be written by everybody ({mode:o})", f"chmod o-w {home}")
+    else:
+        yield Finding("home", "ok", f"{home} ({mode:o})")
+
+
+_HOME_REMEDY = "Give this user the directory, or name another one in COLMLM_HOME."
+
+
+def _token(settings: Settings) -> Findings:
+    file = settings.home / "token"
+    if file.exists() and (mode := stat.S_IMODE(file.stat().st_mode)) & 0o077:
+        yield Finding("token", "failed", f"others can read {file} ({mode:o})", f"chmod 600 {file}")
+    elif file.exists():
+        yield Finding("token", "ok", "for its owner alone")
+
+
+def _disk(settings: Settings) -> Findings:
+    """The disk of the home, and of each part of it that lies on another one."""
+    home = settings.home
+    there = next(p for p in (home, *home.parents) if p.exists())
+    parts = sorted(path for path in home.iterdir() if path.is_dir()) if _is_open(home) else []
+    seen: set[int] = set()
+    for path in (there, *parts):
+        if (device := path.stat().st_dev) not in seen:
+            seen.add(device)
+            yield _room(path)
+        if (
+            path != there
+            and not os.access(path, os.W_OK)
+            and os.access(there, os.W_OK)
+            and path.name != _SERVERS
+        ):
+            yield Finding("disk", "failed", f"{path} can't be written by this user", _HOME_REMEDY)
+
+
+def _is_open(home: Path) -> bool:
+    return home.is_dir() and os.access(home, os.R_OK | os.X_OK)
+
+
+def _room(path: Path) -> Finding:
+    free = shutil.disk_usage(path).free
+    found = f"{free / 1e9:,.1f} GB free at {path}"
+    if free < LEAST_FREE:
+        return Finding("disk", "failed", found, "Free some: a database that can't write stops.")
+    if free < LITTLE_FREE:
+        return Finding("disk", "warning", found, "Free some; colmlm sizing says what is needed.")
+    return Finding("disk", "ok", found)
+
+
+def _model(settings: Settings) -> Findings:
+    """The checkpoint's files and its base's against their digests; nothing is loaded."""
+    from cli.composition.runtime import released_checkpoint
+    from model.lm.config import CONFIG_FILE, CheckpointConfig
+    from model.lm.files import damaged
+
+    path = settings.checkpoint or released_checkpoint()
+    remedy = "Copy the checkpoint again, or name another in COLMLM_CHECKPOINT."
+    if not path.is_dir():
+        yield Finding("checkpoint", "failed", f"{path} is no directory", remedy)
+        return
+    if not (path / CONFIG_FILE).is_file():
+        yield Finding("checkpoint", "warning", f"{path} has no {CONFIG_FILE}, so no digests to check", None)
+        return
+    config = CheckpointConfig.load(path)
+    if name := damaged(path, config.digests):
+        yield Finding("checkpoint", "failed", f"{path / name} is not what was written", remedy)
+    else:
+        yield Finding("checkpoint", "ok", f"{config.name}, {len(config.digests)} files as written")
+    if config.kind == "adapter" and config.base:
+        yield from _base(config.base, settings.home / "models")
+
+
+def _base(base: str, cache: Path) -> Findings:
+    from model.lm.files import damaged
+
+    if Path(base).expanduser().is_dir():
+        yield Finding("base model", "ok", f"in {base}")
+        return
+    directory = cache / base
+    if not directory.is_dir():
+        yield Finding("base model", "warning", f"{base} is not in {cache} yet", "The next start converts it.")
+        return
+    try:
+        name = damaged(directory, json.loads((directory / "digests.json").read_bytes()))
+    except (OSError, ValueError) as error:
+        name = f"digests.json ({error})"
+    if name:
+        again = f"Remove {directory}; the next start converts it again."
+        yield Finding("base model", "failed", f"{name} in {directory} is not what was written", again)
+    else:
+        yield Finding("base model", "ok", f"{base} as converted")
+
+
+def _address(settings: Settings) -> Findings:
+    """Whether a server could listen; one that is there already is no fault."""
+    where = f"{settings.host}:{settings.port}"
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    try:
+        socket.create_server((settings.host, settings.port), family=family).close()
+        yield Finding("address", "ok", f"{where} is free")
+    except (OSError, UnicodeError) as error:
+        cause = getattr(error, "strerror", None) or str(error)
+        remedy = "If that is not colmlm, set COLMLM_PORT or COLMLM_HOST."
+        yield Finding("address", "warning", f"{where}: {cause}", remedy)
+    if settings.host not in ("127.0.0.1", "::1", "localhost"):
+        remedy = "Put a proxy that ends TLS before it."
+        yield Finding("exposure", "warning", f"it listens on {settings.host} and speaks plain HTTP", remedy)

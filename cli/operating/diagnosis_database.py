@@ -1,0 +1,130 @@
+"""The part of `colmlm doctor` that asks the database."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from sqlalchemy import Engine, select, text
+
+from cli.errors import one_line
+from cli.operating.findings import Finding
+from kb.errors import DatabaseUnavailable, NoActiveKeyset
+from kb.keys import keysets
+from kb.log import audit
+from kb.lookup.replica import active_keyset_id, snapshots_of
+from kb.service import KnowledgeBase
+from kb.store import database
+from kb.store.settings import Settings
+from kb.tables import Change
+
+OLDEST, NEWEST_TRIED = 15, 18  # releases of PostgreSQL
+CLOCK_SECONDS = 5.0
+
+# What must hold, and what it costs where it does not.
+_SETTINGS = (
+    ("fsync", "on", "failed", "a crash of the machine can lose acknowledged edits"),
+    ("full_page_writes", "on", "failed", "a crash of the machine can damage the database"),
+    ("synchronous_commit", "on", "warning", "a crash can lose the last acknowledged edits"),
+    ("transaction_read_only", "off", "failed", "nothing can be edited: a standby, or a role that only reads"),
+    ("server_encoding", "UTF8", "failed", "texts could not be stored as they are"),
+)
+
+
+def examine_database(settings: Settings) -> Iterator[Finding]:
+    """From the server up to the index, ending where something below is missing."""
+    try:
+        engine = database.connect(settings)
+    except DatabaseUnavailable as error:
+        remedy = "Start it, or set COLMLM_DATABASE_URL right; colmlm db status says more."
+        yield Finding("database", "failed", one_line(str(error)), remedy)
+        return
+    try:
+        yield from _server(engine)
+        if database.is_at_head(engine):
+            yield Finding("migrations", "ok", f"at {database.head_revision()}")
+            yield from _contents(settings, engine)
+        else:
+            yield Finding(
+                "migrations", "failed", "the schema is not this program's", "Run: colmlm db migrate"
+            )
+    finally:
+        engine.dispose()
+
+
+def _server(engine: Engine) -> Iterator[Finding]:
+    with engine.connect() as connection:
+        number = int(connection.scalar(text("SHOW server_version_num")) or 0) // 10_000
+        version = str(connection.scalar(text("SHOW server_version")))
+        held = {
+            name: str(connection.scalar(text("SELECT current_setting(:name)"), {"name": name}))
+            for name, *_ in _SETTINGS
+        }
+        theirs: datetime = connection.scalar(text("SELECT clock_timestamp()")) or datetime.now(UTC)
+        apart = abs((datetime.now(UTC) - theirs).total_seconds())
+    if number < OLDEST:
+        yield Finding("database", "failed", f"PostgreSQL {version}", f"Move to PostgreSQL {OLDEST} or newer.")
+    elif number > NEWEST_TRIED:
+        remedy = f"It was tried with {OLDEST} to {NEWEST_TRIED}."
+        yield Finding("database", "warning", f"PostgreSQL {version}", remedy)
+    else:
+        yield Finding("database", "ok", f"PostgreSQL {version}")
+    for name, wanted, state, cost in _SETTINGS:
+        if held[name] != wanted:
+            yield Finding(name, state, f"{held[name]}: {cost}", f"Set {name} = {wanted} in the server.")
+    if apart > CLOCK_SECONDS:
+        yield Finding("clock", "warning", f"{apart:.0f} s from the database's", "Run NTP on both machines.")
+    else:
+        yield Finding("clock", "ok", "agrees with the database's")
+
+
+def _contents(settings: Settings, engine: Engine) -> Iterator[Finding]:
+    kb = KnowledgeBase(settings, engine)
+    try:
+        try:
+            keyset = kb.active_keyset()
+        except NoActiveKeyset:
+            remedy = "Ingest a corpus, then: colmlm rekey"
+            yield Finding("keyset", "warning", "none is active: nothing can be looked up", remedy)
+            return
+        found = f"{keyset.keyset_id} of {keyset.checkpoint_name}, {keyset.num_keys:,} keys"
+        if keyset.num_unkeyed:
+            remedy = "Run: colmlm rekey"
+            yield Finding("keyset", "warning", f"{found}; {keyset.num_unkeyed:,} facts have none", remedy)
+        elif not keyset.calibrated:
+            remedy = "Run: colmlm keysets calibrate"
+            yield Finding("keyset", "warning", f"{found}; its threshold is not calibrated", remedy)
+        else:
+            yield Finding("keyset", "ok", found)
+        yield _index(kb)
+    finally:
+        kb.searcher.reader.dispose()
+
+
+def _index(kb: KnowledgeBase) -> Finding:
+    """The snapshot's manifest against the database, by counts and without opening it: fsck compares the sets."""
+    again = "The next process builds it anew; colmlm fsck --repair does so now."
+    with kb.sessions() as session:
+        keyset_id = active_keyset_id(session)
+        assert keyset_id is not None
+        directory = snapshots_of(session, kb.settings.index_directory)
+        head = audit.head_seq(session)
+        try:
+            manifest = json.loads((directory / f"keyset-{keyset_id}.json").read_text())
+            size = (directory / manifest["file"]).stat().st_size
+            held, applied_seq = int(manifest["count"]), int(manifest["applied_seq"])
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            return Finding("index", "warning", one_line(f"no usable snapshot: {error}"), again)
+        found = f"snapshot of {held:,} keys, {size / 1e6:,.0f} MB, {head - applied_seq:,} changes behind"
+        if applied_seq > head:
+            return Finding("index", "warning", f"{found}: of another history", again)
+        touched = (
+            select(Change.seq).where(Change.seq > applied_seq, Change.kind.not_in(audit.NO_KEYS)).limit(1)
+        )
+        wanted = held if session.scalar(touched) else keysets.num_indexed_keys(session, keyset_id)
+        if held != wanted:
+            return Finding(
+                "index", "failed", f"{found}; the database has {wanted:,}", "Run: colmlm fsck --repair"
+            )
+    return Finding("index", "ok", found)

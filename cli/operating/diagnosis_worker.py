@@ -1,0 +1,57 @@
+"""The part of `colmlm doctor` that asks whether jobs are done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cli.operating.findings import Finding
+from kb.errors import DatabaseUnavailable
+from kb.jobs import attendance, tickets
+from kb.jobs.attendance import WorkerState
+from kb.store import database
+from kb.store.settings import Settings
+
+_BY_HAND = "Its lines are in the server's log; colmlm worker --verbose runs one by hand."
+
+
+def examine_worker(settings: Settings) -> Iterator[Finding]:
+    """Workers that were heard of, jobs that wait for one, and what a server notes of its own that fails."""
+    state, heard, waiting = attendance.noted(settings.home), 0, 0
+    try:
+        heard, waiting = _asked(settings)
+    except DatabaseUnavailable:
+        yield Finding("worker", "warning", "not known without the database", "Mend the database first.")
+        return
+    if state is not None:
+        yield Finding("worker", "warning" if heard else "failed", _said(state), _BY_HAND)
+    elif heard:
+        yield Finding("worker", "ok", f"{heard} heard of lately")
+    elif waiting:
+        remedy = "Run: colmlm worker"
+        yield Finding(
+            "worker", "warning", f"{waiting:,} jobs wait, and no worker was heard of lately", remedy
+        )
+    else:
+        yield Finding("worker", "ok", "none was heard of lately, and no job waits for one")
+
+
+def _asked(settings: Settings) -> tuple[int, int]:
+    """Workers and jobs that wait; of a schema that is not this program's, neither."""
+    from sqlalchemy.orm import Session
+
+    engine = database.connect(settings)
+    try:
+        if not database.is_at_head(engine):
+            return 0, 0
+        with Session(engine) as session:
+            return tickets.num_workers(session), attendance.num_waiting(session)
+    finally:
+        engine.dispose()
+
+
+def _said(state: WorkerState) -> str:
+    last = f": {state.last_error[-1]}" if state.last_error else ""
+    return (
+        f"the server's worker ended {state.failures} times in a row, "
+        f"last with code {state.exit_code} at {state.since:%Y-%m-%d %H:%M:%S} UTC{last}"
+    )

@@ -1,0 +1,217 @@
+"""`colmlm jobs`: the long work that workers do, and `colmlm worker`, which does it."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from cli.anywhere import anywhere
+from cli.composition.runtime import Runtime
+from cli.errors import CHECK_FAILED
+from cli.nouns.base import Base
+from cli.operating import job_pruning
+from cli.operating.awaiting import awaited
+from cli.options import MAX_BIGINT, Actor, AsJson, Limit, examples
+from cli.output import note, print_json, print_table, say, shorten
+from kb.jobs.kinds import KINDS, work_of
+from kb.jobs.records import JobRecord
+from kb.tables import job_states
+
+WORKER_EXAMPLES = examples("colmlm worker", "colmlm worker --concurrency 2", "colmlm worker --once")
+
+app = typer.Typer(
+    help="Start, list, show, await, cancel and prune long work.",
+    epilog=examples("colmlm jobs list", "colmlm jobs start rekey keyset_id=2", "colmlm jobs wait 7"),
+)
+
+Kind = StrEnum("Kind", {name: name for name in KINDS})  # type: ignore[misc]
+State = StrEnum("State", {name: name for name in job_states})  # type: ignore[misc]
+
+JobId = Annotated[
+    int, typer.Argument(metavar="JOB_ID", min=1, max=MAX_BIGINT, help="See `colmlm jobs list`.")
+]
+
+
+@app.command(
+    epilog=examples(
+        "colmlm jobs start fsck",
+        "colmlm jobs start rekey keyset_id=2 kinds=context,question",
+        "colmlm jobs start gate keyset_id=2 activate=true --json",
+    )
+)
+@anywhere
+def start(
+    base: Base,
+    kind: Annotated[Kind, typer.Argument(help="What to do.")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME=VALUE]...", help="With what; see docs/jobs.md.")
+    ] = None,
+    actor: Actor = None,
+    as_json: AsJson = False,
+) -> None:
+    """Queue a job. A worker does it: the server's own, or `colmlm worker`."""
+    work = work_of(kind.value, dict(_named(argument) for argument in arguments or ()), strict=False)
+    base.only_here(actor=actor)
+    job = base.jobs.submit(work, actor=base.actor(actor))
+    if base.jobs.num_workers() == 0:
+        note("No worker is running, so it waits. Start one: colmlm worker")
+    print_json(job) if as_json else say(
+        f"Job {job.job_id} is queued. Follow it: colmlm jobs wait {job.job_id}"
+    )
+
+
+def _named(argument: str) -> tuple[str, str]:
+    name, equals, value = argument.partition("=")
+    if not equals:
+        raise typer.BadParameter(f"{argument!r} is not NAME=VALUE.")
+    return name, value
+
+
+@app.command("list", epilog=examples("colmlm jobs list", "colmlm jobs list --state running --json"))
+@anywhere
+def list_jobs(
+    base: Base,
+    state: Annotated[list[State] | None, typer.Option("--state", help="Only these; may be repeated.")] = None,
+    kind: Annotated[list[Kind] | None, typer.Option("--kind", help="Only these; may be repeated.")] = None,
+    before: Annotated[
+        int | None, typer.Option("--before", min=1, max=MAX_BIGINT, help="Only older ones than this job.")
+    ] = None,
+    limit: Limit = 50,
+    as_json: AsJson = False,
+) -> None:
+    """List jobs, newest first."""
+    found = base.jobs.list(kinds=_values(kind), states=_values(state), before=before, limit=limit)
+    more = found[-1].job_id if len(found) == limit else None
+    if as_json:
+        print_json({"jobs": found, "next_before": more})
+        return
+    rows = [(j.job_id, j.kind, j.state, far(j), j.actor, f"{j.created_at:%Y-%m-%d %H:%M}") for j in found]
+    print_table(("job", "kind", "state", "done", "actor", "asked for"), rows)
+    if more is not None:
+        note(f"More jobs: --before {more}")
+
+
+def _values(chosen: Sequence[Any] | None) -> list[str] | None:
+    return [one.value for one in chosen] if chosen else None
+
+
+@app.command(epilog=examples("colmlm jobs show 7", "colmlm jobs show 7 --json"))
+@anywhere
+def show(base: Base, job_id: JobId, as_json: AsJson = False) -> None:
+    """Show a job: what it was asked, how far it is, and what came of it."""
+    job = base.jobs.get(job_id)
+    print_json(job) if as_json else _show(job)
+
+
+@app.command(epilog=examples("colmlm jobs wait 7", "colmlm jobs wait 7 --timeout 600 --json"))
+@anywhere
+def wait(
+    base: Base,
+    job_id: JobId,
+    timeout: Annotated[
+        float | None, typer.Option("--timeout", min=0, help="Seconds to wait at most; the job goes on.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Wait until a job has ended. The exit code is 1 where it failed, was cancelled, or has not ended in time."""
+    job = awaited(base.jobs, job_id, timeout)
+    print_json(job) if as_json else _show(job)
+    if job.state != "succeeded":
+        raise typer.Exit(CHECK_FAILED)
+
+
+@app.command(epilog=examples("colmlm jobs cancel 7", "colmlm jobs cancel 7 --json"))
+@anywhere
+def cancel(base: Base, job_id: JobId, actor: Actor = None, as_json: AsJson = False) -> None:
+    """Cancel a job: one that waits at once, one that runs before its next piece of work. What is done stays done."""
+    base.only_here(actor=actor)
+    job = base.jobs.cancel(job_id, actor=base.actor(actor))
+    if as_json:
+        print_json(job)
+    else:
+        say(f"Job {job_id} is cancelled." if job.is_over else f"Job {job_id} is told to end.")
+
+
+app.command("prune", epilog=job_pruning.EXAMPLES)(job_pruning.prune)
+
+
+def far(job: JobRecord) -> str:
+    """How far a job is, as "12 of 400 facts"."""
+    if not job.message:
+        return ""
+    return f"{job.done}{'' if job.total is None else f' of {job.total}'} {job.message}"
+
+
+def _show(job: JobRecord) -> None:
+    given = ", ".join(f"{name} {value}" for name, value in job.arguments.items() if value is not None)
+    say(
+        f"job {job.job_id} ({job.kind}) {job.state}, asked for by {job.actor} at {job.created_at:%Y-%m-%d %H:%M:%S} UTC"
+    )
+    say(f"with: {shorten(given, 200)}")
+    if job.message:
+        say(f"done: {far(job)}")
+    if job.attempts > 1:
+        say(f"attempts: {job.attempts}")
+    if job.cancelled_by is not None:
+        say(f"cancelled by {job.cancelled_by}")
+    if job.error is not None:
+        say(f"error: {job.error['detail']}")
+    for name, value in (job.result or {}).items():
+        say(f"  {name}: {shorten(str(value), 200)}")
+
+
+def worker(
+    concurrency: Annotated[
+        int, typer.Option("--concurrency", min=1, max=64, help="How many jobs at once.")
+    ] = 1,
+    grace: Annotated[
+        float,
+        typer.Option("--grace", min=0, max=86_400, help="Seconds that running jobs get when told to stop."),
+    ] = 20.0,
+    once: Annotated[bool, typer.Option("--once", help="Do what waits, then end.")] = False,
+    until_eof: Annotated[
+        bool,
+        typer.Option("--until-eof", help="Stop when standard input ends: for who starts this as a child."),
+    ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Say on stderr which job starts and ends.")
+    ] = False,
+) -> None:
+    """Do the long work that the server, the console and `colmlm jobs start` queue.
+
+    SIGTERM: it takes nothing more, gives running jobs their time, and hands back what is not done, for another to go
+    on with. If it is killed, its jobs are taken up again as well. Several may run, on one machine or many that share
+    the home's folder.
+    """
+    from api.watch import logs
+    from cli.composition.job_handlers import handlers, problem
+    from kb.jobs.worker import Worker
+    from kb.store.embedded_server import require_wanted
+    from kb.store.keeper import Keeper
+
+    with Runtime.from_environment() as runtime:
+        settings = runtime.settings
+        runtime.application = "colmlm worker"
+        logs.configure(settings if verbose else replace(settings, log_level="warning"))
+        if until_eof:
+            require_wanted(settings)
+        runtime.open()
+        working = Worker(runtime.kb, handlers(runtime), concurrency, grace, problem)
+        if until_eof:
+            threading.Thread(target=_stop_at_eof, args=(working,), daemon=True).start()
+        with Keeper(settings):
+            done = working.run(once=once)
+    if once:
+        note(f"Ran {done} job{'' if done == 1 else 's'}.")
+
+
+def _stop_at_eof(working: Any) -> None:
+    while sys.stdin.buffer.read(1 << 16):
+        pass
+    working.stop()

@@ -1,0 +1,199 @@
+"""`colmlm up` and `colmlm serve`: from nothing to a served knowledge base, and serving alone."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import sys
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.composition.keying import key_everything
+from cli.composition.runtime import Runtime
+from cli.composition.worker_process import WorkerProcess
+from cli.options import AsJson, examples
+from cli.output import note, print_json, progress, say
+from kb.access import api_keys as access
+from kb.corpus.format import read_annotated
+from kb.demo import DEMO_CORPUS
+from kb.errors import KBError
+from kb.store import database
+
+UP_EXAMPLES = examples("colmlm up", "colmlm up --port 9000 --home ./kb", "colmlm up --no-serve --json")
+SERVE_EXAMPLES = examples("colmlm serve", "colmlm serve --port 9000 --no-model")
+DEMO = "demo"
+TOKEN_FILE = "token"
+
+Port = Annotated[int | None, typer.Option("--port", min=1, max=65535, help="Default: COLMLM_PORT or 8484.")]
+Host = Annotated[
+    str | None, typer.Option("--host", help="Default: COLMLM_HOST or 127.0.0.1, this machine only.")
+]
+NoWorker = Annotated[
+    bool, typer.Option("--no-worker", help="Without a worker for jobs: they wait for `colmlm worker`.")
+]
+
+
+class PortTaken(KBError):
+    """Somebody else listens there, or we may not."""
+
+    title = "Address not available"
+    exit_code = 2
+
+    def __init__(self, host: str, port: int, cause: str) -> None:
+        super().__init__(f"Cannot serve on {host}:{port}: {cause}. Pass another --port or --host.")
+
+
+def up(
+    port: Port = None,
+    host: Host = None,
+    home: Annotated[
+        Path | None, typer.Option("--home", file_okay=False, help="Default: COLMLM_HOME.")
+    ] = None,
+    no_serve: Annotated[bool, typer.Option("--no-serve", help="Prepare everything, then stop.")] = False,
+    no_worker: NoWorker = False,
+    as_json: AsJson = False,
+) -> None:
+    """Start everything: database, demo corpus, keys, an access token, and the API and console.
+
+    The first start keys the demo corpus, which takes minutes on two cores; later starts take seconds.
+    """
+    with Runtime.from_environment(home=home) as runtime:
+        _override(runtime, host, port)
+        listener = None if no_serve else _listen(runtime)
+        _prepare(runtime)
+        token = access_token(runtime)
+        _announce(runtime, token, served=listener is not None, home=home, as_json=as_json)
+        if listener is not None:
+            _serve(runtime, listener, with_model=True, with_worker=not no_worker)
+
+
+def serve(
+    port: Port = None,
+    host: Host = None,
+    no_model: Annotated[
+        bool,
+        typer.Option(
+            "--no-model", help="Edits, traces and audits only: no lookups of questions, no outputs."
+        ),
+    ] = False,
+    no_worker: NoWorker = False,
+) -> None:
+    """Serve the API and the console on a knowledge base that is there already."""
+    with Runtime.from_environment() as runtime:
+        _override(runtime, host, port)
+        listener = _listen(runtime)
+        runtime.open()
+        note(f"Serving on {_address(runtime)}; end with Ctrl-C.")
+        _serve(runtime, listener, with_model=not no_model, with_worker=not no_worker)
+
+
+def _override(runtime: Runtime, host: str | None, port: int | None) -> None:
+    settings = runtime.settings
+    runtime.settings = replace(settings, host=host or settings.host, port=port or settings.port)
+
+
+def _listen(runtime: Runtime) -> socket.socket:
+    """Take the address first: a taken port should not be found out after minutes of work."""
+    host, port = runtime.settings.host, runtime.settings.port
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except (OSError, UnicodeError) as error:
+        taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+        raise PortTaken(host, port, "something listens there already" if taken else str(error)) from error
+
+
+def _prepare(runtime: Runtime) -> None:
+    """Database, corpus and keys, with the model loading beside the first two: it takes longest."""
+    with ThreadPoolExecutor(max_workers=1) as loading:
+        model: Future[object] = loading.submit(lambda: runtime.checkpoint)
+        engine = database.connect(runtime.settings)
+        database.migrate(engine)
+        engine.dispose()
+        _ingest_demo(runtime)
+        model.result()
+    key_everything(runtime)
+
+
+def _ingest_demo(runtime: Runtime) -> None:
+    with progress("Reading the demo corpus") as advance:
+        runtime.kb.ingest(
+            read_annotated(DEMO_CORPUS),
+            DEMO,
+            actor=runtime.settings.actor,
+            reason="colmlm up",
+            on_document=lambda done: advance(done, None),
+        )
+
+
+def access_token(runtime: Runtime) -> str:
+    """The token of this home: the stored one where the database knows it, else a new one, stored for later starts."""
+    from sqlalchemy.orm import Session
+
+    file = runtime.settings.home / TOKEN_FILE
+    with Session(runtime.kb.engine) as session, session.begin():
+        if (
+            file.is_file()
+            and access.verify(session, token := file.read_text(errors="replace").strip()) is not None
+        ):
+            return token
+        taken = {key.name for key in access.list_keys(session)}
+        name = next(name for n in range(len(taken) + 1) if (name := f"up-{n}" if n else "up") not in taken)
+        token = access.create_key(session, name, "admin", actor=runtime.settings.actor)
+        _write_secret(file, token)
+    return token
+
+
+def _write_secret(file: Path, secret: str) -> None:
+    """Written under a name nobody reads yet, so that it is never there with other permissions or cut short."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    scratch = file.with_suffix(f".{os.getpid()}")
+    with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
+        out.write(secret + "\n")
+    scratch.replace(file)
+
+
+def _address(runtime: Runtime) -> str:
+    host = runtime.settings.host
+    return f"http://{f'[{host}]' if ':' in host else host}:{runtime.settings.port}"
+
+
+def _announce(runtime: Runtime, token: str, *, served: bool, home: Path | None, as_json: bool) -> None:
+    if as_json:
+        keyset = runtime.kb.active_keyset()
+        print_json({"address": _address(runtime) if served else None, "token": token, "keyset": keyset})
+        return
+    say(f"Address: {_address(runtime)}" if served else "Ready. Serve it with: colmlm serve")
+    say(f"Token:   {token}")
+    say("Try next" + (", in another terminal:" if served else ":"))
+    if home is not None:
+        say(f"  export COLMLM_HOME={runtime.settings.home}")
+    say("  colmlm demo")
+    say('  colmlm lookup "Who is credited with discovering hydrogen?"')
+    say("  colmlm facts list --corpus demo")
+
+
+def _serve(runtime: Runtime, listener: socket.socket, *, with_model: bool, with_worker: bool) -> None:
+    """Serve until a signal comes, with a worker beside it; then drain. The log goes to stderr."""
+    from api.serving import run_server
+    from api.watch import logs
+    from api.watch.tracing import tracing_from
+    from kb.jobs.attendance import no_worker
+
+    logs.configure(runtime.settings)
+    encoder, generator = (runtime.encoder, runtime.generator) if with_model else (None, None)
+    sys.stdout.flush()  # whoever started this reads the address now, not when the server has ended
+    with WorkerProcess(runtime.settings) if with_worker else nullcontext() as worker:
+        run_server(
+            runtime.kb,
+            listener,
+            encoder,
+            generator,
+            tracing=tracing_from(os.environ),
+            worker=worker.state if worker else no_worker,
+        )

@@ -1,0 +1,100 @@
+"""`colmlm forget certificate` and `colmlm verify-certificate`: signed evidence, and its check."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.anywhere import anywhere
+from cli.errors import CHECK_FAILED
+from cli.nouns.base import Base
+from cli.options import AsJson, examples, some_text
+from cli.output import note, print_json, say
+from cli.removal.forget_options import RunId
+from cli.removal.forget_show import in_words
+from kb.forgetting.certificate_check import CertificateCheck, check_offline, trusted_keys
+from kb.texts.characters import json_visible
+
+CHECK_EXAMPLES = examples(
+    "colmlm verify-certificate run-1.json",
+    "colmlm verify-certificate run-1.json --offline --public-key base.pem --json",
+)
+CertificateFile = Annotated[
+    Path,
+    typer.Argument(metavar="FILE", dir_okay=False, help="As `colmlm forget certificate` wrote it."),
+]
+
+
+@anywhere
+def certificate(
+    base: Base,
+    run_id: RunId,
+    out: Annotated[Path | None, typer.Option("--out", dir_okay=False, help="Write it to this file.")] = None,
+) -> None:
+    """Give the signed certificate of a verified run, as JSON on stdout or as a file."""
+    text = base.forgetting.certificate(run_id)
+    if out is None:
+        typer.echo(json_visible(text), nl=False)
+        return
+    out.write_text(text, encoding="utf-8")
+    note(f"Wrote {out}. To check it anywhere: colmlm verify-certificate FILE")
+
+
+@anywhere
+def verify_certificate(
+    base: Base,
+    file: CertificateFile,
+    public_key: Annotated[
+        Path | None,
+        typer.Option(
+            "--public-key", exists=True, dir_okay=False, help="Who must have signed it, as a PEM file."
+        ),
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            "--key", metavar="KEY", callback=some_text, help="The same by the key's id or fingerprint."
+        ),
+    ] = None,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Ask no knowledge base; the signer must be named.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check a certificate: who signed it, what it says, and whether the base bears it out. It fails with exit code 1.
+
+    The base's own key must have signed, unless another is named, and the base must have the run and the change, and the
+    run be applied or erased still. With --offline there is no base: signature, change hash and counts are checked.
+    """
+    text, pem = file.read_bytes(), public_key.read_text(encoding="utf-8") if public_key else None
+    if offline:
+        found = check_offline(text, trusted_keys([key] if key else (), pem))
+    else:
+        found = base.forgetting.check_certificate(text, key=key, public_key=pem)
+    if as_json:
+        print_json(found)
+    else:
+        _show_check(found)
+    if not found.ok:
+        raise typer.Exit(CHECK_FAILED)
+
+
+def _show_check(found: CertificateCheck) -> None:
+    say("ok" if found.ok else "NOT ok")
+    for check in found.checks:
+        say(f"{'ok' if check.ok else 'NOT ok'}, {check.name}: {check.found}")
+    if found.run_id is None:
+        return
+    say(f"signed by {found.signed_by}, {found.issued_at}, database {found.database}")
+    forgotten = in_words(found.num_facts or 0)
+    say(f"run {found.run_id}: {forgotten} forgotten by change {found.applied_seq}, policy {found.policy}")
+    say(f"change hash {found.applied_hash}")
+    say(f"level {found.level}: {found.reached}")
+    say("It proves:")
+    for line in found.proves:
+        say(f"- {line}")
+    say("It does not prove:")
+    for line in found.does_not_prove:
+        say(f"- {line}")

@@ -1,0 +1,204 @@
+"""`colmlm erase` and `colmlm scan-residue`: remove facts for good, and look whether anything of them is left."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.anywhere import anywhere
+from cli.composition.runtime import Runtime
+from cli.errors import CHECK_FAILED
+from cli.nouns.base import Base
+from cli.nouns.removal import Erasing
+from cli.options import Actor, AsJson, each_once, examples, some_text
+from cli.output import is_attended, print_json, print_table, say
+from cli.removal.erase_show import (
+    as_dict,
+    counts,
+    show_asked,
+    show_facts,
+    show_left,
+    show_report,
+    show_twins,
+    touched,
+)
+
+if TYPE_CHECKING:
+    from kb.erasure.residue import ResidueReport
+
+
+class Mentions(Enum):
+    """Where else than at its span a value is redacted."""
+
+    same_document = "same-document"
+    all = "all"
+    none = "none"
+
+
+ERASE_EXAMPLES = examples(
+    "colmlm erase 12 15 --dry-run",
+    'colmlm erase 12 15 --reason "request of the person" --now --yes',
+    "colmlm erase --now",
+)
+SCAN_EXAMPLES = examples(
+    "colmlm scan-residue --probes probes.json", 'colmlm scan-residue --text "born in Lima in 1901" --json'
+)
+
+Words = Annotated[list[int] | None, typer.Argument(metavar="[FACT_ID]...", min=1, help="Ids of facts.")]
+
+
+@anywhere
+def erase(
+    base: Base,
+    fact_ids: Words = None,
+    reason: Annotated[
+        str | None, typer.Option("--reason", callback=some_text, help="Why; required unless --dry-run.")
+    ] = None,
+    actor: Actor = None,
+    now: Annotated[
+        bool, typer.Option("--now", help="Rewrite tables and clear the log too: as far as the server lets.")
+    ] = False,
+    scan: Annotated[
+        bool, typer.Option("--scan", help="Search all files before and after; --now does so too.")
+    ] = False,
+    probes_out: Annotated[
+        Path | None,
+        typer.Option(
+            "--probes-out",
+            dir_okay=False,
+            help="Write the byte strings to search for here, for `scan-residue`. The file holds the erased texts "
+            "themselves: only you can read it, and you should remove it.",
+        ),
+    ] = None,
+    mentions: Annotated[
+        Mentions,
+        typer.Option(
+            "--mentions", help="Redact the values where else their own documents, all, or none mention them."
+        ),
+    ] = Mentions.same_document,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be erased and stop.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Erase facts for good, live or deleted, all of them or none. Nothing brings them back.
+
+    Of facts that were erased before, what still says them is redacted.
+
+    Their texts go from documents, outputs and plans, their keys from every index. The report says how far it
+    got: 1 not retrievable, 2 out of indexes, 3 out of the tables' files, 4 out of the write-ahead log. Without
+    --now it stops at 2; without ids, --now takes earlier erasures on. What still says the facts is listed, with where.
+    The exit code is 1 where a scan finds residue.
+
+    With COLMLM_ERASE_NEEDS_TWO=yes it asks for the erasure, with the admin's key in COLMLM_TOKEN, and another admin
+    approves it: see `colmlm erasures approve --help`. With --server the server says whether that is so, and the key
+    is the one of --key-file; it goes as far as level 2.
+    """
+    if not fact_ids and (dry_run or scan or probes_out or not now):
+        raise typer.BadParameter("name facts, or pass just --now for earlier erasures.", param_hint="FACT_ID")
+    if fact_ids and not dry_run:
+        _require_usage(reason, unasked=not yes and (as_json or not is_attended()))
+    wanted = each_once(fact_ids or ())
+    base.only_here(now=now, scan=scan, probes_out=probes_out)
+    if dry_run:
+        _preview(base, wanted, mentions, as_json)
+        return
+    if wanted and not yes:
+        show_facts(base.kb, wanted)
+        count = "this fact" if len(wanted) == 1 else f"these {len(wanted)} facts"
+        typer.confirm(f"Erase {count} for good? This cannot be undone.", abort=True, err=True)
+    done = base.erasures.erase(
+        wanted,
+        actor=base.actor(actor),
+        reason=reason or "",
+        mentions=mentions.value,
+        now=now,
+        scan=scan or now,
+        probes_out=probes_out,
+    )
+    _show(done, as_json)
+    if done.after is not None and done.after.num_found:
+        raise typer.Exit(CHECK_FAILED)
+
+
+def _show(done: Erasing, as_json: bool) -> None:
+    if done.request is not None:
+        show_asked(done.request, as_json)
+        return
+    assert done.report is not None, "what was not asked for was done"
+    if as_json:
+        residue = {"before": done.before, "after": done.after} if done.after else None
+        print_json({**as_dict(done.report), "residue": residue, "shared_probes": done.shared})
+        return
+    show_report(done.report)
+    _show_residue(done.before, done.after, done.shared)
+
+
+def _require_usage(reason: str | None, *, unasked: bool) -> None:
+    if reason is None:
+        raise typer.BadParameter("say why.", param_hint="--reason")
+    if unasked:
+        raise typer.BadParameter("there is nobody to ask; pass it to erase.", param_hint="--yes")
+
+
+def _preview(base: Base, fact_ids: list[int], mentions: Mentions, as_json: bool) -> None:
+    preview = base.erasures.preview(fact_ids, mentions=mentions.value)
+    if as_json:
+        facts = [base.kb.fact(fact_id) for fact_id in fact_ids]
+        print_json({"dry_run": True, "facts": facts, **counts(preview)})
+        return
+    show_facts(base.kb, fact_ids)
+    say(f"Would redact {touched(preview)}, and drop {preview.num_keys} keys.")
+    show_twins(preview)
+    show_left(preview)
+
+
+def _show_residue(before: ResidueReport | None, after: ResidueReport | None, shared: int) -> None:
+    if before is not None and after is not None:
+        say(
+            f"Residue of {after.num_probes} byte strings ({shared} more are said elsewhere too and prove nothing):"
+        )
+        print_table(("area", "before", "after"), [(a, before.found[a], after.found[a]) for a in after.found])
+        _show_unseen(after)
+
+
+def _show_unseen(report: ResidueReport) -> None:
+    for cause in report.unseen:
+        say(f"Not seen: {cause}.")
+
+
+def scan_residue(
+    probes: Annotated[
+        Path | None,
+        typer.Option("--probes", exists=True, dir_okay=False, help="A file of `erase --probes-out`."),
+    ] = None,
+    texts: Annotated[
+        list[str] | None, typer.Option("--text", help="A text to search for; may be repeated.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Search the files of server, index and home for erased texts and keys. Changes nothing.
+
+    The exit code is 1 where any is found.
+    """
+    from cli.local.erasures import scanned
+    from kb.erasure.traces import Probe, load_probes
+
+    if bool(probes) == bool(texts):
+        raise typer.BadParameter("pass either --probes or --text.", param_hint="--probes")
+    wanted = load_probes(probes) if probes else [Probe(0, "text", said.encode()) for said in texts or ()]
+    with Runtime.from_environment() as runtime:
+        report = scanned(runtime.kb, wanted)
+    if as_json:
+        print_json(report)
+    else:
+        say(
+            f"{report.num_found} of {report.num_probes} byte strings found in {report.num_bytes / 1e6:.0f} MB."
+        )
+        print_table(("area", "found"), list(report.found.items()))
+        print_table(("file", "area", "found"), [(f.path, f.area, f.num_probes) for f in report.files])
+        _show_unseen(report)
+    if report.num_found:
+        raise typer.Exit(CHECK_FAILED)

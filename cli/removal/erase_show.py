@@ -1,0 +1,106 @@
+"""What an erasure would touch, did, and how far it got, as people and programs read it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from cli.contents.facts import where
+from cli.nouns.facts import Verbs
+from cli.output import note, print_json, print_table, say, shorten
+
+if TYPE_CHECKING:
+    from kb.erasure.two_person import ErasureRequest
+    from kb.erasure.verbs import Erased, ErasureReport
+
+
+def show_facts(kb: Verbs, fact_ids: Sequence[int]) -> None:
+    """The facts as a table."""
+    facts = [kb.fact(fact_id) for fact_id in fact_ids]
+    rows = [(f.fact_id, shorten(f.value), shorten(f.question), where(f)) for f in facts]
+    print_table(("id", "value", "question", "source"), rows)
+
+
+def show_asked(asked: ErasureRequest, as_json: bool) -> None:
+    """What was asked for and waits for a second key."""
+    if as_json:
+        print_json({"request": asked, "seq": None})
+        return
+    say(f"Asked to erase {how_many(asked.fact_ids)}; nothing is erased yet.")
+    note(f"Another admin approves it with: colmlm erasures approve {asked.erasure_request_id}")
+
+
+def how_many(fact_ids: Sequence[int]) -> str:
+    """So many facts, as a question names them."""
+    return "this fact" if len(fact_ids) == 1 else f"these {len(fact_ids)} facts"
+
+
+def counts(erased: Erased) -> dict[str, object]:
+    """What an erasure touched, for JSON."""
+    return {
+        "again": erased.again,
+        "documents": erased.documents,
+        "generations": erased.generations,
+        "forget_runs": erased.forget_runs,
+        "jobs": erased.jobs,
+        "erasure_requests": erased.erasure_requests,
+        "keys": erased.num_keys,
+        "also_said_by": erased.also_said_by,
+        "left": erased.left,
+    }
+
+
+def as_dict(report: ErasureReport) -> dict[str, object]:
+    """What was erased, and how far it got, for JSON."""
+    done = report.erased
+    of_change = {"seq": done.seq, "fact_ids": done.fact_ids, **counts(done)} if done else {"seq": None}
+    return {**of_change, "level": report.level, "levels": report.levels}
+
+
+def touched(erased: Erased) -> str:
+    """What an erasure touched, in words."""
+    return (
+        f"{len(erased.fact_ids)} facts in {len(erased.documents)} texts, {len(erased.generations)} outputs, "
+        f"{len(erased.forget_runs)} forget runs and {len(erased.jobs)} jobs"
+    )
+
+
+def show_twins(erased: Erased) -> None:
+    """Say which other facts tell the same."""
+    if erased.also_said_by:
+        ids = ", ".join(map(str, erased.also_said_by[:20]))
+        more = f" and {len(erased.also_said_by) - 20} more" if len(erased.also_said_by) > 20 else ""
+        say(f"Other facts say the same and stay: {ids}{more}. Erase them too if they must go.")
+
+
+def show_left(erased: Erased) -> None:
+    """Say what still says the facts, and where."""
+    left = erased.left
+    for mention in left.documents:
+        at = ", ".join(f"{one.start}-{one.end}" for one in mention.spans[:10])
+        say(f"Document {mention.document_id} says it too, at {at}.")
+    if left.documents:
+        note("Other documents are redacted too with --mentions all, but not what another fact stands on.")
+    named = {
+        "title, address or id of documents": left.titles,
+        "texts of facts": left.facts,
+        "outputs": left.generations,
+        "reasons of changes, which stay": left.reasons,
+    }
+    for what, ids in named.items():
+        if ids:
+            say(f"Still said by {what}: {', '.join(map(str, ids[:20]))}{' ...' if len(ids) > 20 else ''}")
+
+
+def show_report(report: ErasureReport) -> None:
+    """What was erased, and how far it got."""
+    if (done := report.erased) is not None:
+        if done.seq is None:
+            say("Erased before, and nothing says it still: nothing was changed.")
+        else:
+            say(f"Change {done.seq}: erased {touched(done)}; {done.num_keys} keys dropped.")
+        show_twins(done)
+        show_left(done)
+    say(f"Level {report.level} of {len(report.levels)} is reached:")
+    rows = [(level.level, level.name, level.state, level.left, level.remedy) for level in report.levels]
+    print_table(("level", "", "state", "left", "what to do"), rows)

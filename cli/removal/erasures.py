@@ -1,0 +1,120 @@
+"""`colmlm erasures`: erasures that one admin asked for and another approves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.anywhere import anywhere
+from cli.nouns.base import Base
+from cli.options import AsJson, examples
+from cli.output import is_attended, print_json, print_table, say, shorten
+from cli.removal.erase_show import as_dict, how_many, show_facts, show_report
+
+if TYPE_CHECKING:
+    from kb.erasure.two_person import ErasureRequest
+
+app = typer.Typer(
+    help="Erasures that wait for a second person, with COLMLM_ERASE_NEEDS_TWO=yes.",
+    epilog=examples("colmlm erasures list --waiting", "COLMLM_TOKEN=... colmlm erasures approve 3 --yes"),
+)
+
+RequestId = Annotated[int, typer.Argument(metavar="REQUEST_ID", min=1, help="Of `colmlm erasures list`.")]
+
+
+@app.command("list", epilog=examples("colmlm erasures list --waiting", "colmlm erasures list --json"))
+@anywhere
+def list_requests(
+    base: Base,
+    waiting: Annotated[bool, typer.Option("--waiting", help="Only those that wait.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List what was asked to be erased, and who decided it."""
+    found = base.erasures.requests(waiting=waiting)
+    if as_json:
+        print_json({"erasures": found})
+        return
+    rows = [
+        (
+            r.erasure_request_id,
+            r.state,
+            len(r.fact_ids),
+            r.asked_by,
+            f"{r.at:%Y-%m-%d %H:%M}",
+            r.decided_by,
+            shorten(r.reason),
+        )
+        for r in found
+    ]
+    print_table(("id", "state", "facts", "asked by", "at", "decided by", "reason"), rows)
+
+
+@app.command(
+    epilog=examples(
+        "colmlm erasures approve 3 --dry-run", "COLMLM_TOKEN=... colmlm erasures approve 3 --now --yes"
+    )
+)
+@anywhere
+def approve(
+    base: Base,
+    request_id: RequestId,
+    now: Annotated[
+        bool, typer.Option("--now", help="Rewrite tables and clear the log too: as far as the server lets.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be erased and stop.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Erase for good what another admin asked for. COLMLM_TOKEN holds your key, which must be another one.
+
+    With --server it is the key of --key-file that approves.
+    """
+    _require_somebody(yes or dry_run, as_json, "approve")
+    base.only_here(now=now)
+    asked = base.erasures.read(request_id)
+    if dry_run:
+        _preview(base, asked, as_json)
+        return
+    if not yes:
+        show_facts(base.kb, asked.fact_ids)
+        typer.confirm(
+            f"Erase {how_many(asked.fact_ids)} for good? This cannot be undone.", abort=True, err=True
+        )
+    done, report = base.erasures.approve(request_id, now=now)
+    if as_json:
+        print_json({"request": done, **as_dict(report)})
+    else:
+        show_report(report)
+
+
+@app.command(epilog=examples("COLMLM_TOKEN=... colmlm erasures withdraw 3 --yes"))
+@anywhere
+def withdraw(
+    base: Base,
+    request_id: RequestId,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """End a request; nothing is erased. COLMLM_TOKEN holds an admin's key, also that of who asked."""
+    _require_somebody(yes, as_json, "withdraw")
+    asked = base.erasures.read(request_id)
+    if not yes:
+        typer.confirm(f"Keep {how_many(asked.fact_ids)} and end the request?", abort=True, err=True)
+    done = base.erasures.withdraw(request_id)
+    print_json({"request": done}) if as_json else say(f"Request {request_id} is withdrawn.")
+
+
+def _preview(base: Base, asked: ErasureRequest, as_json: bool) -> None:
+    if as_json:
+        facts = [base.kb.fact(fact_id) for fact_id in asked.fact_ids]
+        print_json({"dry_run": True, "request": asked, "facts": facts})
+        return
+    behalf = f", for {asked.on_behalf_of}" if asked.on_behalf_of else ""
+    say(f"Asked with the key {asked.asked_by}, {asked.at:%Y-%m-%d %H:%M}{behalf}: {asked.reason}")
+    show_facts(base.kb, asked.fact_ids)
+
+
+def _require_somebody(unasked: bool, as_json: bool, verb: str) -> None:
+    if not unasked and (as_json or not is_attended()):
+        raise typer.BadParameter(f"there is nobody to ask; pass it to {verb}.", param_hint="--yes")

@@ -1,0 +1,288 @@
+"""`colmlm forget`: forget a set of facts by selector, with a plan before and evidence after."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.anywhere import anywhere
+from cli.errors import CHECK_FAILED
+from cli.nouns.base import Base
+from cli.options import Actor, After, AsJson, CheckpointPath, Limit, Reason, examples
+from cli.output import is_attended, note, print_json, print_table, say, shorten
+from cli.removal.certificates import certificate
+from cli.removal.forget_options import (
+    AllowEmpty,
+    DryRun,
+    Equivalents,
+    Everything,
+    Facts,
+    FromSeq,
+    Licence,
+    Like,
+    NoModel,
+    OfCorpus,
+    OfDocument,
+    OfUri,
+    Policy,
+    Radius,
+    RunId,
+    Sample,
+    Since,
+    ToSeq,
+    Until,
+    UriPrefix,
+    WhyOrDefault,
+    WhyUnlessDry,
+    WithEquivalents,
+    WithPolicy,
+    WithQuestion,
+    WithText,
+    Yes,
+    moment,
+)
+from cli.removal.forget_show import in_words, plan_json, show_plan, show_verification, texts_of
+from kb.forgetting.records import Drift, RunRecord
+from kb.forgetting.verbs import SAMPLE
+from kb.records import Edit
+from kb.selectors import Selector
+
+app = typer.Typer(
+    help="Forget sets of facts: plan, apply, verify, restore, certify.",
+    epilog=examples(
+        'colmlm forget plan --text Lima --equivalents include --reason "request 12"',
+        'colmlm forget apply 1 --reason "request 12"',
+        "colmlm forget verify 1",
+    ),
+)
+
+
+@app.command(
+    epilog=examples(
+        'colmlm forget plan --text Lima --equivalents include --policy abstain --reason "request 12"',
+        'colmlm forget plan --document demo/eiffel-tower --reason "withdrawn" --no-model --json',
+        'colmlm forget plan --like 12 --radius 0.9 --reason "facts like this one"',
+    )
+)
+@anywhere
+def plan(
+    base: Base,
+    reason: Reason,
+    fact: Facts = None,
+    document: OfDocument = None,
+    corpus: OfCorpus = None,
+    uri: OfUri = None,
+    uri_prefix: UriPrefix = None,
+    text: WithText = None,
+    question: WithQuestion = None,
+    licence: Licence = None,
+    from_seq: FromSeq = None,
+    to_seq: ToSeq = None,
+    since: Since = None,
+    until: Until = None,
+    like: Like = None,
+    radius: Radius = None,
+    everything: Everything = False,
+    allow_empty: AllowEmpty = False,
+    equivalents: WithEquivalents = Equivalents.only_list,
+    policy: WithPolicy = Policy.successor,
+    sample: Sample = SAMPLE,
+    limit: Limit = 50,
+    no_model: NoModel = False,
+    checkpoint: CheckpointPath = None,
+    actor: Actor = None,
+    as_json: AsJson = False,
+) -> None:
+    """Choose facts (every option given must fit) and show what forgetting them would do. Changes nothing."""
+    selector = Selector(
+        fact_ids=tuple(fact or ()), document=document, corpus=corpus, uri=uri, uri_prefix=uri_prefix, text=text,
+        question=question, licence=licence, first_seq=from_seq, last_seq=to_seq, since=moment(since),
+        until=moment(until), like=like, radius=None if like is None else radius, everything=everything,
+    )  # fmt: skip
+    base.use_checkpoint(checkpoint)
+    made = base.forgetting.plan(
+        selector, model=not no_model, sample=sample, actor=base.actor(actor), reason=reason,
+        equivalents=equivalents, radius=radius, policy=policy, allow_empty=allow_empty,
+    )  # fmt: skip
+    texts = texts_of(base.forgetting, made, limit)
+    if as_json:
+        print_json(plan_json(made, texts, limit))
+        return
+    show_plan(made, texts, limit)
+    note(f"Planned as run {made.run_id}; nothing has changed. To forget: colmlm forget apply {made.run_id}")
+
+
+@app.command(
+    epilog=examples("colmlm forget apply 1 --dry-run", 'colmlm forget apply 1 --reason "request 12" --yes')
+)
+@anywhere
+def apply(
+    base: Base,
+    run_id: RunId,
+    reason: WhyOrDefault = None,
+    actor: Actor = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Forget the facts of a plan: all of them in one change, or none. A plan that is out of date is refused."""
+    _require_answer(yes or dry_run, as_json, "apply")
+    record, drift = base.forgetting.record(run_id), base.forgetting.drift(run_id)
+    if dry_run:
+        _preview(record, as_json, drift=drift)
+        return
+    _warn(drift)
+    if not yes:
+        typer.confirm(f"Forget {in_words(record.num_facts)} of run {run_id}?", abort=True, err=True)
+    edit = base.forgetting.apply(run_id, actor=base.actor(actor), reason=reason or record.reason)
+    _done(run_id, edit, as_json, drift=drift)
+
+
+def _require_answer(answered: bool, as_json: bool, what: str) -> None:
+    if not answered and (as_json or not is_attended()):
+        raise typer.BadParameter(f"there is nobody to ask; pass it to {what}.", param_hint="--yes")
+
+
+def _warn(drift: Drift) -> None:
+    for what, fact_ids in (
+        ("now match the selector", drift.newly_selected),
+        ("now say the same", drift.newly_equivalent),
+    ):
+        if fact_ids:
+            ids = ", ".join(map(str, fact_ids[:10]))
+            note(
+                f"{in_words(len(fact_ids))} that came after the plan {what} and stay: {ids}. Plan again for them."
+            )
+
+
+def _preview(record: RunRecord, as_json: bool, **more: object) -> None:
+    if as_json:
+        print_json({"dry_run": True, "run": record, **more})
+        return
+    say(f"run {record.run_id} is {record.state}: {in_words(record.num_facts)}, policy {record.policy}")
+    for drift in more.values():
+        if isinstance(drift, Drift):
+            _warn(drift)
+            if drift.stale:
+                stale = ", ".join(map(str, drift.stale[:10]))
+                say(f"It is stale and would be refused. Edited since: {stale}")
+
+
+def _done(run_id: int, edit: Edit, as_json: bool, **more: object) -> None:
+    if as_json:
+        print_json({"run_id": run_id, "seq": edit.seq, "kind": edit.kind, "fact_ids": edit.fact_ids, **more})
+    else:
+        say(f"Change {edit.seq}: {edit.kind} of {in_words(len(edit.fact_ids))}, run {run_id}")
+
+
+@app.command(
+    epilog=examples('colmlm forget restore 1 --reason "withdrawn"', "colmlm forget restore 1 --dry-run")
+)
+@anywhere
+def restore(
+    base: Base,
+    run_id: RunId,
+    reason: WhyUnlessDry = None,
+    actor: Actor = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Undo an applied run: all its facts are back in one change, as they were."""
+    if reason is None and not dry_run:
+        raise typer.BadParameter("say why.", param_hint="--reason")
+    _require_answer(yes or dry_run, as_json, "restore")
+    record = base.forgetting.record(run_id)
+    if dry_run:
+        _preview(record, as_json)
+        return
+    if not yes:
+        typer.confirm(f"Bring {in_words(record.num_facts)} of run {run_id} back?", abort=True, err=True)
+    edit = base.forgetting.restore(run_id, actor=base.actor(actor), reason=reason or "")
+    _done(run_id, edit, as_json)
+
+
+@app.command(
+    epilog=examples("colmlm forget verify 1", "colmlm forget verify 1 --paraphrases questions.txt --json")
+)
+@anywhere
+def verify(
+    base: Base,
+    run_id: RunId,
+    paraphrases: Annotated[
+        Path | None,
+        typer.Option(
+            "--paraphrases", dir_okay=False, help="A text file: one more question to ask on each line."
+        ),
+    ] = None,
+    sample: Sample = SAMPLE,
+    no_model: NoModel = False,
+    checkpoint: CheckpointPath = None,
+    as_json: AsJson = False,
+) -> None:
+    """Ask for the forgotten facts in every way there is. The exit code is 1 where one of them is found."""
+    lines = paraphrases.read_text(encoding="utf-8").splitlines() if paraphrases else []
+    questions = [line.strip() for line in lines if line.strip()]
+    if questions and no_model:
+        raise typer.BadParameter("questions need the model that encodes them.", param_hint="--paraphrases")
+    base.use_checkpoint(checkpoint)
+    before = base.forgetting.before(run_id)  # before the model: a wrong number should not cost seconds
+    found = base.forgetting.verify(run_id, questions, model=not no_model, sample=sample)
+    if as_json:
+        print_json({"run_id": run_id, "holds": found.holds, "before": before, **asdict(found)})
+    else:
+        show_verification(before, found)
+    if not found.holds:
+        raise typer.Exit(CHECK_FAILED)
+
+
+@app.command("list", epilog=examples("colmlm forget list", "colmlm forget list --json"))
+@anywhere
+def list_runs(base: Base, after: After = 0, limit: Limit = 50, as_json: AsJson = False) -> None:
+    """List forget runs, oldest first."""
+    runs = base.forgetting.runs(after, limit)
+    more = runs[-1].run_id if len(runs) == limit else None
+    if as_json:
+        print_json({"runs": runs, "next_after": more})
+        return
+    rows = (
+        (
+            r.run_id,
+            r.state,
+            r.policy,
+            r.num_facts,
+            "" if r.level is None else r.level,
+            r.actor,
+            shorten(r.reason),
+        )
+        for r in runs
+    )
+    print_table(("run", "state", "policy", "facts", "level", "actor", "reason"), rows)
+    if more is not None:
+        note(f"More runs: --after {more}")
+
+
+@app.command(epilog=examples("colmlm forget show 1", "colmlm forget show 1 --json"))
+@anywhere
+def show(base: Base, run_id: RunId, limit: Limit = 50, as_json: AsJson = False) -> None:
+    """Show a run: its plan as it was made, what became of it, and its last verification."""
+    record, made, found = base.forgetting.run(run_id)
+    texts = texts_of(base.forgetting, made, limit)
+    if as_json:
+        print_json({"run": record, "plan": plan_json(made, texts, limit), "verification": found})
+        return
+    parts = ", ".join(f"{name} {value}" for name, value in record.selector.items())
+    say(
+        f"run {run_id} is {record.state}; planned at change {record.planned_seq} by {record.actor}: {record.reason}"
+    )
+    say(f"selector: {shorten(parts, 200)}")
+    show_plan(made, texts, limit)
+    if found is not None:
+        say()
+        show_verification(made.before, found)
+
+
+app.command(epilog=examples("colmlm forget certificate 1 --out run-1.json"))(certificate)

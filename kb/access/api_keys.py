@@ -1,0 +1,301 @@
+"""API keys: who may call the API, and what with. Session first; nothing here commits.
+
+A right is what a request needs, a role a named set of rights.
+
+A token is 32 random bytes and is shown once. The database holds its SHA-256 only: a slow password hash would buy
+nothing for a secret that can't be guessed, and cost every request. Times are the database's, so that all processes
+agree on when a key ends.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+
+from sqlalchemy import ColumnElement, delete, exists, func, or_, select, update
+from sqlalchemy.orm import Session
+
+from kb.errors import ApiKeyEnded, ApiKeyNotFound, InvalidValue
+from kb.log import audit
+from kb.log.origin import current
+from kb.principal import Principal
+from kb.tables import ApiKey, BrowserSession
+
+MAX_RATE = 1_000_000  # requests a minute
+LONGEST = timedelta(days=3650)  # how far ahead a key may end
+USE_WRITTEN_EVERY = timedelta(minutes=1)
+
+
+class Right(StrEnum):
+    """What a request may need of the key that asks."""
+
+    lookup = "lookup"  # look up, and store what a decoder elsewhere said
+    read = "read"  # facts, documents, outputs; generate
+    edit = "edit"  # insert, update, delete, restore, ingest; plan, apply and undo a forgetting
+    audit = "audit"  # change log, certificates, verification, impact, denials; what was deleted or corrected
+    train = "train"  # rekey, gate, activate, roll back; export
+    admin = "admin"  # keys, erase, backup
+
+
+ROLES: Mapping[str, frozenset[Right]] = {
+    "decoder": frozenset({Right.lookup}),
+    "reader": frozenset({Right.lookup, Right.read}),
+    "operator": frozenset({Right.lookup, Right.read, Right.edit, Right.audit}),
+    "auditor": frozenset({Right.lookup, Right.read, Right.audit}),
+    "trainer": frozenset({Right.lookup, Right.read, Right.train}),
+    "admin": frozenset(Right),
+}
+
+_WORKS = (ApiKey.revoked_at.is_(None), or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > func.now()))
+_MARK = "colmlm_"  # lets secret scanners find a token that was committed by mistake
+_SHOWN = len(_MARK) + 6  # of a token, to tell keys apart
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiKeyRecord:
+    """A key without its secret. `prefix` begins its token; None for a key from before prefixes were kept.
+
+    After a rotation the secret before it works until `previous_until`, and was used last at `previous_used_at`.
+    `rate_limit` is in requests a minute; None is the server's own. Uses are written once a minute.
+    """
+
+    key_id: int
+    name: str
+    role: str
+    prefix: str | None
+    created_at: datetime
+    expires_at: datetime | None
+    last_used_at: datetime | None
+    rate_limit: int | None
+    rotated_at: datetime | None
+    previous_until: datetime | None
+    previous_used_at: datetime | None
+    revoked_at: datetime | None
+    by_previous: bool = False  # found by the secret before the last rotation
+
+    @property
+    def principal(self) -> Principal:
+        """Whom a change names that was asked for with this key."""
+        return Principal("key", self.name, self.key_id)
+
+    def may(self, right: Right) -> bool:
+        """Whether this key's role has the right."""
+        return right in ROLES[self.role]
+
+    def state(self) -> str:
+        """Whether it works now, by this machine's clock: "in use", "expired" or "revoked"."""
+        if self.revoked_at is not None:
+            return "revoked"
+        return "expired" if self.expires_at and self.expires_at <= datetime.now(UTC) else "in use"
+
+
+def create_key(
+    session: Session,
+    name: str,
+    role: str,
+    *,
+    actor: str | None = None,
+    expires_in: timedelta | None = None,
+    rate_limit: int | None = None,
+) -> str:
+    """A new key's token. It can't be had again: only its digest is stored. Raises `InvalidValue`.
+
+    This is a change of the log, as are a rotation and a revocation. `actor` is by default the principal.
+    """
+    _check_name(name)
+    if role not in ROLES:
+        raise InvalidValue("role", f"{role!r} is not one of {', '.join(ROLES)}")
+    if rate_limit is not None and not 1 <= rate_limit <= MAX_RATE:
+        raise InvalidValue("rate limit", f"{rate_limit} is not from 1 to {MAX_RATE} requests a minute")
+    pending = _begin(session, actor, f"make the API key {name}, {role}")
+    if session.scalar(select(exists().where(ApiKey.name == name))):
+        raise InvalidValue(
+            "name of the key", f"{name!r} is taken, by a revoked key too; the change log names keys"
+        )
+    token = _new_token()
+    key = ApiKey(name=name, key_hash=_digest(token), role=role, prefix=token[:_SHOWN], rate_limit=rate_limit)
+    if expires_in is not None:
+        key.expires_at = _ahead("expiry", expires_in)
+    session.add(key)
+    _append(session, pending, "create-api-key", key)
+    return token
+
+
+def rotate_key(
+    session: Session,
+    name: str,
+    *,
+    actor: str | None = None,
+    grace: timedelta = timedelta(0),
+    expires_in: timedelta | None = None,
+) -> str:
+    """A new token for a key. The one before it works for `grace` longer, and any older one no more.
+
+    `expires_in` moves the key's end, which also brings an expired key back. Raises `ApiKeyNotFound` or `ApiKeyEnded`.
+    """
+    pending = _begin(session, actor, f"rotate the API key {name}")
+    key = _held(session, name)
+    expired = key.expires_at is not None and key.expires_at <= _now(session)
+    if key.revoked_at is not None or (expired and expires_in is None):
+        raise ApiKeyEnded(name, "revoked" if key.revoked_at is not None else "expired")
+    token = _new_token()
+    overlaps = grace > timedelta(0)
+    key.previous_hash = key.key_hash if overlaps else None
+    key.previous_until = _ahead("grace period", grace) if overlaps else None
+    key.previous_used_at = None
+    key.key_hash, key.prefix, key.rotated_at = _digest(token), token[:_SHOWN], func.now()
+    _end_browser_sessions(session, key)
+    if expires_in is not None:
+        key.expires_at = _ahead("expiry", expires_in)
+    _append(session, pending, "rotate-api-key", key)
+    return token
+
+
+def verify(session: Session, token: str) -> ApiKeyRecord | None:
+    """The key this token belongs to, or None where there is none, or it was revoked, rotated away or has expired.
+
+    The row is found by digest, which says nothing about the token, and compared in constant time.
+    """
+    digest = _digest(token)
+    found = session.scalar(
+        select(ApiKey).where(
+            or_(
+                ApiKey.key_hash == digest,
+                (ApiKey.previous_hash == digest) & (ApiKey.previous_until > func.now()),
+            ),
+            *_WORKS,
+        )
+    )
+    if found is None:
+        return None
+    if hmac.compare_digest(found.key_hash, digest):
+        return _record(found)
+    previous = found.previous_hash or b""
+    return replace(_record(found), by_previous=True) if hmac.compare_digest(previous, digest) else None
+
+
+def working_key(session: Session, key_id: int) -> ApiKeyRecord | None:
+    """The key of this id, or None where it was revoked or has expired."""
+    found = session.scalar(select(ApiKey).where(ApiKey.id == key_id, *_WORKS))
+    return None if found is None else _record(found)
+
+
+def note_use(session: Session, key: ApiKeyRecord) -> bool:
+    """Write that the key was used now, by the secret it was found by; at most once a minute, in all processes.
+
+    Says whether it wrote, so that the caller need not commit what is nothing.
+    """
+    last = key.previous_used_at if key.by_previous else key.last_used_at
+    if last is not None and last > datetime.now(UTC) - USE_WRITTEN_EVERY:
+        return False
+    column = ApiKey.previous_used_at if key.by_previous else ApiKey.last_used_at
+    values = {"last_used_at": func.now()} | ({"previous_used_at": func.now()} if key.by_previous else {})
+    due = or_(column.is_(None), column <= func.now() - USE_WRITTEN_EVERY)
+    # One that is being rotated or revoked is passed by: a request must not wait for that.
+    free = select(ApiKey.id).where(ApiKey.id == key.key_id, due).with_for_update(skip_locked=True)
+    written = update(ApiKey).where(ApiKey.id.in_(free)).values(values).returning(ApiKey.id)
+    return session.scalar(written.execution_options(synchronize_session=False)) is not None
+
+
+def list_keys(session: Session, *, after: int = 0, limit: int | None = None) -> list[ApiKeyRecord]:
+    """Keys past the id `after`, up to `limit`, in the order they were made, the ended ones too."""
+    statement = select(ApiKey).where(ApiKey.id > after).order_by(ApiKey.id).limit(limit)
+    return [_record(key) for key in session.scalars(statement)]
+
+
+def read_key(session: Session, name: str) -> ApiKeyRecord:
+    """The key of this name, ended or not. Raises `ApiKeyNotFound`."""
+    return _record(_held(session, name))
+
+
+def name_of(session: Session, key_id: int) -> str:
+    """The name of a key, ended or not. Raises `ApiKeyNotFound`."""
+    name = session.scalar(select(ApiKey.name).where(ApiKey.id == key_id))
+    if name is None:
+        raise ApiKeyNotFound(str(key_id))
+    return name
+
+
+def revoke_key(session: Session, name: str, *, actor: str | None = None) -> None:
+    """End a key and every secret of it, at commit and in every process. Raises `ApiKeyNotFound` or `ApiKeyEnded`."""
+    pending = _begin(session, actor, f"revoke the API key {name}")
+    key = _held(session, name)
+    if key.revoked_at is not None:
+        raise ApiKeyEnded(name, "revoked")
+    key.revoked_at = func.now()
+    _end_browser_sessions(session, key)
+    _append(session, pending, "revoke-api-key", key)
+
+
+def _begin(session: Session, actor: str | None, reason: str) -> audit.Pending:
+    """Before any row is locked: every edit takes the log's lock first, so that no two wait for each other."""
+    return audit.begin(session, actor or current().principal.name, reason)
+
+
+def _append(session: Session, pending: audit.Pending, kind: str, key: ApiKey) -> None:
+    """Write the key as it is now into the log; nothing of its secret."""
+    session.flush()
+    session.refresh(key)
+    times = {"expires_at": key.expires_at, "previous_until": key.previous_until}
+    kept = {"key_id": key.id, "name": key.name, "role": key.role, "rate_limit": key.rate_limit}
+    kept |= {name: None if at is None else at.astimezone(UTC).isoformat() for name, at in times.items()}
+    audit.append(session, pending, kind, payload={"api_key": kept})
+
+
+def _end_browser_sessions(session: Session, key: ApiKey) -> None:
+    """Who signed in with a secret that was taken back signs in anew, also where that secret has a grace period."""
+    session.execute(delete(BrowserSession).where(BrowserSession.api_key_id == key.id))
+
+
+def _held(session: Session, name: str) -> ApiKey:
+    """The key's row, locked: two that end or rotate one key take turns."""
+    audit.check_text("name of the key", name)
+    key = session.scalar(select(ApiKey).where(ApiKey.name == name).with_for_update())
+    if key is None:
+        raise ApiKeyNotFound(name)
+    return key
+
+
+def _now(session: Session) -> datetime:
+    return session.scalars(select(func.now())).one()
+
+
+def _check_name(name: str) -> None:
+    audit.check_name("name of the key", name, limit=100)
+
+
+def _ahead(field: str, span: timedelta) -> ColumnElement[datetime]:
+    """`span` from now, as the database sees it when the row is written."""
+    if not timedelta(0) < span <= LONGEST:
+        raise InvalidValue(field, f"{span} is not between nothing and {LONGEST.days} days")
+    return func.now() + span
+
+
+def _new_token() -> str:
+    return _MARK + secrets.token_urlsafe(32)
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
+
+
+def _record(key: ApiKey) -> ApiKeyRecord:
+    return ApiKeyRecord(
+        key_id=key.id,
+        name=key.name,
+        role=key.role,
+        prefix=key.prefix,
+        created_at=key.created_at,
+        expires_at=key.expires_at,
+        last_used_at=key.last_used_at,
+        rate_limit=key.rate_limit,
+        rotated_at=key.rotated_at,
+        previous_until=key.previous_until,
+        previous_used_at=key.previous_used_at,
+        revoked_at=key.revoked_at,
+    )

@@ -1,0 +1,59 @@
+"""Browser sessions: what a browser holds in place of an API key once it has signed in. Session first; nothing commits.
+
+The cookie is 32 random bytes that say nothing of the key, and the database keeps their SHA-256 only. A session ends
+when it is signed out, after `LIFE`, and with its key: revoked, rotated or expired. Times are the database's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from datetime import timedelta
+
+from sqlalchemy import delete, func, select, update
+from sqlalchemy.orm import Session
+
+from kb.access import api_keys as access
+from kb.access.api_keys import USE_WRITTEN_EVERY, ApiKeyRecord
+from kb.tables import BrowserSession
+
+LIFE = timedelta(hours=12)
+
+
+def begin(session: Session, key: ApiKeyRecord) -> str:
+    """A new session's secret, for the cookie. It can't be had again."""
+    session.execute(delete(BrowserSession).where(BrowserSession.expires_at <= func.now()))
+    secret = secrets.token_urlsafe(32)
+    ends = func.now() + LIFE
+    session.add(BrowserSession(secret_hash=_digest(secret), api_key_id=key.key_id, expires_at=ends))
+    session.flush()
+    return secret
+
+
+def key_of(session: Session, secret: str) -> ApiKeyRecord | None:
+    """The working key behind a session, or None where that has ended or never was. Notes the use, once a minute."""
+    found = session.scalar(
+        select(BrowserSession).where(
+            BrowserSession.secret_hash == _digest(secret), BrowserSession.expires_at > func.now()
+        )
+    )
+    if found is None or (key := access.working_key(session, found.api_key_id)) is None:
+        return None
+    due = BrowserSession.last_used_at <= func.now() - USE_WRITTEN_EVERY
+    noted = update(BrowserSession).where(BrowserSession.id == found.id, due)
+    session.execute(noted.values(last_used_at=func.now()).execution_options(synchronize_session=False))
+    return key
+
+
+def end(session: Session, secret: str) -> None:
+    """End this session, if it is one."""
+    session.execute(delete(BrowserSession).where(BrowserSession.secret_hash == _digest(secret)))
+
+
+def end_all(session: Session) -> None:
+    """End every session, of all keys."""
+    session.execute(delete(BrowserSession))
+
+
+def _digest(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()

@@ -1,0 +1,39 @@
+"""The backups that jobs write: one folder of the home, and what lies in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from kb.store.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class KeptBackup:
+    """A file among the backups, as the file system tells; whether it is whole only `verify_backup` can say."""
+
+    name: str
+    num_bytes: int
+    written_at: datetime
+
+
+def backup_folder(settings: Settings) -> Path:
+    """Where jobs write backups to. It need not exist."""
+    return settings.home / "backups"
+
+
+def kept_backups(settings: Settings) -> list[KeptBackup]:
+    """The backups of this home, newest first; what is still being written is not among them."""
+    folder = backup_folder(settings)
+    if not folder.is_dir():
+        return []
+    files = [file for file in folder.iterdir() if file.is_file() and not file.name.startswith(".")]
+    kept = [
+        KeptBackup(file.name, said.st_size, _moment(said.st_mtime)) for file in files if (said := file.stat())
+    ]
+    return sorted(kept, key=lambda one: one.written_at, reverse=True)
+
+
+def _moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)

@@ -1,0 +1,108 @@
+"""The newer log: what the change log of a base tells of the time after a backup of it.
+
+Whoever removed an erasure from a log could bring the fact back, so a log counts only as one whole piece, signed by the
+key that signed the backup or by one that the operator names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from kb.backup.write import Backup
+from kb.errors import LogRefused
+from kb.facts.redaction import Mentioned, as_mentioned
+from kb.log import signing
+from kb.log.witness import Entry, Head, read_log
+
+DELETING = ("delete", "forget")
+
+
+@dataclass(frozen=True, slots=True)
+class LaterErasure:
+    """A change of the newer log that erased facts, some of which the backup may never have had.
+
+    `mentions` is how far it reached; None where the log does not say, as one of a release before.
+    """
+
+    seq: int
+    at: str
+    fact_ids: tuple[int, ...]
+    mentions: Mentioned | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NewerLog:
+    """What a log says happened to facts after a backup, up to its `head`.
+
+    Of `deleted` facts, deleted at its end and not erased, those in `abstaining` left tombstones. `sealed` are changes
+    that do not fit and were acknowledged: what they say is passed over.
+    """
+
+    file: str
+    head: Head
+    erasures: tuple[LaterErasure, ...] = ()
+    deleted: frozenset[int] = frozenset()
+    abstaining: frozenset[int] = frozenset()
+    sealed: tuple[int, ...] = ()
+
+
+def read_newer_log(file: Path, backup: Backup, keys: Collection[str] = ()) -> NewerLog:
+    """The log of the life that went on after `backup`, or its head alone where the backup ends with it.
+
+    Raises `SignatureRefused` where none of `keys` (fingerprints; by default the backup's own) signed it, and
+    `LogRefused` unless it is whole and goes on from the change that the backup ends with.
+    """
+    what = file.name
+    with file.open(encoding="utf-8") as lines:
+        head, entries = read_log(lines, what)
+        signing.require_signer(head.key, keys or (backup.key,), what)
+        if head.database != backup.database:
+            raise LogRefused(what, 0, f"it is of database {head.database}, the backup of {backup.database}")
+        if head.seq < backup.seq:
+            raise LogRefused(what, head.seq, f"it ends before the backup, which goes to change {backup.seq}")
+        if (head.seq, head.hash) == (backup.seq, backup.hash) and _is_head_alone(file):
+            return NewerLog(what, head)
+        return _since(entries, head, backup, what)
+
+
+def _is_head_alone(file: Path) -> bool:
+    with file.open(encoding="utf-8") as lines:
+        lines.readline()
+        return not lines.readline()
+
+
+def _since(entries: Iterable[Entry], head: Head, backup: Backup, what: str) -> NewerLog:
+    erasures: list[LaterErasure] = []
+    deleted: dict[int, bool] = {}
+    sealed: list[int] = []
+    for found in entries:
+        entry = found.said
+        seq, kind, fact_ids = entry["seq"], entry["kind"], entry["fact_ids"]
+        if seq == backup.seq and found.hash != backup.hash:
+            raise LogRefused(
+                what, seq, "it is not the change that the backup ends with: the log is of another life"
+            )
+        if seq <= backup.seq:
+            continue
+        if not found.fits:  # whoever wrote it, it is no evidence that anything was erased
+            sealed.append(seq)
+            continue
+        if kind == "erase":
+            mentions = as_mentioned(entry["payload"].get("mentions"))
+            erasures.append(LaterErasure(seq, entry["at"], tuple(fact_ids), mentions))
+        elif kind in DELETING:
+            deleted.update(dict.fromkeys(fact_ids, bool(entry["payload"].get("abstain"))))
+        elif kind == "restore":
+            for fact_id in fact_ids:
+                deleted.pop(fact_id, None)
+    gone = {fact_id for erasure in erasures for fact_id in erasure.fact_ids}
+    return NewerLog(
+        what,
+        head,
+        tuple(erasures),
+        frozenset(deleted) - gone,
+        frozenset(fact_id for fact_id, abstain in deleted.items() if abstain) - gone,
+        tuple(sealed),
+    )

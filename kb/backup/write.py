@@ -1,0 +1,331 @@
+"""Backup: a whole knowledge base in one file, from one snapshot of the database.
+
+A ZIP archive of one member a table, as COPY's binary rows, and a signed manifest with the checksum of each. The
+archive's comment is the checksum of every byte before it, so a bit that flipped anywhere, or an end that is
+missing, is found before anything is read. The file holds all texts and the secret of the database.
+"""
+
+from __future__ import annotations
+
+import base64
+import glob
+import hashlib
+import json
+import os
+import zipfile
+import zlib
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import psycopg
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from psycopg import sql
+from sqlalchemy import Table, text
+from sqlalchemy.orm import Session
+
+from kb.errors import BackupRefused, SignatureRefused
+from kb.log import audit, signing
+from kb.log.witness import hash_at
+from kb.store.database import connection_of, head_revision
+from kb.tables import Base, FactKey, Job
+
+if TYPE_CHECKING:
+    from kb.service import KnowledgeBase
+
+FORMAT = "colmlm-backup/1"
+MANIFEST = "manifest.json"
+BLOCK = 1 << 20
+_SEAL = b"sha256:"
+_SEAL_LENGTH = len(_SEAL) + 64
+_DOUBTS = (
+    zipfile.BadZipFile,
+    OSError,
+    ValueError,
+    LookupError,
+    TypeError,
+    RuntimeError,
+    EOFError,
+    zlib.error,
+)
+
+Heard = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """What a backup holds: which database, up to which change, and how many rows of each table.
+
+    `key` is the fingerprint of the key that signed it.
+    """
+
+    database: str
+    seq: int
+    hash: str
+    at: str
+    migration: str
+    key: str
+    num_bytes: int
+    rows: dict[str, int]
+
+
+def tables() -> list[Table]:
+    """Every table of the schema, each after those it refers to; but jobs, which are work of this installation."""
+    return [table for table in Base.metadata.sorted_tables if table.name != Job.__tablename__]
+
+
+# Writing
+
+
+def write_backup(
+    kb: KnowledgeBase,
+    file: Path,
+    key: Ed25519PrivateKey,
+    *,
+    replace: bool = False,
+    on_bytes: Heard = lambda _: None,
+) -> Backup:
+    """Write a backup under the name `file`: whole, on disk and readable by its owner only, or not at all.
+
+    Edits and lookups go on beside it. Raises `FileExistsError` where the name is taken, unless `replace`.
+    """
+    if file.exists() and not replace:
+        raise FileExistsError(17, "it exists; name another file, or pass --replace", str(file))
+    _clear_up(file)
+    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    try:
+        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w+b") as stream:
+            _write(kb, stream, key, on_bytes)
+            _seal(stream)
+            os.fsync(stream.fileno())
+        temporary.replace(file)
+    finally:
+        temporary.unlink(missing_ok=True)
+    directory = os.open(file.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+    with open_backup(file) as archive:
+        return archive.backup
+
+
+def _clear_up(file: Path) -> None:
+    """Remove what writers of this backup left that were killed: it holds texts."""
+    for temporary in file.parent.glob(f".{glob.escape(file.name)}.*.tmp"):
+        pid = temporary.name.split(".")[-2]
+        if pid.isdecimal() and not _is_running(int(pid)):
+            temporary.unlink(missing_ok=True)
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # another user's
+        pass
+    return True
+
+
+def _write(kb: KnowledgeBase, stream: IO[bytes], key: Ed25519PrivateKey, on_bytes: Heard) -> None:
+    with kb.sessions() as session, zipfile.ZipFile(stream, "w", allowZip64=True) as archive:
+        session.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
+        seq = audit.head_seq(session)
+        manifest = {
+            "format": FORMAT,
+            "migration": head_revision(),
+            "database": audit.database_id(session),
+            "seq": seq,
+            "hash": hash_at(session, seq),
+            "at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "tables": _write_tables(session, archive, on_bytes),
+            # After the rows: sequences know no snapshots, so none is behind the ids that were copied.
+            "sequences": _sequences(session),
+        }
+        _add(archive, MANIFEST, json.dumps(signing.sign(key, manifest)).encode())
+        archive.comment = _SEAL + b"0" * 64
+
+
+def _write_tables(session: Session, archive: zipfile.ZipFile, on_bytes: Heard) -> list[dict[str, Any]]:
+    described, done = [], 0
+    for table in tables():
+        # Keys do not compress; texts do.
+        method = zipfile.ZIP_STORED if table.name == FactKey.__tablename__ else zipfile.ZIP_DEFLATED
+        digest = hashlib.sha256()
+        rows = _Count()
+        with archive.open(_member(table.name, method), "w", force_zip64=True) as member:
+            for block in _copy_out(connection_of(session), table, rows):
+                digest.update(block)
+                member.write(block)
+                done += len(block)
+                on_bytes(done)
+        columns = [column.name for column in table.columns]
+        described.append(
+            {"name": table.name, "columns": columns, "rows": rows.value, "sha256": digest.hexdigest()}
+        )
+    return described
+
+
+@dataclass(slots=True)
+class _Count:
+    value: int = 0
+
+
+def _copy_out(connection: psycopg.Connection, table: Table, rows: _Count) -> Iterator[bytes]:
+    """The rows of a table as COPY writes them, in blocks."""
+    columns = sql.SQL(", ").join(sql.Identifier(column.name) for column in table.columns)
+    # A SELECT, since COPY of a partitioned table gives no rows.
+    statement = sql.SQL("COPY (SELECT {} FROM {}) TO STDOUT (FORMAT binary)")
+    with connection.cursor() as cursor:
+        gathered = bytearray()
+        with cursor.copy(statement.format(columns, sql.Identifier(table.name))) as copy:
+            for piece in copy:
+                gathered += piece
+                if len(gathered) >= BLOCK:
+                    yield bytes(gathered)
+                    gathered.clear()
+        rows.value = cursor.rowcount
+        yield bytes(gathered)
+
+
+def _sequences(session: Session) -> dict[str, int]:
+    """The last id each sequence gave; those that gave none are left out."""
+    given = text(
+        "SELECT sequencename, last_value FROM pg_sequences"
+        " WHERE schemaname = current_schema() AND last_value IS NOT NULL ORDER BY sequencename"
+    )
+    return {row.sequencename: row.last_value for row in session.execute(given)}
+
+
+def _member(name: str, method: int) -> zipfile.ZipInfo:
+    info = zipfile.ZipInfo(name)
+    info.compress_type, info.external_attr = method, 0o600 << 16
+    info._compresslevel = 1  # type: ignore[attr-defined]
+    return info
+
+
+def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
+    archive.writestr(_member(name, zipfile.ZIP_DEFLATED), content)
+
+
+def _seal(stream: IO[bytes]) -> None:
+    """Put the checksum of everything before it into the comment, which is the end of the file."""
+    end = stream.seek(0, os.SEEK_END) - _SEAL_LENGTH
+    stream.seek(0)
+    digest = _digest(stream, end)
+    stream.seek(end)
+    stream.write(_SEAL + digest.encode())
+    stream.flush()
+
+
+def _digest(stream: IO[bytes], length: int) -> str:
+    digest = hashlib.sha256()
+    while length > 0 and (block := stream.read(min(BLOCK, length))):
+        digest.update(block)
+        length -= len(block)
+    return digest.hexdigest()
+
+
+# Reading
+
+
+@contextmanager
+def open_backup(file: Path, keys: Collection[str] = ()) -> Iterator[Archive]:
+    """A backup whose bytes are all as they were written, by a manifest as it was signed. Raises `BackupRefused`.
+
+    `keys` are fingerprints, one of which must have signed it; without any it is anybody's. Raises `SignatureRefused`.
+    """
+    with file.open("rb") as stream:
+        _require_seal(stream, file)
+        with _zip(stream, file) as zipped:
+            archive = Archive(file, zipped, _manifest(zipped, file))
+            if keys:
+                signing.require_signer(archive.backup.key, keys, str(file))
+            yield archive
+
+
+def _zip(stream: IO[bytes], file: Path) -> zipfile.ZipFile:
+    try:
+        return zipfile.ZipFile(stream)
+    except _DOUBTS as doubt:
+        raise BackupRefused(str(file), f"it cannot be read: {doubt}") from doubt
+
+
+def _manifest(archive: zipfile.ZipFile, file: Path) -> dict[str, Any]:
+    try:
+        manifest = json.loads(archive.read(MANIFEST))
+        if manifest["format"] != FORMAT:
+            raise BackupRefused(str(file), f"it is not of the format {FORMAT}")
+        signing.verify(manifest, str(file))
+    except SignatureRefused as refused:
+        raise BackupRefused(str(file), "its manifest is not as it was signed") from refused
+    except _DOUBTS as doubt:
+        raise BackupRefused(str(file), f"its manifest cannot be read: {doubt}") from doubt
+    found: dict[str, Any] = manifest
+    return found
+
+
+def _require_seal(stream: IO[bytes], file: Path) -> None:
+    end = stream.seek(0, os.SEEK_END) - _SEAL_LENGTH
+    if end <= 0:
+        raise BackupRefused(str(file), "it is no backup, or cut short")
+    stream.seek(end)
+    said = stream.read()
+    stream.seek(0)
+    if said != _SEAL + _digest(stream, end).encode():
+        raise BackupRefused(
+            str(file), "its bytes are not those that were written: damaged, cut short, or no backup"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """The members of an open backup."""
+
+    file: Path
+    archive: zipfile.ZipFile
+    manifest: dict[str, Any]
+
+    @property
+    def backup(self) -> Backup:
+        manifest = self.manifest
+        public_key = base64.b64decode(manifest["signature"]["public_key"])
+        return Backup(
+            database=manifest["database"],
+            seq=manifest["seq"],
+            hash=manifest["hash"],
+            at=manifest["at"],
+            migration=manifest["migration"],
+            key=signing.fingerprint(public_key),
+            num_bytes=self.file.stat().st_size,
+            rows={table["name"]: table["rows"] for table in manifest["tables"]},
+        )
+
+    def blocks(self, table: dict[str, Any]) -> Iterator[bytes]:
+        """A table's rows as COPY reads them. Raises `BackupRefused` where they are not what was written."""
+        digest = hashlib.sha256()
+        try:
+            with self.archive.open(table["name"]) as member:
+                while block := member.read(BLOCK):
+                    digest.update(block)
+                    yield block
+        except _DOUBTS as doubt:
+            raise BackupRefused(str(self.file), f"table {table['name']} cannot be read: {doubt}") from doubt
+        if digest.hexdigest() != table["sha256"]:
+            raise BackupRefused(str(self.file), f"table {table['name']} is not as it was written")
+
+
+def verify_backup(file: Path, on_bytes: Heard = lambda _: None, *, keys: Collection[str] = ()) -> Backup:
+    """Read a backup to its last byte and say what it holds. Raises as `open_backup`; needs no database."""
+    done = 0
+    with open_backup(file, keys) as archive:
+        for table in archive.manifest["tables"]:
+            for block in archive.blocks(table):
+                done += len(block)
+                on_bytes(done)
+        return archive.backup

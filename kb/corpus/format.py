@@ -1,0 +1,407 @@
+"""The corpus format: documents, the fact spans in them, and the files that hold them.
+
+Pure data: no SQL, no Faiss, no torch, so that every other part may import it.
+
+A corpus file is JSON Lines, one document a line::
+
+    {"id": "peru", "title": "Peru", "uri": "...", "licence": "...", "revision": "1",
+     "text": "The capital of Peru is Lima.",
+     "facts": [{"start": 23, "end": 27, "value": "Lima",
+                "question": "What is the capital of Peru?", "answer": "Lima"}]}
+
+Offsets are Unicode code points and ``text[start:end] == value``. A line without ``facts`` holds the
+paper's inline form in ``text`` instead (section 3.3): ``<FACT q="..." a="...">Lima</FACT>``.
+
+Nothing is repaired by guessing: a span that does not check out becomes a `Refusal` that names the
+document, the offset and the reason, and the rest of the file goes on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from json.encoder import encode_basestring_ascii as _quoted
+from pathlib import Path
+from typing import Any
+
+from kb.texts.lines import MOST_BYTES, read_lines
+
+_OPEN = re.compile(r"<FACT((?:\s+[qa]=\"[^\"]*\")*)\s*>")
+_ATTRIBUTE = re.compile(r"([qa])=\"([^\"]*)\"")
+_ANY_TAG = re.compile(r"</?FACT\b")
+CLOSE_TAG = "</FACT>"
+_ABOUT = ("title", "uri", "licence", "revision")
+_MOST_QUOTED = 100
+_SEEN = re.compile("[^\\s\u00ad\u034f\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+
+
+@dataclass(frozen=True, slots=True)
+class FactSpan:
+    """One fact of a document: ``text[start:end]`` is its value, in Unicode code points.
+
+    `current` is the value it has now where that was corrected since; `deleted`, that it no longer holds.
+    """
+
+    start: int
+    end: int
+    value: str
+    question: str | None = None
+    answer: str | None = None
+    current: str | None = None
+    deleted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AnnotatedDocument:
+    """A document and its fact spans, sorted by start and free of overlap."""
+
+    external_id: str
+    text: str
+    facts: tuple[FactSpan, ...] = ()
+    title: str | None = None
+    uri: str | None = None
+    licence: str | None = None
+    revision: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A span, document or line that was not taken, and why.
+
+    `offset` is a code point offset into the text (or the line, where the line itself is at fault). `code` is
+    ``invalid``, or what reading it took too much of: ``memory``, ``time``, ``size``; ``broken``: its reader broke off.
+    """
+
+    document: str
+    offset: int
+    reason: str
+    code: str = "invalid"
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """What one line (or one paragraph) of a file gave: a document, or none, and its refusals."""
+
+    document: AnnotatedDocument | None
+    refusals: tuple[Refusal, ...] = ()
+    overlaps_resolved: int = 0
+
+
+@dataclass(slots=True)
+class InlineError(ValueError):
+    """Inline markup that cannot be read; `offset` points at the tag at fault."""
+
+    offset: int
+    reason: str
+    args: tuple[Any, ...] = field(default=(), init=False)
+
+    def __str__(self) -> str:
+        return f"offset {self.offset}: {self.reason}"
+
+
+def parse_inline(marked: str) -> tuple[str, tuple[FactSpan, ...]]:
+    """The plain text and the fact spans of text in the paper's inline form.
+
+    Attribute values are HTML-escaped (``&quot;``). Raises `InlineError` on an unclosed, nested,
+    empty or stray tag, since the plain text would then be a guess.
+    """
+    pieces: list[str] = []
+    spans: list[FactSpan] = []
+    length = at = 0
+    while (tag := _ANY_TAG.search(marked, at)) is not None:
+        opening = _OPEN.match(marked, tag.start())
+        if opening is None:
+            raise InlineError(tag.start(), "stray or malformed tag")
+        close = marked.find(CLOSE_TAG, opening.end())
+        if close < 0:
+            raise InlineError(tag.start(), "<FACT> is never closed")
+        value = marked[opening.end() : close]
+        if not value.strip():
+            raise InlineError(tag.start(), "the span is empty")
+        if _ANY_TAG.search(value):
+            raise InlineError(tag.start(), "a <FACT> inside a <FACT>")
+        before = marked[at : opening.start()]
+        attributes = {name: html.unescape(text) for name, text in _ATTRIBUTE.findall(opening.group(1))}
+        start = length + len(before)
+        spans.append(
+            FactSpan(
+                start, start + len(value), value, attributes.get("q") or None, attributes.get("a") or None
+            )
+        )
+        pieces += (before, value)
+        length = start + len(value)
+        at = close + len(CLOSE_TAG)
+    pieces.append(marked[at:])
+    return "".join(pieces), tuple(spans)
+
+
+def format_inline(document: AnnotatedDocument) -> str:
+    """The document's text in the paper's inline form; the inverse of `parse_inline`.
+
+    Raises `InlineError` where the text itself holds such a tag: write that document as offsets.
+    """
+    pieces: list[str] = []
+    at = 0
+    for span in document.facts:
+        q = f' q="{html.escape(span.question)}"' if span.question else ""
+        a = f' a="{html.escape(span.answer)}"' if span.answer else ""
+        before, value = (
+            _untagged(document.text, at, span.start),
+            _untagged(document.text, span.start, span.end),
+        )
+        pieces += (before, f"<FACT{q}{a}>{value}{CLOSE_TAG}")
+        at = span.end
+    pieces.append(_untagged(document.text, at, len(document.text)))
+    return "".join(pieces)
+
+
+def _untagged(text: str, start: int, end: int) -> str:
+    """``text[start:end]``, searched by itself: "<FACTor" is a tag once a span begins before its "or"."""
+    piece = text[start:end]
+    if (tag := _ANY_TAG.search(piece)) is not None:
+        raise InlineError(start + tag.start(), "the text itself contains a FACT tag")
+    return piece
+
+
+def check_spans(
+    document: str, text: str, spans: Sequence[FactSpan]
+) -> tuple[tuple[FactSpan, ...], tuple[Refusal, ...]]:
+    """Split spans into those that hold (sorted, verbatim, apart) and refusals with their reasons."""
+    if _all_hold(text, spans):
+        return tuple(spans), ()
+    kept: list[FactSpan] = []
+    refusals: list[Refusal] = []
+    reached = 0
+    for span in sorted(spans, key=lambda s: (s.start, s.end)):
+        reason = _fault(text, span)
+        if reason is None and span.start < reached:
+            reason = f"overlaps the span before it, which ends at {reached}"
+        if reason is not None:
+            refusals.append(Refusal(document, span.start, reason))
+            continue
+        kept.append(span)
+        reached = span.end
+    return tuple(kept), tuple(refusals)
+
+
+def _all_hold(text: str, spans: Sequence[FactSpan]) -> bool:
+    """Whether there is nothing to sort or to refuse: nearly always, so this is what has to be fast."""
+    reached, length = 0, len(text)
+    for span in spans:
+        start, end, value = span.start, span.end, span.value
+        if not reached <= start < end <= length or not _says(text, start, end, value) or value.isspace():
+            return False
+        reached = end
+    return True
+
+
+def _says(text: str, start: int, end: int, value: str) -> bool:
+    """Whether ``text[start:end]`` is the value; of spans that are much longer nothing is copied."""
+    return end - start == len(value) and text.startswith(value, start)
+
+
+def _fault(text: str, span: FactSpan) -> str | None:
+    if not 0 <= span.start < span.end <= len(text):
+        return f"span [{span.start}, {span.end}) is empty or outside the text of {len(text)} characters"
+    if not _says(text, span.start, span.end, span.value):
+        found = text[span.start : min(span.end, span.start + _MOST_QUOTED + 1)]
+        return f"not verbatim: the text has {_quote(found)}, the span says {_quote(span.value)}"
+    if not span.value.strip():
+        return "the span is blank"
+    return None
+
+
+def _quote(words: str) -> str:
+    """As much of it as shows which it is: a text may have thousands of such spans."""
+    return repr(words if len(words) <= _MOST_QUOTED else f"{words[:_MOST_QUOTED]}...")
+
+
+def read_annotated(path: Path, on_bytes: Callable[[int], None] | None = None) -> Iterator[Parsed]:
+    """Every line of an annotated JSONL file, in order; blank lines are passed over.
+
+    `on_bytes` hears how far into the file the reading has come.
+    """
+    for number, content, reached in read_lines(path):
+        if on_bytes is not None:
+            on_bytes(reached)
+        where = f"{path.name}:{number}"
+        yield too_long(where) if content is None else parse_line(content, where)
+
+
+def too_long(where: str) -> Parsed:
+    """A line of which not even the id is known."""
+    return _refused(where, 0, f"a line of more than {MOST_BYTES} bytes")
+
+
+def parse_line(line: bytes | str, where: str) -> Parsed:
+    """One JSONL line as a document. `where` names the line in refusals that have no document id."""
+    record = parse_json(line, where)
+    return Parsed(None, (record,)) if isinstance(record, Refusal) else parse_record(record, where)
+
+
+def parse_record(record: object, where: str) -> Parsed:
+    """One record, however it was written, as a document."""
+    if not isinstance(record, dict):
+        return _refused(where, 0, "not a JSON object")
+    external_id, text = record.get("id"), record.get("text")
+    if not isinstance(external_id, str) or not external_id.strip():
+        return _refused(where, 0, "no document id ('id' must be a non-empty string)")
+    if (fault := unstorable(external_id)) is not None:
+        return _refused(where, 0, f"'id' has {fault[1]}")
+    if not isinstance(text, str) or is_blank(text):
+        return _refused(external_id, 0, "no text ('text' must be a non-empty string)")
+    if (fault := unstorable(text)) is not None:
+        return _refused(external_id, *fault)
+    for name in _ABOUT:
+        if not isinstance(record.get(name), str | None):
+            return _refused(external_id, 0, f"{name!r} must be a string")
+        if (fault := unstorable(record.get(name) or "")) is not None:
+            return _refused(external_id, 0, f"{name!r} has {fault[1]}")
+    return _document(external_id, text, record)
+
+
+def parse_json(text: bytes | str, where: str) -> Any:
+    """What one JSON text says, or the `Refusal` of it. Bytes are UTF-8, with or without a byte order mark."""
+    try:
+        return json.loads(text.decode("utf-8-sig") if isinstance(text, bytes) else text)
+    except UnicodeDecodeError as error:
+        return Refusal(where, error.start, "not UTF-8")
+    except json.JSONDecodeError as error:
+        return Refusal(where, error.pos, f"not JSON: {error.msg}")
+    except RecursionError:
+        return Refusal(where, 0, "not JSON that can be read: nested too deeply")
+    except ValueError:
+        return Refusal(where, 0, "not JSON that can be read: a number of thousands of digits")
+
+
+def is_blank(text: str) -> bool:
+    """Whether nobody would see anything: white space and marks without a width."""
+    return _SEEN.search(text) is None
+
+
+def unstorable(text: str) -> tuple[int, str] | None:
+    """Where `text` holds a character that no UTF-8 database can store, and which."""
+    if (text.isascii() and "\x00" not in text) or (found := _UNSTORABLE.search(text)) is None:
+        return None
+    if found.group() == "\x00":
+        return found.start(), "a NUL character, which PostgreSQL cannot store"
+    return found.start(), "a lone surrogate, which is not a character"
+
+
+def _document(external_id: str, text: str, record: Mapping[str, Any]) -> Parsed:
+    malformed: list[Refusal] = []
+    if "facts" in record:
+        spans, malformed = _spans_of(external_id, record["facts"])
+    else:
+        try:
+            text, inline = parse_inline(text)
+        except InlineError as error:
+            return _refused(external_id, error.offset, error.reason)
+        spans = list(inline)
+    kept, refused = check_spans(external_id, text, spans)
+    document = AnnotatedDocument(external_id, text, kept, **{name: record.get(name) for name in _ABOUT})
+    return Parsed(document, (*malformed, *refused))
+
+
+def _spans_of(external_id: str, records: object) -> tuple[list[FactSpan], list[Refusal]]:
+    spans: list[FactSpan] = []
+    refusals: list[Refusal] = []
+    if not isinstance(records, list):
+        return [], [Refusal(external_id, 0, "'facts' must be a list")]
+    for ordinal, record in enumerate(records):
+        try:
+            spans.append(_span_of(record))
+        except (TypeError, KeyError) as error:
+            offset = record.get("start") if isinstance(record, dict) else None
+            offset = offset if isinstance(offset, int) and not isinstance(offset, bool) else 0
+            refusals.append(Refusal(external_id, offset, f"malformed fact {ordinal}: {error}"))
+    return spans, refusals
+
+
+def _span_of(record: object) -> FactSpan:
+    if not isinstance(record, dict):
+        raise TypeError("not a JSON object")
+    start, end, value = record.get("start"), record.get("end"), record.get("value")
+    # `type` and not `isinstance`: True is no offset.
+    if type(start) is not int:
+        raise TypeError("'start' must be an integer")
+    if type(end) is not int:
+        raise TypeError("'end' must be an integer")
+    if type(value) is not str:
+        raise TypeError("'value' must be a string")
+    question, answer = _words(record, "question"), _words(record, "answer")
+    if "current" not in record and "deleted" not in record:
+        return FactSpan(start, end, value, question, answer)
+    deleted = record.get("deleted")
+    if not isinstance(deleted, bool | None):
+        raise TypeError("'deleted' must be true or false")
+    current = _words(record, "current")
+    if current is not None and not current.strip():
+        raise TypeError("'current' must not be blank")
+    current = None if current == value else current
+    return FactSpan(start, end, value, question, answer, current, bool(deleted))
+
+
+def _words(record: Mapping[str, Any], name: str) -> str | None:
+    words = record.get(name)
+    if words is None:
+        return None
+    if type(words) is not str or unstorable(words):
+        raise TypeError(f"{name!r} must be a string that can be stored")
+    return words or None
+
+
+def _refused(document: str, offset: int, reason: str) -> Parsed:
+    return Parsed(None, (Refusal(document, offset, reason),))
+
+
+def to_record(document: AnnotatedDocument) -> dict[str, Any]:
+    """The JSON object of a document in the offset form: `parse_line` gives the document back."""
+    record: dict[str, Any] = {"id": document.external_id}
+    for name in _ABOUT:
+        if (value := getattr(document, name)) is not None:
+            record[name] = value
+    record["text"] = document.text
+    record["facts"] = [_fact_record(span) for span in document.facts]
+    return record
+
+
+def _fact_record(span: FactSpan) -> dict[str, Any]:
+    record: dict[str, Any] = {
+        "start": span.start,
+        "end": span.end,
+        "value": span.value,
+        "question": span.question,
+        "answer": span.answer,
+    }
+    if span.current is not None:
+        record["current"] = span.current
+    if span.deleted:
+        record["deleted"] = True
+    return record
+
+
+def digests(document: AnnotatedDocument) -> tuple[str, str]:
+    """SHA-256 of the document's text, and of its record: what tells that a file brings nothing new.
+
+    The record is ``json.dumps(to_record(document), sort_keys=True, separators=(",", ":"))`` without `current` and
+    `deleted`, which tell what became of the document's facts and not what it says: so an export is no new edition.
+    """
+    quote = _quoted  # put together by hand: json.dumps of a dictionary a fact takes three times as long
+    facts = ",".join(
+        [
+            f'{{"answer":{"null" if s.answer is None else quote(s.answer)},"end":{s.end},"question":'
+            f'{"null" if s.question is None else quote(s.question)},"start":{s.start},"value":{quote(s.value)}}}'
+            for s in document.facts
+        ]
+    )
+    about = {"id": document.external_id, "text": document.text}
+    about |= {name: words for name in _ABOUT if (words := getattr(document, name)) is not None}
+    others = ",".join([f'"{name}":{quote(about[name])}' for name in sorted(about)])
+    record = f'{{"facts":[{facts}],{others}}}'
+    return hashlib.sha256(document.text.encode()).hexdigest(), hashlib.sha256(record.encode()).hexdigest()

@@ -1,0 +1,117 @@
+"""Parquet: annotated documents in columns, read and written a batch at a time.
+
+The columns are the fields of the JSON Lines form: ``id``, ``text``, ``title``, ``uri``, ``licence``, ``revision`` and
+``facts``, a list of structs. What a row says is judged as a line is (see kb/corpus/format.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kb.corpus.format import AnnotatedDocument, Parsed, Refusal, parse_record, to_record
+
+_ROWS = 500  # of a batch: what is in memory at once, where rows are no larger than usual
+_BATCH_BYTES = 32_000_000
+
+_FACT = pa.struct(
+    [
+        ("start", pa.int64()),
+        ("end", pa.int64()),
+        ("value", pa.string()),
+        ("question", pa.string()),
+        ("answer", pa.string()),
+        ("current", pa.string()),
+        ("deleted", pa.bool_()),
+    ]
+)
+_SCHEMA = pa.schema(
+    [
+        ("id", pa.string()),
+        ("title", pa.string()),
+        ("uri", pa.string()),
+        ("licence", pa.string()),
+        ("revision", pa.string()),
+        ("text", pa.large_string()),
+        ("facts", pa.list_(_FACT)),
+    ]
+)
+
+
+def read_parquet(path: Path, on_bytes: Callable[[int], None] | None = None) -> Iterator[Parsed]:
+    """Every row of a Parquet file, in order. A row whose `facts` is null holds its spans in the text, inline.
+
+    A file that cannot be read, or cannot be read on, gives one refusal that names it. `on_bytes` hears how far
+    into the file the reading has come, by rows.
+    """
+    number = 0
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
+            if missing := [name for name in ("id", "text") if name not in file.schema_arrow.names]:
+                yield _refused(path, f"no column {' and no column '.join(map(repr, missing))}")
+                return
+            columns = [name for name in _SCHEMA.names if name in file.schema_arrow.names]
+            size, num_rows = path.stat().st_size, max(1, file.metadata.num_rows)
+            for batch in file.iter_batches(_rows(file.metadata), columns=columns, use_threads=False):
+                for record in _records(batch):
+                    number += 1
+                    yield _parsed(record, f"{path.name}:{number}")
+                if on_bytes is not None:
+                    on_bytes(size * number // num_rows)
+    except pa.ArrowMemoryError:
+        raise
+    except (pa.ArrowException, OSError, ValueError) as error:
+        cause = " ".join(str(error).split())
+        yield _refused(path, f"not a Parquet file that can be read, after row {number}: {cause}")
+
+
+def _rows(about: pq.FileMetaData) -> int:
+    """How many rows to have in memory at once, by what the file says of their size."""
+    size: int = sum(about.row_group(number).total_byte_size for number in range(about.num_row_groups))
+    fitting: int = _BATCH_BYTES * about.num_rows // max(1, size)
+    return max(1, min(_ROWS, fitting))
+
+
+def _parsed(record: dict[str, Any] | UnicodeDecodeError, where: str) -> Parsed:
+    if isinstance(record, UnicodeDecodeError):
+        return Parsed(None, (Refusal(where, 0, "not UTF-8"),))
+    if record.get("facts", ()) is None:
+        del record["facts"]
+    return parse_record(record, where)
+
+
+def _records(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | UnicodeDecodeError]:
+    try:
+        yield from batch.to_pylist()
+    except UnicodeDecodeError:  # nothing checks the bytes of a string before they are made one
+        for row in range(batch.num_rows):
+            yield _record(batch.slice(row, 1))
+
+
+def _record(row: pa.RecordBatch) -> dict[str, Any] | UnicodeDecodeError:
+    try:
+        (record,) = row.to_pylist()
+    except UnicodeDecodeError as error:
+        return error
+    found: dict[str, Any] = record
+    return found
+
+
+def _refused(path: Path, reason: str) -> Parsed:
+    return Parsed(None, (Refusal(path.name, 0, reason),))
+
+
+def write_parquet(documents: Iterable[AnnotatedDocument], path: Path) -> int:
+    """Write the documents, with checksums in the pages, and give how many they were."""
+    written = 0
+    remaining = iter(documents)
+    with pq.ParquetWriter(path, _SCHEMA, compression="zstd", write_page_checksum=True) as writer:
+        while batch := [to_record(document) for document in islice(remaining, _ROWS)]:
+            writer.write_batch(pa.RecordBatch.from_pylist(batch, schema=_SCHEMA))
+            written += len(batch)
+    return written

@@ -1,0 +1,102 @@
+"""The reading process: parses files for another process, one after the other, under limits.
+
+`kb.corpus.raw.reader` starts it. It holds nothing worth taking: no secret, no connection, and no file but the one it reads.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+from collections.abc import Iterator
+
+import msgspec
+
+from kb.corpus.format import Parsed, Refusal
+from kb.corpus.raw.limits import Limits
+from kb.corpus.raw.read import Piece, read_pieces
+from kb.corpus.raw.wire import WIDEST, Ask, Told, receive, send
+
+_MOST_REFUSALS = 1000  # of one document
+_FARTHEST = 2**53 - 1  # that JSON can tell
+_MOST_QUOTED = 1000  # characters of what a refusal says
+
+
+def main() -> None:
+    limits = Limits(*map(int, sys.argv[1:]))
+    asked, telling = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1):  # what a parser prints is no frame
+        os.dup2(nothing, number)
+    _confine(limits)
+    send(telling, _encoded(Told()))  # it runs
+    while (message := receive(asked)) is not None:
+        for told in _answer(msgspec.json.decode(message, type=Ask), limits):
+            send(telling, told)
+
+
+def _confine(limits: Limits) -> None:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    if sys.platform == "linux":  # elsewhere it counts something else, or nothing
+        memory = limits.memory_mb << 20
+        resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+
+
+def _allow(limits: Limits) -> None:
+    """Give the next document its time; after that the kernel ends this process, whoever still waits for it."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    until = int(used.ru_utime + used.ru_stime) + 1 + limits.seconds
+    resource.setrlimit(resource.RLIMIT_CPU, (until, resource.RLIM_INFINITY))
+
+
+def _answer(ask: Ask, limits: Limits) -> Iterator[bytes]:
+    line, reached = ask.after, 0
+    _allow(limits)
+    try:
+        for piece in read_pieces(ask):
+            yield _told(piece, limits)
+            line, reached = piece.line, piece.reached
+            _allow(limits)
+        yield _encoded(Told(line, reached, end=True))
+    except MemoryError:
+        yield _encoded(Told(line, reached, breach="memory"))
+    except Exception as error:  # noqa: BLE001 - whatever a parser raises is why this document was given up
+        yield _encoded(Told(line, reached, breach="broken", how=type(error).__name__))
+
+
+def _told(piece: Piece, limits: Limits) -> bytes:
+    parsed = piece.parsed
+    if parsed is not None and parsed.refusals:
+        parsed = Parsed(parsed.document, tuple(_refusals(parsed)), parsed.overlaps_resolved)
+    document = None if parsed is None else parsed.document
+    if document is None or len(document.text) <= limits.characters:
+        message = _encoded(Told(piece.line, piece.reached, parsed))
+        if len(message) <= WIDEST * limits.characters:
+            return message
+    too_large = Refusal(
+        "" if document is None else document.external_id[:_MOST_QUOTED], 0, limits.sentence("size"), "size"
+    )
+    return _encoded(Told(piece.line, piece.reached, Parsed(None, (too_large,))))
+
+
+def _refusals(parsed: Parsed) -> Iterator[Refusal]:
+    """As many as anybody reads, with no more said in them than a line, and nothing that cannot be stored."""
+    for one in parsed.refusals[:_MOST_REFUSALS]:
+        yield Refusal(_shown(one.document), min(one.offset, _FARTHEST), _shown(one.reason), one.code)
+    if (more := len(parsed.refusals) - _MOST_REFUSALS) > 0:
+        last = parsed.refusals[-1]
+        yield Refusal(_shown(last.document), last.offset, f"... and {more} more like these", last.code)
+
+
+def _shown(words: str) -> str:
+    words = words if len(words) <= _MOST_QUOTED else f"{words[:_MOST_QUOTED]}..."
+    return words.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\ufffd")
+
+
+def _encoded(told: Told) -> bytes:
+    return msgspec.json.encode(told)
+
+
+if __name__ == "__main__":
+    main()

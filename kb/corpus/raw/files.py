@@ -1,0 +1,123 @@
+"""Which files there are to read: those that are named, and what lies in directories that are named."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kb.corpus.format import Refusal, unstorable
+
+KINDS = {
+    ".txt": "text", ".text": "text",
+    ".md": "markdown", ".markdown": "markdown",
+    ".html": "html", ".htm": "html", ".xhtml": "html",
+    ".pdf": "pdf",
+    ".jsonl": "records", ".ndjson": "records", ".jsonl.gz": "records", ".ndjson.gz": "records",
+}  # fmt: skip
+READABLE = ", ".join(KINDS)
+
+
+@dataclass(frozen=True, slots=True)
+class RawFile:
+    """A file to read, of a kind of `KINDS`. Its document's id is its path in the directory that was named."""
+
+    path: Path
+    external_id: str
+    kind: str
+    size: int
+
+
+@dataclass(slots=True)
+class Found:
+    """The files in the order they are read in, what was refused, and files of other kinds by suffix."""
+
+    files: list[RawFile] = field(default_factory=list)
+    refusals: list[Refusal] = field(default_factory=list)
+    passed_over: Counter[str] = field(default_factory=Counter)
+
+
+def find_files(inputs: Sequence[Path]) -> Found:
+    """The readable files among `inputs` and, sorted, in the directories among them and below.
+
+    Hidden files and directories are skipped. In a directory, links are refused, since they may lead out of it or in
+    a circle, and files of other kinds are passed over and counted; a file that is named itself is followed
+    or refused.
+    """
+    found = Found()
+    for path in inputs:
+        if path.is_dir():
+            for file, external_id in _below(path, path, found):
+                _take(file, external_id, found, named=False)
+        else:
+            _take(path, path.name, found, named=True)
+    return found
+
+
+def kind_of(name: str) -> str | None:
+    """What kind of file a name says it is."""
+    return next((kind for suffix, kind in KINDS.items() if name.lower().endswith(suffix)), None)
+
+
+def _below(directory: Path, top: Path, found: Found) -> Iterator[tuple[Path, str]]:
+    """Files and links below a directory, in the order of their paths."""
+    waiting = [directory]
+    while waiting:
+        at = waiting.pop()
+        try:
+            entries = sorted(os.scandir(at), key=lambda entry: entry.name, reverse=True)
+        except OSError as error:
+            found.refusals.append(Refusal(_shown(at.relative_to(top).as_posix()), 0, _cause(error)))
+            continue
+        files = []
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            path = Path(entry.path)
+            if entry.is_dir(follow_symlinks=False):
+                waiting.append(path)
+            else:
+                files.append((path, path.relative_to(top).as_posix()))
+        yield from reversed(files)
+
+
+def _take(path: Path, external_id: str, found: Found, *, named: bool) -> None:
+    shown = _shown(external_id)
+    kind = kind_of(path.name)
+    if kind is None and not named:
+        found.passed_over[path.suffix.lower() or "no suffix"] += 1
+        return
+    try:
+        about = path.stat() if named else path.lstat()
+    except OSError as error:
+        found.refusals.append(Refusal(shown, 0, _cause(error)))
+        return
+    if (reason := _fault(about, kind, external_id)) is not None:
+        found.refusals.append(Refusal(shown, 0, reason))
+        return
+    assert kind is not None
+    found.files.append(RawFile(path, external_id, kind, about.st_size))
+
+
+def _fault(about: os.stat_result, kind: str | None, external_id: str) -> str | None:
+    if stat.S_ISLNK(about.st_mode):
+        return "a symbolic link, which is not followed inside a directory; name what it leads to"
+    if not stat.S_ISREG(about.st_mode):
+        return "not a file"
+    if kind is None:
+        return f"no reader for such a file; readable are {READABLE}"
+    if unstorable(external_id) is not None:
+        return "its name is not UTF-8, so it cannot be an id; rename it"
+    return None
+
+
+def _shown(path: str) -> str:
+    """The path as it can be printed and stored: a name need not be UTF-8."""
+    return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def _cause(error: OSError) -> str:
+    return f"cannot be read: {error.strerror or error}"

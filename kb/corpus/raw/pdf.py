@@ -1,0 +1,70 @@
+"""PDF as title and plain text, by PDFium: the text layer, its lines put together to paragraphs.
+
+A page is a drawing: headers, page numbers and columns come as they are drawn.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pypdfium2
+
+from kb.corpus.raw.text import Unreadable, normal
+
+_NOT_A_TITLE = re.compile(
+    r"^(?:microsoft \w+ - |untitled|.*\.(?:docx?|indd|odt|pdf|tex|dvi|rtf|txt)$)", re.IGNORECASE
+)
+_HYPHENS = "\x02\ufffe\xad"  # how PDFium hands on a hyphen that only parts a word at a line end
+_SHORT = 0.6  # of the page's longest line: one that ends before that ends a paragraph
+_PASSWORD = pypdfium2.raw.FPDF_ERR_PASSWORD
+
+
+def read_pdf(data: bytes) -> tuple[str | None, str]:
+    """The title that the file gives itself, if it is one, and its text. Raises `Unreadable`."""
+    try:
+        with pypdfium2.PdfDocument(data) as document:
+            title = " ".join(document.get_metadata_value("Title").replace("\0", "").split())
+            pages = [_page_text(document, number) for number in range(len(document))]
+    except pypdfium2.PdfiumError as error:
+        if error.err_code == _PASSWORD:
+            raise Unreadable("encrypted with a password; save a copy without one") from error
+        raise Unreadable(f"not a PDF that can be read: {error}") from error
+    text = "\n\n".join(page for page in pages if page)
+    if not text.strip():
+        raise Unreadable(
+            f"{len(pages)} pages without a text layer, so probably scanned; run text recognition (OCR) on it first"
+        )
+    return (None if not title or _NOT_A_TITLE.match(title) else title), normal(text)
+
+
+def _page_text(document: pypdfium2.PdfDocument, number: int) -> str:
+    page = document[number]
+    text_page = page.get_textpage()
+    try:
+        return reflow(text_page.get_text_range())
+    finally:
+        text_page.close()
+        page.close()
+
+
+def reflow(page: str) -> str:
+    """The lines of a page as paragraphs: a line goes on in the next unless it is short.
+
+    A short line without a stop, after one that ends a sentence, is a heading and begins a paragraph.
+    """
+    lines = [line.strip() for line in page.replace("\r\n", "\n").split("\n")]
+    short = _SHORT * max(map(len, lines), default=0)
+    pieces: list[str] = []
+    before = ""
+    for line in lines:
+        if not line:
+            pieces.append("\n\n")
+            continue
+        if before.endswith((".", "!", "?")) and len(line) < short and line[-1] not in ".!?,;:":
+            pieces.append("\n")
+        pieces.append(line)
+        if line[-1] not in _HYPHENS:
+            pieces.append("\n" if len(line) < short else " ")
+        before = line
+    text = re.sub(rf"[{_HYPHENS}]", "", "".join(pieces))
+    return re.sub(r"\n{3,}", "\n\n", re.sub(r" *\n *", "\n", text)).strip()

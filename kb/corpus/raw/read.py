@@ -1,0 +1,117 @@
+"""What one file holds, piece by piece. Runs where hostile files may do their worst: in the reading process."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from kb.corpus.format import AnnotatedDocument, Parsed, Refusal, parse_line, too_long, unstorable
+from kb.corpus.raw.records import parse_raw_line
+from kb.corpus.raw.text import Unreadable, declared_encoding, decode, normal
+from kb.corpus.raw.wire import Ask
+from kb.corpus.squad import read_squad
+from kb.texts.lines import MOST_BYTES, read_lines
+
+FORMATS = ("annotated", "parquet", "squad")  # of annotated files
+BY_LINE: dict[str, Callable[[bytes, str, Path], Parsed]] = {
+    "annotated": lambda line, where, _: parse_line(line, where),
+    "records": parse_raw_line,
+}
+
+
+class Piece(NamedTuple):
+    """What came of one line, row or file; None: nothing yet. `reached` is how far into the file that is, in bytes."""
+
+    parsed: Parsed | None
+    line: int
+    reached: int
+
+
+def read_pieces(ask: Ask) -> Iterator[Piece]:
+    """The documents of a file and what was refused, in order."""
+    path = Path(ask.path)
+    name = ask.external_id or path.name
+    try:
+        if ask.kind in BY_LINE:
+            yield from _lines(path, BY_LINE[ask.kind], ask.after)
+        elif ask.kind in FORMATS:
+            yield from _rows(path, ask.kind)
+        else:
+            yield Piece(Parsed(_document(ask, path)), 1, path.stat().st_size)
+    except Unreadable as error:
+        yield _refused(name, str(error))
+    except OSError as error:
+        yield _refused(name, f"cannot be read: {error.strerror or error}")
+
+
+def _lines(path: Path, parse: Callable[[bytes, str, Path], Parsed], after: int) -> Iterator[Piece]:
+    done = 0
+    try:
+        for number, content, reached in read_lines(path, zipped=path.suffix.lower() == ".gz"):
+            where = f"{path.name}:{number}"
+            if number > after:
+                if (
+                    number > max(done, after) + 1
+                ):  # blank ones before it: it should be known which line is begun
+                    yield Piece(None, number - 1, reached)
+                if content is None:
+                    yield Piece(too_long(where), number, reached)
+                else:
+                    yield Piece(parse(content, where, path), number, reached)
+            done = number
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        yield _refused(path.name, f"damaged gzip data after line {done}: {error}", done)
+
+
+def _rows(path: Path, format_: str) -> Iterator[Piece]:
+    reached = [0]
+    if format_ == "parquet":
+        from kb.corpus.parquet import read_parquet  # pyarrow takes a moment
+
+        rows = read_parquet(path, lambda so_far: reached.append(so_far))
+    else:
+        rows = read_squad(path)
+    for number, parsed in enumerate(rows, start=1):
+        yield Piece(parsed, number, reached[-1])
+        del reached[:-1]
+
+
+def _refused(document: str, reason: str, line: int = 0, reached: int = 0) -> Piece:
+    return Piece(Parsed(None, (Refusal(document, 0, reason),)), line, reached)
+
+
+def _document(ask: Ask, path: Path) -> AnnotatedDocument:
+    if (size := path.stat().st_size) > MOST_BYTES:
+        raise Unreadable(f"{size} bytes, and a document has at most {MOST_BYTES}; split it")
+    data = path.read_bytes()
+    if not data.strip():
+        raise Unreadable("the file is empty")
+    title, text = _text(ask.kind, data, ask.encoding)
+    if title is None or unstorable(title) is not None:
+        title = _named(path)
+    return AnnotatedDocument(ask.external_id, normal(text), title=title, uri=path.as_uri())
+
+
+def _text(kind: str, data: bytes, encoding: str | None) -> tuple[str | None, str]:
+    if kind == "pdf":
+        from kb.corpus.raw.pdf import read_pdf  # PDFium is a shared library of megabytes
+
+        return read_pdf(data)
+    if kind == "html":
+        from kb.corpus.raw.html import read_html
+
+        return read_html(decode(data, encoding or declared_encoding(data)))
+    text = decode(data, encoding)
+    if kind == "markdown":
+        from kb.corpus.raw.markdown import read_markdown
+
+        return read_markdown(text)
+    return None, text
+
+
+def _named(path: Path) -> str:
+    """A title made of the file's name."""
+    return " ".join(path.stem.replace("_", " ").replace("-", " ").split()) or path.name

@@ -1,0 +1,149 @@
+"""A reading process as its parent sees it: started when it is needed, fed one file at a time, killed at a limit."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from kb import interpreter
+from kb.corpus.raw.limits import Breach, Limits
+from kb.corpus.raw.wire import LENGTH, WIDEST, Ask, Told, send
+from kb.errors import ReaderUnavailable
+
+TICK_SECONDS = 0.25
+_PATIENCE = (
+    3  # times the seconds of processor time a document may take: for one that waits for disks and others
+)
+_BLOCK = 1 << 20
+
+
+class Reader:
+    """Reads files in a process of its own while the block runs. `on_wait` hears, a few times a second, that it waits.
+
+    What `on_wait` raises goes through, and the process is killed at the end of the block, whatever it is at.
+    """
+
+    def __init__(self, limits: Limits, on_wait: Callable[[], None]) -> None:
+        self.limits = limits
+        self.on_wait = on_wait
+        self._process: subprocess.Popen[bytes] | None = None
+        self._arrived = bytearray()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end()
+
+    def read(self, ask: Ask) -> Iterator[Told]:
+        """What the process tells of this file; the last either ends the file or says what was breached."""
+        last = Told(ask.after)
+        try:
+            process = self._running()
+            assert process.stdin is not None
+            send(process.stdin, msgspec.json.encode(ask))
+            while not last.end and last.breach is None:
+                last = self._next()
+                yield last
+        except _Breached as breached:
+            yield Told(last.line, last.reached, breach=breached.breach, how=breached.how)
+        except BrokenPipeError:
+            yield Told(last.line, last.reached, breach="broken", how="it was gone")
+        if not last.end:
+            self._end()
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        """The process, once it says that it runs. Raises `ReaderUnavailable`."""
+        if self._process is None:
+            try:
+                self._process = _started(self.limits)
+                self._next()
+            except (OSError, _Breached) as error:
+                raise ReaderUnavailable(str(error)) from error
+        return self._process
+
+    def _next(self) -> Told:
+        """The next message. Raises `_Breached` where none comes."""
+        assert self._process is not None and self._process.stdout is not None
+        stream = self._process.stdout.fileno()
+        ready = select.poll()
+        ready.register(stream, select.POLLIN)
+        until = time.monotonic() + _PATIENCE * self.limits.seconds
+        while (message := self._whole()) is None:
+            if not ready.poll(TICK_SECONDS * 1000):
+                self.on_wait()
+                if time.monotonic() > until:
+                    raise _Breached("time")
+            elif block := os.read(stream, _BLOCK):
+                self._arrived += block
+            else:
+                raise self._ended()
+        return msgspec.json.decode(message, type=Told)
+
+    def _whole(self) -> bytes | None:
+        """A message that has arrived to its end."""
+        if len(self._arrived) < LENGTH.size:
+            return None
+        (length,) = LENGTH.unpack_from(self._arrived)
+        if length > WIDEST * self.limits.characters:
+            raise _Breached("size")
+        if len(self._arrived) < (end := LENGTH.size + length):
+            return None
+        message = bytes(self._arrived[LENGTH.size : end])
+        del self._arrived[:end]
+        return message
+
+    def _ended(self) -> _Breached:
+        assert self._process is not None
+        code = self._process.wait()
+        if code == -signal.SIGXCPU:
+            return _Breached("time")
+        return _Breached("broken", signal.Signals(-code).name if code < 0 else f"exit code {code}")
+
+    def _end(self) -> None:
+        if (process := self._process) is None:
+            return
+        self._process = None
+        self._arrived.clear()
+        process.kill()
+        process.wait()
+        for stream in (process.stdin, process.stdout):
+            assert stream is not None
+            try:
+                stream.close()
+            except BrokenPipeError:
+                continue  # what it was asked last, it never heard
+
+
+class _Breached(Exception):
+    def __init__(self, breach: Breach, how: str = "") -> None:
+        self.breach, self.how = breach, how
+        super().__init__(how or breach)
+
+
+def _started(limits: Limits) -> subprocess.Popen[bytes]:
+    """A process with an environment of its own, so that no secret is in it, in a session that hears no Ctrl-C."""
+    asked = (limits.memory_mb, limits.seconds, limits.characters)
+    return subprocess.Popen(
+        interpreter.command("-m", "kb.corpus.raw.child", *asked),
+        env={
+            "PYTHONPATH": str(interpreter.ROOT),
+            "ARROW_DEFAULT_MEMORY_POOL": "system",
+            "OMP_NUM_THREADS": "1",
+        },
+        cwd="/",
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )

@@ -1,0 +1,75 @@
+"""From bytes to text, where nothing is guessed: a byte order mark, a declared encoding, or UTF-8."""
+
+from __future__ import annotations
+
+import codecs
+import re
+
+from kb.corpus.format import is_blank, unstorable
+
+_MARKS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32-le"),  # before UTF-16, whose mark it begins with
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+_CONTROL = re.compile(r"[\x01-\x08\x0b\x0e-\x1f\x7f]")
+_MOST_CONTROL = 0.01  # of the characters; a stray one is no reason to refuse a file
+_DECLARED = re.compile(
+    rb"<(?:meta|\?xml)[^>]{0,200}?(?:charset|encoding)\s*=\s*[\"']?\s*([A-Za-z0-9_.:-]+)", re.I
+)
+
+
+class Unreadable(ValueError):
+    """A file that is no document: says why, and where it helps what to do."""
+
+
+def decode(data: bytes, encoding: str | None = None) -> str:
+    """The text of a file, its line ends as ``\\n``. Raises `Unreadable`.
+
+    A byte order mark says what it is; then `encoding` holds, by default UTF-8.
+    """
+    if not data:
+        raise Unreadable("the file is empty")
+    for mark, name in _MARKS:
+        if data.startswith(mark):
+            data, encoding = data[len(mark) :], name
+            break
+    else:
+        if b"\0" in data:
+            raise Unreadable("binary data, not text: it has NUL bytes")
+    try:
+        text = data.decode(encoding or "utf-8")
+    except UnicodeDecodeError as error:
+        raise Unreadable(
+            f"not {error.encoding}: byte {data[error.start]:#04x} at {error.start}; "
+            "convert it to UTF-8, or name its encoding with --encoding"
+        ) from error
+    except (LookupError, ValueError) as error:  # codecs that are none of text, and their own ways to fail
+        raise Unreadable(f"it says that it is in {encoding!r}, which cannot be read: {error}") from error
+    return normal(text)
+
+
+def normal(text: str) -> str:
+    """The text with its line ends as ``\\n``. Raises `Unreadable` on what is not text, or blank."""
+    text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\f", "\n")
+    if is_blank(text):
+        raise Unreadable("no text in it")
+    if (fault := unstorable(text)) is not None:
+        raise Unreadable(f"binary data, not text: it has {fault[1]}")
+    if len(_CONTROL.findall(text)) > _MOST_CONTROL * len(text):
+        raise Unreadable("binary data, not text: it has control characters")
+    return text
+
+
+def declared_encoding(data: bytes) -> str | None:
+    """The encoding that an HTML file names in its head. Raises `Unreadable` on one that nobody knows."""
+    found = _DECLARED.search(data[:2048])
+    if found is None:
+        return None
+    name = found.group(1).decode("ascii")
+    try:
+        return codecs.lookup(name).name
+    except LookupError:
+        raise Unreadable(f"it says that it is in {name!r}, an encoding that is not known") from None

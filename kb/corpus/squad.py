@@ -1,0 +1,163 @@
+"""SQuAD as an annotated corpus: paragraphs become documents, answers become fact spans.
+
+Reads the official nested JSON (``{"data": [{"title", "paragraphs": [{"context", "qas"}]}]}``) and the
+flat JSON Lines form (``{"title", "context", "qas": [{"question", "answer", "answer_start"}]}``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kb.corpus.format import AnnotatedDocument, FactSpan, Parsed, Refusal, check_spans, parse_json, unstorable
+
+
+@dataclass(frozen=True, slots=True)
+class SquadQuestion:
+    """A question with all its answers, the external id of the paragraph it is asked of, and where that answers it."""
+
+    document: str
+    question: str
+    answers: tuple[str, ...]
+    place: tuple[int, int] | None = None
+
+
+def read_squad(path: Path) -> Iterator[Parsed]:
+    """Every paragraph of a SQuAD file. The id is a hash of title and paragraph: stable and unique."""
+    with path.open("rb") as source:
+        paragraphs = _nested(path, source.read()) if path.suffix == ".json" else _flat(path, source)
+        for where, paragraph in paragraphs:
+            if isinstance(paragraph, Refusal):
+                yield Parsed(None, (paragraph,))
+            else:
+                yield _paragraph(where, paragraph)
+
+
+def read_questions(path: Path) -> Iterator[SquadQuestion]:
+    """Every question that the file answers. What is malformed is passed over: `read_squad` names it."""
+    with path.open("rb") as source:
+        paragraphs = _nested(path, source.read()) if path.suffix == ".json" else _flat(path, source)
+        for _, paragraph in paragraphs:
+            if isinstance(paragraph, dict) and isinstance(paragraph.get("context"), str):
+                document = _identity(_spaced(paragraph.get("title")), paragraph["context"])
+                qas = paragraph.get("qas")
+                asked = (_quiz(document, qa) for qa in (qas if isinstance(qas, list) else ()))
+                yield from filter(None, asked)
+
+
+def _quiz(document: str, qa: Any) -> SquadQuestion | None:
+    """The question with every answer that is well formed; the first of these is the one that `read_squad` marks."""
+    if not isinstance(qa, dict) or not isinstance(qa.get("question"), str):
+        return None
+    several = qa.get("answers")
+    found = [(qa["answer"], qa.get("answer_start"))] if "answer" in qa else []
+    if not found and isinstance(several, list):
+        found = [(a.get("text"), a.get("answer_start")) for a in several if isinstance(a, dict)]
+    answers = [(text, start) for text, start in found if isinstance(text, str) and text.strip()]
+    if not qa["question"].strip() or not answers:
+        return None
+    text, start = answers[0]
+    place = (start, start + len(text)) if type(start) is int else None
+    return SquadQuestion(
+        document, qa["question"].strip(), tuple(dict.fromkeys(text for text, _ in answers)), place
+    )
+
+
+def _flat(path: Path, lines: Iterable[bytes]) -> Iterator[tuple[str, Any]]:
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            where = f"{path.name}:{number}"
+            yield where, parse_json(line, where)
+
+
+def _nested(path: Path, text: bytes) -> Iterator[tuple[str, Any]]:
+    record = parse_json(text, path.name)
+    if isinstance(record, Refusal):
+        yield path.name, record
+        return
+    articles = record.get("data") if isinstance(record, dict) else None
+    if not isinstance(articles, list):
+        yield path.name, Refusal(path.name, 0, "not a SQuAD file: no list 'data'")
+        return
+    for ordinal, article in enumerate(articles):
+        paragraphs = article.get("paragraphs") if isinstance(article, dict) else None
+        if not isinstance(paragraphs, list):
+            where = f"{path.name}:{ordinal}"
+            yield where, Refusal(where, 0, "an article without a list 'paragraphs'")
+            continue
+        for number, paragraph in enumerate(paragraphs):
+            titled = (
+                {**paragraph, "title": article.get("title")} if isinstance(paragraph, dict) else paragraph
+            )
+            yield f"{path.name}:{ordinal}/{number}", titled
+
+
+def _paragraph(where: str, record: object) -> Parsed:
+    if not isinstance(record, dict):
+        return Parsed(None, (Refusal(where, 0, "not a JSON object"),))
+    context, title, qas = record.get("context"), record.get("title"), record.get("qas", [])
+    if not isinstance(context, str) or not context.strip():
+        return Parsed(None, (Refusal(where, 0, "no 'context'"),))
+    title = _spaced(title)
+    if (fault := unstorable(context) or unstorable(title or "")) is not None:
+        return Parsed(None, (Refusal(where, *fault),))
+    external_id = _identity(title, context)
+    if not isinstance(qas, list):
+        return Parsed(None, (Refusal(external_id, 0, "'qas' must be a list"),))
+    sound: list[FactSpan] = []
+    refusals: list[Refusal] = []
+    for qa in qas:
+        try:
+            span = _answer(qa)
+        except (KeyError, TypeError, IndexError) as error:
+            refusals.append(Refusal(external_id, 0, f"malformed question: {error!r}"))
+            continue
+        if span is not None:
+            checked, wrong = check_spans(external_id, context, [span])
+            sound += checked
+            refusals += wrong
+    kept = resolve_overlaps(sound)
+    document = AnnotatedDocument(external_id, context, kept, title=title)
+    return Parsed(document, tuple(refusals), overlaps_resolved=len(sound) - len(kept))
+
+
+def _spaced(title: Any) -> str | None:
+    return title.replace("_", " ") if isinstance(title, str) else None
+
+
+def _identity(title: str | None, context: str) -> str:
+    return hashlib.sha256(f"{title}\n{context}".encode()).hexdigest()[:16]
+
+
+def _answer(qa: Any) -> FactSpan | None:
+    """The question's first answer; None for a question of SQuAD 2.0 that the paragraph does not answer."""
+    if not isinstance(qa, dict):
+        raise TypeError("not a JSON object")
+    if "answer" not in qa and qa["answers"] == []:
+        return None
+    answer, start = (
+        (qa["answer"], qa["answer_start"])
+        if "answer" in qa
+        else (qa["answers"][0]["text"], qa["answers"][0]["answer_start"])
+    )
+    question = qa["question"]
+    if not isinstance(answer, str) or not isinstance(question, str) or unstorable(question):
+        raise TypeError("question and answer must be strings that can be stored")
+    if not isinstance(start, int) or isinstance(start, bool):
+        raise TypeError("'answer_start' must be an integer")
+    return FactSpan(start, start + len(answer), answer, question.strip() or None, answer)
+
+
+def resolve_overlaps(spans: Sequence[FactSpan]) -> tuple[FactSpan, ...]:
+    """The largest set of spans that are apart: earliest end first, which is optimal for counts.
+
+    Of equal spans with several questions the first stays.
+    """
+    kept: list[FactSpan] = []
+    for span in sorted(spans, key=lambda s: (s.end, -s.start)):
+        if not kept or span.start >= kept[-1].end:
+            kept.append(span)
+    return tuple(kept)

@@ -1,0 +1,109 @@
+"""Mentions: what else says what a fact said. Session first; nothing here changes anything.
+
+Looked for while the texts of the fact are at hand: before it is erased, or right after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import func, or_, select
+from sqlalchemy.orm import Session
+
+from kb.facts.redaction import Target
+from kb.tables import Change, Document, Fact, FactVersion, Generation
+from kb.texts.wording import Phrases, may_say
+
+MOST = 500  # of each kind that are listed
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A stretch of a text, in code points."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mention:
+    """Where a document's text says one of the values; `own` is a document of the facts themselves."""
+
+    document_id: int
+    own: bool
+    spans: tuple[Stretch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Mentions:
+    """What says the facts beside themselves: up to 500 of each kind, by id.
+
+    `titles` are documents whose title, address or external id says one, `reasons` changes whose reason does or whom
+    they name, and `facts` those with a value, a question or an answer that does.
+    """
+
+    documents: tuple[Mention, ...] = ()
+    titles: tuple[int, ...] = ()
+    facts: tuple[int, ...] = ()
+    generations: tuple[int, ...] = ()
+    reasons: tuple[int, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.documents or self.titles or self.facts or self.generations or self.reasons)
+
+
+def look(session: Session, targets: Sequence[Target]) -> Mentions:
+    """What else says the values of these facts; in reasons also their questions and answers."""
+    values = sorted({value for target in targets for value in target.values})
+    if not values:
+        return Mentions()
+    said, strings = Phrases(values), sorted({string for target in targets for string in target.strings})
+    ids = [target.fact_id for target in targets]
+    of_facts = (FactVersion.value, Fact.question, Fact.answer)
+    facts = (
+        select(Fact.id, *of_facts)
+        .join(FactVersion, FactVersion.fact_id == Fact.id)
+        .where(Fact.erased_seq.is_(None), Fact.id != func.all(ids))
+    )
+    return Mentions(
+        documents=tuple(_documents(session, targets, values, said)),
+        titles=_ids(session, select(Document.id, *_ABOUT), _ABOUT, values, said),
+        facts=_ids(session, facts, of_facts, values, said),
+        generations=_ids(session, select(Generation.id, *_SAID), _SAID, values, said),
+        reasons=_ids(session, select(Change.seq, *_WHY), _WHY, strings, Phrases(strings)),
+    )
+
+
+_ABOUT = (Document.title, Document.uri, Document.external_id)
+_SAID = (Generation.prompt, Generation.output)
+_WHY = (Change.reason, Change.actor, Change.payload["on_behalf_of"].astext)
+
+
+def _documents(
+    session: Session, targets: Sequence[Target], values: Sequence[str], said: Phrases
+) -> Iterator[Mention]:
+    sources = {(target.corpus, target.external_id) for target in targets}
+    own = {target.document_id: (target.start, target.end) for target in targets}
+    statement = select(Document.id, Document.corpus, Document.external_id, Document.text).order_by(
+        Document.id
+    )
+    found = 0
+    for row in session.execute(
+        statement.where(may_say(Document.text, values)).execution_options(yield_per=200)
+    ):
+        spans = [span for span in said.spans(row.text) if span != own.get(row.id)]
+        if spans and found < MOST:
+            found += 1
+            yield Mention(
+                row.id, (row.corpus, row.external_id) in sources, tuple(Stretch(*span) for span in spans)
+            )
+
+
+def _ids(
+    session: Session, statement: Any, columns: Sequence[Any], texts: Sequence[str], said: Phrases
+) -> tuple[int, ...]:
+    may = or_(*(may_say(column, texts) for column in columns))
+    rows = session.execute(statement.where(may).execution_options(yield_per=1000))
+    return tuple(sorted({row[0] for row in rows if any(said.spans(one) for one in row[1:] if one)})[:MOST])

@@ -1,0 +1,210 @@
+"""Residue: what of an erased text still lies in files, found by reading the files.
+
+Every file of the database server (where its data directory is on this host), of the index directory and of the
+home is searched for byte strings, the probes. What a search cannot see is said in the report: text that is
+compressed or split, and everything that is not a file here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from sqlalchemy import Engine, text
+from sqlalchemy.exc import DBAPIError
+
+from kb.errors import InvalidValue
+from kb.store.settings import Settings
+
+LEAST = 8  # bytes: shorter ones would be found anywhere
+BLOCK = 1 << 20
+AREAS = ("heap", "keys", "wal", "snapshots", "log", "other")
+MOST_FILES = 50
+
+OnFile = Callable[[int, int], None]  # (files read, of how many)
+
+_HASH = np.uint64(0x9E3779B97F4A7C15)
+_SHIFT = np.uint64(44)
+
+
+@dataclass(frozen=True, slots=True)
+class FileResidue:
+    """A file that holds probes: how many of them, in which area."""
+
+    area: str
+    path: str
+    num_probes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResidueReport:
+    """`found`: by area the number of probes that are there. `unseen`: what could not be looked at, and why.
+
+    `clean` only where nothing was found and every file of the server was read.
+    """
+
+    clean: bool
+    num_probes: int
+    num_found: int
+    found: dict[str, int]
+    files: tuple[FileResidue, ...]
+    unseen: tuple[str, ...]
+    num_bytes: int
+
+
+class Matcher:
+    """Finds many byte strings at once: by a table of the hashes of their first eight bytes, then exactly."""
+
+    def __init__(self, probes: Sequence[bytes]) -> None:
+        if short := [probe for probe in probes if len(probe) < LEAST]:
+            raise InvalidValue(
+                "probe", f"{len(short)} of them have less than {LEAST} bytes, which are found anywhere"
+            )
+        self.longest = max(map(len, probes), default=LEAST)
+        self._by_start: dict[bytes, list[tuple[int, bytes]]] = {}
+        for n, probe in enumerate(probes):
+            self._by_start.setdefault(probe[:LEAST], []).append((n, probe))
+        self._hashes = np.zeros(1 << 20, dtype=bool)
+        for start in self._by_start:
+            self._hashes[_hash(np.frombuffer(start, "<u8"))] = True
+
+    def find(self, block: bytes) -> Iterator[tuple[int, int]]:
+        """(number of the probe, offset) of every probe in the block."""
+        if block.count(0) == len(block):
+            return
+        for shift in range(min(LEAST, max(0, len(block) - LEAST + 1))):
+            words = np.frombuffer(block, "<u8", count=(len(block) - shift) // LEAST, offset=shift)
+            for word in np.flatnonzero(self._hashes[_hash(words)]).tolist():
+                at = word * LEAST + shift
+                for n, probe in self._by_start.get(block[at : at + LEAST], ()):
+                    if block.startswith(probe, at):
+                        yield n, at
+
+    def find_in_file(self, path: Path) -> tuple[set[int], int]:
+        """The probes that a file holds, and its size. Blocks overlap, so that none hides at a seam."""
+        found: set[int] = set()
+        size, tail = 0, b""
+        with path.open("rb") as file:
+            while chunk := file.read(BLOCK):
+                size += len(chunk)
+                block = tail + chunk
+                found.update(n for n, _ in self.find(block))
+                tail = block[-(self.longest - 1) :]
+        return found, size
+
+
+def _hash(words: np.ndarray[tuple[int], np.dtype[np.uint64]]) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+    return (words * _HASH) >> _SHIFT
+
+
+def scan_residue(
+    probes: Sequence[bytes],
+    *,
+    engine: Engine,
+    settings: Settings,
+    keys: Iterable[int] = (),
+    on_file: OnFile | None = None,
+) -> ResidueReport:
+    """Search all files for the probes; `keys` numbers those of them that are keys. Changes nothing but the cache.
+
+    What the server has only in memory is written first, where this role may ask for that.
+    """
+    matcher, of_keys = Matcher(probes), frozenset(keys)
+    data, unseen = _data_directory(engine)
+    files = list(_files(data, settings))
+    everywhere: set[int] = set()
+    by_area: dict[str, set[int]] = {area: set() for area in AREAS}
+    listed: list[FileResidue] = []
+    num_bytes = 0
+    for done, (area, path) in enumerate(files):
+        try:
+            found, size = matcher.find_in_file(path)
+        except FileNotFoundError:  # a segment or a temporary file that went meanwhile
+            continue
+        except OSError as error:
+            unseen.append(f"{path}: {error.strerror}")
+            continue
+        num_bytes += size
+        everywhere |= found
+        in_areas = Counter("keys" if area == "heap" and n in of_keys else area for n in found)
+        for n in found:
+            by_area["keys" if area == "heap" and n in of_keys else area].add(n)
+        listed += [FileResidue(name, str(path), count) for name, count in in_areas.items()]
+        if on_file is not None:
+            on_file(done + 1, len(files))
+    return ResidueReport(
+        clean=not (everywhere or unseen),
+        num_probes=len(probes),
+        num_found=len(everywhere),
+        found={area: len(there) for area, there in by_area.items()},
+        files=tuple(sorted(listed, key=lambda f: -f.num_probes)[:MOST_FILES]),
+        unseen=tuple(unseen),
+        num_bytes=num_bytes,
+    )
+
+
+def num_bytes_to_scan(*, engine: Engine, settings: Settings) -> int:
+    """How much `scan_residue` would read, so that nobody has to wait for too much of it."""
+    data, _ = _data_directory(engine)
+    total = 0
+    for _, path in _files(data, settings):
+        with suppress(OSError):  # gone meanwhile
+            total += path.stat().st_size
+    return total
+
+
+def _data_directory(engine: Engine) -> tuple[Path | None, list[str]]:
+    """Where the server's files lie, if that is on this host and readable, and what a scan of them cannot see."""
+    unseen: list[str] = []
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        try:
+            connection.execute(text("CHECKPOINT"))
+        except DBAPIError:
+            unseen.append("pages that the server has not written yet: this role may not ask for a checkpoint")
+        if connection.scalar(text("SHOW wal_compression")) != "off":
+            unseen.append("full pages in the WAL: wal_compression is on")
+        try:
+            named = connection.scalar(text("SHOW data_directory"))
+            identifier = connection.scalar(text("SELECT system_identifier FROM pg_control_system()"))
+        except DBAPIError:
+            return None, [*unseen, "the server's files: this role may not ask where they lie"]
+    data = Path(str(named))
+    try:
+        with (data / "global" / "pg_control").open("rb") as control:
+            here = int.from_bytes(control.read(8), "little") == identifier
+    except OSError:
+        here = False
+    if not here:
+        return None, [*unseen, "the server's files: they are not on this host, or not readable"]
+    return data, unseen
+
+
+def _files(data: Path | None, settings: Settings) -> Iterator[tuple[str, Path]]:
+    """(area, file) of everything there is to read, each once."""
+    seen: set[Path] = set()
+    roots = [("home", settings.index_directory), ("home", settings.home)]
+    if data is not None:
+        roots.insert(0, ("server", data))
+        roots += [("server", tablespace.resolve()) for tablespace in (data / "pg_tblspc").glob("*")]
+    for kind, root in roots:
+        for path in sorted(root.rglob("*")):
+            if path in seen or path.is_symlink() or not path.is_file():
+                continue
+            seen.add(path)
+            if kind == "server":
+                yield (_area(path.relative_to(root)) if root == data else "heap"), path
+            else:
+                yield ("snapshots" if path.is_relative_to(settings.index_directory) else "other"), path
+
+
+def _area(path: Path) -> str:
+    """The area of a file in the data directory."""
+    if path.parts[0] in ("base", "global"):
+        return "heap"
+    if path.parts[0] == "pg_wal":
+        return "wal"
+    return "log" if path.parts[0] in ("log", "pg_log") or path.suffix == ".log" else "other"

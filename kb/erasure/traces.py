@@ -1,0 +1,154 @@
+"""Probes: byte strings that only a given fact puts into files, so that finding one means that it is still there.
+
+They are made before an erasure and hold what is erased. A text counts only where it is long enough to be told
+from others; what another fact or document says as well proves nothing and is marked as shared.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from kb.erasure.residue import LEAST, Matcher
+from kb.errors import InvalidValue
+from kb.facts.redaction import Target, blank
+from kb.keys.keysets import STORED
+from kb.tables import Attribution, Document, Fact, FactKey, FactVersion, Generation
+
+AROUND = 16  # characters to either side of a value
+DISTINCTIVE = 12  # bytes from which a text without its surroundings may stand for its fact
+KEY_BYTES = 64  # of a key, which has thousands: no other key starts like it
+FORMAT = 1
+TEXTS_AT_ONCE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A byte string of a fact: its value in the document ("context") or in an output, another text of it, or a key.
+
+    `shared` where something that is not erased holds it too.
+    """
+
+    fact_id: int
+    kind: str
+    needle: bytes
+    shared: bool = False
+
+
+def make_probes(session: Session, targets: Sequence[Target]) -> tuple[Probe, ...]:
+    """All probes of these facts, each byte string once."""
+    texts = {probe.needle: probe for probe in (*_of_facts(targets), *_of_outputs(session, targets))}
+    long_enough = [probe for probe in texts.values() if len(probe.needle) >= LEAST]
+    shared = _shared(session, targets, [probe.needle for probe in long_enough])
+    marked = [replace(probe, shared=n in shared) for n, probe in enumerate(long_enough)]
+    return (*marked, *_of_keys(session, targets))
+
+
+def _of_facts(targets: Sequence[Target]) -> Iterator[Probe]:
+    for target in targets:
+        if target.document_id is not None:
+            around = target.text[max(0, target.start - AROUND) : target.end + AROUND]
+            yield Probe(target.fact_id, "context", around.encode())
+        for string in target.strings:
+            if len(string.encode()) >= DISTINCTIVE:
+                yield Probe(target.fact_id, "text", string.encode())
+
+
+def _of_outputs(session: Session, targets: Sequence[Target]) -> Iterator[Probe]:
+    statement = (
+        select(Attribution.fact_id, Attribution.output_start, Attribution.output_end, Generation.output)
+        .join(Generation, Generation.id == Attribution.generation_id)
+        .where(Attribution.fact_id == func.any([target.fact_id for target in targets]))
+    )
+    for row in session.execute(statement):
+        around = row.output[max(0, row.output_start - AROUND) : row.output_end + AROUND]
+        yield Probe(row.fact_id, "output", around.encode())
+
+
+def _of_keys(session: Session, targets: Sequence[Target]) -> Iterator[Probe]:
+    """A key as the database stores it, in fp16, and as a flat index does, in fp32."""
+    ids = [target.fact_id for target in targets]
+    rows = session.execute(select(FactKey.fact_id, FactKey.key).where(FactKey.fact_id == func.any(ids))).all()
+    starts = {bytes(row.key)[:KEY_BYTES] for row in rows}
+    start = func.substr(FactKey.key, 1, KEY_BYTES)
+    others = select(start).where(FactKey.fact_id != func.all(ids), start.in_(starts))
+    shared = {bytes(theirs) for theirs in session.scalars(others)}
+    for row in rows:
+        exact = np.frombuffer(row.key, dtype=STORED).astype("<f4")
+        is_shared = bytes(row.key)[:KEY_BYTES] in shared
+        for needle in (bytes(row.key), exact.tobytes()):
+            yield Probe(row.fact_id, "key", needle[:KEY_BYTES], is_shared)
+
+
+def _shared(session: Session, targets: Sequence[Target], needles: list[bytes]) -> set[int]:
+    """Numbers of the needles that texts hold which an erasure of these facts leaves as they are."""
+    matcher = Matcher(needles)
+    shared: set[int] = set()
+    texts = _staying(session, targets)
+    # Many at once, as most are short; no text holds the character that parts them.
+    while block := "\0".join(islice(texts, TEXTS_AT_ONCE)):
+        shared.update(n for n, _ in matcher.find(block.encode()))
+    return shared
+
+
+def _staying(session: Session, targets: Sequence[Target]) -> Iterator[str]:
+    """Documents and facts as an erasure of these should leave them; older texts of their documents don't count."""
+    erased = [target.fact_id for target in targets]
+    spans: dict[int | None, list[tuple[int, int]]] = {}
+    for target in targets:
+        spans.setdefault(target.document_id, []).append((target.start, target.end))
+    sources = {(target.corpus, target.external_id) for target in targets}
+    documents = select(Document.id, Document.corpus, Document.external_id, Document.title, Document.text)
+    for row in session.execute(documents.execution_options(yield_per=200)):
+        if row.id in spans or (row.corpus, row.external_id) not in sources:
+            yield blank(row.text, spans.get(row.id, ()))
+        if row.title:
+            yield row.title
+    others = (
+        select(Fact.question, Fact.answer, FactVersion.value)
+        .join(FactVersion, FactVersion.fact_id == Fact.id)
+        .where(Fact.id != func.all(erased))
+    )
+    for texts in session.execute(others.execution_options(yield_per=2000)):
+        yield from filter(None, texts)
+
+
+def save_probes(probes: Sequence[Probe], path: Path) -> None:
+    """Write probes to a new file that only its owner may read: it holds the texts themselves."""
+    record = {"format": FORMAT, "probes": [_as_json(probe) for probe in probes]}
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        json.dump(record, file)
+
+
+def _as_json(probe: Probe) -> dict[str, object]:
+    return {
+        "fact_id": probe.fact_id,
+        "kind": probe.kind,
+        "hex": probe.needle.hex(),
+        "shared": probe.shared,
+    }
+
+
+def load_probes(path: Path) -> tuple[Probe, ...]:
+    """The probes of a file. Raises `InvalidValue` where it is none of ours."""
+    try:
+        record = json.loads(path.read_text())
+        if record["format"] != FORMAT:
+            raise ValueError(f"its format is {record['format']!r}")
+        return tuple(
+            Probe(int(p["fact_id"]), str(p["kind"]), bytes.fromhex(p["hex"]), bool(p["shared"]))
+            for p in record["probes"]
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise InvalidValue(
+            "probes file", f"{path.name} is not one that `colmlm erase` wrote ({error})"
+        ) from error

@@ -1,0 +1,194 @@
+"""Erasure by two: one admin key asks, and another approves before anything is erased.
+
+What holds the line is that keys differ; that they are two people's is up to whoever hands them out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session, aliased
+
+from kb.access.api_keys import ApiKeyRecord, Right, verify
+from kb.erasure.verbs import Erased, Erasure, ErasureReport, Heard, erase_facts, load_targets
+from kb.errors import AdminKeyNeeded, ErasureRequestNotFound, ErasureRequestState, SamePerson
+from kb.facts import quotations, suppression
+from kb.facts.erased_texts import Said
+from kb.facts.redaction import Mentioned, as_mentioned
+from kb.log import audit
+from kb.log.origin import acting_as, signed
+from kb.principal import Principal
+from kb.service import KnowledgeBase
+from kb.store.contention import tried_again
+from kb.tables import ApiKey
+from kb.tables import ErasureRequest as Row
+from kb.texts.characters import visible
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasureRequest:
+    """An erasure that was asked for; `state` is waiting, approved or withdrawn. Keys are named.
+
+    `actor` is who asked, with the key `asked_by`, and `on_behalf_of` whom they said to act for.
+    """
+
+    erasure_request_id: int
+    state: str
+    fact_ids: tuple[int, ...]
+    actor: str
+    reason: str
+    asked_by: str
+    at: datetime
+    decided_by: str | None
+    decided_at: datetime | None
+    seq: int | None
+    on_behalf_of: str | None = None
+    mentions: Mentioned | None = None
+
+
+def admin_key(session: Session, token: str | None) -> ApiKeyRecord:
+    """The admin's key a token belongs to. Raises `AdminKeyNeeded`."""
+    key = verify(session, token) if token else None
+    if key is None or not key.may(Right.admin):
+        raise AdminKeyNeeded
+    return key
+
+
+@dataclass(frozen=True, slots=True)
+class ErasureRequests:
+    """The erasures of a knowledge base that wait for a second key, and those that were decided."""
+
+    kb: KnowledgeBase
+
+    @tried_again
+    def ask(
+        self,
+        fact_ids: Sequence[int],
+        *,
+        key: ApiKeyRecord,
+        actor: str,
+        reason: str,
+        mentions: Mentioned = "same-document",
+    ) -> ErasureRequest:
+        """Ask for these facts to be erased, live, deleted or erased before, all or none. Erases nothing."""
+        audit.check_who(actor, reason)
+        with self.kb.sessions.begin() as session:
+            suppression.hold_off_erasure(session)
+            targets, again = load_targets(session, fact_ids)
+            ids = sorted((*(target.fact_id for target in targets), *again))
+            behalf = signed(actor).on_behalf_of
+            row = Row(
+                state="waiting",
+                fact_ids=ids,
+                actor=key.name,
+                on_behalf_of=behalf if behalf != key.name else None,
+                reason=quotations.redacted_since(session, reason, Said(frozenset(ids))),
+                asked_by=key.key_id,
+                mentions=mentions,
+            )
+            session.add(row)
+            session.flush()
+            return _read(session, row.id)
+
+    def requests(self, *, waiting: bool = False) -> list[ErasureRequest]:
+        """Every request, oldest first, or just those that wait."""
+        with self.kb.sessions() as session:
+            statement = _SELECT.order_by(Row.id)
+            if waiting:
+                statement = statement.where(Row.state == "waiting")
+            return [_record(*row) for row in session.execute(statement)]
+
+    def read(self, request_id: int) -> ErasureRequest:
+        """One request. Raises `ErasureRequestNotFound`."""
+        with self.kb.sessions() as session:
+            return _read(session, request_id)
+
+    def approve(
+        self, request_id: int, *, key: ApiKeyRecord, now: bool = False, on_step: Heard | None = None
+    ) -> tuple[ErasureRequest, ErasureReport]:
+        """Erase what was asked for, as `Erasure.erase` does. `key` makes the change, which names the other key too.
+
+        Raises `SamePerson` where `key` asked for it, `ErasureRequestState` where it was decided before.
+        """
+        done, erased = self._approve(request_id, key)
+        return done, Erasure(self.kb).report(erased, now=now, on_step=on_step)
+
+    @tried_again
+    def _approve(self, request_id: int, key: ApiKeyRecord) -> tuple[ErasureRequest, Erased]:
+        with self.kb.sessions.begin() as session:
+            suppression.begin_erasure(session)  # before any row: an erasure redacts what requests say
+            row = _waiting(session, request_id)
+            asked = _read(session, request_id)
+            if row.asked_by == key.key_id:
+                raise SamePerson(request_id, key.name)
+            asker = Principal("key", asked.asked_by, row.asked_by)
+            targets, _ = load_targets(session, asked.fact_ids)
+            with acting_as(key.principal, asked.on_behalf_of):
+                erased = _erase(session, asked, asker, key)
+            _decide(session, row, "approved", key, erased.seq)
+            done = _read(session, request_id)
+        return done, Erasure(self.kb).with_left(erased, targets)
+
+    @tried_again
+    def withdraw(self, request_id: int, *, key: ApiKeyRecord) -> ErasureRequest:
+        """End a request without erasing anything; whoever asked may do that too."""
+        with self.kb.sessions.begin() as session:
+            _decide(session, _waiting(session, request_id), "withdrawn", key, None)
+            return _read(session, request_id)
+
+
+_Asker, _Decider = aliased(ApiKey), aliased(ApiKey)
+_SELECT = (
+    select(Row, _Asker.name, _Decider.name)
+    .join(_Asker, _Asker.id == Row.asked_by)
+    .outerjoin(_Decider, _Decider.id == Row.decided_by)
+)
+
+
+def _erase(session: Session, asked: ErasureRequest, asker: Principal, key: ApiKeyRecord) -> Erased:
+    said = visible(asked.reason, "")  # asked for before that was refused there
+    reason = f"{said} (asked with the key {asker.name}, approved with the key {key.name})"
+    mentions = asked.mentions or "none"  # a release before did not ask, and reached no further
+    return erase_facts(session, asked.fact_ids, key.name, reason, mentions=mentions, asked_by=asker)
+
+
+def _waiting(session: Session, request_id: int) -> Row:
+    """The row, locked: of two who decide at once the second finds it decided."""
+    row = session.scalar(select(Row).where(Row.id == request_id).with_for_update())
+    if row is None:
+        raise ErasureRequestNotFound(request_id)
+    if row.state != "waiting":
+        raise ErasureRequestState(request_id, row.state)
+    return row
+
+
+def _decide(session: Session, row: Row, state: str, key: ApiKeyRecord, seq: int | None) -> None:
+    row.state, row.decided_by, row.decided_at, row.seq = state, key.key_id, func.now(), seq
+    session.flush()
+
+
+def _read(session: Session, request_id: int) -> ErasureRequest:
+    found = session.execute(_SELECT.where(Row.id == request_id)).one_or_none()
+    if found is None:
+        raise ErasureRequestNotFound(request_id)
+    return _record(*found)
+
+
+def _record(row: Row, asked_by: str, decided_by: str | None) -> ErasureRequest:
+    return ErasureRequest(
+        erasure_request_id=row.id,
+        state=row.state,
+        fact_ids=tuple(row.fact_ids),
+        actor=row.actor,
+        reason=row.reason,
+        asked_by=asked_by,
+        at=row.at,
+        decided_by=decided_by,
+        decided_at=row.decided_at,
+        seq=row.seq,
+        on_behalf_of=row.on_behalf_of,
+        mentions=as_mentioned(row.mentions),
+    )

@@ -1,0 +1,329 @@
+"""Erasure: facts removed for good. What remains is that they were, when, why and by whom.
+
+One transaction redacts every text that tells of them, drops their keys, and appends one change of kind
+"erase" that holds counts and ids only. What lies in files after that goes level by level; see kb/erasure/purge.py.
+
+Erasing an erased fact again looks whether anything says it still, and redacts that; where nothing does it changes
+nothing and appends nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from sqlalchemy import case, delete, func, select, text, update
+from sqlalchemy.orm import Session
+
+from kb.access import idempotency
+from kb.erasure import mentions as mentioned
+from kb.erasure.mentions import Mentions
+from kb.erasure.purge import Level, purge, reached
+from kb.erasure.residue import OnFile, ResidueReport, scan_residue
+from kb.erasure.traces import Probe, make_probes
+from kb.errors import FactNotFound, SecondPersonNeeded
+from kb.facts import erased_texts, quotations, suppression
+from kb.facts.edits import MAX_ID
+from kb.facts.quotations import Gone, Quoting, Standing
+from kb.facts.redaction import MARK, Mentioned, Target, blank, redact_documents
+from kb.log import audit, origin
+from kb.principal import Principal
+from kb.service import KnowledgeBase
+from kb.store.contention import tried_again
+from kb.store.waits import unhurried
+from kb.tables import Document, Fact, FactKey, FactVersion, Tombstone
+from kb.texts.wording import Phrases, normalised
+
+Heard = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Erased:
+    """What one erasure did in the database. `also_said_by` are other facts that say the same and still stand.
+
+    `left` is what else says them; it is empty where an erasure was not looked at closely, as in a restore.
+    `again` are those of the facts that were erased before. `seq` is None where that was all, and nothing said them.
+    """
+
+    seq: int | None
+    fact_ids: tuple[int, ...]
+    again: tuple[int, ...] = ()
+    documents: tuple[int, ...] = ()
+    generations: tuple[int, ...] = ()
+    forget_runs: tuple[int, ...] = ()
+    jobs: tuple[int, ...] = ()
+    erasure_requests: tuple[int, ...] = ()
+    num_keys: int = 0
+    num_digests: int = 0
+    also_said_by: tuple[int, ...] = ()
+    left: Mentions = field(default_factory=Mentions)
+
+
+@dataclass(frozen=True, slots=True)
+class ErasureReport:
+    """What was erased (None: that had been done before), and how far: `level` and all below it are reached."""
+
+    erased: Erased | None
+    level: int
+    levels: tuple[Level, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Erasure:
+    """Final erasure on a knowledge base."""
+
+    kb: KnowledgeBase
+
+    def erase(
+        self,
+        fact_ids: Sequence[int],
+        *,
+        actor: str,
+        reason: str,
+        mentions: Mentioned = "same-document",
+        now: bool = False,
+        on_step: Heard | None = None,
+    ) -> ErasureReport:
+        """Erase facts, live or deleted, all or none, then go on to level 2, or with `now` as far as the server lets.
+
+        Of those that are erased already it redacts what still says them. `mentions`: values are redacted where else
+        their own documents mention them, in "all" documents, or in "none"; and in outputs, plans and jobs, but with
+        "none" only in those of the facts themselves. What is `left` is in the report. Raises `SecondPersonNeeded`
+        where the settings want two: see `kb.erasure.two_person`.
+        """
+        if self.kb.settings.erase_needs_two:
+            raise SecondPersonNeeded
+        return self.report(self._erase(fact_ids, actor, reason, mentions), now=now, on_step=on_step)
+
+    @tried_again
+    def _erase(self, fact_ids: Sequence[int], actor: str, reason: str, mentions: Mentioned) -> Erased:
+        with self.kb.sessions.begin() as session:
+            targets, _ = load_targets(session, fact_ids)
+            erased = erase_facts(session, fact_ids, actor, reason, mentions=mentions)
+        return self.with_left(erased, targets)
+
+    def with_left(self, erased: Erased, targets: Sequence[Target]) -> Erased:
+        """This erasure with what still says its facts, whose texts are at hand yet."""
+        with self.kb.sessions() as session:
+            unhurried(session)
+            return replace(erased, left=mentioned.look(session, targets))
+
+    def preview(self, fact_ids: Sequence[int], *, mentions: Mentioned = "same-document") -> Erased:
+        """What `erase` would do in the database, and leave: done, counted and rolled back."""
+        with self.kb.sessions() as session:
+            targets, _ = load_targets(session, fact_ids)
+            erased = erase_facts(session, fact_ids, self.kb.settings.actor, "preview", mentions=mentions)
+            return replace(erased, left=mentioned.look(session, targets))
+
+    def finish(self, *, now: bool = True, on_step: Heard | None = None) -> ErasureReport:
+        """Take every erasure so far to level 2, or with `now` as far as the server lets."""
+        return self.report(None, now=now, on_step=on_step)
+
+    @tried_again
+    def complete(self, *, actor: str, reason: str) -> Erased | None:
+        """Redact what still says an erased fact, as one erasure; None where nothing does."""
+        with self.kb.sessions.begin() as session:
+            suppression.begin_erasure(session)
+            said = quotations.still_said(session)
+            return erase_facts(session, sorted(said), actor, reason) if said else None
+
+    def report(self, erased: Erased | None, *, now: bool, on_step: Heard | None) -> ErasureReport:
+        """How far this erasure (None: those before) is, once it was taken as far as it goes."""
+        levels = purge(self.kb, now=now, on_step=on_step or (lambda _: None))
+        return ErasureReport(erased, reached(levels), levels)
+
+    def probes(self, fact_ids: Sequence[int]) -> tuple[Probe, ...]:
+        """Byte strings that should be nowhere once these facts are erased. To be made before; they hold the texts."""
+        with self.kb.sessions() as session:
+            targets, _ = load_targets(session, fact_ids)
+            return make_probes(session, targets)
+
+    def residue(self, probes: Sequence[Probe], on_file: OnFile | None = None) -> ResidueReport:
+        """Where in files these probes still are. Those that are shared prove nothing and are not looked for."""
+        telling = [probe for probe in probes if not probe.shared]
+        return scan_residue(
+            [probe.needle for probe in telling],
+            engine=self.kb.engine,
+            settings=self.kb.settings,
+            keys=[n for n, probe in enumerate(telling) if probe.kind == "key"],
+            on_file=on_file,
+        )
+
+
+def erase_facts(
+    session: Session,
+    fact_ids: Sequence[int],
+    actor: str,
+    reason: str,
+    *,
+    mentions: Mentioned = "same-document",
+    asked_by: Principal | None = None,
+) -> Erased:
+    """Redact and end these facts, drop their keys, and append the change. Does not commit.
+
+    `asked_by` is who asked, where somebody else had to approve; the change names both.
+    Of facts that were erased before, what still says them is redacted.
+    """
+    unhurried(session)
+    suppression.begin_erasure(session)
+    pending = audit.begin(session, actor, reason)
+    targets, again = load_targets(session, fact_ids)
+    ids = [target.fact_id for target in targets]
+    quoting = quotations.redact(session, Gone.read(session, again), pending.seq) if again else Quoting()
+    if not (targets or quoting):
+        return Erased(seq=None, fact_ids=tuple(again), again=tuple(again))
+    num_digests, also_said_by = suppression.remember(session, targets, pending.seq)
+    standing = _standing(session, targets, mentions)
+    erased_texts.keep(session, targets, pending.seq, standing)
+    documents = redact_documents(session, targets, mentions)
+    quoting |= quotations.redact(session, Standing.of(targets, standing), pending.seq)
+    _end(session, targets, pending.seq)
+    idempotency.forget_answers(session)
+    dropping = delete(FactKey).where(FactKey.fact_id == func.any(ids)).returning(FactKey.id)
+    dropped = sorted(session.scalars(dropping))
+    payload: dict[str, Any] = {
+        "documents": documents,
+        **{name: list(found) for name, found in asdict(quoting).items()},
+        "digests": num_digests,
+        "dropped_keys": dropped,
+        "mentions": mentions,  # whoever repeats this erasure reaches as far
+    }
+    if asked_by is not None:
+        payload["asked_by"] = asked_by.to_json()
+    touched = sorted((*ids, *again))
+    _append(session, pending, targets, touched, payload)
+    return Erased(
+        seq=pending.seq,
+        fact_ids=tuple(touched),
+        again=tuple(again),
+        documents=tuple(documents),
+        **asdict(quoting),
+        num_keys=len(dropped),
+        num_digests=num_digests,
+        also_said_by=tuple(also_said_by),
+    )
+
+
+def _standing(session: Session, targets: Sequence[Target], mentions: Mentioned) -> set[str]:
+    """The texts, normalised, that are left where they are not said of the facts themselves."""
+    if mentions == "none":
+        return {normalised(string) for target in targets for string in target.strings}
+    return suppression.said_by_others(session, targets)
+
+
+def _append(
+    session: Session,
+    pending: audit.Pending,
+    targets: Sequence[Target],
+    fact_ids: Sequence[int],
+    payload: dict[str, Any],
+) -> None:
+    """Append the change without what its reason, or on whose behalf it was made, says of the facts: it stays."""
+    said = Phrases(string for target in targets for string in target.strings)
+    asked = origin.current()
+    behalf = asked.on_behalf_of and blank(asked.on_behalf_of, said.spans(asked.on_behalf_of))
+    discreet = replace(pending, reason=blank(pending.reason, said.spans(pending.reason)))
+    with origin.acting_as(asked.principal, behalf):
+        audit.append(session, discreet, "erase", fact_ids, payload=payload)
+
+
+_REDACT_VALUES = text("""
+UPDATE fact_version v
+SET value = m.marker, to_seq = coalesce(v.to_seq, :seq)
+FROM unnest(CAST(:ids AS bigint[]), CAST(:markers AS text[])) AS m (fact_id, marker) WHERE v.fact_id = m.fact_id
+""")
+
+
+# What a run forgot cannot be restored any more once all of it is erased.
+_END_FORGET_RUNS = text("""
+UPDATE forget_run r SET state = 'erased'
+WHERE r.state = 'applied' AND r.fact_ids && CAST(:ids AS bigint[])
+  AND NOT EXISTS (SELECT FROM fact f WHERE f.id = ANY(r.fact_ids) AND f.erased_seq IS NULL)
+""")
+
+
+def _end(session: Session, targets: Sequence[Target], seq: int) -> None:
+    ids = [target.fact_id for target in targets]
+    markers = [target.marker for target in targets]
+    session.execute(_REDACT_VALUES, {"seq": seq, "ids": ids, "markers": markers})
+    session.execute(
+        update(Fact)
+        .where(Fact.id == func.any(ids))
+        .values(
+            # A fact without a document is held by its question, which may not be null.
+            question=case((Fact.document_id.is_(None), MARK)),
+            answer=None,
+            erased_seq=seq,
+            deleted_seq=func.coalesce(Fact.deleted_seq, seq),
+        )
+    )
+    session.execute(_END_FORGET_RUNS, {"ids": ids})
+    session.execute(delete(Tombstone).where(Tombstone.fact_id == func.any(ids)))
+
+
+def load_targets(session: Session, fact_ids: Sequence[int]) -> tuple[list[Target], list[int]]:
+    """These facts by id, each once, with their texts; and the ids of those that are erased. Raises `FactNotFound`."""
+    wanted = sorted(set(fact_ids))
+    storable = [fact_id for fact_id in wanted if 0 < fact_id <= MAX_ID]
+    found = session.execute(
+        select(Fact, Document.corpus, Document.external_id)
+        .outerjoin(Document, Document.id == Fact.document_id)
+        .where(Fact.id == func.any(storable))
+        .order_by(Fact.id)
+        .execution_options(populate_existing=True)
+    ).all()
+    if missing := sorted(set(wanted) - {row.Fact.id for row in found}):
+        raise FactNotFound(missing)
+    erased = [row.Fact.id for row in found if row.Fact.erased_seq is not None]
+    rows = [row for row in found if row.Fact.erased_seq is None]
+    values = _values(session, storable)
+    documents = sorted({row.Fact.document_id for row in rows if row.Fact.document_id is not None})
+    texts, spans = _texts(session, documents)
+    return [_target(row, values[row.Fact.id], texts, spans) for row in rows], erased
+
+
+def _values(session: Session, fact_ids: list[int]) -> dict[int, list[str]]:
+    found: dict[int, list[str]] = {}
+    statement = select(FactVersion.fact_id, FactVersion.value).where(
+        FactVersion.fact_id == func.any(fact_ids)
+    )
+    for fact_id, value in session.execute(statement.order_by(FactVersion.fact_id, FactVersion.version)):
+        found.setdefault(fact_id, []).append(value)
+    return found
+
+
+def _texts(session: Session, documents: list[int]) -> tuple[dict[int, str], dict[int, list[tuple[int, int]]]]:
+    """By document its text, and all spans of facts in it, erased ones too."""
+    of_documents = select(Document.id, Document.text).where(Document.id == func.any(documents))
+    texts = {row.id: row.text for row in session.execute(of_documents)}
+    spans: dict[int, list[tuple[int, int]]] = {}
+    statement = select(Fact.document_id, Fact.span_start, Fact.span_end)
+    for row in session.execute(statement.where(Fact.document_id == func.any(documents))):
+        spans.setdefault(row.document_id, []).append((row.span_start, row.span_end))
+    return texts, spans
+
+
+def _target(
+    row: Any,
+    values: list[str],
+    texts: dict[int, str],
+    spans: dict[int, list[tuple[int, int]]],
+) -> Target:
+    fact: Fact = row.Fact
+    if fact.document_id is None:
+        return Target(fact.id, fact.question, fact.answer, tuple(values))
+    assert fact.span_start is not None and fact.span_end is not None, "a fact of a document has a span"
+    return Target(
+        fact.id,
+        fact.question,
+        fact.answer,
+        tuple(values),
+        document_id=fact.document_id,
+        corpus=row.corpus,
+        external_id=row.external_id,
+        start=fact.span_start,
+        end=fact.span_end,
+        text=texts[fact.document_id],
+        spans=tuple(spans[fact.document_id]),
+    )

@@ -1,0 +1,240 @@
+"""Attribution: which fact stands behind which words of a stored output, and which outputs used a fact.
+
+Records name fact, version and change, so they answer after the fact was corrected or deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from sqlalchemy import case, func, insert, or_, select
+from sqlalchemy.orm import Session
+
+from kb.errors import GenerationNotFound, InvalidSplice
+from kb.facts import edits as facts
+from kb.facts import quotations, reading, suppression
+from kb.log import audit
+from kb.records import (
+    ChangeRecord,
+    FactRecord,
+    FactTrace,
+    GenerationRecord,
+    NewGeneration,
+    OutputTrace,
+    Splice,
+    TracedSplice,
+    Use,
+    Version,
+)
+from kb.tables import Attribution, Change, Document, Fact, FactVersion, Generation, Keyset
+
+OUTCOMES = ("hit", "no_match", "abstained")
+CONTEXT_CHARACTERS = 300
+SENTENCE_ENDS = (". ", "! ", "? ", "\n")
+
+
+def record(session: Session, generation: NewGeneration) -> int:
+    """Store an output with its splices and return its id. Raises `InvalidSplice` where a span is not its value.
+
+    What was erased since it was spliced is stored redacted: that there was an output is evidence, what it said is gone.
+    Whether the span was the value cannot be told then, and is not: the answer would tell whoever guesses.
+    """
+    for name in ("prompt", "output"):
+        audit.check_text(name, getattr(generation, name), limit=10_000_000)
+    suppression.hold_off_erasure(session)
+    _check_splices(session, generation)
+    generation, redacted_seq = quotations.without_erased(session, generation)
+    keyset = select(Keyset.id).where(
+        Keyset.checkpoint_id == generation.checkpoint_id, Keyset.state != "retired"
+    )
+    stored = Generation(
+        prompt=generation.prompt,
+        output=generation.output,
+        checkpoint_id=generation.checkpoint_id,
+        keyset_id=session.scalar(keyset),
+        seq=generation.seq,
+        mode=generation.mode,
+        redacted_seq=redacted_seq,
+    )
+    session.add(stored)
+    session.flush()
+    rows = [_attribution(stored.id, ordinal, splice) for ordinal, splice in enumerate(generation.splices)]
+    if rows:
+        session.execute(insert(Attribution), rows)
+    return stored.id
+
+
+def _attribution(generation_id: int, ordinal: int, splice: Splice) -> dict[str, object]:
+    return {
+        "generation_id": generation_id,
+        "ordinal": ordinal,
+        "output_start": splice.output_start,
+        "output_end": splice.output_end,
+        "outcome": splice.outcome,
+        "fact_id": splice.fact_id,
+        "fact_version": splice.version,
+        "score": splice.score,
+        "query": splice.query,
+    }
+
+
+def _check_splices(session: Session, generation: NewGeneration) -> None:
+    values = _values(session, [s.fact_id for s in generation.splices if s.fact_id is not None])
+    for ordinal, splice in enumerate(generation.splices):
+        start, end = splice.output_start, splice.output_end
+        if splice.outcome not in OUTCOMES:
+            raise InvalidSplice(
+                ordinal, f"its outcome is {splice.outcome!r}, not one of {', '.join(OUTCOMES)}"
+            )
+        if not 0 <= start <= end <= len(generation.output):
+            raise InvalidSplice(ordinal, f"[{start}, {end}) is outside the output")
+        if splice.outcome != "hit":
+            if splice.fact_id is not None or splice.version is not None or start != end:
+                raise InvalidSplice(ordinal, "no hit, and yet a fact, a version or a span")
+        elif splice.fact_id is None or splice.version is None:
+            raise InvalidSplice(ordinal, "a hit without a fact or a version")
+        elif (splice.fact_id, splice.version) not in values:
+            raise InvalidSplice(ordinal, f"version {splice.version} of fact {splice.fact_id} does not exist")
+        elif values[splice.fact_id, splice.version] not in (None, generation.output[start:end]):
+            said = "has another value than the output's span"
+            raise InvalidSplice(ordinal, f"version {splice.version} of fact {splice.fact_id} {said}")
+
+
+def _values(session: Session, fact_ids: Sequence[int]) -> dict[tuple[int, int], str | None]:
+    """The values of these facts by version; None where they are erased."""
+    storable = [fact_id for fact_id in fact_ids if 0 < fact_id <= facts.MAX_ID]
+    value = case((Fact.erased_seq.is_(None), FactVersion.value)).label("value")
+    statement = select(FactVersion.fact_id, FactVersion.version, value).join(
+        Fact, Fact.id == FactVersion.fact_id
+    )
+    versions = session.execute(statement.where(FactVersion.fact_id == func.any(storable)))
+    return {(row.fact_id, row.version): row.value for row in versions}
+
+
+def trace_output(session: Session, generation_id: int) -> OutputTrace:
+    """Every splice of a stored output: what was said, on what evidence, and what became of that since."""
+    stored = session.get(Generation, generation_id) if 0 < generation_id <= facts.MAX_ID else None
+    if stored is None:
+        raise GenerationNotFound(generation_id)
+    statement = (
+        select(Attribution).where(Attribution.generation_id == generation_id).order_by(Attribution.ordinal)
+    )
+    attributions = list(session.scalars(statement))
+    used = reading.fact_records(session, [a.fact_id for a in attributions if a.fact_id is not None])
+    splices = [_traced(session, stored, a, used.get(a.fact_id) if a.fact_id else None) for a in attributions]
+    return OutputTrace(
+        generation_id=stored.id,
+        prompt=stored.prompt,
+        output=stored.output,
+        checkpoint_id=stored.checkpoint_id,
+        mode=stored.mode,
+        seq=stored.seq,
+        at=stored.at.astimezone(UTC),
+        splices=tuple(splices),
+        redacted_seq=stored.redacted_seq,
+    )
+
+
+def _traced(
+    session: Session, stored: Generation, spliced: Attribution, fact: FactRecord | None
+) -> TracedSplice:
+    live = fact is not None and fact.deleted_seq is None
+    return TracedSplice(
+        ordinal=spliced.ordinal,
+        output_start=spliced.output_start,
+        output_end=spliced.output_end,
+        outcome=spliced.outcome,
+        value=stored.output[spliced.output_start : spliced.output_end],
+        fact_id=spliced.fact_id,
+        version=spliced.fact_version,
+        score=spliced.score,
+        source=fact.source if fact else None,
+        live=live,
+        current_value=fact.value if fact and live else None,
+        history=_edits(session, spliced.fact_id, stored.seq) if spliced.fact_id is not None else (),
+        erased=fact is not None and fact.erased_seq is not None,
+    )
+
+
+def _edits(
+    session: Session, fact_id: int, after: int, created_seq: int | None = None
+) -> tuple[ChangeRecord, ...]:
+    """The edits of a fact past change `after`, and the change that created it. Keying is not an edit."""
+    touches = or_(Change.fact_ids.contains([fact_id]), Change.seq == created_seq)
+    statement = select(Change).where(touches, Change.seq > after, Change.kind.not_in(audit.MAINTENANCE))
+    return tuple(audit.as_record(change) for change in session.scalars(statement.order_by(Change.seq)))
+
+
+def trace_fact(session: Session, fact_id: int) -> FactTrace:
+    """A fact with its source sentence, its values over time, its edits, and every stored output that used it."""
+    fact = reading.get_fact(session, fact_id)
+    versions = session.scalars(
+        select(FactVersion).where(FactVersion.fact_id == fact_id).order_by(FactVersion.version)
+    )
+    uses = session.execute(
+        select(Attribution, Generation.at)
+        .join(Generation, Generation.id == Attribution.generation_id)
+        .where(Attribution.fact_id == fact_id)
+        .order_by(Attribution.generation_id, Attribution.ordinal)
+    )
+    return FactTrace(
+        fact=fact,
+        context=_context(session, fact),
+        versions=tuple(Version(v.version, v.value, v.from_seq, v.to_seq) for v in versions),
+        history=_edits(session, fact_id, 0, fact.created_seq),
+        uses=tuple(_use(used, at) for used, at in uses),
+    )
+
+
+def _use(used: Attribution, at: datetime) -> Use:
+    assert used.fact_version is not None, "a hit without a version cannot be stored"
+    return Use(used.generation_id, used.fact_version, used.output_start, used.output_end, at.astimezone(UTC))
+
+
+def _context(session: Session, fact: FactRecord) -> str | None:
+    """The sentence of the document around the fact's span."""
+    if (source := fact.source) is None:
+        return None
+    first = max(0, source.start - CONTEXT_CHARACTERS)
+    around = func.substr(Document.text, first + 1, source.end + CONTEXT_CHARACTERS - first)
+    text: str = session.scalars(select(around).where(Document.id == source.document_id)).one()
+    return sentence(text, source.start - first, source.end - first)
+
+
+def sentence(text: str, start: int, end: int) -> str:
+    """What stands around a span as far as its sentence goes, at most 300 characters to either side."""
+    first = max(0, start - CONTEXT_CHARACTERS)
+    text, start, end = text[first : end + CONTEXT_CHARACTERS], start - first, end - first
+    begins = [at + len(mark) for mark in SENTENCE_ENDS if (at := text.rfind(mark, 0, start)) >= 0]
+    stops = [at for mark in SENTENCE_ENDS if (at := text.find(mark, end)) >= 0]
+    return text[max(begins, default=0) : min(stops) + 1 if stops else len(text)].strip()
+
+
+def generations(session: Session, after: int, limit: int) -> list[GenerationRecord]:
+    """Stored outputs, newest first: from the newest, or where `after` is an id, those older than it."""
+    num_splices = func.count(Attribution.generation_id)
+    num_hits = num_splices.filter(Attribution.outcome == "hit")
+    statement = (
+        select(Generation, num_splices.label("num_splices"), num_hits.label("num_hits"))
+        .outerjoin(Attribution, Attribution.generation_id == Generation.id)
+        .group_by(Generation.id)
+        .order_by(Generation.id.desc())
+        .limit(limit)
+    )
+    if after:
+        statement = statement.where(Generation.id < after)
+    return [
+        GenerationRecord(
+            generation_id=stored.id,
+            prompt=stored.prompt,
+            output=stored.output,
+            checkpoint_id=stored.checkpoint_id,
+            mode=stored.mode,
+            seq=stored.seq,
+            at=stored.at.astimezone(UTC),
+            num_splices=splices,
+            num_hits=hits,
+        )
+        for stored, splices, hits in session.execute(statement)
+    ]

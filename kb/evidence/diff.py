@@ -1,0 +1,115 @@
+"""Diff: what became of the facts between two changes of the log, by their values then and then."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sqlalchemy import column, func, select, text
+from sqlalchemy.orm import Session
+
+from kb.errors import InvalidQuery
+from kb.facts import reading
+from kb.lookup.history import require_change
+
+if TYPE_CHECKING:
+    from kb.service import KnowledgeBase
+
+KINDS = ("inserted", "updated", "deleted", "restored", "erased")
+
+# Of an erased fact nobody can say any more whether two versions differed, so they count as different.
+_DIFFERENCE = (
+    text("""
+    SELECT f.id AS fact_id, d.corpus, a.value AS old, b.value AS new, f.erased_seq IS NOT NULL AS is_redacted,
+        CASE WHEN f.erased_seq > :first AND f.erased_seq <= :last THEN 'erased'
+             WHEN a.fact_id IS NULL AND f.created_seq > :first THEN 'inserted'
+             WHEN a.fact_id IS NULL THEN 'restored'
+             WHEN b.fact_id IS NULL THEN 'deleted'
+             ELSE 'updated' END AS kind
+    FROM fact f
+    LEFT JOIN document d ON d.id = f.document_id
+    LEFT JOIN fact_version a
+        ON a.fact_id = f.id AND a.from_seq <= :first AND (a.to_seq IS NULL OR a.to_seq > :first)
+    LEFT JOIN fact_version b
+        ON b.fact_id = f.id AND b.from_seq <= :last AND (b.to_seq IS NULL OR b.to_seq > :last)
+    WHERE (CAST(:corpus AS text) IS NULL OR d.corpus = :corpus) AND (
+        (a.fact_id IS NULL) <> (b.fact_id IS NULL)
+        OR (a.version <> b.version AND (f.erased_seq IS NOT NULL OR a.value <> b.value))
+        OR (f.erased_seq > :first AND f.erased_seq <= :last))
+    """)
+    .columns(
+        column("fact_id"),
+        column("kind"),
+        column("corpus"),
+        column("old"),
+        column("new"),
+        column("is_redacted"),
+    )
+    .cte("difference")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FactDifference:
+    """A fact that was not the same at both changes. `old` or `new` is None where it was not live.
+
+    Both are None where `is_redacted`: the fact was erased since, and its values are gone.
+    """
+
+    fact_id: int
+    kind: str
+    corpus: str | None
+    old: str | None
+    new: str | None
+    is_redacted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Diff:
+    """What differs between change `first` and change `last`: how many facts by kind, and a page of them by id."""
+
+    first: int
+    last: int
+    counts: dict[str, int]
+    facts: tuple[FactDifference, ...]
+
+
+def diff(
+    kb: KnowledgeBase,
+    first: int,
+    last: int,
+    *,
+    corpus: str | None = None,
+    after: int = 0,
+    limit: int = 100,
+) -> Diff:
+    """Compare the facts as of two changes. Raises `NoSuchChange`, `CorpusNotFound`, `InvalidQuery`."""
+    with kb.sessions() as session:
+        session.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
+        _check(session, first, last, corpus)
+        between = {"first": first, "last": last, "corpus": corpus}
+        kind, fact_id = _DIFFERENCE.c.kind, _DIFFERENCE.c.fact_id
+        counts = select(kind, func.count().label("num_facts")).group_by(kind)
+        counted = {row.kind: row.num_facts for row in session.execute(counts, between)}
+        page = select(_DIFFERENCE).where(fact_id > after).order_by(fact_id).limit(limit)
+        found = tuple(
+            FactDifference(
+                fact_id=row.fact_id,
+                kind=row.kind,
+                corpus=row.corpus,
+                old=None if row.is_redacted else row.old,
+                new=None if row.is_redacted else row.new,
+                is_redacted=row.is_redacted,
+            )
+            for row in session.execute(page, between)
+        )
+    return Diff(first, last, {kind: counted.get(kind, 0) for kind in KINDS}, found)
+
+
+def _check(session: Session, first: int, last: int, corpus: str | None) -> None:
+    require_change(session, first)
+    require_change(session, last)
+    if first > last:
+        raise InvalidQuery(f"change {first} comes after change {last}; name the earlier one first")
+    if corpus is not None:
+        reading.require_corpus(session, corpus)

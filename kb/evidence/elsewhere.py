@@ -1,0 +1,48 @@
+"""Outputs that a decoder elsewhere made: taken on its word, as far as the knowledge base cannot check it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from sqlalchemy.orm import Session
+
+from kb.errors import InvalidSplice, InvalidValue
+from kb.evidence import attribution
+from kb.keys.keysets import STORED
+from kb.log import audit
+from kb.records import NewGeneration, OutputTrace
+from kb.store.contention import tried_again
+from kb.tables import Checkpoint
+
+if TYPE_CHECKING:
+    from kb.service import KnowledgeBase
+
+
+@tried_again
+def store(kb: KnowledgeBase, generation: NewGeneration) -> OutputTrace:
+    """Keep the output and give its trace, without what became of its facts since.
+
+    Refused are a checkpoint without keys here, a change that is not there yet, a query that no key of the checkpoint
+    can be compared with, and (`InvalidSplice`) a span that is not the value of its fact's version.
+    """
+    with kb.sessions.begin() as session:
+        _check(session, generation)
+        generation_id = attribution.record(session, generation)
+        trace = attribution.trace_output(session, generation_id)
+    return replace(trace, splices=tuple(replace(splice, history=()) for splice in trace.splices))
+
+
+def _check(session: Session, generation: NewGeneration) -> None:
+    if generation.seq > (head := audit.head_seq(session)):
+        raise InvalidValue("seq", f"change {generation.seq} is not there yet; the last one is {head}")
+    if (checkpoint := session.get(Checkpoint, generation.checkpoint_id)) is None:
+        raise InvalidValue("checkpoint_id", f"no keyset here is of checkpoint {generation.checkpoint_id!r}")
+    for ordinal, splice in enumerate(generation.splices):
+        if splice.query is not None and not _is_query(splice.query, checkpoint.dim):
+            raise InvalidSplice(ordinal, f"its query is not {checkpoint.dim} finite numbers in fp16")
+
+
+def _is_query(query: bytes, dim: int) -> bool:
+    return len(query) == dim * STORED.itemsize and bool(np.isfinite(np.frombuffer(query, STORED)).all())

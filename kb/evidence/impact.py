@@ -1,0 +1,132 @@
+"""Impact: every stored output that facts were spliced into, and whether what it says still holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from sqlalchemy import func, select, tuple_
+from sqlalchemy.orm import Session
+
+from kb.errors import FactNotFound
+from kb.facts import edits as facts
+from kb.facts import reading
+from kb.selectors import Selector, select_facts
+from kb.tables import Attribution, Fact, Generation
+
+if TYPE_CHECKING:
+    from kb.service import KnowledgeBase
+
+
+@dataclass(frozen=True, slots=True)
+class ImpactedOutput:
+    """A use: ``output[output_start:output_end]`` is version `version` of the fact.
+
+    `since` is what became of that: current, corrected (another version is live), deleted or erased.
+    """
+
+    fact_id: int
+    generation_id: int
+    ordinal: int
+    prompt: str
+    output: str
+    output_start: int
+    output_end: int
+    version: int
+    seq: int
+    at: datetime
+    since: str
+
+
+@dataclass(frozen=True, slots=True)
+class Impact:
+    """A fact and its uses, oldest first."""
+
+    fact_id: int
+    is_live: bool
+    erased_seq: int | None
+    outputs: tuple[ImpactedOutput, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SelectionImpact:
+    """How many live facts a selector chooses, how many stored outputs spliced one, and their uses, oldest first."""
+
+    num_facts: int
+    num_outputs: int
+    outputs: tuple[ImpactedOutput, ...]
+
+
+Place = tuple[int, int]  # of a use: the output's id, and the ordinal of the lookup in it
+
+
+def impact_of(kb: KnowledgeBase, fact_id: int, *, after: Place = (0, 0), limit: int | None = None) -> Impact:
+    """What a fact was used for, past `after`. Raises `FactNotFound`."""
+    with kb.sessions() as session:
+        fact = session.get(Fact, fact_id) if 0 < fact_id <= facts.MAX_ID else None
+        if fact is None:
+            raise FactNotFound([fact_id])
+        return Impact(
+            fact_id=fact_id,
+            is_live=fact.deleted_seq is None,
+            erased_seq=fact.erased_seq,
+            outputs=_uses(session, [fact_id], after, limit),
+        )
+
+
+def impact_of_selection(
+    kb: KnowledgeBase, selector: Selector, *, after: Place = (0, 0), limit: int | None = None
+) -> SelectionImpact:
+    """What the live facts that a selector chooses were used for, past `after`. Choosing none is no error."""
+    with kb.sessions() as session:
+        fact_ids = select_facts(session, selector, allow_empty=True)
+        used = select(func.count(Attribution.generation_id.distinct()))
+        return SelectionImpact(
+            num_facts=len(fact_ids),
+            num_outputs=session.scalar(used.where(Attribution.fact_id == func.any(fact_ids))) or 0,
+            outputs=_uses(session, fact_ids, after, limit),
+        )
+
+
+def _uses(
+    session: Session, fact_ids: Sequence[int], after: Place, limit: int | None
+) -> tuple[ImpactedOutput, ...]:
+    statement = (
+        select(Attribution, Generation, Fact)
+        .join(Generation, Generation.id == Attribution.generation_id)
+        .join(Fact, Fact.id == Attribution.fact_id)
+        .where(Attribution.fact_id == func.any(list(fact_ids)))
+        .where(tuple_(Attribution.generation_id, Attribution.ordinal) > after)
+        .order_by(Attribution.generation_id, Attribution.ordinal)
+        .limit(limit)
+    )
+    uses = session.execute(statement).all()
+    records = reading.fact_records(session, sorted({fact.id for _, _, fact in uses}))
+    live = {fact_id: record.value for fact_id, record in records.items() if record.deleted_seq is None}
+    return tuple(_output(used, stored, fact, live.get(fact.id)) for used, stored, fact in uses)
+
+
+def _output(used: Attribution, stored: Generation, fact: Fact, live_value: str | None) -> ImpactedOutput:
+    assert used.fact_version is not None, "a hit without a version cannot be stored"
+    said = stored.output[used.output_start : used.output_end]
+    if fact.erased_seq is not None:
+        since = "erased"
+    elif fact.deleted_seq is not None:
+        since = "deleted"
+    else:
+        since = "current" if said == live_value else "corrected"
+    return ImpactedOutput(
+        fact_id=fact.id,
+        generation_id=stored.id,
+        ordinal=used.ordinal,
+        prompt=stored.prompt,
+        output=stored.output,
+        output_start=used.output_start,
+        output_end=used.output_end,
+        version=used.fact_version,
+        seq=stored.seq,
+        at=stored.at.astimezone(UTC),
+        since=since,
+    )

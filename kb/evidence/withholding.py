@@ -1,0 +1,195 @@
+"""Withholding: what is shown of the past to who may read what the base says and not what it said.
+
+Past is a value that no longer stands, as its fact was deleted or corrected; the question and answer of a deleted
+fact, and the answer of one whose value is another now; and the whole text of a document that a newer one replaced.
+Each character of it is shown as U+2588, as of what is erased, so that every offset stays right. Session first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import TypeVar
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from kb.corpus.format import AnnotatedDocument
+from kb.evidence import attribution
+from kb.evidence.impact import ImpactedOutput
+from kb.facts.documents import DocumentRecord
+from kb.facts.reading import document_text
+from kb.facts.redaction import MARK, apart, blank, touches
+from kb.records import FactRecord, FactTrace, GenerationRecord, OutputTrace, TracedSplice
+from kb.tables import Attribution, Document, Fact, FactVersion
+from kb.texts.wording import Phrases, Span
+
+Texts = tuple[str, str]  # a prompt and its output
+Stored = TypeVar("Stored", GenerationRecord, ImpactedOutput)
+
+
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """A fact: the value it came with, the one it has now (None: it is deleted), and every text of it that is past."""
+
+    first: str
+    now: str | None
+    past: tuple[str, ...]
+
+    @property
+    def is_as_it_came(self) -> bool:
+        return self.now == self.first
+
+    def shown(self, value: str) -> str:
+        return value if value == self.now else MARK * len(value)
+
+
+def facts(session: Session, records: Sequence[FactRecord]) -> list[FactRecord]:
+    """The records without what is past."""
+    standings = _standings(session, [record.fact_id for record in records])
+    return [_fact(record, standings[record.fact_id]) for record in records]
+
+
+def _fact(record: FactRecord, standing: _Standing) -> FactRecord:
+    shown = replace(
+        record,
+        value=standing.shown(record.value),
+        question=record.question if standing.now is not None else None,
+        answer=record.answer if standing.is_as_it_came else None,
+    )
+    return record if shown == record else replace(shown, withheld=True)
+
+
+def trace(session: Session, traced: FactTrace) -> FactTrace:
+    """The history of a fact with its changes, without the values it had."""
+    (fact,) = facts(session, [traced.fact])
+    standing = _standings(session, [fact.fact_id])[fact.fact_id]
+    context = traced.context
+    if context is not None and (source := fact.source) is not None:
+        context = attribution.sentence(text(session, source.document_id), source.start, source.end)
+    versions = tuple(replace(one, value=standing.shown(one.value)) for one in traced.versions)
+    return replace(traced, fact=fact, context=context, versions=versions)
+
+
+def text(session: Session, document_id: int) -> str:
+    """A document's text without what is past. What another fact stands on is left to that one."""
+    found = document_text(session, document_id)
+    if session.scalar(select(Document.replaced_seq).where(Document.id == document_id)) is not None:
+        return MARK * len(found)
+    of_document = select(Fact.id, Fact.span_start, Fact.span_end).where(Fact.document_id == document_id)
+    rows = session.execute(of_document).all()
+    standings = _standings(session, [row.id for row in rows])
+    spans = [(standings[row.id].is_as_it_came, (row.span_start, row.span_end)) for row in rows]
+    return _blotted(found, spans)
+
+
+def _blotted(found: str, spans: Sequence[tuple[bool, Span]]) -> str:
+    """The text without the spans that do not stand any more."""
+    standing = [span for stands, span in spans if stands]
+    return blank(found, [span for stands, span in spans if not stands and not touches(span, standing)])
+
+
+def documents(session: Session, records: Sequence[DocumentRecord]) -> list[DocumentRecord]:
+    """The records with digests of the texts as they are shown: one of the whole text would confirm a guess."""
+    ended = select(FactVersion.fact_id).where(FactVersion.fact_id == Fact.id, FactVersion.to_seq.is_not(None))
+    ids = [record.document_id for record in records if record.replaced_seq is None]
+    having = select(Fact.document_id).where(Fact.document_id == func.any(ids), ended.exists()).distinct()
+    touched = set(session.scalars(having)) | {one.document_id for one in records} - set(ids)
+    return [
+        replace(record, sha256=_digest(text(session, record.document_id)))
+        if record.document_id in touched
+        else record
+        for record in records
+    ]
+
+
+def _digest(shown: str) -> str:
+    return hashlib.sha256(shown.encode()).hexdigest()
+
+
+def corpus(exported: Iterable[AnnotatedDocument]) -> Iterator[AnnotatedDocument]:
+    """Documents that were exported with every fact, as those with the live ones would be, without what is past."""
+    for document in exported:
+        spans = [(not fact.deleted and fact.current is None, fact) for fact in document.facts]
+        shown = _blotted(document.text, [(stands, (fact.start, fact.end)) for stands, fact in spans])
+        yield replace(document, text=shown, facts=tuple(fact for stands, fact in spans if stands))
+
+
+def output(session: Session, traced: OutputTrace) -> OutputTrace:
+    """The trace of an output without what is past of the facts that it spliced."""
+    said = {traced.generation_id: (traced.prompt, traced.output)}
+    prompt, shown = _outputs(session, said)[traced.generation_id]
+    splices = tuple(_splice(splice, shown) for splice in traced.splices)
+    return replace(traced, prompt=prompt, output=shown, splices=splices)
+
+
+def _splice(splice: TracedSplice, shown: str) -> TracedSplice:
+    value = shown[splice.output_start : splice.output_end]
+    return splice if value == splice.value else replace(splice, value=value, withheld=True)
+
+
+def outputs(session: Session, found: Sequence[Stored]) -> list[Stored]:
+    """Stored outputs without what is past of the facts that they spliced."""
+    shown = _outputs(session, {stored.generation_id: (stored.prompt, stored.output) for stored in found})
+    return [_showing(stored, *shown[stored.generation_id]) for stored in found]
+
+
+def _showing(stored: Stored, prompt: str, output: str) -> Stored:
+    return replace(stored, prompt=prompt, output=output)
+
+
+def _outputs(session: Session, said: Mapping[int, Texts]) -> dict[int, Texts]:
+    """Prompts and outputs by generation: splices that do not stand any more, and wherever else that is said."""
+    hits = select(Attribution).where(
+        Attribution.generation_id == func.any(list(said)), Attribution.outcome == "hit"
+    )
+    spliced = session.scalars(hits.order_by(Attribution.generation_id)).all()
+    standings = _standings(session, [one.fact_id for one in spliced if one.fact_id is not None])
+    shown = dict(said)
+    for generation_id, splices in groupby(spliced, lambda one: one.generation_id):
+        shown[generation_id] = _told(*said[generation_id], list(splices), standings)
+    return shown
+
+
+def _told(
+    prompt: str, output: str, splices: Sequence[Attribution], standings: Mapping[int, _Standing]
+) -> Texts:
+    standing: list[Span] = []
+    gone: list[Span] = []
+    past: list[str] = []
+    for splice in splices:
+        span = (splice.output_start, splice.output_end)
+        fact = standings.get(splice.fact_id or 0)
+        if fact is None or output[slice(*span)] == fact.now:
+            standing.append(span)
+        else:
+            gone.append(span)
+            past += fact.past
+    said = Phrases(past)
+    return blank(prompt, said.spans(prompt)), blank(output, (*gone, *apart(said.spans(output), standing)))
+
+
+def _standings(session: Session, fact_ids: Sequence[int]) -> dict[int, _Standing]:
+    """How these facts stand. Of an erased one nothing is left to withhold."""
+    statement = (
+        select(Fact, FactVersion)
+        .join(FactVersion, FactVersion.fact_id == Fact.id)
+        .where(Fact.id == func.any(list(set(fact_ids))))
+        .order_by(Fact.id, FactVersion.version)
+    )
+    rows = session.execute(statement.execution_options(populate_existing=True))
+    by_fact = groupby(rows, lambda row: row.Fact)
+    return {fact.id: _standing(fact, [row.FactVersion for row in group]) for fact, group in by_fact}
+
+
+def _standing(fact: Fact, versions: Sequence[FactVersion]) -> _Standing:
+    first, last = versions[0].value, versions[-1]
+    if fact.erased_seq is not None:
+        return _Standing(first, last.value, ())
+    now = last.value if last.to_seq is None else None
+    past = [one.value for one in versions if one.value != now]
+    past += [said for said in (fact.answer,) if said and now != first]
+    past += [said for said in (fact.question,) if said and now is None]
+    return _Standing(first, now, tuple(dict.fromkeys(past)))

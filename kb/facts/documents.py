@@ -1,0 +1,104 @@
+"""Documents: what was ingested, listed and read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Row, Select, func, select
+
+from kb.errors import DocumentNotFound
+from kb.facts import reading
+from kb.records import FactRecord
+from kb.tables import Document, Fact
+
+if TYPE_CHECKING:
+    from kb.service import KnowledgeBase
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentRecord:
+    """A document without its text. `replaced_seq` is the change that put a newer text in its place."""
+
+    document_id: int
+    corpus: str
+    external_id: str
+    title: str | None
+    uri: str | None
+    licence: str | None
+    revision: str | None
+    sha256: str
+    characters: int
+    live_facts: int
+    ingested_at: datetime
+    replaced_seq: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Documents:
+    """Reads the documents of a knowledge base."""
+
+    kb: KnowledgeBase
+
+    def find(
+        self, *, corpus: str | None = None, replaced: bool = False, after: int = 0, limit: int = 50
+    ) -> list[DocumentRecord]:
+        """Documents past id `after`, by id: the current ones, or with `replaced` those that a newer text replaced.
+
+        Raises `CorpusNotFound`.
+        """
+        gone = Document.replaced_seq.is_not(None) if replaced else Document.replaced_seq.is_(None)
+        statement = _statement().where(Document.id > after, gone).order_by(Document.id).limit(limit)
+        with self.kb.sessions() as session:
+            if corpus is not None:
+                reading.require_corpus(session, corpus)
+                statement = statement.where(Document.corpus == corpus)
+            return [_record(row) for row in session.execute(statement)]
+
+    def read(self, document_id: int) -> tuple[DocumentRecord, str]:
+        """A document and its text. Raises `DocumentNotFound`."""
+        with self.kb.sessions() as session:
+            row = session.execute(_statement().where(Document.id == document_id)).one_or_none()
+            if row is None:
+                raise DocumentNotFound(document_id)
+            return _record(row), reading.document_text(session, document_id)
+
+    def facts(
+        self, document_id: int, *, deleted: bool | None = False, after: int = 0, limit: int = 50
+    ) -> list[FactRecord]:
+        """The facts that were read from a document, past id `after`. Raises `DocumentNotFound`."""
+        with self.kb.sessions() as session:
+            if session.scalar(select(Document.id).where(Document.id == document_id)) is None:
+                raise DocumentNotFound(document_id)
+            return reading.list_facts(session, None, None, deleted, after, limit, document_id)
+
+
+def _statement() -> Select[*tuple[Any, ...]]:
+    live = select(func.count()).where(Fact.document_id == Document.id, Fact.deleted_seq.is_(None))
+    return select(
+        Document.id,
+        *reading.DOCUMENT_COLUMNS,
+        Document.sha256,
+        func.length(Document.text).label("characters"),
+        live.correlate(Document).scalar_subquery().label("live_facts"),
+        Document.ingested_at,
+        Document.replaced_seq,
+    )
+
+
+def _record(row: Row[Any]) -> DocumentRecord:
+    return DocumentRecord(
+        document_id=row.id,
+        corpus=row.corpus,
+        external_id=row.external_id,
+        title=row.title,
+        uri=row.uri,
+        licence=row.licence,
+        revision=row.revision,
+        sha256=row.sha256,
+        characters=row.characters,
+        live_facts=row.live_facts,
+        ingested_at=row.ingested_at.astimezone(UTC),
+        replaced_seq=row.replaced_seq,
+    )

@@ -1,0 +1,127 @@
+"""Editions: what a document that came again with another record keeps of the facts it had.
+
+The document gets a new row and the old one stays as evidence of what was once spliced. A fact that stands as it
+was (value, question and the 40 characters before) moves to the new row with its id, corrections and tombstone;
+where anything before it changed, its keys go and it waits to be keyed again. The others are deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from kb.facts.edits import end_facts
+from kb.store.copying import Row
+from kb.store.database import connection_of
+
+_STAGE = b"""
+CREATE TEMPORARY TABLE staged_document (position bigint PRIMARY KEY, old_id bigint, new_id bigint, text text)
+ON COMMIT DROP;
+CREATE TEMPORARY TABLE staged_fact (
+    position bigint, ordinal integer, span_start integer, span_end integer, value text, question text, answer text,
+    kept_id bigint
+) ON COMMIT DROP;
+"""
+_UNSTAGE = "DROP TABLE staged_document, staged_fact"
+
+_REPLACE_OLD = "UPDATE document d SET replaced_seq = :seq FROM staged_document s WHERE d.id = s.old_id"
+
+# The nth of several that look alike answers to the nth. Version 1 is what the old text said; a correction since
+# is not in it.
+_KEEP_STANDING = """
+WITH was AS (
+    SELECT *, row_number() OVER (PARTITION BY position, value, question, before ORDER BY span_start) AS nth FROM (
+        SELECT s.position, f.id, f.span_start, v.value, coalesce(f.question, '') AS question,
+               right(substr(d.text, 1, f.span_start), 40) AS before
+        FROM staged_document s
+        JOIN document d ON d.id = s.old_id
+        JOIN fact f ON f.document_id = d.id
+        JOIN fact_version v ON v.fact_id = f.id AND v.version = 1
+    ) AS old
+), now AS (
+    SELECT *, row_number() OVER (PARTITION BY position, value, question, before ORDER BY span_start) AS nth FROM (
+        SELECT s.position, f.ordinal, f.span_start, f.value, coalesce(f.question, '') AS question,
+               right(substr(s.text, 1, f.span_start), 40) AS before
+        FROM staged_document s
+        JOIN staged_fact f ON f.position = s.position
+    ) AS new
+)
+UPDATE staged_fact f SET kept_id = was.id FROM was JOIN now USING (position, value, question, before, nth)
+WHERE f.position = now.position AND f.ordinal = now.ordinal
+RETURNING f.position, f.ordinal, f.kept_id
+"""
+_GONE = """
+SELECT f.id FROM staged_document s JOIN fact f ON f.document_id = s.old_id
+WHERE f.deleted_seq IS NULL AND NOT EXISTS (SELECT FROM staged_fact k WHERE k.kept_id = f.id)
+ORDER BY f.id
+"""
+_DROP_STALE_KEYS = """
+DELETE FROM fact_key k USING staged_fact f, staged_document s, fact was, document d
+WHERE s.position = f.position AND was.id = f.kept_id AND d.id = s.old_id AND k.fact_id = f.kept_id
+  AND substr(d.text, 1, was.span_start) <> substr(s.text, 1, f.span_start)
+RETURNING k.id
+"""
+_MOVE_KEPT = """
+UPDATE fact f
+SET document_id = s.new_id, ordinal = k.ordinal, span_start = k.span_start, span_end = k.span_end, answer = k.answer
+FROM staged_fact k JOIN staged_document s USING (position) WHERE f.id = k.kept_id
+RETURNING f.id, f.deleted_seq IS NOT NULL AS is_deleted
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """What replacing documents did to facts that were there, and the ids of the keys it dropped."""
+
+    gone: tuple[int, ...] = ()
+    kept: tuple[int, ...] = ()
+    kept_deleted: int = 0
+    dropped_keys: tuple[int, ...] = field(default=())
+
+
+def replace_old(session: Session, changed: Mapping[int, Row], seq: int) -> Replaced:
+    """Retire the old rows of changed documents, given by their old ids, and say in each `Row` which facts stand.
+
+    The new rows go in after this, since two current ones would clash; then `move_kept` moves the facts.
+    """
+    rows = list(changed.values())
+    _stage(session, list(changed), rows)
+    _run(session, _REPLACE_OLD, seq=seq)
+    kept: dict[int, dict[int, int]] = {}
+    for position, ordinal, fact_id in _run(session, _KEEP_STANDING):
+        kept.setdefault(position, {})[ordinal] = fact_id
+    for position, facts in kept.items():
+        rows[position].kept = facts
+    gone = list(_run(session, _GONE).scalars())
+    end_facts(session, gone, seq)
+    return Replaced(tuple(gone), dropped_keys=tuple(sorted(_run(session, _DROP_STALE_KEYS).scalars())))
+
+
+def move_kept(session: Session, replaced: Replaced) -> Replaced:
+    """Give the facts that stand to the new rows of their documents."""
+    moved = _run(session, _MOVE_KEPT).all()
+    _run(session, _UNSTAGE)
+    kept = tuple(sorted(row.id for row in moved))
+    return replace(replaced, kept=kept, kept_deleted=sum(row.is_deleted for row in moved))
+
+
+def _run(session: Session, statement: str, **names: Any) -> Any:
+    return session.execute(text(statement), names)
+
+
+def _stage(session: Session, old_ids: list[int], rows: list[Row]) -> None:
+    with connection_of(session).cursor() as cursor:
+        cursor.execute(_STAGE)
+        with cursor.copy(b"COPY staged_document (position, old_id, new_id, text) FROM STDIN") as copy:
+            for position, (old_id, row) in enumerate(zip(old_ids, rows, strict=True)):
+                copy.write_row((position, old_id, row.document_id, row.document.text))
+        columns = b"position, ordinal, span_start, span_end, value, question, answer"
+        with cursor.copy(b"COPY staged_fact (" + columns + b") FROM STDIN") as copy:
+            for position, row in enumerate(rows):
+                for n, s in enumerate(row.document.facts):
+                    copy.write_row((position, n, s.start, s.end, s.value, s.question, s.answer))
+        cursor.execute(b"ANALYZE staged_document, staged_fact")

@@ -1,0 +1,213 @@
+"""Facts: insert, update, delete and restore. Session first; nothing here commits.
+
+Every edit takes the log's lock before it reads, so what it checks still holds when it writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Row, exists, func, insert, or_, select, text, update
+from sqlalchemy.dialects.postgresql import distinct_on
+from sqlalchemy.orm import Session
+
+from kb.errors import (
+    FactDeleted,
+    FactErased,
+    FactNotDeleted,
+    FactNotFound,
+)
+from kb.facts import suppression
+from kb.log import audit
+from kb.records import Edit, FactDraft
+from kb.store.database import connection_of
+from kb.tables import Fact, FactVersion, Tombstone
+
+MAX_ID = 2**63 - 1
+
+IS_LIVE = FactVersion.to_seq.is_(None)
+
+
+def is_kept(fact_id: Any) -> Any:
+    """SQL: this fact's keys belong in an index, as it is live or a tombstone."""
+    live = exists().where(FactVersion.fact_id == fact_id, IS_LIVE)
+    return or_(live, exists().where(Tombstone.fact_id == fact_id))
+
+
+def insert_facts(
+    session: Session,
+    drafts: Sequence[FactDraft],
+    actor: str,
+    reason: str,
+    *,
+    allow_erased: bool = False,
+) -> Edit:
+    """Add facts that have no document, in one change; they are keyed from their questions. Ids are in their order.
+
+    Raises `FactSuppressed` where a question and value were erased, unless `allow_erased` takes that back.
+    """
+    for draft in drafts:
+        audit.check_text("question", draft.question, blank=False)
+        audit.check_text("value", draft.value, blank=False)
+        audit.check_text("answer", draft.answer or "")
+    said = [(draft.question, draft.value) for draft in drafts]
+    came_back = suppression.check_inserts(session, said, allow_erased=allow_erased)
+    pending = audit.begin(session, actor, reason)
+    added = [Fact(ordinal=0, question=d.question, answer=d.answer, created_seq=pending.seq) for d in drafts]
+    session.add_all(added)
+    session.flush()
+    values = {fact.id: draft.value for fact, draft in zip(added, drafts, strict=True)}
+    _open_versions(session, [(fact_id, 1, value) for fact_id, value in values.items()], pending.seq)
+    payload: dict[str, Any] = {"values": {str(f): pending.digest(value) for f, value in values.items()}}
+    if came_back:
+        payload["allowed_erased"] = came_back
+    return _done(session, pending, "insert", list(values), payload)
+
+
+def update_facts(session: Session, values: Mapping[int, str], actor: str, reason: str) -> Edit:
+    """Give live facts other values, all or none. Their keys stay: those depend on the text before the span only."""
+    for value in values.values():
+        audit.check_text("value", value, blank=False)
+    pending = audit.begin(session, actor, reason)
+    versions = _last_versions(session, values)
+    touched = [v.fact_id for v in versions]
+    _refuse_erased(session, touched)
+    if dead := [v.fact_id for v in versions if v.to_seq is not None]:
+        raise FactDeleted(dead)
+    _close_versions(session, touched, pending.seq)
+    opened = [(v.fact_id, v.version + 1, values[v.fact_id]) for v in versions]
+    _open_versions(session, opened, pending.seq)
+    payload = {
+        "was": {str(v.fact_id): pending.digest(v.value) for v in versions},
+        "values": {str(fact_id): pending.digest(values[fact_id]) for fact_id in touched},
+    }
+    return _done(session, pending, "update", touched, payload)
+
+
+def delete_facts(
+    session: Session, fact_ids: Sequence[int], actor: str, reason: str, *, abstain: bool = False
+) -> Edit:
+    """Delete live facts: all of them or, with an error that names the others, none.
+
+    With `abstain` their keys stay, and a query that points at one gets no match instead of the runner-up.
+    """
+    pending = audit.begin(session, actor, reason)
+    ended = end_facts(session, storable_ids(fact_ids), pending.seq)
+    if len(ended) < len(set(fact_ids)):
+        left = [v.fact_id for v in _last_versions(session, set(fact_ids) - {f for f, _ in ended})]
+        _refuse_erased(session, left)
+        raise FactDeleted(left)
+    return log_end(session, pending, "delete", ended, abstain=abstain)
+
+
+def log_end(
+    session: Session,
+    pending: audit.Pending,
+    kind: str,
+    ended: Sequence[tuple[int, str]],
+    *,
+    abstain: bool,
+    payload: Mapping[str, Any] | None = None,
+) -> Edit:
+    """Append the change of this kind that ended these facts (ids and values); `abstain` makes them tombstones."""
+    touched = [fact_id for fact_id, _ in ended]
+    was = {str(fact_id): pending.digest(value) for fact_id, value in ended}
+    said: dict[str, Any] = {**(payload or {}), "was": was}
+    if abstain:
+        session.execute(_ABSTAIN, {"fact_ids": touched, "seq": pending.seq})
+        said["abstain"] = True
+    return _done(session, pending, kind, touched, said)
+
+
+# One statement for any number of facts: a deletion is the edit that people wait for.
+_END = """
+WITH ended AS (
+    UPDATE fact_version SET to_seq = %(seq)s
+    WHERE fact_id = ANY(%(fact_ids)s::bigint[]) AND to_seq IS NULL
+    RETURNING fact_id, value
+), dated AS (
+    UPDATE fact SET deleted_seq = %(seq)s FROM ended WHERE fact.id = ended.fact_id
+)
+SELECT fact_id, value FROM ended ORDER BY fact_id
+"""
+_ABSTAIN = text(
+    "INSERT INTO tombstone (fact_id, seq) SELECT fact_id, :seq FROM unnest(CAST(:fact_ids AS bigint[])) AS t (fact_id)"
+)
+_REOPEN = text("""
+WITH last AS (
+    SELECT DISTINCT ON (fact_id) fact_id, version, value FROM fact_version
+    WHERE fact_id = ANY(CAST(:fact_ids AS bigint[])) ORDER BY fact_id, version DESC
+), opened AS (
+    INSERT INTO fact_version (fact_id, version, value, from_seq) SELECT fact_id, version + 1, value, :seq FROM last
+), undated AS (
+    UPDATE fact SET deleted_seq = NULL FROM last WHERE fact.id = last.fact_id
+)
+DELETE FROM tombstone USING last WHERE tombstone.fact_id = last.fact_id
+""")
+
+
+def end_facts(session: Session, fact_ids: Sequence[int], seq: int) -> list[tuple[int, str]]:
+    """End those of these facts that live, at change `seq`, and give their ids and values.
+
+    Part of a delete, and of an ingest that replaces a document.
+    """
+    session.flush()
+    return connection_of(session).execute(_END, {"fact_ids": list(fact_ids), "seq": seq}).fetchall()
+
+
+def restore_facts(session: Session, fact_ids: Sequence[int], actor: str, reason: str) -> Edit:
+    """Bring deleted facts back with the value they had last: all of them or none."""
+    pending = audit.begin(session, actor, reason)
+    versions = _last_versions(session, fact_ids)
+    _refuse_erased(session, fact_ids)
+    if live := [v.fact_id for v in versions if v.to_seq is None]:
+        raise FactNotDeleted(live)
+    touched = [v.fact_id for v in versions]
+    session.execute(_REOPEN, {"fact_ids": touched, "seq": pending.seq})
+    payload = {"values": {str(v.fact_id): pending.digest(v.value) for v in versions}}
+    return _done(session, pending, "restore", touched, payload)
+
+
+def _refuse_erased(session: Session, fact_ids: Sequence[int]) -> None:
+    erased = select(Fact.id).where(Fact.id == func.any(list(fact_ids)), Fact.erased_seq.is_not(None))
+    if found := session.scalars(erased.order_by(Fact.id)).all():
+        raise FactErased(found)
+
+
+def _done(
+    session: Session, pending: audit.Pending, kind: str, fact_ids: Sequence[int], payload: Mapping[str, Any]
+) -> Edit:
+    seq = audit.append(session, pending, kind, fact_ids, payload=payload)
+    return Edit(seq=seq, kind=kind, fact_ids=tuple(fact_ids))
+
+
+def storable_ids(fact_ids: Iterable[int]) -> list[int]:
+    """These ids, each once, without those that no bigint can be."""
+    return sorted(fact_id for fact_id in set(fact_ids) if 0 < fact_id <= MAX_ID)
+
+
+def _last_versions(session: Session, fact_ids: Iterable[int]) -> list[Row[Any]]:
+    """The last version of each fact, by id, each id once. Raises `FactNotFound` with every id that has none."""
+    wanted = set(fact_ids)
+    statement = (
+        select(FactVersion.fact_id, FactVersion.version, FactVersion.value, FactVersion.to_seq)
+        .ext(distinct_on(FactVersion.fact_id))
+        .where(FactVersion.fact_id == func.any(storable_ids(wanted)))
+        .order_by(FactVersion.fact_id, FactVersion.version.desc())
+    )
+    versions: list[Row[Any]] = list(session.execute(statement))
+    if missing := sorted(wanted - {v.fact_id for v in versions}):
+        raise FactNotFound(missing)
+    return versions
+
+
+def _close_versions(session: Session, fact_ids: Sequence[int], seq: int) -> None:
+    closing = update(FactVersion).where(FactVersion.fact_id == func.any(list(fact_ids)), IS_LIVE)
+    session.execute(closing.values(to_seq=seq), execution_options={"synchronize_session": False})
+
+
+def _open_versions(session: Session, versions: Sequence[tuple[int, int, str]], seq: int) -> None:
+    rows = [{"fact_id": f, "version": n, "value": value, "from_seq": seq} for f, n, value in versions]
+    if rows:
+        session.execute(insert(FactVersion), rows)

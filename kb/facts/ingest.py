@@ -1,0 +1,300 @@
+"""Ingest: annotated documents into a corpus, by COPY, in pieces; each is one transaction with one change.
+
+A piece is read and checked first and the log's lock is taken only then, so that a slow or long file keeps no
+editor waiting. What to do with each document is decided under the lock:
+
+- unchanged (same digest of the whole record): counted, not written; its deleted facts stay deleted;
+- new: inserted;
+- changed: the document gets a new row; see kb/facts/editions.py for what it keeps.
+
+An ingest that was interrupted is taken up by ingesting the same file again: what is there is passed over.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any
+
+from sqlalchemy import func, select, text
+from sqlalchemy.orm import Session, sessionmaker
+
+from kb.corpus.format import AnnotatedDocument, Parsed, Refusal, check_spans, digests
+from kb.errors import InvalidValue
+from kb.facts.editions import Replaced, move_kept, replace_old
+from kb.facts.suppression import Suppressor
+from kb.log import audit
+from kb.records import IngestReport
+from kb.store.contention import tried_again
+from kb.store.copying import Row, copy_documents, reserve
+from kb.tables import Document, Fact
+
+MANY_FACTS = 10_000  # after so many the planner is told how big the tables have become
+COMMIT_EVERY = 10_000  # documents: a smaller file is in as a whole or not at all
+
+_MAX_TEXT = 100_000_000
+_MAX_WORDS = 10_000
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+@dataclass(slots=True)
+class Reading:
+    """Takes the sound documents of `parsed`, one piece after the other, and remembers what it refused."""
+
+    parsed: Iterable[Parsed]
+    on_document: Callable[[int], None] | None = None
+    taken: int = 0
+    overlaps_resolved: int = 0
+    refusals: list[Refusal] = field(default_factory=list)
+    _seen: set[str] = field(default_factory=set)
+
+    def pieces(self, size: int) -> Iterator[list[AnnotatedDocument]]:
+        documents = self._sound()
+        while piece := list(islice(documents, size)):
+            yield piece
+
+    def _sound(self) -> Iterator[AnnotatedDocument]:
+        for item in self.parsed:
+            self.refusals += item.refusals
+            self.overlaps_resolved += item.overlaps_resolved
+            if (document := item.document) is None:
+                continue
+            if (refusal := self._refusal(document)) is not None:
+                self.refusals.append(refusal)
+                continue
+            kept, refusals = check_spans(document.external_id, document.text, document.facts)
+            self.refusals += refusals
+            self._seen.add(document.external_id)
+            self.taken += 1
+            yield document if kept == document.facts else replace(document, facts=kept)
+            if self.on_document is not None:
+                self.on_document(self.taken)
+
+    def _refusal(self, document: AnnotatedDocument) -> Refusal | None:
+        if document.external_id in self._seen:
+            return Refusal(document.external_id, 0, "a second document with this id in the same file")
+        try:
+            _check_storable(document)
+        except InvalidValue as error:
+            return Refusal(document.external_id, 0, str(error))
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Ingest:
+    """One run: into which corpus, by whom and why. With `dry_run` every piece is rolled back."""
+
+    sessions: sessionmaker[Session]
+    corpus: str
+    actor: str
+    reason: str
+    commit_every: int = COMMIT_EVERY
+    dry_run: bool = False
+    allow_erased: bool = False
+
+    def run(
+        self,
+        parsed: Iterable[Parsed],
+        on_document: Callable[[int], None] | None = None,
+        on_piece: Callable[[IngestReport], None] | None = None,
+    ) -> IngestReport:
+        """Take every sound document of `parsed`; what is refused is named in the report, and the rest goes on.
+
+        `documents` and `facts` count what was inserted (for a replaced document, the facts that were not there
+        before); `on_document` hears how many documents were read so far, `on_piece` what is committed so far.
+        """
+        audit.check_text("corpus", self.corpus, blank=False, limit=200)
+        audit.check_who(self.actor, self.reason)
+        reading = Reading(parsed, on_document)
+        so_far = [IngestReport(self.corpus, 0, 0, 0, 0, 0, (), None)]
+
+        def finish(writing: Future[IngestReport]) -> None:
+            so_far.append(_sum(so_far.pop(), writing.result()))
+            if on_piece is not None:
+                on_piece(so_far[0])
+
+        # While the server takes one piece in, the next is read and checked.
+        with ThreadPoolExecutor(1, "ingest") as writer:
+            writing: Future[IngestReport] | None = None
+            try:
+                for piece in reading.pieces(max(1, self.commit_every)):
+                    if writing is not None:
+                        before, writing = writing, None
+                        finish(before)
+                    writing = writer.submit(copy_context().run, self._take, piece)
+            finally:
+                if writing is not None:
+                    finish(writing)
+        if so_far[0].facts >= MANY_FACTS and not self.dry_run:
+            with self.sessions.begin() as session:
+                session.execute(text("ANALYZE document, fact, fact_version"))
+        return replace(
+            so_far[0], overlaps_resolved=reading.overlaps_resolved, refusals=tuple(reading.refusals)
+        )
+
+    @tried_again
+    def _take(self, piece: Sequence[AnnotatedDocument]) -> IngestReport:
+        with self.sessions() as session:
+            report = ingest(
+                session,
+                piece,
+                self.corpus,
+                actor=self.actor,
+                reason=self.reason,
+                allow_erased=self.allow_erased,
+            )
+            if self.dry_run:
+                session.rollback()
+                return replace(report, seq=None)
+            session.commit()
+        return report
+
+
+def _sum(one: IngestReport, other: IngestReport) -> IngestReport:
+    return replace(
+        one,
+        documents=one.documents + other.documents,
+        facts=one.facts + other.facts,
+        unchanged=one.unchanged + other.unchanged,
+        replaced=one.replaced + other.replaced,
+        still_deleted=one.still_deleted + other.still_deleted,
+        seq=one.seq if other.seq is None else other.seq,
+        suppressed=one.suppressed + other.suppressed,
+        suppressed_at=one.suppressed_at + other.suppressed_at,
+    )
+
+
+def ingest(
+    session: Session,
+    documents: Sequence[AnnotatedDocument],
+    corpus: str,
+    *,
+    actor: str,
+    reason: str,
+    allow_erased: bool = False,
+) -> IngestReport:
+    """Take documents that were checked, in one change. Does not commit.
+
+    What was erased before is left out and redacted, unless `allow_erased` takes the erasure back.
+    """
+    suppressor = Suppressor(session, allow_erased=allow_erased)
+    documents = [suppressor.apply(document)[0] for document in documents]
+    rows = _rows(documents)
+    pending = audit.begin(session, actor, reason)
+    known = _known(session, corpus, [document.external_id for document in documents])
+    changed: dict[int, Row] = {}
+    unchanged: list[int] = []
+    taken: list[Row] = []
+    for row in rows:
+        old_id, record_sha256 = known.get(row.document.external_id, (None, None))
+        if old_id is not None and record_sha256 == row.record_sha256:
+            unchanged.append(old_id)
+            continue
+        taken.append(row)
+        if old_id is not None:
+            changed[old_id] = row
+    replaced, num_facts, seq = Replaced(), 0, None
+    if taken:
+        replaced, inserted, num_facts = _write(session, corpus, taken, changed, pending.seq)
+        payload: dict[str, Any] = {
+            "corpus": corpus,
+            "documents": len(taken),
+            "replaced": len(changed),
+            "inserted": inserted,
+            "dropped_keys": list(replaced.dropped_keys),
+        }
+        if came_back := suppressor.lift(session):
+            payload["allowed_erased"] = came_back
+        # An ingest's own facts are those with its seq in `created_seq`: a million ids are not listed twice.
+        touched = sorted((*replaced.gone, *replaced.kept))
+        seq = audit.append(
+            session, pending, "ingest", touched, num_facts=num_facts + len(touched), payload=payload
+        )
+    return IngestReport(
+        corpus=corpus,
+        documents=len(taken),
+        facts=num_facts,
+        unchanged=len(unchanged),
+        replaced=len(changed),
+        overlaps_resolved=0,
+        refusals=(),
+        seq=seq,
+        still_deleted=replaced.kept_deleted + _num_deleted(session, unchanged),
+        suppressed=len(suppressor.found),
+        suppressed_at=tuple(suppressor.found),
+    )
+
+
+def _rows(documents: Sequence[AnnotatedDocument]) -> list[Row]:
+    """The documents as they go in, with the digests of just that."""
+    return [Row(document, *digests(document)) for document in documents]
+
+
+def _known(session: Session, corpus: str, external_ids: list[str]) -> dict[str, tuple[int, str]]:
+    """The ids and digests of the current documents among these."""
+    statement = select(Document.external_id, Document.id, Document.record_sha256).where(
+        Document.corpus == corpus,
+        Document.external_id == func.any(external_ids),
+        Document.replaced_seq.is_(None),
+    )
+    return {row.external_id: (row.id, row.record_sha256) for row in session.execute(statement)}
+
+
+def _write(
+    session: Session, corpus: str, rows: list[Row], changed: dict[int, Row], seq: int
+) -> tuple[Replaced, list[int | None], int]:
+    """Insert these documents; what of older ones this replaced, the first and last new fact id, and their number."""
+    document_id = reserve(session, "document_id_seq", len(rows))
+    for offset, row in enumerate(rows):
+        row.document_id = document_id + offset
+    replaced = replace_old(session, changed, seq) if changed else Replaced()
+    num_facts = sum(row.num_new_facts for row in rows)
+    first = reserve(session, "fact_id_seq", num_facts) if num_facts else 0
+    copy_documents(session, corpus, rows, first, seq)
+    if changed:
+        replaced = move_kept(session, replaced)
+    inserted: list[int | None] = [first, first + num_facts - 1] if num_facts else [None, None]
+    return replaced, inserted, num_facts
+
+
+def _num_deleted(session: Session, document_ids: list[int]) -> int:
+    if not document_ids:
+        return 0
+    statement = select(func.count(Fact.deleted_seq)).where(
+        Fact.document_id == func.any(document_ids), Fact.erased_seq.is_(None)
+    )
+    return session.scalar(statement) or 0
+
+
+def _check_storable(document: AnnotatedDocument) -> None:
+    """One character that cannot be stored would end the COPY, and with it the whole piece."""
+    about = (document.title, document.uri, document.licence, document.revision)
+    words = [w for w in about if w]
+    for span in document.facts:  # a value is verbatim of the text, or refused for that
+        words += (span.value, span.question or "", span.answer or "", span.current or "")
+    whole = "".join((document.external_id, document.text, *words))
+    if (
+        document.text.strip()
+        and document.external_id.strip()
+        and "\x00" not in whole
+        and (whole.isascii() or not _SURROGATE.search(whole))
+        and max(map(len, words), default=0) <= _MAX_WORDS
+        and len(document.external_id) <= 1000
+        and len(document.text) <= _MAX_TEXT
+    ):
+        return
+    _name_the_fault(document)
+
+
+def _name_the_fault(document: AnnotatedDocument) -> None:
+    audit.check_text("document id", document.external_id, blank=False, limit=1000)
+    audit.check_text("text", document.text, blank=False, limit=_MAX_TEXT)
+    for name in ("title", "uri", "licence", "revision"):
+        audit.check_text(name, getattr(document, name) or "", limit=_MAX_WORDS)
+    for span in document.facts:
+        for name in ("value", "question", "answer", "current"):
+            audit.check_text(name, getattr(span, name) or "", limit=_MAX_WORDS)

@@ -1,0 +1,347 @@
+"""Quotations: what is stored beside the facts and may say them, and its redaction. Session first; nothing commits.
+
+Each column that holds a text somebody wrote or a model made, and how an erasure reaches it:
+
+====================================  ================================================================================
+generation: prompt, output            redacted; where the fact was spliced, and wherever else they say it
+attribution: query                    goes with the splice it was asked for
+forget_run: selector, plan, reason,   redacted; in a run of the fact also a selector's text or question that is
+    verification                      part of what the fact said
+job: result, error, message,          redacted; of a job that still runs only the reason, as the rest is what it does
+    arguments
+erasure_request: reason               redacted
+idempotency: body                     dropped, whatever it says, and not kept where an erasure came between
+document, fact, fact_version          `kb.facts.redaction`, `kb.erasure.verbs`
+change: reason, actor, payload        cannot be altered. The payload holds digests, and on whose behalf it was made; of
+                                      an erasure that and the reason are redacted before they are stored, others that
+                                      say the fact are reported
+keyset: gate; forget_run: certificate numbers and ids
+denial: path                          the route's template
+checkpoint, api_key, document: names, operators' names for things; documents' titles and addresses are reported
+    titles and addresses
+====================================  ================================================================================
+
+Whoever writes one of the first five holds erasures off (`kb.facts.suppression`) and redacts what was erased before it got
+there, with the functions here: an erasure sees everything that was stored before it, and everything else sees the
+erasure. fsck goes through the same rows by digests, and what it finds is redacted by erasing again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Protocol
+
+from sqlalchemy import ColumnElement, func, or_, select, update
+from sqlalchemy.orm import Session
+
+from kb.facts.erased_texts import ErasedTexts, Said
+from kb.facts.redaction import MARK, Target, apart, blank, redact_json
+from kb.records import NewGeneration
+from kb.tables import Attribution, ErasureRequest, Fact, ForgetRun, Generation, Job
+from kb.texts.wording import Finder, Phrases, Together, may_say, normalised
+
+AT_ONCE = 500
+QUOTED_PARTS = ("text", "question")  # of a selector: what is sought in facts, and not a name of something
+
+
+class Spliced(Protocol):
+    """A lookup of an output, stored or about to be."""
+
+    @property
+    def output_start(self) -> int: ...
+    @property
+    def output_end(self) -> int: ...
+    @property
+    def fact_id(self) -> int | None: ...
+
+
+class Sought(Protocol):
+    """What is looked for in stored texts: the texts of facts that are erased. `met` are those that were found."""
+
+    met: set[int]
+
+    @property
+    def fact_ids(self) -> Collection[int]:
+        """The facts whose splices are redacted."""
+        ...
+
+    def outputs(self) -> ColumnElement[bool]:
+        """SQL: the outputs that may say one of the texts without a splice."""
+        ...
+
+    def finder(self, said: Said) -> Finder:
+        """Finds those texts that count in what is said there."""
+        ...
+
+    def is_part(self, words: str, said: Said) -> bool:
+        """Whether these words are a part of what one of the facts of such a row said."""
+        ...
+
+
+class Standing:
+    """Facts whose texts still stand, as they are about to be erased.
+
+    `wide` are those texts that count everywhere, and not only in what names one of the facts.
+    """
+
+    def __init__(self, targets: Sequence[Target], wide: Collection[str]) -> None:
+        self.targets, self.wide = targets, wide
+        self.met: set[int] = set()
+        self._everywhere = Phrases(wide)
+
+    @classmethod
+    def of(cls, targets: Sequence[Target], standing: Collection[str]) -> Standing:
+        """All their texts count everywhere but those in `standing` (normalised), which other facts say too."""
+        texts = {string for target in targets for string in target.strings}
+        return cls(targets, [text for text in texts if normalised(text) not in standing])
+
+    @property
+    def fact_ids(self) -> Collection[int]:
+        return {target.fact_id for target in self.targets}
+
+    def outputs(self) -> ColumnElement[bool]:
+        return or_(may_say(Generation.prompt, self.wide), may_say(Generation.output, self.wide))
+
+    def finder(self, said: Said) -> Finder:
+        own = [target for target in self.targets if target.fact_id in said.fact_ids]
+        if not own:
+            return self._everywhere
+        return Together(Phrases(string for target in own for string in target.strings), self._everywhere)
+
+    def is_part(self, words: str, said: Said) -> bool:
+        part = normalised(words)
+        own = (target.strings for target in self.targets if target.fact_id in said.fact_ids)
+        return bool(part) and any(part in normalised(string) for strings in own for string in strings)
+
+
+class Gone:
+    """Facts whose texts are gone: known again by digests, and by splices that are not redacted."""
+
+    def __init__(self, texts: ErasedTexts, fact_ids: Collection[int]) -> None:
+        self.texts, self._spliced = texts, fact_ids
+        self.met: set[int] = set()  # facts that were found to be said
+
+    @property
+    def fact_ids(self) -> Collection[int]:
+        return self._spliced
+
+    @classmethod
+    def read(cls, session: Session, fact_ids: Collection[int] | None = None) -> Gone:
+        """All erased facts, or those among these."""
+        spliced = select(Attribution.fact_id).join(Fact, Fact.id == Attribution.fact_id).distinct()
+        spliced = spliced.where(Fact.erased_seq.is_not(None))
+        if fact_ids is not None:
+            spliced = spliced.where(Fact.id == func.any(list(fact_ids)))
+        return cls(ErasedTexts.read(session, fact_ids), frozenset(session.scalars(spliced)))
+
+    def outputs(self) -> ColumnElement[bool]:
+        return Generation.seq < self.texts.last_everywhere
+
+    def finder(self, said: Said) -> Finder:
+        return self.texts.within(said, self.met)
+
+    def is_part(self, words: str, said: Said) -> bool:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Quoting:
+    """Ids of what says an erased fact, or did until it was redacted."""
+
+    generations: tuple[int, ...] = ()
+    forget_runs: tuple[int, ...] = ()
+    jobs: tuple[int, ...] = ()
+    erasure_requests: tuple[int, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.generations or self.forget_runs or self.jobs or self.erasure_requests)
+
+    def told(self) -> tuple[str, ...]:
+        """In words, each kind with its number and the first ids."""
+        names = {f.name: f.name.replace("_", " ").replace("generations", "outputs") for f in fields(self)}
+        found = {names[f.name]: getattr(self, f.name) for f in fields(self)}
+        return tuple(
+            f"{len(ids)} {what} that say an erased fact: {list(ids[:10])}"
+            for what, ids in found.items()
+            if ids
+        )
+
+    def __or__(self, other: Quoting) -> Quoting:
+        both = {f.name: {*getattr(self, f.name), *getattr(other, f.name)} for f in fields(self)}
+        return Quoting(**{name: tuple(sorted(ids)) for name, ids in both.items()})
+
+
+def find(session: Session, sought: Sought) -> Quoting:
+    """What says one of these texts. Changes nothing."""
+    return Quoting(
+        *(tuple(row.id for row, _ in rows(session, sought)) for rows in (_outputs, _runs, _jobs, _requests))
+    )
+
+
+def still_said(session: Session) -> set[int]:
+    """The erased facts that something says."""
+    gone = Gone.read(session)
+    find(session, gone)
+    return gone.met
+
+
+def redact(session: Session, sought: Sought, seq: int) -> Quoting:
+    """Redact what says one of these texts, as part of change `seq`; what that was."""
+    return Quoting(
+        tuple(_redact_outputs(session, sought, seq)),
+        *(tuple(_redact(session, rows(session, sought))) for rows in (_runs, _jobs, _requests)),
+    )
+
+
+def without(
+    prompt: str, output: str, splices: Sequence[Spliced], erased: Collection[int], finder: Finder
+) -> tuple[str, str]:
+    """Prompt and output without the splices of erased facts and whatever else says those, or what is found.
+
+    What another fact spliced is that one's.
+    """
+    own = [(s.output_start, s.output_end) for s in splices if s.fact_id in erased]
+    others = [(s.output_start, s.output_end) for s in splices if s.fact_id not in erased]
+    spliced = Phrases(output[start:end].replace(MARK, " ") for start, end in own)
+    in_prompt, in_output = ((*finder.spans(text), *spliced.spans(text)) for text in (prompt, output))
+    return blank(prompt, in_prompt), blank(output, (*own, *apart(in_output, others)))
+
+
+def without_erased(session: Session, made: NewGeneration) -> tuple[NewGeneration, int | None]:
+    """An output as it may be stored now, and the last erasure that redacted it (None: none did).
+
+    Erasures must be held off. What a decoder spliced before it was erased is redacted, and elsewhere whatever was
+    erased since the change that its lookups had seen.
+    """
+    hits = [splice.fact_id for splice in made.splices if splice.fact_id is not None]
+    statement = select(Fact.id, Fact.erased_seq).where(
+        Fact.id == func.any(hits), Fact.erased_seq.is_not(None)
+    )
+    erased = {row.id: row.erased_seq for row in session.execute(statement)}
+    texts = ErasedTexts.counting(session, said := Said(frozenset(erased), seq=made.seq))
+    if not (erased or texts):
+        return made, None
+    prompt, output = without(made.prompt, made.output, made.splices, erased.keys(), texts.within(said))
+    if not erased and (prompt, output) == (made.prompt, made.output):
+        return made, None
+    splices = tuple(replace(s, query=None) if s.fact_id in erased else s for s in made.splices)
+    return replace(made, prompt=prompt, output=output, splices=splices), max(texts.last, *erased.values(), 0)
+
+
+def redacted_since(session: Session, value: Any, said: Said) -> Any:
+    """A text or JSON value as it may be stored now. Erasures must be held off."""
+    return redact_json(value, ErasedTexts.counting(session, said).within(said))
+
+
+def redacted_selector(session: Session, selector: dict[str, Any], said: Said) -> dict[str, Any]:
+    """A selector as it may be stored now; what was sought in facts goes, where one was erased meanwhile."""
+    kept: dict[str, Any] = redacted_since(session, selector, said)
+    erased = select(Fact.id).where(Fact.id == func.any(sorted(said.fact_ids)), Fact.erased_seq.is_not(None))
+    if session.scalars(erased.limit(1)).first() is not None:
+        kept |= {name: MARK * len(kept[name]) for name in QUOTED_PARTS if name in kept}
+    return kept
+
+
+def redact_job(session: Session, job: Job) -> None:
+    """Redact what this job says of what was erased since it was asked for. Erasures must be held off."""
+    said = Said(at=job.created_at)
+    for name, value in _job_values(job, ErasedTexts.counting(session, said).within(said)).items():
+        setattr(job, name, value)
+    session.flush()
+
+
+_Rows = Iterator[tuple[Any, dict[str, Any]]]  # rows that say something, and what they should say
+
+
+def _redact(session: Session, rows: _Rows) -> Iterator[int]:
+    for row, values in rows:
+        for name, value in values.items():
+            setattr(row, name, value)
+        yield row.id
+    session.flush()
+
+
+def _redact_outputs(session: Session, sought: Sought, seq: int) -> Iterator[int]:
+    used = Attribution.fact_id == func.any(list(sought.fact_ids))
+    for row, values in _outputs(session, sought):
+        row.prompt, row.output, row.redacted_seq = values["prompt"], values["output"], seq
+        yield row.id
+    session.flush()
+    session.execute(update(Attribution).where(used, Attribution.query.is_not(None)).values(query=None))
+
+
+def _outputs(session: Session, sought: Sought) -> _Rows:
+    spliced = select(Attribution.generation_id).where(Attribution.fact_id == func.any(list(sought.fact_ids)))
+    statement = (
+        select(Generation).where(or_(Generation.id.in_(spliced), sought.outputs())).order_by(Generation.id)
+    )
+    last, found = 0, True
+    while found:
+        page = list(
+            session.scalars(
+                statement.where(Generation.id > last).limit(AT_ONCE).execution_options(populate_existing=True)
+            )
+        )
+        splices = _splices(session, [row.id for row in page])
+        for row in page:
+            hits = splices.get(row.id, [])
+            said = Said(frozenset(s.fact_id for s in hits), seq=row.seq)
+            prompt, output = without(row.prompt, row.output, hits, sought.fact_ids, sought.finder(said))
+            if (prompt, output) != (row.prompt, row.output):
+                sought.met.update(said.fact_ids.intersection(sought.fact_ids))
+                yield row, {"prompt": prompt, "output": output}
+        last, found = (page[-1].id, True) if page else (last, False)
+
+
+def _splices(session: Session, generation_ids: list[int]) -> dict[int, list[Any]]:
+    statement = select(
+        Attribution.generation_id, Attribution.fact_id, Attribution.output_start, Attribution.output_end
+    ).where(Attribution.generation_id == func.any(generation_ids), Attribution.outcome == "hit")
+    found: dict[int, list[Any]] = {}
+    for row in session.execute(statement):
+        found.setdefault(row.generation_id, []).append(row)
+    return found
+
+
+def _runs(session: Session, sought: Sought) -> _Rows:
+    for run in session.scalars(
+        select(ForgetRun).order_by(ForgetRun.id).execution_options(populate_existing=True)
+    ):
+        said = Said(frozenset(run.fact_ids), seq=run.planned_seq)
+        values = _values(
+            run, ("selector", "plan", "verification", "reason", "on_behalf_of"), sought.finder(said)
+        )
+        parts = {name for name in QUOTED_PARTS if sought.is_part(run.selector.get(name, ""), said)}
+        if parts:
+            marked = {name: MARK * len(run.selector[name]) for name in parts}
+            values["selector"] = values.get("selector", run.selector) | marked
+        if values:
+            yield run, values
+
+
+def _jobs(session: Session, sought: Sought) -> _Rows:
+    for job in session.scalars(select(Job).order_by(Job.id).execution_options(populate_existing=True)):
+        if values := _job_values(job, sought.finder(Said(at=job.created_at))):
+            yield job, values
+
+
+def _job_values(job: Job, finder: Finder) -> dict[str, Any]:
+    """Of one that is not over only the reason counts among its arguments: the rest is what it does."""
+    values = _values(job, ("result", "error", "message"), finder)
+    names = job.arguments.keys() if job.finished_at is not None else job.arguments.keys() & {"reason"}
+    arguments = job.arguments | redact_json({name: job.arguments[name] for name in names}, finder)
+    return values if arguments == job.arguments else {**values, "arguments": arguments}
+
+
+def _requests(session: Session, sought: Sought) -> _Rows:
+    for request in session.scalars(select(ErasureRequest).order_by(ErasureRequest.id)):
+        said = Said(frozenset(request.fact_ids), at=request.at)
+        if values := _values(request, ("reason", "on_behalf_of"), sought.finder(said)):
+            yield request, values
+
+
+def _values(row: Any, names: Sequence[str], finder: Finder) -> dict[str, Any]:
+    """What these columns should say, where they say something else."""
+    redacted = {name: redact_json(getattr(row, name), finder) for name in names}
+    return {name: value for name, value in redacted.items() if value != getattr(row, name)}

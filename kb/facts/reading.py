@@ -1,0 +1,152 @@
+"""Facts, documents and corpora as they are read. Session first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Row, Select, and_, exists, func, or_, select
+from sqlalchemy.orm import Session
+
+from kb.errors import CorpusNotFound, DocumentNotFound, FactNotFound
+from kb.facts.edits import MAX_ID
+from kb.records import CorpusStats, FactRecord, Source
+from kb.tables import Document, Fact, FactVersion
+
+# The version to show of a fact: the live one, or the last one where it is deleted.
+_LAST_VERSION = (
+    select(func.max(FactVersion.version))
+    .where(FactVersion.fact_id == Fact.id)
+    .correlate(Fact)
+    .scalar_subquery()
+)
+
+# Not `Document` itself: a list of facts must not load the texts.
+DOCUMENT_COLUMNS = (
+    Document.corpus,
+    Document.external_id,
+    Document.title,
+    Document.uri,
+    Document.licence,
+    Document.revision,
+)
+
+
+def _statement() -> Select[*tuple[Any, ...]]:
+    return (
+        select(Fact, FactVersion, *DOCUMENT_COLUMNS)
+        .join(FactVersion, and_(FactVersion.fact_id == Fact.id, FactVersion.version == _LAST_VERSION))
+        .outerjoin(Document, Document.id == Fact.document_id)
+    )
+
+
+def fact_records(session: Session, fact_ids: Sequence[int]) -> dict[int, FactRecord]:
+    """These facts by id; unknown ids are left out."""
+    storable = [fact_id for fact_id in fact_ids if 0 < fact_id <= MAX_ID]
+    rows = session.execute(_statement().where(Fact.id == func.any(storable)))
+    return {record.fact_id: record for record in map(_record, rows)}
+
+
+def get_fact(session: Session, fact_id: int) -> FactRecord:
+    if (record := fact_records(session, [fact_id]).get(fact_id)) is None:
+        raise FactNotFound([fact_id])
+    return record
+
+
+def list_facts(
+    session: Session,
+    corpus: str | None,
+    search: str | None,
+    deleted: bool | None,
+    after: int,
+    limit: int,
+    document_id: int | None = None,
+) -> list[FactRecord]:
+    """Facts past id `after`, by id. `search` is found as it stands (no wildcards) in shown value or question."""
+    statement = _statement().where(Fact.id > after)
+    if corpus is not None:
+        require_corpus(session, corpus)
+        statement = statement.where(Document.corpus == corpus)
+    if document_id is not None:
+        statement = statement.where(Fact.document_id == document_id)
+    if search:
+        statement = statement.where(
+            or_(
+                FactVersion.value.icontains(search, autoescape=True),
+                Fact.question.icontains(search, autoescape=True),
+            )
+        )
+    if deleted is not None:
+        statement = statement.where(Fact.deleted_seq.is_not(None) if deleted else Fact.deleted_seq.is_(None))
+    return [_record(row) for row in session.execute(statement.order_by(Fact.id).limit(limit))]
+
+
+def _record(row: Row[Any]) -> FactRecord:
+    fact: Fact = row.Fact
+    version: FactVersion = row.FactVersion
+    source = None
+    if fact.document_id is not None and fact.span_start is not None and fact.span_end is not None:
+        of_document = {column.key: getattr(row, column.key) for column in DOCUMENT_COLUMNS}
+        source = Source(document_id=fact.document_id, start=fact.span_start, end=fact.span_end, **of_document)
+    return FactRecord(
+        fact_id=fact.id,
+        value=version.value,
+        version=version.version,
+        question=fact.question,
+        answer=fact.answer,
+        source=source,
+        created_seq=fact.created_seq,
+        deleted_seq=fact.deleted_seq,
+        erased_seq=fact.erased_seq,
+    )
+
+
+def document_text(session: Session, document_id: int) -> str:
+    found = (
+        session.scalar(select(Document.text).where(Document.id == document_id))
+        if document_id <= MAX_ID
+        else None
+    )
+    if found is None:
+        raise DocumentNotFound(document_id)
+    return found
+
+
+def require_corpus(session: Session, corpus: str) -> None:
+    if "\x00" in corpus or not session.scalar(select(exists().where(Document.corpus == corpus))):
+        raise CorpusNotFound(corpus)
+
+
+def corpora(session: Session) -> list[CorpusStats]:
+    """Every corpus by name: its current documents, its live facts, and its tombstones."""
+    current = Document.replaced_seq.is_(None)
+    of_documents = (
+        select(
+            Document.corpus,
+            func.count().filter(current).label("documents"),
+            func.coalesce(func.sum(func.length(Document.text)).filter(current), 0).label("characters"),
+        )
+        .group_by(Document.corpus)
+        .subquery()
+    )
+    of_facts = (
+        select(
+            Document.corpus,
+            func.count().filter(Fact.deleted_seq.is_(None)).label("facts"),
+            func.count(Fact.deleted_seq).label("deleted"),
+        )
+        .join(Fact, Fact.document_id == Document.id)
+        .group_by(Document.corpus)
+        .subquery()
+    )
+    statement = (
+        select(of_documents, func.coalesce(of_facts.c.facts, 0), func.coalesce(of_facts.c.deleted, 0))
+        .outerjoin(of_facts, of_facts.c.corpus == of_documents.c.corpus)
+        .order_by(of_documents.c.corpus)
+    )
+    return [
+        CorpusStats(
+            corpus=corpus, documents=documents, facts=facts, deleted=deleted, characters=int(characters)
+        )
+        for corpus, documents, characters, facts, deleted in session.execute(statement)
+    ]

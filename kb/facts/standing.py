@@ -1,0 +1,55 @@
+"""How raw documents stand to what a corpus has: so that nobody annotates anew what is there already."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session, sessionmaker
+
+from kb.corpus.format import AnnotatedDocument
+from kb.facts.redaction import MARK
+from kb.tables import Document
+
+
+class Standing(StrEnum):
+    """A document that is `new`, there `unchanged`, or there with another text, title or address: `changed`."""
+
+    new = "new"
+    unchanged = "unchanged"
+    changed = "changed"
+
+
+@dataclass(frozen=True, slots=True)
+class Standings:
+    """Compares documents with the current ones of a corpus. Facts do not count."""
+
+    sessions: sessionmaker[Session]
+    corpus: str
+
+    def of(self, document: AnnotatedDocument) -> Standing:
+        statement = select(
+            Document.text, Document.title, Document.uri, Document.licence, Document.revision
+        ).where(
+            Document.corpus == self.corpus,
+            Document.external_id == document.external_id,
+            Document.replaced_seq.is_(None),
+        )
+        with self.sessions() as session:
+            row = session.execute(statement).one_or_none()
+        if row is None:
+            return Standing.new
+        about = (document.title, document.uri, document.licence, document.revision)
+        if about == (row.title, row.uri, row.licence, row.revision) and says_the_same(
+            row.text, document.text
+        ):
+            return Standing.unchanged
+        return Standing.changed
+
+
+def says_the_same(stored: str, text: str) -> bool:
+    """Whether a stored text is this one, apart from what was erased of it."""
+    if stored == text or len(stored) != len(text):
+        return stored == text
+    return MARK in stored and all(a in (b, MARK) for a, b in zip(stored, text, strict=True))

@@ -1,0 +1,262 @@
+"""Suppression: what was erased does not come back by the next ingest of the same file.
+
+The database keeps digests of erased facts, HMACs under its own secret: of value and question, of value and
+the 40 characters before it, of these within one document, and of value and place in that document. Texts are
+compared by their words (`kb.texts.wording`). The other spans of the document count as blank there, so
+that it does not matter which of them were erased, or in which order.
+
+A digest that another fact would meet as well is not kept: the same is still said on purpose elsewhere.
+
+The lock here keeps erasures and whoever stores what facts say apart. An erasure holds it alone; ingests, inserts,
+outputs, plans, jobs and kept answers share it (`hold_off_erasure`), and look for erased texts once they have it. It
+comes before the lock of the change log, and that before any row: see `docs/design.md`, "Edits".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sqlalchemy import Row, delete, func, or_, select, text
+from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy.orm import Session, aliased
+
+from kb.corpus.format import AnnotatedDocument, FactSpan
+from kb.errors import FactSuppressed
+from kb.facts.redaction import Target, apart, blank
+from kb.records import Suppressed
+from kb.tables import Document, Fact, FactVersion, Secret, Suppression
+from kb.texts.wording import Phrases, Span, may_say, normalised
+
+ERASE_LOCK = 0x636F6C6D03
+BEFORE = 40  # characters, as in an ingest that looks for facts that stood before
+
+
+def hold_off_erasure(session: Session) -> None:
+    """Let no erasure commit until this transaction ends: it would be undone by texts read before it.
+
+    To be called before the change log or any row is locked.
+    """
+    session.execute(text("SELECT pg_advisory_xact_lock_shared(:key)"), {"key": ERASE_LOCK})
+
+
+def begin_erasure(session: Session) -> None:
+    """Wait for whoever stores texts just then. To be called before the change log or any row is locked."""
+    session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": ERASE_LOCK})
+
+
+def check_inserts(session: Session, said: Iterable[tuple[str, str]], *, allow_erased: bool) -> int:
+    """Raise `FactSuppressed` where one of these questions and values was erased; with `allow_erased` take that back.
+
+    Gives how many digests went.
+    """
+    suppressor = Suppressor(session, allow_erased=allow_erased)
+    for question, value in said:
+        if suppressor.matches([value], question, None) and not allow_erased:
+            raise FactSuppressed
+    return suppressor.lift(session)
+
+
+class Suppressor:
+    """Knows what was erased, for one transaction: it holds erasures off until that ends.
+
+    With `allow_erased` it lets everything pass and remembers what would not have; `lift` then forgets that
+    it was erased. `found` are the spans that were left out.
+    """
+
+    def __init__(self, session: Session, *, allow_erased: bool = False) -> None:
+        hold_off_erasure(session)
+        self.allow_erased = allow_erased
+        self.found: list[Suppressed] = []
+        self._allowed: set[bytes] = set()
+        self._erased = frozenset(session.scalars(select(Suppression.digest)))
+        self._digests = Digests.of(session) if self._erased else None
+
+    def apply(self, document: AnnotatedDocument) -> tuple[AnnotatedDocument, int]:
+        """The document without the spans that were erased, their text redacted; and how many those are."""
+        if self._digests is None:
+            return document, 0
+        spans = [(span.start, span.end) for span in document.facts]
+        erased: list[FactSpan] = []
+        for span in document.facts:
+            place = Place(document.external_id, span.start, text_before(document.text, spans, span.start))
+            if self.matches((span.value, span.current), span.question, place):
+                erased.append(span)
+        if not erased or self.allow_erased:
+            return document, 0
+        gone = [(span.start, span.end) for span in erased]
+        self.found += [Suppressed(document.external_id, start, end) for start, end in gone]
+        kept = tuple(span for span in document.facts if (span.start, span.end) not in set(gone))
+        # As the erasure redacted it: also where the text mentions the value elsewhere.
+        said = Phrases(value for span in erased for value in (span.value, span.current) if value)
+        mentioned = apart(said.spans(document.text), [(span.start, span.end) for span in kept])
+        return replace(document, text=blank(document.text, (*gone, *mentioned)), facts=kept), len(gone)
+
+    def matches(self, values: Iterable[str | None], question: str | None, place: Place | None) -> bool:
+        """Whether a fact like this, with one of these values, was erased."""
+        if self._digests is None:
+            return False
+        made = [digest for value in values if value for digest in self._digests.known(value, question, place)]
+        met = self._erased.intersection(made)
+        self._allowed |= met
+        return bool(met)
+
+    def lift(self, session: Session) -> int:
+        """Forget that what passed was erased, where it was allowed to; how many digests this removed."""
+        if not (self.allow_erased and self._allowed):
+            return 0
+        session.execute(delete(Suppression).where(Suppression.digest == func.any(list(self._allowed))))
+        return len(self._allowed)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a span is: the document's external id, the offset, and the 40 characters before it."""
+
+    external_id: str
+    start: int
+    before: str
+
+
+@dataclass(frozen=True, slots=True)
+class Digests:
+    """Makes the digests under the database's secret."""
+
+    _hmac: hmac.HMAC = field(repr=False)
+
+    @classmethod
+    def of(cls, session: Session) -> Digests:
+        secret = session.scalars(select(Secret.value).where(Secret.name == "change_log")).one()
+        return cls(hmac.new(secret, b"suppression\0", hashlib.sha256))
+
+    def of_fact(self, value: str, question: str | None, place: Place | None) -> list[bytes]:
+        """All digests that a fact has."""
+        return [self._make(map(normalised, said)) for said in _said(value, question, place)]
+
+    def known(self, value: str, question: str | None, place: Place | None) -> list[bytes]:
+        """All digests by which a fact like this may be known; also as releases before made them."""
+        before = [self._make(map(_normalised_before, said)) for said in _said(value, question, place)]
+        return [*self.of_fact(value, question, place), *before]
+
+    def of_words(self, words: Iterable[str]) -> bytes:
+        """Of words that follow each other, as `kb.texts.wording` gives them."""
+        return self._make(("words", *words))
+
+    def of_first_word(self, word: str) -> bytes:
+        """Of a word that begins a text; short, as it only says where to look closer."""
+        return self._make(("first word", word))[:8]
+
+    def _make(self, texts: Iterable[str]) -> bytes:
+        digest = self._hmac.copy()
+        digest.update("\0".join(texts).encode())
+        return digest.digest()
+
+
+def _said(value: str, question: str | None, place: Place | None) -> Iterator[tuple[str, ...]]:
+    """What digests of a fact are made of; the first of each is its kind."""
+    if question:
+        yield "question", value, question
+    if place is not None:
+        yield "place", value, place.external_id, str(place.start)
+        yield "document", value, place.external_id, place.before
+        if len(place.before) == BEFORE:  # less is no context: at the start of a text any text would do
+            yield "context", value, place.before
+
+
+def _normalised_before(value: str) -> str:
+    return " ".join(value.split()).casefold()
+
+
+def text_before(document_text: str, spans: Iterable[Span], start: int) -> str:
+    """The 40 characters before a span, those of other spans blanked."""
+    first = max(0, start - BEFORE)
+    inside = [(max(s, first) - first, min(e, start) - first) for s, e in spans if s < start and first < e]
+    return blank(document_text[first:start], inside)
+
+
+def remember(session: Session, targets: Sequence[Target], seq: int) -> tuple[int, list[int]]:
+    """Keep the digests of facts that change `seq` erases, while their texts still stand.
+
+    Gives how many are new, and the other facts that say the same as one of these.
+    """
+    digests = Digests.of(session)
+    made: set[bytes] = set()
+    for target in targets:
+        place = None
+        if target.document_id is not None:
+            before = text_before(target.text, target.spans, target.start)
+            place = Place(target.external_id, target.start, before)
+        for value in dict.fromkeys(target.values):
+            made.update(digests.of_fact(value, target.question, place))
+    others = {fact_id: made & theirs for fact_id, theirs in _of_others(session, targets, digests).items()}
+    made = made.difference(*others.values())
+    statement = upsert(Suppression).on_conflict_do_nothing().returning(Suppression.digest)
+    rows = [{"digest": digest, "seq": seq} for digest in sorted(made)]
+    kept = len(session.scalars(statement, rows).all()) if rows else 0
+    return kept, sorted(fact_id for fact_id, shared in others.items() if shared)
+
+
+def _of_others(session: Session, targets: Sequence[Target], digests: Digests) -> dict[int, set[bytes]]:
+    """By fact, the digests of those with a value of one of these that are not erased themselves."""
+    values = {value for target in targets for value in target.values}
+    wanted = set(map(normalised, values))
+    before = func.right(func.substr(Document.text, 1, Fact.span_start), BEFORE)
+    statement = (
+        select(
+            Fact,
+            FactVersion.value,
+            Document.external_id,
+            before.label("before"),
+            _SPANS_BEFORE.label("spans"),
+        )
+        .join(FactVersion, FactVersion.fact_id == Fact.id)
+        .outerjoin(Document, Document.id == Fact.document_id)
+        .where(Fact.erased_seq.is_(None), Fact.id != func.all([target.fact_id for target in targets]))
+        .where(may_say(FactVersion.value, values))
+    )
+    others: dict[int, set[bytes]] = {}
+    for row in session.execute(statement):
+        if normalised(row.value) in wanted:
+            made = digests.of_fact(row.value, row.Fact.question, _place(row))
+            others.setdefault(row.Fact.id, set()).update(made)
+    return others
+
+
+_Other = aliased(Fact)
+_SPANS_BEFORE = (
+    select(
+        func.coalesce(
+            func.jsonb_agg(func.jsonb_build_array(_Other.span_start, _Other.span_end)), text("'[]'")
+        )
+    )
+    .where(_Other.document_id == Fact.document_id)
+    .where(_Other.span_start < Fact.span_start, _Other.span_end > Fact.span_start - BEFORE)
+    .correlate(Fact)
+    .scalar_subquery()
+)
+
+
+def _place(row: Row[Any]) -> Place | None:
+    fact: Fact = row.Fact
+    if fact.span_start is None:
+        return None
+    first = fact.span_start - len(row.before)
+    inside = [(max(start - first, 0), min(end - first, len(row.before))) for start, end in row.spans]
+    return Place(row.external_id, fact.span_start, blank(row.before, inside))
+
+
+def said_by_others(session: Session, targets: Sequence[Target]) -> set[str]:
+    """The texts of these facts, normalised, that another fact says too: as a value, a question or an answer."""
+    texts = {string for target in targets for string in target.strings}
+    wanted = set(map(normalised, texts))
+    statement = (
+        select(FactVersion.value, Fact.question, Fact.answer)
+        .join(Fact, Fact.id == FactVersion.fact_id)
+        .where(Fact.erased_seq.is_(None), Fact.id != func.all([target.fact_id for target in targets]))
+        .where(or_(*(may_say(c, texts) for c in (FactVersion.value, Fact.question, Fact.answer))))
+    )
+    said = (normalised(one) for row in session.execute(statement) for one in row if one)
+    return wanted.intersection(said)

@@ -1,0 +1,281 @@
+"""The check of a certificate: who signed it, whether it contradicts itself, and whether the base still bears it out.
+
+A signature alone says that the certificate is as *somebody* signed it. So a check is always made against a signer:
+the base's own key, or keys that the caller names. Offline nothing else can be asked; beside the base its run, its
+change and what became of them are compared too. Certificates of the form before (`FORMER`) are checked alike.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from kb.errors import SignatureRefused, SignerNeeded
+from kb.facts.edits import IS_LIVE, MAX_ID
+from kb.forgetting.certificates import LEVELS, PREDICATE_TYPE, as_text, rate, subject_of
+from kb.forgetting.records import OUTCOMES
+from kb.forgetting.verbs import plan_of
+from kb.forgetting.verification import level
+from kb.log import audit, signing
+from kb.log.envelope import is_envelope, open_envelope
+from kb.tables import Change, FactVersion, ForgetRun
+
+if TYPE_CHECKING:
+    from kb.service import KnowledgeBase
+
+FORMER = "colmlm-forget-certificate-1"
+WHAT = "certificate"
+
+_UNFIT = (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
+_SIGNED = (
+    "who signed it, and that no byte has changed since",
+    "that the signer's change log held the forget entry with this hash, after the entry with the previous hash",
+    "which probes were asked, and how lookups answered them before and after",
+)
+_BORNE_OUT = ("that this base has the run and the change, and that its facts are not live now",)
+_NEVER = (
+    "that no other wording gets the facts back: probes are a sample",
+    "that nothing remains on disk, in backups, in stored outputs or in the weights of a model",
+)
+_NOT_OFFLINE = ("that the facts were not restored after the certificate was issued",)
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateFinding:
+    """One thing that was looked at. `found` says in words what, or what is wrong with it."""
+
+    name: str
+    ok: bool
+    found: str
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateCheck:
+    """What a check found. `ok` only where each of `checks` is; `problems` says what is wrong with the others.
+
+    `signed_by` is the id of the key that signed, whoever's it is; `offline` that no base was asked.
+    """
+
+    ok: bool
+    checks: tuple[CertificateFinding, ...]
+    problems: tuple[str, ...]
+    offline: bool
+    signed_by: str | None = None
+    database: str | None = None
+    run_id: int | None = None
+    policy: str | None = None
+    num_facts: int | None = None
+    applied_seq: int | None = None
+    applied_hash: str | None = None
+    level: int | None = None
+    reached: str | None = None
+    issued_at: str | None = None
+    proves: tuple[str, ...] = ()
+    does_not_prove: tuple[str, ...] = ()
+
+
+def trusted_keys(names: Collection[str] = (), pem: str | None = None) -> frozenset[str]:
+    """Keys that a caller trusts: by their ids or fingerprints, and one as PEM. Raises `SignatureRefused`."""
+    of_pem = () if pem is None else (signing.names_of(signing.from_pem(pem, "public key")).keyid,)
+    return frozenset((*names, *of_pem))
+
+
+def check_offline(text: bytes, trusted: Collection[str]) -> CertificateCheck:
+    """Check the bytes of a certificate file, signed by one of the trusted keys. Raises `SignerNeeded` without any."""
+    if not trusted:
+        raise SignerNeeded
+    return _checked(text, trusted, None)
+
+
+def check_here(kb: KnowledgeBase, text: bytes, trusted: Collection[str] = ()) -> CertificateCheck:
+    """The same, by default signed by this base's own key, and compared with its runs and its change log."""
+    own = signing.own_names(kb.settings.home)
+    with kb.sessions() as session:
+        return _checked(text, trusted or {own.keyid if own else ""}, session)
+
+
+def _checked(text: bytes, trusted: Collection[str], session: Session | None) -> CertificateCheck:
+    offline = session is None
+    try:
+        said, names = _read(text)
+    except SignatureRefused as refused:
+        return _result((CertificateFinding("signature", False, str(refused)),), offline)
+    checks = [
+        CertificateFinding("signature", True, f"it fits, by key {names.keyid}"),
+        _signer(names, trusted),
+    ]
+    try:
+        checks.append(_contents(said))
+        if session is not None:
+            checks += _borne_out(session, said)
+        return _result(
+            tuple(checks),
+            offline,
+            signed_by=names.keyid,
+            database=said["database"],
+            run_id=said["run"],
+            policy=said["policy"],
+            num_facts=said["facts"]["forgotten"],
+            applied_seq=said["applied"]["entry"]["seq"],
+            applied_hash=said["applied"]["hash"],
+            level=said["level"],
+            reached=LEVELS[said["level"]],
+            issued_at=said["issued_at"],
+        )
+    except _UNFIT as error:
+        unfit = f"it is not a certificate that this program knows ({type(error).__name__}: {error})"
+        return _result(
+            (*checks[:2], CertificateFinding("contents", False, unfit)), offline, signed_by=names.keyid
+        )
+
+
+def _result(checks: tuple[CertificateFinding, ...], offline: bool, **said: Any) -> CertificateCheck:
+    return CertificateCheck(
+        ok=all(check.ok for check in checks),
+        checks=checks,
+        problems=tuple(check.found for check in checks if not check.ok),
+        offline=offline,
+        proves=_SIGNED if offline else _SIGNED + _BORNE_OUT,
+        does_not_prove=_NEVER + _NOT_OFFLINE if offline else _NEVER,
+        **said,
+    )
+
+
+def _read(text: bytes) -> tuple[Mapping[str, Any], signing.KeyNames]:
+    """What a certificate says and who signed it. Raises `SignatureRefused` on any byte that is not as it was issued."""
+    try:
+        signed = json.loads(text)
+        is_as_issued = isinstance(signed, dict) and as_text(signed).encode(errors="surrogatepass") == text
+    except (ValueError, RecursionError) as error:
+        raise SignatureRefused(WHAT, "it is not JSON that this program reads") from error
+    if not is_as_issued:
+        raise SignatureRefused(WHAT, "it is not written as certificates are")
+    if is_envelope(signed):
+        opened = open_envelope(signed, WHAT)
+        if opened.predicate_type != PREDICATE_TYPE:
+            raise SignatureRefused(
+                WHAT, f"it states {opened.predicate_type!r}, and not that something was forgotten"
+            )
+        return {**opened.predicate, "subject": opened.subject}, opened.names
+    names = signing.verify(signed, WHAT)
+    if signed.get("format") != FORMER:
+        raise SignatureRefused(WHAT, f"its format is {signed.get('format')!r}, not {FORMER}")
+    return signed, names
+
+
+def _signer(names: signing.KeyNames, trusted: Collection[str]) -> CertificateFinding:
+    if names.among(trusted):
+        return CertificateFinding("signer", True, "it was signed by the key that it must be signed by")
+    wanted = " or ".join(sorted(trusted)) if any(trusted) else "this base, which has signed nothing"
+    return CertificateFinding(
+        "signer", False, f"it was signed by {names.keyid} ({names.fingerprint}), not by {wanted}"
+    )
+
+
+def _contents(said: Mapping[str, Any]) -> CertificateFinding:
+    faults = [f"{what} does not hold" for what, holds in _holds(said).items() if not holds]
+    return CertificateFinding(
+        "contents", not faults, "; ".join(faults) or "all counts, rates and hashes agree"
+    )
+
+
+def _holds(said: Mapping[str, Any]) -> dict[str, bool]:
+    """Whether the parts of a certificate agree with one another."""
+    entry, facts, checks = said["applied"]["entry"], said["facts"], said["checks"]
+    included = facts["equivalents"] if facts["equivalents_included"] else 0
+    leaks = sum(rates["leaks"] for rates in said["after"].values())
+    subject = {
+        "name": subject_of(said["database"], entry["seq"]),
+        "digest": {"sha256": said["applied"]["hash"]},
+    }
+    held = {
+        "the subject": said.get("subject", subject) == subject,
+        "the hash of the change entry": audit.entry_hash(entry) == said["applied"]["hash"],
+        "the kind of the change": entry["kind"] == "forget" and entry["payload"]["run"] == said["run"],
+        "the policy": (said["policy"] == "abstain") == bool(entry["payload"].get("abstain")),
+        "the order of plan, change and check": said["planned"]["seq"] < entry["seq"] <= checks["seq"],
+        "the number of facts": facts["forgotten"] == entry["num_facts"] == len(set(entry["fact_ids"])),
+        "a digest for each fact": {int(n) for n in entry["payload"]["was"]} == set(entry["fact_ids"]),
+        "the parts of the set": facts["forgotten"] == facts["selected"] + included,
+        "the threshold": -1 <= float(said["keyset"]["threshold"]) <= 1,
+        "the leaks": (leaks > 0) == (checks["leaked"] > 0),
+        "the level": said["level"] == level(bool(leaks or checks["still_live"]), checks["keys_in_index"]),
+    }
+    for when in ("before", "after"):
+        for name, rates in said[when].items():
+            held[f"the counts of {name} {when}"] = _adds_up(rates)
+    return held
+
+
+def _adds_up(rates: Mapping[str, Any]) -> bool:
+    counts = [int(rates[outcome]) for outcome in OUTCOMES]
+    whole = min(counts) >= 0 and sum(counts) == rates["probes"]
+    return whole and str(rates["leak_rate"]) == rate(rates["leaks"], rates["probes"])
+
+
+def _borne_out(session: Session, said: Mapping[str, Any]) -> Iterator[CertificateFinding]:
+    """What this base says of the certificate's run and change."""
+    database, run_id = audit.database_id(session), said["run"]
+    if said["database"] != database:
+        yield CertificateFinding("run", False, f"it is of database {said['database']}, this is {database}")
+        return
+    run = session.get(ForgetRun, _id(run_id))
+    yield _run(run, said)
+    yield _change(session, said)
+    yield _state(session, run, said)
+
+
+def _run(run: ForgetRun | None, said: Mapping[str, Any]) -> CertificateFinding:
+    if run is None:
+        return CertificateFinding("run", False, f"this base has no forget run {said['run']}")
+    held = {
+        "selector": plan_of(run).selector_digest == said["selector"]["digest"],
+        "plan": run.planned_seq == said["planned"]["seq"],
+        "change": run.applied_seq == said["applied"]["entry"]["seq"],
+        "policy": run.policy == said["policy"],
+        "set of facts": set(run.fact_ids) == set(said["applied"]["entry"]["fact_ids"]),
+    }
+    if unlike := [name for name, holds in held.items() if not holds]:
+        return CertificateFinding(
+            "run", False, f"forget run {run.id} of this base has another {', another '.join(unlike)}"
+        )
+    return CertificateFinding(
+        "run", True, f"this base has forget run {run.id}, of this selector and these facts"
+    )
+
+
+def _change(session: Session, said: Mapping[str, Any]) -> CertificateFinding:
+    for part, seq in (("applied", said["applied"]["entry"]["seq"]), ("planned", said["planned"]["seq"])):
+        if seq == 0 and part == "planned":
+            continue
+        kept = session.get(Change, _id(seq))
+        if kept is None or kept.hash != said[part]["hash"]:
+            return CertificateFinding(
+                "change", False, f"this base's log has no change {seq} with the hash that is said"
+            )
+        if audit.chain_hash(kept) != kept.hash:
+            return CertificateFinding("change", False, f"change {seq} of this base's log was altered")
+    return CertificateFinding("change", True, "this base's log has the change with that hash")
+
+
+def _state(session: Session, run: ForgetRun | None, said: Mapping[str, Any]) -> CertificateFinding:
+    state = run.state if run else "unknown"
+    if state not in ("applied", "erased"):
+        return CertificateFinding("state", False, f"the run is {state} now, no longer applied or erased")
+    forgotten = [_id(fact_id) for fact_id in said["applied"]["entry"]["fact_ids"]]
+    live = select(func.count()).where(FactVersion.fact_id == func.any(forgotten), IS_LIVE)
+    if number := session.scalar(live):
+        return CertificateFinding("state", False, f"{number} of its facts are live again")
+    return CertificateFinding("state", True, f"the run is {state}, and none of its facts is live")
+
+
+def _id(value: Any) -> int:
+    """A number that the database can be asked for."""
+    if type(value) is not int or not 0 < value <= MAX_ID:
+        raise ValueError(f"{value!r:.40} is no id")
+    return value

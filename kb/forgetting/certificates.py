@@ -1,0 +1,114 @@
+"""Certificates: signed evidence of a forget run, an in-toto statement in an envelope that others' tools check.
+
+A certificate holds ids, counts and keyed digests, and no text of a fact, so that it may outlive an erasure. (The
+reason and the actor are in it as they are in the change log.) Its subject is the change that forgot. Rates are derived
+from counts and numbers that are not whole are strings. See `kb.forgetting.certificate_check` for the check.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from sqlalchemy.orm import Session
+
+from kb.errors import ForgetRunState
+from kb.forgetting.records import Rates, Verification
+from kb.forgetting.verbs import get_run, plan_of
+from kb.log import audit, signing
+from kb.log.envelope import close_envelope
+from kb.log.witness import hash_at
+from kb.tables import Change, ForgetRun
+
+if TYPE_CHECKING:
+    from kb.service import KnowledgeBase
+
+PREDICATE_TYPE = "urn:colmlm:forget-certificate:2"
+
+LEVELS = (
+    "not forgotten: a fact of the run was found",
+    "not retrievable: no probe got a fact of the run",
+    "not retrievable, and out of the index of the process that checked",
+)
+
+
+def issue(kb: KnowledgeBase, run_id: int) -> str:
+    """The signed certificate of a verified run, as the text of its file; the same one until it is verified again."""
+    key = signing.signing_key(kb.settings.home)
+    with kb.sessions.begin() as session:
+        run = get_run(session, run_id, "applied", "erased", lock=True)
+        if run.verification is None:
+            raise ForgetRunState(run_id, f"{run.state} and not verified", "verified")
+        if run.certificate is None:
+            run.certificate = _close(session, key, run)
+        return as_text(run.certificate)
+
+
+def as_text(signed: Mapping[str, Any]) -> str:
+    """The one way to write a certificate: every other spelling is refused."""
+    return json.dumps(signed, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def subject_of(database: str, seq: int) -> str:
+    """What a certificate calls the change that it is about."""
+    return f"urn:colmlm:{database}:change:{seq}"
+
+
+def _close(session: Session, key: Ed25519PrivateKey, run: ForgetRun) -> dict[str, Any]:
+    said = _predicate(session, run)
+    applied = said["applied"]
+    subject = subject_of(said["database"], applied["entry"]["seq"])
+    return close_envelope(key, PREDICATE_TYPE, subject, applied["hash"], said)
+
+
+def _predicate(session: Session, run: ForgetRun) -> dict[str, Any]:
+    assert run.verification is not None and run.applied_seq is not None
+    plan, found = plan_of(run), Verification.from_json(run.verification)
+    applied = session.get_one(Change, run.applied_seq)
+    return {
+        "database": audit.database_id(session),
+        "issued_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "run": run.id,
+        "policy": run.policy,
+        "selector": {"parts": sorted(run.selector), "digest": plan.selector_digest},
+        "facts": {
+            "forgotten": len(plan.fact_ids),
+            "selected": plan.selected,
+            "equivalents": len(plan.equivalents),
+            "equivalents_included": plan.included,
+            "conflicting": len(plan.conflicting),
+        },
+        "keyset": {
+            "id": found.keyset_id,
+            "checkpoint": found.checkpoint_id,
+            "threshold": repr(found.threshold),
+        },
+        "before": _probes(plan.before),
+        "after": _probes(found.probes),
+        "checks": {
+            "at": found.at,
+            "seq": found.seq,
+            "leaked": len(found.leaked),
+            "still_live": found.still_live,
+            "tombstones": found.tombstones,
+            "keys_in_index": found.keys_in_index,
+        },
+        "level": found.level,
+        "planned": {"seq": run.planned_seq, "hash": hash_at(session, run.planned_seq)},
+        "applied": {"hash": applied.hash, "entry": audit.entry(applied)},
+    }
+
+
+def _probes(classes: Mapping[str, Rates]) -> dict[str, dict[str, Any]]:
+    return {
+        name: {**asdict(rates), "leak_rate": rate(rates.leaks, rates.probes)}
+        for name, rates in classes.items()
+    }
+
+
+def rate(part: int, whole: int) -> str:
+    return f"{part / whole:.4f}" if whole else "0.0000"

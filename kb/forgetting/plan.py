@@ -1,0 +1,256 @@
+"""What forgetting a set of facts would do, worked out from stored keys: equivalents, successors, collateral."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from kb.errors import PlanTooLarge, PlanUnderWay
+from kb.facts.edits import IS_LIVE
+from kb.forgetting.equivalents import Texts, same_place, same_question
+from kb.forgetting.questions_asked import Questioner, Target, ask, build, evenly
+from kb.forgetting.records import Collateral, Drift, ForgetPlan, Successor
+from kb.keys import keysets
+from kb.keys.keysets import Ids, Vectors
+from kb.keys.keyspace import KeySpace
+from kb.log import audit
+from kb.records import KeysetRecord
+from kb.selectors import Selector, select_facts
+from kb.tables import Attribution, FactVersion
+
+if TYPE_CHECKING:
+    from kb.service import KnowledgeBase
+
+NEIGHBOURS = 10  # remaining facts looked at around each affected question
+
+_WORKING = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """The live facts as one plan sees them: what they say, and all keys of the active keyset."""
+
+    keyset: KeysetRecord
+    texts: Texts
+    space: KeySpace
+    tombstones: KeySpace
+
+    @classmethod
+    def read(cls, session: Session) -> Base:
+        keyset = keysets.active_keyset(session)
+        return cls(
+            keyset,
+            Texts.read(session),
+            KeySpace.live(session, keyset),
+            KeySpace.tombstones(session, keyset),
+        )
+
+    def unkeyed(self, fact_ids: Sequence[int]) -> int:
+        """How many of these facts no lookup finds yet, for want of a key."""
+        return int((~np.isin(np.array(fact_ids, dtype=np.int64), self.space.fact_ids)).sum())
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What asks for facts: queries [B, d], the fact [B] each asks for, and whether it is an encoded question.
+
+    `affected` counts all there are to ask, also those beyond the sample and those that have no key.
+    """
+
+    fact_ids: Ids
+    queries_BD: Vectors
+    encoded: npt.NDArray[np.bool_]
+    affected: int
+
+
+def ask_for(base: Base, fact_ids: Sequence[int], questioner: Questioner, most: int) -> Asked:
+    """The questions of these facts as queries, at most so many.
+
+    Each distinct question is encoded once. Without an encoder, and for facts without a question, the fact's own
+    first key stands for it.
+    """
+    rows = base.texts.rows(fact_ids)
+    if questioner.encoder is not None:
+        classes = base.texts.question_N[rows]
+        _, first = np.unique(classes, return_index=True)
+        rows = rows[np.unique(np.concatenate([first[classes[first] >= 0], np.flatnonzero(classes < 0)]))]
+    sampled = np.array(evenly(rows.tolist(), most), dtype=np.int64)
+    texts = [base.texts.questions[row] for row in sampled] if questioner.encoder is not None else []
+    encoded = np.array([bool(text) for text in texts] or [False] * len(sampled), dtype=bool)
+    ids = base.texts.fact_ids[sampled]
+    questions = questioner.encode([text for text in texts if text], base.keyset.dim)
+    has_key, keys = base.space.first(ids[~encoded])
+    by_key = ids[~encoded][has_key]
+    return Asked(
+        np.concatenate([ids[encoded], by_key]),
+        np.concatenate([questions, keys]),
+        np.concatenate([np.ones(len(questions), bool), np.zeros(len(by_key), bool)]),
+        affected=len(rows),
+    )
+
+
+def find_equivalents(
+    base: Base, selected: Sequence[int], asked: Asked | None, radius: float
+) -> tuple[list[int], list[int]]:
+    """Facts that say the same as selected ones, and facts that answer their questions otherwise."""
+    same, conflicting = same_question(base.texts, selected)
+    questions = None if asked is None else (asked.fact_ids[asked.encoded], asked.queries_BD[asked.encoded])
+    near = same_place(base.texts, base.space, selected, radius, questions)
+    equivalents = sorted({*same, *near})
+    return equivalents, sorted(set(conflicting) - set(equivalents))
+
+
+def successors(base: Base, doomed: Sequence[int], asked: Asked, policy: str) -> tuple[Successor, ...]:
+    """What each query would get if the doomed facts were forgotten; the decision is that of a lookup."""
+    remaining, going = base.space.without(doomed), base.space.of(doomed)
+    scores, ids = remaining.best(asked.queries_BD)
+    blocked, _ = base.tombstones.best(asked.queries_BD)
+    if policy == "abstain":
+        blocked = np.maximum(blocked, going.best(asked.queries_BD)[0])
+    threshold = base.keyset.threshold
+    abstains = (blocked >= threshold) & (blocked > scores)
+    outcomes = np.where(abstains, "abstained", np.where(scores >= threshold, "answers", "no_match"))
+    return tuple(
+        Successor(fact_id, encoded, None if found < 0 else found, None if found < 0 else score, outcome)
+        for fact_id, encoded, found, score, outcome in zip(
+            asked.fact_ids.tolist(),
+            asked.encoded.tolist(),
+            ids.tolist(),
+            scores.tolist(),
+            outcomes.tolist(),
+            strict=True,
+        )
+    )
+
+
+def collateral(
+    session: Session, base: Base, doomed: Sequence[int], asked: Asked, questioner: Questioner, most: int
+) -> Collateral:
+    """What remaining facts near the doomed ones lose, and which stored outputs used the doomed ones."""
+    near = base.space.without(doomed).nearest(asked.queries_BD, NEIGHBOURS)
+    theirs = ask_for(base, near.tolist(), questioner, most)
+    _, first = base.space.best(theirs.queries_BD)
+    used = session.execute(
+        select(func.count(Attribution.generation_id.distinct()), func.count()).where(
+            Attribution.fact_id == func.any(list(doomed))
+        )
+    ).one()
+    displaced = int(np.isin(first, np.array(doomed, dtype=np.int64)).sum())
+    return Collateral(len(theirs.fact_ids), displaced, used[0], used[1])
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Who works with all keys in memory, one at a time in a process. Raises `PlanUnderWay`."""
+    if not _WORKING.acquire(blocking=False):
+        raise PlanUnderWay
+    try:
+        yield
+    finally:
+        _WORKING.release()
+
+
+def _require_room(session: Session, largest: int | None) -> None:
+    if largest is None:
+        return
+    live = session.scalar(select(func.count()).select_from(FactVersion).where(IS_LIVE)) or 0
+    if live > largest:
+        raise PlanTooLarge(live, largest)
+
+
+@_alone()
+def draw_up(
+    kb: KnowledgeBase,
+    select_them: Callable[[Session], list[int]],
+    questioner: Questioner,
+    *,
+    equivalents: str,
+    radius: float | None,
+    policy: str,
+    most: int,
+    largest: int | None = None,
+) -> ForgetPlan:
+    """The plan for the facts that `select_them` gives; nothing is stored: it has no run and no digest yet.
+
+    A plan holds all live keys in memory. Raises `PlanUnderWay`, as one is enough, and `PlanTooLarge` where more facts
+    are live than `largest`.
+    """
+    with kb.sessions() as session:
+        _require_room(session, largest)
+        planned_seq = audit.head_seq(session)  # before the facts: an edit beside this makes the plan stale
+        selected = select_them(session)
+        base = Base.read(session)
+    questioner.require(base.keyset)
+    near = base.keyset.threshold if radius is None else radius
+    found: list[int] = []
+    conflicting: list[int] = []
+    if equivalents != "exclude":
+        asked = ask_for(base, selected, questioner, most)
+        found, conflicting = find_equivalents(base, selected, asked, near)
+    chosen = sorted({*selected, *found}) if equivalents == "include" else selected
+    asked = ask_for(base, chosen, questioner, most)
+    with kb.sessions() as session:
+        touched = collateral(session, base, chosen, asked, questioner, most)
+        target = Target.read(session, base.keyset, chosen, found, most)
+    now = build(target, base.keyset, questioner)
+    before, _ = ask(kb, base.keyset.checkpoint_id, now, target.fact_ids)
+    return ForgetPlan(
+        run_id=0,
+        policy=policy,
+        fact_ids=tuple(chosen),
+        selected=len(selected),
+        equivalents=tuple(found),
+        included=equivalents == "include",
+        conflicting=tuple(conflicting),
+        successors=successors(base, chosen, asked, policy),
+        affected=asked.affected,
+        previewed=len(asked.fact_ids),
+        collateral=touched,
+        live_facts=len(base.texts.fact_ids),
+        unkeyed=base.unkeyed(chosen),
+        keyset_id=base.keyset.keyset_id,
+        checkpoint_id=base.keyset.checkpoint_id,
+        threshold=base.keyset.threshold,
+        radius=near,
+        planned_seq=planned_seq,
+        before=before,
+        selector_digest="",
+    )
+
+
+def drift(session: Session, selector: Selector, plan: ForgetPlan, largest: int | None = None) -> Drift:
+    """What was edited or has appeared since the plan that concerns it.
+
+    Raises `PlanUnderWay` and `PlanTooLarge` where equivalents have to be looked for.
+    """
+    live = unchanged(session, plan)
+    ours = {*plan.fact_ids, *plan.equivalents}
+    selected = set(select_facts(session, selector, allow_empty=True)) - ours
+    related: list[int] = []
+    if plan.included:
+        _require_room(session, largest)
+        with _alone():
+            related, _ = find_equivalents(Base.read(session), sorted(live), None, plan.radius)
+    return Drift(
+        stale=tuple(sorted(set(plan.fact_ids) - live)),
+        newly_selected=tuple(sorted(selected)),
+        newly_equivalent=tuple(sorted(set(related) - ours - selected)),
+    )
+
+
+def unchanged(session: Session, plan: ForgetPlan) -> set[int]:
+    """The plan's facts that stand as they did when it was made."""
+    statement = select(FactVersion.fact_id).where(
+        FactVersion.fact_id == func.any(list(plan.fact_ids)),
+        IS_LIVE,
+        FactVersion.from_seq <= plan.planned_seq,
+    )
+    return set(session.scalars(statement))

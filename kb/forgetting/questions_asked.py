@@ -1,0 +1,186 @@
+"""Probes: queries that should get nothing once facts are forgotten, and what lookups answer to them.
+
+They go through the lookup that decoders use, so what is measured is what a decoder would be given.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from kb.errors import KeysetMismatch
+from kb.facts import reading
+from kb.forgetting.paraphrase import paraphrases
+from kb.forgetting.records import OUTCOMES, Rates
+from kb.keys.calibration import normalise
+from kb.keys.keysets import STORED, Vectors, decode
+from kb.keys.keyspace import KeySpace
+from kb.keys.rekey import Encoder
+from kb.records import FactRecord, KeysetRecord, Lookup
+from kb.tables import Attribution, Generation
+
+if TYPE_CHECKING:
+    from kb.service import KnowledgeBase
+
+HITS = 10  # a forgotten fact must not be among so many, also where it would not be spliced
+PROMPT = "Question: {} Answer:"
+ENCODED_AT_ONCE, ASKED_AT_ONCE = 32, 64
+
+T = TypeVar("T")
+
+
+def evenly(items: Sequence[T], most: int) -> Sequence[T]:
+    """At most so many of the items, spread over all of them."""
+    return items[:: max(1, -(-len(items) // most))]
+
+
+@dataclass(slots=True)
+class Questioner:
+    """Encodes questions, each once in either form. `on_questions` hears how many are done."""
+
+    encoder: Encoder | None
+    on_questions: Callable[[int, int | None], None] | None = None
+    _known: dict[tuple[str, bool], Vectors] = field(default_factory=dict)
+
+    def require(self, keyset: KeysetRecord) -> None:
+        """Refuse an encoder whose vectors do not compare with this keyset's."""
+        if self.encoder is not None and self.encoder.checkpoint.checkpoint_id != keyset.checkpoint_id:
+            raise KeysetMismatch(self.encoder.checkpoint.checkpoint_id, keyset.checkpoint_id)
+
+    def encode(self, questions: Sequence[str], dim: int, *, as_prompts: bool = False) -> Vectors:
+        """The queries [n, d] of these questions, or those a decoder makes after prompts that end in them."""
+        missing = [text for text in dict.fromkeys(questions) if (text, as_prompts) not in self._known]
+        for start in range(0, len(missing), ENCODED_AT_ONCE):
+            assert self.encoder is not None, "questions need an encoder"
+            batch = missing[start : start + ENCODED_AT_ONCE]
+            encode = self.encoder.encode_contexts if as_prompts else self.encoder.encode_questions
+            made = encode([PROMPT.format(text) for text in batch] if as_prompts else batch)
+            self._known.update(zip([(text, as_prompts) for text in batch], made, strict=True))
+            if self.on_questions is not None:
+                self.on_questions(len(self._known), None)
+        found = [self._known[question, as_prompts] for question in questions]
+        return np.stack(found).astype(np.float32) if found else np.empty((0, dim), np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class Probes:
+    """Queries [B, d] of one class, and for each the values [B] that would give the forgotten away."""
+
+    queries_BD: Vectors
+    values: list[Collection[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The facts to probe for, with a sample of their records, and equivalents that are not among them."""
+
+    fact_ids: frozenset[int]
+    sample: Sequence[FactRecord]
+    equivalents: Sequence[FactRecord]
+    keys: KeySpace
+    stored: list[tuple[int, bytes]]
+
+    @classmethod
+    def read(
+        cls,
+        session: Session,
+        keyset: KeysetRecord,
+        fact_ids: Sequence[int],
+        equivalents: Sequence[int],
+        most: int,
+    ) -> Target:
+        """At most so many facts of either sort; the rest of the set still counts as forgotten."""
+        sampled = evenly(fact_ids, most)
+        others = evenly([fact_id for fact_id in equivalents if fact_id not in set(fact_ids)], most)
+        records = reading.fact_records(session, [*sampled, *others])
+        return cls(
+            frozenset(fact_ids),
+            [records[fact_id] for fact_id in sampled if fact_id in records],
+            [records[fact_id] for fact_id in others if fact_id in records],
+            KeySpace.of_facts(session, keyset, sampled),
+            _stored_queries(session, keyset, sampled, most),
+        )
+
+
+def _stored_queries(
+    session: Session, keyset: KeysetRecord, fact_ids: Sequence[int], most: int
+) -> list[tuple[int, bytes]]:
+    """What decoders of this checkpoint really asked when they got these facts: newest first."""
+    statement = (
+        select(Attribution.fact_id, Attribution.query)
+        .join(Generation, Generation.id == Attribution.generation_id)
+        .where(
+            Attribution.fact_id == func.any(list(fact_ids)),
+            Attribution.query.is_not(None),
+            Generation.checkpoint_id == keyset.checkpoint_id,
+        )
+        .order_by(Attribution.generation_id.desc(), Attribution.ordinal)
+        .limit(most)
+    )
+    width = keyset.dim * STORED.itemsize
+    return [(row.fact_id, row.query) for row in session.execute(statement) if len(row.query) == width]
+
+
+def build(
+    target: Target, keyset: KeysetRecord, questioner: Questioner, given: Sequence[str] = ()
+) -> dict[str, Probes]:
+    """The probes by class; without an encoder only those that are stored vectors."""
+    values = {fact.fact_id: (normalise(fact.value),) for fact in target.sample}
+    keyed = [(fact_id, values[fact_id]) for fact_id in target.keys.fact_ids.tolist() if fact_id in values]
+    stored = [(values[fact_id], query) for fact_id, query in target.stored if fact_id in values]
+    probes = {"key": Probes(target.keys.vectors(), [value for _, value in keyed])}
+    if stored:
+        queries = decode([query for _, query in stored], keyset.dim)
+        probes["stored_query"] = Probes(queries, [value for value, _ in stored])
+    if questioner.encoder is not None:
+        any_value = frozenset(value for (value,) in values.values())
+        asked = [(fact.question, values[fact.fact_id]) for fact in target.sample if fact.question]
+        reworded = [(form, value) for question, value in asked for form in paraphrases(question)]
+        others = [(fact.question, (normalise(fact.value),)) for fact in target.equivalents if fact.question]
+        texts: dict[str, Sequence[tuple[str, Collection[str]]]] = {
+            "question": asked,
+            "prompt": asked,
+            "paraphrase": evenly(reworded, max(1, len(target.sample))),
+            "equivalent": others,
+            "given": [(line, any_value) for line in given],
+        }
+        for name, lines in texts.items():
+            if lines:
+                questions = [question for question, _ in lines]
+                queries = questioner.encode(questions, keyset.dim, as_prompts=name == "prompt")
+                probes[name] = Probes(queries, [value for _, value in lines])
+    return {name: probe for name, probe in sorted(probes.items()) if len(probe.values)}
+
+
+def ask(
+    kb: KnowledgeBase, checkpoint_id: str, probes: Mapping[str, Probes], forgotten: frozenset[int]
+) -> tuple[dict[str, Rates], tuple[int, ...]]:
+    """How lookups answer each class now, and which of the forgotten facts they found."""
+    rates: dict[str, Rates] = {}
+    leaked: set[int] = set()
+    for name, probe in probes.items():
+        counts: Counter[str] = Counter()
+        for start in range(0, len(probe.values), ASKED_AT_ONCE):
+            rows = slice(start, start + ASKED_AT_ONCE)
+            answers = kb.lookup(probe.queries_BD[rows], checkpoint_id=checkpoint_id, k=HITS)
+            counts.update(
+                _outcome(answer, value, forgotten)
+                for answer, value in zip(answers, probe.values[rows], strict=True)
+            )
+            leaked.update(hit.fact_id for a in answers for hit in a.hits if hit.fact_id in forgotten)
+        rates[name] = Rates(len(probe.values), **{outcome: counts[outcome] for outcome in OUTCOMES})
+    return rates, tuple(sorted(leaked))
+
+
+def _outcome(answer: Lookup, values: Collection[str], forgotten: frozenset[int]) -> str:
+    if any(hit.fact_id in forgotten for hit in answer.hits):
+        return "leaks"
+    if answer.hits:
+        return "value_leaks" if normalise(answer.hits[0].value) in values else "wrong_neighbours"
+    return "no_match" if answer.abstained is None else "abstained"

@@ -1,0 +1,260 @@
+"""Forgetting: a set of facts chosen by a selector, planned, applied as one change, verified, and undone.
+
+    planned -> applied -> restored
+                       -> erased
+
+A plan changes nothing. Applying one is a change of kind "forget" that ends all its facts at once; restoring is
+one change too. Verification asks for the facts in every way there is and keeps what was answered.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from datetime import UTC
+from typing import TYPE_CHECKING, TypeVar
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from kb.errors import ForgetRunNotFound, ForgetRunState, InvalidSelector, KeysetMismatch, PlanStale
+from kb.facts import edits as facts
+from kb.facts import quotations, reading, suppression
+from kb.facts.erased_texts import Said
+from kb.forgetting import plan as forget_plan
+from kb.forgetting.questions_asked import Questioner
+from kb.forgetting.records import Drift, ForgetPlan, RunRecord, Verification
+from kb.forgetting.verification import verify
+from kb.keys.rekey import Encoder
+from kb.log import audit
+from kb.log.origin import Signature, signed
+from kb.records import Edit, FactRecord
+from kb.selectors import Selector, select_facts
+from kb.store.contention import tried_again
+from kb.tables import ForgetRun, forget_policies
+
+if TYPE_CHECKING:
+    from kb.service import KnowledgeBase
+
+SAMPLE = 500
+EQUIVALENTS = ("include", "only-list", "exclude")
+ATTEMPTS = 3  # where a keyset is activated while one is worked with, which is rare
+
+T = TypeVar("T")
+
+
+class Forgetting:
+    """The verbs of forgetting on one knowledge base. Without an encoder, stored keys stand for questions."""
+
+    def __init__(
+        self,
+        kb: KnowledgeBase,
+        encoder: Encoder | None = None,
+        *,
+        sample: int = SAMPLE,
+        largest: int | None = None,
+        on_questions: Callable[[int, int | None], None] | None = None,
+    ) -> None:
+        """`sample` bounds how many facts and questions are previewed and probed; all are forgotten.
+
+        `largest` is how many facts may be live where a plan is worked out in this process (None: any number).
+        `on_questions` hears how many questions are encoded.
+        """
+        self.kb = kb
+        self.sample, self.largest = sample, largest
+        self._questioner = Questioner(encoder, on_questions)
+
+    def plan(
+        self,
+        selector: Selector,
+        *,
+        actor: str,
+        reason: str,
+        equivalents: str = "only-list",
+        radius: float | None = None,
+        policy: str = "successor",
+        allow_empty: bool = False,
+    ) -> ForgetPlan:
+        """Work out what forgetting these facts would do, and keep it as a run. Changes no fact.
+
+        `equivalents`: "include" them in the set, "only-list" them, or "exclude" them from the plan. `radius`
+        (None: the keyset's threshold) is how near an equivalent's key must be. `policy`: "successor" lets a
+        question fall to the next fact, "abstain" answers it with no match.
+        """
+        audit.check_name("actor", actor)
+        audit.check_said("reason", reason)
+        _check_choices(equivalents, policy, radius)
+        who = signed(actor)
+        drawn = self._on_one_keyset(
+            lambda: forget_plan.draw_up(
+                self.kb,
+                lambda session: select_facts(session, selector, allow_empty=allow_empty),
+                self._questioner,
+                equivalents=equivalents,
+                radius=radius,
+                policy=policy,
+                most=self.sample,
+                largest=self.largest,
+            )
+        )
+        return self._store(drawn, selector, who, reason)
+
+    @tried_again
+    def _store(self, drawn: ForgetPlan, selector: Selector, who: Signature, reason: str) -> ForgetPlan:
+        said = Said(frozenset(drawn.fact_ids), seq=drawn.planned_seq)
+        with self.kb.sessions.begin() as session:
+            suppression.hold_off_erasure(session)  # a fact may have been erased while this was worked out
+            kept = replace(drawn, selector_digest=_digest(session, selector)).to_json()
+            run = ForgetRun(
+                state="planned",
+                policy=drawn.policy,
+                selector=quotations.redacted_selector(session, selector.to_json(), said),
+                fact_ids=list(drawn.fact_ids),
+                plan=quotations.redacted_since(session, kept, said),
+                planned_seq=drawn.planned_seq,
+                actor=who.actor,
+                on_behalf_of=who.on_behalf_of,
+                reason=quotations.redacted_since(session, reason, said),
+            )
+            session.add(run)
+            session.flush()
+            return plan_of(run)
+
+    def drift(self, run_id: int) -> Drift:
+        """What has changed since the plan: `stale` facts forbid applying it, new matches are not in it."""
+        with self.kb.sessions() as session:
+            run = get_run(session, run_id, "planned")
+            return forget_plan.drift(session, Selector.from_json(run.selector), plan_of(run), self.largest)
+
+    @tried_again
+    def apply(self, run_id: int, *, actor: str, reason: str) -> Edit:
+        """Forget the planned facts, all at once or none. Raises `PlanStale` where one was edited since the plan."""
+        with self.kb.sessions.begin() as session:
+            pending = audit.begin(session, actor, reason)
+            run = get_run(session, run_id, "planned")
+            plan = plan_of(run)
+            if stale := sorted(set(plan.fact_ids) - forget_plan.unchanged(session, plan)):
+                raise PlanStale(run_id, stale)
+            ended = facts.end_facts(session, plan.fact_ids, pending.seq)
+            abstain = run.policy == "abstain"
+            edit = facts.log_end(session, pending, "forget", ended, abstain=abstain, payload={"run": run_id})
+            run.state, run.applied_seq = "applied", edit.seq
+        return edit
+
+    @tried_again
+    def restore(self, run_id: int, *, actor: str, reason: str) -> Edit:
+        """Undo an applied run: every fact is back, with its value and its keys."""
+        with self.kb.sessions.begin() as session:
+            audit.begin(session, actor, reason)  # the log before the row, as an erasure locks them
+            run = get_run(session, run_id, "applied", lock=True)
+            edit = facts.restore_facts(session, run.fact_ids, actor, reason)
+            run.state, run.restored_seq = "restored", edit.seq
+        return edit
+
+    def verify(self, run_id: int, questions: Sequence[str] = ()) -> Verification:
+        """Ask for the forgotten facts in every way there is, and with these `questions`; keep the answer."""
+        with self.kb.sessions() as session:
+            plan = plan_of(get_run(session, run_id, "applied", "erased"))
+        found = self._on_one_keyset(lambda: verify(self.kb, plan, self._questioner, questions, self.sample))
+        self._keep(run_id, found)
+        return found
+
+    @tried_again
+    def _keep(self, run_id: int, found: Verification) -> None:
+        with self.kb.sessions.begin() as session:
+            run = get_run(session, run_id, "applied", "erased", lock=True)
+            run.verification = asdict(found)
+            run.certificate = None  # it speaks of one verification
+
+    def _on_one_keyset(self, work: Callable[[], T]) -> T:
+        """What this gives, done again where another keyset became active while it was at it.
+
+        Stored keys are taken from whatever keyset is active; an encoder belongs to one, and has to be told.
+        """
+        for _ in range(ATTEMPTS - 1):
+            try:
+                return work()
+            except KeysetMismatch:
+                if self._questioner.encoder is not None:
+                    raise
+        return work()
+
+    def runs(self, after: int = 0, limit: int = 50) -> list[RunRecord]:
+        """Forget runs past id `after`, oldest first."""
+        with self.kb.sessions() as session:
+            statement = select(ForgetRun).where(ForgetRun.id > after).order_by(ForgetRun.id).limit(limit)
+            return [_record(run) for run in session.scalars(statement)]
+
+    def run(self, run_id: int) -> tuple[RunRecord, ForgetPlan, Verification | None]:
+        """A run with its plan and its last verification."""
+        with self.kb.sessions() as session:
+            found = get_run(session, run_id)
+            checked = found.verification
+            return (
+                _record(found),
+                plan_of(found),
+                None if checked is None else Verification.from_json(checked),
+            )
+
+    def facts(self, fact_ids: Sequence[int]) -> dict[int, FactRecord]:
+        """What these facts say, as far as it is still there."""
+        with self.kb.sessions() as session:
+            return reading.fact_records(session, fact_ids)
+
+
+def _digest(session: Session, selector: Selector) -> str:
+    """Of the selector as it was given, which an erasure may redact later."""
+    return audit.keyed_digest(session, json.dumps(selector.to_json(), sort_keys=True, separators=(",", ":")))
+
+
+def _check_choices(equivalents: str, policy: str, radius: float | None) -> None:
+    if equivalents not in EQUIVALENTS:
+        raise InvalidSelector(f"equivalents is {equivalents!r}, not one of {', '.join(EQUIVALENTS)}")
+    if policy not in forget_policies:
+        raise InvalidSelector(f"the policy is {policy!r}, not one of {', '.join(forget_policies)}")
+    if radius is not None and not -1 <= radius <= 1:
+        raise InvalidSelector(f"the radius {radius} is not a cosine, from -1 to 1")
+
+
+def get_run(session: Session, run_id: int, *states: str, lock: bool = False) -> ForgetRun:
+    """The run, which must be in one of these states (none given: in any)."""
+    statement = select(ForgetRun).where(ForgetRun.id == run_id)
+    storable = 0 < run_id <= facts.MAX_ID
+    run = session.scalar(statement.with_for_update() if lock else statement) if storable else None
+    if run is None:
+        raise ForgetRunNotFound(run_id)
+    if states and run.state not in states:
+        raise ForgetRunState(run_id, run.state, " or ".join(states))
+    return run
+
+
+def plan_of(run: ForgetRun) -> ForgetPlan:
+    """The plan that a run keeps."""
+    return ForgetPlan.from_json(
+        run.plan,
+        run_id=run.id,
+        policy=run.policy,
+        fact_ids=tuple(run.fact_ids),
+        planned_seq=run.planned_seq,
+    )
+
+
+def _record(run: ForgetRun) -> RunRecord:
+    checked = run.verification
+    return RunRecord(
+        run_id=run.id,
+        state=run.state,
+        policy=run.policy,
+        selector=run.selector,
+        num_facts=len(run.fact_ids),
+        planned_seq=run.planned_seq,
+        applied_seq=run.applied_seq,
+        restored_seq=run.restored_seq,
+        verified=checked is not None,
+        level=None if checked is None else checked["level"],
+        actor=run.actor,
+        on_behalf_of=run.on_behalf_of,
+        reason=run.reason,
+        at=run.at.astimezone(UTC),
+    )

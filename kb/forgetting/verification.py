@@ -1,0 +1,63 @@
+"""Whether forgetting held: the facts are asked for in every way there is, and the index is looked into."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import numpy as np
+from sqlalchemy import func, select
+
+from kb.facts.edits import IS_LIVE
+from kb.forgetting.questions_asked import Questioner, Target, ask, build
+from kb.forgetting.records import ForgetPlan, Verification
+from kb.keys import keysets
+from kb.tables import FactKey, FactVersion, Tombstone
+
+if TYPE_CHECKING:
+    from kb.service import KnowledgeBase
+
+
+def verify(
+    kb: KnowledgeBase, plan: ForgetPlan, questioner: Questioner, given: Sequence[str], most: int
+) -> Verification:
+    """Probe for the facts of an applied plan with its own probes and the `given` questions."""
+    seq = kb.catch_up()
+    indexed = kb.searcher.current().index.ids
+    ids = list(plan.fact_ids)
+    with kb.sessions() as session:
+        keyset = keysets.active_keyset(session)
+        questioner.require(keyset)
+        target = Target.read(session, keyset, plan.fact_ids, plan.equivalents, most)
+        key_ids = session.scalars(
+            select(FactKey.id).where(FactKey.keyset_id == keyset.keyset_id, FactKey.fact_id == func.any(ids))
+        ).all()
+        still_live = session.scalar(
+            select(func.count()).select_from(FactVersion).where(FactVersion.fact_id == func.any(ids), IS_LIVE)
+        )
+        tombstones = session.scalar(
+            select(func.count()).select_from(Tombstone).where(Tombstone.fact_id == func.any(ids))
+        )
+    rates, leaked = ask(kb, keyset.checkpoint_id, build(target, keyset, questioner, given), target.fact_ids)
+    in_index = int(np.isin(np.array(key_ids, dtype=np.int64), indexed).sum())
+    return Verification(
+        at=datetime.now(UTC).isoformat(timespec="seconds"),
+        seq=seq,
+        keyset_id=keyset.keyset_id,
+        checkpoint_id=keyset.checkpoint_id,
+        threshold=keyset.threshold,
+        probes=rates,
+        still_live=still_live or 0,
+        tombstones=tombstones or 0,
+        keys_in_index=in_index,
+        leaked=leaked,
+        level=level(bool(leaked or still_live), in_index),
+    )
+
+
+def level(found: bool, keys_in_index: int) -> int:
+    """0 where a forgotten fact was found, 1 where none was, 2 where the index holds none of their keys either."""
+    if found:
+        return 0
+    return 1 if keys_in_index else 2

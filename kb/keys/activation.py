@@ -1,0 +1,161 @@
+"""Activation: which keyset answers. Only what stands here makes another keyset active.
+
+The rule: a keyset that is ready may answer where its gate passed lately. Three things need no gate: the first keyset
+of a base, where none is active and so nothing can get worse; going back to the one before; and `force`, which the
+change log keeps with the figures that spoke against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import func, select, update
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import Session
+
+from kb.errors import GateRefused, KeysetNotReady, NoActiveKeyset, NoFormerKeyset
+from kb.keys import keysets
+from kb.log import audit
+from kb.lookup.replica import active_keyset_id
+from kb.records import KeysetRecord
+from kb.tables import Change, Keyset
+
+MAX_EDITS = 1000  # of facts, between a gate and the activation that relies on it
+CALIBRATED = "threshold calibrated"
+
+
+@dataclass(frozen=True, slots=True)
+class GateStanding:
+    """What a keyset's gate is worth now. `edits_since` counts changes of facts, not of keys."""
+
+    checked: bool
+    passed: bool
+    seq: int | None = None
+    edits_since: int | None = None
+    failed: tuple[str, ...] = ()
+
+
+def standing(session: Session, keyset: KeysetRecord) -> GateStanding:
+    """What the last report of a keyset's gate is worth. One whose threshold was set by hand since has failed."""
+    gate = keysets.gate_of(session, keyset.keyset_id)
+    if gate is None:
+        return GateStanding(checked=False, passed=False)
+    edits = select(func.count()).where(Change.seq > gate["seq"], Change.kind.not_in(audit.MAINTENANCE))
+    failed = tuple(criterion["name"] for criterion in _failing(gate, keyset))
+    return GateStanding(
+        checked=True,
+        passed=gate["passed"] and not failed,
+        seq=gate["seq"],
+        edits_since=session.scalar(edits) or 0,
+        failed=failed,
+    )
+
+
+def activate(
+    session: Session,
+    keyset_id: int,
+    actor: str,
+    reason: str,
+    *,
+    force: bool = False,
+    max_edits: int = MAX_EDITS,
+) -> KeysetRecord:
+    """Make this keyset the one that answers, in every process, at commit.
+
+    Raises `GateRefused` where its gate was never checked, failed, or passed more than `max_edits` edits of facts ago,
+    unless `force`; `KeysetNotReady`.
+    """
+    audit.begin(session, actor, reason)  # no edit comes between the gate's age and the flip
+    former = active_keyset_id(session)
+    keyset = keysets.get_keyset(session, keyset_id)
+    found = standing(session, keyset)
+    evidence: dict[str, Any] = {"was": former, "gate_seq": found.seq, "forced": False}
+    if keyset.state == "ready" and former is not None and (refusal := _refusal(found, max_edits)):
+        if not force:
+            raise GateRefused(keyset_id, refusal)
+        gate = keysets.gate_of(session, keyset_id)
+        figures = [_kept(criterion) for criterion in _failing(gate, keyset)] if gate else []
+        evidence |= {"forced": True, "refusal": refusal, "failed": figures}
+    return _flip(session, keyset_id, actor, reason, evidence)
+
+
+def roll_back(session: Session, actor: str, reason: str) -> KeysetRecord:
+    """Make the keyset answer that was active before this one. Raises `NoActiveKeyset` or `NoFormerKeyset`."""
+    audit.begin(session, actor, reason)
+    active = active_keyset_id(session)
+    if active is None:
+        raise NoActiveKeyset
+    return _flip(session, _former(session, active), actor, reason, {"was": active, "rollback": True})
+
+
+def finish_building(session: Session, keyset_id: int, actor: str) -> KeysetRecord:
+    """Mark a keyset that was keyed to the end as ready, and let it answer where no keyset does yet."""
+    reason = "the first keyset"
+    ready = update(Keyset).where(Keyset.id == keyset_id, Keyset.state == "building")
+    session.execute(ready.values(state="ready"))
+    if active_keyset_id(session) is None:
+        audit.begin(session, actor, reason)  # of two that finish at once, the second sees the first answer
+        if active_keyset_id(session) is None:
+            return activate(session, keyset_id, actor, reason)
+    return keysets.get_keyset(session, keyset_id)
+
+
+def _flip(
+    session: Session, keyset_id: int, actor: str, reason: str, evidence: Mapping[str, Any]
+) -> KeysetRecord:
+    pending = audit.begin(session, actor, reason)
+    keyset = keysets.get_keyset(session, keyset_id)
+    if keyset.state == "active":
+        return keyset
+    if keyset.state != "ready":
+        raise KeysetNotReady(keyset_id, keyset.state)
+    session.execute(update(Keyset).where(Keyset.state == "active").values(state="ready"))
+    session.execute(update(Keyset).where(Keyset.id == keyset_id).values(state="active"))
+    payload = {**evidence, "keyset": keyset_id, "checkpoint": keyset.checkpoint_id}
+    audit.append(session, pending, "activate", payload=payload)
+    return keysets.get_keyset(session, keyset_id)
+
+
+def _failing(gate: Mapping[str, Any], keyset: KeysetRecord) -> list[Mapping[str, Any]]:
+    """The criteria that the report failed, and that of the threshold where it was set by hand since."""
+    failing = [criterion for criterion in gate["criteria"] if not criterion["passed"]]
+    if not keyset.calibrated:
+        failing += [
+            {**criterion, "passed": False, "figure": 0.0}
+            for criterion in gate["criteria"]
+            if criterion["name"] == CALIBRATED and criterion["passed"] and criterion["figure"] is not None
+        ]
+    return failing
+
+
+def _kept(criterion: Mapping[str, Any]) -> dict[str, Any]:
+    """A criterion as the log keeps it: with floats as texts, whose spelling no JSON changes under the hash."""
+    return {name: criterion[name] for name in ("name", "note")} | {
+        name: None if criterion[name] is None else repr(float(criterion[name]))
+        for name in ("figure", "limit")
+    }
+
+
+def _refusal(gate: GateStanding, max_edits: int) -> str | None:
+    if not gate.checked:
+        return "its gate was never checked"
+    if not gate.passed:
+        return f"its gate failed at change {gate.seq}: {', '.join(gate.failed)}"
+    if gate.edits_since is not None and gate.edits_since > max_edits:
+        return (
+            f"its gate passed at change {gate.seq}, {gate.edits_since} edits of facts ago (limit {max_edits})"
+        )
+    return None
+
+
+def _former(session: Session, active: int) -> int:
+    """The keyset that was active before this one, by the change log."""
+    # By the keysets there are: a row that somebody put into the log may name anything.
+    log = select(Keyset.id).join(Change, Change.payload["keyset"] == func.to_jsonb(Keyset.id, type_=JSONB))
+    others = log.where(Change.kind == "activate", Keyset.id != active)
+    former: int | None = session.scalar(others.order_by(Change.seq.desc()).limit(1))
+    if former is None:
+        raise NoFormerKeyset(active)
+    return former

@@ -1,0 +1,115 @@
+"""Keys into their keyset's partition and out of it, by binary COPY.
+
+All rows are of one width, so that a structured array is their very bytes: no row is touched in Python. Ids
+come from the one sequence that all keysets share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from psycopg import sql
+from sqlalchemy.orm import Session
+
+from kb.errors import InvalidKeys
+from kb.keys.keysets import STORED, Ids, Vectors
+from kb.store.copying import copy_blocks, reserve
+from kb.store.database import connection_of
+from kb.tables import KEY_IDS
+
+_ROWS = 2_000  # of one message to the server
+_COPY_KEYS = b"COPY fact_key (keyset_id, id, fact_id, kind, key) FROM STDIN (FORMAT binary)"
+_COPY_INDEXED = sql.SQL("""
+COPY (
+    SELECT k.id, k.key FROM fact_key k
+    WHERE k.keyset_id = {keyset_id}
+      AND (EXISTS (SELECT FROM fact_version v WHERE v.fact_id = k.fact_id AND v.to_seq IS NULL)
+           OR EXISTS (SELECT FROM tombstone t WHERE t.fact_id = k.fact_id))
+    ORDER BY k.id
+) TO STDOUT (FORMAT binary)
+""")
+_HEADER = b"PGCOPY\n\xff\r\n\x00" + bytes(8)
+_TRAILER = b"\xff\xff"
+
+Keys = npt.NDArray[Any]
+
+
+def require_unit(keys_ND: Keys, dim: int, checkpoint_id: str) -> None:
+    """Raise `InvalidKeys` unless these are unit vectors of width `dim`."""
+    if keys_ND.ndim != 2 or keys_ND.shape[1] != dim:
+        raise InvalidKeys(checkpoint_id, f"shape {keys_ND.shape}, not (n, {dim})")
+    # Written so that NaN fails too.
+    if not (np.abs(np.linalg.norm(keys_ND.astype(np.float32, copy=False), axis=1) - 1) < 0.01).all():
+        raise InvalidKeys(checkpoint_id, "they are not unit vectors")
+
+
+def copy_keys(session: Session, keyset_id: int, kind: str, fact_ids: Sequence[int], keys_ND: Keys) -> int:
+    """Insert one key for each of these facts and give the first id; the others follow it. The log must be locked."""
+    first = reserve(session, KEY_IDS, len(fact_ids))
+    copy_blocks(session, _COPY_KEYS, _blocks(keyset_id, kind, first, np.asarray(fact_ids), keys_ND))
+    return first
+
+
+def _blocks(keyset_id: int, kind: str, first: int, fact_ids: Keys, keys_ND: Keys) -> Iterator[bytes]:
+    """The rows as COPY takes them."""
+    fields: list[tuple[str, str, int]] = [  # name, type, width
+        ("keyset_id", ">i8", 8),
+        ("id", ">i8", 8),
+        ("fact_id", ">i8", 8),
+        ("kind", f"S{len(kind)}", len(kind)),
+        ("key", f"V{keys_ND.shape[1] * STORED.itemsize}", keys_ND.shape[1] * STORED.itemsize),
+    ]
+    layout = _layout(fields)
+    yield _HEADER
+    for start in range(0, len(fact_ids), _ROWS):
+        chunk = slice(start, start + _ROWS)
+        rows = np.zeros(len(fact_ids[chunk]), layout)
+        rows["count"] = len(fields)
+        for name, _, width in fields:
+            rows[f"{name}#"] = width
+        rows["keyset_id"], rows["kind"], rows["fact_id"] = keyset_id, kind.encode(), fact_ids[chunk]
+        rows["id"] = np.arange(first + start, first + start + len(rows))
+        rows["key"] = np.ascontiguousarray(keys_ND[chunk], STORED).view(layout["key"]).ravel()
+        yield rows.tobytes()
+    yield _TRAILER
+
+
+def indexed_keys(
+    session: Session, keyset_id: int, dim: int, batch: int = 20_000
+) -> Iterator[tuple[Ids, Vectors]]:
+    """The ids [n] and keys [n, d] that an index holds, those of live facts and of tombstones; by id, in batches.
+
+    The session's connection is taken until the last batch.
+    """
+    width = dim * STORED.itemsize
+    layout = _layout([("id", ">i8", 8), ("key", f"V{width}", width)])
+    statement = _COPY_INDEXED.format(keyset_id=sql.Literal(keyset_id))
+    with connection_of(session).cursor() as cursor, cursor.copy(statement) as copy:
+        for data in _whole_rows(copy, layout.itemsize, batch):
+            rows = np.frombuffer(data, layout)
+            keys = np.ascontiguousarray(rows["key"]).view(STORED).reshape(-1, dim)
+            yield rows["id"].astype(np.int64), keys.astype(np.float32)
+
+
+def _whole_rows(copy: Iterable[Any], size: int, batch: int) -> Iterator[bytes]:
+    """What COPY sends, without header and trailer, so many rows of this size at a time."""
+    held = bytearray()
+    start = len(_HEADER)
+    for block in copy:
+        held += block
+        if len(held) - start >= batch * size:
+            yield bytes(held[start : start + batch * size])
+            del held[: start + batch * size]
+            start = 0
+    if rows := (len(held) - start) // size:
+        yield bytes(held[start : start + rows * size])
+
+
+def _layout(fields: list[tuple[str, str, int]]) -> np.dtype[Any]:
+    """A row of binary COPY: the number of fields, then each field's width and bytes."""
+    return np.dtype(
+        [("count", ">i2"), *((p, t) for n, t, _ in fields for p, t in ((f"{n}#", ">i4"), (n, t)))]
+    )

@@ -1,0 +1,107 @@
+"""Keyset then: what answered as of a change of the log: which keyset, at which threshold, with which keys.
+
+All of it is read from the log, so that nothing that is done later changes what the past is said to have been. Ids of
+keys come from one sequence that is drawn from under the log's lock: they grow with the changes that stored them, and
+the keys of a time are those whose ids are smaller than any that was stored since.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import BigInteger, Select, cast, select, text
+from sqlalchemy.orm import Session
+
+from kb.errors import NotAnsweredThen
+from kb.facts.edits import MAX_ID
+from kb.keys import keysets
+from kb.records import KeysetRecord
+from kb.tables import Change
+
+_OF_KEYSET = cast(Change.payload["keyset"].astext, BigInteger)
+
+# Changes of before the log told the ids of keys stored one key of each fact they name. So of each fact the last keys,
+# as many as such changes since name it, are of later.
+_LATER = text("""
+SELECT numbered.id FROM (
+    SELECT k.id, row_number() OVER (PARTITION BY k.fact_id ORDER BY k.id DESC) AS nth, since.num_keys
+    FROM (
+        SELECT fact_id, count(*) AS num_keys FROM change c CROSS JOIN unnest(c.fact_ids) AS fact_id
+        WHERE c.kind = 'key' AND c.seq > :seq AND c.seq < :told AND c.payload -> 'keys' IS NULL
+          AND CAST(c.payload ->> 'keyset' AS bigint) = :keyset_id
+        GROUP BY fact_id
+    ) AS since
+    JOIN fact_key k ON k.keyset_id = :keyset_id AND k.fact_id = since.fact_id AND k.id < :end
+) AS numbered WHERE numbered.nth <= numbered.num_keys
+""")
+
+
+@dataclass(frozen=True, slots=True)
+class KeysetThen:
+    """A keyset as it stood: its keys are those with ids below `end`, but for `later`."""
+
+    keyset: KeysetRecord
+    threshold: float
+    end: int
+    later: tuple[int, ...]
+
+
+def keyset_then(session: Session, checkpoint_id: str, seq: int) -> KeysetThen:
+    """What answered queries of this checkpoint as of change `seq`.
+
+    Raises `NotAnsweredThen` where no keyset was active, or one of another checkpoint, or one that was retired since.
+    """
+    keyset = _active(session, checkpoint_id, seq)
+    told, end = _stored_since(session, seq)
+    of = {"keyset_id": keyset.keyset_id, "seq": seq, "told": told, "end": end}
+    later = tuple(session.scalars(_LATER, of))
+    return KeysetThen(keyset, _threshold(session, keyset, seq), end, later)
+
+
+def _active(session: Session, checkpoint_id: str, seq: int) -> KeysetRecord:
+    activated = select(_OF_KEYSET).where(Change.kind == "activate", Change.seq <= seq)
+    keyset_id: int | None = session.scalar(_last(activated))
+    if keyset_id is None:
+        raise NotAnsweredThen(seq, "no keyset was active yet, so that no lookup was answered")
+    keyset = keysets.get_keyset(session, keyset_id)
+    if keyset.checkpoint_id != checkpoint_id:
+        raise NotAnsweredThen(
+            seq,
+            f"keyset {keyset_id} of checkpoint {keyset.checkpoint_id!r} answered, and these queries are of "
+            f"{checkpoint_id!r}: their vectors do not compare. Ask with that checkpoint",
+        )
+    if keyset.state == "retired":
+        raise NotAnsweredThen(
+            seq,
+            f"keyset {keyset_id} answered, whose keys were dropped when it was retired, so that what it found is not "
+            "known any more. `colmlm changes diff` still tells which facts there were",
+        )
+    return keyset
+
+
+def _threshold(session: Session, keyset: KeysetRecord, seq: int) -> float:
+    """The last that was set by then. None was: the one a keyset begins with."""
+    changed = select(Change.payload["threshold"].astext).where(
+        Change.kind == "threshold",
+        _OF_KEYSET == keyset.keyset_id,  # noqa: SIM300 - a column
+    )
+    then: str | None = session.scalar(_last(changed.where(Change.seq <= seq)))
+    if then is not None:
+        return float(then)
+    was_set_since = session.scalar(_last(changed)) is not None
+    return keysets.DEFAULT_THRESHOLD if was_set_since else keyset.threshold
+
+
+def _stored_since(session: Session, seq: int) -> tuple[int, int]:
+    """The first later change that tells which keys it stored, and the first id of these."""
+    keys = Change.payload["keys"]
+    statement = select(Change.seq, cast(keys[0].astext, BigInteger)).where(
+        Change.kind == "key", Change.seq > seq, keys.is_not(None)
+    )
+    row = session.execute(statement.order_by(Change.seq).limit(1)).one_or_none()
+    return (row[0], row[1]) if row else (MAX_ID, MAX_ID)
+
+
+def _last(statement: Select[Any]) -> Select[Any]:
+    return statement.order_by(Change.seq.desc()).limit(1)

@@ -1,0 +1,303 @@
+"""Keysets: all keys one checkpoint made, in a partition of their own; one of them is active.
+
+building -> ready (every live fact was keyed once) -> active <-> ready -> retired (its partition is dropped)
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sqlalchemy import Row, and_, case, exists, func, insert, select, text, update
+from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy.orm import Session
+
+from kb.errors import InvalidValue, KeysetActive, KeysetNotFound, KeysetNotReady, NoActiveKeyset
+from kb.facts.edits import IS_LIVE, is_kept
+from kb.keys.calibration import Calibration
+from kb.log import audit
+from kb.lookup.index import AUTO_SPEC
+from kb.records import CheckpointInfo, KeysetHead, KeysetRecord
+from kb.tables import Change, Checkpoint, Document, Fact, FactKey, FactVersion, Keyset
+
+DEFAULT_THRESHOLD = 0.7  # the paper's, until the keyset is calibrated
+STORED = np.dtype("<f2")
+
+Ids = npt.NDArray[np.int64]
+Vectors = npt.NDArray[np.float32]
+
+
+def create_keyset(
+    session: Session, checkpoint: CheckpointInfo, index_spec: str | None, actor: str
+) -> KeysetRecord:
+    """The checkpoint's keyset: the one in use, or a new empty one."""
+    if not 0 < checkpoint.dim <= 16_384:
+        raise InvalidValue("key width", f"{checkpoint.dim} is not between 1 and 16384")
+    pending = audit.begin(session, actor, "keyset")  # also keeps two creators apart
+    register = upsert(Checkpoint).values(
+        id=checkpoint.checkpoint_id,
+        name=checkpoint.name,
+        dim=checkpoint.dim,
+        path=checkpoint.path,
+        tokenizer_hash=checkpoint.tokenizer_hash,
+        trained_on=checkpoint.trained_on,
+    )
+    session.execute(register.on_conflict_do_nothing(index_elements=[Checkpoint.id]))
+    in_use = select(Keyset.id).where(
+        Keyset.checkpoint_id == checkpoint.checkpoint_id, Keyset.state != "retired"
+    )
+    if (found := session.scalar(in_use)) is not None:
+        return get_keyset(session, found)
+    keyset_id = session.scalars(
+        insert(Keyset)
+        .values(
+            checkpoint_id=checkpoint.checkpoint_id,
+            index_spec=index_spec or AUTO_SPEC,
+            threshold=DEFAULT_THRESHOLD,
+            calibrated=False,
+            state="building",
+            applied_seq=pending.seq - 1,
+        )
+        .returning(Keyset.id)
+    ).one()
+    create_partition(session, keyset_id)
+    return get_keyset(session, keyset_id)
+
+
+def create_partition(session: Session, keyset_id: int) -> None:
+    """The table of a keyset's keys. DDL takes no parameters; the id is the database's own integer."""
+    session.execute(
+        text(f"CREATE TABLE {_partition(keyset_id)} PARTITION OF fact_key FOR VALUES IN ({keyset_id:d})")
+    )
+
+
+def _partition(keyset_id: int) -> str:
+    return f"fact_key_{keyset_id:d}"
+
+
+def analyze(session: Session, keyset_id: int) -> None:
+    """Tell the planner how big the keyset's table has become; it would learn a minute later by itself.
+
+    What it believes of a young table makes it read all of it, for every batch of a rekey.
+    """
+    session.execute(text(f"ANALYZE {_partition(keyset_id)}"))
+
+
+def get_keyset(session: Session, keyset_id: int) -> KeysetRecord:
+    found = _records(session, keyset_id)
+    if not found:
+        raise KeysetNotFound(keyset_id)
+    return found[0]
+
+
+def keyset_head(session: Session, keyset_id: int | None) -> KeysetHead:
+    """What opening this keyset's index takes. Raises `NoActiveKeyset` for None, and `KeysetNotFound`."""
+    if keyset_id is None:
+        raise NoActiveKeyset
+    statement = select(Keyset.id, Keyset.checkpoint_id, Checkpoint.dim, Keyset.index_spec)
+    statement = statement.join(Checkpoint, Checkpoint.id == Keyset.checkpoint_id).where(
+        Keyset.id == keyset_id
+    )
+    if (row := session.execute(statement).one_or_none()) is None:
+        raise KeysetNotFound(keyset_id)
+    return KeysetHead(row.id, row.checkpoint_id, row.dim, row.index_spec)
+
+
+def require_answering(session: Session, keyset_id: int) -> None:
+    """Raise `KeysetNotFound`, or `KeysetNotReady` where this keyset can answer no lookup."""
+    state = session.scalar(select(Keyset.state).where(Keyset.id == keyset_id))
+    if state is None:
+        raise KeysetNotFound(keyset_id)
+    if state not in ("ready", "active"):
+        raise KeysetNotReady(keyset_id, state)
+
+
+def list_keysets(session: Session) -> list[KeysetRecord]:
+    return _records(session, None)
+
+
+def active_keyset(session: Session) -> KeysetRecord:
+    keyset_id = session.scalar(select(Keyset.id).where(Keyset.state == "active"))
+    if keyset_id is None:
+        raise NoActiveKeyset
+    return get_keyset(session, keyset_id)
+
+
+def _records(session: Session, keyset_id: int | None) -> list[KeysetRecord]:
+    num_keys = select(func.count()).where(FactKey.keyset_id == Keyset.id).correlate(Keyset).scalar_subquery()
+    statement = select(
+        Keyset, Checkpoint.name, Checkpoint.dim, num_keys.label("num_keys"), num_unkeyed().label("u")
+    )
+    statement = statement.join(Checkpoint, Checkpoint.id == Keyset.checkpoint_id).order_by(Keyset.id)
+    if keyset_id is not None:
+        statement = statement.where(Keyset.id == keyset_id)
+    return [_record(row) for row in session.execute(statement.execution_options(populate_existing=True))]
+
+
+def has_question_keys(session: Session, keyset_id: int) -> bool:
+    """Whether this keyset has keys of the questions of documents' facts; a rekey then gives them to all."""
+    return bool(session.scalar(select(_question_keys(keyset_id))))
+
+
+def _question_keys(keyset_id: Any) -> Any:
+    of_documents = FactKey.fact_id.in_(select(Fact.id).where(Fact.document_id.is_not(None)))
+    return exists().where(FactKey.keyset_id == keyset_id, FactKey.kind == "question", of_documents)
+
+
+def num_unkeyed() -> Any:
+    """SQL: how many facts the keyset of the enclosing statement lacks a key of. This is its rekey queue."""
+    # Two counts and not one with OR, which would look a key up for every fact where this joins.
+    keyed = exists().where(FactKey.keyset_id == Keyset.id, FactKey.fact_id == Fact.id)
+    asked = keyed.where(FactKey.kind == "question").correlate(Keyset, Fact)
+    keyed = keyed.correlate(Keyset, Fact)
+    kept = select(func.count()).select_from(Fact).where(is_kept(Fact.id))
+    unasked = kept.where(Fact.document_id.is_not(None), Fact.question.is_not(None), keyed, ~asked)
+    has_questions = _question_keys(Keyset.id).correlate(Keyset)
+    lacking_question = case((has_questions, unasked.scalar_subquery()), else_=0)
+    return kept.where(~keyed).scalar_subquery() + lacking_question
+
+
+def _record(row: Row[Any]) -> KeysetRecord:
+    keyset: Keyset = row.Keyset
+    return KeysetRecord(
+        keyset_id=keyset.id,
+        checkpoint_id=keyset.checkpoint_id,
+        checkpoint_name=row.name,
+        dim=row.dim,
+        index_spec=keyset.index_spec,
+        threshold=keyset.threshold,
+        calibrated=keyset.calibrated,
+        state=keyset.state,
+        num_keys=row.num_keys,
+        num_unkeyed=0 if keyset.state == "retired" else row.u,
+        applied_seq=keyset.applied_seq,
+    )
+
+
+def retire(session: Session, keyset_id: int, actor: str, reason: str) -> KeysetRecord:
+    """Drop this keyset's keys; its row stays, since stored outputs name it."""
+    pending = audit.begin(session, actor, reason)
+    keyset = get_keyset(session, keyset_id)
+    if keyset.state == "active":
+        raise KeysetActive(keyset_id)
+    if keyset.state != "retired":
+        session.execute(text(f"DROP TABLE {_partition(keyset_id)}"))
+        _set(session, keyset_id, state="retired")
+        audit.append(session, pending, "retire", payload={"keyset": keyset_id})
+    return get_keyset(session, keyset_id)
+
+
+def set_threshold(
+    session: Session,
+    keyset_id: int,
+    threshold: float,
+    actor: str,
+    reason: str,
+    *,
+    measured: Calibration | None = None,
+) -> KeysetRecord:
+    """Set the score below which a lookup is no match. It holds from the next lookup on, in every process.
+
+    The keyset is calibrated where it was `measured`; a threshold set by hand is what somebody says it should be.
+    """
+    if not -1 <= threshold <= 1:
+        raise InvalidValue("threshold", f"{threshold} is not a cosine, from -1 to 1")
+    pending = audit.begin(session, actor, reason)
+    get_keyset(session, keyset_id)
+    is_measured = measured is not None
+    _set(session, keyset_id, threshold=threshold, calibrated=is_measured)
+    # repr: a float may come back from JSON in another spelling, and the hash would not hold.
+    payload = {"keyset": keyset_id, "threshold": repr(float(threshold)), "calibrated": is_measured}
+    if measured is not None:
+        payload["measured"] = {name: repr(value) for name, value in asdict(measured).items()}
+    audit.append(session, pending, "threshold", payload=payload)
+    return get_keyset(session, keyset_id)
+
+
+def is_threshold_chosen(session: Session, keyset_id: int) -> bool:
+    """Whether somebody measured or set this keyset's threshold; else it is the one that every keyset begins with."""
+    chose = exists().where(Change.kind == "threshold", Change.payload["keyset"].as_integer() == keyset_id)
+    return bool(session.scalar(select(chose)))
+
+
+def note_snapshot(session: Session, keyset_id: int, applied_seq: int) -> None:
+    """Remember how far the newest snapshot of this keyset goes."""
+    _set(session, keyset_id, applied_seq=applied_seq)
+
+
+def note_gate(session: Session, keyset_id: int, gate: dict[str, Any]) -> None:
+    """Keep the newest report of this keyset's gate."""
+    _set(session, keyset_id, gate=gate)
+
+
+def gate_of(session: Session, keyset_id: int) -> dict[str, Any] | None:
+    """The newest report of this keyset's gate; None where it was never checked."""
+    return session.scalar(select(Keyset.gate).where(Keyset.id == keyset_id))
+
+
+def checkpoint_of(session: Session, keyset_id: int) -> CheckpointInfo:
+    """Who makes this keyset's keys. Raises `KeysetNotFound`."""
+    checkpoint = session.scalar(
+        select(Checkpoint).join(Keyset, Keyset.checkpoint_id == Checkpoint.id).where(Keyset.id == keyset_id)
+    )
+    if checkpoint is None:
+        raise KeysetNotFound(keyset_id)
+    return CheckpointInfo(
+        checkpoint.id,
+        checkpoint.name,
+        checkpoint.dim,
+        checkpoint.path,
+        checkpoint.tokenizer_hash,
+        checkpoint.trained_on,
+    )
+
+
+def _set(session: Session, keyset_id: int, **values: Any) -> None:
+    session.execute(update(Keyset).where(Keyset.id == keyset_id).values(**values))
+
+
+def num_indexed_keys(session: Session, keyset_id: int) -> int:
+    """How many keys an index of this keyset holds."""
+    statement = select(func.count()).where(FactKey.keyset_id == keyset_id, is_kept(FactKey.fact_id))
+    return session.scalar(statement) or 0
+
+
+def sample_keys(session: Session, keyset_id: int, dim: int, size: int, num_keys: int) -> Vectors:
+    """About `size` keys [n, d] by a hash of the id, so from all corpora; all where there are fewer."""
+    # The ids of two keysets may alternate, so an id modulo something is no sample.
+    spread = func.hashint8(FactKey.id).op("&")(0x7FFFFFFF)
+    statement = select(FactKey.key).where(
+        FactKey.keyset_id == keyset_id,
+        is_kept(FactKey.fact_id),
+        spread % max(1, num_keys // size) == 0,
+    )
+    return decode(list(session.scalars(statement)), dim)
+
+
+def context_keys(session: Session, keyset_id: int, corpus: str | None) -> tuple[Ids, Vectors]:
+    """Fact ids [n] and context keys [n, d] of live facts, by fact id: what a calibration measures against."""
+    dim = get_keyset(session, keyset_id).dim
+    statement = (
+        select(FactKey.fact_id, FactKey.key)
+        .join(FactVersion, and_(FactVersion.fact_id == FactKey.fact_id, IS_LIVE))
+        .where(FactKey.keyset_id == keyset_id, FactKey.kind == "context")
+        .order_by(FactKey.fact_id)
+    )
+    if corpus is not None:
+        statement = statement.join(Fact, Fact.id == FactKey.fact_id).join(
+            Document, Document.id == Fact.document_id
+        )
+        statement = statement.where(Document.corpus == corpus)
+    rows = session.execute(statement).all()
+    return np.array([row.fact_id for row in rows], dtype=np.int64), decode([row.key for row in rows], dim)
+
+
+def encode(keys_ND: Vectors) -> list[bytes]:
+    return [key.tobytes() for key in keys_ND.astype(STORED)]
+
+
+def decode(stored: list[bytes], dim: int) -> Vectors:
+    """The exact keys [n, d] that are stored, as float32."""
+    return np.frombuffer(b"".join(stored), dtype=STORED).reshape(-1, dim).astype(np.float32)

@@ -1,0 +1,355 @@
+"""Rekey: give every live fact a key of a checkpoint. Facts without one are the queue, so it resumes by itself.
+
+A fact of a document is keyed from the text before it. A keyset may also have keys of these facts' questions: asked for
+once, every later rekey gives them too, so a keyset has them of all its facts.
+
+Each batch is one transaction: claim, encode, store the keys, and append a change of kind "key" that tells every
+index to fetch them. Any number of workers may share a queue. A claim is an advisory lock on a document that
+lasts as long as the transaction: it meets no lock that an editor takes, needs no table, and ends with the keys
+being visible, or with the worker. What another worker has claimed is passed over; only where nothing else
+is left is it waited for, in case that worker dies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from sqlalchemy import Select, and_, exists, func, or_, select, text
+from sqlalchemy.orm import Session, sessionmaker
+
+from kb.corpus.format import AnnotatedDocument, FactSpan
+from kb.errors import InvalidKeys
+from kb.keys import keysets
+from kb.keys.keycopy import copy_keys, require_unit
+from kb.log import audit
+from kb.records import CheckpointInfo
+from kb.tables import Document, Fact, FactKey, FactVersion, Tombstone
+
+Vectors = npt.NDArray[np.float32]
+
+WINDOW = 8  # batches of candidates that a claim chooses from; where more workers share a queue they look further on
+
+# The candidates come as a list: in one statement with the search for them, the planner might lock what it then drops.
+_CLAIM = text("""
+SELECT id FROM unnest(CAST(:ids AS bigint[])) AS id
+WHERE pg_try_advisory_xact_lock(hashtextextended(:scope || ' ' || id, 0)) LIMIT :batch
+""")
+_AWAIT = text("""
+SELECT pg_advisory_xact_lock(hashtextextended(:scope || ' ' || id, 0)) FROM unnest(CAST(:ids AS bigint[])) AS id
+""")
+
+
+class Encoder(Protocol):
+    """Who turns texts into keys. Rows are unit vectors, float32, of width `checkpoint.dim`."""
+
+    @property
+    def checkpoint(self) -> CheckpointInfo: ...
+
+    def encode_documents(self, documents: Sequence[AnnotatedDocument]) -> list[Vectors]:
+        """For each document [num_facts, d]: the keys at `<FACT>`, in the order of its facts."""
+        ...
+
+    def encode_questions(self, questions: Sequence[str]) -> Vectors:
+        """[n, d]: the keys at `<FACT-q>`."""
+        ...
+
+    def encode_contexts(self, texts: Sequence[str]) -> Vectors:
+        """[n, d]: the queries at a `<FACT>` after each text: what the decoder would ask there."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Rekey:
+    """One run: which keyset, by whom, over which corpus (None: everything), with which kinds of key for a document's
+    facts."""
+
+    sessions: sessionmaker[Session]
+    encoder: Encoder
+    keyset_id: int
+    actor: str
+    corpus: str | None
+    batch: int
+    on_facts: Callable[[int, int], None] | None
+    kinds: Collection[str] = ("context",)
+
+    def run(self) -> None:
+        """Key until the queue is empty. Facts that appear meanwhile are keyed too."""
+        with self.sessions() as session:
+            with_questions = "question" in self.kinds or keysets.has_question_keys(session, self.keyset_id)
+            total = _queue_length(session, self.keyset_id, self.corpus, with_questions=with_questions)
+        done, analyzed = 0, 250
+        for queue in self._queues(with_questions):
+            for stored in self._work(queue):
+                done += stored
+                if done >= 4 * analyzed:
+                    analyzed = done
+                    with self.sessions.begin() as session:
+                        keysets.analyze(session, self.keyset_id)
+                if self.on_facts is not None:
+                    self.on_facts(done, max(done, total))
+
+    def _queues(self, with_questions: bool) -> Iterator[_Queue]:
+        yield self._documents()
+        if with_questions:
+            yield self._asked()
+        if self.corpus is None:
+            yield self._questions()
+
+    def _work(self, queue: _Queue) -> Iterator[int]:
+        """Pass through the queue until a pass has nothing to do; yields how many keys each batch stored."""
+        while True:
+            after, stored, others = 0, 0, None
+            while (step := self._step(queue, after)) is not None:
+                after, others = step.last, others or step.others
+                if step.stored is not None:
+                    stored += step.stored
+                    yield step.stored
+            if stored == 0:
+                if others is None:
+                    return
+                self._wait(queue, others)
+
+    def _step(self, queue: _Queue, after: int) -> _Step | None:
+        """One batch past id `after`; None where the queue ends."""
+        with self.sessions.begin() as session:
+            session.execute(
+                text("SET LOCAL idle_in_transaction_session_timeout = 0")
+            )  # encoding takes its time
+            window = session.scalars(queue.statement(after).limit(WINDOW * self.batch)).all()
+            if not window:
+                return None
+            mine = session.scalars(_CLAIM, self._claims(queue, window) | {"batch": self.batch}).all()
+            last = mine[-1] if mine else window[-1]
+            ours = set(mine)
+            others = next((one for one in takewhile(last.__ge__, window) if one not in ours), None)
+            if not mine:
+                return _Step(last, others, None)
+            # Read anew: what was unkeyed in the window may have been keyed, and let go, before it was claimed.
+            keys = queue.encode(session, session.scalars(queue.statement(0, mine)).all())
+            return _Step(last, others, self._store(session, keys) if keys else 0)
+
+    def _wait(self, queue: _Queue, claimed: int) -> None:
+        """Return when nobody claims this any more."""
+        with self.sessions.begin() as session:
+            session.execute(_AWAIT, self._claims(queue, [claimed]))
+
+    def _claims(self, queue: _Queue, ids: Sequence[int]) -> dict[str, Any]:
+        return {"scope": f"colmlm rekey {self.keyset_id} {queue.kind}", "ids": list(ids)}
+
+    def _documents(self) -> _Queue:
+        """Documents that have facts to key."""
+
+        def statement(after: int, among: Sequence[int] | None = None) -> Select[Any]:
+            found = select(Fact.document_id).where(Fact.document_id > after, *_unkeyed(self.keyset_id))
+            if self.corpus is not None:
+                found = found.join(Document, Document.id == Fact.document_id)
+                found = found.where(Document.corpus == self.corpus)
+            if among is not None:
+                found = found.where(Fact.document_id == func.any(list(among)))
+            return found.distinct().order_by(Fact.document_id)
+
+        return _Queue("context", statement, self._encode_documents)
+
+    def _questions(self) -> _Queue:
+        """Facts to key that have no document."""
+
+        def statement(after: int, among: Sequence[int] | None = None) -> Select[Any]:
+            found = select(Fact.id).where(
+                Fact.id > after, Fact.document_id.is_(None), *_unkeyed(self.keyset_id)
+            )
+            if among is not None:
+                found = found.where(Fact.id == func.any(list(among)))
+            return found.order_by(Fact.id)
+
+        return _Queue("question", statement, self._encode_questions)
+
+    def _asked(self) -> _Queue:
+        """Facts of documents whose question is to be keyed as well."""
+
+        def statement(after: int, among: Sequence[int] | None = None) -> Select[Any]:
+            found = select(Fact.id).where(Fact.id > after, *_unasked(self.keyset_id))
+            if self.corpus is not None:
+                found = found.join(Document, Document.id == Fact.document_id)
+                found = found.where(Document.corpus == self.corpus)
+            if among is not None:
+                found = found.where(Fact.id == func.any(list(among)))
+            return found.order_by(Fact.id)
+
+        return _Queue("question of a document", statement, self._encode_asked)
+
+    def _encode_documents(self, session: Session, ids: Sequence[int]) -> _Keys | None:
+        documents = _annotated(session, ids)
+        if not documents:
+            return None
+        made = self.encoder.encode_documents([document for _, _, document in documents])
+        if [len(keys) for keys in made] != [len(fact_ids) for _, fact_ids, _ in documents]:
+            raise InvalidKeys(self.encoder.checkpoint.checkpoint_id, "not one key for each fact")
+        homes: dict[int, int | None] = {
+            fact_id: document_id for document_id, fact_ids, _ in documents for fact_id in fact_ids
+        }
+        return _Keys("context", homes, self._checked(np.concatenate(made)), _unkeyed(self.keyset_id))
+
+    def _encode_questions(self, session: Session, ids: Sequence[int]) -> _Keys | None:
+        return self._of_questions(session, ids, _unkeyed(self.keyset_id))
+
+    def _encode_asked(self, session: Session, ids: Sequence[int]) -> _Keys | None:
+        return self._of_questions(session, ids, _unasked(self.keyset_id))
+
+    def _of_questions(self, session: Session, ids: Sequence[int], wanted: tuple[Any, ...]) -> _Keys | None:
+        statement = select(Fact.id, Fact.question, Fact.document_id).where(Fact.id == func.any(list(ids)))
+        rows = session.execute(statement).all()
+        if not rows:
+            return None
+        made = self.encoder.encode_questions([row.question for row in rows])
+        return _Keys("question", {row.id: row.document_id for row in rows}, self._checked(made), wanted)
+
+    def _checked(self, keys: Vectors) -> Vectors:
+        checkpoint = self.encoder.checkpoint
+        require_unit(keys, checkpoint.dim, checkpoint.checkpoint_id)
+        return keys
+
+    def _store(self, session: Session, keys: _Keys) -> int:
+        """Insert the keys that are still wanted; how many those were.
+
+        Under the log's lock, what was read before encoding is read again: a fact may have been deleted, or moved
+        to another text meanwhile, for which this key would be wrong.
+        """
+        pending = audit.begin(session, self.actor, "rekey")
+        statement = select(Fact.id, Fact.document_id).where(
+            Fact.id == func.any(list(keys.homes)), *keys.wanted
+        )
+        wanted = {row.id for row in session.execute(statement) if row.document_id == keys.homes[row.id]}
+        fact_ids = sorted(wanted)
+        if not fact_ids:
+            return 0
+        rows = {fact_id: n for n, fact_id in enumerate(keys.homes)}
+        vectors = keys.vectors[[rows[fact_id] for fact_id in fact_ids]]
+        first = copy_keys(session, self.keyset_id, keys.kind, fact_ids, vectors)
+        payload = {"keyset": self.keyset_id, "keys": [first, first + len(fact_ids) - 1]}
+        audit.append(session, pending, "key", fact_ids, payload=payload)
+        return len(fact_ids)
+
+
+class _Statement(Protocol):
+    """The ids of what is to be keyed, ascending, past `after`; where given, only of those `among`."""
+
+    def __call__(self, after: int, among: Sequence[int] | None = None) -> Select[Any]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Queue:
+    """What is claimed, and how it is encoded: documents, or facts without one."""
+
+    kind: str
+    statement: _Statement
+    encode: Callable[[Session, Sequence[int]], _Keys | None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """The last id looked at, the first that others had claimed, and how many keys were stored (None: all claimed)."""
+
+    last: int
+    others: int | None
+    stored: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    """Keys [n, d] of facts, the document each was in when it was encoded, and (SQL) which facts want such a key."""
+
+    kind: str
+    homes: dict[int, int | None]
+    vectors: Vectors
+    wanted: tuple[Any, ...]
+
+
+def _unkeyed(keyset_id: int) -> tuple[Any, ...]:
+    """SQL: the fact is live or a tombstone, and has no key in the keyset."""
+    return _is_kept(), ~_has_key(keyset_id)
+
+
+def _unasked(keyset_id: int) -> tuple[Any, ...]:
+    """SQL: the fact of a document is live or a tombstone, and has a key of its context and none of its question.
+
+    The context comes first: a fact whose only key is that of its question would look keyed.
+    """
+    return (
+        Fact.document_id.is_not(None),
+        Fact.question.is_not(None),
+        _is_kept(),
+        _has_key(keyset_id, FactKey.kind == "context"),
+        ~_has_key(keyset_id, FactKey.kind == "question"),
+    )
+
+
+def _is_kept() -> Any:
+    # Not `facts.is_kept`: without statistics, as after a first ingest, that reads all versions for every batch.
+    return or_(Fact.deleted_seq.is_(None), exists().where(Tombstone.fact_id == Fact.id))
+
+
+def _has_key(keyset_id: int, *of: Any) -> Any:
+    keyed = select(FactKey.id).where(FactKey.keyset_id == keyset_id, FactKey.fact_id == Fact.id, *of)
+    # OFFSET keeps it from becoming a join, which without statistics of a young partition reads all its keys a fact.
+    return exists(keyed.correlate(Fact).offset(0))
+
+
+def _queue_length(session: Session, keyset_id: int, corpus: str | None, *, with_questions: bool) -> int:
+    """How many keys are to be made. Questions of facts that are still to get their first key count too."""
+    queues = [_unkeyed(keyset_id)]
+    if with_questions:
+        without = ~_has_key(keyset_id, FactKey.kind == "question")
+        queues.append((Fact.document_id.is_not(None), Fact.question.is_not(None), _is_kept(), without))
+    total = 0
+    for wanted in queues:
+        statement = select(func.count()).select_from(Fact).where(*wanted)
+        if corpus is not None:
+            statement = statement.join(Document, Document.id == Fact.document_id)
+            statement = statement.where(Document.corpus == corpus)
+        total += session.scalar(statement) or 0
+    return total
+
+
+def _annotated(
+    session: Session, document_ids: Sequence[int]
+) -> list[tuple[int, list[int], AnnotatedDocument]]:
+    """Documents by id, with all their spans as they were ingested and the fact ids of these.
+
+    Deleted facts and corrected values too: a key must not depend on which edits came before it.
+    """
+    statement = (
+        select(Fact, FactVersion.value)
+        .join(FactVersion, and_(FactVersion.fact_id == Fact.id, FactVersion.version == 1))
+        .where(Fact.document_id == func.any(list(document_ids)))
+        .order_by(Fact.span_start, Fact.id)
+    )
+    facts: dict[int | None, list[tuple[Fact, str]]] = {}
+    for fact, value in session.execute(statement):
+        facts.setdefault(fact.document_id, []).append((fact, value))
+    documents = select(Document).where(Document.id == func.any(list(document_ids))).order_by(Document.id)
+    return [
+        (document.id, [fact.id for fact, _ in facts[document.id]], _document(document, facts[document.id]))
+        for document in session.scalars(documents)
+    ]
+
+
+def _document(document: Document, facts: list[tuple[Fact, str]]) -> AnnotatedDocument:
+    return AnnotatedDocument(
+        document.external_id,
+        document.text,
+        tuple(_span(fact, value) for fact, value in facts),
+        title=document.title,
+        uri=document.uri,
+        licence=document.licence,
+        revision=document.revision,
+    )
+
+
+def _span(fact: Fact, value: str) -> FactSpan:
+    assert fact.span_start is not None and fact.span_end is not None, "a fact of a document has a span"
+    return FactSpan(fact.span_start, fact.span_end, value, fact.question, fact.answer)

@@ -1,0 +1,288 @@
+"""The change log: who changed what, when and why, chained by hashes, and the feed indexes catch up from.
+
+An edit begins with `begin` (takes the log's lock, so `seq` has neither gaps nor reordering: a later seq is
+never visible before an earlier one) and ends with `append`, in one transaction. The log holds no fact text;
+where a value matters it holds an HMAC under this database's secret, so it can outlive an erasure.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, TypedDict, Unpack
+
+from psycopg.errors import LockNotAvailable
+from psycopg.types.json import Jsonb
+from sqlalchemy import ColumnElement, Select, or_, select
+from sqlalchemy.orm import Session
+
+from kb.errors import InvalidValue, LogHeld
+from kb.log.origin import evidence, mark, signed
+from kb.principal import Principal
+from kb.records import ChangeRecord
+from kb.store.database import connection_of
+from kb.store.waits import holder_of
+from kb.tables import Change, Fact, Secret
+from kb.texts.characters import JOINERS, is_blank, unseen, written
+
+CHANGE_LOCK = 0x636F6C6D02
+GENESIS = "0" * 64
+
+# Kinds that do not edit facts: they feed indexes and keep the record complete. After all but the first an index holds
+# what it held.
+NO_KEYS = (
+    "activate", "threshold", "retire", "create-api-key", "rotate-api-key", "revoke-api-key", "restore-backup", "seal",
+)  # fmt: skip
+MAINTENANCE = ("key", *NO_KEYS)
+
+# For the driver itself: every edit makes these two statements, and they should cost a round trip and little else.
+_BEGIN = "SELECT at, secret, seq, hash FROM begin_change(%s)"
+_APPEND = """
+INSERT INTO change (seq, kind, fact_ids, num_facts, actor, reason, at, prev_hash, hash, payload)
+VALUES (%s, %s, %s::bigint[], %s, %s, %s, %s, %s, %s, %s)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A change that has its place in the log and waits to be appended."""
+
+    seq: int
+    prev_hash: str
+    at: datetime
+    actor: str
+    reason: str
+    secret: bytes
+
+    def digest(self, value: str) -> str:
+        """What the log keeps of a value: proof to whoever knows it, nothing to whoever does not."""
+        return hmac.new(self.secret, value.encode(), hashlib.sha256).hexdigest()
+
+
+def begin(session: Session, actor: str, reason: str) -> Pending:
+    """Lock the log until this transaction ends and take the next seq. Raises `LogHeld` where others keep it."""
+    check_who(actor, reason)
+    # The function's second statement sees what the lock's last holder committed: under READ COMMITTED each has a
+    # snapshot of its own.
+    asked = time.monotonic()
+    try:
+        row = connection_of(session).execute(_BEGIN, (CHANGE_LOCK,)).fetchone()
+    except LockNotAvailable as error:
+        engine = session.get_bind().engine  # this transaction is over, and can't ask any more
+        raise LogHeld(holder_of(engine, CHANGE_LOCK), round(time.monotonic() - asked, 1)) from error
+    assert row is not None, "the first migration makes the secret"
+    at, secret, head, hash_ = row
+    seq, prev_hash = (head + 1, hash_) if head else (1, GENESIS)
+    return Pending(seq, prev_hash, at.astimezone(UTC), actor, reason, bytes(secret))
+
+
+def check_who(actor: str, reason: str) -> None:
+    """Raise `InvalidValue` unless a change would name who made it and why, in words that read as they are."""
+    check_name("actor", actor)
+    check_said("reason", reason, blank=False)
+
+
+def append(
+    session: Session,
+    pending: Pending,
+    kind: str,
+    fact_ids: Sequence[int] = (),
+    *,
+    num_facts: int | None = None,
+    payload: Mapping[str, Any] | None = None,
+) -> int:
+    """Write the change `begin` opened and return its seq. `payload` is JSON without floats and without fact text.
+
+    Beside it is kept who was authenticated, and the request that asked for the change.
+    """
+    mark(session, pending.seq)
+    signature = signed(pending.actor)
+    change = Change(
+        seq=pending.seq,
+        kind=kind,
+        fact_ids=list(fact_ids),
+        num_facts=len(fact_ids) if num_facts is None else num_facts,
+        actor=signature.actor,
+        reason=pending.reason,
+        at=pending.at,
+        prev_hash=pending.prev_hash,
+        payload={**(payload or {}), **evidence(signature)},
+    )
+    connection_of(session).execute(
+        _APPEND,
+        (
+            change.seq,
+            change.kind,
+            change.fact_ids,
+            change.num_facts,
+            change.actor,
+            change.reason,
+            change.at,
+            change.prev_hash,
+            chain_hash(change),
+            Jsonb(change.payload),
+        ),
+    )
+    return pending.seq
+
+
+def chain_hash(change: Change) -> str:
+    """SHA-256 of the change's canonical JSON, the previous hash within it."""
+    return entry_hash(entry(change))
+
+
+def entry(change: Change) -> dict[str, Any]:
+    """A change as its hash sees it, in JSON's own types."""
+    return {
+        "seq": change.seq,
+        "kind": change.kind,
+        "fact_ids": change.fact_ids,
+        "num_facts": change.num_facts,
+        "actor": change.actor,
+        "reason": change.reason,
+        "at": change.at.astimezone(UTC).isoformat(timespec="microseconds"),
+        "prev_hash": change.prev_hash,
+        "payload": change.payload,
+    }
+
+
+def entry_hash(canonical: Mapping[str, Any]) -> str:
+    """The hash that an entry as `entry` gives it must have."""
+    return hashlib.sha256(json.dumps(canonical, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def head_seq(session: Session) -> int:
+    """The last committed change; 0 in a fresh database."""
+    return session.scalar(select(Change.seq).order_by(Change.seq.desc()).limit(1)) or 0
+
+
+class Fitting(TypedDict, total=False):
+    """What changes are chosen by; what is None or left out chooses all.
+
+    `principal` is the name of an API key or of a user of the server's machine: who was authenticated, where `actor`
+    is who was named. A change touches `fact_id` too where it created it: an ingest does not list the facts it brought.
+    """
+
+    actor: str | None
+    principal: str | None
+    kind: str | None
+    fact_id: int | None
+    since: datetime | None
+    until: datetime | None
+
+
+def changes(session: Session, after: int, limit: int, **fitting: Unpack[Fitting]) -> list[ChangeRecord]:
+    """Up to `limit` changes past `after`, oldest first: all, or those that fit every filter."""
+    past = select(Change).where(Change.seq > after).order_by(Change.seq)
+    return _records(session, past.limit(limit), fitting)
+
+
+def changes_before(
+    session: Session, before: int, limit: int, **fitting: Unpack[Fitting]
+) -> list[ChangeRecord]:
+    """Up to `limit` changes older than `before`, newest first: all, or those that fit every filter."""
+    older = select(Change).where(Change.seq < before).order_by(Change.seq.desc())
+    return _records(session, older.limit(limit), fitting)
+
+
+def _records(session: Session, page: Select[Change], fitting: Fitting) -> list[ChangeRecord]:
+    return [as_record(change) for change in session.scalars(page.where(*_conditions(**fitting)))]
+
+
+def _conditions(
+    actor: str | None = None,
+    principal: str | None = None,
+    kind: str | None = None,
+    fact_id: int | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+) -> Iterator[ColumnElement[bool]]:
+    if actor is not None:
+        yield Change.actor == actor
+    if principal is not None:
+        yield Change.payload["principal"]["name"].astext == principal
+    if kind is not None:
+        yield Change.kind == kind
+    if fact_id is not None:
+        created = select(Fact.created_seq).where(Fact.id == fact_id).scalar_subquery()
+        yield or_(Change.fact_ids.contains([fact_id]), Change.seq == created)
+    if since is not None:
+        yield Change.at >= since
+    if until is not None:
+        yield Change.at < until
+
+
+def as_record(change: Change) -> ChangeRecord:
+    """The change as it is shown, also one that did not come from here: its payload may be anything."""
+    said = change.payload if isinstance(change.payload, dict) else {}
+    return ChangeRecord(
+        seq=change.seq,
+        kind=change.kind,
+        fact_ids=tuple(change.fact_ids),
+        num_facts=change.num_facts,
+        actor=change.actor,
+        reason=change.reason,
+        at=change.at.astimezone(UTC),
+        prev_hash=change.prev_hash,
+        hash=change.hash,
+        request_id=_text(said, "request_id"),
+        client_request_id=_text(said, "client_request_id"),
+        principal=_principal(said.get("principal")),
+        on_behalf_of=_text(said, "on_behalf_of"),
+    )
+
+
+def _text(said: Mapping[str, Any], name: str) -> str | None:
+    return value if isinstance(value := said.get(name), str) else None
+
+
+def _principal(kept: Any) -> Principal | None:
+    try:
+        return Principal.from_json(kept) if isinstance(kept, dict) else None
+    except (LookupError, TypeError, ValueError):
+        return None
+
+
+def database_id(session: Session) -> str:
+    """A name for this database that no other has, and that tells nothing of its secret."""
+    return keyed_digest(session, "database")[:16]
+
+
+def keyed_digest(session: Session, value: str) -> str:
+    """An HMAC of `value` under this database's secret, as the log keeps them."""
+    secret = session.scalars(select(Secret.value).where(Secret.name == "change_log")).one()
+    return hmac.new(secret, value.encode(), hashlib.sha256).hexdigest()
+
+
+def check_text(field: str, value: str, *, blank: bool = True, limit: int = 10_000) -> None:
+    """Raise `InvalidValue` where PostgreSQL cannot store `value`, or where it says nothing."""
+    if not blank and is_blank(value):
+        raise InvalidValue(field, "it is blank")
+    if "\x00" in value:
+        raise InvalidValue(field, "it holds a NUL character")
+    if any("\ud800" <= character <= "\udfff" for character in value):
+        raise InvalidValue(field, "it holds a lone surrogate, which is not a character")
+    if len(value) > limit:
+        raise InvalidValue(field, f"it has {len(value)} characters, the limit is {limit}")
+
+
+def check_name(field: str, name: str, limit: int = 200) -> None:
+    """Raise `InvalidValue` unless this names somebody: with nothing in it that does not show."""
+    check_text(field, name, blank=False, limit=limit)
+    _check_seen(field, name, "")
+
+
+def check_said(field: str, said: str, *, blank: bool = True) -> None:
+    """Raise `InvalidValue` where words that are kept for good do not read as they are."""
+    check_text(field, said, blank=blank)
+    _check_seen(field, said, JOINERS)
+
+
+def _check_seen(field: str, text: str, allowed: str) -> None:
+    if (found := unseen(text, allowed)) is not None:
+        raise InvalidValue(field, f"it holds {written(found)}, a character that does not show; leave it out")

@@ -1,0 +1,185 @@
+"""The chain of the change log: each entry holds the hash of the one before, so what was altered or put in shows.
+
+A break is named and the check goes on after it: from then on each entry is held to the one before it as that stands.
+An operator who knows what a break is may seal it, by a change that says what was found and what should have been
+there. It stays a break, and is known; whatever else does not fit, even in the entry that was sealed, is a new one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from kb.errors import NoOpenBreak
+from kb.log import audit
+from kb.tables import Change
+
+if TYPE_CHECKING:
+    from kb.service import KnowledgeBase
+
+SEAL = "seal"
+
+
+@dataclass(frozen=True, slots=True)
+class Break:
+    """An entry that does not fit the one before it or its own hash.
+
+    `causes` are among "gap" (another number should come here), "prev_hash" (it goes on from another entry) and "hash"
+    (it is not what its hash says). What was found stands beside what was `expected`. A hash longer than any is named by
+    its own SHA-256.
+    """
+
+    seq: int
+    causes: tuple[str, ...]
+    expected_seq: int
+    prev_hash: str
+    expected_prev_hash: str
+    hash: str
+    expected_hash: str
+    sealed_by: int | None = None
+
+    @property
+    def first_seq(self) -> int:
+        """The first change that is not as it should be: one that is missing, or this."""
+        return min(self.seq, self.expected_seq) if "gap" in self.causes else self.seq
+
+    def statement(self) -> dict[str, Any]:
+        """What a seal says of it, in JSON's own types."""
+        said = {**asdict(self), "causes": list(self.causes)}
+        del said["sealed_by"]
+        return said
+
+
+@dataclass(frozen=True, slots=True)
+class Chained:
+    """A log that was checked to its end, change `seq` with its `hash`. `breaks` are those that nobody sealed."""
+
+    checked: int
+    seq: int
+    hash: str
+    breaks: tuple[Break, ...]
+    sealed: tuple[Break, ...]
+
+    @property
+    def first_break(self) -> int | None:
+        return self.breaks[0].first_seq if self.breaks else None
+
+
+@dataclass(slots=True)
+class Chain:
+    """Takes the entries of a log one after the other."""
+
+    checked: int = 0
+    seq: int = 0
+    hash: str = audit.GENESIS
+    _breaks: list[Break] = field(default_factory=list)
+    _seals: dict[int, list[tuple[int, Any]]] = field(default_factory=dict)
+
+    def take(self, entry: Mapping[str, Any], hash_: str) -> Break | None:
+        """Hold the next entry, whose stored hash this is, to those before it."""
+        computed = audit.entry_hash(entry)
+        expected = {
+            "gap": (entry["seq"], self.seq + 1),
+            "prev_hash": (entry["prev_hash"], self.hash),
+            "hash": (hash_, computed),
+        }
+        causes = tuple(cause for cause, (found, wanted) in expected.items() if found != wanted)
+        found = None
+        if causes:
+            found = Break(
+                entry["seq"],
+                causes,
+                self.seq + 1,
+                _short(entry["prev_hash"]),
+                _short(self.hash),
+                _short(hash_),
+                computed,
+            )
+            self._breaks.append(found)
+        elif entry["kind"] == SEAL:
+            self._note(entry["seq"], entry["payload"])
+        self.checked, self.seq, self.hash = self.checked + 1, entry["seq"], hash_
+        return found
+
+    def _note(self, seq: int, payload: Any) -> None:
+        said = payload.get("breaks") if isinstance(payload, dict) else None
+        for one in said if isinstance(said, list) else ():
+            if isinstance(one, dict) and isinstance(one.get("seq"), int):
+                self._seals.setdefault(one["seq"], []).append((seq, one))
+
+    def end(self) -> Chained:
+        """What the check found, once everything was taken."""
+        looked_up = [self._sealed(found) for found in self._breaks]
+        return Chained(
+            self.checked,
+            self.seq,
+            self.hash,
+            tuple(found for found in looked_up if found.sealed_by is None),
+            tuple(found for found in looked_up if found.sealed_by is not None),
+        )
+
+    def _sealed(self, found: Break) -> Break:
+        """The break with the first later change that seals exactly it."""
+        said = found.statement()
+        by = next(
+            (seq for seq, one in self._seals.get(found.seq, ()) if seq > found.seq and one == said), None
+        )
+        return Break(**{**said, "causes": found.causes, "sealed_by": by})
+
+
+def _short(hash_: str) -> str:
+    return hash_ if len(hash_) <= 64 else f"sha256:{hashlib.sha256(hash_.encode()).hexdigest()}"
+
+
+def verify_chain(session: Session) -> Chained:
+    """Check the whole log of this database."""
+    chain = Chain()
+    for change in log_of(session):
+        chain.take(audit.entry(change), change.hash)
+    return chain.end()
+
+
+def log_of(session: Session) -> Iterator[Change]:
+    """Every change, oldest first, none kept in memory."""
+    statement = select(Change).order_by(Change.seq).execution_options(yield_per=1000)
+    with closing(session.scalars(statement)) as log:  # a reader may stop in the middle
+        for change in log:
+            yield change
+            session.expunge(change)
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """A change that acknowledged breaks of the log."""
+
+    seq: int
+    breaks: tuple[Break, ...]
+
+
+def seal_breaks(session: Session, seqs: Sequence[int], actor: str, reason: str) -> Sealed:
+    """Append a change that acknowledges the breaks at these changes, all or none. Does not commit.
+
+    Raises `NoOpenBreak` where one of them fits, is not there, or is sealed already.
+    """
+    pending = audit.begin(session, actor, reason)
+    open_breaks = {found.seq: found for found in verify_chain(session).breaks}
+    if others := sorted(set(seqs) - set(open_breaks)):
+        raise NoOpenBreak(others)
+    breaks = tuple(open_breaks[seq] for seq in sorted(set(seqs)))
+    payload = {"breaks": [found.statement() for found in breaks]}
+    seq = audit.append(session, pending, SEAL, payload=payload)
+    return Sealed(seq, tuple(replace(found, sealed_by=seq) for found in breaks))
+
+
+def seal(kb: KnowledgeBase, seqs: Sequence[int], *, actor: str, reason: str, dry_run: bool = False) -> Sealed:
+    """`seal_breaks` in a transaction of its own; a dry run is rolled back."""
+    with kb.sessions() as session:
+        sealed = seal_breaks(session, seqs, actor, reason)
+        session.rollback() if dry_run else session.commit()
+    return sealed

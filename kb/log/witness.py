@@ -1,0 +1,206 @@
+"""Witness: the head of the change log as a signed statement, the whole log as a file, and the check of both.
+
+A chain proves that a log fits together, not that it was never rewritten from its first entry on. A head that somebody
+keeps elsewhere proves that: a rewritten log no longer holds its hash at its seq.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from sqlalchemy import select, text
+from sqlalchemy.orm import Session
+
+from kb.errors import LogRefused, SignatureRefused
+from kb.log import audit, signing
+from kb.log.chain import Break, Chain, Chained, log_of, verify_chain
+from kb.tables import Change
+
+if TYPE_CHECKING:
+    from kb.service import KnowledgeBase
+
+FORMAT = "change-log-head/1"
+_ENTRY = {"seq", "kind", "fact_ids", "num_facts", "actor", "reason", "at", "prev_hash", "payload", "hash"}
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A witnessed end of a log. `key` is the fingerprint of the key that signed it."""
+
+    database: str
+    seq: int
+    hash: str
+    at: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class AuditReport:
+    """A checked log: how many changes it has, what of them does not fit, and where it ends.
+
+    `ok` where the log is as it was written but for `sealed` breaks, which somebody acknowledged. `breaks` are all
+    others, and `first_break` is the first change that is not as it should be. `holds_witnessed` says whether a
+    `witnessed` head is in it; without one both are None.
+    """
+
+    ok: bool
+    database: str
+    changes_checked: int
+    first_break: int | None
+    seq: int
+    hash: str
+    breaks: tuple[Break, ...] = ()
+    sealed: tuple[Break, ...] = ()
+    witnessed: Head | None = None
+    holds_witnessed: bool | None = None
+
+
+def signed_head(session: Session, key: Ed25519PrivateKey) -> dict[str, Any]:
+    """The end of the log as of now, as a signed JSON object."""
+    seq = audit.head_seq(session)
+    statement = {
+        "format": FORMAT,
+        "database": audit.database_id(session),
+        "seq": seq,
+        "hash": hash_at(session, seq),
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "key": signing.fingerprint(key.public_key().public_bytes_raw()),
+    }
+    return signing.sign(key, statement)
+
+
+def hash_at(session: Session, seq: int) -> str | None:
+    """The hash of change `seq`, or None where the log has none; 0 has the genesis hash."""
+    if seq == 0:
+        return audit.GENESIS
+    return session.scalar(select(Change.hash).where(Change.seq == seq))
+
+
+def export_log(kb: KnowledgeBase, key: Ed25519PrivateKey) -> Iterator[str]:
+    """The log as JSON lines, from one snapshot of the database: its signed head, then every change. No fact text."""
+    with kb.sessions() as session:
+        session.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
+        yield _line(signed_head(session, key))
+        for change in log_of(session):
+            yield _line({**audit.entry(change), "hash": change.hash})
+
+
+def _line(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, ensure_ascii=False) + "\n"
+
+
+def read_head(line: str, what: str) -> Head:
+    """The head that a line states. Raises `SignatureRefused` unless it is as it was signed, and by the key it names."""
+    try:
+        signed = json.loads(line)
+        named = {name: signed[name] for name in Head.__dataclass_fields__}
+        if signed["format"] != FORMAT or not isinstance(signed["seq"], int):
+            raise ValueError("another format")
+    except (ValueError, TypeError, LookupError) as error:
+        raise SignatureRefused(what, "it does not begin with the signed head of a change log") from error
+    if signing.verify(signed, what).fingerprint != named["key"]:
+        raise SignatureRefused(what, "it was signed by another key than it says")
+    return Head(**named)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A line of an exported log: a change as its hash sees it, the hash it has, and whether it `fits`."""
+
+    said: dict[str, Any]
+    hash: str
+    fits: bool
+
+
+def read_log(lines: Iterable[str], what: str) -> tuple[Head, Iterator[Entry]]:
+    """The signed head of an exported log and its entries, each checked as it is given.
+
+    The iterator raises `LogRefused` at its end, where an entry was altered, missing or out of place and nobody sealed
+    that, or where the log does not end as its head says. Only what was read to the end is evidence, and of that only
+    entries that fit.
+    """
+    rest = iter(lines)
+    head, chain = read_head(next(rest, ""), what), Chain()
+    return head, _complete(rest, chain, head, what)
+
+
+def _complete(lines: Iterator[str], chain: Chain, head: Head, what: str) -> Iterator[Entry]:
+    yield from _entries(lines, chain, what)
+    chained = chain.end()
+    if chained.first_break is not None:
+        raise LogRefused(what, chained.first_break, "it is altered, missing or out of place")
+    _require_end(chained, head, what)
+
+
+def _entries(lines: Iterator[str], chain: Chain, what: str) -> Iterator[Entry]:
+    for line in lines:
+        try:
+            said = json.loads(line)
+            hash_ = said.pop("hash")
+            if {*said, "hash"} != _ENTRY or not isinstance(said["seq"], int) or not isinstance(hash_, str):
+                raise ValueError("other fields")
+            fits = chain.take(said, hash_) is None
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+            raise LogRefused(what, chain.seq + 1, "it is no entry of a change log") from error
+        yield Entry(said, hash_, fits)
+
+
+def _require_end(chained: Chained, head: Head, what: str) -> None:
+    if (chained.seq, chained.hash) != (head.seq, head.hash):
+        raise LogRefused(what, chained.seq, f"the log ends here, its signed head is change {head.seq}")
+
+
+def check_log(lines: Iterable[str], what: str, witnessed: Head | None = None) -> AuditReport:
+    """Check an exported log without its database."""
+    rest = iter(lines)
+    head, chain, refused = read_head(next(rest, ""), what), Chain(), None
+    hashes = {0: audit.GENESIS}
+    try:
+        for entry in _entries(rest, chain, what):
+            hashes[entry.said["seq"]] = entry.hash
+        _require_end(chain.end(), head, what)
+    except LogRefused as error:
+        refused = error.seq
+    found = None if witnessed is None else hashes.get(witnessed.seq)
+    return _report(head.database, chain.end(), refused, witnessed, found)
+
+
+def check_database(kb: KnowledgeBase, witnessed: Head | None = None) -> AuditReport:
+    """Check the log of this knowledge base, and whether a witnessed head is in it."""
+    with kb.sessions() as session:
+        session.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
+        found = None if witnessed is None else hash_at(session, witnessed.seq)
+        return _report(audit.database_id(session), verify_chain(session), None, witnessed, found)
+
+
+def holds(kb: KnowledgeBase, witnessed: Head) -> bool:
+    """Whether this log has the witnessed head in its place. It does not check the chain up to there."""
+    with kb.sessions() as session:
+        return (witnessed.database, witnessed.hash) == (
+            audit.database_id(session),
+            hash_at(session, witnessed.seq),
+        )
+
+
+def _report(
+    database: str, chained: Chained, refused: int | None, witnessed: Head | None, found: str | None
+) -> AuditReport:
+    holds = None if witnessed is None else (witnessed.database, witnessed.hash) == (database, found)
+    first_break = refused if chained.first_break is None else chained.first_break
+    return AuditReport(
+        ok=first_break is None and holds is not False,
+        database=database,
+        changes_checked=chained.checked,
+        first_break=first_break,
+        seq=chained.seq,
+        hash=chained.hash,
+        breaks=chained.breaks,
+        sealed=chained.sealed,
+        witnessed=witnessed,
+        holds_witnessed=holds,
+    )

@@ -1,0 +1,114 @@
+"""Follower: keeps a long-running process's index at the head of the change log while nobody asks it anything.
+
+Lookups need none of this to be right: each sees every change that was committed before it. A follower spares
+them the work. The database announces every change on a channel; a poll is the fallback where an announcement
+is lost. A keyset that has passed its gate is opened before it is activated, so that the switch keeps no lookup
+waiting, and the one that was active before stays open, so that going back does not either.
+"""
+
+from __future__ import annotations
+
+import logging
+import selectors
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Self
+
+import psycopg
+from sqlalchemy import select
+from sqlalchemy.exc import SQLAlchemyError
+
+from kb.errors import KBError
+from kb.service import KnowledgeBase
+from kb.store import outages
+from kb.tables import Keyset
+
+CHANNEL = "colmlm_change"
+POLL_SECONDS = 1.0
+LONGEST_PAUSE = 2.0  # seconds between two attempts to reach a database that is away
+
+_log = logging.getLogger(__name__)
+
+
+class Follower:
+    """Follows from `start` to `stop`, or as a context manager, in a thread and on a connection of its own."""
+
+    def __init__(self, kb: KnowledgeBase, *, poll_seconds: float = POLL_SECONDS) -> None:
+        self.kb, self.poll_seconds = kb, poll_seconds
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> Self:
+        self._ringing, self._bell = socket.socketpair()
+        self._thread = threading.Thread(target=self._run, name="follower", daemon=True)
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """End the thread and its connection; both are gone on return."""
+        if self._thread is not None:
+            self._stopping.set()
+            self._ringing.send(b".")
+            self._thread.join()
+            self._ringing.close()
+            self._bell.close()
+            self._thread = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _run(self) -> None:
+        failures = 0
+        while not self._stopping.is_set():
+            try:
+                with self._listening() as connection:
+                    follow(self.kb)  # what was announced while nobody listened
+                    if failures:
+                        _log.info("following the change log again")
+                    failures = 0
+                    while self._wait(connection):
+                        follow(self.kb)
+            except (SQLAlchemyError, psycopg.Error, KBError, OSError) as error:
+                failures += 1
+                outages.tell(_log, "cannot follow the change log, will try again", error)
+                self._stopping.wait(outages.pause(failures, LONGEST_PAUSE))
+
+    @contextmanager
+    def _listening(self) -> Iterator[psycopg.Connection[Any]]:
+        with self.kb.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            driver = connection.connection.driver_connection
+            assert isinstance(driver, psycopg.Connection), "the engine runs on psycopg"
+            connection.detach()  # closed for good at the end: the pool must not lend a listening connection
+            connection.exec_driver_sql(f"LISTEN {CHANNEL}")
+            yield driver
+
+    def _wait(self, connection: psycopg.Connection[Any]) -> bool:
+        """Wait for a change, or for as long as a poll may take; False where it is time to stop."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(connection, selectors.EVENT_READ)
+            selector.register(self._bell, selectors.EVENT_READ)
+            selector.select(self.poll_seconds)
+        for _ in connection.notifies(timeout=0):
+            pass  # which change it was does not matter: all up to the head are applied
+        return not self._stopping.is_set()
+
+
+def follow(kb: KnowledgeBase) -> None:
+    """Bring this process to where the database stands: the index to its head, the standby to what may come next."""
+    statement = select(Keyset.id, Keyset.state, Keyset.gate["passed"].as_boolean().label("passed"))
+    with kb.sessions() as session:
+        rows = session.execute(statement.where(Keyset.state.in_(("active", "ready")))).all()
+    active = next((row.id for row in rows if row.state == "active"), None)
+    if active is None:
+        return
+    kb.searcher.catch_up()
+    passed = [row.id for row in rows if row.state == "ready" and row.passed and row.id > active]
+    kb.searcher.stand_by(max(passed, default=None), {row.id for row in rows})

@@ -1,0 +1,264 @@
+"""History: what the knowledge base answered as of a change of its log.
+
+Values come from `fact_version`, where "true at change n" is a range test; the keyset that was active, its threshold and
+its keys are those of then (`kb.keys.keyset_then`). An index holds what is kept now, so the keys of all that was live then
+are read from the database and compared exactly, a chunk at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from kb.errors import InvalidQuery, NoSuchChange, PastTooLarge
+from kb.keys.keyset_then import KeysetThen, keyset_then
+from kb.keys.keysets import STORED, Vectors
+from kb.log import audit
+from kb.lookup.searcher import Candidate, Ranking, as_queries, check_options, decide, rank
+from kb.records import Hit, Lookup
+from kb.store.database import connection_of
+
+if TYPE_CHECKING:
+    from kb.service import KnowledgeBase
+
+CHUNK = 20_000  # keys
+QUERIES_AT_ONCE = 64  # with a chunk of keys, so that the scores in memory are few whatever is asked
+
+# Keys of then, of facts that were live at :seq, or tombstones then: last ended, up to then, by a change that abstains.
+# The log still knows a tombstone that a later restore removed. A chunk of keys is one row, as bytes: to make an object
+# of each key would keep every other request of the process waiting.
+_KEYS = """
+WITH abstaining AS (
+    SELECT v.fact_id FROM change c JOIN fact_version v ON v.to_seq = c.seq
+    WHERE c.seq <= %(seq)s AND c.payload @> '{"abstain": true}' AND NOT EXISTS (
+        SELECT FROM fact_version w WHERE w.fact_id = v.fact_id AND w.version > v.version AND w.from_seq <= %(seq)s)
+), numbered AS (
+    SELECT k.id AS key_id, k.fact_id, k.key, v.fact_id IS NOT NULL AS is_live,
+           row_number() OVER (ORDER BY k.fact_id, k.id) - 1 AS n
+    FROM fact_key k
+    JOIN fact f ON f.id = k.fact_id
+    LEFT JOIN fact_version v
+        ON v.fact_id = k.fact_id AND v.from_seq <= %(seq)s AND (v.to_seq IS NULL OR v.to_seq > %(seq)s)
+    WHERE k.keyset_id = %(keyset_id)s AND k.id < %(end)s AND k.id NOT IN (SELECT unnest(%(later)s::bigint[]))
+      AND f.erased_seq IS NULL
+      AND (v.fact_id IS NOT NULL OR k.fact_id IN (SELECT fact_id FROM abstaining))
+)
+SELECT string_agg(int8send(key_id), '' ORDER BY n), string_agg(int8send(fact_id), '' ORDER BY n),
+       string_agg(boolsend(is_live), '' ORDER BY n), string_agg(key, '' ORDER BY n)
+FROM numbered GROUP BY n / %(chunk)s ORDER BY n / %(chunk)s
+"""
+
+_VALUES = text("""
+SELECT v.fact_id, v.version, v.value FROM fact_version v
+WHERE v.fact_id = ANY(:fact_ids) AND v.from_seq <= :seq AND (v.to_seq IS NULL OR v.to_seq > :seq)
+""")
+
+LIVE = 0  # stands for the version that a live fact had, until the facts that answer are known
+
+# Of the facts that were live at :seq, those that can't be found: erased since, or without a key of then.
+_LOST = text("""
+SELECT count(*) FILTER (WHERE f.erased_seq IS NOT NULL) AS redacted,
+       count(*) FILTER (WHERE f.erased_seq IS NULL AND NOT EXISTS (
+           SELECT FROM fact_key k WHERE k.keyset_id = :keyset_id AND k.fact_id = f.id AND k.id < :end
+             AND k.id NOT IN (SELECT unnest(CAST(:later AS bigint[]))))) AS unkeyed
+FROM fact f JOIN fact_version v ON v.fact_id = f.id
+WHERE v.from_seq <= :seq AND (v.to_seq IS NULL OR v.to_seq > :seq)
+""")
+
+
+@dataclass(frozen=True, slots=True)
+class AsOfLookup(Lookup):
+    """What a query would have found as of change `seq`.
+
+    `redacted` facts were live then and are erased now; `unkeyed` ones were live then without a key that is still there:
+    they were not keyed yet, or lost it since, as a later ingest changed the text before them. Any of these may be
+    missing from the hits; all else is as it was.
+    """
+
+    redacted: int = 0
+    unkeyed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Lookups in the past of a knowledge base."""
+
+    kb: KnowledgeBase
+
+    def lookup(
+        self,
+        queries_BD: npt.NDArray[Any],
+        *,
+        checkpoint_id: str,
+        as_of: int,
+        k: int = 1,
+        threshold: float | None = None,
+    ) -> list[AsOfLookup]:
+        """The k best facts of those that were live at change `as_of`, with the values they had then.
+
+        Each call reads every key of the keyset that was active; the threshold is the one it had, unless given.
+        Raises `NoSuchChange`, `PastTooLarge`, and `NotAnsweredThen` where that keyset is of another checkpoint, or its
+        keys are gone.
+        """
+        check_options(k, threshold)
+        queries = as_queries(queries_BD)
+        with self.kb.sessions() as session:
+            session.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
+            require_change(session, as_of)
+            then = keyset_then(session, checkpoint_id, as_of)
+            if queries.shape[1] != then.keyset.dim:
+                raise InvalidQuery(f"it has {queries.shape[1]} numbers, the keys have {then.keyset.dim}")
+            if len(queries) * then.keyset.num_keys > (limit := self.kb.settings.as_of_max_scores):
+                raise PastTooLarge(len(queries), then.keyset.num_keys, limit)
+            lost = session.execute(_LOST, _of(then, as_of)).one()
+            rankings = _rankings(session, then, queries, as_of, k)
+        least = then.threshold if threshold is None else threshold
+        found = (decide(ranking, k, least, as_of) for ranking in rankings)
+        return [
+            AsOfLookup(**_fields(lookup), redacted=lost.redacted, unkeyed=lost.unkeyed) for lookup in found
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class AsOf:
+    """The knowledge base as it stood at change `seq`, as a decoder looks facts up in it."""
+
+    history: History
+    seq: int
+
+    def lookup(
+        self,
+        queries_BD: npt.NDArray[Any],
+        *,
+        checkpoint_id: str,
+        k: int = 1,
+        threshold: float | None = None,
+        min_seq: int | None = None,
+    ) -> list[AsOfLookup]:
+        """As `KnowledgeBase.lookup`, in the past. Raises `InvalidQuery` where `min_seq` lies after it."""
+        if min_seq is not None and min_seq > self.seq:
+            raise InvalidQuery(f"change {min_seq} had not been made as of change {self.seq}")
+        return self.history.lookup(
+            queries_BD, checkpoint_id=checkpoint_id, as_of=self.seq, k=k, threshold=threshold
+        )
+
+
+def kb_as_of(kb: KnowledgeBase, seq: int) -> AsOf:
+    """What stands in for the knowledge base in a decoder that is to answer as of change `seq`."""
+    with kb.sessions() as session:
+        require_change(session, seq)
+    return AsOf(History(kb), seq)
+
+
+def require_change(session: Session, seq: int) -> None:
+    """Raise `NoSuchChange` unless the log has change `seq`. 0 stands for the time before the first."""
+    head = audit.head_seq(session)
+    if not 0 <= seq <= head:
+        raise NoSuchChange(seq, head)
+
+
+def _of(then: KeysetThen, seq: int) -> dict[str, Any]:
+    """What the statements name."""
+    return {"keyset_id": then.keyset.keyset_id, "end": then.end, "later": list(then.later), "seq": seq}
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """Some keys of then, those of a fact side by side. `live` are the places of keys of live facts, `dead` the others'.
+
+    `first_of_fact` says where in `live` each fact begins.
+    """
+
+    key_ids: npt.NDArray[np.int64]
+    fact_ids: npt.NDArray[np.int64]
+    keys_ND: Vectors
+    stored: bytes
+    live: npt.NDArray[np.intp]
+    dead: npt.NDArray[np.intp]
+    first_of_fact: npt.NDArray[np.intp]
+
+    @classmethod
+    def of(cls, dim: int, key_ids: bytes, fact_ids: bytes, is_live: bytes, keys: bytes) -> _Chunk:
+        """A row as the database gives it, of keys of this width."""
+        facts, lives = np.frombuffer(fact_ids, ">i8"), np.frombuffer(is_live, np.bool_)
+        live = np.flatnonzero(lives)
+        return cls(
+            key_ids=np.frombuffer(key_ids, ">i8").astype(np.int64),
+            fact_ids=facts.astype(np.int64),
+            keys_ND=np.frombuffer(keys, STORED).reshape(-1, dim).astype(np.float32),
+            stored=keys,
+            live=live,
+            dead=np.flatnonzero(~lives),
+            first_of_fact=np.flatnonzero(np.diff(facts[live], prepend=-1)),
+        )
+
+    def nearest(self, scores_N: Vectors, k: int) -> Iterator[Candidate]:
+        """The keys that decide for one query: those of the k best live facts, and the best tombstone's."""
+        if len(self.live):
+            scores = scores_N[self.live]
+            best_F = np.maximum.reduceat(scores, self.first_of_fact)
+            least = np.partition(best_F, -k)[-k] if k < len(best_F) else -np.inf
+            yield from (self._candidate(n, LIVE) for n in self.live[scores >= least].tolist())
+        if len(self.dead):
+            yield self._candidate(int(self.dead[np.argmax(scores_N[self.dead])]), None)
+
+    def _candidate(self, n: int, version: int | None) -> Candidate:
+        size = len(self.stored) // len(self.key_ids)
+        key = self.stored[n * size : (n + 1) * size]
+        return Candidate(int(self.key_ids[n]), int(self.fact_ids[n]), version, "", key)
+
+
+def _rankings(session: Session, then: KeysetThen, queries_BD: Vectors, seq: int, k: int) -> list[Ranking]:
+    candidates: list[list[Candidate]] = [[] for _ in queries_BD]
+    for chunk in _chunks(session, then, seq):
+        for first in range(0, len(queries_BD), QUERIES_AT_ONCE):
+            scores_BN = queries_BD[first : first + QUERIES_AT_ONCE] @ chunk.keys_ND.T
+            for b, scores_N in enumerate(scores_BN, start=first):
+                candidates[b] = _needed([*candidates[b], *chunk.nearest(scores_N, k)], queries_BD[b], k)
+    found = [rank(query_D, near, k) for query_D, near in zip(queries_BD, candidates, strict=True)]
+    return _with_values(session, found, seq)
+
+
+def _chunks(session: Session, then: KeysetThen, seq: int) -> Iterator[_Chunk]:
+    """The keys of then, so many at a time."""
+    with connection_of(session).cursor("keys_of_then", binary=True) as cursor:
+        cursor.itersize = 1
+        for row in cursor.execute(_KEYS, {**_of(then, seq), "chunk": CHUNK}):
+            yield _Chunk.of(then.keyset.dim, *row)
+
+
+def _with_values(session: Session, rankings: Sequence[Ranking], seq: int) -> list[Ranking]:
+    """The rankings with the versions and values that their facts had at change `seq`."""
+    fact_ids = sorted({hit.fact_id for ranking in rankings for hit in ranking.hits})
+    rows = session.execute(_VALUES, {"fact_ids": fact_ids, "seq": seq})
+    then = {row.fact_id: (row.version, row.value) for row in rows}
+    return [
+        replace(ranking, hits=tuple(_valued(hit, *then[hit.fact_id]) for hit in ranking.hits))
+        for ranking in rankings
+    ]
+
+
+def _valued(hit: Hit, version: int, value: str) -> Hit:
+    return replace(hit, version=version, value=value)
+
+
+def _needed(candidates: list[Candidate], query_D: Vectors, k: int) -> list[Candidate]:
+    """The candidates that the answer can still depend on, so that what is held does not grow with the base."""
+    ranking = rank(query_D, candidates, k)
+    tombstone = ranking.tombstone
+    wanted = {hit.key_id for hit in ranking.hits}
+    return [
+        c
+        for c in candidates
+        if c.key_id in wanted or (c.version is None and tombstone and c.fact_id == tombstone[0])
+    ]
+
+
+def _fields(lookup: Lookup) -> dict[str, Any]:
+    return {name: getattr(lookup, name) for name in Lookup.__dataclass_fields__}

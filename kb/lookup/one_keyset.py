@@ -1,0 +1,43 @@
+"""Lookups in one keyset, whichever is active: so that several checkpoints are measured side by side on one base."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from kb.lookup.searcher import Searcher
+from kb.records import Lookup
+
+if TYPE_CHECKING:
+    from kb.service import KnowledgeBase
+
+
+@dataclass(frozen=True, slots=True)
+class KeysetLookup:
+    """What stands in for the knowledge base in a decoder whose checkpoint's keyset is not the active one."""
+
+    searcher: Searcher
+
+    @classmethod
+    def of(cls, kb: KnowledgeBase, keyset_id: int) -> Self:
+        """Opens nothing yet. It has an index of its own, beside that of the active keyset."""
+        active = kb.searcher
+        return cls(Searcher(active.reader, active.sessions, active.directory, active.wait_seconds, keyset_id))
+
+    def lookup(
+        self,
+        queries_BD: npt.NDArray[Any],
+        *,
+        checkpoint_id: str,
+        k: int = 1,
+        threshold: float | None = None,
+        min_seq: int | None = None,
+    ) -> list[Lookup]:
+        """As `KnowledgeBase.lookup`, in this keyset: `KeysetMismatch` where its keys are of another checkpoint.
+
+        Raises `KeysetNotFound`, and `KeysetNotReady` where it is building or retired.
+        """
+        return self.searcher.lookup(np.asarray(queries_BD), checkpoint_id, k, threshold, min_seq)

@@ -1,0 +1,354 @@
+"""Lookup: queries to live facts. Search the index, then one SELECT decides.
+
+The SELECT gives, from one snapshot of the database: the head of the change log, the active keyset, and of
+the candidate keys those of live facts with value and exact key. Deleted facts drop out there however far the
+index lags, and a search that turns out to be of an old index or keyset is done again after catching up.
+Keys of tombstones come along without a value: a query nearest to one of these is no match.
+In the steady state that is one search and one round trip.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import psycopg
+from psycopg.rows import namedtuple_row
+from sqlalchemy import Engine, Row
+from sqlalchemy.orm import Session, sessionmaker
+
+from kb.errors import IndexBehind, InvalidQuery, KeysetMismatch, NoSuchChange
+from kb.keys import keysets
+from kb.keys.keysets import STORED, Vectors
+from kb.log import audit
+from kb.lookup.observing import NOBODY, Observer
+from kb.lookup.replica import OnKeys, Replica, active_keyset_id, open_replica, rebuild, save
+from kb.records import Hit, Lookup
+from kb.store.causes import refusal_of
+
+POLL_SECONDS = 0.02
+MAX_K = 1000
+
+# For the driver itself: in its binary form keys come as they are, and a prepared statement is planned once.
+# "active" is the keyset that answers: the active one, or one that is asked by its id.
+_DECIDE = """
+SELECT coalesce((SELECT max(seq) FROM change), 0) AS head, active.id AS keyset_id, active.checkpoint_id,
+       active.threshold, found.key_id, found.fact_id, found.version, found.value, found.key
+FROM (SELECT) AS always
+LEFT JOIN keyset active ON active.state = 'active'
+LEFT JOIN LATERAL (
+    SELECT k.id AS key_id, k.fact_id, v.version, v.value, k.key
+    FROM fact_key k
+    LEFT JOIN fact_version v ON v.fact_id = k.fact_id AND v.to_seq IS NULL
+    LEFT JOIN tombstone t ON t.fact_id = k.fact_id
+    WHERE k.keyset_id = %(keyset_id)s::bigint AND k.id = ANY(%(key_ids)s::bigint[])
+      AND active.id = %(keyset_id)s::bigint AND (v.fact_id IS NOT NULL OR t.fact_id IS NOT NULL)
+) AS found ON true
+"""
+_DECIDE_ONE = _DECIDE.replace(
+    "active.state = 'active'", "active.id = %(keyset_id)s::bigint AND active.state IN ('ready', 'active')"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Decision:
+    """What the one SELECT said: where the database stands, and by key id the candidates that are live or tombstones."""
+
+    head: int
+    keyset_id: int | None
+    checkpoint_id: str | None
+    threshold: float
+    keys: dict[int, Row[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A key that may answer, with the value of its fact, or (`version` None) that of a tombstone."""
+
+    key_id: int
+    fact_id: int
+    version: int | None
+    value: str
+    key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """What is nearest to one query: live facts, best first, and the nearest tombstone with its score."""
+
+    hits: tuple[Hit, ...] = ()
+    tombstone: tuple[int, float] | None = None
+
+
+@dataclass(slots=True)
+class Searcher:
+    """The replica of the active keyset and the lookups on it; one a process, shared by its threads.
+
+    `reader` serves the deciding SELECT, which then costs no BEGIN, no ROLLBACK and no ping. With a `keyset_id` it is
+    the replica of that keyset, whichever is active.
+    """
+
+    reader: Engine
+    sessions: sessionmaker[Session]
+    directory: Path
+    wait_seconds: float
+    keyset_id: int | None = None
+    observer: Observer = NOBODY
+    _replica: Replica | None = None
+    _standby: Replica | None = None  # of the keyset that was active before, or that may be next
+    _opening: threading.Lock = field(default_factory=threading.Lock)
+
+    def lookup(
+        self,
+        queries_BD: npt.NDArray[Any],
+        checkpoint_id: str,
+        k: int,
+        threshold: float | None,
+        min_seq: int | None,
+    ) -> list[Lookup]:
+        """The best facts of each query; see `KnowledgeBase.lookup`."""
+        with self.observer.timed("lookup"):
+            found = self._lookup(queries_BD, checkpoint_id, k, threshold, min_seq)
+        self.observer.looked_up(found)
+        return found
+
+    def _lookup(
+        self,
+        queries_BD: npt.NDArray[Any],
+        checkpoint_id: str,
+        k: int,
+        threshold: float | None,
+        min_seq: int | None,
+    ) -> list[Lookup]:
+        check_options(k, threshold)
+        if min_seq is not None:
+            self.await_change(min_seq)
+        replica = self._replica or self.current()
+        queries = as_queries(queries_BD)
+        required: int | None = None
+        while True:
+            seq = replica.applied_seq  # before the search: the index may hold more by then, never less
+            found, decision = self._search(
+                replica, queries if checkpoint_id == replica.checkpoint_id else None, k
+            )
+            # The first SELECT's head is enough: what comes later is later, and the SELECT hides what it deleted.
+            required = decision.head if required is None else required
+            if decision.keyset_id == replica.keyset_id and seq >= required:
+                break
+            replica = self.current()
+            self._catch_up(replica)
+        if decision.checkpoint_id != checkpoint_id:
+            raise KeysetMismatch(checkpoint_id, str(decision.checkpoint_id))
+        least = decision.threshold if threshold is None else threshold
+        return [decide(ranking, k, least, seq) for ranking in found]
+
+    def _search(
+        self, replica: Replica, queries_BD: Vectors | None, k: int
+    ) -> tuple[list[Ranking], _Decision]:
+        """What is nearest to each query (k live facts, or all there are), and the last decision.
+
+        The index is asked for more than k, since some keys share a fact and some facts are gone; where
+        that was not enough it is asked for twice as many.
+        """
+        if queries_BD is None:  # of another checkpoint: only ask whether this one is still active
+            return [], self._decide(replica.keyset_id, [])
+        if queries_BD.shape[1] != replica.dim:
+            raise InvalidQuery(f"it has {queries_BD.shape[1]} numbers, the keys have {replica.dim}")
+        answers = [Ranking() for _ in queries_BD]
+        short, fetch = np.arange(len(queries_BD)), replica.index.over_fetch(k)
+        while True:
+            with self.observer.timed("search"):
+                _, candidates = replica.index.search(queries_BD[short], fetch)
+            decision = self._decide(replica.keyset_id, np.unique(candidates[candidates >= 0]).tolist())
+            for b, key_ids in zip(short, candidates, strict=True):
+                rows = [decision.keys[i] for i in key_ids.tolist() if i in decision.keys]
+                answers[b] = rank(queries_BD[b], rows, k)
+            exhausted = (candidates < 0).any(axis=1) | (fetch >= len(replica.index))
+            lacking = np.array([len(answers[b].hits) < k for b in short], dtype=bool)
+            short, fetch = short[lacking & ~exhausted], 2 * fetch
+            if decision.keyset_id != replica.keyset_id or len(short) == 0:
+                return answers, decision
+
+    def _decide(self, keyset_id: int, key_ids: list[int]) -> _Decision:
+        parameters = {"keyset_id": keyset_id, "key_ids": key_ids}
+        with self.observer.timed("select"):
+            try:
+                rows = self._fetch(parameters)
+            except psycopg.OperationalError as error:  # the server was restarted since the last lookup
+                if refusal_of(error) is not None:  # or it is there, and has said why not
+                    raise
+                self.reader.dispose()
+                rows = self._fetch(parameters)
+        keys = {row.key_id: row for row in rows if row.key_id is not None}
+        first = rows[0]
+        return _Decision(first.head, first.keyset_id, first.checkpoint_id, first.threshold, keys)
+
+    @property
+    def _statement(self) -> str:
+        return _DECIDE if self.keyset_id is None else _DECIDE_ONE
+
+    def _fetch(self, parameters: dict[str, Any]) -> list[Any]:
+        with self.reader.connect() as connection:
+            driver = connection.connection.driver_connection
+            assert isinstance(driver, psycopg.Connection)
+            try:
+                with driver.cursor(binary=True, row_factory=namedtuple_row) as cursor:
+                    return cursor.execute(self._statement, parameters, prepare=True).fetchall()
+            except psycopg.OperationalError:
+                connection.invalidate()
+                raise
+
+    def await_change(self, min_seq: int) -> None:
+        """Wait until change `min_seq` is applied.
+
+        Raises `NoSuchChange` where nobody has made it, since it would be waited for in vain, and `IndexBehind`.
+        """
+        replica = self._replica or self.current()
+        deadline = time.monotonic() + self.wait_seconds
+        while replica.applied_seq < min_seq and (applied := self._catch_up(replica)) < min_seq:
+            with self.sessions() as session:
+                if min_seq > (head := audit.head_seq(session)):
+                    raise NoSuchChange(min_seq, head)
+            if time.monotonic() >= deadline:
+                raise IndexBehind(min_seq, applied, self.wait_seconds)
+            time.sleep(POLL_SECONDS)
+
+    def _catch_up(self, replica: Replica) -> int:
+        with self.sessions() as session:
+            return replica.catch_up(session)
+
+    def current(self) -> Replica:
+        """The replica of the keyset that is active now, opened where this process holds another or none."""
+        with self._opening, self.sessions() as session:
+            keyset_id = self._answering(session)
+            if self._replica is None or self._replica.keyset_id != keyset_id:
+                former, standby = self._replica, self._standby
+                if standby is None or standby.keyset_id != keyset_id:
+                    standby = open_replica(session, keysets.keyset_head(session, keyset_id), self.directory)
+                self._replica, self._standby = standby, former
+            return self._replica
+
+    def _answering(self, session: Session) -> int | None:
+        """The keyset that is asked. Raises `KeysetNotFound` and `KeysetNotReady` of one that was named."""
+        if self.keyset_id is None:
+            return active_keyset_id(session)
+        keysets.require_answering(session, self.keyset_id)
+        return self.keyset_id
+
+    def stand_by(self, keyset_id: int | None, useful: Collection[int]) -> None:
+        """Hold this keyset's replica open (None: the one held so far), caught up; drop it where it is not `useful`.
+
+        Opened beside the lookups: a switch to its keyset then keeps none of them waiting.
+        """
+        held = self._standby
+        if keyset_id is not None and (held is None or held.keyset_id != keyset_id):
+            with self.sessions() as session:
+                held = open_replica(session, keysets.keyset_head(session, keyset_id), self.directory)
+        if held is not None and held.keyset_id in useful:
+            self._catch_up(held)
+        with self._opening:
+            active = self._replica
+            if held is None or active is None or held.keyset_id != active.keyset_id:  # no switch in between
+                self._standby = held if held is not None and held.keyset_id in useful else None
+
+    @property
+    def applied_seq(self) -> int | None:
+        """The last change in this process's index; None where none is open yet."""
+        return self._replica.applied_seq if self._replica else None
+
+    @property
+    def keyset_in_use(self) -> int | None:
+        """The keyset of the index that is open in this process; None where none is open yet."""
+        return self._replica.keyset_id if self._replica else None
+
+    def catch_up(self) -> int:
+        return self._catch_up(self.current())
+
+    def rebuild(self) -> None:
+        """Replace the replica by one made from the database alone, and its snapshot with it."""
+        with self._opening, self.sessions() as session:
+            self._replica = rebuild(session, keysets.keyset_head(session, active_keyset_id(session)))
+        self.snapshot()
+
+    def prepare(self, keyset_id: int, on_keys: OnKeys | None = None) -> None:
+        """Write a keyset's index to disk, caught up, whether it is active or about to be.
+
+        `on_keys` hears (keys added, keys there are) where the index has to be built.
+        """
+        held = self._replica
+        with self.sessions.begin() as session:
+            keyset = keysets.keyset_head(session, keyset_id)
+            if held is None or held.keyset_id != keyset_id:
+                held = open_replica(session, keyset, self.directory, on_keys)
+            held.catch_up(session)
+            if held.has_outgrown(keyset):
+                held = rebuild(session, keyset, on_keys)
+                if self._replica is not None and self._replica.keyset_id == keyset_id:
+                    self._replica = held
+            save(session, held, self.directory)
+
+    def snapshot(self) -> None:
+        """Write the active keyset's index to disk, caught up."""
+        self.prepare(self.current().keyset_id)
+
+
+def check_options(k: int, threshold: float | None) -> None:
+    """Raise `InvalidQuery` where no lookup can be asked for so many facts, or at such a threshold."""
+    if not 1 <= k <= MAX_K:
+        raise InvalidQuery(f"k is {k}, not between 1 and {MAX_K}")
+    if threshold is not None and not -1 <= threshold <= 1:
+        raise InvalidQuery(f"the threshold {threshold} is not a cosine, from -1 to 1")
+
+
+def as_queries(queries_BD: npt.NDArray[Any]) -> Vectors:
+    """Queries as float32 rows. Raises `InvalidQuery` where they are no finite rows."""
+    queries = np.asarray(queries_BD, dtype=np.float32)
+    if queries.ndim != 2:
+        raise InvalidQuery(f"its shape is {queries.shape}, not (batch, width)")
+    if not np.isfinite(queries).all():
+        raise InvalidQuery("it holds NaN or infinity")
+    return queries
+
+
+def rank(query_D: Vectors, rows: Sequence[Candidate | Row[Any]], k: int) -> Ranking:
+    """The k best facts, each once, at its best key, best first; ties go to the older fact."""
+    if not rows:
+        return Ranking()
+    keys = np.frombuffer(b"".join(row.key for row in rows), dtype=STORED).reshape(len(rows), -1)
+    scores = (keys.astype(np.float32) @ query_D).tolist()
+    order = sorted(range(len(rows)), key=lambda i: (-scores[i], rows[i].fact_id, rows[i].key_id))
+    hits: dict[int, Hit] = {}
+    tombstone: tuple[int, float] | None = None
+    for i in order:
+        row = rows[i]
+        if row.version is None:
+            tombstone = tombstone or (row.fact_id, scores[i])
+        elif row.fact_id not in hits:
+            hits[row.fact_id] = Hit(row.fact_id, row.version, row.value, scores[i], row.key_id)
+            if len(hits) == k:
+                break
+    return Ranking(tuple(hits.values()), tombstone)
+
+
+def decide(ranking: Ranking, k: int, threshold: float, seq: int) -> Lookup:
+    """The k best hits of a ranking at or above the threshold, or none where a tombstone is nearer than all of them."""
+    hits, tombstone = ranking.hits, ranking.tombstone
+    runner_up = hits[0].score if hits else None
+    abstains = (
+        tombstone is not None
+        and tombstone[1] >= threshold
+        and (runner_up is None or tombstone[1] > runner_up)
+    )
+    return Lookup(
+        hits=() if abstains else tuple(hit for hit in hits[:k] if hit.score >= threshold),
+        runner_up=runner_up,
+        threshold=threshold,
+        seq=seq,
+        abstained=tombstone[0] if tombstone is not None and abstains else None,
+    )

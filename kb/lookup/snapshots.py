@@ -1,0 +1,149 @@
+"""Snapshots on disk against the database: which are refused, which hold other keys, and which files nobody needs."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from kb.errors import SnapshotRefused
+from kb.facts.edits import is_kept
+from kb.keys import keysets
+from kb.lookup.index import locked_directory
+from kb.lookup.replica import Replica, load_replica, snapshots_of
+from kb.records import KeysetRecord
+from kb.tables import FactKey
+
+_FILE = re.compile(r"keyset-(\d+)(?:\.tmp|\.json|\.history|-seq-\d+-[0-9a-f]{16}\.faiss)")
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A keyset's snapshot, caught up: why it is `refused` (None: it is not), or how its ids differ from the keys'."""
+
+    keyset_id: int
+    refused: str | None = None
+    num_ids: int = 0
+    missing: tuple[int, ...] = ()
+    left_over: tuple[int, ...] = ()
+
+    @property
+    def is_good(self) -> bool:
+        return self.refused is None and not self.missing and not self.left_over
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """What lies in the index directory. `unfinished` are keysets still building whose every fact has a key."""
+
+    snapshots: tuple[Snapshot, ...]
+    orphans: tuple[Path, ...]
+    unfinished: tuple[int, ...]
+
+    def differences(self, *, but: int | None = None) -> tuple[str, ...]:
+        """The snapshots that are believed and hold other keys than they should, in words."""
+        return tuple(
+            f"snapshot of keyset {s.keyset_id}: {len(s.missing)} keys missing {list(s.missing[:10])},"
+            f" {len(s.left_over)} left over {list(s.left_over[:10])}"
+            for s in self.snapshots
+            if (s.missing or s.left_over) and s.keyset_id != but
+        )
+
+    def mendable(self) -> tuple[str, ...]:
+        """What is out of order and changes no answer, in words."""
+        return (
+            *(
+                f"snapshot of keyset {s.keyset_id} is refused: {s.refused}"
+                for s in self.snapshots
+                if s.refused
+            ),
+            *(f"{file.name} belongs to no snapshot" for file in self.orphans),
+            *(f"keyset {keyset_id} is keyed to the end and still building" for keyset_id in self.unfinished),
+        )
+
+
+def inspect(session: Session, index_directory: Path) -> Inspection:
+    """Open every snapshot of a keyset in use, as the next process would, and compare the sets of ids."""
+    in_use = [keyset for keyset in keysets.list_keysets(session) if keyset.state != "retired"]
+    directory = snapshots_of(session, index_directory)
+    on_disk = [k for k in in_use if (directory / f"keyset-{k.keyset_id}.json").exists()]
+    orphans: list[Path] = []
+    if directory.exists():
+        with locked_directory(directory, fcntl.LOCK_SH):  # nobody is in the middle of a save
+            orphans = _orphans(directory, {keyset.keyset_id for keyset in in_use})
+    return Inspection(
+        snapshots=tuple(_inspect(session, keyset, index_directory) for keyset in on_disk),
+        orphans=tuple(orphans),
+        unfinished=tuple(
+            k.keyset_id for k in in_use if k.state == "building" and k.num_keys and not k.num_unkeyed
+        ),
+    )
+
+
+def _inspect(session: Session, keyset: KeysetRecord, index_directory: Path) -> Snapshot:
+    try:
+        replica = load_replica(session, keyset, index_directory)
+    except SnapshotRefused as refused:
+        return Snapshot(keyset.keyset_id, refused=refused.cause)
+    replica.catch_up(session)
+    return compare(session, replica)
+
+
+def compare(session: Session, replica: Replica) -> Snapshot:
+    """The ids of an index against those of the keys it should hold."""
+    wanted, found = kept_ids(session, replica.keyset_id), replica.index.ids
+    return Snapshot(
+        replica.keyset_id,
+        num_ids=len(found),
+        missing=tuple(np.setdiff1d(wanted, found).tolist()),
+        left_over=tuple(np.setdiff1d(found, wanted).tolist()),
+    )
+
+
+def kept_ids(session: Session, keyset_id: int) -> keysets.Ids:
+    """The ids of the keys that an index of this keyset holds: those of live facts and of tombstones."""
+    kept = select(FactKey.id).where(FactKey.keyset_id == keyset_id, is_kept(FactKey.fact_id))
+    return np.fromiter(session.scalars(kept), dtype=np.int64)
+
+
+def remove_orphans(session: Session, index_directory: Path) -> None:
+    """Remove the files nobody needs. Found anew under the lock: one that a live process wrote meanwhile is none."""
+    directory = snapshots_of(session, index_directory)
+    if not directory.exists():
+        return
+    in_use = {keyset.keyset_id for keyset in keysets.list_keysets(session) if keyset.state != "retired"}
+    with locked_directory(directory, fcntl.LOCK_EX):
+        for file in _orphans(directory, in_use):
+            file.unlink(missing_ok=True)
+
+
+def _orphans(directory: Path, in_use: set[int]) -> list[Path]:
+    """Files of snapshots that no manifest names, of writers that died, and of keysets that are gone."""
+    found = []
+    for file in sorted(directory.glob("keyset-*")):
+        if (match := _FILE.fullmatch(file.name)) is None:
+            continue
+        keyset_id = int(match[1])
+        if keyset_id not in in_use or file.suffix == ".tmp" or not _is_named(directory, keyset_id, file):
+            found.append(file)
+    return found
+
+
+def _is_named(directory: Path, keyset_id: int, file: Path) -> bool:
+    """Whether the keyset's manifest names the file, or is it. A manifest that can't be read names everything."""
+    manifest = directory / f"keyset-{keyset_id}.json"
+    if not manifest.exists():
+        return False
+    if file.suffix != ".faiss":
+        return True
+    with suppress(OSError, ValueError, LookupError, TypeError):
+        named: str = json.loads(manifest.read_text())["file"]
+        return Path(named).name == file.name
+    return True

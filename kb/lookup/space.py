@@ -1,0 +1,38 @@
+"""What lookups are answered from now: what a decoder elsewhere has to know of a knowledge base before it asks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from kb.errors import NoActiveKeyset
+from kb.log import audit
+from kb.tables import Checkpoint, Keyset
+
+
+@dataclass(frozen=True, slots=True)
+class LookupSpace:
+    """The active keyset: queries must be of `checkpoint_id` and have `dim` numbers. `head_seq` is the last change."""
+
+    keyset_id: int
+    checkpoint_id: str
+    checkpoint_name: str
+    dim: int
+    threshold: float
+    calibrated: bool
+    head_seq: int
+
+
+def lookup_space(session: Session) -> LookupSpace:
+    """The space of lookups, from two rows: no keys are counted. Raises `NoActiveKeyset`."""
+    statement = select(
+        Keyset.id, Keyset.checkpoint_id, Checkpoint.name, Checkpoint.dim, Keyset.threshold, Keyset.calibrated
+    ).join(Checkpoint, Checkpoint.id == Keyset.checkpoint_id)
+    row = session.execute(statement.where(Keyset.state == "active")).one_or_none()
+    if row is None:
+        raise NoActiveKeyset
+    return LookupSpace(
+        row.id, row.checkpoint_id, row.name, row.dim, row.threshold, row.calibrated, audit.head_seq(session)
+    )

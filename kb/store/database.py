@@ -1,0 +1,191 @@
+"""The database: an embedded PostgreSQL under the home directory, or the server a URL names; and its migrations."""
+
+from __future__ import annotations
+
+import time
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg
+from sqlalchemy import Engine, create_engine, event, inspect, make_url, text
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import DisconnectionError, OperationalError
+from sqlalchemy.orm import Session
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from kb.errors import DatabaseUnavailable, MigrationNeeded
+from kb.store.embedded_server import EmbeddedServer
+from kb.store.pool import WatchedPool
+from kb.store.settings import Settings
+from kb.store.waits import Waits
+
+if TYPE_CHECKING:
+    from alembic.config import Config
+
+MIGRATION_LOCK = 0x636F6C6D01  # advisory lock keys of this program start with "colm"
+
+PAUSE_SECONDS = 1.0  # a connection that was used so recently is taken to be alive
+CONNECT_SECONDS = 5  # how long a server that does not answer is waited for
+START_SECONDS = 10.0  # how long the embedded server is waited for
+
+
+def connect(settings: Settings, application: str = "colmlm") -> Engine:
+    """An engine on the database of `settings`, which answers. Raises `DatabaseUnavailable`.
+
+    The embedded server is started where it does not run, is shared by every process of this home, and is
+    stopped by the last of them to exit. A client that is killed leaves it running for the next. A server that is
+    killed is started again by the processes that go on (`kb.store.keeper`).
+    """
+    embedded = EmbeddedServer.of(settings)
+    deadline = time.monotonic() + (START_SECONDS if embedded else 0.0)
+    while True:
+        url = embedded.start(deadline) if embedded else str(settings.database_url)
+        engine = create_engine(
+            url,
+            poolclass=WatchedPool,
+            hide_parameters=True,  # an error goes to the log, and what was asked does not
+            connect_args={"application_name": application},  # by which whoever waits for us knows us
+        )
+        _ping_after_a_pause(engine)
+        try:
+            with engine.connect() as connection:
+                connection.execute(text("SELECT 1"))
+            return engine
+        except OperationalError as error:
+            engine.dispose()
+            # A server killed a moment ago may still look alive, so that nobody starts it: ask again for a while.
+            if time.monotonic() < deadline:
+                time.sleep(0.2)
+                continue
+            where = make_url(url).render_as_string(hide_password=True)
+            raise DatabaseUnavailable(where, str(error.orig).strip().replace("\n", " ")) from error
+
+
+def _ping_after_a_pause(engine: Engine) -> None:
+    """Let a verb survive a restart of the server since the last one, at no cost where verbs follow each other."""
+
+    def checkout(connection: DBAPIConnection, record: ConnectionPoolEntry, _: object) -> None:
+        if time.monotonic() - record.info.get("used", 0.0) > PAUSE_SECONDS:
+            try:
+                engine.dialect.do_ping(connection)
+            except psycopg.OperationalError as error:
+                raise DisconnectionError from error  # the pool takes another one
+
+    def checkin(_: object, record: ConnectionPoolEntry) -> None:
+        record.info["used"] = time.monotonic()
+
+    event.listen(engine, "checkout", checkout)
+    event.listen(engine, "checkin", checkin)
+
+
+def connection_of(session: Session) -> psycopg.Connection:
+    """The driver's own connection, in the session's transaction: for COPY, and where a statement's cost counts."""
+    connection = session.connection().connection.driver_connection
+    assert isinstance(connection, psycopg.Connection)
+    return connection
+
+
+def beside(engine: Engine, application: str, waits: Waits, connections: int) -> Engine:
+    """An engine on the same database with connections of its own, whose statements wait and run so long at most."""
+    made = create_engine(
+        engine.url,
+        poolclass=WatchedPool,
+        pool_size=connections,
+        max_overflow=0,
+        hide_parameters=True,
+        connect_args={
+            "application_name": application,
+            "options": waits.options(),
+            "connect_timeout": CONNECT_SECONDS,
+        },
+    )
+    _ping_after_a_pause(made)
+    return made
+
+
+def reader(engine: Engine, waits: Waits) -> Engine:
+    """An engine on the same database for single statements: no transaction around them and no ping before.
+
+    Its statements are planned once: a list of ids that looks shorter or longer than the last is no other case.
+    """
+    return create_engine(
+        engine.url,
+        poolclass=WatchedPool,
+        hide_parameters=True,
+        isolation_level="AUTOCOMMIT",
+        connect_args={
+            "application_name": "colmlm",
+            "options": f"-c plan_cache_mode=force_generic_plan {waits.options()}",
+        },
+    )
+
+
+def migrate(engine: Engine, revision: str = "head") -> None:
+    """Bring the schema to head, in one transaction. Two starts at once: the second waits and finds it done.
+
+    An older `revision` gives the schema of a former release, to be tried by what comes after it.
+    """
+    from alembic import command
+
+    with engine.begin() as connection:
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
+        config = _alembic()
+        config.attributes["connection"] = connection
+        command.upgrade(config, revision)
+
+
+def is_at_head(engine: Engine) -> bool:
+    """Whether the schema is the one this program was written for."""
+    return revision_of(engine) == head_revision()
+
+
+def can_serve(engine: Engine) -> bool:
+    """Whether a program that runs already may go on: the schema is its own, or a later release's.
+
+    A migration leaves the release before it working (docs/operations.md), so that servers are replaced one by one.
+    """
+    found = revision_of(engine)
+    return found == head_revision() or (found is not None and found not in revisions())
+
+
+def require_head(engine: Engine) -> None:
+    """Raise `MigrationNeeded` unless the schema is at head."""
+    if (found := revision_of(engine)) != head_revision():
+        raise MigrationNeeded(found, head_revision())
+
+
+def revision_of(engine: Engine) -> str | None:
+    """The migration that the schema is at; None before the first."""
+    with engine.connect() as connection:
+        if not inspect(connection).has_table("alembic_version"):
+            return None
+        found: str | None = connection.scalar(text("SELECT version_num FROM alembic_version"))
+        return found
+
+
+@cache
+def head_revision() -> str:
+    """The newest migration this program carries."""
+    return revisions()[0]
+
+
+@cache
+def revisions() -> tuple[str, ...]:
+    """Every migration this program carries, the newest first."""
+    from alembic.script import ScriptDirectory
+
+    return tuple(script.revision for script in ScriptDirectory.from_config(_alembic()).walk_revisions())
+
+
+def _alembic() -> Config:
+    """Alembic's configuration for the `migrations` package, wherever it is installed."""
+    from alembic.config import Config
+
+    import migrations
+
+    config = Config()
+    # Alembic interpolates % in options.
+    config.set_main_option("script_location", str(Path(migrations.__path__[0])).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    return config

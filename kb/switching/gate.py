@@ -1,0 +1,318 @@
+"""The gate of a keyset: what it must show before it may answer. Each criterion has a figure and a limit.
+
+- `index recall`: of the exact nearest keys, how many a lookup's search finds; the queries are questions, or stored
+  keys with a little noise where facts have none.
+- `index ids wrong`: keys in the index that no live fact or tombstone has, and those that are missing there.
+- `facts lost`: live facts without a key, which would fall silent.
+- `tombstones ignored`: forgotten facts whose key no longer makes a lookup abstain.
+- `question recall`, `question MRR`: how well questions find a fact of the right value, against the active keyset.
+- `agreement`: of the places where stored outputs took a value that still stands, how many would get it again. The
+  prefix is encoded as plain text, without the tags that the decoder had around earlier values.
+- `threshold calibrated`: the threshold was measured for these keys; another keyset's does not fit them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from kb.errors import KeysetMismatch, KeysetNotReady
+from kb.keys import keysets
+from kb.keys.keysets import Vectors
+from kb.keys.rekey import Encoder
+from kb.service import KnowledgeBase
+from kb.switching.measures import Answers, Scores, ask, index_recall, near_keys, tombstones_passed_over
+from kb.switching.sample import Sample, draw
+
+OnTexts = Callable[[int, int], None]
+
+_ENCODED_AT_ONCE = 32
+_BINS = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateLimits:
+    """What a keyset must reach. `sample` bounds the questions, and the prefixes, that are encoded."""
+
+    sample: int = 500
+    min_recall_at_1: float = 0.98
+    min_recall_at_10: float = 0.95
+    max_facts_lost: int = 0
+    max_question_loss: float = 0.02
+    min_agreement: float = 0.7
+
+
+@dataclass(frozen=True, slots=True)
+class Criterion:
+    """`figure` is None where there was nothing to measure with; `note` says why, or what it was compared with."""
+
+    name: str
+    passed: bool
+    figure: float | None
+    limit: float
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """Best scores of each question: with a fact of its value, and with any other; `active_*`: in the active keyset."""
+
+    genuine: Scores
+    impostor: Scores
+    threshold: float
+    active_genuine: Scores | None = None
+    active_impostor: Scores | None = None
+    active_threshold: float | None = None
+
+    @property
+    def histograms(self) -> list[dict[str, Any]]:
+        """The scores in bins, of the checked keyset and, where it was asked, of the active one; on one scale."""
+        asked = [("checked keyset", self.genuine, self.impostor, self.threshold)]
+        if self.active_genuine is not None and self.active_impostor is not None:
+            asked.append(
+                ("active keyset", self.active_genuine, self.active_impostor, self.active_threshold or 0.0)
+            )
+        finite = [scores[np.isfinite(scores)] for _, *both, _ in asked for scores in both]
+        every = np.concatenate(finite)
+        if not len(every):
+            return []
+        low, high = float(every.min()), float(max(every.max(), every.min() + 0.01))
+        counts = [np.histogram(scores, bins=_BINS, range=(low, high))[0].tolist() for scores in finite]
+        return [
+            {
+                "title": title,
+                "low": low,
+                "high": high,
+                "threshold": threshold,
+                "genuine": right,
+                "impostor": wrong,
+            }
+            for (title, _, _, threshold), right, wrong in zip(asked, counts[::2], counts[1::2], strict=True)
+        ]
+
+    @property
+    def means(self) -> dict[str, float]:
+        """The mean of each, where there is one."""
+        named = asdict(self)
+        finite = {
+            name: scores[np.isfinite(scores)]
+            for name, scores in named.items()
+            if isinstance(scores, np.ndarray)
+        }
+        return {name: float(scores.mean()) for name, scores in finite.items() if len(scores)}
+
+
+@dataclass(frozen=True, slots=True)
+class GateReport:
+    """Whether a keyset may answer, as of change `seq`, and why."""
+
+    keyset_id: int
+    active_keyset_id: int | None
+    passed: bool
+    seq: int
+    at: datetime
+    criteria: tuple[Criterion, ...]
+    num_questions: int
+    num_contexts: int
+    mean_scores: dict[str, float]
+    drift: Drift = field(repr=False, compare=False)
+
+    def stored(self) -> dict[str, Any]:
+        """What the keyset keeps of it, as JSON has it."""
+        kept = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "drift"}
+        criteria = [asdict(criterion) for criterion in self.criteria]
+        return kept | {"at": self.at.isoformat(), "criteria": criteria, "histograms": self.drift.histograms}
+
+    @property
+    def failed(self) -> tuple[str, ...]:
+        return tuple(criterion.name for criterion in self.criteria if not criterion.passed)
+
+
+def check_keyset(
+    kb: KnowledgeBase,
+    keyset_id: int,
+    encoder: Encoder,
+    limits: GateLimits | None = None,
+    *,
+    active_encoder: Encoder | None = None,
+    on_texts: OnTexts | None = None,
+) -> GateReport:
+    """Measure a keyset that is ready, with its encoder, and store the report with it.
+
+    `active_encoder` asks the active keyset the same questions; without it the figures of that one's own gate
+    are taken. `on_texts` hears (encoded, of how many). Raises `KeysetMismatch` where an encoder is of
+    another checkpoint.
+    """
+    limits = limits or GateLimits()
+    with kb.sessions() as session:
+        session.connection(execution_options={"isolation_level": "REPEATABLE READ"})
+        keyset = keysets.get_keyset(session, keyset_id)
+        if keyset.state not in ("ready", "active"):
+            raise KeysetNotReady(keyset_id, keyset.state)
+        sample = draw(session, kb.settings.index_directory, keyset, limits.sample)
+    _require_same(encoder, sample.keyset.checkpoint_id)
+    if active_encoder is not None and sample.active is not None:
+        _require_same(active_encoder, sample.active.checkpoint_id)
+    report = _report(sample, encoder, active_encoder, limits, _Progress(sample, active_encoder, on_texts))
+    with kb.sessions.begin() as session:
+        keysets.note_gate(session, keyset_id, report.stored())
+    return report
+
+
+def _require_same(encoder: Encoder, checkpoint_id: str) -> None:
+    if encoder.checkpoint.checkpoint_id != checkpoint_id:
+        raise KeysetMismatch(encoder.checkpoint.checkpoint_id, checkpoint_id)
+
+
+class _Progress:
+    """Counts encoded texts over all the encoders."""
+
+    def __init__(self, sample: Sample, active_encoder: Encoder | None, on_texts: OnTexts | None) -> None:
+        both = 2 if active_encoder is not None and sample.active is not None else 1
+        self.total = both * len(sample.questions.texts) + len(sample.contexts.texts)
+        self.done, self._on_texts = 0, on_texts
+
+    def encode(self, encode: Callable[[Sequence[str]], Vectors], texts: Sequence[str]) -> Vectors:
+        pieces = [encode([])]
+        for start in range(0, len(texts), _ENCODED_AT_ONCE):
+            pieces.append(encode(texts[start : start + _ENCODED_AT_ONCE]))
+            self.done += len(pieces[-1])
+            if self._on_texts is not None:
+                self._on_texts(self.done, self.total)
+        return np.concatenate(pieces)
+
+
+def _report(
+    sample: Sample, encoder: Encoder, active_encoder: Encoder | None, limits: GateLimits, progress: _Progress
+) -> GateReport:
+    questions_BD = progress.encode(encoder.encode_questions, sample.questions.texts)
+    contexts_CD = progress.encode(encoder.encode_contexts, sample.contexts.texts)
+    ours = ask(questions_BD, sample.questions, sample.keys)
+    theirs = None
+    if active_encoder is not None and sample.active_keys is not None:
+        asked_BD = progress.encode(active_encoder.encode_questions, sample.questions.texts)
+        theirs = ask(asked_BD, sample.questions, sample.active_keys)
+    criteria = (
+        *_index_recall(sample, questions_BD, limits),
+        _index_ids(sample),
+        _at_most("facts lost", len(sample.lost), limits.max_facts_lost, _listed(sample.lost)),
+        _tombstones(sample),
+        *_questions(sample, ours, theirs, limits),
+        _agreement(sample, contexts_CD, limits),
+        _calibrated(sample),
+    )
+    drift = _drift(sample, ours, theirs)
+    return GateReport(
+        keyset_id=sample.keyset.keyset_id,
+        active_keyset_id=sample.active.keyset_id if sample.active else None,
+        passed=all(criterion.passed for criterion in criteria),
+        seq=sample.seq,
+        at=datetime.now(UTC),
+        criteria=criteria,
+        num_questions=len(sample.questions.texts),
+        num_contexts=len(sample.contexts.texts),
+        mean_scores=drift.means,
+        drift=drift,
+    )
+
+
+def _at_least(name: str, figure: float | None, limit: float, note: str = "") -> Criterion:
+    return Criterion(name, figure is None or figure >= limit, figure, limit, note)
+
+
+def _at_most(name: str, figure: float, limit: float, note: str = "") -> Criterion:
+    return Criterion(name, figure <= limit, float(figure), float(limit), note)
+
+
+def _listed(fact_ids: Sequence[int]) -> str:
+    more = f" and {len(fact_ids) - 5} more" if len(fact_ids) > 5 else ""
+    return f"facts {', '.join(map(str, fact_ids[:5]))}{more}" if fact_ids else ""
+
+
+def _index_recall(sample: Sample, questions_BD: Vectors, limits: GateLimits) -> tuple[Criterion, ...]:
+    queries, note = questions_BD, ""
+    if not len(queries):
+        queries, note = near_keys(sample.keys, limits.sample), "stored keys with noise"
+    figures: list[float | None] = [index_recall(sample.index, sample.keys, queries, k) for k in (1, 10)]
+    if not len(queries):
+        figures, note = [None, None], "the keyset has no keys"
+    return (
+        _at_least("index recall@1", figures[0], limits.min_recall_at_1, note),
+        _at_least("index recall@10", figures[1], limits.min_recall_at_10, note),
+    )
+
+
+def _index_ids(sample: Sample) -> Criterion:
+    wrong = np.setxor1d(sample.index.ids, sample.keys.ids)
+    note = f"keys {', '.join(map(str, wrong[:5].tolist()))}" if len(wrong) else ""
+    return _at_most("index ids wrong", len(wrong), 0, note)
+
+
+def _tombstones(sample: Sample) -> Criterion:
+    unkeyed = sample.tombstones_unkeyed
+    ignored = tombstones_passed_over(sample.index, sample.keys) + unkeyed
+    return _at_most("tombstones ignored", ignored, 0, f"{unkeyed} have no key" if unkeyed else "")
+
+
+def _questions(
+    sample: Sample, ours: Answers, theirs: Answers | None, limits: GateLimits
+) -> tuple[Criterion, ...]:
+    names = ("question recall@1", "question MRR")
+    if not sample.questions.texts:
+        return tuple(_at_least(name, None, 0.0, "no keyed fact has a question") for name in names)
+    figures = (ours.recall_at_1, ours.mrr)
+    if sample.active is None:
+        return tuple(
+            _at_least(name, figure, 0.0, "no other keyset is active to compare with")
+            for name, figure in zip(names, figures, strict=True)
+        )
+    before = (theirs.recall_at_1, theirs.mrr) if theirs is not None else _noted(sample, names)
+    if before is None:
+        note = (
+            f"keyset {sample.active.keyset_id} was not measured; its encoder is needed, or a gate of its own"
+        )
+        return tuple(
+            Criterion(name, False, figure, 1.0, note) for name, figure in zip(names, figures, strict=True)
+        )
+    return tuple(
+        _at_least(name, figure, max(0.0, active - limits.max_question_loss), f"active keyset: {active:.3f}")
+        for name, figure, active in zip(names, figures, before, strict=True)
+    )
+
+
+def _noted(sample: Sample, names: Sequence[str]) -> tuple[float, float] | None:
+    """The active keyset's own figures, from when it was checked."""
+    noted = {c["name"]: c["figure"] for c in (sample.active_gate or {}).get("criteria", ())}
+    first, second = (noted.get(name) for name in names)
+    return None if first is None or second is None else (first, second)
+
+
+def _agreement(sample: Sample, contexts_CD: Vectors, limits: GateLimits) -> Criterion:
+    if not sample.contexts.texts:
+        return _at_least("agreement@1", None, limits.min_agreement, "no stored output to compare with")
+    answers = ask(contexts_CD, sample.contexts, sample.keys)
+    return _at_least("agreement@1", answers.recall_at_1, limits.min_agreement)
+
+
+def _calibrated(sample: Sample) -> Criterion:
+    if not sample.has_questions:
+        return _at_least("threshold calibrated", None, 1.0, "no fact has a question to calibrate with")
+    remedy = "" if sample.keyset.calibrated else f"colmlm keysets calibrate {sample.keyset.keyset_id}"
+    return _at_least("threshold calibrated", float(sample.keyset.calibrated), 1.0, remedy)
+
+
+def _drift(sample: Sample, ours: Answers, theirs: Answers | None) -> Drift:
+    if theirs is None or sample.active is None:
+        return Drift(ours.genuine, ours.impostor, sample.keyset.threshold)
+    return Drift(
+        ours.genuine,
+        ours.impostor,
+        sample.keyset.threshold,
+        theirs.genuine,
+        theirs.impostor,
+        sample.active.threshold,
+    )

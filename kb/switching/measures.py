@@ -1,0 +1,98 @@
+"""The figures of a gate, computed: recall of an index, answers of keys, tombstones that hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kb.keys.keysets import Vectors
+from kb.lookup.index import KeyIndex
+from kb.switching.sample import NOT_LIVE, Asked, Keys
+
+Scores = npt.NDArray[np.float64]
+
+_CHUNK = 128  # queries scored at once: bounds the memory of [queries, keys]
+_NOISE = 0.05  # of a stored key's length, for a query near it
+_TIE = 1e-6
+
+
+def near_keys(keys: Keys, size: int) -> Vectors:
+    """Up to `size` stored keys, each moved a little: queries where there are no questions."""
+    random = np.random.default_rng(0)
+    chosen = random.permutation(len(keys.ids))[:size]
+    noisy = keys.vectors[chosen] + _NOISE * _units(
+        random.standard_normal((len(chosen), keys.vectors.shape[1]))
+    )
+    return _units(noisy).astype(np.float32)
+
+
+def _units(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    units: npt.NDArray[Any] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    return units
+
+
+def index_recall(index: KeyIndex, keys: Keys, queries_BD: Vectors, k: int) -> float:
+    """Of the exact k nearest keys, the share among the candidates a lookup scores. Equal scores count as found."""
+    k = min(k, len(keys.ids))
+    found = wanted = 0
+    for start in range(0, len(queries_BD), _CHUNK):
+        chunk = queries_BD[start : start + _CHUNK]
+        scores_BN = chunk @ keys.vectors.T
+        kth_B = np.partition(scores_BN, -k, axis=1)[:, -k]
+        _, candidates = index.search(chunk, index.over_fetch(k))  # as many as a lookup scores for k facts
+        for b, row in enumerate(candidates):
+            places = np.searchsorted(keys.ids, row)
+            known = (places < len(keys.ids)) & (keys.ids[np.minimum(places, len(keys.ids) - 1)] == row)
+            found += min(k, int((scores_BN[b, places[known]] >= kth_B[b] - _TIE).sum()))
+            wanted += k
+    return found / wanted if wanted else 0.0
+
+
+def tombstones_passed_over(index: KeyIndex, keys: Keys) -> int:
+    """How many tombstones are not nearest to their own key. A live fact with the very same key may tie with one."""
+    graves = np.flatnonzero(keys.class_N == NOT_LIVE)
+    passed_over = 0
+    for start in range(0, len(graves), _CHUNK):
+        chunk = keys.vectors[graves[start : start + _CHUNK]]
+        _, candidates = index.search(chunk, 4 + 16)
+        for query, row in zip(chunk, candidates, strict=True):
+            near = np.flatnonzero(np.isin(keys.ids, row))
+            scores, dead = keys.vectors[near] @ query, keys.class_N[near] == NOT_LIVE
+            passed_over += bool(not dead.any() or scores[dead].max() < scores.max() - _TIE)
+    return passed_over
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """By question: the best score of a right key and of a wrong one, and the rank of the first right one."""
+
+    genuine: Scores
+    impostor: Scores
+    rank: npt.NDArray[np.int64]
+
+    @property
+    def recall_at_1(self) -> float:
+        return float(np.mean(self.rank == 1))
+
+    @property
+    def mrr(self) -> float:
+        return float(np.mean(1 / self.rank))
+
+
+def ask(queries_BD: Vectors, asked: Asked, keys: Keys) -> Answers:
+    """A key is right where its fact has the value asked for. Ties go to the wrong one."""
+    keys = keys.live
+    genuine, impostor = (np.full(len(queries_BD), -np.inf) for _ in range(2))
+    rank = np.full(len(queries_BD), len(keys.ids) + 1, dtype=np.int64)
+    for start in range(0, len(queries_BD), _CHUNK):
+        rows = slice(start, start + _CHUNK)
+        scores_BN = (queries_BD[rows] @ keys.vectors.T).astype(np.float64)
+        right_BN = asked.class_B[rows, None] == keys.class_N[None, :]
+        genuine[rows] = np.where(right_BN, scores_BN, -np.inf).max(axis=1, initial=-np.inf)
+        wrong_BN = np.where(right_BN, -np.inf, scores_BN)
+        impostor[rows] = wrong_BN.max(axis=1, initial=-np.inf)
+        rank[rows] = 1 + (wrong_BN >= genuine[rows, None]).sum(axis=1)
+    return Answers(genuine, impostor, rank)

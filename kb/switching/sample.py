@@ -1,0 +1,170 @@
+"""What a gate measures a keyset with: its index, its keys, and questions, prefixes and tombstones to ask for.
+
+All of it is of one snapshot of the database, so that edits during the minutes of encoding cannot make index
+and keys disagree. The keys of the keyset, and of the active one, are in memory for that time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sqlalchemy import ColumnElement, Text, and_, cast, exists, func, select
+from sqlalchemy.orm import Session
+
+from kb.facts.edits import IS_LIVE
+from kb.keys import keysets
+from kb.keys.calibration import normalise
+from kb.keys.keysets import Ids, Vectors
+from kb.lookup.index import KeyIndex
+from kb.lookup.replica import active_keyset_id, open_replica
+from kb.records import KeysetRecord
+from kb.tables import Attribution, Fact, FactKey, FactVersion, Generation, Keyset, Tombstone
+
+BATCH = 20_000
+NOT_LIVE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The keys [N, d] that an index should hold. `class_N` is one number for facts of one value, -1 for tombstones."""
+
+    ids: Ids
+    fact_ids: Ids
+    class_N: Ids
+    vectors: Vectors
+
+    @property
+    def live(self) -> Keys:
+        chosen = self.class_N != NOT_LIVE
+        return Keys(self.ids[chosen], self.fact_ids[chosen], self.class_N[chosen], self.vectors[chosen])
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Texts to encode, and for each the class of value that is the right answer."""
+
+    texts: tuple[str, ...]
+    class_B: Ids
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One snapshot, as of change `seq`. `active` is None where no other keyset is active."""
+
+    seq: int
+    keyset: KeysetRecord
+    active: KeysetRecord | None
+    active_gate: dict[str, Any] | None
+    index: KeyIndex
+    keys: Keys
+    active_keys: Keys | None
+    questions: Asked
+    contexts: Asked
+    lost: tuple[int, ...]
+    tombstones_unkeyed: int
+    has_questions: bool
+
+
+def draw(session: Session, directory: Path, keyset: KeysetRecord, size: int) -> Sample:
+    """Draw up to `size` questions and as many prefixes. The session must read one snapshot throughout."""
+    replica = open_replica(session, keyset, directory)
+    active_id = active_keyset_id(session)
+    active = None
+    if active_id is not None and active_id != keyset.keyset_id:
+        active = keysets.get_keyset(session, active_id)
+    classes = _classes(session)
+    return Sample(
+        seq=replica.applied_seq,
+        keyset=keyset,
+        active=active,
+        active_gate=session.scalar(select(Keyset.gate).where(Keyset.id == active_id)) if active else None,
+        index=replica.index,
+        keys=_keys(session, keyset, classes),
+        active_keys=_keys(session, active, classes) if active else None,
+        questions=_questions(session, keyset, active, classes, size),
+        contexts=_contexts(session, classes, size),
+        lost=tuple(session.scalars(_live_without_key(keyset.keyset_id))),
+        tombstones_unkeyed=_tombstones_unkeyed(session, keyset.keyset_id),
+        has_questions=bool(session.scalar(select(exists().where(Fact.question.is_not(None))))),
+    )
+
+
+def _classes(session: Session) -> dict[int, int]:
+    """By live fact: a number that facts of the same value share."""
+    numbers: dict[str, int] = {}
+    statement = select(FactVersion.fact_id, FactVersion.value).where(IS_LIVE)
+    rows = session.execute(statement.execution_options(yield_per=BATCH))
+    return {row.fact_id: numbers.setdefault(normalise(row.value), len(numbers)) for row in rows}
+
+
+def _keys(session: Session, keyset: KeysetRecord, classes: dict[int, int]) -> Keys:
+    live = exists().where(FactVersion.fact_id == FactKey.fact_id, IS_LIVE)
+    kept = live | exists().where(Tombstone.fact_id == FactKey.fact_id)
+    statement = (
+        select(FactKey.id, FactKey.fact_id, FactKey.key)
+        .where(FactKey.keyset_id == keyset.keyset_id, kept)
+        .order_by(FactKey.id)
+        .execution_options(yield_per=BATCH)
+    )
+    ids, fact_ids = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    vectors = [np.empty((0, keyset.dim), np.float32)]
+    for rows in session.execute(statement).partitions():
+        ids.append(np.array([row.id for row in rows], dtype=np.int64))
+        fact_ids.append(np.array([row.fact_id for row in rows], dtype=np.int64))
+        vectors.append(keysets.decode([row.key for row in rows], keyset.dim))
+    of = np.concatenate(fact_ids)
+    class_N = np.array([classes.get(fact_id, NOT_LIVE) for fact_id in of.tolist()], dtype=np.int64)
+    return Keys(np.concatenate(ids), of, class_N, np.concatenate(vectors))
+
+
+def _is_keyed(keyset_id: int, fact_id: Any) -> ColumnElement[bool]:
+    return exists().where(FactKey.keyset_id == keyset_id, FactKey.fact_id == fact_id)
+
+
+def _live_without_key(keyset_id: int) -> Any:
+    keyed = _is_keyed(keyset_id, FactVersion.fact_id)
+    return select(FactVersion.fact_id).where(IS_LIVE, ~keyed).order_by(FactVersion.fact_id)
+
+
+def _tombstones_unkeyed(session: Session, keyset_id: int) -> int:
+    keyed = _is_keyed(keyset_id, Tombstone.fact_id)
+    return session.scalar(select(func.count()).select_from(Tombstone).where(~keyed)) or 0
+
+
+def _questions(
+    session: Session, keyset: KeysetRecord, active: KeysetRecord | None, classes: dict[int, int], size: int
+) -> Asked:
+    """Questions of live facts that both keysets have keys of: neither is to win by what the other never saw."""
+    statement = (
+        select(Fact.id, Fact.question)
+        .join(FactVersion, and_(FactVersion.fact_id == Fact.id, IS_LIVE))
+        .where(Fact.question.is_not(None), _is_keyed(keyset.keyset_id, Fact.id))
+    )
+    if active is not None:
+        statement = statement.where(_is_keyed(active.keyset_id, Fact.id))
+    # By a digest of the id: the same sample on every run, and spread over the corpora.
+    rows = session.execute(statement.order_by(func.md5(cast(Fact.id, Text))).limit(size)).all()
+    return _asked([(row.question, classes[row.id]) for row in rows])
+
+
+def _contexts(session: Session, classes: dict[int, int], size: int) -> Asked:
+    """What stood before the newest spliced values that are still live: there the decoder asked for them."""
+    prefix = Generation.prompt + func.substr(Generation.output, 1, Attribution.output_start)
+    statement = (
+        select(prefix.label("prefix"), Attribution.fact_id)
+        .join(Generation, Generation.id == Attribution.generation_id)
+        .join(FactVersion, and_(FactVersion.fact_id == Attribution.fact_id, IS_LIVE))
+        .where(Attribution.outcome == "hit", Generation.redacted_seq.is_(None))
+        .order_by(Generation.id.desc(), Attribution.ordinal)
+        .limit(size)
+    )
+    return _asked([(row.prefix, classes[row.fact_id]) for row in session.execute(statement)])
+
+
+def _asked(pairs: list[tuple[str, int]]) -> Asked:
+    classes: npt.NDArray[np.int64] = np.array([number for _, number in pairs], dtype=np.int64)
+    return Asked(tuple(asked for asked, _ in pairs), classes)

@@ -1,0 +1,176 @@
+"""Wording: when two texts say the same words, whatever their capitals, blanks and Unicode form.
+
+Everything that is erased is looked for with this: the texts of facts while they stand (`Phrases`), and their digests
+once they are gone (`kb.facts.erased_texts`). A text is folded (NFKC, case, no invisible characters) and cut into words: runs
+of letters and digits, each other sign by itself, and each character of the scripts that write without blanks. Two
+texts agree where they have the same words; offsets are those of the text as it stands.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple, Protocol
+
+from sqlalchemy import ColumnElement, case, func, literal_column, true
+
+Span = tuple[int, int]
+
+# Thai to Khmer, kana, Han and Hangul: no blank, or a particle, tells where a name ends.
+_UNSPACED = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff"
+    "\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff"
+)
+_WORD = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+|[^\w\s]")
+_INVISIBLE = re.compile("[\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff]")
+_INVISIBLES = "".join(chr(c) for c in range(0x10000) if _INVISIBLE.match(chr(c)))
+_ASCII_WORD = re.compile(r"[a-z0-9]+")
+
+
+FEW = 20  # phrases whose first words are looked for in a text before it is cut into words
+
+
+class Word(NamedTuple):
+    """A word as it is compared, and where it stands."""
+
+    said: str
+    start: int
+    end: int
+
+
+class Finder(Protocol):
+    """Knows some texts again."""
+
+    def spans(self, text: str) -> list[Span]:
+        """Where `text` says one of them, in order."""
+        ...
+
+
+def words(text: str) -> list[Word]:
+    """The words of a text."""
+    folded, places = _folded(text)
+    found = ((m[0], *m.span()) for m in _WORD.finditer(folded))
+    if places is None:
+        return [Word(said, start, end) for said, start, end in found]
+    return [Word(said, places[start][0], places[end - 1][1]) for said, start, end in found]
+
+
+def normalised(text: str) -> str:
+    """The text's words alone: the same for any two texts that say the same."""
+    return " ".join(_WORD.findall(_folded(text)[0]))
+
+
+class Phrases:
+    """Finds texts that are known, as whole words: "1" is not found in "1981"."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._by_first: dict[str, list[tuple[str, ...]]] = {}
+        for phrase in {tuple(word.said for word in words(text)) for text in texts} - {()}:
+            self._by_first.setdefault(phrase[0], []).append(phrase)
+        for phrases in self._by_first.values():
+            phrases.sort(key=len, reverse=True)
+
+    def __bool__(self) -> bool:
+        return bool(self._by_first)
+
+    def spans(self, text: str) -> list[Span]:
+        """Where `text` says one of them, the longest first and none within another."""
+        if self._by_first and len(self._by_first) <= FEW:
+            folded, _ = _folded(text)
+            if not any(first in folded for first in self._by_first):
+                return []
+        said, found, at = words(text), [], 0
+        while at < len(said):
+            length = self._length_at(said, at)
+            if length:
+                found.append((said[at].start, said[at + length - 1].end))
+            at += length or 1
+        return found
+
+    def _length_at(self, said: Sequence[Word], at: int) -> int:
+        for phrase in self._by_first.get(said[at].said, ()):
+            if phrase == tuple(word.said for word in said[at : at + len(phrase)]):
+                return len(phrase)
+        return 0
+
+
+class Together:
+    """Finds what any of several finders does."""
+
+    def __init__(self, *finders: Finder) -> None:
+        self._finders = finders
+
+    def spans(self, text: str) -> list[Span]:
+        """Where `text` says something that is found; spans may overlap."""
+        return sorted(span for finder in self._finders for span in finder.spans(text))
+
+
+def may_say(column: Any, texts: Iterable[str]) -> ColumnElement[bool]:
+    """SQL: whether a column may say one of these texts. What it lets through is compared word by word.
+
+    It looks for the longest word of each that is plain ASCII, since a server's `lower` may know no other letters;
+    where a text has none, or there are many, everything may.
+    """
+    chosen = set()
+    for text in texts:
+        plain = [word.said for word in words(text) if _ASCII_WORD.fullmatch(word.said)]
+        chosen.add(max(plain, key=len, default=""))
+    if not chosen:
+        return ~true()
+    if "" in chosen or len(chosen) > FEW:
+        return true()
+    composed = func.translate(func.normalize(column, literal_column("NFKC")), _INVISIBLES, "")
+    is_ascii = func.octet_length(column) == func.char_length(column)
+    folded = func.lower(case((is_ascii, column), else_=func.replace(composed, "ß", "ss")))
+    return folded.op("~")("|".join(sorted(chosen)))
+
+
+def _folded(text: str) -> tuple[str, list[Span] | None]:
+    """The text as it is compared, and for each character where it comes from (None: from its own place)."""
+    if text.isascii():
+        return text.lower(), None
+    simple = text.casefold()
+    # Folding makes a text longer or leaves its characters where they are.
+    if (
+        len(simple) == len(text)
+        and unicodedata.is_normalized("NFKC", text)
+        and unicodedata.is_normalized("NFKC", simple)
+        and not _INVISIBLE.search(text)
+    ):
+        return simple, None
+    folded: list[str] = []
+    places: list[Span] = []
+    for start, end in _clusters(text):
+        piece = _fold(text[start:end])
+        folded.append(piece)
+        places += [(start, end)] * len(piece)
+    return "".join(folded), places
+
+
+def _clusters(text: str) -> Iterator[Span]:
+    """The text in pieces that fold by themselves: a character and what joins it."""
+    start = 0
+    for at in range(1, len(text)):
+        if not _joins(text[at]):
+            yield start, at
+            start = at
+    yield start, len(text)
+
+
+@lru_cache(4096)
+def _joins(character: str) -> bool:
+    """Whether it becomes one with the character before it: a mark, a jamo, or what nobody sees."""
+    return (
+        unicodedata.category(character)[0] == "M"
+        or "\u1160" <= character <= "\u11ff"
+        or character in "\uff9e\uff9f"
+        or _INVISIBLE.match(character) is not None
+    )
+
+
+@lru_cache(4096)
+def _fold(piece: str) -> str:
+    composed = unicodedata.normalize("NFKC", _INVISIBLE.sub("", piece))
+    return unicodedata.normalize("NFKC", composed.casefold())

@@ -1,0 +1,101 @@
+"""fsck: compares sets, not counts, and says what differs. It repairs nothing; kb/upkeep/repair.py does.
+
+Everything is read in one REPEATABLE READ transaction, so edits beside it are no differences.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sqlalchemy import and_, func, select, text
+from sqlalchemy.orm import Session
+
+from kb.facts import quotations
+from kb.facts.edits import IS_LIVE
+from kb.facts.quotations import Gone
+from kb.keys import keysets
+from kb.log.chain import verify_chain
+from kb.lookup.replica import active_keyset_id, rebuild
+from kb.lookup.snapshots import Inspection, Snapshot, compare, inspect
+from kb.records import FsckReport
+from kb.tables import Document, Fact, FactVersion
+
+# Each gives ids where something is wrong. What the database's constraints rule out is not asked again.
+_PROBLEMS = {
+    "documents whose text does not have the stored sha256": """
+        SELECT id FROM document WHERE encode(sha256(convert_to(text, 'UTF8')), 'hex') <> sha256 ORDER BY id""",
+    "facts that are deleted and have a live value, or neither": """
+        SELECT f.id FROM fact f LEFT JOIN fact_version v ON v.fact_id = f.id AND v.to_seq IS NULL
+        WHERE (f.deleted_seq IS NULL) <> (v.fact_id IS NOT NULL) ORDER BY f.id""",
+    "facts with a value from a change that is not in the log": """
+        SELECT DISTINCT v.fact_id FROM fact_version v
+        LEFT JOIN change a ON a.seq = v.from_seq LEFT JOIN change z ON z.seq = v.to_seq
+        WHERE a.seq IS NULL OR (v.to_seq IS NOT NULL AND z.seq IS NULL) ORDER BY v.fact_id""",
+}
+
+
+def fsck(session: Session, index_directory: Path) -> FsckReport:
+    """Check keys against index, facts against texts, and the log against its chain.
+
+    The index is opened afresh from its snapshot and caught up, which is what the next process would do; so is that of
+    every other keyset that has a snapshot. Outputs, plans and jobs are searched for what was erased. Facts
+    without a key are work for rekey, not damage: they are counted and leave `ok` as it is.
+    """
+    session.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
+    live_facts = session.scalar(select(func.count()).select_from(FactVersion).where(IS_LIVE)) or 0
+    snapshots = inspect(session, index_directory)
+    active, num_keys, unkeyed = _active(session, snapshots, live_facts)
+    non_verbatim = _non_verbatim(session)
+    chained = verify_chain(session)
+    quoting = quotations.find(session, Gone.read(session)).told()
+    problems = (*_problems(session), *snapshots.differences(but=active.keyset_id))
+    return FsckReport(
+        ok=active.is_good and not chained.breaks and not (non_verbatim or problems or quoting),
+        live_facts=live_facts,
+        live_keys=num_keys,
+        index_ids=active.num_ids,
+        keys_missing_from_index=active.missing,
+        index_ids_without_live_key=active.left_over,
+        unkeyed_facts=unkeyed,
+        non_verbatim_facts=non_verbatim,
+        changes_checked=chained.checked,
+        chain_ok=not chained.breaks,
+        chain_first_break=chained.first_break,
+        chain_breaks=tuple(found.seq for found in chained.breaks),
+        chain_sealed=tuple(found.seq for found in chained.sealed),
+        problems=problems,
+        mendable=snapshots.mendable(),
+        quoting=quoting,
+    )
+
+
+def _active(session: Session, found: Inspection, live_facts: int) -> tuple[Snapshot, int, int]:
+    """The active keyset's index as the next process has it, how many keys it should hold, and facts without a key.
+
+    All empty where no keyset is active.
+    """
+    keyset_id = active_keyset_id(session)
+    if keyset_id is None:
+        return Snapshot(0), 0, live_facts
+    keyset = keysets.get_keyset(session, keyset_id)
+    good = next((s for s in found.snapshots if s.keyset_id == keyset_id and s.refused is None), None)
+    active = good or compare(session, rebuild(session, keyset))
+    return active, keysets.num_indexed_keys(session, keyset_id), keyset.num_unkeyed
+
+
+def _non_verbatim(session: Session) -> tuple[int, ...]:
+    """Facts whose first value is not what their document says at their span."""
+    said = func.substr(Document.text, Fact.span_start + 1, Fact.span_end - Fact.span_start)
+    statement = (
+        select(Fact.id)
+        .join(Document, Document.id == Fact.document_id)
+        .join(FactVersion, and_(FactVersion.fact_id == Fact.id, FactVersion.version == 1))
+        .where(said != FactVersion.value)
+        .order_by(Fact.id)
+    )
+    return tuple(session.scalars(statement))
+
+
+def _problems(session: Session) -> tuple[str, ...]:
+    found = {name: list(session.scalars(text(statement))) for name, statement in _PROBLEMS.items()}
+    return tuple(f"{len(ids)} {name}: {ids[:10]}" for name, ids in found.items() if ids)

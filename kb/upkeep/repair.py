@@ -1,0 +1,106 @@
+"""Repair: what is derived is made anew from the database; what is true is only reported.
+
+Indexes and snapshots are caches of keys, so they can be thrown away. Texts, facts and the log are evidence: a
+program that "repaired" them would forge it. But what still says an erased fact is redacted: that brings an erasure
+to its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kb.erasure.verbs import Erasure
+from kb.facts import quotations
+from kb.facts.quotations import Gone
+from kb.keys import activation, keysets
+from kb.lookup.replica import active_keyset_id, rebuild, save
+from kb.lookup.snapshots import Inspection, inspect, remove_orphans
+from kb.records import FsckReport
+
+if TYPE_CHECKING:
+    from kb.service import KnowledgeBase
+
+_ERASE = "Run this once more; something stores what was erased."
+_RESTORE = "Restore a backup from before the damage: colmlm backup restore --change-log"
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What a repair can't mend, and what to do about it."""
+
+    problem: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class RepairReport:
+    """What was mended (or with `dry_run` would be), what is left, and how everything stands afterwards."""
+
+    dry_run: bool
+    mended: tuple[str, ...]
+    left: tuple[Left, ...]
+    after: FsckReport
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """Mends a knowledge base's indexes and snapshots; edits beside it go on."""
+
+    kb: KnowledgeBase
+
+    def run(self, *, dry_run: bool = False) -> RepairReport:
+        """Check everything, mend what is derived, check again."""
+        with self.kb.sessions() as session:
+            found = inspect(session, self.kb.settings.index_directory)
+            quoting = quotations.find(session, Gone.read(session)).told()
+        mended = (*found.differences(), *found.mendable(), *quoting)
+        if not dry_run:
+            if quoting:
+                Erasure(self.kb).complete(
+                    actor=self.kb.settings.actor, reason="repair: said after it was erased"
+                )
+            with self.kb.sessions() as session:
+                remove_orphans(session, self.kb.settings.index_directory)
+            self._finish(found.unfinished)
+            self._rewrite([s.keyset_id for s in found.snapshots if not s.is_good])
+        after = self.kb.fsck()
+        return RepairReport(dry_run, mended, _left(after, found if dry_run else None), after)
+
+    def _finish(self, keyset_ids: Sequence[int]) -> None:
+        for keyset_id in keyset_ids:
+            with self.kb.sessions.begin() as session:
+                activation.finish_building(session, keyset_id, self.kb.settings.actor)
+
+    def _rewrite(self, keyset_ids: Sequence[int]) -> None:
+        """New snapshots from the database alone. The damaged file goes with the save that replaces it."""
+        for keyset_id in keyset_ids:
+            with self.kb.sessions.begin() as session:
+                is_active = active_keyset_id(session) == keyset_id
+                if not is_active:
+                    replica = rebuild(session, keysets.get_keyset(session, keyset_id))
+                    save(session, replica, self.kb.settings.index_directory)
+            if is_active:
+                self.kb.rebuild_index()  # this process's index too
+
+
+def _left(after: FsckReport, to_mend: Inspection | None) -> tuple[Left, ...]:
+    """What is wrong with the truth itself; and what `to_mend` would not clear up."""
+    left = []
+    if after.non_verbatim_facts:
+        ids = ", ".join(map(str, after.non_verbatim_facts[:10]))
+        remedy = "Compare with `colmlm trace fact`; correct the value or ingest the document again."
+        left.append(
+            Left(f"{len(after.non_verbatim_facts)} facts that their document does not say: {ids}", remedy)
+        )
+    if after.chain_first_break is not None:
+        remedy = "Find out who had access, compare with a witnessed head (colmlm audit verify --against). "
+        remedy += "What is known to be no edit of the base's can be acknowledged (colmlm audit seal). "
+        left.append(
+            Left(f"the chain of the log breaks at change {after.chain_first_break}", remedy + _RESTORE)
+        )
+    derived = set(to_mend.differences()) if to_mend else set()
+    left += [] if to_mend else [Left(problem, _ERASE) for problem in after.quoting]
+    left += [Left(problem, _RESTORE) for problem in after.problems if problem not in derived]
+    return tuple(left)

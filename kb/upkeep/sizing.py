@@ -1,0 +1,154 @@
+"""How large a knowledge base gets: bytes, memory and lookups a second, from the number of facts and the keys' width.
+
+The constants are fitted to benchmarks/results/store.md (a million facts of width 576, two cores), the rest follows from
+how PostgreSQL packs rows into pages and how Faiss lays out its lists. docs/sizing.md says what was measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kb.errors import InvalidValue
+from kb.lookup.index import FLAT_SPEC, NPROBE, default_spec
+
+PAGE, PAGE_USABLE = 8192, 8168
+KEY_ROW = 76  # header, ids, kind and item pointer of a key's row
+TOAST_FROM = 2032  # bytes; a longer row has its key stored apart, in pieces
+KEY_INDEXES = 90  # three B-tree entries a key
+FACT_ROWS = 330  # a fact, its version, their indexes, and its share of the document's row and of the log
+INDEX_KEY = (
+    105  # besides the code: id in its list, id in the direct map, id in the sorted array, room to grow
+)
+FLAT_KEY = 64  # besides the vector: two ids and the map between them
+SNAPSHOT_KEY = 24  # besides the code: the id and its entry of the direct map
+TRAINED_PER_LIST = 64
+HEADROOM = 1.5  # disk beside the data: write-ahead log, dead rows before vacuum, a retired keyset until it is dropped
+
+# Seconds on one core.
+PER_CENTROID_NUMBER = 1.43e-10
+PER_CODE_BYTE = 6.4e-10
+PER_FLAT_NUMBER = 1.5e-10
+AROUND_ONE = 1.32e-3  # a single lookup: the deciding statement, exact scores, Python
+AROUND_EACH_OF_MANY = 0.29e-3  # the same in batches of 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What is to be held. `text_bytes` is a fact's share of its document with its value and its question.
+
+    `code_bytes` is the length of a key's code in the index (None: as `kb.lookup.index` chooses); `keysets` are those whose
+    index is open at once: two beside a retraining, else one.
+    """
+
+    facts: int
+    dim: int = 576
+    keys_per_fact: int = 1
+    text_bytes: int = 300
+    code_bytes: int | None = None
+    keysets: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("facts", "dim", "keys_per_fact", "keysets"):
+            if getattr(self, name) < 1:
+                raise InvalidValue(name, "it must be at least 1")
+        if self.code_bytes is not None and self.code_bytes < 1:
+            raise InvalidValue("code_bytes", "it must be at least 1")
+
+    @property
+    def keys(self) -> int:
+        return self.facts * self.keys_per_fact
+
+    @property
+    def is_flat(self) -> bool:
+        return default_spec(self.keys, self.dim) == FLAT_SPEC
+
+    @property
+    def nlist(self) -> int:
+        return int(default_spec(self.keys, self.dim).partition("IVF")[2].partition(",")[0] or 0)
+
+    @property
+    def code(self) -> int:
+        """Bytes of a key in the index."""
+        return 4 * self.dim if self.is_flat else self.code_bytes or self.dim // 4
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What a load takes. Bytes, except where the name says otherwise."""
+
+    index_spec: str
+    database: int
+    index_memory: int
+    index_training_memory: int
+    snapshots: int
+    disk: int
+    memory: int
+    search_ms: float
+    lookup_ms: float
+    lookups_per_second_and_core: float
+
+
+def sizes(load: Load) -> Sizes:
+    """The sizes of a load, by the formulas of docs/sizing.md."""
+    database, snapshot = database_bytes(load), snapshot_bytes(load)
+    index, training = index_bytes(load), training_bytes(load)
+    search = search_seconds(load)
+    return Sizes(
+        index_spec=_spec(load),
+        database=database,
+        index_memory=index,
+        index_training_memory=training,
+        snapshots=2 * load.keysets * snapshot,  # a new one is written before the old one goes
+        disk=int(HEADROOM * database) + 2 * load.keysets * snapshot,
+        memory=load.keysets * index + training,
+        search_ms=round(1000 * search, 3),
+        lookup_ms=round(1000 * (search + AROUND_ONE), 3),
+        lookups_per_second_and_core=round(1 / (search + AROUND_EACH_OF_MANY), 2),
+    )
+
+
+def database_bytes(load: Load) -> int:
+    """Facts, versions, texts, and the keys of every keyset that is kept."""
+    key = key_row_bytes(load.dim) + KEY_INDEXES
+    return int(load.facts * (FACT_ROWS + load.text_bytes + load.keysets * load.keys_per_fact * key))
+
+
+def key_row_bytes(dim: int) -> float:
+    """A page holds whole rows, so a key costs its share of a page; one too long is stored apart."""
+    row = 2 * dim + KEY_ROW
+    return PAGE / (PAGE_USABLE // row) if row <= TOAST_FROM else 1.05 * row + 100
+
+
+def index_bytes(load: Load) -> int:
+    """One index in memory."""
+    return load.keys * (load.code + (FLAT_KEY if load.is_flat else INDEX_KEY)) + _centroids(load)
+
+
+def snapshot_bytes(load: Load) -> int:
+    return load.keys * (load.code + (8 if load.is_flat else SNAPSHOT_KEY)) + _centroids(load)
+
+
+def training_bytes(load: Load) -> int:
+    """For a while at a build: the sample as it came from the database, as floats, and rotated."""
+    sample = 0 if load.is_flat else TRAINED_PER_LIST * load.nlist
+    return sample * (10 * load.dim + 100)
+
+
+def search_seconds(load: Load) -> float:
+    """One search by one core: every centroid, then the codes of the lists that are read."""
+    if load.is_flat:
+        return PER_FLAT_NUMBER * load.keys * load.dim
+    read = load.keys * min(1.0, NPROBE / load.nlist)
+    return PER_CENTROID_NUMBER * load.nlist * load.dim + PER_CODE_BYTE * read * load.code
+
+
+def _centroids(load: Load) -> int:
+    return 4 * load.nlist * load.dim
+
+
+def _spec(load: Load) -> str:
+    spec = default_spec(load.keys, load.dim)
+    if load.is_flat or load.code_bytes is None:
+        return spec
+    width = load.dim // load.code_bytes * load.code_bytes
+    return f"OPQ{load.code_bytes}_{width},IVF{load.nlist},PQ{load.code_bytes}"

@@ -1,0 +1,178 @@
+"""`colmlm bench`: the store at size beside the bare libraries and other stores; the model beside transformers."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.options import AsJson, examples
+from cli.output import note, print_json, print_table, say
+from lab.bench import models
+from lab.bench.api import API_EXAMPLES, api
+from lab.bench.machine import machine
+from lab.bench.query import QUERY_EXAMPLES, query
+
+if TYPE_CHECKING:
+    from lab.bench.compare import PeerFailure, PeerResult
+    from lab.bench.store import StoreFigures
+
+app = typer.Typer(
+    help="Measure this program on this machine.",
+    epilog=examples("colmlm bench store --facts 20000 --json"),
+)
+app.command("api", epilog=API_EXAMPLES)(api)
+app.command("encode", epilog=models.ENCODE_EXAMPLES)(models.encode)
+app.command("decode", epilog=models.DECODE_EXAMPLES)(models.decode)
+app.command("query", epilog=QUERY_EXAMPLES)(query)
+app.command("train", epilog=models.TRAIN_EXAMPLES)(models.train)
+
+
+@app.callback()
+def group() -> None:
+    """Benchmarks run on a knowledge base of their own and leave yours alone."""
+
+
+@app.command(
+    epilog=examples(
+        "colmlm bench store --facts 100000 --dim 576",
+        "colmlm bench store --facts 1000000 --dim 576 --json > store.json",
+        "colmlm bench store --facts 100000 --peers --plots plots",
+    )
+)
+def store(
+    facts: Annotated[int, typer.Option("--facts", min=2000, help="How many synthetic facts.")] = 100_000,
+    dim: Annotated[int, typer.Option("--dim", min=4, max=16_384, help="Width of a key.")] = 576,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of keys and queries.")] = 0,
+    spec: Annotated[
+        str | None, typer.Option("--spec", help="A Faiss factory string. Default: by size.")
+    ] = None,
+    forget: Annotated[
+        int | None,
+        typer.Option("--forget", min=1, help="How many facts to forget at once. Default: a tenth."),
+    ] = None,
+    peers: Annotated[
+        bool,
+        typer.Option(
+            "--peers", help="Then other stores, at the same recall. Needs: pip install 'colmlm[bench]'."
+        ),
+    ] = False,
+    plots: Annotated[
+        Path | None, typer.Option("--plots", file_okay=False, help="Write PNG plots into this directory.")
+    ] = None,
+    directory: Annotated[
+        Path | None,
+        typer.Option(
+            "--directory", exists=True, file_okay=False, help="Where to work. Default: a temporary one."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure ingest, lookup, delete, forget and reopen on synthetic keys with exact ground truth.
+
+    Every speed stands beside that of bare Faiss or PostgreSQL in the same run. Let nothing else run meanwhile.
+    """
+    from lab.bench.store import StoreBench
+
+    with tempfile.TemporaryDirectory(dir=directory, prefix="colmlm-bench-") as home:
+        bench = StoreBench(
+            num_facts=facts,
+            dim=dim,
+            seed=seed,
+            spec=spec,
+            num_forgotten=forget or min(100_000, facts // 10),
+            home=Path(home),
+            say=note,
+        )
+        figures = bench.run()
+    others = _compare(figures) if peers else []
+    if plots is not None:
+        _plot(plots, figures, others)
+    if as_json:
+        print_json(asdict(figures) | {"peers": others, "machine": machine()})
+        return
+    _show(figures)
+    if others:
+        _show_peers(others)
+
+
+def _compare(figures: StoreFigures) -> list[PeerResult | PeerFailure]:
+    from lab.bench.compare import compare
+
+    return compare(
+        figures.facts, figures.dim, target_recall=figures.recall_at_1, seed=figures.seed, on_progress=note
+    )
+
+
+def _plot(directory: Path, ours: StoreFigures, others: Sequence[PeerResult | PeerFailure]) -> None:
+    from lab.bench.compare import PeerResult
+    from lab.bench.plots import System, plot_latencies, plot_systems
+
+    directory.mkdir(parents=True, exist_ok=True)
+    title = f"{ours.facts:,} facts of width {ours.dim}"
+    latencies = {
+        "lookup, to the text": {50.0: ours.lookup_p50_ms, 99.0: ours.lookup_p99_ms},
+        "bare Faiss, to the id": {50.0: ours.faiss_p50_ms, 99.0: ours.faiss_p99_ms},
+        "delete, to the commit": {50.0: ours.delete_p50_ms, 99.0: ours.delete_p99_ms},
+    }
+    plot_latencies(latencies, directory / "store.png", title=title)
+    systems = [System.of(other) for other in others if isinstance(other, PeerResult)]
+    if systems:
+        plot_systems(systems, directory / "peers.png", title=title)
+
+
+def _show_peers(stores: Sequence[PeerResult | PeerFailure]) -> None:
+    """Every store through the same job; this program is one of them."""
+    from lab.bench.compare import PeerResult
+
+    columns = (
+        "store",
+        "recall@1",
+        "facts/s",
+        "lookup p50 ms",
+        "p99",
+        "delete p50 ms",
+        "p99",
+        "MB",
+        "deleted left",
+    )
+    rows: list[tuple[str, ...]] = []
+    for store in stores:
+        if isinstance(store, PeerResult):
+            left = store.residue_of_deleted
+            rows.append((
+                f"{store.name} {store.version}", f"{store.recall_at_1:.3f}", f"{store.facts_per_second:.0f}",
+                f"{store.lookup_ms.p50:.2f}", f"{store.lookup_ms.p99:.2f}", f"{store.delete_ms.p50:.2f}",
+                f"{store.delete_ms.p99:.2f}", f"{store.bytes_after_clean_up / 1e6:.0f}",
+                f"{left.values} values, {left.keys} keys of {left.num_facts}",
+            ))  # fmt: skip
+        else:
+            rows.append((store.name, store.reason, *("",) * (len(columns) - 2)))
+    print_table(columns, rows)
+
+
+def _show(f: StoreFigures) -> None:
+    faiss = f"{f.single_vs_faiss:.2f} x bare Faiss ({f.faiss_p50_ms:.2f} ms)"
+    copy_or_add = f"COPY ({f.bare_copy_facts_per_s:.0f}/s) and index add ({f.bare_add_facts_per_s:.0f}/s)"
+    rows = [
+        ("lookup p50", f"{f.lookup_p50_ms:.2f} ms", f"{faiss}; round trip {f.round_trip_p50_ms:.2f} ms"),
+        ("lookup p99", f"{f.lookup_p99_ms:.2f} ms", f"bare Faiss {f.faiss_p99_ms:.2f} ms"),
+        ("in batches", f"{f.batch_queries_per_s:.0f} queries/s", f"{f.batch_vs_faiss:.2f} of bare Faiss"),
+        ("recall@1", f"{f.recall_at_1:.3f}", f"bare Faiss {f.faiss_recall_at_1:.3f}"),
+        ("ingest", f"{f.ingest_facts_per_s:.0f} facts/s", f"{f.ingest_vs_bare:.2f} of bare {copy_or_add}"),
+        ("delete p50", f"{f.delete_p50_ms:.2f} ms", f"bare commit {f.bare_commit_p50_ms:.2f} ms"),
+        ("delete p99", f"{f.delete_p99_ms:.2f} ms", f"found afterwards: {f.deleted_but_found}"),
+        (
+            "forget",
+            f"{f.forget_seconds:.1f} s",
+            f"{f.forget_facts} facts; committed {f.forget_commit_seconds:.1f} s",
+        ),
+        ("reopen", f"{f.reopen_seconds:.1f} s", "from kill -9 of everything to the first answer"),
+        ("memory", f"{f.bytes_per_fact:.0f} bytes a fact", f"database {f.database_bytes_per_fact:.0f}"),
+    ]
+    say(f"{f.facts} facts of width {f.dim}, {f.spec}")
+    print_table(("what", "measured", "beside"), rows)

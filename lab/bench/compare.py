@@ -1,0 +1,281 @@
+"""The same job done by each peer, one after the other, at equal recall on the same keys.
+
+Each peer runs in a process of its own, so that neither its memory nor its threads are still there for the
+next. Effort is raised until recall@1 reaches the target; times are taken there, and both are reported.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lab.bench.peers import PEERS, THREADS, Keys, Peer, PeerKind
+from lab.bench.residue import Residue, find_residue
+from lab.bench.synthetic import exact_top1, fact_text, queries_near, synthetic_keys
+
+INGEST_BATCH = 10_000
+WARM_UP = 100
+NUM_DELETES = 200
+_BATCH = 100  # queries a batch
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Percentiles:
+    """Milliseconds a call."""
+
+    p50: float
+    p99: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerResult:
+    """What one peer did. Bytes and residue are taken after the deletes; `residue_*` after the clean-up."""
+
+    name: str
+    version: str
+    threads: str
+    durability: str
+    num_facts: int
+    dim: int
+    ingest_seconds: float
+    build_seconds: float
+    effort: int
+    recall_at_1: float
+    reached_target: bool
+    lookup_ms: Percentiles
+    lookups_per_second_in_batches: float
+    num_deletes: int
+    delete_ms: Percentiles
+    deleted_but_found: int
+    bytes_before_clean_up: int
+    bytes_after_clean_up: int
+    clean_up_seconds: float
+    residue_of_deleted: Residue
+    residue_of_kept: Residue
+
+    @property
+    def facts_per_second(self) -> float:
+        """From raw facts to a store that answers: the index build included."""
+        return self.num_facts / (self.ingest_seconds + self.build_seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class PeerFailure:
+    """A peer that gave no result, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a peer is given: the files of one comparison, and what to reach."""
+
+    directory: Path  # keys.npy, queries.npy and truth.npy
+    target_recall: float
+    seed: int
+
+    def load(self, name: str) -> npt.NDArray[Any]:
+        array: npt.NDArray[Any] = np.load(self.directory / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+        return array
+
+
+def compare(
+    num_facts: int,
+    dim: int,
+    *,
+    peers: Sequence[str] = tuple(PEERS),
+    target_recall: float = 0.99,
+    num_queries: int = 1_000,
+    seed: int = 0,
+    on_progress: Progress = lambda _: None,
+) -> list[PeerResult | PeerFailure]:
+    """Measure each of `peers`, by name. One that is not installed, or fails, is reported and the rest runs."""
+    with tempfile.TemporaryDirectory(prefix="colmlm-bench-") as folder:
+        # A server that runs as another user has to pass through.
+        Path(folder).chmod(0o755)
+        task = Task(Path(folder), target_recall, seed)
+        on_progress(f"making {num_facts:,} keys of {dim} dimensions")
+        _prepare(task, num_facts, dim, num_queries)
+        return [_measure_apart(PEERS[name], task, on_progress) for name in peers]
+
+
+def _prepare(task: Task, num_facts: int, dim: int, num_queries: int) -> None:
+    keys = synthetic_keys(num_facts, dim, seed=task.seed)
+    queries = queries_near(keys, num_queries, seed=task.seed)
+    for name, array in (("keys", keys), ("queries", queries), ("truth", exact_top1(keys, queries))):
+        np.save(task.directory / f"{name}.npy", array, allow_pickle=False)
+
+
+def _measure_apart(kind: PeerKind, task: Task, on_progress: Progress) -> PeerResult | PeerFailure:
+    if kind.version() is None:
+        return PeerFailure(kind.name, f"not installed: {kind.install_command}")
+    context = multiprocessing.get_context("spawn")
+    receiving, sending = context.Pipe(duplex=False)
+    process = context.Process(target=_child, args=(kind, task, sending), name=f"bench-{kind.name}")
+    process.start()
+    sending.close()  # the child's end stays open in the child only, so its death ends the wait below
+    try:
+        while isinstance(message := receiving.recv(), str):
+            on_progress(message)
+        result: PeerResult | PeerFailure = message
+    except EOFError:
+        process.join()
+        result = PeerFailure(kind.name, f"its process ended with exit code {process.exitcode}")
+    finally:
+        process.join()
+    return result
+
+
+def _child(kind: PeerKind, task: Task, sending: Connection) -> None:
+    for variable in ("LANCE_CPU_THREADS", "OMP_NUM_THREADS", "RAYON_NUM_THREADS", "TOKIO_WORKER_THREADS"):
+        os.environ[variable] = str(THREADS)
+    with tempfile.TemporaryDirectory(prefix=f"{kind.name}-", dir=task.directory) as folder:
+        Path(folder).chmod(0o755)
+        try:
+            sending.send(measure(kind, task, Path(folder), sending.send))
+        except Exception as error:  # noqa: BLE001  a foreign library may raise anything; the rest goes on
+            sending.send(PeerFailure(kind.name, f"{type(error).__name__}: {error}"))
+
+
+def measure(kind: PeerKind, task: Task, directory: Path, on_progress: Progress) -> PeerResult:
+    """Put one peer through the whole job, in this process."""
+    keys: Keys = task.load("keys")
+    queries: Keys = task.load("queries")
+    truth: npt.NDArray[np.int64] = task.load("truth")
+    peer = kind.make()
+    name = kind.name
+    peer.open(directory, keys.shape[1])
+
+    on_progress(f"{name}: storing {len(keys):,} facts")
+    ingest_seconds = _ingest(peer, keys)
+    on_progress(f"{name}: building its index")
+    build_seconds = _seconds(peer.build)
+
+    effort, recall = _reach(peer, queries, truth, task.target_recall, lambda s: on_progress(f"{name}: {s}"))
+    on_progress(f"{name}: {len(queries):,} lookups")
+    batch_seconds = _seconds(lambda: _found_ids(peer, queries))
+    lookup_ms = _lookups(peer, queries)
+
+    on_progress(f"{name}: {NUM_DELETES} deletes")
+    random = np.random.default_rng([task.seed, 1])
+    chosen = random.choice(len(keys), 2 * min(NUM_DELETES, len(keys) // 4), replace=False)
+    deleted, kept = np.split(chosen, 2)
+    delete_ms, deleted_but_found = _deletes(peer, keys, deleted)
+
+    on_progress(f"{name}: cleaning up")
+    bytes_before = peer.bytes_on_disk()
+    clean_up_seconds = _seconds(peer.clean_up)
+    bytes_after = peer.bytes_on_disk()
+    version = peer.version()
+    peer.close()
+    return PeerResult(
+        name=name,
+        version=version,
+        threads=peer.threads,
+        durability=peer.durability,
+        num_facts=len(keys),
+        dim=keys.shape[1],
+        ingest_seconds=ingest_seconds,
+        build_seconds=build_seconds,
+        effort=effort,
+        recall_at_1=recall,
+        reached_target=recall >= task.target_recall,
+        lookup_ms=lookup_ms,
+        lookups_per_second_in_batches=len(queries) / batch_seconds,
+        num_deletes=len(deleted),
+        delete_ms=delete_ms,
+        deleted_but_found=deleted_but_found,
+        bytes_before_clean_up=bytes_before,
+        bytes_after_clean_up=bytes_after,
+        clean_up_seconds=clean_up_seconds,
+        residue_of_deleted=find_residue(directory, deleted.tolist(), keys[deleted]),
+        residue_of_kept=find_residue(directory, kept.tolist(), keys[kept]),
+    )
+
+
+def _ingest(peer: Peer, keys: Keys) -> float:
+    """Seconds in the store; making the texts is not counted."""
+    seconds = 0.0
+    for start in range(0, len(keys), INGEST_BATCH):
+        ids = np.arange(start, min(start + INGEST_BATCH, len(keys)), dtype=np.int64)
+        facts = [fact_text(fact) for fact in ids.tolist()]
+        texts, sources = [fact.value for fact in facts], [fact.source for fact in facts]
+        rows = np.array(keys[start : start + INGEST_BATCH])
+        began = time.perf_counter()
+        peer.ingest(ids, rows, texts, sources)
+        seconds += time.perf_counter() - began
+    return seconds
+
+
+def _reach(
+    peer: Peer, queries: Keys, truth: npt.NDArray[np.int64], target: float, on_progress: Progress
+) -> tuple[int, float]:
+    """The least effort that reaches the target, or else the greatest one; and its recall@1."""
+    effort, recall = peer.efforts[0], 0.0
+    for effort in peer.efforts:
+        peer.set_search(effort)
+        recall = float(np.mean(_found_ids(peer, queries) == truth))
+        on_progress(f"recall@1 {recall:.3f} at effort {effort}")
+        if recall >= target:
+            break
+    return effort, recall
+
+
+def _found_ids(peer: Peer, queries: Keys) -> npt.NDArray[np.int64]:
+    found = [
+        hit
+        for start in range(0, len(queries), _BATCH)
+        for hit in peer.lookup_batch(queries[start : start + _BATCH])
+    ]
+    return np.array([-1 if hit is None else hit.fact_id for hit in found], np.int64)
+
+
+def _lookups(peer: Peer, queries: Keys) -> Percentiles:
+    """One query at a time. Raises where a text is not the one stored with its key."""
+    for query in queries[:WARM_UP]:
+        peer.lookup(query)
+    times = []
+    for query in queries:
+        began = time.perf_counter()
+        found = peer.lookup(query)
+        times.append(time.perf_counter() - began)
+        if found is not None and found.text != fact_text(found.fact_id).value:
+            raise ValueError(f"the text {found.text!r} was found with the key of fact {found.fact_id}")
+    return percentiles(times)
+
+
+def _deletes(peer: Peer, keys: Keys, facts: npt.NDArray[np.int64]) -> tuple[Percentiles, int]:
+    """Times of the deletes, and how many of the facts the very next lookup of their own key still found."""
+    times, still_found = [], 0
+    for fact in facts.tolist():
+        began = time.perf_counter()
+        peer.delete(fact)
+        times.append(time.perf_counter() - began)
+        found = peer.lookup(keys[fact])
+        still_found += found is not None and found.fact_id == fact
+    return percentiles(times), still_found
+
+
+def percentiles(seconds: Sequence[float]) -> Percentiles:
+    """The percentiles of some durations, in milliseconds."""
+    p50, p99 = np.percentile(np.array(seconds) * 1000, (50, 99))
+    return Percentiles(p50=float(p50), p99=float(p99))
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began

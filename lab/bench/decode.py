@@ -1,0 +1,276 @@
+"""Decoding, beside `transformers.generate` with the same weights, and with its lookups taken away."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from cli.composition.model_encoder import ModelEncoder
+from kb.corpus.format import read_annotated
+from kb.demo import DEMO_CORPUS
+from kb.service import KnowledgeBase
+from kb.store import database
+from kb.store.settings import Settings
+from lab.bench.rounds import Seconds, in_turns
+from model.decoding.config import DecodeConfig
+from model.decoding.decoder import Decoder
+from model.decoding.lookup import Found, Lookup
+from model.decoding.run import Run
+from model.lm.checkpoint import Checkpoint
+
+BATCH = 8
+_WORDS = 12  # of a document, as a prompt
+_KNOWN = 40  # documents in the knowledge base
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Against:
+    """Plain greedy decoding of some prompts, by this program and by transformers: the same weights, precision,
+    repetition penalty and number of tokens. `agreement` is the share of tokens that are the same, place by place;
+    once two outputs differ they seldom meet again, so `identical` counts rows that agree to the end."""
+
+    prompts: int
+    tokens: int
+    ours: Seconds
+    generate: Seconds
+    vs_generate: float
+    tokens_per_s: float
+    generate_tokens_per_s: float
+    agreement: float
+    identical: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookupCost:
+    """Questions decoded in mode auto against a knowledge base, one at a time; and the same forwards once more with
+    its answers given from memory. `lookup_cost` is by how much the first takes longer."""
+
+    questions: int
+    lookups: int
+    hits: int
+    spliced_tokens: int
+    content_tokens: int
+    auto: Seconds
+    replay: Seconds
+    lookup_cost: float
+    lookup_ms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeFigures:
+    """`shares` of the time of decoding questions in mode auto: forward passes, logits, lookups, and the rest."""
+
+    precision: str
+    batch1: Against
+    batch8: Against
+    vs_generate_batch1: float
+    vs_generate_batch8: float
+    lookups: LookupCost
+    lookup_cost: float
+    shares: dict[str, float]
+
+
+def bench_decode(checkpoint: Checkpoint, home: Path, *, tokens: int, rounds: int) -> DecodeFigures:
+    """All figures, with a knowledge base of its own under `home`."""
+    documents = [parsed.document for parsed in read_annotated(DEMO_CORPUS) if parsed.document is not None]
+    prompts = [" ".join(document.text.split()[:_WORDS]) for document in documents[:BATCH]]
+    questions = [
+        f"Question: {span.question} Answer:"
+        for d in documents[:BATCH]
+        for span in d.facts[:1]
+        if span.question
+    ]
+    alone, together = (against(checkpoint, some, tokens, rounds) for some in (prompts[:1], prompts))
+    with _knowledge_base(checkpoint, home) as kb:
+        cost = lookup_cost(checkpoint, kb, questions, rounds)
+        shares = time_shares(checkpoint, kb, questions)
+    return DecodeFigures(
+        precision=str(checkpoint.lm.inference.embedding.dtype).removeprefix("torch."),
+        batch1=alone,
+        batch8=together,
+        vs_generate_batch1=alone.vs_generate,
+        vs_generate_batch8=together.vs_generate,
+        lookups=cost,
+        lookup_cost=cost.lookup_cost,
+        shares=shares,
+    )
+
+
+def against(checkpoint: Checkpoint, prompts: Sequence[str], tokens: int, rounds: int) -> Against:
+    """Both ways in turns, and their outputs compared token by token."""
+    outputs: dict[str, list[list[int]]] = {}
+
+    def ours() -> None:
+        outputs["ours"] = plain_tokens(checkpoint, prompts, tokens)
+
+    def generate() -> None:
+        outputs["generate"] = generated_tokens(checkpoint, prompts, tokens)
+
+    seconds = in_turns({"ours": ours, "generate": generate}, rounds)
+    pairs = list(zip(outputs["ours"], outputs["generate"], strict=True))
+    same = [a == b for mine, theirs in pairs for a, b in zip(mine, theirs, strict=True)]
+    count = len(prompts) * tokens
+    return Against(
+        prompts=len(prompts),
+        tokens=count,
+        ours=seconds["ours"],
+        generate=seconds["generate"],
+        vs_generate=seconds["generate"].median / seconds["ours"].median,
+        tokens_per_s=count / seconds["ours"].median,
+        generate_tokens_per_s=count / seconds["generate"].median,
+        agreement=float(np.mean(same)),
+        identical=sum(mine == theirs for mine, theirs in pairs),
+    )
+
+
+def plain_tokens(checkpoint: Checkpoint, prompts: Sequence[str], tokens: int) -> list[list[int]]:
+    """The tokens that this program says without lookups."""
+    config = DecodeConfig(mode="off", max_tokens=tokens, min_tokens=tokens)
+    run = Decoder(checkpoint, None).run(prompts, config)
+    for _ in run.steps():
+        pass
+    return [row.tail for row in run.rows]
+
+
+def generated_tokens(checkpoint: Checkpoint, prompts: Sequence[str], tokens: int) -> list[list[int]]:
+    """The tokens that `transformers.generate` says under the same rules."""
+    tokenizer, device = checkpoint.tokenizer, checkpoint.lm.device
+    end = tokenizer.end_of_text
+    rows = [tokenizer.prompt(prompt) for prompt in prompts]
+    width = max(map(len, rows))
+    ids = torch.tensor([[end] * (width - len(row)) + row for row in rows], device=device)
+    mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=device)
+    with torch.inference_mode():
+        generated: Any = checkpoint.lm.causal.generate(
+            ids,
+            attention_mask=mask,
+            do_sample=False,
+            repetition_penalty=DecodeConfig().repetition_penalty,
+            max_new_tokens=tokens,
+            suppress_tokens=[*tokenizer.added, end],
+            eos_token_id=None,
+            pad_token_id=end,
+        )
+    said: list[list[int]] = generated[:, width:].tolist()
+    return said
+
+
+@dataclass(slots=True)
+class _Recorded:
+    """Passes lookups on and remembers the answers; or gives them again, in order, and asks nobody."""
+
+    lookups: Lookup | None
+    seconds: float = 0.0
+    calls: int = 0
+    answers: list[Sequence[Found]] = field(default_factory=list)
+
+    def lookup(self, queries_BD: NDArray[np.float32], **options: Any) -> Sequence[Found]:
+        if self.lookups is None:
+            self.calls += 1
+            return self.answers[self.calls - 1]
+        started = time.perf_counter()
+        found = self.lookups.lookup(queries_BD, **options)
+        self.seconds += time.perf_counter() - started
+        self.answers.append(found)
+        return found
+
+
+def lookup_cost(checkpoint: Checkpoint, kb: Lookup, questions: Sequence[str], rounds: int) -> LookupCost:
+    """Questions one at a time in mode auto, and again from memory: the same tokens in the same forwards."""
+    config = DecodeConfig(mode="auto", max_tokens=24)
+    Decoder(checkpoint, kb).generate(questions[:1], config)  # opens the index
+    recorded = _Recorded(kb)
+    decoder = Decoder(checkpoint, recorded)
+    first = [decoder.generate([question], config)[0] for question in questions]
+    num_lookups = len(recorded.answers)
+    lookup_ms = 1000 * recorded.seconds / max(1, num_lookups)
+
+    def replay() -> None:
+        memory = Decoder(checkpoint, _Recorded(None, answers=recorded.answers[:num_lookups]))
+        for question in questions:
+            memory.generate([question], config)
+
+    plain = Decoder(checkpoint, kb)
+    seconds = in_turns(
+        {"auto": lambda: [plain.generate([q], config) for q in questions], "replay": replay}, rounds
+    )
+    splices = [s for generation in first for s in generation.splices]
+    values = [
+        generation.output[s.output_start : s.output_end]
+        for generation in first
+        for s in generation.splices
+        if s.outcome == "hit"
+    ]
+    return LookupCost(
+        questions=len(questions),
+        lookups=num_lookups,
+        hits=sum(s.outcome == "hit" for s in splices),
+        spliced_tokens=sum(len(checkpoint.tokenizer.encode(value)) for value in values),
+        content_tokens=sum(generation.content_tokens for generation in first),
+        auto=seconds["auto"],
+        replay=seconds["replay"],
+        lookup_cost=seconds["auto"].median / seconds["replay"].median - 1,
+        lookup_ms=lookup_ms,
+    )
+
+
+@dataclass(slots=True)
+class _Timed:
+    """Stands before an object and adds up the seconds that one kind of its calls takes."""
+
+    inner: Any
+    spent: dict[str, float]
+    names: dict[str, str]
+
+    def __getattr__(self, name: str) -> Any:
+        attribute = getattr(self.inner, name)
+        if name not in self.names:
+            return attribute
+
+        def timed(*args: Any, **options: Any) -> Any:
+            started = time.perf_counter()
+            result = attribute(*args, **options)
+            self.spent[self.names[name]] = (
+                self.spent.get(self.names[name], 0.0) + time.perf_counter() - started
+            )
+            return result
+
+        return timed
+
+
+def time_shares(checkpoint: Checkpoint, kb: Lookup, questions: Sequence[str]) -> dict[str, float]:
+    """Where the time of decoding these questions goes, one at a time in mode auto."""
+    spent: dict[str, float] = dict.fromkeys(("forward", "logits", "lookups"), 0.0)
+    timed_kb: Any = _Timed(kb, spent, {"lookup": "lookups"})
+    started = time.perf_counter()
+    for question in questions:
+        run: Run = Decoder(checkpoint, timed_kb).run([question], DecodeConfig(mode="auto", max_tokens=24))
+        run.llama = _Timed(run.llama, spent, {"advance": "forward", "logits": "logits"})  # type: ignore[assignment]
+        for _ in run.steps():
+            pass
+    total = time.perf_counter() - started
+    shares = {name: seconds / total for name, seconds in spent.items()}
+    return shares | {"rest": 1 - sum(shares.values())}
+
+
+@contextmanager
+def _knowledge_base(checkpoint: Checkpoint, home: Path) -> Iterator[KnowledgeBase]:
+    """The start of the demo corpus with keys of this checkpoint, in a database of its own."""
+    settings = Settings(home=home, actor="bench")
+    engine = database.connect(settings)
+    database.migrate(engine)
+    engine.dispose()
+    with KnowledgeBase.open(settings) as kb:
+        known = islice(read_annotated(DEMO_CORPUS), _KNOWN)
+        kb.ingest(known, "demo", actor="bench", reason="benchmark")
+        kb.rekey(ModelEncoder(checkpoint))
+        yield kb

@@ -1,0 +1,176 @@
+"""`colmlm bench encode`, `decode` and `train`: the model's speed beside transformers, with the same weights."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.composition.runtime import Runtime
+from cli.options import AsJson, CheckpointPath, examples
+from cli.output import note, print_json, print_table, say
+from lab.bench.machine import machine
+
+if TYPE_CHECKING:
+    from kb.corpus.format import AnnotatedDocument
+
+ENCODE_EXAMPLES = examples(
+    "colmlm bench encode --json", "colmlm bench encode --squad dev.jsonl --documents 60"
+)
+DECODE_EXAMPLES = examples("colmlm bench decode --json", "colmlm bench decode --tokens 128 --rounds 5")
+TRAIN_EXAMPLES = examples(
+    "colmlm bench train --json", "colmlm bench train --squad train.jsonl --batch 8 --rounds 3"
+)
+
+Rounds = Annotated[
+    int,
+    typer.Option("--rounds", min=1, max=1000, help="How often each way is timed, in turns; medians count."),
+]
+
+
+def encode(
+    squad: Annotated[
+        Path | None,
+        typer.Option("--squad", exists=True, dir_okay=False, help="A SQuAD file. Default: the demo corpus."),
+    ] = None,
+    documents: Annotated[int, typer.Option("--documents", min=1, help="At most so many of them.")] = 8,
+    rounds: Rounds = 3,
+    checkpoint: CheckpointPath = None,
+    as_json: AsJson = False,
+) -> None:
+    """Keys of a corpus, beside the bare forward pass of the same tokens in the same batches."""
+    some = _documents(squad)[:documents]
+    if not any(document.facts for document in some):
+        raise typer.BadParameter("these documents have no facts to make keys of.")
+    with Runtime.from_environment(checkpoint=checkpoint) as runtime:
+        from lab.bench.encode import bench_encode
+
+        note(f"keys of {len(some)} documents, {rounds} rounds")
+        figures = bench_encode(runtime.checkpoint, some, rounds=rounds)
+        report = _report(runtime, figures)
+    if as_json:
+        print_json(report)
+        return
+    print_table(
+        ("what", "seconds", "beside"),
+        [
+            (
+                "keys",
+                f"{figures.encode.median:.2f}",
+                f"{figures.facts} keys, {figures.tokens_per_s:.0f} tokens/s",
+            ),
+            ("forward of transformers", f"{figures.forward.median:.2f}", f"{figures.vs_forward:.2f} of ours"),
+            ("own forward", f"{figures.own_forward.median:.2f}", f"{figures.vs_own_forward:.2f} of ours"),
+        ],
+    )
+    say(
+        f"{figures.tokens} tokens in {figures.padded_tokens} padded ones; least cosine {figures.least_cosine:.5f}"
+    )
+
+
+def decode(
+    tokens: Annotated[int, typer.Option("--tokens", min=1, max=2000, help="Tokens a row.")] = 64,
+    rounds: Rounds = 3,
+    checkpoint: CheckpointPath = None,
+    as_json: AsJson = False,
+) -> None:
+    """Greedy decoding beside `transformers.generate`, alone and eight at once; and what lookups cost.
+
+    Lookups ask a knowledge base of its own, in a temporary directory, that holds a part of the demo corpus.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="colmlm-bench-") as home,
+        Runtime.from_environment(checkpoint=checkpoint) as runtime,
+    ):
+        from lab.bench.decode import bench_decode
+
+        note(f"{tokens} tokens a row, {rounds} rounds")
+        figures = bench_decode(runtime.checkpoint, Path(home), tokens=tokens, rounds=rounds)
+        report = _report(runtime, figures)
+    if as_json:
+        print_json(report)
+        return
+    print_table(
+        ("rows", "tokens/s", "transformers", "ratio", "tokens that agree"),
+        [
+            (f.prompts, f"{f.tokens_per_s:.1f}", f"{f.generate_tokens_per_s:.1f}", f"{f.vs_generate:.2f}",
+             f"{f.agreement:.1%}")
+            for f in (figures.batch1, figures.batch8)
+        ],
+    )  # fmt: skip
+    cost = figures.lookups
+    say(f"{cost.lookups} lookups of {cost.lookup_ms:.1f} ms make answers {cost.lookup_cost:+.1%} slower")
+    say(", ".join(f"{name} {share:.0%}" for name, share in figures.shares.items()))
+
+
+def train(
+    squad: Annotated[
+        Path | None,
+        typer.Option("--squad", exists=True, dir_okay=False, help="A SQuAD file. Default: the demo corpus."),
+    ] = None,
+    batch: Annotated[int, typer.Option("--batch", min=4, help="Documents a step, a multiple of 4.")] = 16,
+    base: Annotated[
+        str, typer.Option("--base", help="A local path, a hub id, or smollm2-135m.")
+    ] = "smollm2-135m",
+    rounds: Rounds = 3,
+    as_json: AsJson = False,
+) -> None:
+    """An optimiser step with the joint loss, beside transformers' Trainer with plain next-token loss.
+
+    The same adapter on the same base, over the same sequences; nothing is kept.
+    """
+    documents = _documents(squad)
+    with (
+        tempfile.TemporaryDirectory(prefix="colmlm-bench-") as home,
+        Runtime.from_environment() as runtime,
+    ):
+        from lab.bench.train import bench_train
+        from model.training.config import TrainConfig
+
+        note(f"steps of {batch} documents, {rounds} rounds of four ways")
+        try:
+            config = TrainConfig(init=base, batch_documents=batch)
+        except ValueError as error:
+            raise typer.BadParameter(f"{error}.") from error
+        figures = bench_train(config, documents, Path(home), runtime.settings.home / "models", rounds=rounds)
+    if as_json:
+        print_json({**asdict(figures), **_surroundings()})
+        return
+    ways = [
+        ("joint loss", figures.joint, figures.vs_trainer),
+        ("next-token loss", figures.next_token, figures.vs_trainer_next_token),
+        ("joint loss as the preset samples it", figures.as_trained, figures.vs_trainer_as_trained),
+        ("transformers' Trainer, next-token loss", figures.trainer, 1.0),
+    ]
+    print_table(
+        ("a step", "seconds", "as fast as Trainer"),
+        [(name, f"{seconds.median:.2f}", f"{ratio:.2f}") for name, seconds, ratio in ways],
+    )
+    say(f"{figures.tokens_per_step:.0f} tokens a step, {figures.padded_tokens_per_step:.0f} with padding")
+
+
+def _documents(squad: Path | None) -> list[AnnotatedDocument]:
+    from kb.corpus.format import read_annotated
+    from kb.corpus.squad import read_squad
+    from kb.demo import DEMO_CORPUS
+
+    parsed = read_squad(squad) if squad else read_annotated(DEMO_CORPUS)
+    return [item.document for item in parsed if item.document is not None]
+
+
+def _report(runtime: Runtime, figures: Any) -> dict[str, Any]:
+    return {**asdict(figures), "checkpoint": runtime.checkpoint.config.name, **_surroundings()}
+
+
+def _surroundings() -> dict[str, Any]:
+    import torch
+
+    return {
+        "threads": torch.get_num_threads(),
+        "allocator": "jemalloc" if "jemalloc" in os.environ.get("LD_PRELOAD", "") else "glibc",
+        "machine": machine(),
+    }

@@ -1,0 +1,96 @@
+"""This program as one of the stores it is compared with: documents and keys in, the value of the nearest fact out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from sqlalchemy import text
+
+from kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
+from kb.erasure.verbs import Erasure
+from kb.records import CheckpointInfo, Lookup
+from kb.service import KnowledgeBase
+from kb.store import database
+from kb.store.settings import Settings
+from kb.switching.bulk import Bulk
+from lab.bench.peers import Found, Keys, bytes_of
+
+CHECKPOINT = "synthetic"
+FACTS_A_DOCUMENT = 20
+
+
+class Ours:
+    """Fact `i` of the comparison is fact `i + 1` here. A lookup gives the value; its source is one more read away."""
+
+    threads = "1 for one query, 2 for a batch; PostgreSQL 1"
+    durability = "a commit that waits for the disk: survives the loss of power"
+    efforts: Sequence[int] = (0,)  # as the product is set up
+
+    def open(self, directory: Path, dim: int) -> None:
+        self._directory = directory / "colmlm"
+        settings = Settings(home=self._directory, actor="bench")
+        engine = database.connect(settings)
+        database.migrate(engine)
+        engine.dispose()
+        self._kb = KnowledgeBase.open(settings)
+        self._keyset_id = self._kb.create_keyset(CheckpointInfo(CHECKPOINT, CHECKPOINT, dim)).keyset_id
+
+    def ingest(
+        self, ids: npt.NDArray[np.int64], keys: Keys, texts: Sequence[str], sources: Sequence[str]
+    ) -> None:
+        documents = (Parsed(document) for document in _documents(int(ids[0]), texts, sources))
+        self._kb.ingest(documents, "bench", actor="bench", reason="benchmark")
+        Bulk(self._kb).store_keys(self._keyset_id, ids + 1, keys, actor="bench", reason="benchmark")
+
+    def build(self) -> None:
+        Bulk(self._kb).finish_keyset(self._keyset_id)
+
+    def version(self) -> str:
+        with self._kb.sessions() as session:
+            return f"{version('colmlm')} on PostgreSQL {session.scalar(text('SHOW server_version'))}"
+
+    def set_search(self, effort: int) -> None:
+        """Nothing: it is compared as it is set up."""
+
+    def lookup(self, query: Keys) -> Found | None:
+        return self.lookup_batch(query[None])[0]
+
+    def lookup_batch(self, queries: Keys) -> list[Found | None]:
+        return [_found(lookup) for lookup in self._kb.lookup(queries, checkpoint_id=CHECKPOINT, threshold=-1)]
+
+    def delete(self, fact_id: int) -> None:
+        self._kb.delete([fact_id + 1], actor="bench", reason="benchmark")
+
+    def clean_up(self) -> None:
+        """Erase what was deleted, to the highest level."""
+        deleted = [fact.fact_id for fact in self._kb.facts(deleted=True, limit=10_000)]
+        Erasure(self._kb).erase(deleted, actor="bench", reason="benchmark", now=True)
+
+    def bytes_on_disk(self) -> int:
+        return bytes_of(self._directory)
+
+    def close(self) -> None:
+        self._kb.close()
+
+
+def _documents(first: int, texts: Sequence[str], sources: Sequence[str]) -> Iterator[AnnotatedDocument]:
+    for at in range(0, len(texts), FACTS_A_DOCUMENT):
+        passages, spans, length = [], [], 0
+        several = slice(at, at + FACTS_A_DOCUMENT)
+        for value, source in zip(texts[several], sources[several], strict=True):
+            start = length + source.index(value)
+            spans.append(FactSpan(start, start + len(value), value))
+            passages.append(source)
+            length += len(source)
+        yield AnnotatedDocument(f"d{first + at}", "".join(passages), tuple(spans))
+
+
+def _found(lookup: Lookup) -> Found | None:
+    if not lookup.hits:
+        return None
+    hit = lookup.hits[0]
+    return Found(hit.fact_id - 1, hit.value, "")

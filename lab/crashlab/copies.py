@@ -1,0 +1,92 @@
+"""A base, backed up and restored into a second database: what a child does, and how the copy is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from sqlalchemy import exists, select
+from sqlalchemy.exc import DBAPIError
+
+from kb.backup.restore import restore_backup
+from kb.backup.write import Heard, tables, verify_backup, write_backup
+from kb.errors import KBError
+from kb.log.signing import signing_key
+from kb.log.witness import export_log
+from kb.service import KnowledgeBase
+from kb.tables import Secret
+from lab.crashlab.journal import Journal
+from lab.crashlab.judge import Finding, judge_as
+from lab.crashlab.server import is_quiet
+from lab.crashlab.target import Target
+from lab.crashlab.world import World
+
+
+def back_up(opened: KnowledgeBase, target: Target, on_bytes: Heard = lambda _: None) -> None:
+    key = signing_key(opened.settings.home)
+    write_backup(opened, target.backup, key, replace=True, on_bytes=on_bytes)
+
+
+def restore(opened: KnowledgeBase, target: Target, on_bytes: Heard = lambda _: None) -> None:
+    """Restore the backup with the log of the base as of now, which knows what was erased since."""
+    with target.log.open("w", encoding="utf-8") as file:
+        file.writelines(export_log(opened, signing_key(opened.settings.home)))
+    with KnowledgeBase.open(target.settings) as copy:
+        restore_backup(
+            copy, target.backup, actor=target.settings.actor, log_file=target.log, on_bytes=on_bytes
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A copy that a child was to make in `target`."""
+
+    target: Target
+
+    def judge(self, opened: KnowledgeBase, before: World, now: World, journal: Journal) -> Iterator[Finding]:
+        """The backup is whole, and the copy is too, or is empty and can be restored again."""
+        done = [step.do for step in journal.acknowledged]
+        try:
+            if "back_up" not in done:
+                yield from self._judge_backup(opened)
+                return
+            for step in journal.acknowledged[: done.index("back_up")]:
+                before = before.after(step)
+            yield from self._judge_copy(opened, _as_restored(before, now), "restore_backup" in done)
+        except (KBError, DBAPIError) as error:
+            yield Finding("errors", f"a backup and its restore: {type(error).__name__}: {error}")
+
+    def _judge_backup(self, opened: KnowledgeBase) -> Iterator[Finding]:
+        """What bears the name of a backup is one, and the next writer clears up."""
+        if self.target.backup.exists():
+            verify_backup(self.target.backup)
+        back_up(opened, self.target)
+        for left in sorted(set(self.target.path.iterdir()) - {self.target.backup}):
+            yield Finding("residue", f"a killed writer of a backup left {left.name}")
+
+    def _judge_copy(self, opened: KnowledgeBase, world: World, is_acknowledged: bool) -> Iterator[Finding]:
+        with KnowledgeBase.open(self.target.settings) as copy:
+            if not is_quiet(copy.engine):
+                yield Finding("errors", "the database still works for a killed restore")
+            if _is_empty(copy):
+                if is_acknowledged:
+                    yield Finding("lost", "a restore of a backup was acknowledged, and its base is empty")
+                restore(opened, self.target)
+            for finding in judge_as(copy, world):
+                yield replace(finding, what=f"restored from a backup: {finding.what}")
+
+
+def _as_restored(backed_up: World, now: World) -> World:
+    """The world of the backup, without what was erased since then."""
+    facts = {q: now.facts[q] if now.facts[q].erased else fact for q, fact in backed_up.facts.items()}
+    return replace(backed_up, facts=facts)
+
+
+def _is_empty(copy: KnowledgeBase) -> bool:
+    """Whether no table has a row; but the secret, which every database has."""
+    with copy.engine.connect() as connection:
+        return not any(
+            connection.scalar(select(exists().select_from(table)))
+            for table in tables()
+            if table.name != Secret.__tablename__
+        )

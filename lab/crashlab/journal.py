@@ -1,0 +1,44 @@
+"""What a child wrote down before it was killed: which steps it began, and which were acknowledged to it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lab.crashlab.world import Step
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """`in_doubt` is the step that was begun and not acknowledged: it may hold or not, but not by half."""
+
+    acknowledged: tuple[Step, ...] = ()
+    in_doubt: Step | None = None
+    killed: str | None = None
+    failed: str | None = None
+    stopped: str | None = None
+    wrong: tuple[dict[str, Any], ...] = field(default=())
+
+
+def read_journal(file: Path, steps: list[Step]) -> Journal:
+    """The journal of a child that was given `steps`. A last line that was cut short was never written."""
+    lines = file.read_text().split("\n")[:-1] if file.exists() else []
+    records = [json.loads(line) for line in lines]
+    begun = [record["begin"] for record in records if "begin" in record]
+    done = [record["done"] for record in records if "done" in record]
+    said = {
+        name: value for r in records for name, value in r.items() if name in ("killed", "failed", "stopped")
+    }
+    return Journal(
+        acknowledged=tuple(steps[number] for number in done),
+        in_doubt=steps[begun[-1]] if len(begun) > len(done) else None,
+        wrong=tuple(record for record in records if "wrong" in record),
+        **said,
+    )
+
+
+def has_begun(file: Path, number: int) -> bool:
+    """Whether the child has begun this step."""
+    return file.exists() and f'{{"begin": {number}}}' in file.read_text()

@@ -1,0 +1,292 @@
+"""The judge: opens the base as the next process would, and holds it against the model.
+
+Every outcome that the acknowledgements allow is a world; the base must be exactly one of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from sqlalchemy import ARRAY, Connection, Select, Text, cast, column, func, select, table, text
+
+from kb.erasure.residue import LEAST, Matcher
+from kb.errors import KeysetMismatch
+from kb.service import KnowledgeBase
+from lab.crashlab.encoder import ENCODERS
+from lab.crashlab.journal import Journal
+from lab.crashlab.world import ACTIVE, BUILDING, NO_KEYSET, READY, Known, Step, World
+
+Kind = Literal["lost", "resurrected", "mismatched", "residue", "chain_breaks", "errors"]
+
+_FACTS = text("""
+SELECT f.id, f.question, f.deleted_seq IS NULL AS live, v.value, t.fact_id IS NOT NULL AS abstain
+FROM fact f
+JOIN fact_version v ON v.fact_id = f.id
+    AND v.version = (SELECT max(version) FROM fact_version WHERE fact_id = f.id)
+LEFT JOIN tombstone t ON t.fact_id = f.id
+WHERE f.erased_seq IS NULL
+""")
+_ERASED = text("SELECT id FROM fact WHERE erased_seq IS NOT NULL")
+# Every column of every table that can hold a text, whichever those are: nobody has to think of a new one.
+_COLUMNS = text("""
+SELECT c.table_name, c.column_name, c.data_type FROM information_schema.columns c
+JOIN information_schema.tables t USING (table_schema, table_name)
+WHERE c.table_schema = current_schema() AND t.table_type = 'BASE TABLE'
+  AND c.data_type IN ('text', 'character varying', 'character', 'json', 'jsonb', 'bytea', 'ARRAY', 'USER-DEFINED')
+ORDER BY c.table_name, c.ordinal_position
+""")
+_KEYSETS = text("SELECT checkpoint_id, state FROM keyset ORDER BY id")
+_KEYS = text(
+    "SELECT fact_key.id, fact_id FROM fact_key JOIN keyset ON keyset.id = keyset_id AND state = 'active'"
+)
+_DOCUMENTS = text("SELECT external_id, text FROM document WHERE replaced_seq IS NULL")
+_LOGGED = text("SELECT kind, count(*) AS n FROM change WHERE seq > :after AND kind <> 'key' GROUP BY kind")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that should not be."""
+
+    kind: Kind
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the tables say: facts by question, ids of erased ones, texts by external id, states of keysets."""
+
+    facts: dict[str, Known]
+    erased: frozenset[int]
+    documents: dict[str, str]
+    keysets: tuple[str, str]
+    logged: Counter[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was found wrong, and the world that the base turned out to be."""
+
+    findings: tuple[Finding, ...]
+    world: World
+    head: int
+
+
+def judge(opened: KnowledgeBase, world: World, journals: Sequence[Journal], head: int) -> Verdict:
+    """Compare the base with what may be, from `world` before the round, whose last change was `head`."""
+    with opened.engine.connect() as connection:
+        seen = _see(connection, head)
+    held = [(w, list(_compare(w, seen))) for w in outcomes(world, journals)]
+    world, findings = min(held, key=lambda pair: len(pair[1]))
+    ids = {question: fact.fact_id for question, fact in seen.facts.items()}
+    world = world.seen(ids, seen.keysets)
+    findings += [*_said(journals), *_logged(seen, journals), *_inside(opened, world)]
+    return Verdict(tuple(findings), world, opened.head_seq())
+
+
+def judge_as(opened: KnowledgeBase, world: World) -> list[Finding]:
+    """How a base that nobody works on differs from the one world that it should be."""
+    with opened.engine.connect() as connection:
+        seen = _see(connection, opened.head_seq())
+    ids = {question: fact.fact_id for question, fact in seen.facts.items()}
+    return [*_compare(world, seen), *_inside(opened, world.seen(ids, seen.keysets))]
+
+
+def _inside(opened: KnowledgeBase, world: World) -> Iterator[Finding]:
+    """What is unsound in a base, left of what was erased, or answered contrary to its tables."""
+    yield from unsound(opened)
+    yield from _residue(opened, world)
+    if ACTIVE in world.keysets:
+        yield from _answers(opened, world)
+        yield from _index(opened, world)
+        yield from _other_space(opened, world)
+
+
+def outcomes(world: World, journals: Sequence[Journal]) -> list[World]:
+    """Every world that may be: all that was acknowledged, and what is in doubt done or not."""
+    for journal in journals:
+        for step in journal.acknowledged:
+            world = world.after(step)
+    worlds = [world]
+    for journal in journals:
+        if journal.in_doubt is not None:
+            worlds = [w for before in worlds for w in _done_or_not(before, journal.in_doubt)]
+    if len(journals) > 1:  # what one keyed may have been edited by the other just then
+        edited = {q for j in journals[1:] for s in (*j.acknowledged, j.in_doubt) if s for q in s.questions}
+        worlds = [replace(w, keyed=(w.keyed[0] - edited, w.keyed[1] - edited)) for w in worlds]
+    return worlds
+
+
+def _done_or_not(world: World, step: Step) -> list[World]:
+    if step.do != "rekey":
+        return [world, world.after(step)]
+    # Many transactions: some keys more, and the keyset not there yet, begun, or done.
+    states = {world.keysets[step.encoder], BUILDING, READY}
+    if world.keysets[step.encoder] in (READY, ACTIVE):
+        states = {world.keysets[step.encoder]}
+    return [world.with_keyset(step.encoder, state) for state in sorted(states)]
+
+
+def _see(connection: Connection, head: int) -> Seen:
+    facts = {
+        row.question: Known(row.value, live=row.live, abstain=row.abstain, fact_id=row.id)
+        for row in connection.execute(_FACTS)
+    }
+    states = dict(tuple(row) for row in connection.execute(_KEYSETS))  # the newest of a checkpoint counts
+    first, second = (states.get(e.checkpoint.checkpoint_id, NO_KEYSET) for e in ENCODERS)
+    return Seen(
+        facts=facts,
+        erased=frozenset(connection.scalars(_ERASED)),
+        documents=dict(tuple(row) for row in connection.execute(_DOCUMENTS)),
+        keysets=(first, second),
+        logged=Counter({row.kind: row.n for row in connection.execute(_LOGGED, {"after": head})}),
+    )
+
+
+def _compare(world: World, seen: Seen) -> Iterator[Finding]:
+    """How the tables differ from a world."""
+    for question, fact in world.facts.items():
+        if fact.erased:
+            yield from _compare_erased(question, fact, seen)
+        else:
+            yield from _compare_fact(question, fact, seen.facts.get(question))
+    for question in seen.facts.keys() - world.facts.keys():
+        yield Finding("mismatched", f"{question!r}: nobody inserted it")
+    erased = world.erased
+    texts = {d: t.without(erased).document(d).text for d, t in world.documents.items()}
+    for external_id in sorted(d for d in texts | seen.documents if texts.get(d) != seen.documents.get(d)):
+        yield Finding("mismatched", f"document {external_id} has another text, or one too many or too few")
+    if world.keysets != seen.keysets:
+        yield Finding("mismatched", f"keysets are {seen.keysets}, not {world.keysets}")
+
+
+def _compare_fact(question: str, fact: Known, found: Known | None) -> Iterator[Finding]:
+    if found is None:
+        yield Finding("lost", f"{question!r}: the fact is gone")
+    elif fact.fact_id not in (0, found.fact_id):
+        yield Finding("mismatched", f"{question!r}: fact {found.fact_id}, was {fact.fact_id}")
+    elif fact.live and not found.live:
+        yield Finding("lost", f"{question!r}: deleted, and nobody deleted it")
+    elif found.live and not fact.live:
+        yield Finding("resurrected", f"{question!r}: live after its deletion was acknowledged")
+    elif found.value != fact.value:
+        yield Finding("mismatched", f"{question!r}: {found.value!r}, not {fact.value!r}")
+    elif found.abstain != fact.abstain:
+        yield Finding("mismatched", f"{question!r}: a tombstone or none, contrary to its deletion")
+
+
+def _compare_erased(question: str, fact: Known, seen: Seen) -> Iterator[Finding]:
+    if question in seen.facts:
+        yield Finding("resurrected", f"{question!r}: there after its erasure was acknowledged")
+    elif fact.fact_id and fact.fact_id not in seen.erased:
+        yield Finding("lost", f"{question!r}: nothing says that it was erased")
+
+
+def _said(journals: Sequence[Journal]) -> Iterator[Finding]:
+    """What the children noticed themselves."""
+    shared = len(journals) > 1
+    for journal in journals:
+        if journal.failed:
+            yield Finding(
+                "errors", f"{journal.in_doubt.do if journal.in_doubt else 'start'}: {journal.failed}"
+            )
+        for wrong in journal.wrong:
+            if wrong["answer"] is not None or not shared:  # the other child may have taken its key
+                kind: Kind = "resurrected" if wrong["expected"] is None else "mismatched"
+                yield Finding(
+                    kind, f"a lookup of {wrong['wrong']!r} gave {wrong['answer']!r} before the kill"
+                )
+
+
+def _logged(seen: Seen, journals: Sequence[Journal]) -> Iterator[Finding]:
+    """One change for each acknowledged edit, at most one for one in doubt, and no others."""
+    least = Counter(step.do for journal in journals for step in journal.acknowledged)
+    most = least + Counter(journal.in_doubt.do for journal in journals if journal.in_doubt)
+    for kind in ("insert", "update", "delete", "forget", "restore", "ingest", "erase", "activate", "retire"):
+        if not least[kind] <= seen.logged[kind] <= most[kind]:
+            lost: Kind = "lost" if seen.logged[kind] < least[kind] else "mismatched"
+            yield Finding(
+                lost, f"{seen.logged[kind]} changes of kind {kind}, not {least[kind]} to {most[kind]}"
+            )
+
+
+def _residue(opened: KnowledgeBase, world: World) -> Iterator[Finding]:
+    """No column of any table and no file of the home says what an erased fact said, in any of its versions."""
+    values = [v for fact in world.facts.values() if fact.erased for v in (fact.value, *fact.past)]
+    if not values:
+        return
+    with opened.engine.connect() as connection:
+        for named, holding, kind in connection.execute(_COLUMNS).all():
+            for value in connection.scalars(_saying(named, holding, kind, values)):
+                yield Finding("residue", f"{named}.{holding} says {value!r}, which was erased")
+    values = [value for value in values if len(value.encode()) >= LEAST]
+    matcher = Matcher([value.encode() for value in values])
+    for file in sorted(path for path in opened.settings.home.rglob("*") if path.is_file()):
+        for number in sorted(matcher.find_in_file(file)[0]):
+            yield Finding("residue", f"the file {file.name} says {values[number]!r}, which was erased")
+
+
+def _saying(named: str, holding: str, kind: str, values: list[str]) -> Select[Any]:
+    """Which of the values a column says, in any capitals."""
+    holder = table(named, column(holding))
+    held: Any = holder.c[holding]
+    said = func.encode(held, "escape") if kind == "bytea" else cast(held, Text)
+    erased: Any = func.unnest(cast(values, ARRAY(Text))).table_valued("value").render_derived(name="erased")
+    says = func.strpos(func.lower(said), func.lower(erased.c.value)) > 0
+    return select(erased.c.value).distinct().select_from(holder.join(erased, says))
+
+
+def unsound(opened: KnowledgeBase) -> Iterator[Finding]:
+    """What `fsck` finds."""
+    report = opened.fsck()
+    if not report.chain_ok:
+        yield Finding("chain_breaks", f"the change log breaks at {report.chain_first_break}")
+    elif not report.ok:
+        yield Finding("mismatched", f"fsck: {report}")
+
+
+def _answers(opened: KnowledgeBase, world: World) -> Iterator[Finding]:
+    """Every question is asked, in one call; facts that wait for a key may answer or not."""
+    questions, encoder = list(world.facts), ENCODERS[world.active]
+    found = opened.lookup(
+        encoder.encode_questions(questions), checkpoint_id=encoder.checkpoint.checkpoint_id, threshold=0.95
+    )
+    for question, lookup in zip(questions, found, strict=True):
+        fact, keyed = world.facts[question], question in world.keyed[world.active]
+        hit = lookup.hits[0] if lookup.hits else None
+        if hit is None:
+            if fact.live and keyed:
+                yield Finding("lost", f"a lookup of {question!r} finds nothing")
+        elif not fact.live:
+            yield Finding("resurrected", f"a lookup of {question!r} finds {hit.value!r}")
+        elif (hit.fact_id, hit.value) != (fact.fact_id, fact.value):
+            yield Finding("mismatched", f"a lookup of {question!r} finds {hit.value!r}, not {fact.value!r}")
+        if keyed and (lookup.abstained is not None) != fact.abstain:
+            yield Finding("mismatched", f"a lookup of {question!r} abstains, or should")
+
+
+def _index(opened: KnowledgeBase, world: World) -> Iterator[Finding]:
+    """The index holds the keys of facts that are kept, and those alone."""
+    opened.catch_up()
+    with opened.engine.connect() as connection:
+        keys = {row.id: row.fact_id for row in connection.execute(_KEYS)}
+    kept = {fact.fact_id for fact in world.facts.values() if fact.kept}
+    expected = np.array(sorted(i for i, fact_id in keys.items() if fact_id in kept), dtype=np.int64)
+    present = opened.searcher.current().index.ids
+    for key_id in np.setdiff1d(present, expected).tolist():
+        yield Finding("resurrected", f"key {key_id} of fact {keys.get(key_id)} is in the index")
+    for key_id in np.setdiff1d(expected, present).tolist():
+        yield Finding("lost", f"key {key_id} of fact {keys[key_id]} is not in the index")
+
+
+def _other_space(opened: KnowledgeBase, world: World) -> Iterator[Finding]:
+    """Queries of the encoder whose keyset is not active are refused."""
+    other = ENCODERS[1 - world.active]
+    try:
+        opened.lookup(other.encode_questions(["?"]), checkpoint_id=other.checkpoint.checkpoint_id)
+    except KeysetMismatch:
+        return
+    yield Finding("mismatched", "a query of the keyset that is not active was answered")

@@ -1,0 +1,196 @@
+"""The instants at which a child kills itself, as hooks on what it calls; in the product there is no trace of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+import kb.lookup.index
+from kb.lookup.index import KeyIndex
+from kb.lookup.replica import Replica
+from lab.crashlab.encoder import HashEncoder
+
+# A point, and how often one step may pass it: the nth is drawn from so many.
+_STATEMENTS = [
+    ("before a statement", 8),
+    ("after a statement", 8),
+    ("before a commit", 1),
+    ("after a commit", 1),
+]
+_FILES = [
+    ("index half written", 1),
+    ("before an fsync", 6),
+    ("after an fsync", 6),
+    ("before a rename", 2),
+    ("after a rename", 2),
+    ("text half written", 2),
+    ("before an unlink", 3),
+    ("after an unlink", 3),
+]
+_WRITING = [
+    ("before an fsync", 2),
+    ("after an fsync", 2),
+    ("before a rename", 1),
+    ("after a rename", 1),
+    ("before an unlink", 1),
+    ("after an unlink", 1),
+]
+_FOLLOWING = [
+    ("before keys are added", 1),
+    ("after keys are added", 1),
+    ("before keys are removed", 2),
+    ("after keys are removed", 2),
+    ("before facts are renewed", 1),
+]
+_ENCODING = [("before keys are made", 3), ("after keys are made", 3), ("after a commit", 4)]
+_COMMITS = _STATEMENTS[2:]
+_MANY_STATEMENTS = [("before a statement", 40), ("after a statement", 40)]
+# What a child was doing when the database was killed, by the step it did.
+PHASES = {
+    "insert": "insert",
+    "update": "update",
+    "delete": "delete",
+    "restore": "restore of facts",
+    "ingest": "ingest",
+    "rekey": "rekey",
+    "activate": "a keyset switch",
+    "retire": "retirement of a keyset",
+    "forget": "forget",
+    "erase": "erase",
+    "snapshot": "a snapshot",
+    "catch_up": "catch-up",
+    "lookup": "lookup",
+    "say": "storage of an output",
+    "propose": "planning",
+    "ask_for_work": "queueing of a job",
+    "back_up": "a backup",
+    "restore_backup": "a restore of a backup",
+    "migrate": "a migration",
+}
+OF_A_SECOND_DATABASE = ("back_up", "restore_backup", "migrate")
+OUTSIDE, END = "from outside", "the end"
+
+
+def points_of(kind: str) -> list[tuple[str, int]]:
+    """The points that a step of this kind passes."""
+    match kind:
+        case "snapshot":
+            return _FILES
+        case "catch_up" | "lookup":
+            return [*_FOLLOWING, *_STATEMENTS[:2]]
+        case "rekey":
+            return [*_STATEMENTS, *_ENCODING, *_FILES]
+        case "ingest":
+            return [*_STATEMENTS, ("before a statement", 20), ("while documents are read", 2)]
+        case "forget":
+            return [*_STATEMENTS, ("before a statement", 30), ("after a commit", 2)]
+        case "erase":
+            return [*_STATEMENTS, ("before a statement", 25), ("after a commit", 3), *_FILES]
+        case "back_up":
+            return [("before a statement", 10), ("while a backup is written", 25), *_WRITING]
+        case "restore_backup":
+            return [*_MANY_STATEMENTS, *_COMMITS, ("while rows are copied in", 25)]
+        case "migrate":
+            return [*_MANY_STATEMENTS, *_STATEMENTS]
+        case _:
+            return _STATEMENTS
+
+
+def name_of(point: str, do: str | None) -> str:
+    """Under which name a kill of a child counts that was doing this kind of step, or none any more."""
+    return f"during {PHASES[do]}: {point}" if do in OF_A_SECOND_DATABASE else point
+
+
+def name_of_database(do: str | None) -> str:
+    """Under which name a kill of the database counts while a child did this kind of step, or none."""
+    return f"database killed {f'during {PHASES[do]}' if do else 'between steps'}"
+
+
+def names() -> set[str]:
+    """Every name that a kill may count under."""
+    points = {name_of(point, do) for do in PHASES for point, _ in points_of(do)}
+    outside = {name_of(OUTSIDE, do) for do in PHASES}
+    return points | outside | {END} | {name_of_database(do) for do in (*PHASES, None)}
+
+
+@dataclass(slots=True)
+class Trap:
+    """Kills this process at the `nth` passing of `point` once it is armed. `tell` hears of it a moment before."""
+
+    point: str
+    nth: int
+    tell: Callable[[str], object]
+    armed: bool = False
+
+    def passing(self, point: str) -> None:
+        if self.is_due(point):
+            self.kill(point)
+
+    def is_due(self, point: str) -> bool:
+        if not self.armed or point != self.point:
+            return False
+        self.nth -= 1
+        return self.nth == 0
+
+    def kill(self, point: str) -> None:
+        self.tell(point)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def install(self) -> None:
+        """Hook this process's database, files and index."""
+        for owner, name, what in (
+            (psycopg.Cursor, "execute", "a statement"),  # below SQLAlchemy: some go straight to the driver
+            (psycopg.Connection, "commit", "a commit"),
+            (os, "fsync", "an fsync"),
+            (Path, "replace", "a rename"),
+            (Path, "unlink", "an unlink"),
+            (KeyIndex, "add", "keys are added"),
+            (KeyIndex, "remove", "keys are removed"),
+            (Replica, "_renew", "facts are renewed"),
+            (HashEncoder, "encode_documents", "keys are made"),
+            (HashEncoder, "encode_questions", "keys are made"),
+        ):
+            self._around(owner, name, what)
+        self._tear_texts()
+        self._tear_indexes()
+
+    def _around(self, owner: Any, name: str, what: str) -> None:
+        original = getattr(owner, name)
+
+        def wrapped(*arguments: Any, **options: Any) -> Any:
+            self.passing(f"before {what}")
+            result = original(*arguments, **options)
+            self.passing(f"after {what}")
+            return result
+
+        setattr(owner, name, wrapped)
+
+    def _tear_texts(self) -> None:
+        original = Path.write_text
+
+        def wrapped(file: Path, text: str, *arguments: Any, **options: Any) -> int:
+            due = self.is_due("text half written")
+            written = original(file, text[: len(text) // 2] if due else text, *arguments, **options)
+            if due:
+                self.kill("text half written")
+            return written
+
+        Path.write_text = wrapped  # type: ignore[method-assign,assignment]
+
+    def _tear_indexes(self) -> None:
+        faiss: Any = kb.lookup.index.faiss
+        original = faiss.write_index
+
+        def wrapped(index: Any, file: str) -> None:
+            original(index, file)
+            if self.is_due("index half written"):
+                os.truncate(file, Path(file).stat().st_size // 2)
+                self.kill("index half written")
+
+        faiss.write_index = wrapped

@@ -1,0 +1,301 @@
+"""Rounds: a base that lives through many of them, children that are killed in each, and the judge after each."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from random import Random
+from types import MappingProxyType
+from typing import IO, Any, Protocol, Self
+
+from kb import interpreter
+from kb.corpus.format import Parsed
+from kb.service import KnowledgeBase
+from kb.store import database
+from kb.store.settings import Settings
+from lab.crashlab.child import CORPUS, FAILED, INDEX_SPECS, STOPPED, WHO
+from lab.crashlab.copies import Copy
+from lab.crashlab.encoder import ENCODERS
+from lab.crashlab.journal import Journal, has_begun, read_journal
+from lab.crashlab.judge import Finding, Verdict, judge
+from lab.crashlab.killpoints import OUTSIDE, name_of, name_of_database
+from lab.crashlab.migration import Migration
+from lab.crashlab.plan import Blow, Planner, draw_blow
+from lab.crashlab.server import PATIENCE, Server, is_quiet
+from lab.crashlab.target import Target
+from lab.crashlab.world import Step, World
+
+ROUNDS_OF_A_BASE = 50
+DOCUMENTS, INSERTED = 80, 20  # of a fresh base; documents have 1 to 4 facts
+WORKS = {"edits": 90, "copy": 6, "migration": 4}  # what a round is about, and how often of a hundred
+BLOWS = {"point": 64, "outside": 12, "server": 10, "two": 14}
+
+
+@dataclass(slots=True)
+class Tally:
+    """What the rounds so far came to. `acknowledged` and `in_doubt` count steps."""
+
+    rounds: int = 0
+    acknowledged: int = 0
+    in_doubt: int = 0
+    server_kills: int = 0
+    two_children: int = 0
+    kills: Counter[str] = field(default_factory=Counter)
+    findings: list[tuple[int, Finding]] = field(default_factory=list)
+
+    def count(self, kind: str) -> int:
+        return sum(finding.kind == kind for _, finding in self.findings)
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """A knowledge base under test, and the world it should be."""
+
+    settings: Settings
+    world: World
+    head: int
+
+    @property
+    def url(self) -> str:
+        return str(self.settings.database_url)
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """One child's part of a round: its steps, its blow (a point of "" is none from within), its journal."""
+
+    steps: list[Step]
+    blow: Blow
+    journal: Path
+
+
+class Second(Protocol):
+    """What a second database of a round is for, and the judge of it."""
+
+    @property
+    def target(self) -> Target: ...
+
+    def judge(self, opened: KnowledgeBase, before: World, now: World, journal: Journal) -> Iterable[Finding]:
+        """What is wrong with it, once the base turned from `before` into `now` by what the journal says."""
+        ...
+
+
+class Laboratory:
+    """Runs rounds on bases of its own, in `folder` and on `server`. Each round depends on `seed` and its number."""
+
+    def __init__(
+        self,
+        server: Server,
+        folder: Path,
+        seed: int,
+        *,
+        prelude: str = "",
+        works: Mapping[str, int] = MappingProxyType(WORKS),
+    ) -> None:
+        """`prelude` ("module:function") is called in each child before it works: to break what should be noticed.
+
+        `works` says what rounds are about, and how often.
+        """
+        self.server, self.folder, self.seed, self.prelude = server, folder, seed, prelude
+        self.works = works
+        self.tally = Tally()
+
+    def __enter__(self) -> Self:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        self._nursery = subprocess.Popen(
+            interpreter.command("-m", "lab.crashlab.child"),
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._nursery as nursery:
+            _pipe(nursery.stdin).close()
+
+    def rounds(self, first: int, last: int) -> Iterator[Tally]:
+        """Run these rounds, from the start of the base that the first one works on.
+
+        A base at which something was found is not worked on any more, so that one fault counts in one round.
+        """
+        base: Base | None = None
+        for number in range(first - first % ROUNDS_OF_A_BASE, last):
+            if base is None or number % ROUNDS_OF_A_BASE == 0:
+                base = self.fresh_base(number)
+            found = len(self.tally.findings)
+            base = self._round(number, base)
+            if len(self.tally.findings) > found:
+                base = None
+            self.tally.rounds += 1
+            yield self.tally
+
+    def _round(self, number: int, base: Base) -> Base:
+        random = Random(f"{self.seed}/{number}")
+        work, kind = (random.choices([*drawn], [*drawn.values()])[0] for drawn in (self.works, BLOWS))
+        if kind == "server" and not self.server.can_be_killed:
+            kind = "outside"
+        if kind == "two" and work != "edits":  # a second child would say nothing of a second database
+            kind = "point"
+        return self.strike(number, base, self._children(random, number, base.world, kind, work), kind)
+
+    def strike(self, number: int, base: Base, children: list[Child], kind: str = "point") -> Base:
+        """Let these children live, strike as `kind` (of `BLOWS`) says, judge, and give what the base should be now."""
+        with self._second(number, base, children[0].steps[-1]) as second:
+            codes = self._run(base, children, kind, second)
+            journals = [read_journal(child.journal, child.steps) for child in children]
+            self._note(number, kind, journals, codes)
+            verdict = self._judge(base, journals, second)
+        self.tally.findings += [(number, finding) for finding in verdict.findings]
+        return replace(base, world=verdict.world, head=verdict.head)
+
+    @contextmanager
+    def _second(self, number: int, base: Base, last: Step) -> Iterator[Second | None]:
+        """The second database that the last step of a plan needs, None where it needs none."""
+        if last.do not in ("restore_backup", "migrate"):
+            yield None
+            return
+        url = self.server.fresh(migrated=last.do == "restore_backup")
+        target = Target(url, str(self.folder / f"target-{number}"))
+        target.path.mkdir()
+        try:
+            yield (
+                Copy(target) if last.do == "restore_backup" else Migration(base.settings, target, last.value)
+            )
+        finally:
+            self.server.drop(url)
+            shutil.rmtree(target.path)
+
+    def _children(self, random: Random, number: int, world: World, kind: str, work: str) -> list[Child]:
+        shares = (0, 1) if kind == "two" else (None,)
+        children = []
+        for n, share in enumerate(shares):
+            steps = _plan(Planner(random, f"{number}.{n}", share=share), world, work)
+            blow = draw_blow(random, steps, within=kind not in ("outside", "server"))
+            children.append(Child(steps, blow, self.folder / f"round-{number}-{n}.jsonl"))
+        if kind == "two":  # one of the two is killed, the other works to the end
+            spared = random.randrange(2)
+            children[spared] = replace(children[spared], blow=Blow(""))
+        return children
+
+    def _run(self, base: Base, children: list[Child], kind: str, second: Second | None) -> list[int]:
+        """Start the children, strike, and give how each ended."""
+        target = asdict(second.target) if second else None
+        pids = [
+            self._order({"start": {**self._start_order(base, child), "target": target}}) for child in children
+        ]
+        if kind in ("outside", "server"):
+            _await_step(children[0])
+            if kind == "server":
+                self.server.kill()
+                self.tally.server_kills += 1
+            else:
+                os.kill(pids[0], signal.SIGKILL)
+        codes = [self._order({"wait": pid, "seconds": PATIENCE}) for pid in pids]
+        if kind == "server":
+            self.server.start()
+        return codes
+
+    def _start_order(self, base: Base, child: Child) -> dict[str, Any]:
+        ids = {q: fact.fact_id for q, fact in base.world.facts.items()}
+        return {
+            "url": base.url,
+            "home": str(base.settings.home),
+            "journal": str(child.journal),
+            "steps": [asdict(step) for step in child.steps],
+            "fact_ids": ids,
+            "point": child.blow.point,
+            "at": child.blow.at,
+            "nth": child.blow.nth,
+            "prelude": self.prelude,
+        }
+
+    def _order(self, order: dict[str, Any]) -> int:
+        _pipe(self._nursery.stdin).write(f"{json.dumps(order)}\n")
+        _pipe(self._nursery.stdin).flush()
+        return int(_pipe(self._nursery.stdout).readline())
+
+    def _note(self, number: int, kind: str, journals: list[Journal], codes: list[int]) -> None:
+        """Count, and find fault with a child that ended in another way than it should."""
+        tally = self.tally
+        tally.two_children += kind == "two"
+        for journal, code in zip(journals, codes, strict=True):
+            tally.acknowledged += len(journal.acknowledged)
+            tally.in_doubt += journal.in_doubt is not None
+            doing = journal.in_doubt.do if journal.in_doubt else None
+            if kind == "server":
+                tally.kills[name_of_database(doing)] += 1
+            elif code == -signal.SIGKILL:
+                tally.kills[name_of(journal.killed or OUTSIDE, doing)] += 1
+            if code not in (0, FAILED, -signal.SIGKILL) and (code, kind) != (STOPPED, "server"):
+                # What failed not in (0, FAILED):  is in the journal, for the judge.
+                cause = "it hung" if code == -signal.SIGABRT else f"it ended with {code}"
+                what = f"a child: {cause}, {journal.stopped or ''} in {journal.in_doubt}"
+                tally.findings.append((number, Finding("errors", what)))
+
+    def _judge(self, base: Base, journals: list[Journal], second: Second | None) -> Verdict:
+        with KnowledgeBase.open(base.settings) as opened:
+            quiet = is_quiet(opened.engine)
+            verdict = judge(opened, base.world, journals, base.head)
+            findings = [] if quiet else [Finding("errors", "the database still works for a killed child")]
+            if second:
+                findings += second.judge(opened, base.world, verdict.world, journals[0])
+        return replace(verdict, findings=(*verdict.findings, *findings))
+
+    def fresh_base(self, number: int) -> Base:
+        """A base of some hundred facts, keyed for the first encoder, with a snapshot."""
+        planner = Planner(Random(f"{self.seed}/base {number}"), f"base{number}")
+        steps = planner.population(DOCUMENTS, INSERTED)
+        settings = Settings(
+            home=self.folder / f"home-{number}", database_url=self.server.fresh(), actor=WHO["actor"]
+        )
+        with KnowledgeBase.open(settings) as opened:
+            world = World()
+            for step in steps:
+                _populate(opened, step)
+                world = world.after(step)
+            opened.create_keyset(ENCODERS[0].checkpoint, INDEX_SPECS[0])
+            opened.rekey(ENCODERS[0])
+            world = world.after(Step("rekey")).after(Step("activate"))
+            facts = {str(f.question): f.fact_id for f in opened.facts(deleted=None, limit=10_000)}
+            return Base(settings, world.seen(facts, world.keysets), opened.head_seq())
+
+
+def _populate(opened: KnowledgeBase, step: Step) -> None:
+    if step.do == "ingest":
+        parsed = [Parsed(text.document(name)) for name, text in step.documents]
+        opened.ingest(parsed, CORPUS, **WHO)
+    else:
+        opened.insert(step.questions[0], step.value, **WHO)
+
+
+def _plan(planner: Planner, world: World, work: str) -> list[Step]:
+    match work:
+        case "copy":
+            return planner.copy(world)
+        case "migration":
+            return planner.migration(database.revisions()[1:])
+        case _:
+            return planner.plan(world, planner.random.randint(6, 12))
+
+
+def _await_step(child: Child) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not has_begun(child.journal, child.blow.at) and time.monotonic() < deadline:
+        time.sleep(0.001)
+    time.sleep(child.blow.delay)
+
+
+def _pipe(pipe: IO[str] | None) -> IO[str]:
+    assert pipe is not None
+    return pipe

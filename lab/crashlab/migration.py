@@ -1,0 +1,145 @@
+"""A base of an older release, brought to head: what a child does, and how the outcome is judged."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from alembic.util import CommandError
+from psycopg import sql
+from sqlalchemy import Connection, Engine, Text, cast, column, select, table, text
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from kb.backup.write import tables
+from kb.errors import KBError
+from kb.keys import keysets
+from kb.service import KnowledgeBase
+from kb.store import database
+from kb.store.settings import Settings
+from kb.tables import Keyset
+from lab.crashlab.journal import Journal
+from lab.crashlab.judge import Finding, unsound
+from lab.crashlab.server import is_quiet
+from lab.crashlab.target import Target
+from lab.crashlab.world import World
+
+Columns = dict[str, list[str]]
+
+FIRST = "0001"  # it has no columns for erasures, so that a base with erasures never was at it
+_COLUMNS = text("""
+SELECT table_name, array_agg(CAST(column_name AS text) ORDER BY ordinal_position) AS columns
+FROM information_schema.columns WHERE table_schema = current_schema() GROUP BY table_name
+""")
+# All but the partitions of keys, which come and go with keysets.
+_SCHEMA = text("""
+SELECT * FROM (
+    SELECT table_name || '.' || column_name AS name,
+           concat_ws(' ', data_type, is_nullable, column_default, is_identity) AS said
+    FROM information_schema.columns WHERE table_schema = current_schema()
+    UNION ALL
+    SELECT conrelid::regclass || ': ' || conname, pg_get_constraintdef(oid)
+    FROM pg_constraint WHERE connamespace = current_schema()::regnamespace
+    UNION ALL
+    SELECT tablename || ': ' || indexname, indexdef FROM pg_indexes WHERE schemaname = current_schema()
+    UNION ALL
+    SELECT tgrelid::regclass || ': ' || tgname, pg_get_triggerdef(oid) FROM pg_trigger WHERE NOT tgisinternal
+    UNION ALL
+    SELECT oid::regprocedure::text, prosrc FROM pg_proc WHERE pronamespace = current_schema()::regnamespace
+) AS everything WHERE name !~ '^fact_key_[0-9]'
+""")
+
+
+def migrate(target: Target) -> None:
+    with _engine(target.settings) as engine:
+        database.migrate(engine)
+
+
+class Migration:
+    """A migration to head that a child was to do in `target`, which this makes a base at `revision`.
+
+    It is given the rows of the base `source`, as far as that revision has tables and columns for them.
+    """
+
+    def __init__(self, source: Settings, target: Target, revision: str) -> None:
+        self.target, self.revision = target, revision
+        with _engine(source) as made, _engine(target.settings) as old:
+            database.migrate(old, revision)
+            with Session(made) as rows, Session(old) as session:
+                self.columns = _columns(session)
+                if revision != FIRST:
+                    _fill(rows, session, self.columns)
+                session.commit()
+
+    def judge(self, opened: KnowledgeBase, before: World, now: World, journal: Journal) -> Iterator[Finding]:
+        """It was done or not, and not by half; done again, it gives the schema of the base, and keeps every row."""
+        with _engine(self.target.settings) as engine:
+            if not is_quiet(engine):
+                yield Finding("errors", "the database still works for a killed migration")
+            yield from self._halfway(database.revision_of(engine), is_acknowledged=bool(journal.acknowledged))
+            try:
+                database.migrate(engine)  # as whoever finds it would
+                database.require_head(engine)
+            except (SQLAlchemyError, CommandError, KBError) as error:
+                yield Finding("errors", f"a migration from {self.revision}, once more: {error}")
+                return
+            yield from self._differences(opened.engine, engine)
+        with KnowledgeBase.open(self.target.settings) as migrated:
+            yield from unsound(migrated)
+
+    def _halfway(self, found: str | None, *, is_acknowledged: bool) -> Iterator[Finding]:
+        if is_acknowledged and found != database.head_revision():
+            yield Finding("lost", f"a migration was acknowledged, and the schema is at {found}")
+        elif found not in (self.revision, database.head_revision()):
+            yield Finding("mismatched", f"a migration from {self.revision} stopped halfway, at {found}")
+
+    def _differences(self, made: Engine, migrated: Engine) -> Iterator[Finding]:
+        with made.connect() as one, migrated.connect() as other:
+            for name, _ in sorted(_schema(one) ^ _schema(other)):
+                yield Finding("mismatched", f"migrated from {self.revision}, the schema has another {name}")
+            for name, columns in self.columns.items() if self.revision != FIRST else ():
+                if _rows(one, name, columns) != _rows(other, name, columns):
+                    yield Finding("lost", f"migrated from {self.revision}, {name} has not the rows it had")
+
+
+@contextmanager
+def _engine(settings: Settings) -> Iterator[Engine]:
+    engine = database.connect(settings)
+    try:
+        yield engine
+    finally:
+        engine.dispose()
+
+
+def _columns(session: Session) -> Columns:
+    """By table of ours, the columns that it has at this revision."""
+    found = {row.table_name: row.columns for row in session.execute(_COLUMNS)}
+    return {table.name: found[table.name] for table in tables() if table.name in found}
+
+
+def _fill(source: Session, target: Session, columns: Columns) -> None:
+    target.execute(text("DELETE FROM secret"))
+    for keyset_id in source.scalars(select(Keyset.id).where(Keyset.state != "retired")):
+        keysets.create_partition(target, keyset_id)
+    for name, held in columns.items():
+        _copy(source, target, name, held)
+
+
+def _copy(source: Session, target: Session, name: str, columns: list[str]) -> None:
+    named, held = sql.Identifier(name), sql.SQL(", ").join(map(sql.Identifier, columns))
+    rows = sql.SQL("COPY (SELECT {} FROM {}) TO STDOUT (FORMAT binary)").format(held, named)
+    into = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT binary)").format(named, held)
+    reading, writing = (database.connection_of(session).cursor() for session in (source, target))
+    with reading, writing, reading.copy(rows) as given, writing.copy(into) as taken:
+        for piece in given:
+            taken.write(piece)
+
+
+def _schema(connection: Connection) -> set[tuple[str, str]]:
+    return {(name, said) for name, said in connection.execute(_SCHEMA)}
+
+
+def _rows(connection: Connection, name: str, columns: list[str]) -> Counter[tuple[str | None, ...]]:
+    texts = [cast(column(held), Text) for held in columns]
+    return Counter(tuple(row) for row in connection.execute(select(*texts).select_from(table(name))))

@@ -1,0 +1,212 @@
+"""Seeded draws: the steps of a round, and where in them the process is struck."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from random import Random
+
+from lab.crashlab.killpoints import OF_A_SECOND_DATABASE, points_of
+from lab.crashlab.world import READY, Step, Text, World
+
+_WEIGHTS = {
+    "insert": 3,
+    "update": 4,
+    "delete": 4,
+    "restore": 3,
+    "ingest_new": 2,
+    "ingest_changed": 3,
+    "rekey": 2,
+    "snapshot": 5,
+    "catch_up": 2,
+    "lookup": 3,
+    "switch": 2,
+    "retire": 2,
+    "forget": 2,
+    "erase": 3,
+    "say": 4,
+    "propose": 2,
+    "ask_for_work": 2,
+}
+SHORT, LONG = 0.03, 0.15  # seconds into a step, and into one that copies or migrates a whole base
+_OF_A_SECOND_CHILD = (
+    "insert", "update", "delete", "restore", "snapshot", "catch_up", "lookup", "say", "propose", "ask_for_work"
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Blow:
+    """How a round is struck: at the `nth` passing of `point` from step `at` on, or from outside after `delay`."""
+
+    point: str
+    at: int = 0
+    nth: int = 1
+    delay: float = 0.0
+
+
+class Planner:
+    """Draws plans on a world. The same seed on the same world gives the same plan."""
+
+    def __init__(self, random: Random, name: str, *, share: int | None = None) -> None:
+        """`share` 0 or 1 keeps two planners off each other's facts; only number 0 moves documents and keysets."""
+        self.random, self.name, self.share, self.count = random, name, share, 0
+
+    def plan(self, world: World, length: int) -> list[Step]:
+        names = list(_OF_A_SECOND_CHILD if self.share == 1 else _WEIGHTS)
+        steps: list[Step] = []
+        while len(steps) < length:
+            (name,) = self.random.choices(names, [_WEIGHTS[n] for n in names])
+            for step in getattr(self, f"_{name}")(world):
+                steps.append(step)
+                world = world.after(step)
+        return steps
+
+    def copy(self, world: World) -> list[Step]:
+        """A backup, edits and an erasure that come after it, and its restore."""
+        steps = self.plan(world, self.random.randint(1, 4))
+        for step in steps:
+            world = world.after(step)
+        return [*steps, Step("back_up"), *self._update(world), *self._erase(world), Step("restore_backup")]
+
+    def migration(self, revisions: Sequence[str]) -> list[Step]:
+        """A migration of an older base: `value` is what it is at."""
+        return [Step("migrate", value=self.random.choice(revisions))]
+
+    def population(self, documents: int, inserted: int) -> list[Step]:
+        """The steps that fill a fresh base."""
+        ingest = Step("ingest", documents=tuple(self._document() for _ in range(documents)))
+        return [ingest, *(Step("insert", (self._question(),), self._value()) for _ in range(inserted))]
+
+    def _insert(self, world: World) -> list[Step]:
+        return [Step("insert", (self._question(),), self._value())]
+
+    def _update(self, world: World) -> list[Step]:
+        return [Step("update", (q,), self._value()) for q in self._some(world, live=True, most=1)]
+
+    def _delete(self, world: World) -> list[Step]:
+        chosen = self._some(world, live=True, most=3)
+        return [Step("delete", chosen, abstain=self.random.random() < 0.4)] if chosen else []
+
+    def _forget(self, world: World) -> list[Step]:
+        return [replace(step, do="forget") for step in self._delete(world)]
+
+    def _restore(self, world: World) -> list[Step]:
+        chosen = self._some(world, live=False, most=3)
+        return [Step("restore", chosen)] if chosen else []
+
+    def _erase(self, world: World) -> list[Step]:
+        """Live facts and deleted ones."""
+        chosen = self._some(world, live=self.random.random() < 0.7, most=2)
+        return [Step("erase", chosen)] if chosen else []
+
+    def _say(self, world: World) -> list[Step]:
+        return self._of_anybody(world, "say")
+
+    def _propose(self, world: World) -> list[Step]:
+        return self._of_anybody(world, "propose")
+
+    def _ask_for_work(self, world: World) -> list[Step]:
+        return self._of_anybody(world, "ask_for_work")
+
+    def _of_anybody(self, world: World, do: str) -> list[Step]:
+        """What quotes a fact, and preferably one that the other child may be erasing at that moment."""
+        known = [q for q, fact in world.facts.items() if fact.fact_id]
+        others = [q for q in known if not self._mine(q)] or known
+        chosen = self._sample(others, 1)
+        return [Step(do, tuple(chosen), encoder=world.active)] if chosen else []
+
+    def _ingest_new(self, world: World) -> list[Step]:
+        return [Step("ingest", documents=(self._document(), self._document()))]
+
+    def _ingest_changed(self, world: World) -> list[Step]:
+        chosen = self._sample([d for d in world.documents if self._mine(d)], 2)
+        changed = tuple((d, self._changed(d, world.documents[d])) for d in chosen)
+        return [Step("ingest", documents=changed)] if changed else []
+
+    def _changed(self, external_id: str, text: Text) -> Text:
+        """Another introduction, one sentence less, or one more."""
+        kind = self.random.randrange(3)
+        if kind == 0 or not text.spans:
+            return replace(text, intro=text.intro + 1)
+        if kind == 1:
+            out = self.random.randrange(len(text.spans))
+            return replace(text, spans=text.spans[:out] + text.spans[out + 1 :], intro=text.intro + 1)
+        at = self.random.randrange(len(text.spans) + 1)
+        new = ((self._question(_share_of(external_id)), self._value()),)
+        return replace(text, spans=text.spans[:at] + new + text.spans[at:])
+
+    def _rekey(self, world: World) -> list[Step]:
+        return [Step("rekey", encoder=world.active)]
+
+    def _snapshot(self, world: World) -> list[Step]:
+        return [Step("snapshot")]
+
+    def _catch_up(self, world: World) -> list[Step]:
+        return [Step("catch_up")]
+
+    def _lookup(self, world: World) -> list[Step]:
+        """Ask for facts that surely have a key, and for deleted ones."""
+        keyed = [q for q in world.keyed[world.active] if self._mine(q)]
+        dead = [q for q, fact in world.facts.items() if not fact.live and self._mine(q)]
+        chosen = (*self._sample(keyed, 20), *self._sample(dead, 5))
+        expected = tuple(map(world.answer, chosen))
+        return [Step("lookup", chosen, encoder=world.active, expected=expected)]
+
+    def _switch(self, world: World) -> list[Step]:
+        """Key everything for the other encoder, then let that answer."""
+        other = 1 - world.active
+        return [Step("rekey", encoder=other), Step("activate", encoder=other)]
+
+    def _retire(self, world: World) -> list[Step]:
+        other = 1 - world.active
+        return [Step("retire", encoder=other)] if world.keysets[other] == READY else []
+
+    def _some(self, world: World, *, live: bool, most: int) -> tuple[str, ...]:
+        found = [
+            q for q, fact in world.facts.items() if fact.live is live and not fact.erased and self._mine(q)
+        ]
+        return tuple(self._sample(found, self.random.randint(1, most)))
+
+    def _sample(self, names: list[str], most: int) -> list[str]:
+        return self.random.sample(sorted(names), min(most, len(names)))
+
+    def _mine(self, name: str) -> bool:
+        return self.share is None or _share_of(name) == self.share
+
+    def _document(self) -> tuple[str, Text]:
+        """A new document, its facts of the same share."""
+        external_id = self._fresh()
+        share, count = _share_of(external_id), self.random.randint(1, 4)
+        return external_id, Text(0, tuple((self._question(share), self._value()) for _ in range(count)))
+
+    def _question(self, share: int | None = None) -> str:
+        return f"Subject {self._fresh(share)}"
+
+    def _value(self) -> str:
+        return f"value {self._fresh()}"
+
+    def _fresh(self, share: int | None = None) -> str:
+        """A name nobody had before; it ends in its share."""
+        self.count += 1
+        if share is None:
+            share = self.random.randrange(2) if self.share is None else self.share
+        return f"{self.name}-{self.count}-{share}"
+
+
+def _share_of(name: str) -> int:
+    return int(name[-1])
+
+
+def draw_blow(random: Random, steps: list[Step], *, within: bool) -> Blow:
+    """Strike a kind of step that the plan has, each kind as likely as any other: from outside, or `within`.
+
+    Within is at an instant that such steps have. Where a plan is for a second database, the blow is for that.
+    """
+    kinds = sorted({step.do for step in steps})
+    of_second = [kind for kind in kinds if kind in OF_A_SECOND_DATABASE]
+    kind = random.choice(of_second or kinds)
+    at = random.choice([n for n, step in enumerate(steps) if step.do == kind])
+    if not within:
+        return Blow("", at, delay=random.uniform(0, LONG if of_second else SHORT))
+    point, most = random.choice(points_of(kind))
+    return Blow(point, at, random.randint(1, most))

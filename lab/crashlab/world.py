@@ -1,0 +1,178 @@
+"""The model: what a knowledge base holds after a sequence of steps, in dictionaries and nothing else.
+
+A fact is named by its question, which no other fact ever has. So a fact whose insert was in doubt has a name
+before anybody knows its id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from kb.corpus.format import AnnotatedDocument, FactSpan
+from kb.facts.redaction import MARK
+
+NO_KEYSET, BUILDING, READY, ACTIVE, RETIRED = "none", "building", "ready", "active", "retired"
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A document: an introduction that changes with `intro`, then a sentence for each (question, value)."""
+
+    intro: int
+    spans: tuple[tuple[str, str], ...]
+
+    def document(self, external_id: str) -> AnnotatedDocument:
+        text, spans = f"Register {external_id}, edition {self.intro}.", []
+        for question, value in self.spans:
+            # More than the 40 characters that an ingest recognises a standing fact by.
+            text += f" To the question that was filed as <{question}> the register replies: "
+            spans.append(FactSpan(len(text), len(text) + len(value), value, question, value))
+            text += f"{value}."
+        return AnnotatedDocument(external_id, text, tuple(spans))
+
+    def without(self, erased: Container[str]) -> Text:
+        """What is left of this text once the values of these questions are erased."""
+        return replace(
+            self, spans=tuple((q, MARK * len(value) if q in erased else value) for q, value in self.spans)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One verb of the workload and what it is given. `expected` is what a lookup must answer (None: nothing)."""
+
+    do: str
+    questions: tuple[str, ...] = ()
+    value: str = ""
+    abstain: bool = False
+    documents: tuple[tuple[str, Text], ...] = ()
+    encoder: int = 0
+    expected: tuple[str | None, ...] = ()
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Step:
+        documents = tuple(
+            (external_id, Text(text["intro"], tuple((q, v) for q, v in text["spans"])))
+            for external_id, text in fields["documents"]
+        )
+        lists = {name: tuple(fields[name]) for name in ("questions", "expected")}
+        return cls(**{**fields, **lists, "documents": documents})
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the model knows of a fact. `fact_id` is 0 until the database was asked; `past` are former values."""
+
+    value: str
+    past: tuple[str, ...] = ()
+    live: bool = True
+    abstain: bool = False
+    erased: bool = False
+    fact_id: int = 0
+
+    @property
+    def kept(self) -> bool:
+        """Whether its keys belong in an index."""
+        return self.live or self.abstain
+
+    def corrected(self, value: str) -> Known:
+        return replace(self, value=value, past=(*self.past, self.value))
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Facts by question, documents by external id, the state of each encoder's keyset.
+
+    `keyed` holds, for each encoder, facts that surely have a key; others may or may not have one.
+    """
+
+    facts: Mapping[str, Known] = field(default_factory=dict)
+    documents: Mapping[str, Text] = field(default_factory=dict)
+    keysets: tuple[str, str] = (NO_KEYSET, NO_KEYSET)
+    keyed: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
+
+    @property
+    def active(self) -> int:
+        return self.keysets.index(ACTIVE)
+
+    def after(self, step: Step) -> World:
+        """The world once this step is done."""
+        verb = getattr(self, f"_{step.do}", None)
+        return self if verb is None else verb(step)  # lookups, catch-ups and snapshots change nothing
+
+    def answer(self, question: str) -> str | None:
+        fact = self.facts[question]
+        return fact.value if fact.live else None
+
+    def _insert(self, step: Step) -> World:
+        return self._with({q: Known(step.value) for q in step.questions})
+
+    def _update(self, step: Step) -> World:
+        return self._with({q: self.facts[q].corrected(step.value) for q in step.questions})
+
+    def _delete(self, step: Step) -> World:
+        return self._with(
+            {q: replace(self.facts[q], live=False, abstain=step.abstain) for q in step.questions}
+        )
+
+    def _forget(self, step: Step) -> World:
+        return self._delete(step)
+
+    def _restore(self, step: Step) -> World:
+        return self._with({q: replace(self.facts[q], live=True, abstain=False) for q in step.questions})
+
+    def _erase(self, step: Step) -> World:
+        gone = {q: replace(self.facts[q], live=False, abstain=False, erased=True) for q in step.questions}
+        return self._with(gone, gone)
+
+    @property
+    def erased(self) -> frozenset[str]:
+        return frozenset(q for q, fact in self.facts.items() if fact.erased)
+
+    def _ingest(self, step: Step) -> World:
+        facts: dict[str, Known] = {}
+        unkeyed: set[str] = set()
+        for external_id, text in step.documents:
+            old = dict(self.documents[external_id].spans) if external_id in self.documents else {}
+            new = dict(text.spans)
+            facts |= {q: Known(value) for q, value in new.items() if q not in old}
+            gone = [q for q in old if q not in new and self.facts[q].live]
+            facts |= {q: replace(self.facts[q], live=False) for q in gone}
+            unkeyed |= {*old, *new}
+        world = self._with(facts, unkeyed)
+        return replace(world, documents={**self.documents, **dict(step.documents)})
+
+    def _rekey(self, step: Step) -> World:
+        kept = frozenset(q for q, fact in self.facts.items() if fact.kept)
+        state = ACTIVE if self.keysets[step.encoder] == ACTIVE else READY
+        return self._keyset(step.encoder, state, kept | self.keyed[step.encoder])
+
+    def _activate(self, step: Step) -> World:
+        other = 1 - step.encoder
+        world = self
+        if self.keysets[other] == ACTIVE:
+            world = self._keyset(other, READY, self.keyed[other])
+        return world._keyset(step.encoder, ACTIVE, self.keyed[step.encoder])
+
+    def _retire(self, step: Step) -> World:
+        return self._keyset(step.encoder, RETIRED, frozenset())
+
+    def _keyset(self, encoder: int, state: str, keyed: frozenset[str]) -> World:
+        states, keys = list(self.keysets), list(self.keyed)
+        states[encoder], keys[encoder] = state, keyed
+        return replace(self, keysets=(states[0], states[1]), keyed=(keys[0], keys[1]))
+
+    def with_keyset(self, encoder: int, state: str) -> World:
+        """This world with one keyset in another state, and no key more for sure."""
+        return self._keyset(encoder, state, self.keyed[encoder])
+
+    def _with(self, facts: Mapping[str, Known], unkeyed: Iterable[str] = ()) -> World:
+        keyed = (self.keyed[0].difference(unkeyed), self.keyed[1].difference(unkeyed))
+        return replace(self, facts={**self.facts, **facts}, keyed=keyed)
+
+    def seen(self, fact_ids: Mapping[str, int], keysets: tuple[str, str]) -> World:
+        """This world with what only the database could say: ids of facts, and how far a rekey in doubt came."""
+        facts = {q: replace(f, fact_id=fact_ids.get(q, f.fact_id)) for q, f in self.facts.items()}
+        return replace(self, facts=facts, keysets=keysets)

@@ -1,0 +1,307 @@
+"""`colmlm evaluate biographies` and `judge-biographies`: FActScore, against texts of the knowledge base."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cli.composition.runtime import Runtime
+from cli.options import AsJson, CheckpointPath, Threshold, examples
+from cli.output import counting, note, print_json, say
+from lab.evaluate.judged import open_log, show
+from lab.evaluate.judges import (
+    Concurrency,
+    Cost,
+    CostOnly,
+    JudgedOut,
+    JudgeKey,
+    JudgeKind,
+    JudgeModel,
+    JudgeOptions,
+    JudgeUrl,
+    Kind,
+    MayCost,
+    Opened,
+    Temperature,
+    agreed,
+    judged_beside,
+    opened,
+)
+from lab.evaluate.qa import Mode
+from lab.methods.methods import Answerer, Method, answerer
+from model.decoding.config import DecodeConfig
+from model.evaluate.evidence import PASSAGES, Evidence
+from model.evaluate.judge import Judge, checking, splitting, tokens_of
+from model.evaluate.judged import Checked, fact_score
+from model.evaluate.judging import judge_each
+from model.evaluate.run_log import Row, RunLog
+
+WRITE_EXAMPLES = examples(
+    "colmlm evaluate biographies names.txt --mode auto --out biographies.jsonl",
+    "colmlm evaluate biographies names.txt --method standard --checkpoint runs/standard --out standard.jsonl",
+)
+JUDGE_EXAMPLES = examples(
+    "colmlm evaluate judge-biographies biographies.jsonl --corpus people --judge-url https://llm.example/v1 "
+    "--judge-model large --dry-run",
+    "colmlm evaluate judge-biographies biographies.jsonl --corpus people --judge local --json",
+)
+WORDS_A_CLAIM = 8  # about: what a biography will cost is said before its claims are known
+PENALTY = 1.2  # of repetition, as the paper has it for biographies
+
+
+@dataclass(frozen=True, slots=True)
+class Biography:
+    """What was said of somebody; its name changes with that."""
+
+    row: str
+    name: str
+    said: str
+
+    @property
+    def text(self) -> str:
+        return self.name + self.said  # the prompt ends with the name
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.said.strip()
+
+
+def biographies(
+    names: Annotated[
+        Path, typer.Argument(metavar="NAMES", exists=True, dir_okay=False, help="A name on each line.")
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", dir_okay=False, help="The biographies; a stopped run goes on from there.")
+    ],
+    corpus: Annotated[
+        list[str] | None, typer.Option("--corpus", help="For rag: whose passages; may be repeated.")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, help="How many, from the first. Default: all.")
+    ] = None,
+    method: Annotated[Method, typer.Option("--method", help="Who writes.")] = Method.co_lmlm,
+    mode: Annotated[
+        Mode | None,
+        typer.Option("--mode", help="When to look up. Default: auto, or off where the model cannot."),
+    ] = None,
+    threshold: Threshold = None,
+    max_tokens: Annotated[
+        int, typer.Option("--max-tokens", min=1, help="Content tokens of each; spliced ones are free.")
+    ] = 256,
+    batch: Annotated[int, typer.Option("--batch", min=1, help="Biographies written together.")] = 8,
+    checkpoint: CheckpointPath = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a biography of each name as the paper does: after the name, an empty line and the name again, greedily."""
+    people = list(
+        dict.fromkeys(line.strip() for line in names.read_text("utf-8").splitlines() if line.strip())
+    )
+    if not (people := people[:limit]):
+        raise typer.BadParameter("it has no name.", param_hint="NAMES")
+    with Runtime.from_environment() as runtime:
+        runtime.open()
+        who = answerer(runtime, method, checkpoint, mode, corpus or ())
+        config = DecodeConfig(
+            mode=who.mode, max_tokens=max_tokens, repetition_penalty=PENALTY, threshold=threshold
+        )
+        run = who.run | {
+            "checkpoint": who.decoder.checkpoint.config.name, "seq": runtime.kb.head_seq(),
+            "corpora": list(corpus or ()), "max_tokens": max_tokens, "threshold": threshold,
+        }  # fmt: skip
+        log = open_log(out, run)
+        _write(who, config, people, log, batch)
+    rows = [log.rows[name] for name in people]
+    report = {**run, "biographies": len(rows), "hits": sum(row["hits"] for row in rows), "out": str(out)}
+    if as_json:
+        print_json(report)
+    else:
+        say(
+            f"{report['checkpoint']}: {len(rows)} biographies with {report['hits']} facts looked up, in {out}."
+        )
+
+
+def _write(who: Answerer, config: DecodeConfig, people: Sequence[str], log: RunLog, batch: int) -> None:
+    """Write what the log has not."""
+    waiting = [name for name in people if name not in log.rows]
+    if len(waiting) < len(people):
+        note(f"{len(people) - len(waiting)} biographies are there already.")
+    with counting("Writing", len(waiting)) as done:
+        for start in range(0, len(waiting), batch):
+            some = waiting[start : start + batch]
+            outputs = who.decoder.generate(who.prompts([f"{name}\n\n{name}" for name in some]), config)
+            log.add(
+                {
+                    name: {
+                        "output": one.output,
+                        "lookups": len(one.splices),
+                        "hits": sum(splice.outcome == "hit" for splice in one.splices),
+                        "content_tokens": one.content_tokens,
+                        "finish": one.finish,
+                    }
+                    for name, one in zip(some, outputs, strict=True)
+                }
+            )
+            done(len(some))
+
+
+def judge_biographies(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE", exists=True, dir_okay=False, help="--out of colmlm evaluate biographies."
+        ),
+    ],
+    corpus: Annotated[
+        list[str], typer.Option("--corpus", help="A corpus with texts about these people; may be repeated.")
+    ],
+    judge: JudgeKind = Kind.chat,
+    judge_url: JudgeUrl = None,
+    judge_model: JudgeModel = None,
+    judge_key_file: JudgeKey = None,
+    temperature: Temperature = None,
+    concurrency: Concurrency = 4,
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, help="How many, from the first. Default: all.")
+    ] = None,
+    out: JudgedOut = None,
+    dry_run: CostOnly = False,
+    yes: MayCost = False,
+    as_json: AsJson = False,
+) -> None:
+    """Have biographies split into claims, each checked against passages of the corpora: FActScore.
+
+    The passages are of the documents whose title is the name; `covered` is the share of people that have one, and the
+    claims about others are checked against all documents. A claim that the judge gave no usable answer about is
+    *unjudged*, counts for nothing, and is asked about again by the next run.
+    """
+    options = JudgeOptions(
+        kind=judge, url=judge_url, model=judge_model, key_file=judge_key_file, temperature=temperature,
+        concurrency=concurrency,
+    )  # fmt: skip
+    if not dry_run:
+        options.require()
+    written, people = read_biographies(file)
+    people, target = people[:limit], judged_beside(file, out)
+    with Runtime.from_environment() as runtime:
+        seq = runtime.kb.head_seq()
+        evidence = Evidence(document for name in corpus for document in runtime.kb.export(name))
+    run = options.run | {"corpora": list(corpus), "seq": seq}
+    log = open_log(None if dry_run and not target.exists() else target, run | {"of": written})
+    waiting = [one for one in people if not _is_done(log.rows.get(one.row))]
+    cost, usage = _cost(waiting, log, evidence), None
+    if not dry_run:
+        agreed(cost, options, yes=yes, as_json=as_json)
+        with opened(options, target) as judging:
+            _judge(judging, waiting, log, evidence, concurrency)
+            usage = judging.usage
+    covered = sum(evidence.covers(one.name) for one in people) / len(people)
+    report = {
+        "dry_run": dry_run, **run, "covered": round(covered, 4), "out": str(target),
+        **_figures([log.rows.get(one.row) for one in people]), "biographies_of": written,
+        "estimate": cost, "usage": usage,
+    }  # fmt: skip
+    _show(report, as_json=as_json)
+
+
+def _show(report: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print_json(report)
+    elif report["dry_run"]:
+        say(f"{report['estimate']}.")
+    else:
+        show(report, ("score", "score_with_length_penalty", "abstained", "claims"))
+
+
+def read_biographies(file: Path) -> tuple[Row, list[Biography]]:
+    """What was run, and its biographies. Raises `BadParameter` where a line is none."""
+    lines = file.read_text(encoding="utf-8").split("\n")
+    try:
+        run = json.loads(lines[0])["run"]
+        rows = [json.loads(line) for line in lines[1:] if line]
+        read = [
+            Biography(
+                f"{r['row']}:{sha256(r['output'].encode()).hexdigest()[:12]}", str(r["row"]), r["output"]
+            )
+            for r in rows
+        ]
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise typer.BadParameter(f"{file} holds no biographies ({error!r}).", param_hint="FILE") from error
+    if not read:
+        raise typer.BadParameter(f"{file} holds no biography.", param_hint="FILE")
+    return run, read
+
+
+def _is_done(row: Row | None) -> bool:
+    return row is not None and row["claims"] is not None and None not in row["supported"]
+
+
+def _cost(waiting: Sequence[Biography], log: RunLog, evidence: Evidence) -> Cost:
+    """Before a biography is split, its claims are estimated by its words."""
+    requests = sent = received = 0
+    for one in (each for each in waiting if not each.is_empty):
+        row = log.rows.get(one.row)
+        if row is None or row["claims"] is None:
+            count = max(1, len(one.text.split()) // WORDS_A_CLAIM)
+            requests += 1
+            split = splitting(one.name, one.text)
+            sent, received = sent + tokens_of(split), received + 2 * tokens_of(split[-1:])
+        else:
+            count = row["supported"].count(None)
+        asked = checking(one.name, one.name, evidence.passages(one.name, one.text)[:PASSAGES])
+        requests, sent = requests + count, sent + count * (tokens_of(asked) + 2 * WORDS_A_CLAIM)
+        received += 10 * count
+    return Cost(requests, sent, received)
+
+
+def _judge(
+    judging: Opened, waiting: Sequence[Biography], log: RunLog, evidence: Evidence, concurrency: int
+) -> None:
+    with counting("Judging", len(waiting)) as done:
+
+        def keep(one: Biography, row: Row) -> None:
+            log.add({one.row: row})
+            done(1)
+
+        def check(one: Biography) -> Row:
+            return checked(judging.judge, one, log.rows.get(one.row), evidence)
+
+        judge_each(waiting, check, keep, concurrency=concurrency, stop=judging.stop)
+
+
+def checked(judge: Judge, one: Biography, before: Row | None, evidence: Evidence) -> Row:
+    """The claims of a biography, and which are supported; of a row from `before` only what is missing is asked."""
+    claims, said = (before["claims"], before["judge_said"]) if before else (None, None)
+    if one.is_empty:
+        claims = []
+    if claims is None:
+        split = judge.claims(one.name, one.text)
+        claims, said = split.value, None if split.value is not None else split.said
+    known = before["supported"] if before and before["claims"] is not None else [None] * len(claims or ())
+    supported = [
+        judge.supports(one.name, claim, evidence.passages(one.name, claim)).value if held is None else held
+        for claim, held in zip(claims or (), known, strict=True)
+    ]
+    return {"claims": claims, "supported": supported, "output": one.said, "judge_said": said}
+
+
+def _figures(rows: Sequence[Row | None]) -> dict[str, Any]:
+    """FActScore's figures over what was judged, with what was not. Biographies without one judged claim are out."""
+    split = [row for row in rows if row is not None and row["claims"] is not None]
+    judged = [row for row in split if not row["claims"] or any(held is not None for held in row["supported"])]
+    counts = [
+        Checked(sum(held is not None for held in row["supported"]), row["supported"].count(True))
+        for row in judged
+    ]
+    return {
+        "biographies": len(rows),
+        "judged": len(judged),
+        "unjudged": len(rows) - len(judged),
+        "claims_unjudged": sum(row["supported"].count(None) for row in split),
+        **fact_score(counts),
+    }

@@ -1,0 +1,203 @@
+"""`colmlm evaluate choices`: multiple choice by likelihood, in this process, for lm_eval to agree with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from enum import StrEnum
+from hashlib import sha256
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+import typer
+
+from cli.composition.runtime import Runtime
+from cli.options import AsJson, CheckpointPath, Threshold, examples
+from cli.output import counting, note, print_json, say
+from lab.methods.methods import Method, answerer
+from model.evaluate.choices import ITEMS_TOGETHER, Chosen, Item, Likely, choose, with_shots
+from model.evaluate.continuations import WithLookups
+from model.evaluate.intervals import bootstrap
+from model.evaluate.run_log import OtherRun, RunLog
+from model.lm.checkpoint import Checkpoint
+
+EXAMPLES = examples(
+    "colmlm evaluate choices items.jsonl --limit 100",
+    "colmlm evaluate choices csqa.jsonl --shots csqa.shots.jsonl --seed 0 --seed 1 --seed 2 --json",
+    "colmlm evaluate choices items.jsonl --mode auto --out scored.jsonl",
+)
+SHOTS = 5
+
+
+class Mode(StrEnum):
+    off = "off"
+    auto = "auto"
+
+
+class _Line(msgspec.Struct, frozen=True):
+    context: Annotated[str, msgspec.Meta(min_length=1)]
+    choices: Annotated[list[Annotated[str, msgspec.Meta(min_length=1)]], msgspec.Meta(min_length=2)]
+    answer: Annotated[int, msgspec.Meta(ge=0)]
+
+
+def choices(
+    items: Annotated[
+        Path,
+        typer.Argument(
+            metavar="ITEMS",
+            exists=True,
+            dir_okay=False,
+            help="JSON Lines of context, choices and answer (from 0).",
+        ),
+    ],
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, help="How many, from the first. Default: all.")
+    ] = None,
+    shots: Annotated[
+        Path | None,
+        typer.Option(
+            "--shots", exists=True, dir_okay=False, help="Items to draw solved exemplars from. Default: none."
+        ),
+    ] = None,
+    num_shots: Annotated[
+        int, typer.Option("--num-shots", min=1, help="With --shots: how many each.")
+    ] = SHOTS,
+    seed: Annotated[
+        list[int] | None, typer.Option("--seed", help="Draws the exemplars; one run each. Default: 0.")
+    ] = None,
+    mode: Annotated[
+        Mode, typer.Option("--mode", help="Whether the model may look up while a choice is scored.")
+    ] = Mode.off,
+    threshold: Threshold = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", dir_okay=False, help="Keep each score here, as JSON Lines, and go on from there."
+        ),
+    ] = None,
+    checkpoint: CheckpointPath = None,
+    as_json: AsJson = False,
+) -> None:
+    """Count the items whose right choice is the likeliest after the context.
+
+    As lm_eval counts: `acc` by the log-probability of a choice, `acc_norm` by that divided by its characters. With
+    several seeds the mean over them, and how far they differ. Intervals are of 95 %, over the items.
+    """
+    asked = read_items(items)[:limit]
+    if not asked:
+        raise typer.BadParameter("it has no item.", param_hint="ITEMS")
+    exemplars = _exemplars(shots, num_shots)
+    seeds, count = list(dict.fromkeys(seed or [0])) if shots else [0], num_shots if shots else 0
+    with Runtime.from_environment(checkpoint=checkpoint) as runtime:
+        loaded, likely, run = _scorer(runtime, mode, threshold)
+        run |= {"shots": count, "shots_sha256": _digest(shots), "items_sha256": _digest(items)}
+        try:
+            log = RunLog.open(out, run)
+        except OtherRun as error:
+            raise typer.BadParameter(f"{error}.", param_hint="--out") from error
+        for one in seeds:
+            _score(loaded, list(with_shots(asked, exemplars, count, one)), likely, log, one)
+    by_seed = {one: [Chosen(**log.rows[_name(one, n)]) for n in range(len(asked))] for one in seeds}
+    report = {"checkpoint": loaded.config.name, "items": len(asked), **run, **_summary(by_seed)}
+    if as_json:
+        print_json(report)
+    else:
+        _show(report)
+
+
+def _exemplars(shots: Path | None, at_least: int) -> list[Item]:
+    found = read_items(shots, "--shots") if shots else []
+    if shots and len(found) < at_least:
+        raise typer.BadParameter(f"it has {len(found)} items, not {at_least}.", param_hint="--shots")
+    return found
+
+
+def _scorer(
+    runtime: Runtime, mode: Mode, threshold: float | None
+) -> tuple[Checkpoint, Likely | None, dict[str, Any]]:
+    """The checkpoint, how it scores with lookups (None: without), and what identifies that to a later run."""
+    if mode is Mode.off:
+        loaded = runtime.checkpoint
+        return loaded, None, {"mode": "off", "checkpoint_id": loaded.checkpoint_id}
+    runtime.open()
+    who = answerer(runtime, Method.co_lmlm, runtime.settings.checkpoint, mode, ())
+    assert who.decoder.lookup is not None
+    likely = WithLookups(who.decoder.checkpoint, who.decoder.lookup, threshold=threshold)
+    return who.decoder.checkpoint, likely, who.run | {"threshold": threshold, "seq": runtime.kb.head_seq()}
+
+
+def _score(
+    checkpoint: Checkpoint, asked: Sequence[Item], likely: Likely | None, log: RunLog, seed: int
+) -> None:
+    """Score what the log has no score of."""
+    waiting = [n for n in range(len(asked)) if _name(seed, n) not in log.rows]
+    if len(waiting) < len(asked):
+        note(f"{len(asked) - len(waiting)} scores are there already.")
+    with counting("Scoring", len(waiting)) as done:
+        for start in range(0, len(waiting), ITEMS_TOGETHER):
+            some = waiting[start : start + ITEMS_TOGETHER]
+            try:
+                chosen = choose(checkpoint, [asked[n] for n in some], likely)
+            except ValueError as error:
+                raise typer.BadParameter(f"{error}.", param_hint="ITEMS") from error
+            log.add({_name(seed, n): asdict(one) for n, one in zip(some, chosen, strict=True)})
+            done(len(some))
+
+
+def _name(seed: int, number: int) -> str:
+    return f"{seed}:{number}"
+
+
+def _digest(file: Path | None) -> str | None:
+    return None if file is None else sha256(file.read_bytes()).hexdigest()
+
+
+def _summary(by_seed: dict[int, list[Chosen]]) -> dict[str, Any]:
+    right = {
+        "acc": np.array([[one.is_right for one in chosen] for chosen in by_seed.values()]),
+        "acc_norm": np.array([[one.is_right_by_character for one in chosen] for chosen in by_seed.values()]),
+    }
+    items = next(iter(right.values())).shape[1]
+
+    def means(draw: Any) -> dict[str, float]:
+        drawn = draw(items)
+        return {name: float(right_SN[:, drawn].mean()) for name, right_SN in right.items()}
+
+    each = {name: [float(row.mean()) for row in right_SN] for name, right_SN in right.items()}
+    return {
+        **{name: fmean(shares) for name, shares in each.items()},
+        "intervals": bootstrap(means),
+        "by_seed": [
+            {"seed": seed, **{name: shares[n] for name, shares in each.items()}}
+            for n, seed in enumerate(by_seed)
+        ],
+        "deviation": {name: stdev(shares) if shares[1:] else None for name, shares in each.items()},
+    }
+
+
+def _show(report: dict[str, Any]) -> None:
+    shares = [
+        f"{name} {report[name]:.4f} ({low:.4f} to {high:.4f})"
+        for name, (low, high) in report["intervals"].items()
+    ]
+    how = f"{report['shots']} exemplars, mode {report['mode']}"
+    say(f"{report['checkpoint']}: {report['items']} items, {how}, {', '.join(shares)}")
+    for one in report["by_seed"] if report["by_seed"][1:] else []:
+        say(f"  seed {one['seed']}: acc {one['acc']:.4f}, acc_norm {one['acc_norm']:.4f}")
+
+
+def read_items(file: Path, named: str = "ITEMS") -> list[Item]:
+    """The items of a file. Raises `BadParameter` where a line is none."""
+    read = []
+    for number, line in enumerate(file.read_bytes().splitlines(), start=1):
+        try:
+            found = msgspec.json.decode(line, type=_Line)
+        except msgspec.DecodeError as error:
+            raise typer.BadParameter(f"line {number}: {error}.", param_hint=named) from error
+        if found.answer >= len(found.choices):
+            raise typer.BadParameter(f"line {number}: no choice {found.answer}.", param_hint=named)
+        read.append(Item(found.context, tuple(found.choices), found.answer))
+    return read

@@ -1,0 +1,49 @@
+"""`colmlm evaluate`: measure a checkpoint and its baselines."""
+
+from __future__ import annotations
+
+import typer
+
+from cli.options import examples
+from lab.evaluate import biographies as evaluate_biographies
+from lab.evaluate import choices as evaluate_choices
+from lab.evaluate import deletion as evaluate_deletion
+from lab.evaluate import growth as evaluate_growth
+from lab.evaluate import judged as evaluate_judged
+from lab.evaluate import paper as evaluate_paper
+from lab.evaluate import perplexity as evaluate_perplexity
+from lab.evaluate import qa as evaluate_qa
+from lab.evaluate import recall as evaluate_recall
+from lab.evaluate import timing as evaluate_timing
+from lab.evaluate import tofu as evaluate_tofu_run
+from lab.evaluate import tofu_log as evaluate_tofu
+from lab.evaluate import updates as evaluate_updates
+
+app = typer.Typer(
+    help="Measure a checkpoint and its baselines: recall of keys, answers to questions, when it looks up.",
+    epilog=examples(
+        "colmlm evaluate recall --corpus demo", "colmlm evaluate qa --corpus squad-dev --squad dev.jsonl"
+    ),
+)
+app.command("recall", epilog=evaluate_recall.RECALL_EXAMPLES)(evaluate_recall.recall_command)
+app.command("qa", epilog=evaluate_qa.QA_EXAMPLES)(evaluate_qa.qa)
+app.command("judge-answers", epilog=evaluate_judged.EXAMPLES)(evaluate_judged.judge_answers)
+app.command("biographies", epilog=evaluate_biographies.WRITE_EXAMPLES)(evaluate_biographies.biographies)
+app.command("judge-biographies", epilog=evaluate_biographies.JUDGE_EXAMPLES)(
+    evaluate_biographies.judge_biographies
+)
+app.command("timing", epilog=evaluate_timing.EXAMPLES)(evaluate_timing.timing)
+app.command("choices", epilog=evaluate_choices.EXAMPLES)(evaluate_choices.choices)
+app.command("deletion", epilog=evaluate_deletion.EXAMPLES)(evaluate_deletion.deletion)
+app.command("paper", epilog=evaluate_paper.EXAMPLES)(evaluate_paper.paper)
+app.command("growth", epilog=evaluate_growth.EXAMPLES)(evaluate_growth.growth)
+app.command("updates", epilog=evaluate_updates.EXAMPLES)(evaluate_updates.updates)
+app.command("perplexity", epilog=evaluate_perplexity.EXAMPLES)(evaluate_perplexity.perplexity)
+app.command("tofu", epilog=evaluate_tofu_run.TOFU_EXAMPLES)(evaluate_tofu_run.tofu)
+app.command("tofu-documents", epilog=evaluate_tofu_run.DOCUMENTS_EXAMPLES)(evaluate_tofu_run.tofu_documents)
+app.command("tofu-log", epilog=evaluate_tofu.EXAMPLES)(evaluate_tofu.tofu_log)
+
+
+@app.callback()
+def evaluate() -> None:
+    """Measure a checkpoint and its baselines."""

@@ -1,0 +1,167 @@
+"""`colmlm evaluate deletion`: what is left of forgotten facts, by policy and radius, and what it costs the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from cli.composition.runtime import Runtime
+from cli.options import AsJson, CheckpointPath, DryRun, examples
+from cli.output import counting, note, print_json, print_table, say
+from kb.records import FactRecord
+from lab.methods.deletion_audit import DeletionAudit, Run, as_json, draw
+from lab.methods.deletion_leftovers import set_back
+from lab.methods.survivors import KINDS, Survival, survive
+from model.evaluate.answers import Share
+
+EXAMPLES = examples(
+    "colmlm evaluate deletion --corpus demo --facts 50",
+    "colmlm evaluate deletion --corpus squad-dev --facts 200 --radius 0.7 --radius 0.8 --radius 0.9 --json",
+)
+POLICIES = ("successor", "abstain")
+ASKED = {"full": "forced", "off": "off", "null": "null"}  # the name of what is asked before, and its mode
+
+
+def deletion(
+    corpus: Annotated[
+        str, typer.Option("--corpus", help="Whose facts; those with a question are asked for.")
+    ],
+    facts: Annotated[int, typer.Option("--facts", min=1, help="How many are forgotten, all together.")] = 100,
+    others: Annotated[
+        int, typer.Option("--others", min=1, help="How many other facts are looked up before and after.")
+    ] = 300,
+    neighbours: Annotated[
+        int,
+        typer.Option(
+            "--neighbours", min=1, help="How many of the facts nearest to those that are forgotten."
+        ),
+    ] = 300,
+    survivors: Annotated[
+        bool, typer.Option(help="Also with a fact planted beside each that says the same in other words.")
+    ] = True,
+    radius: Annotated[
+        list[float] | None,
+        typer.Option(
+            "--radius", min=-1, max=1, help="How near equivalents lie. Repeatable. Default: the threshold."
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Draws the facts.")] = 0,
+    checkpoint: CheckpointPath = None,
+    dry_run: DryRun = False,
+    json_wanted: AsJson = False,
+) -> None:
+    """Forget a sample of facts in each way there is, ask for them, look others up, and undo it.
+
+    `full` is before anything is forgotten, `off` the model that may not look up, `null` the model whose lookups find
+    nothing: what it says there it has from its training, and no deletion reaches it. The model is asked at the first
+    radius only. While this runs the facts are gone for everybody, and others planted: use a knowledge base of your own.
+    """
+    with Runtime.from_environment(checkpoint=checkpoint) as runtime:
+        runtime.open()
+        if not dry_run and any(left := set_back(runtime.kb, runtime.actor(None))):
+            note(f"a run that was killed had left {left[0]} facts forgotten and {left[1]} planted: undone.")
+        drawn = draw(runtime.kb, corpus, facts, others, seed)
+        if not all(drawn):
+            raise typer.BadParameter("it has too few facts with a question.", param_hint="--corpus")
+        if dry_run:
+            _preview(drawn[0], corpus, len(radius or [None]), survivors, json_wanted)
+            return
+        audit = DeletionAudit(runtime, *drawn, neighbours)
+        report: dict[str, Any] = {
+            "checkpoint": audit.checkpoint.config.name,
+            "corpus": corpus,
+            "facts": len(audit.sample),
+            "others": len(audit.others),
+            "neighbours": len(audit.neighbours),
+        }
+        before = audit.found()
+        radii: list[float | None] = list(radius) if radius else [None]
+        with counting("Asking", (len(ASKED) + len(POLICIES)) * len(audit.sample)) as done:
+            for name, mode in ASKED.items():
+                report[name] = asdict(audit.said(mode, done))
+            runs = [
+                audit.run(policy, at, before, done if number == 0 else None)
+                for policy in POLICIES
+                for number, at in enumerate(radii)
+            ]
+        planted: list[Survival] = []
+        if survivors:
+            with counting("Planting", len(KINDS) * len(POLICIES) * len(radii)) as done:
+                planted = survive(audit, POLICIES, radii, done)
+            report["survivors"] = [asdict(one) for one in planted]
+        is_restored = audit.found().is_as(before)
+    report["runs"] = [as_json(run) for run in runs]
+    print_json(report) if json_wanted else _show(report, runs, planted)
+    if not (is_restored and all(run.is_restored for run in runs)):
+        note("warning: not every lookup is as it was; did somebody else edit meanwhile?")
+
+
+def _preview(
+    sample: Sequence[FactRecord], corpus: str, radii: int, survivors: bool, json_wanted: bool
+) -> None:
+    planted = len(sample) * len(KINDS) if survivors else 0
+    runs = len(POLICIES) * radii * (1 + len(KINDS) * survivors)
+    if json_wanted:
+        fact_ids = [fact.fact_id for fact in sample]
+        print_json(
+            {"dry_run": True, "corpus": corpus, "fact_ids": fact_ids, "runs": runs, "planted": planted}
+        )
+        return
+    say(
+        f"{len(sample)} facts of {corpus} and their equivalents would be forgotten and restored {runs} times."
+    )
+    say(f"{planted} facts would be inserted beside them and deleted.")
+
+
+def _show(report: dict[str, Any], runs: list[Run], planted: Sequence[Survival]) -> None:
+    rows = [(name, "", "", *_said(report[name]), "", "", "", "", "") for name in ASKED]
+    rows += [
+        (
+            run.policy,
+            f"{run.radius:.3f}",
+            str(run.forgotten),
+            *_said(asdict(run.said) if run.said else None),
+            f"{run.probes.leaks} of {run.probes.probes}",
+            _share(run.wrong_neighbour),
+            _share(run.others),
+            _share(run.others_lost),
+            _share(run.neighbours_lost),
+        )
+        for run in runs
+    ]
+    asked = ("says it", "splices it", "wrong neighbour")
+    print_table(
+        (
+            "",
+            "radius",
+            "forgotten",
+            *asked,
+            "leaks",
+            "now another value",
+            "others found",
+            "others lost",
+            "neighbours lost",
+        ),
+        rows,
+    )
+    if planted:
+        columns = ("planted", "", "radius", "found by the plan", "told by the question", "by the wording")
+        print_table(columns, [
+            (one.kind, one.policy, f"{one.radius:.3f}", *map(_share, (one.found, one.by_question, one.by_wording)))
+            for one in planted
+        ])  # fmt: skip
+    counted = f"{report['others']} others, {report['neighbours']} neighbours"
+    note(f"{report['checkpoint']}: {report['facts']} facts of {report['corpus']}, {counted}")
+
+
+def _said(found: dict[str, Any] | None) -> tuple[str, str, str]:
+    names = ("says", "splices", "wrong_neighbour")
+    says, splices, wrong = (_share(Share(**found[name])) if found else "" for name in names)
+    return says, splices, wrong
+
+
+def _share(found: Share | None) -> str:
+    return "" if found is None else f"{found.share:.3f} [{found.low:.3f}, {found.high:.3f}]"

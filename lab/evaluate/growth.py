@@ -1,0 +1,240 @@
+"""`colmlm evaluate growth`: answers, lookups and memory as a knowledge base fills up with unrelated facts."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from cli.composition.model_encoder import describe
+from cli.composition.runtime import Runtime
+from cli.operating.sizing import readable
+from cli.options import AsJson, CheckpointPath, examples
+from cli.output import note, print_json, print_table
+from kb import interpreter
+from kb.errors import KeysetMismatch
+from kb.records import FactRecord
+from lab.methods.growing_base import REAL, Floats, Growing, Source, facts_of, open_empty, place
+from model.decoding.config import DecodeConfig
+from model.decoding.decoder import Decoder, Generation
+from model.evaluate.answers import AskedQuestion, score, summarise
+from model.evaluate.run_log import OtherRun, RunLog
+from model.lm.checkpoint import Checkpoint
+
+EXAMPLES = examples(
+    "colmlm evaluate growth --corpus demo --size 1000 --size 10000",
+    "colmlm evaluate growth --corpus squad-dev --questions 200 --out growth.jsonl --json",
+)
+SIZES = (1_000, 10_000, 100_000, 1_000_000)
+
+
+def growth(
+    corpus: Annotated[str, typer.Option("--corpus", help="Whose facts are asked for, by their questions.")],
+    size: Annotated[
+        list[int] | None,
+        typer.Option("--size", min=2, help="How many facts in all. Repeatable. Default: 1,000 to a million."),
+    ] = None,
+    facts: Annotated[
+        int | None,
+        typer.Option(
+            "--facts",
+            min=1,
+            help="At most so many of them are the corpus's. Default: half of the least size.",
+        ),
+    ] = None,
+    questions: Annotated[
+        int, typer.Option("--questions", min=1, help="How many are asked, drawn by the seed.")
+    ] = 200,
+    max_tokens: Annotated[
+        int, typer.Option("--max-tokens", min=1, help="Content tokens of an answer; spliced ones are free.")
+    ] = 16,
+    batch: Annotated[int, typer.Option("--batch", min=1, help="Questions answered together.")] = 16,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Draws questions, keys and values.")] = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", dir_okay=False, help="Keep each size's figures here, and go on from there."),
+    ] = None,
+    directory: Annotated[
+        Path | None,
+        typer.Option(
+            "--directory", exists=True, file_okay=False, help="Where to work. Default: a temporary one."
+        ),
+    ] = None,
+    checkpoint: CheckpointPath = None,
+    json_wanted: AsJson = False,
+) -> None:
+    """Fill a knowledge base with unrelated facts, step by step: how right are answers, how slow lookups, how big is it?
+
+    It works on a knowledge base of its own, into which it copies facts and keys of the corpus, and leaves yours alone.
+    What is added has made-up keys, like the real ones in mean and covariance, and values of real facts. A million
+    facts want some 8 GB of memory and 12 GB of disk.
+    """
+    sizes = sorted(set(size or SIZES))
+    with Runtime.from_environment(checkpoint=checkpoint) as runtime:
+        runtime.open()
+        loaded = runtime.checkpoint
+        keyset = runtime.kb.active_keyset()
+        if keyset.checkpoint_id != loaded.checkpoint_id:
+            raise KeysetMismatch(loaded.checkpoint_id, keyset.checkpoint_id)
+        most = facts or max(1, sizes[0] // 2)
+        source = Source.of(runtime.kb, corpus, describe(loaded), most)
+        asked = _draw(source, questions, seed)
+        if not asked or most > sizes[0]:
+            why = (
+                "more facts than the least size"
+                if asked
+                else "no keyed fact with a question, or none so short"
+            )
+            raise typer.BadParameter(f"it has {why}.", param_hint="--facts" if asked else "--corpus")
+        prompts = [f"Question: {question}\nAnswer:" for question, _ in asked]
+        queries = runtime.encoder.encode_contexts(prompts)
+    run = {
+        "checkpoint_id": loaded.checkpoint_id,
+        "corpus": corpus,
+        "real_facts": len(source.keys),
+        "questions": len(asked),
+        "max_tokens": max_tokens,
+        "threshold": keyset.threshold,
+        "seed": seed,
+    }
+    try:
+        log = RunLog.open(out, run)
+    except OtherRun as error:
+        raise typer.BadParameter(f"{error}.", param_hint="--out") from error
+    left = [one for one in sizes if str(one) not in log.rows]
+    if left:
+        with tempfile.TemporaryDirectory(dir=directory, prefix="colmlm-growth-") as home:
+            Path(home).chmod(0o755)  # the embedded server may run as another user
+            _measure(Path(home), source, loaded, queries, asked, left, log, max_tokens, batch, seed)
+    rows = [log.rows[str(one)] for one in sizes]
+    report = {"checkpoint": loaded.config.name, **run, "sizes": rows}
+    print_json(report) if json_wanted else _show(report)
+
+
+Place = tuple[str, int]
+
+
+def _draw(source: Source, questions: int, seed: int) -> list[tuple[str, Place]]:
+    """Questions of the facts that have a key, with the place of each one's fact."""
+    found = [
+        (span.question, (document.external_id, span.start))
+        for document in source.documents
+        for span in document.facts
+        if span.question and (document.external_id, span.start) in source.keys
+    ]
+    random.Random(seed).shuffle(found)
+    return found[:questions]
+
+
+def _measure(
+    home: Path,
+    source: Source,
+    checkpoint: Checkpoint,
+    queries: Floats,
+    asked: Sequence[tuple[str, Place]],
+    sizes: Sequence[int],
+    log: RunLog,
+    max_tokens: int,
+    batch: int,
+    seed: int,
+) -> None:
+    config = DecodeConfig(mode="forced", max_tokens=max_tokens, repetition_penalty=1.0)
+    with open_empty(home) as kb:
+        growing = Growing.start(kb, source, queries, seed)
+        by_place = {place(fact): fact for fact in facts_of(kb, REAL)}
+        questions = [_question(n, text, by_place[at]) for n, (text, at) in enumerate(asked)]
+        np.save(home / "query.npy", queries[0])
+        decoder = Decoder(checkpoint, kb)
+        for size in sizes:
+            growing.grow(size, note)
+            note(f"{size} facts: asking")
+            made: list[Generation] = []
+            for start in range(0, len(questions), batch):
+                made += decoder.generate([q.prompt for q in questions[start : start + batch]], config)
+            log.add({str(size): _row(growing, checkpoint, questions, made, home, seed)})
+
+
+def _question(number: int, text: str, fact: FactRecord) -> AskedQuestion:
+    return AskedQuestion(str(number), text, (fact.value,), fact.fact_id)
+
+
+def _row(
+    growing: Growing,
+    checkpoint: Checkpoint,
+    questions: Sequence[AskedQuestion],
+    made: Sequence[Generation],
+    home: Path,
+    seed: int,
+) -> dict[str, Any]:
+    """One size's figures."""
+    scored = [score(asked, output, str) for asked, output in zip(questions, made, strict=True)]
+    summary = summarise(scored, [asked.question_id for asked in questions], seed)
+    lookups, searches = growing.latencies()
+    facts, added = growing.facts, growing.facts > growing.real
+    return {
+        "facts": facts,
+        "unrelated": facts - growing.real,
+        "index": growing.kb.searcher.current().index.spec,
+        "exact_match": asdict(summary.exact_match),
+        "right_value": asdict(summary.right_value),
+        "right_fact": asdict(summary.right_fact) if summary.right_fact else None,
+        "nearest_unrelated": round(float(np.median(growing.nearest_Q)), 4) if added else None,
+        "lookup_p50_ms": _ms(lookups, 50),
+        "lookup_p99_ms": _ms(lookups, 99),
+        "search_p50_ms": _ms(searches, 50),
+        "context_tokens_per_lookup": _context_tokens(checkpoint, made),
+        "database_bytes_per_fact": round(growing.database_bytes() / facts, 1),
+        "key_bytes_per_fact": round(growing.key_bytes() / facts, 1),
+        "index_bytes_per_fact": round(growing.index_bytes() / facts, 1),
+        "process_bytes_per_fact": round(_process_bytes(home, checkpoint.checkpoint_id) / facts, 1),
+    }
+
+
+def _context_tokens(checkpoint: Checkpoint, made: Sequence[Generation]) -> float | None:
+    """What a lookup that finds something adds to the context: its value and the two tokens around it."""
+    tokenizer = checkpoint.tokenizer
+    values = [g.output[s.output_start : s.output_end] for g in made for s in g.splices if s.outcome == "hit"]
+    if not values:
+        return None
+    space = " " if tokenizer.space_inside else ""
+    return round(float(np.mean([2 + len(tokenizer.encode(f"{space}{value}")) for value in values])), 2)
+
+
+def _process_bytes(home: Path, checkpoint_id: str) -> int:
+    """By how much a process grows that opens the index and answers one lookup."""
+    command = interpreter.command("-m", "lab.bench.reopen", home, checkpoint_id, "--leave")
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return int(done.stdout.split()[1])
+
+
+def _ms(seconds: Sequence[float], percentile: float) -> float:
+    return round(1000 * float(np.percentile(seconds, percentile)), 3)
+
+
+def _show(report: dict[str, Any]) -> None:
+    rows = [
+        (
+            f"{row['facts']:,}",
+            f"{row['exact_match']['share']:.3f}",
+            f"{row['right_value']['share']:.3f}",
+            f"{row['lookup_p50_ms']:.2f}",
+            f"{row['lookup_p99_ms']:.2f}",
+            row["context_tokens_per_lookup"],
+            *(readable(row[f"{what}_bytes_per_fact"]) for what in ("database", "index", "process")),
+        )
+        for row in report["sizes"]
+    ]
+    print_table(
+        ("facts", "exact match", "right value", "lookup p50 ms", "p99", "tokens a lookup", "database a fact",
+         "index", "memory"),
+        rows,
+    )  # fmt: skip
+    real = f"{report['real_facts']} real facts of {report['corpus']}, {report['questions']} questions"
+    note(f"{report['checkpoint']}: {real}")

@@ -1,0 +1,193 @@
+"""`colmlm evaluate judge-answers`: SimpleQA's figures over kept answers, by a judge."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cli.options import AsJson, examples
+from cli.output import counting, note, print_json, print_table, say
+from lab.evaluate.judges import (
+    Concurrency,
+    Cost,
+    CostOnly,
+    JudgedOut,
+    JudgeKey,
+    JudgeKind,
+    JudgeModel,
+    JudgeOptions,
+    JudgeUrl,
+    Kind,
+    MayCost,
+    Opened,
+    Temperature,
+    agreed,
+    judged_beside,
+    opened,
+)
+from model.evaluate.judge import grading, tokens_of
+from model.evaluate.judged import simple_qa
+from model.evaluate.judging import judge_each
+from model.evaluate.run_log import OtherRun, Row, RunLog
+
+EXAMPLES = examples(
+    "colmlm evaluate judge-answers answers.jsonl --judge-url https://llm.example/v1 --judge-model large --dry-run",
+    "colmlm evaluate judge-answers answers.jsonl --judge local --json",
+)
+TOKENS_OUT = 10  # of one verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """An answer that `colmlm evaluate qa --out` kept; its name changes with what was said."""
+
+    name: str
+    question: str
+    references: tuple[str, ...]
+    said: str
+
+
+def judge_answers(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE", exists=True, dir_okay=False, help="The answers: --out of colmlm evaluate qa."
+        ),
+    ],
+    judge: JudgeKind = Kind.chat,
+    judge_url: JudgeUrl = None,
+    judge_model: JudgeModel = None,
+    judge_key_file: JudgeKey = None,
+    temperature: Temperature = None,
+    concurrency: Concurrency = 4,
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, help="How many, from the first. Default: all.")
+    ] = None,
+    out: JudgedOut = None,
+    dry_run: CostOnly = False,
+    yes: MayCost = False,
+    as_json: AsJson = False,
+) -> None:
+    """Have kept answers judged correct, incorrect or not attempted, and count them as SimpleQA does.
+
+    Its cost is said before it begins. An answer of the judge that is not of the form asked for is asked for again, at
+    most twice; then the row is *unjudged*, counts for nothing, and is asked about again by the next run.
+    """
+    options = JudgeOptions(
+        kind=judge, url=judge_url, model=judge_model, key_file=judge_key_file, temperature=temperature,
+        concurrency=concurrency,
+    )  # fmt: skip
+    answered, kept = read_answers(file)
+    kept, target = kept[:limit], judged_beside(file, out)
+    if not dry_run:
+        options.require()
+    log = open_log(None if dry_run and not target.exists() else target, options.run | {"answers": answered})
+    waiting = [one for one in kept if log.rows.get(one.name, {}).get("verdict") is None]
+    cost = _cost(waiting)
+    usage = None
+    if not dry_run:
+        if len(waiting) < len(kept):
+            note(f"{len(kept) - len(waiting)} verdicts are there already.")
+        agreed(cost, options, yes=yes, as_json=as_json)
+        with opened(options, target) as judging:
+            _judge(judging, waiting, log, concurrency)
+            usage = judging.usage
+    _report(answered, kept, log, options, target, cost=cost, usage=usage, dry_run=dry_run, as_json=as_json)
+
+
+def read_answers(file: Path) -> tuple[Row, list[Kept]]:
+    """What was run, and its answers. Raises `BadParameter` where a line is none."""
+    lines = file.read_text(encoding="utf-8").split("\n")
+    try:
+        run = json.loads(lines[0])["run"]
+        rows = [json.loads(line) for line in lines[1:] if line]
+        return run, [_kept(row) for row in rows]
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise typer.BadParameter(
+            f"{file} holds no answers of colmlm evaluate qa --out ({error!r}).", param_hint="FILE"
+        ) from error
+
+
+def _kept(row: Row) -> Kept:
+    said, question, references = row["output"], row["question"], tuple(row["answers"])
+    if not (isinstance(said, str) and isinstance(question, str) and references):
+        raise TypeError("a row without a question and its answers")
+    digest = sha256(said.encode()).hexdigest()[:12]
+    return Kept(f"{row['row']}:{digest}", question, tuple(str(one) for one in references), said)
+
+
+def open_log(path: Path | None, run: Row) -> RunLog:
+    try:
+        return RunLog.open(path, run)
+    except OtherRun as error:
+        raise typer.BadParameter(f"{error}.", param_hint="--out") from error
+
+
+def _cost(waiting: list[Kept]) -> Cost:
+    sent = sum(tokens_of(grading(one.question, one.references, one.said)) for one in waiting)
+    return Cost(len(waiting), sent, TOKENS_OUT * len(waiting))
+
+
+def _judge(judging: Opened, waiting: list[Kept], log: RunLog, concurrency: int) -> None:
+    def verdict(one: Kept) -> Row:
+        opinion = judging.judge.grade(one.question, one.references, one.said)
+        return {
+            "verdict": opinion.value,
+            "question": one.question,
+            "output": one.said,
+            "judge_said": opinion.said,
+        }
+
+    with counting("Judging", len(waiting)) as done:
+
+        def keep(one: Kept, row: Row) -> None:
+            log.add({one.name: row})
+            done(1)
+
+        judge_each(waiting, verdict, keep, concurrency=concurrency, stop=judging.stop)
+
+
+def _report(
+    answered: Row,
+    kept: list[Kept],
+    log: RunLog,
+    options: JudgeOptions,
+    target: Path,
+    *,
+    cost: Cost,
+    usage: dict[str, int] | None,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    verdicts = [log.rows.get(one.name, {}).get("verdict") for one in kept]
+    told = [verdict for verdict in verdicts if verdict is not None]
+    report = {
+        "dry_run": dry_run, **options.run, "answers": len(kept), "judged": len(told),
+        "unjudged": len(kept) - len(told), "counts": dict(Counter(told)), **simple_qa(told),
+        "answers_of": answered, "out": str(target), "estimate": cost, "usage": usage,
+    }  # fmt: skip
+    if as_json:
+        print_json(report)
+        return
+    if dry_run:
+        say(f"{cost}.")
+        return
+    show(report, ("correct", "incorrect", "not_attempted", "correct_given_attempted", "f_score"))
+
+
+def show(report: dict[str, Any], names: tuple[str, ...]) -> None:
+    """The figures with their intervals, and who judged."""
+    rows = [
+        (name.replace("_", " "), f"{report[name]:.3f}", "{:.3f} to {:.3f}".format(*report["intervals"][name]))
+        for name in names
+        if name in report
+    ]
+    print_table(("", "figure", "95 % interval"), rows)
+    who = f"judged by {report['judge']}" + ("" if report["comparable"] else ", which compares with nothing")
+    note(f"{report['judged']} {who}; {report['unjudged']} unjudged. Each is in {report['out']}.")

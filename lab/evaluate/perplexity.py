@@ -1,0 +1,251 @@
+"""`colmlm evaluate perplexity`: how well texts with marked facts are predicted, with lookups and without."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+
+from cli.composition.runtime import Runtime
+from cli.options import AsJson, CheckpointPath, Threshold, examples
+from cli.output import note, print_json, print_table, progress
+from kb.corpus.format import AnnotatedDocument, read_annotated
+from kb.service import KnowledgeBase
+from lab.methods.trial_index import TrialIndex
+from model.decoding.lookup import Lookup
+from model.evaluate.intervals import bootstrap
+from model.evaluate.perplexity import Tally, dynamic, plain, static
+from model.evaluate.reader import Find
+from model.lm.base_models import WHEEL_BASE
+from model.lm.checkpoint import Checkpoint, base_checkpoint, load
+
+EXAMPLES = examples(
+    "colmlm evaluate perplexity --annotated articles.jsonl --limit 200",
+    "colmlm evaluate perplexity --annotated articles.jsonl --beside runs/standard --base --json",
+    "colmlm evaluate perplexity --annotated articles.jsonl --index exact --index pq4 --index pq10 --unrelated squad",
+)
+Sums = tuple[NDArray[np.float64], NDArray[np.float64]]  # of each document: losses in nats, and tokens
+
+
+class IndexKind(StrEnum):
+    exact = "exact"
+    pq4 = "pq4"
+    pq10 = "pq10"
+    pq4_first = "pq4-first"
+    pq10_first = "pq10-first"
+
+
+@dataclass(slots=True)
+class Measured:
+    """Each document's sums: of the model that looks up, in three ways and in each other index, and of each model
+    beside it in two."""
+
+    static: list[Tally]
+    nearest: list[Tally]
+    gated: list[Tally]
+    beside: dict[str, tuple[list[Tally], list[Tally]]]
+    indexes: dict[str, list[Tally]]
+
+    def sums(self) -> dict[str, Sums]:
+        """Losses and tokens of every figure that is reported, by its name."""
+        found = {
+            "static": _outside(self.static),
+            "normalised": _with_openings(self.static, by_text=True),
+            "dynamic": _outside(self.nearest),
+            "dynamic_normalised": _with_openings(self.nearest),
+            "dynamic_gated": _outside(self.gated),
+            "dynamic_gated_normalised": _with_openings(self.gated),
+        }
+        for name, tallies in self.indexes.items():
+            found[f"dynamic, {name}"] = _outside(tallies)
+        for name, (every, same) in self.beside.items():
+            found[f"{name}, all tokens"] = _outside(every)
+            found[f"{name}, same tokens"] = _outside(same)
+        return found
+
+
+def perplexity(
+    annotated: Annotated[
+        Path,
+        typer.Option("--annotated", exists=True, dir_okay=False, help="Documents with marked facts (JSONL)."),
+    ],
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, help="How many documents, from the first. Default: all.")
+    ] = None,
+    max_tokens: Annotated[
+        int, typer.Option("--max-tokens", min=2, help="Of a longer document so many tokens are read.")
+    ] = 1024,
+    beside: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--beside", exists=True, file_okay=False, help="A checkpoint without lookups. Repeatable."
+        ),
+    ] = None,
+    base: Annotated[bool, typer.Option("--base", help="Also the untrained base model.")] = False,
+    index: Annotated[
+        list[IndexKind] | None,
+        typer.Option(
+            "--index", help="Also with lookups in such an index: all of a key, or d/4 or d/10 bytes of it."
+        ),
+    ] = None,
+    unrelated: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--unrelated", help="A corpus about other things: each --index without its keys and with them."
+        ),
+    ] = None,
+    threshold: Threshold = None,
+    checkpoint: CheckpointPath = None,
+    as_json: AsJson = False,
+) -> None:
+    """Perplexity outside of the marked spans: with the text's own spans, and with what lookups find.
+
+    `dynamic` splices the nearest fact whatever its score, as the paper does; `dynamic_gated` takes a lookup without a
+    match back and says the span itself, as decoding does. The documents should not be in the knowledge base: their own
+    facts would be found.
+    """
+    if unrelated and not index:
+        raise typer.BadParameter(
+            "say which --index is measured with and without them.", param_hint="--unrelated"
+        )
+    documents = _read(annotated, limit)
+    with Runtime.from_environment(checkpoint=checkpoint) as runtime:
+        runtime.open()
+        loaded, home = runtime.checkpoint, runtime.settings.home / "models"
+        others = [load(path, home) for path in beside or []]
+        others += [base_checkpoint(WHEEL_BASE, home)] if base else []
+        trials = _trials(runtime.kb, index or [], unrelated or [])
+        measured = _measure(runtime.kb, loaded, others, trials, documents, max_tokens, threshold)
+    report = {
+        "checkpoint": loaded.config.name,
+        "documents": len(documents),
+        "max_tokens": max_tokens,
+        "lookups": sum(t.lookups for t in measured.static),
+        "right_nearest": sum(t.right for t in measured.nearest),
+        "matched_gated": sum(t.matched for t in measured.gated),
+        "right_gated": sum(t.right for t in measured.gated),
+        "indexes": {
+            name: {
+                "spec": one.spec,
+                "keys": one.num_keys,
+                "right": sum(t.right for t in measured.indexes[name]),
+            }
+            for name, one in trials.items()
+        },
+        "perplexity": _perplexities(measured.sums(), len(documents)),
+    }
+    print_json(report) if as_json else _show(report)
+
+
+def _read(file: Path, limit: int | None) -> list[AnnotatedDocument]:
+    parsed = list(read_annotated(file))
+    documents = [p.document for p in parsed if p.document is not None]
+    if len(documents) < len(parsed):
+        note(f"{len(parsed) - len(documents)} lines of {file.name} are no documents and were passed over.")
+    if not documents:
+        raise typer.BadParameter("it has no document.", param_hint="--annotated")
+    return documents[:limit]
+
+
+def _measure(
+    kb: KnowledgeBase,
+    checkpoint: Checkpoint,
+    others: Sequence[Checkpoint],
+    trials: Mapping[str, TrialIndex],
+    documents: Sequence[AnnotatedDocument],
+    max_tokens: int,
+    threshold: float | None,
+) -> Measured:
+    finds = [_find(kb, checkpoint, -1), _find(kb, checkpoint, threshold)]
+    finds += [_find(one, checkpoint, -1) for one in trials.values()]
+    beside: dict[str, tuple[list[Tally], list[Tally]]] = {other.config.name: ([], []) for other in others}
+    found = Measured([], [], [], beside, {name: [] for name in trials})
+    looked_up = (found.nearest, found.gated, *found.indexes.values())
+    for document in _counted(documents):
+        found.static.append(static(checkpoint, document, max_tokens=max_tokens))
+        readings = dynamic(checkpoint, document, finds, max_tokens=max_tokens)
+        for tallies, tally in zip(looked_up, readings, strict=True):
+            tallies.append(tally)
+        for other in others:
+            both = plain(other, checkpoint.tokenizer, document, max_tokens=max_tokens)
+            for tallies, tally in zip(found.beside[other.config.name], both, strict=True):
+                tallies.append(tally)
+    return found
+
+
+def _counted(documents: Sequence[AnnotatedDocument]) -> Iterator[AnnotatedDocument]:
+    with progress("Reading") as advance:
+        for number, document in enumerate(documents, start=1):
+            yield document
+            advance(number, len(documents))
+
+
+def _trials(kb: KnowledgeBase, kinds: Sequence[IndexKind], unrelated: Sequence[str]) -> dict[str, TrialIndex]:
+    """The indexes that are measured, by the name of their figure."""
+    made = {}
+    for kind in dict.fromkeys(kinds):
+        note(f"Building an index, {kind}")
+        made[str(kind)] = TrialIndex.of(kb, kind, unrelated)
+        if unrelated:
+            made[f"{kind}, grown"] = TrialIndex.of(kb, kind)
+    return made
+
+
+def _find(kb: Lookup, checkpoint: Checkpoint, threshold: float | None) -> Find:
+    def find(query: NDArray[np.float32]) -> str | None:
+        (found,) = kb.lookup(query[None], checkpoint_id=checkpoint.checkpoint_id, k=1, threshold=threshold)
+        return found.hits[0].value if found.hits else None
+
+    return find
+
+
+def _outside(tallies: Sequence[Tally]) -> Sums:
+    return np.array([t.loss for t in tallies]), np.array([t.tokens for t in tallies], dtype=np.float64)
+
+
+def _with_openings(tallies: Sequence[Tally], *, by_text: bool = False) -> Sums:
+    losses_N = np.array([t.loss + t.opening_loss for t in tallies])
+    tokens_N = np.array([t.text_tokens if by_text else t.tokens for t in tallies], dtype=np.float64)
+    return losses_N, tokens_N
+
+
+def _perplexities(sums: dict[str, Sums], documents: int) -> dict[str, dict[str, Any]]:
+    """Of all tokens together, so that long documents count for what they are; intervals over documents."""
+
+    def measure(draw: Callable[[int], NDArray[np.int64]]) -> dict[str, float]:
+        rows = draw(documents)
+        return {name: _perplexity(losses[rows], tokens[rows]) for name, (losses, tokens) in sums.items()}
+
+    intervals = bootstrap(measure)
+    return {
+        name: {
+            "perplexity": _perplexity(losses, tokens),
+            "low": intervals[name][0],
+            "high": intervals[name][1],
+            "tokens": int(tokens.sum()),
+        }
+        for name, (losses, tokens) in sums.items()
+    }
+
+
+def _perplexity(losses: NDArray[np.float64], tokens: NDArray[np.float64]) -> float:
+    return float(np.exp(losses.sum() / tokens.sum()))
+
+
+def _show(report: dict[str, Any]) -> None:
+    rows = [
+        (name.replace("_", " "), f"{p['perplexity']:.2f}", f"{p['low']:.2f} to {p['high']:.2f}", p["tokens"])
+        for name, p in report["perplexity"].items()
+    ]
+    print_table(("", "perplexity", "95 % interval", "tokens"), rows)
+    note(
+        f"{report['checkpoint']}, {report['documents']} documents, {report['lookups']} lookups: "
+        f"{report['right_nearest']} found the very span, {report['matched_gated']} matched above the threshold, "
+        f"{report['right_gated']} of these the very span"
+    )

@@ -1,0 +1,200 @@
+"""`colmlm evaluate qa`: closed-book questions, answered by Co-LMLM or by a baseline."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from enum import StrEnum
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cli.composition.runtime import Runtime
+from cli.options import AsJson, CheckpointPath, Threshold, examples
+from cli.output import note, print_json, print_table, progress
+from kb.corpus.squad import read_questions
+from kb.records import FactRecord
+from kb.service import KnowledgeBase
+from lab.methods.methods import Answerer, Method, answerer
+from model.decoding.config import DecodeConfig
+from model.evaluate.answers import FIRST_TOKENS, Answered, AskedQuestion, Share, Summary, score, summarise
+from model.evaluate.question_sets import QuestionSetError, digest, read_question_set
+from model.evaluate.run_log import OtherRun, RunLog
+
+QA_EXAMPLES = examples(
+    "colmlm evaluate qa --corpus squad-dev --squad dev.jsonl --limit 500 --mode forced --out answers.jsonl",
+    "colmlm evaluate qa --corpus squad-dev --squad dev.jsonl --method asker --checkpoint runs/asker --json",
+    "colmlm evaluate qa --corpus passages --questions popqa.jsonl --mode auto --json",
+)
+PAGE = 5000
+
+
+class Mode(StrEnum):
+    auto = "auto"
+    forced = "forced"
+    off = "off"
+
+
+def qa(
+    corpus: Annotated[
+        list[str], typer.Option("--corpus", help="A corpus that has the answers; may be repeated.")
+    ],
+    squad: Annotated[
+        Path | None, typer.Option("--squad", exists=True, dir_okay=False, help="The questions: a SQuAD file.")
+    ] = None,
+    questions_at: Annotated[
+        Path | None,
+        typer.Option(
+            "--questions",
+            exists=True,
+            help="The questions: rows of a question and its answers, as JSON, JSON Lines or CSV, or a folder of such.",
+        ),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, help="How many, drawn by the seed. Default: all.")
+    ] = None,
+    method: Annotated[Method, typer.Option("--method", help="Who answers.")] = Method.co_lmlm,
+    mode: Annotated[
+        Mode | None,
+        typer.Option("--mode", help="When to look up. Default: auto, or off where the model cannot."),
+    ] = None,
+    checkpoint: CheckpointPath = None,
+    threshold: Threshold = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", dir_okay=False, help="Keep each answer here, as JSON Lines, and go on from there."
+        ),
+    ] = None,
+    max_tokens: Annotated[
+        int, typer.Option("--max-tokens", min=1, help="Content tokens of an answer; spliced ones are free.")
+    ] = 32,
+    batch: Annotated[int, typer.Option("--batch", min=1, help="Questions answered together.")] = 16,
+    seed: Annotated[int, typer.Option("--seed", help="Draws the questions and the intervals.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Ask questions without their paragraphs, greedily, and count the answers that hold a gold one.
+
+    The prompt is "Question: ...", with "Answer:" on the next line. Exact match is the paper's: any gold answer within
+    the first 100 characters, whatever the case; with the spliced values and without them. A row with `sub_label` and
+    `obj_label` (T-REx) is a sentence to complete within the first five tokens. Intervals are of 95 %.
+    """
+    source = squad or questions_at
+    if source is None or (squad and questions_at):
+        raise typer.BadParameter("name the questions: --squad FILE or --questions PATH, one of them.")
+    with Runtime.from_environment() as runtime:
+        runtime.open()
+        facts = [fact for name in corpus for fact in _facts(runtime.kb, name)]
+        questions = _of_squad(facts, source) if squad else _of_set(source)
+        random.Random(seed).shuffle(questions)
+        questions = questions[:limit]
+        if not questions:
+            raise typer.BadParameter("it has no question with an answer.", param_hint="--squad")
+        values = {fact.value.casefold() for fact in facts}
+        covered = sum(any(a.casefold() in values for a in q.answers) for q in questions) / len(questions)
+        who = answerer(runtime, method, checkpoint, mode, corpus)
+        config = DecodeConfig(
+            mode=who.mode, max_tokens=max_tokens, repetition_penalty=1.0, threshold=threshold
+        )
+        run = who.run | {
+            "corpora": list(corpus),
+            "questions_sha256": digest(source),
+            "seq": runtime.kb.head_seq(),
+            "max_tokens": max_tokens,
+            "threshold": threshold,
+        }
+        try:
+            log = RunLog.open(out, run)
+        except OtherRun as error:
+            raise typer.BadParameter(f"{error}.", param_hint="--out") from error
+        _answer(who, config, questions, log, batch)
+    rows = [Answered(**log.rows[asked.question_id]) for asked in questions]
+    summary = summarise(rows, [q.question_id for q in questions if q.fact_id is not None], seed)
+    report = {
+        "checkpoint": who.decoder.checkpoint.config.name,
+        "seed": seed,
+        **run,
+        "covered": round(covered, 4),
+        **summary.as_json(),
+    }
+    print_json(report) if as_json else _show(report, summary)
+
+
+def _of_squad(facts: Sequence[FactRecord], squad: Path) -> list[AskedQuestion]:
+    """Each question of a paragraph once, with all its answers and the fact that a corpus has where the first stands.
+
+    By its place and not by its question: a corpus may have questions of its own for the same spans.
+    """
+    known = {
+        (fact.source.external_id, fact.source.start, fact.source.end): fact.fact_id
+        for fact in facts
+        if fact.source is not None
+    }
+    asked: dict[tuple[str, str], AskedQuestion] = {}
+    for found in read_questions(squad):
+        fact_id = known.get((found.document, *found.place)) if found.place else None
+        name = sha256(f"{found.document}\n{found.question}".encode()).hexdigest()[:16]
+        before = asked.get((found.document, found.question))
+        answers = dict.fromkeys((*(before.answers if before else ()), *found.answers))
+        asked[found.document, found.question] = AskedQuestion(
+            name, found.question, tuple(answers), before.fact_id if before and before.fact_id else fact_id
+        )
+    return list(asked.values())
+
+
+def _of_set(path: Path) -> list[AskedQuestion]:
+    try:
+        return read_question_set(path)
+    except QuestionSetError as error:
+        raise typer.BadParameter(f"{error}.", param_hint="--questions") from error
+
+
+def _facts(kb: KnowledgeBase, corpus: str) -> Iterator[FactRecord]:
+    after = 0
+    while page := kb.facts(corpus=corpus, after=after, limit=PAGE):
+        yield from page
+        after = page[-1].fact_id
+
+
+def _answer(
+    who: Answerer, config: DecodeConfig, questions: Sequence[AskedQuestion], log: RunLog, batch: int
+) -> None:
+    """Answer what the log has no answer of."""
+    tokenizer = who.decoder.checkpoint.tokenizer
+
+    def opening(output: str) -> str:
+        return tokenizer.decode(tokenizer.encode(output)[:FIRST_TOKENS])
+
+    open_questions = [asked for asked in questions if asked.question_id not in log.rows]
+    if len(open_questions) < len(questions):
+        note(f"{len(questions) - len(open_questions)} answers are there already.")
+    with progress("Answering") as advance:
+        for start in range(0, len(open_questions), batch):
+            asked = open_questions[start : start + batch]
+            prompts = who.prompts([question.prompt for question in asked])
+            outputs = who.decoder.generate(prompts, config)
+            scored = [
+                score(question, output, opening) for question, output in zip(asked, outputs, strict=True)
+            ]
+            log.add({one.question_id: asdict(one) for one in scored})
+            advance(start + len(asked), len(open_questions))
+
+
+def _show(report: dict[str, Any], summary: Summary) -> None:
+    names = ("exact_match", "exact_match_without_values", "looked_up", "right_value", "right_fact")
+    shares: list[tuple[str, Share | None]] = [(name, getattr(summary, name)) for name in names]
+    print_table(
+        ("of the questions", "share", "95 % interval"),
+        [
+            (name.replace("_", " "), f"{s.share:.3f}", f"{s.low:.3f} to {s.high:.3f}")
+            for name, s in shares
+            if s
+        ],
+    )
+    who = f"{report['checkpoint']} ({report['method']}, mode {report['mode']})"
+    lookups = f"{summary.lookups} lookups, {summary.hits} hits, {summary.no_matches} no matches"
+    known = f"a right value is known of {report['covered']:.1%}, the very fact of {summary.num_with_fact}"
+    note(f"{who}: {summary.questions} questions, {lookups}; {known}")

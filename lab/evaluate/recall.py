@@ -1,0 +1,215 @@
+"""`colmlm evaluate recall`: how often a question's key finds its own fact, by kind of query and of key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from time import monotonic
+from typing import Annotated, Any
+
+import typer
+
+from cli.composition.runtime import Runtime
+from cli.options import AsJson, examples
+from cli.output import counting, note, print_json, print_table, progress
+from kb.corpus.format import AnnotatedDocument
+from kb.records import FactRecord
+from lab.evaluate.generated import read_generated, write_generated
+from model.evaluate.recall import Encodes, Floats, Recall
+from model.evaluate.tables import Asked, Generated, Table, num_encodings, table
+from model.lm.base_models import WHEEL_BASE
+
+RECALL_EXAMPLES = examples(
+    "colmlm evaluate recall --corpus demo --json",
+    "colmlm evaluate recall --corpus squad-dev --no-baselines --decoder-queries",
+    "colmlm evaluate recall --corpus squad-dev --generated asked.jsonl --questions-by runs/questions",
+    "colmlm evaluate recall --corpus squad-dev --checkpoint runs/a --checkpoint runs/b --decoder-queries --json",
+)
+PAGE = 1000
+
+
+def recall_command(
+    corpus: Annotated[str, typer.Option("--corpus", help="The corpus whose facts are asked for.")],
+    baselines: Annotated[
+        bool,
+        typer.Option(
+            "--baselines/--no-baselines", help="Also all-MiniLM-L6-v2 and the untrained base model."
+        ),
+    ] = True,
+    with_decoder_queries: Annotated[
+        bool, typer.Option("--decoder-queries", help="Also ask as the decoder does, at <FACT>.")
+    ] = False,
+    generated: Annotated[
+        Path | None,
+        typer.Option(
+            "--generated",
+            dir_okay=False,
+            help="The same documents with questions that an annotator wrote: also keys of these, and of both.",
+        ),
+    ] = None,
+    questions_by: Annotated[
+        Path | None,
+        typer.Option(
+            "--questions-by",
+            exists=True,
+            file_okay=False,
+            help="A question generator that writes what the file of --generated does not have yet.",
+        ),
+    ] = None,
+    checkpoint: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--checkpoint",
+            exists=True,
+            file_okay=False,
+            help="A checkpoint directory; may be repeated, to compare. Default: COLMLM_CHECKPOINT or the released one.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Recall of question -> fact over all facts of a corpus; keys what has no key of the first checkpoint yet.
+
+    The figures at the top are of that checkpoint, its context keys, and human questions at <FACT-q>: a fact's key is
+    read from the text before it. Other keys (of generated questions, baselines, further checkpoints) stay in memory.
+    """
+    named = checkpoint or []
+    with Runtime.from_environment(checkpoint=named[0] if named else None) as runtime:
+        runtime.open()
+        questions = _generated(runtime, corpus, generated, questions_by)
+        report = _report(runtime, corpus, named[1:], questions, baselines, with_decoder_queries)
+    print_json(report) if as_json else _print(report)
+
+
+def _report(
+    runtime: Runtime,
+    corpus: str,
+    others: Sequence[Path],
+    generated: Generated | None,
+    baselines: bool,
+    as_decoder: bool,
+) -> dict[str, Any]:
+    started = monotonic()
+    kb, encoder = runtime.kb, runtime.encoder
+    with progress(f"keys of {corpus}") as update:
+        keyset = kb.rekey(encoder, corpus=corpus, on_facts=update)
+    fact_ids, keys_KD = kb.keys(keyset.keyset_id, corpus=corpus)
+    facts = {fact.fact_id: fact for fact in _facts(runtime, corpus)}
+    asked = _asked([facts[int(fact_id)] for fact_id in fact_ids])
+    _refuse_empty(asked, generated)
+    own = _measure(encoder.checkpoint.name, encoder, asked, keys_KD, generated, as_decoder)
+    top = own["question"]["context"]
+    report: dict[str, Any] = {
+        "corpus": corpus,
+        "checkpoint": encoder.checkpoint.name,
+        "keyset_id": keyset.keyset_id,
+        **asdict(top),
+    }
+    if as_decoder:
+        report["decoder_queries"] = asdict(own["decoder"]["context"])
+    report["seconds"] = round(monotonic() - started, 1)
+    tables = {encoder.checkpoint.name: own}
+    if generated is not None:
+        report["generated_questions"] = {
+            "facts": sum(question is not None for question in generated.of_facts(asked)),
+            "same_as_asked": generated.num_asked(asked),
+        }
+    documents = list(kb.export(corpus)) if baselines or others else []
+    for name, load in _others(runtime, others, baselines).items():
+        started = monotonic()
+        measured = _measure(
+            name, load(), Asked.of(documents), documents, generated, as_decoder and name != "minilm"
+        )
+        name = name if name not in tables else f"{name} ({len(tables)})"
+        tables[name] = measured
+        if name in ("minilm", "untrained"):
+            report[name] = asdict(measured["question"]["context"]) | {
+                "seconds": round(monotonic() - started, 1)
+            }
+    return report | {"tables": tables}
+
+
+def _facts(runtime: Runtime, corpus: str) -> Iterator[FactRecord]:
+    after = 0
+    while page := runtime.kb.facts(corpus=corpus, after=after, limit=PAGE):
+        yield from page
+        after = page[-1].fact_id
+
+
+def _asked(facts: Sequence[FactRecord]) -> Asked:
+    sources = [fact.source for fact in facts]
+    places = [(s.external_id, s.start, s.end) if s else ("", 0, 0) for s in sources]
+    return Asked.where(places, [fact.value for fact in facts], [fact.question for fact in facts])
+
+
+def _generated(
+    runtime: Runtime, corpus: str, file: Path | None, questions_by: Path | None
+) -> Generated | None:
+    """The questions of the file, which the generator completes where one is named."""
+    if file is None:
+        if questions_by is not None:
+            raise typer.BadParameter("name the file to keep the questions in.", param_hint="--generated")
+        return None
+    if questions_by is not None:
+        from model.annotate.questions import QuestionGenerator
+
+        documents = list(runtime.kb.export(corpus))
+        generator = QuestionGenerator.load(questions_by, runtime.settings.home / "models")
+        write_generated(generator, documents, file)
+    return read_generated(file)
+
+
+def _refuse_empty(asked: Asked, generated: Generated | None) -> None:
+    """Before minutes of encoding: no question to ask, or generated ones of other documents."""
+    if not asked.questions:
+        raise typer.BadParameter("it has no fact with a question to ask.", param_hint="--corpus")
+    if generated is not None:
+        try:
+            generated.of_facts(asked)
+        except ValueError as error:
+            raise typer.BadParameter(f"{error}.", param_hint="--generated") from error
+
+
+def _others(
+    runtime: Runtime, checkpoints: Sequence[Path], baselines: bool
+) -> dict[str, Callable[[], Encodes]]:
+    """What else is measured, each loaded when its turn comes."""
+    from model.baselines.sentences import SentenceEncoder
+    from model.lm.checkpoint import base_checkpoint
+    from model.lm.encoder import KeyEncoder
+
+    cache = runtime.settings.home / "models"
+    loads: dict[str, Callable[[], Encodes]] = {
+        str(path): partial(runtime.encoder_at, path) for path in checkpoints
+    }
+    if baselines:
+        loads["minilm"] = SentenceEncoder
+        loads["untrained"] = lambda: KeyEncoder(base_checkpoint(WHEEL_BASE, cache))
+    return loads
+
+
+def _measure(
+    name: str,
+    encoder: Encodes,
+    asked: Asked,
+    contexts: Floats | Sequence[AnnotatedDocument],
+    generated: Generated | None,
+    as_decoder: bool,
+) -> Table:
+    has_contexts = not isinstance(contexts, Sequence)
+    total = num_encodings(asked, has_contexts=has_contexts, generated=generated, as_decoder=as_decoder)
+    with counting(f"keys and questions of {name}", total) as done:
+        return table(encoder, asked, contexts, generated=generated, as_decoder=as_decoder, done=done)
+
+
+def _print(report: dict[str, Any]) -> None:
+    columns = list(Recall.__dataclass_fields__)
+    rows = [
+        [name, queries, keys, *(getattr(row, column) for column in columns)]
+        for name, by_query in report["tables"].items()
+        for queries, by_keys in by_query.items()
+        for keys, row in by_keys.items()
+    ]
+    print_table(["checkpoint", "queries", "keys", *columns], rows)
+    note(f"corpus {report['corpus']}: {report['questions']} questions over {report['facts']} facts")

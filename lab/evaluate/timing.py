@@ -1,0 +1,140 @@
+"""`colmlm evaluate timing`: whether the model looks up where it should, and what a bias makes of that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cli.composition.runtime import Runtime
+from cli.options import AsJson, CheckpointPath, examples, finite
+from cli.output import counting, print_json, print_table, say
+from kb.corpus.format import AnnotatedDocument
+from kb.corpus.squad import read_squad
+from model.decoding.timing import BIASES, Curve, Point, measure, num_steps
+from model.lm.checkpoint import Checkpoint
+from model.training.steps import hold_out
+
+EXAMPLES = examples(
+    "colmlm evaluate timing --squad train.jsonl --json",
+    "colmlm evaluate timing --squad train.jsonl --dev dev.jsonl --questions 200 --save",
+)
+
+
+def timing(
+    squad: Annotated[
+        Path,
+        typer.Option("--squad", exists=True, dir_okay=False, help="The SQuAD file that was trained on."),
+    ],
+    held_out: Annotated[
+        int, typer.Option("--hold-out", min=1, help="How many of its paragraphs training left out.")
+    ] = 300,
+    dev: Annotated[
+        Path | None,
+        typer.Option("--dev", exists=True, dir_okay=False, help="Another file, to report the choice on."),
+    ] = None,
+    documents: Annotated[
+        int, typer.Option("--documents", min=1, help="At most so many paragraphs of each.")
+    ] = 100,
+    questions: Annotated[int, typer.Option("--questions", min=1, help="At most so many questions.")] = 100,
+    threshold: Annotated[
+        float | None,
+        typer.Option(
+            "--threshold", min=-1, max=1, callback=finite, help="Least score of a hit. Default: balanced."
+        ),
+    ] = None,
+    save: Annotated[
+        bool, typer.Option("--save", help="Keep the chosen bias with the checkpoint; decoding then uses it.")
+    ] = False,
+    checkpoint: CheckpointPath = None,
+    as_json: AsJson = False,
+) -> None:
+    """Lookups made where a text has them, lookups made beside them, and answers, by bias on the opening token.
+
+    The bias is chosen on paragraphs that training left out; with --dev the choice is then measured on others.
+    """
+    held = hold_out(_read(squad, held_out), held_out)[1][:documents]
+    others = [] if dev is None else _read(dev, 1)[:documents]
+    with Runtime.from_environment(checkpoint=checkpoint) as runtime:
+        loaded = runtime.checkpoint
+    _require_states(loaded)
+    curve = _measure("held-out text", loaded, held, questions, BIASES, threshold)
+    chosen = curve.choose()
+    report: dict[str, Any] = {
+        "checkpoint": loaded.config.name,
+        "fact_bias": chosen.bias,
+        "held_out": asdict(curve),
+        "dev": None,
+        "saved": save,
+    }
+    if others:
+        least = sorted({0.0, chosen.bias})
+        report["dev"] = asdict(_measure("dev", loaded, others, questions, least, curve.threshold))
+    if save:
+        _save(loaded, chosen, curve)
+    print_json(report) if as_json else _show(report)
+
+
+def _read(path: Path, least: int) -> list[AnnotatedDocument]:
+    documents = [parsed.document for parsed in read_squad(path) if parsed.document is not None]
+    if len(documents) < least:
+        raise typer.BadParameter(f"{path} has {len(documents)} paragraphs, fewer than {least}.")
+    return documents
+
+
+def _require_states(checkpoint: Checkpoint) -> None:
+    markup = checkpoint.tokenizer.markup
+    if markup.opens is None or markup.asks is not None:
+        raise typer.BadParameter(f"a model of method {markup.method} does not ask by its states.")
+
+
+def _measure(
+    name: str,
+    checkpoint: Checkpoint,
+    documents: Sequence[AnnotatedDocument],
+    questions: int,
+    biases: Sequence[float],
+    threshold: float | None,
+) -> Curve:
+    with counting(name, num_steps(documents, questions, biases)) as done:
+        try:
+            return measure(
+                checkpoint, documents, questions=questions, biases=biases, threshold=threshold, on_done=done
+            )
+        except ValueError as error:
+            raise typer.BadParameter(f"{error}.") from error
+
+
+def _save(checkpoint: Checkpoint, chosen: Point, curve: Curve) -> None:
+    """Keep the bias where decoding finds it. No key depends on it, so the checkpoint stays who it is."""
+    if checkpoint.path is None:
+        raise typer.BadParameter("a model without a directory keeps nothing.", param_hint="--save")
+    kept = {"fact_bias": chosen.bias, "questions": curve.questions, "exact_match": chosen.exact_match}
+    replace(checkpoint.config, decoding=kept).save(checkpoint.path)
+
+
+def _show(report: dict[str, Any]) -> None:
+    for name in ("held_out", "dev"):
+        if (curve := report[name]) is None:
+            continue
+        say(
+            f"{name}: {curve['questions']} questions, {curve['sites']} lookups in {curve['positions']} tokens; "
+            f"right {curve['forced_exact_match']:.1%} forced, {curve['off_exact_match']:.1%} without lookups"
+        )
+        columns = (
+            "bias",
+            "of the text's lookups",
+            "false per 100 tokens",
+            "answers begun",
+            "right",
+            "lookups",
+        )
+        print_table(columns, [
+            (f"{p['bias']:g}", f"{p['site_rate']:.1%}", f"{p['false_per_100']:.2f}", f"{p['answer_rate']:.1%}",
+             f"{p['exact_match']:.1%}", f"{p['lookups']:.2f}")
+            for p in curve["points"]
+        ])  # fmt: skip
+    say(f"Bias {report['fact_bias']:g}{', kept with the checkpoint' if report['saved'] else ''}.")

@@ -1,0 +1,275 @@
+"""`colmlm evaluate tofu` and `tofu-documents`: TOFU's metrics of a checkpoint, and TOFU's rows as documents."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+
+from cli.composition.annotators import SpanAnnotatorPath, SpanThreshold
+from cli.composition.runtime import Runtime
+from cli.options import AsJson, CheckpointPath, Threshold, examples
+from cli.output import counting, note, print_json, say
+from kb.corpus.format import to_record
+from lab.evaluate.tofu_log import beside, report_of, show
+from model.annotate.checkpoint import RELEASED_SPANS
+from model.annotate.spans import SpanAnnotator
+from model.decoding.config import DecodeConfig
+from model.decoding.decoder import Decoder, Generation
+from model.evaluate.answer_losses import Masking, answer_losses
+from model.evaluate.answers import without_values
+from model.evaluate.open_unlearning import evaluation, summary
+from model.evaluate.question_sets import digest
+from model.evaluate.reader import Find
+from model.evaluate.run_log import OtherRun, RunLog
+from model.evaluate.tofu import TofuLog, TofuLogError
+from model.evaluate.tofu_data import Example, Row, documents, read_rows
+from model.evaluate.tofu_data import examples as marked_examples
+from model.evaluate.tofu_tables import columns, table
+from model.lm.checkpoint import Checkpoint
+
+TOFU_EXAMPLES = examples(
+    "colmlm evaluate tofu --data tofu --forget forget05 --out results/full",
+    "colmlm evaluate tofu --data tofu --forget forget05 --checkpoint runs/full --out results/forgotten "
+    "--retain results/retain95 --json",
+)
+DOCUMENTS_EXAMPLES = examples("colmlm evaluate tofu-documents tofu/full.jsonl --out full.jsonl")
+KEPT = {
+    "eval_log.json": "retain_perturbed",
+    "eval_real_author_wo_options.json": "real_authors_perturbed",
+    "eval_real_world_wo_options.json": "world_facts_perturbed",
+}
+FORGOTTEN = "eval_log_forget.json"
+RESTATED = ("eval_log.json", FORGOTTEN)  # whose wrong answers are held against a paraphrase of the right one
+BATCH = 16
+
+
+def tofu_documents(
+    rows: Annotated[
+        Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False, help="A split of TOFU (JSONL).")
+    ],
+    out: Annotated[Path, typer.Option("--out", dir_okay=False, help="Where the documents go (JSONL).")],
+    span_annotator: SpanAnnotatorPath = None,
+    span_threshold: SpanThreshold = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write each question and answer as a document, the facts of its answer marked, to train on and to ingest.
+
+    A row has the same id in every split, so what forget05 has can be deleted from a knowledge base of full.
+    """
+    with Runtime.from_environment() as runtime:
+        finder = _finder(runtime, span_annotator, span_threshold)
+    read = _rows(rows, None)
+    with counting("Marking", len(read)) as done:
+        made = list({one.external_id: one for one in documents(read, finder, done)}.values())
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text("".join(json.dumps(to_record(one), ensure_ascii=False) + "\n" for one in made))
+    report = {"documents": len(made), "facts": sum(len(one.facts) for one in made), "out": str(out)}
+    if as_json:
+        print_json(report)
+    else:
+        note(f"{report['documents']} documents with {report['facts']} facts in {out}.")
+
+
+def tofu(
+    data: Annotated[
+        Path, typer.Option("--data", exists=True, file_okay=False, help="The folder of TOFU's files.")
+    ],
+    forget: Annotated[str, typer.Option("--forget", help="The set to forget: forget01, forget05, forget10.")],
+    out: Annotated[
+        Path,
+        typer.Option("--out", file_okay=False, help="The logs go here; a stopped run goes on from there."),
+    ],
+    retain: Annotated[
+        Path | None,
+        typer.Option(
+            "--retain",
+            exists=True,
+            file_okay=False,
+            help="The --out of a model that never saw the forget set: gives the forget quality.",
+        ),
+    ] = None,
+    rows: Annotated[
+        int | None, typer.Option("--rows", min=1, help="Of each table at most so many, from the first.")
+    ] = None,
+    max_tokens: Annotated[int, typer.Option("--max-tokens", min=1, help="Of a generated answer.")] = 200,
+    threshold: Threshold = None,
+    span_annotator: SpanAnnotatorPath = None,
+    span_threshold: SpanThreshold = None,
+    checkpoint: CheckpointPath = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure forgetting as TOFU does, with lookups in the knowledge base where the checkpoint makes them.
+
+    Writes a log for each reading of answer masking (masked.json and spoken.json; none.json of a model without
+    lookups), and the same in the layout of open-unlearning. Forget quality is beside --retain, or by
+    `colmlm evaluate tofu-log`, which compares any two logs.
+    """
+    with Runtime.from_environment(checkpoint=checkpoint) as runtime:
+        runtime.open()
+        answers = _Answers(runtime, threshold, max_tokens)
+        finder = _finder(runtime, span_annotator, span_threshold) if answers.find else None
+        files = {
+            name: data / f"{split}.jsonl"
+            for name, split in (KEPT | {FORGOTTEN: f"{forget}_perturbed"}).items()
+        }
+        read = {name: _table(file, rows, restated=name in RESTATED) for name, file in files.items()}
+        references = _references(retain, answers.maskings)
+        run = answers.run | {
+            "forget": forget,
+            "rows": rows,
+            "data_sha256": {name: digest(file) for name, file in files.items()},
+            "span_annotator": finder and finder.config.digests,
+            "span_threshold": finder and finder.threshold,
+        }
+        try:
+            log = RunLog.open(out / "rows.jsonl", run)
+        except OtherRun as error:
+            raise typer.BadParameter(f"{error}.", param_hint="--out") from error
+        for name, some in read.items():
+            with counting(f"Marking {name}", sum(2 + len(row.wrong) for row in some)) as done:
+                marked = marked_examples(some, finder, done)
+            with counting(f"Asking {name}", len(marked)) as done:
+                _ask(answers, name, marked, log, done)
+    reports = {}
+    for masking in answers.maskings:
+        file = out / f"{masking}.json"
+        sizes = {name: len(some) for name, some in read.items()}
+        written, reports[str(masking)] = _written(file, _log(log, masking, sizes), references.get(masking))
+        if not as_json:
+            say(f"{file}:")
+            show(written, reports[str(masking)])
+    if as_json:
+        print_json({"checkpoint": answers.checkpoint.config.name, **run, **reports})
+
+
+class _Answers:
+    """A checkpoint that is asked, with the knowledge base's lookups where it makes them."""
+
+    def __init__(self, runtime: Runtime, threshold: float | None, max_tokens: int) -> None:
+        self.checkpoint: Checkpoint = runtime.checkpoint
+        looks_up = self.checkpoint.tokenizer.markup.opens is not None
+        self.maskings = [Masking.masked, Masking.spoken] if looks_up else [Masking.none]
+        self.find: Find | None = self._find(runtime, threshold) if looks_up else None
+        self.decoder = Decoder(self.checkpoint, runtime.kb if looks_up else None)
+        self.config = DecodeConfig(
+            mode="auto" if looks_up else "off",
+            max_tokens=max_tokens,
+            repetition_penalty=1.0,
+            threshold=threshold,
+        )
+        self.run: dict[str, Any] = {
+            "checkpoint_id": self.checkpoint.checkpoint_id,
+            "mode": self.config.mode,
+            "max_tokens": max_tokens,
+            "threshold": threshold,
+            "seq": runtime.kb.head_seq() if looks_up else None,
+        }
+
+    def _find(self, runtime: Runtime, threshold: float | None) -> Find:
+        def find(query: NDArray[np.float32]) -> str | None:
+            (found,) = runtime.kb.lookup(
+                query[None], checkpoint_id=self.checkpoint.checkpoint_id, threshold=threshold
+            )
+            return found.hits[0].value if found.hits else None
+
+        return find
+
+    def generate(self, asked: Sequence[Example]) -> list[Generation]:
+        return self.decoder.generate([f"Question: {one.question}\nAnswer:" for one in asked], self.config)
+
+    def row(self, example: Example, generated: Generation) -> dict[str, Any]:
+        """The example's columns by masking. What is spliced counts as said in the spoken one only."""
+        asked = [(answer, masking) for masking in self.maskings for answer in example.answers]
+        losses = iter(answer_losses(self.checkpoint, example.question, asked, self.find))
+        bare = without_values(generated.output, generated.splices)
+        return {
+            str(masking): columns(
+                example,
+                bare if masking is Masking.masked else generated.output,
+                [next(losses) for _ in example.answers],
+            )
+            for masking in self.maskings
+        }
+
+
+def _ask(
+    answers: _Answers, name: str, asked: Sequence[Example], log: RunLog, done: Callable[[int], None]
+) -> None:
+    """Ask what the log has no row of."""
+    left = [(f"{name}/{i}", one) for i, one in enumerate(asked) if f"{name}/{i}" not in log.rows]
+    done(len(asked) - len(left))
+    for start in range(0, len(left), BATCH):
+        some = left[start : start + BATCH]
+        generated = answers.generate([one for _, one in some])
+        for (row, one), output in zip(some, generated, strict=True):
+            log.add({row: answers.row(one, output)})
+            done(1)
+
+
+def _log(log: RunLog, masking: Masking, sizes: Mapping[str, int]) -> dict[str, Any]:
+    return {
+        name: table([log.rows[f"{name}/{i}"][str(masking)] for i in range(size)])
+        for name, size in sizes.items()
+    }
+
+
+def _references(retain: Path | None, maskings: Sequence[Masking]) -> dict[Masking, Path]:
+    """The logs of the reference, read once before anything is measured."""
+    if retain is None:
+        return {}
+    found = {masking: retain / f"{masking}.json" for masking in maskings}
+    for file in found.values():
+        if not file.is_file():
+            raise typer.BadParameter(f"there is no {file.name} in it.", param_hint="--retain")
+        try:
+            TofuLog.read(file)
+        except TofuLogError as error:
+            raise typer.BadParameter(f"{error}.", param_hint="--retain") from error
+    return found
+
+
+def _written(
+    file: Path, log: Mapping[str, Mapping[str, Any]], reference: Path | None
+) -> tuple[TofuLog, dict[str, Any]]:
+    """Write a log in both layouts, and give it with its report, beside that of the reference."""
+    file.write_text(json.dumps(log))
+    written, retained = TofuLog.read(file), None
+    report = report_of(written)
+    if reference is not None:
+        report |= beside(written, TofuLog.read(reference))
+        retained = json.loads(reference.read_text())
+    metrics = evaluation(log, retained)
+    folder = file.parent / "open-unlearning" / file.stem
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "TOFU_EVAL.json").write_text(json.dumps(metrics, indent=4))
+    (folder / "TOFU_SUMMARY.json").write_text(json.dumps(summary(metrics), indent=4))
+    return written, report
+
+
+def _finder(runtime: Runtime, path: Path | None, threshold: float | None) -> SpanAnnotator:
+    return SpanAnnotator.load(path or RELEASED_SPANS, runtime.settings.home / "models", threshold=threshold)
+
+
+def _table(file: Path, limit: int | None, *, restated: bool) -> list[Row]:
+    """The rows of a table that is asked: each with wrong answers, and where it is `restated` a paraphrase."""
+    read = _rows(file, limit)
+    for number, row in enumerate(read, start=1):
+        if not row.wrong or (restated and row.paraphrased is None):
+            missing = "paraphrased_answer" if row.wrong else "perturbed_answer"
+            raise typer.BadParameter(f"{file.name}:{number} has no {missing}.", param_hint="--data")
+    return read
+
+
+def _rows(file: Path, limit: int | None) -> list[Row]:
+    if not file.is_file():
+        raise typer.BadParameter(f"there is no {file.name}.", param_hint="--data")
+    try:
+        return read_rows(file)[:limit]
+    except TofuLogError as error:
+        raise typer.BadParameter(f"{error}.") from error

@@ -1,0 +1,280 @@
+"""What is left of facts after they are forgotten, and what is lost beside them.
+
+Everything is counted over the same sample: facts that have a question are forgotten together, the model is asked for
+them before and after, with lookups and without, and other facts, random ones and the nearest, are looked up before and
+after. What an adversary plants is measured in runs of its own. Nothing is picked by its result, and every run is
+undone.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cli.composition.runtime import Runtime
+from kb.errors import KeysetMismatch
+from kb.forgetting.plan import NEIGHBOURS
+from kb.forgetting.questions_asked import evenly
+from kb.forgetting.records import OUTCOMES, ForgetPlan, Rates
+from kb.forgetting.verbs import Forgetting
+from kb.keys.calibration import normalise
+from kb.keys.keyspace import KeySpace
+from kb.records import FactRecord, Hit, Lookup
+from kb.selectors import Selector
+from kb.service import KnowledgeBase
+from model.decoding.config import DecodeConfig
+from model.decoding.decoder import Decoder, Generation
+from model.evaluate.answers import Share, exact_match, share
+
+REASON = "colmlm evaluate deletion"
+PAGE, BATCH = 1000, 16
+OnDone = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """What the model said when it was asked for each of the facts, as shares of them.
+
+    `says` it says the value. `splices` it splices a fact of that value, this one or another. `wrong_neighbour` the
+    first thing it splices is a fact of another value.
+    """
+
+    says: Share
+    splices: Share
+    wrong_neighbour: Share
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One way to forget the sample. `forgotten` counts the facts with their equivalents.
+
+    `probes` are all that verification asks, by outcome; `level` what it reached. Of the sample's questions that got
+    their value before, `wrong_neighbour` is the share that now gets another value, as the policy has it. `others` is
+    the share of other facts that stay whose question finds them, `others_lost` of those found before that are not
+    found now. `neighbours` is the share of the facts nearest to the sample whose question gets their value,
+    `neighbours_lost` of those that got it before and do not now, `neighbours_forgotten` counts those that the plan
+    took along.
+    """
+
+    policy: str
+    radius: float
+    forgotten: int
+    level: int
+    probes: Rates
+    said: Said | None
+    wrong_neighbour: Share | None
+    others: Share | None
+    others_lost: Share | None
+    neighbours: Share | None
+    neighbours_lost: Share | None
+    neighbours_forgotten: int
+    is_restored: bool
+    seconds: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What questions find: of the others [n] themselves, of the neighbours [m] and of the sample [k] their value.
+
+    `wrong` [k] is whether the sample's question gets another value.
+    """
+
+    others: NDArray[np.bool_]
+    neighbours: NDArray[np.bool_]
+    sample: NDArray[np.bool_]
+    wrong: NDArray[np.bool_]
+
+    def is_as(self, other: Found) -> bool:
+        return all(np.array_equal(getattr(self, one.name), getattr(other, one.name)) for one in fields(Found))
+
+
+class NoMatch:
+    """A knowledge base that has nothing."""
+
+    def lookup(self, queries_BD: NDArray[np.float32], **_: Any) -> list[Lookup]:
+        return [Lookup((), None, 1.0, 0) for _ in queries_BD]
+
+
+def draw(
+    kb: KnowledgeBase, corpus: str, facts: int, others: int, seed: int
+) -> tuple[list[FactRecord], list[FactRecord]]:
+    """So many facts with a question to forget, and so many others; fewer of these where there are not enough."""
+    asked = [fact for fact in _facts(kb, corpus) if fact.question]
+    random.Random(seed).shuffle(asked)
+    return asked[:facts], asked[facts : facts + others]
+
+
+class DeletionAudit:
+    """A sample of a corpus's facts, and of others that are not forgotten with them."""
+
+    def __init__(
+        self, runtime: Runtime, sample: Sequence[FactRecord], others: Sequence[FactRecord], neighbours: int
+    ) -> None:
+        self.kb: KnowledgeBase = runtime.kb
+        self.encoder, self.checkpoint, self.actor = runtime.encoder, runtime.checkpoint, runtime.actor(None)
+        self.sample, self.others = sample, others
+        self.forgetting = Forgetting(self.kb, self.encoder, sample=max(1, len(self.sample)))
+        self.keyset = self.kb.active_keyset()
+        if self.keyset.checkpoint_id != self.checkpoint.checkpoint_id:
+            raise KeysetMismatch(self.checkpoint.checkpoint_id, self.keyset.checkpoint_id)
+        self.queries = self._encoded(self.sample)
+        self.other_queries = self._encoded(self.others)
+        self.neighbours = self._nearest(neighbours)
+        self.neighbour_queries = self._encoded(self.neighbours)
+
+    def _encoded(self, facts: Sequence[FactRecord]) -> NDArray[np.float32]:
+        return self.encoder.encode_questions([_question(fact) for fact in facts])
+
+    def _nearest(self, most: int) -> Sequence[FactRecord]:
+        """At most so many of the facts whose keys are nearest to the sample's questions.
+
+        Without those that say the same as one of the sample: they are to be forgotten with it.
+        """
+        with self.kb.sessions() as session:
+            space = KeySpace.live(session, self.keyset)
+        ids = space.without(fact.fact_id for fact in self.sample).nearest(self.queries, NEIGHBOURS)
+        records = self.forgetting.facts(ids.tolist())
+        same = {_said_by(fact) for fact in self.sample}
+        near = [records[i] for i in ids.tolist() if records[i].question and _said_by(records[i]) not in same]
+        return evenly(near, most) if near else []
+
+    def said(self, mode: str, on_done: OnDone) -> Said:
+        """What the model says with lookups "forced"; "off" forbids it to look up, and "null" answers it no match."""
+        decoder = Decoder(self.checkpoint, NoMatch() if mode == "null" else self.kb)
+        mode = "forced" if mode == "null" else mode
+        config = DecodeConfig(mode=mode, max_tokens=32, repetition_penalty=1.0)
+        made: list[Generation] = []
+        for start in range(0, len(self.sample), BATCH):
+            some = self.sample[start : start + BATCH]
+            made += decoder.generate([f"Question: {_question(fact)}\nAnswer:" for fact in some], config)
+            on_done(len(some))
+        spliced = [[normalise(value) for value in _values(one)] for one in made]
+        wanted = [normalise(fact.value) for fact in self.sample]
+        return Said(
+            says=share([exact_match(g.output, [f.value]) for g, f in zip(made, self.sample, strict=True)]),
+            splices=share([w in values for w, values in zip(wanted, spliced, strict=True)]),
+            wrong_neighbour=share(
+                [bool(values) and values[0] != w for w, values in zip(wanted, spliced, strict=True)]
+            ),
+        )
+
+    def run(self, policy: str, radius: float | None, before: Found, on_said: OnDone | None) -> Run:
+        """Forget the sample, measure, and undo it. `on_said` None: the model is not asked."""
+        begun = perf_counter()
+        plan = self.plan(policy, radius)
+        planned = perf_counter()
+        with self.applied(plan.run_id):
+            applied = perf_counter()
+            verified = self.forgetting.verify(plan.run_id)
+            gone = set(plan.fact_ids)
+            stays = np.array([fact.fact_id not in gone for fact in self.others], dtype=bool)
+            now = self.found()
+            said = None if on_said is None else self.said("forced", on_said)
+        return Run(
+            policy=policy,
+            radius=plan.radius,
+            forgotten=len(plan.fact_ids),
+            level=verified.level,
+            probes=_added(list(verified.probes.values())),
+            said=said,
+            wrong_neighbour=_share(now.wrong[before.sample]),
+            others=_share(now.others[stays]),
+            others_lost=_share(~now.others[stays & before.others]),
+            neighbours=_share(now.neighbours),
+            neighbours_lost=_share(~now.neighbours[before.neighbours]),
+            neighbours_forgotten=sum(fact.fact_id in gone for fact in self.neighbours),
+            is_restored=self.found().is_as(before),
+            seconds={"plan": round(planned - begun, 3), "apply": round(applied - planned, 3)},
+        )
+
+    def found(self) -> Found:
+        others = self.first(self.other_queries)
+        finds = [h is not None and h.fact_id == f.fact_id for h, f in zip(others, self.others, strict=True)]
+        sample = self.first(self.queries)
+        tells = _tells(sample, self.sample)
+        answered = np.array([hit is not None for hit in sample], dtype=bool)
+        return Found(
+            others=np.array(finds, dtype=bool),
+            neighbours=_tells(self.first(self.neighbour_queries), self.neighbours),
+            sample=tells,
+            wrong=answered & ~tells,
+        )
+
+    def first(self, queries_BD: NDArray[np.float32]) -> list[Hit | None]:
+        """What each query finds first."""
+        if not len(queries_BD):
+            return []
+        found = self.kb.lookup(queries_BD, checkpoint_id=self.checkpoint.checkpoint_id)
+        return [one.hits[0] if one.hits else None for one in found]
+
+    def plan(self, policy: str, radius: float | None) -> ForgetPlan:
+        """How the sample would be forgotten with its equivalents."""
+        return self.forgetting.plan(
+            Selector(fact_ids=tuple(fact.fact_id for fact in self.sample)),
+            actor=self.actor, reason=REASON, equivalents="include", radius=radius, policy=policy,
+        )  # fmt: skip
+
+    @contextmanager
+    def applied(self, run_id: int) -> Iterator[None]:
+        """Forgotten in the block, and restored on leaving it."""
+        self.forgetting.apply(run_id, actor=self.actor, reason=REASON)
+        try:
+            yield
+        finally:
+            self.forgetting.restore(run_id, actor=self.actor, reason=REASON)
+
+
+def _tells(hits: Sequence[Hit | None], facts: Sequence[FactRecord]) -> NDArray[np.bool_]:
+    """[n] whether each hit has its fact's value."""
+    return np.array(
+        [
+            hit is not None and normalise(hit.value) == normalise(fact.value)
+            for hit, fact in zip(hits, facts, strict=True)
+        ],
+        dtype=bool,
+    )
+
+
+def _share(holds_N: NDArray[np.bool_]) -> Share | None:
+    """None where there is nothing to take a share of."""
+    return share(list(holds_N)) if len(holds_N) else None
+
+
+def as_json(run: Run) -> dict[str, Any]:
+    """The run with its probes also as rates."""
+    rates = {name: round(run.probes.rate(name), 4) for name in OUTCOMES}
+    return asdict(run) | {"probe_rates": rates}
+
+
+def _facts(kb: KnowledgeBase, corpus: str) -> Iterator[FactRecord]:
+    after = 0
+    while page := kb.facts(corpus=corpus, after=after, limit=PAGE):
+        yield from page
+        after = page[-1].fact_id
+
+
+def _question(fact: FactRecord) -> str:
+    assert fact.question is not None
+    return fact.question
+
+
+def _said_by(fact: FactRecord) -> tuple[str, str]:
+    return normalise(_question(fact)) if fact.question else "", normalise(fact.value)
+
+
+def _values(generation: Generation) -> list[str]:
+    return [
+        generation.output[s.output_start : s.output_end] for s in generation.splices if s.outcome == "hit"
+    ]
+
+
+def _added(classes: Sequence[Rates]) -> Rates:
+    names = ("probes", *OUTCOMES)
+    return Rates(**{name: sum(getattr(one, name) for one in classes) for name in names})

@@ -1,0 +1,59 @@
+"""What `colmlm evaluate deletion` leaves in a knowledge base when it is killed, and how the next run undoes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+from cli.output import note
+from kb.errors import FactErased, FactNotDeleted
+from kb.forgetting.records import RunRecord
+from kb.forgetting.verbs import Forgetting
+from kb.log import audit
+from kb.records import ChangeRecord
+from kb.service import KnowledgeBase
+from lab.methods.deletion_audit import REASON
+from lab.methods.survivors import REASON as PLANTED
+
+PAGE = 1000
+_Record = TypeVar("_Record")
+
+
+def set_back(kb: KnowledgeBase, actor: str) -> tuple[int, int]:
+    """Restore what is forgotten still and delete what is planted still; how many facts of either there were.
+
+    In this order, since a run may have forgotten what was planted, too. A run of which somebody has restored or erased
+    a fact since is theirs to settle: it is told and left.
+    """
+    forgetting, restored = Forgetting(kb), 0
+    for run in reversed(list(_runs(forgetting))):
+        if run.state == "applied" and run.reason == REASON:
+            try:
+                forgetting.restore(run.run_id, actor=actor, reason=REASON)
+                restored += run.num_facts
+            except (FactNotDeleted, FactErased) as error:
+                note(f"warning: forget run {run.run_id}, which a killed one left, is not undone: {error}")
+    planted = [i for change in _inserts(kb) if change.reason == PLANTED for i in change.fact_ids]
+    left = [i for i in planted if kb.fact(i).deleted_seq is None]
+    if left:
+        kb.delete(left, actor=actor, reason=PLANTED)
+    return restored, len(left)
+
+
+def _runs(forgetting: Forgetting) -> Iterator[RunRecord]:
+    return _paged(lambda after: forgetting.runs(after, PAGE), lambda run: run.run_id)
+
+
+def _inserts(kb: KnowledgeBase) -> Iterator[ChangeRecord]:
+    def page(after: int) -> list[ChangeRecord]:
+        with kb.sessions() as session:
+            return audit.changes(session, after, PAGE, kind="insert")
+
+    return _paged(page, lambda change: change.seq)
+
+
+def _paged(page: Callable[[int], Sequence[_Record]], key: Callable[[_Record], int]) -> Iterator[_Record]:
+    after = 0
+    while found := page(after):
+        yield from found
+        after = key(found[-1])

@@ -1,0 +1,103 @@
+"""Who answers a question, by method: a decoder with its lookups, and what is put before the prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from cli.composition.encoders import EncoderName, SentenceKeys
+from cli.composition.runtime import Runtime
+from kb.lookup.one_keyset import KeysetLookup
+from kb.records import CheckpointInfo, KeysetRecord
+from lab.methods.passages import LivePassages
+
+if TYPE_CHECKING:
+    from model.decoding.decoder import Decoder
+    from model.lm.checkpoint import Checkpoint
+
+
+class Method(StrEnum):
+    co_lmlm = "co-lmlm"
+    standard = "standard"
+    asker = "asker"
+    rel_lmlm = "rel-lmlm"
+    rag = "rag"
+
+
+@dataclass(frozen=True, slots=True)
+class Answerer:
+    """A decoder, how it looks up (`mode`), and its prompts; `run` is what identifies all that to a later run."""
+
+    decoder: Decoder
+    mode: str
+    prompts: Callable[[Sequence[str]], list[str]]
+    run: dict[str, Any]
+
+
+def answerer(
+    runtime: Runtime, method: Method, checkpoint: Path | None, mode: str | None, corpora: Sequence[str]
+) -> Answerer:
+    """The answerer of a method. Refuses a checkpoint of another method, and a mode that it cannot work in."""
+    from model.decoding.decoder import Decoder
+
+    loaded = _loaded(runtime, method, checkpoint)
+    spoken = loaded.config.method
+    if method is not Method.rag and spoken != method:
+        raise typer.BadParameter(
+            f"{loaded.config.name} is of method {spoken}, not {method}.", param_hint="--checkpoint"
+        )
+    mode = mode or ("off" if spoken == "standard" else "auto")
+    if mode != "off" and spoken == "standard":
+        raise typer.BadParameter("a standard model looks nothing up; its mode is off.", param_hint="--mode")
+    run: dict[str, Any] = {"method": str(method), "mode": mode, "checkpoint_id": loaded.checkpoint_id}
+    decoder = Decoder(loaded, None)
+    if mode != "off":
+        asks_by = _in_words() if spoken in ("asker", "rel-lmlm") else None
+        keyset = _keyset_of(runtime, asks_by.checkpoint if asks_by else None, loaded)
+        lookup = KeysetLookup.of(runtime.kb, keyset.keyset_id)
+        decoder = Decoder(loaded, lookup, query_encoder=asks_by.sentences if asks_by else None)
+        run |= {"keyset_id": keyset.keyset_id, "keys_of": keyset.checkpoint_id}
+    passages = LivePassages(runtime.kb, corpora) if method is Method.rag else None
+    return Answerer(decoder, mode, passages.augment if passages else list, run)
+
+
+def _loaded(runtime: Runtime, method: Method, path: Path | None) -> Checkpoint:
+    """The checkpoint to answer with: the one named; for Co-LMLM the settings', for the baselines the bare base."""
+    from model.lm.base_models import WHEEL_BASE
+    from model.lm.checkpoint import base_checkpoint, load
+    from model.text.markup import STANDARD
+
+    cache = runtime.settings.home / "models"
+    if path is not None:
+        return load(path, cache)
+    if method is Method.co_lmlm:
+        return runtime.checkpoint
+    if method in (Method.asker, Method.rel_lmlm):
+        raise typer.BadParameter(
+            f"name one that was trained with method {method}.", param_hint="--checkpoint"
+        )
+    return base_checkpoint(WHEEL_BASE, cache, markup=STANDARD)
+
+
+def _in_words() -> SentenceKeys:
+    return SentenceKeys.named(EncoderName.minilm)
+
+
+def _keyset_of(runtime: Runtime, sentences: CheckpointInfo | None, loaded: Checkpoint) -> KeysetRecord:
+    """The keyset that this method asks, which must have keys of everything."""
+    checkpoint_id = sentences.checkpoint_id if sentences else loaded.checkpoint_id
+    how = "--encoder minilm" if sentences else f"--checkpoint {loaded.path}"
+    found = next(
+        (k for k in runtime.kb.keysets() if k.checkpoint_id == checkpoint_id and k.state != "retired"), None
+    )
+    if found is None or found.state == "building" or found.num_unkeyed:
+        raise typer.BadParameter(
+            f"not all facts have the keys that this method asks; run: colmlm rekey {how}",
+            param_hint="--method",
+        )
+    return found

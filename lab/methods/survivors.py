@@ -1,0 +1,177 @@
+"""Facts that an adversary plants beside those that are to be forgotten, so that their values outlive them.
+
+Each says the same in other words: another wording of the question, or that and another wording of the value as well.
+Of the wordings there are, the one is taken whose key lies farthest from the question's and which the question would
+still find were the fact forgotten: what a closure by radius is most likely to miss and a lookup to find.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cli.composition.model_encoder import ModelEncoder
+from kb.facts.batches import Batches
+from kb.forgetting.paraphrase import paraphrases
+from kb.keys.calibration import normalise
+from kb.records import FactDraft, FactRecord, Hit, KeysetRecord
+from kb.service import KnowledgeBase
+from kb.switching.bulk import Bulk
+from model.evaluate.answers import Share, share
+
+if TYPE_CHECKING:
+    from lab.methods.deletion_audit import DeletionAudit
+
+REASON = "planted by colmlm evaluate deletion"
+KINDS = ("question", "value")
+RIVALS = 10  # facts looked at for one of another value, which is what a question falls to
+FURTHER = (
+    "In one word: {}",
+    "{} Answer briefly.",
+    "A quiz asks: {}",
+    "Somebody wants to know: {}",
+    "I have read about this before. {}",
+    "The book leaves one thing open: {}",
+)
+SAID = "{}, as is well known"
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """A fact of the sample in other words. `similarity` is the cosine of its key with that of the fact's question."""
+
+    fact: FactRecord
+    question: str
+    key: Floats
+    similarity: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survival:
+    """Facts planted beside the sample, one for each, and one way to forget the sample.
+
+    `found` is the share of them that the plan's closure takes along; `by_question` and `by_wording` are the shares of
+    the sample whose value a planted fact tells still when its own question or the planted wording is looked up.
+    `similarity` is of their keys with the questions': the least, the median and the greatest cosine.
+    """
+
+    kind: str
+    policy: str
+    radius: float
+    planted: int
+    similarity: tuple[float, float, float]
+    found: Share
+    by_question: Share
+    by_wording: Share
+
+
+def wordings_of(question: str) -> list[str]:
+    """Other ways to ask, none of which counts as the same question."""
+    forms = [*paraphrases(question), *(form.format(question) for form in FURTHER)]
+    return [form for form in dict.fromkeys(forms) if normalise(form) != normalise(question)]
+
+
+def choose(
+    kb: KnowledgeBase,
+    keyset: KeysetRecord,
+    encoder: ModelEncoder,
+    sample: Sequence[FactRecord],
+    asked_ND: Floats,
+) -> list[Wording]:
+    """The wording of each fact that is planted; `asked_ND` are the keys of the facts' own questions."""
+    rivals = kb.lookup(asked_ND, checkpoint_id=keyset.checkpoint_id, k=RIVALS, threshold=-1)
+    found = []
+    for fact, asked_D, near in zip(sample, asked_ND, rivals, strict=True):
+        others = [hit.score for hit in near.hits if normalise(hit.value) != normalise(fact.value)]
+        least = max([keyset.threshold, *others[:1]])
+        forms = wordings_of(fact.question or "")
+        keys = encoder.encode_questions(forms)
+        scores = keys @ asked_D
+        enough = np.flatnonzero(scores > least)
+        at = int(enough[scores[enough].argmin()] if len(enough) else scores.argmax())
+        found.append(Wording(fact, forms[at], keys[at], round(float(scores[at]), 4)))
+    return found
+
+
+@contextmanager
+def planted(
+    kb: KnowledgeBase, keyset_id: int, wordings: Sequence[Wording], kind: str, actor: str
+) -> Iterator[list[int]]:
+    """The ids of the facts planted, in the order of the wordings; they are deleted on leaving."""
+    drafts = [
+        FactDraft(one.question, one.fact.value if kind == "question" else SAID.format(one.fact.value))
+        for one in wordings
+    ]
+    ids: Sequence[int] = ()
+    try:
+        ids = Batches(kb).insert(drafts, actor=actor, reason=REASON).fact_ids
+        keys_ND = np.stack([one.key for one in wordings])
+        Bulk(kb).store_keys(
+            keyset_id, np.array(ids, dtype=np.int64), keys_ND, "question", actor=actor, reason=REASON
+        )
+        yield list(ids)
+    finally:
+        if ids:
+            kb.delete(ids, actor=actor, reason=REASON)
+
+
+def gives(value: str, said: str) -> bool:
+    """Whether a found value tells this one, whole, also among other words."""
+    return re.search(rf"(?<!\w){re.escape(normalise(value))}(?!\w)", normalise(said)) is not None
+
+
+def survive(
+    audit: DeletionAudit,
+    policies: Sequence[str],
+    radii: Sequence[float | None],
+    on_run: Callable[[int], None],
+) -> list[Survival]:
+    """Plant a fact beside each of the sample, of each kind in turn, and forget the sample in each way."""
+    chosen = choose(audit.kb, audit.keyset, audit.encoder, audit.sample, audit.queries)
+    measured = []
+    for kind in KINDS:
+        with planted(audit.kb, audit.keyset.keyset_id, chosen, kind, audit.actor) as ids:
+            for policy in policies:
+                for radius in radii:
+                    measured.append(_survival(audit, kind, policy, radius, chosen, ids))
+                    on_run(1)
+    return measured
+
+
+def _survival(
+    audit: DeletionAudit,
+    kind: str,
+    policy: str,
+    radius: float | None,
+    chosen: Sequence[Wording],
+    ids: Sequence[int],
+) -> Survival:
+    plan = audit.plan(policy, radius)
+    gone, ours = set(plan.fact_ids), set(ids)
+    with audit.applied(plan.run_id):
+        by_question = audit.first(audit.queries)
+        by_wording = audit.first(np.stack([one.key for one in chosen]))
+
+    def told(hits: Sequence[Hit | None]) -> Share:
+        pairs = zip(hits, audit.sample, strict=True)
+        return share([h is not None and h.fact_id in ours and gives(f.value, h.value) for h, f in pairs])
+
+    least, median, most = np.quantile([one.similarity for one in chosen], [0, 0.5, 1]).round(4).tolist()
+    return Survival(
+        kind=kind,
+        policy=policy,
+        radius=plan.radius,
+        planted=len(ids),
+        similarity=(least, median, most),
+        found=share([i in gone for i in ids]),
+        by_question=told(by_question),
+        by_wording=told(by_wording),
+    )

@@ -1,0 +1,128 @@
+"""Lookups in an index of another kind, beside the one that answers: what compressing its keys costs.
+
+It is made in memory from keys of the active keyset, all of them or those of some corpora left out, and is written
+nowhere. Lookups in it are lookups otherwise: candidates come from the index, and their exact scores, values and
+whether they live from the database. Where a kind ends in "-first", there is one candidate, the one that the index
+ranks first, which is how the paper looks up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import numpy.typing as npt
+from sqlalchemy import func, select
+
+from kb.errors import InvalidValue
+from kb.facts import reading
+from kb.keys import keysets
+from kb.keys.keycopy import indexed_keys
+from kb.keys.keysets import Ids, Vectors
+from kb.log import audit
+from kb.lookup.index import FLAT_SPEC, KeyIndex, default_nlist
+from kb.lookup.replica import Replica, active_keyset_id
+from kb.lookup.searcher import Searcher
+from kb.records import KeysetHead, Lookup
+from kb.tables import Document, Fact, FactKey
+
+if TYPE_CHECKING:
+    from kb.service import KnowledgeBase
+
+# Numbers of a key that share a byte; 0: every number is kept.
+KINDS = {"exact": 0, "pq4": 4, "pq10": 10, "pq4-first": 4, "pq10-first": 10}
+AS_FOUND = "-first"
+
+
+class FirstFound(KeyIndex):
+    """An index of whose candidates only the first ones count, as they are ranked by their codes."""
+
+    def over_fetch(self, k: int) -> int:
+        return k
+
+
+def spec_of(kind: str, num_keys: int, dim: int) -> str:
+    """The Faiss factory string of a kind: exact, or the paper's form with a code of d/4 or d/10 bytes a key."""
+    if (share := KINDS[kind]) == 0:
+        return FLAT_SPEC
+    size = max(1, dim // share)
+    return f"OPQ{size}_{dim // size * size},IVF{default_nlist(num_keys)},PQ{size}"
+
+
+@dataclass(frozen=True, slots=True)
+class TrialIndex:
+    """What stands in for the knowledge base in a lookup. `spec` is of its index, which holds `num_keys` keys."""
+
+    searcher: Searcher
+    spec: str
+    num_keys: int
+
+    @classmethod
+    def of(cls, kb: KnowledgeBase, kind: str, without: Sequence[str] = ()) -> Self:
+        """An index of this kind over the active keyset's keys, without those of these corpora.
+
+        Raises `CorpusNotFound`, and `InvalidValue` where there are too few keys to train it.
+        """
+        with kb.sessions() as session:
+            for corpus in without:
+                reading.require_corpus(session, corpus)
+            head = keysets.keyset_head(session, active_keyset_id(session))
+            seq = audit.head_seq(session)  # before the keys
+            left_out = _keys_of(session, head.keyset_id, without)
+            num_keys = sum(len(ids) for ids, _ in _kept(session, head, left_out))
+            if num_keys == 0:
+                raise InvalidValue("index", "there is no key to put into it")
+            made = FirstFound if kind.endswith(AS_FOUND) else KeyIndex
+            index = made(head.dim, spec_of(kind, num_keys, head.dim))
+            if num_keys < index.train_min:
+                raise InvalidValue(
+                    "index", f"{kind} is trained on {index.train_min} keys, there are {num_keys}"
+                )
+            if index.train_min:
+                every = max(1, num_keys // index.train_size)
+                index.train(np.concatenate([keys[::every] for _, keys in _kept(session, head, left_out)]))
+            for ids, keys in _kept(session, head, left_out):
+                index.add(ids, keys)
+        replica = Replica(head.keyset_id, head.checkpoint_id, head.dim, index, seq)
+        active = kb.searcher
+        searcher = Searcher(
+            active.reader,
+            active.sessions,
+            active.directory,
+            active.wait_seconds,
+            head.keyset_id,
+            _replica=replica,
+        )
+        return cls(searcher, index.spec, num_keys)
+
+    def lookup(
+        self,
+        queries_BD: npt.NDArray[Any],
+        *,
+        checkpoint_id: str,
+        k: int = 1,
+        threshold: float | None = None,
+        min_seq: int | None = None,
+    ) -> list[Lookup]:
+        """As `KnowledgeBase.lookup`, of what this index finds."""
+        return self.searcher.lookup(np.asarray(queries_BD), checkpoint_id, k, threshold, min_seq)
+
+
+def _keys_of(session: Any, keyset_id: int, corpora: Sequence[str]) -> Ids:
+    """The ids of these corpora's keys, ascending."""
+    statement = (
+        select(FactKey.id)
+        .join(Fact, Fact.id == FactKey.fact_id)
+        .join(Document, Document.id == Fact.document_id)
+        .where(FactKey.keyset_id == keyset_id, Document.corpus == func.any(list(corpora)))
+    )
+    found = session.scalars(statement).all() if corpora else []
+    return np.sort(np.array(found, dtype=np.int64))
+
+
+def _kept(session: Any, head: KeysetHead, left_out: Ids) -> Iterator[tuple[Ids, Vectors]]:
+    for ids, keys in indexed_keys(session, head.keyset_id, head.dim):
+        kept = ~np.isin(ids, left_out)
+        yield ids[kept], keys[kept]

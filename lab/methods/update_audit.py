@@ -1,0 +1,171 @@
+"""Values of facts updated, asked for and set back: what `colmlm evaluate updates` does to a knowledge base.
+
+Every prompt is asked in three phases: before, with all updates made together, and when they are undone. The updates
+stand in the second only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+
+import typer
+
+from cli.composition.keying import key_everything
+from cli.composition.runtime import Runtime
+from cli.output import note
+from kb.corpus.format import Parsed
+from kb.errors import CorpusNotFound, KeysetMismatch, NoActiveKeyset
+from kb.facts.batches import Batches
+from kb.records import FactRecord
+from kb.service import KnowledgeBase
+from model.decoding.config import DecodeConfig
+from model.decoding.decoder import Decoder
+from model.evaluate.run_log import RunLog
+from model.evaluate.updates import Answer, Answers, Rewrite, documents, prompts
+
+REASON = "colmlm evaluate updates"
+PHASES = ("before", "after", "undone")
+PAGE = 5000
+OnDone = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What is there of the documents: how many have to be ingested, and the updated facts by their document."""
+
+    missing: int
+    facts: Mapping[str, FactRecord]
+
+    @classmethod
+    def of(cls, kb: KnowledgeBase, corpus: str, rewrites: Sequence[Rewrite]) -> Standing:
+        there = {fact.source.external_id: fact for fact in _facts(kb, corpus) if fact.source is not None}
+        missing = [one for one in documents(rewrites) if one.external_id not in there]
+        return cls(
+            len(missing),
+            {one.document: there[one.document] for one in rewrites if one.document in there},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateAudit:
+    """The records whose facts a corpus holds, and a decoder that is asked with a lookup forced."""
+
+    kb: KnowledgeBase
+    decoder: Decoder
+    config: DecodeConfig
+    rewrites: Sequence[Rewrite]
+    facts: Mapping[str, FactRecord]
+    actor: str
+
+    @classmethod
+    def prepare(
+        cls,
+        runtime: Runtime,
+        corpus: str,
+        rewrites: Sequence[Rewrite],
+        config: DecodeConfig,
+        *,
+        actor: str,
+        reason: str,
+    ) -> UpdateAudit:
+        """Ingest and key what is not there yet, and set back what a run that was killed has left."""
+        kb, checkpoint = runtime.kb, runtime.checkpoint
+        _require_keyset(kb, checkpoint.checkpoint_id)
+        standing = Standing.of(kb, corpus, rewrites)
+        if standing.missing:
+            parsed = [Parsed(one) for one in documents(rewrites)]
+            kb.ingest(parsed, corpus, actor=actor, reason=reason)
+            standing = Standing.of(kb, corpus, rewrites)
+        key_everything(runtime, corpus=corpus)
+        audit = cls(kb, Decoder(checkpoint, kb), config, rewrites, standing.facts, actor)
+        audit._require_whole(corpus, standing.missing)
+        if left := audit.set_back():
+            note(f"{left} values that a run had left updated are set back.")
+        audit._require_true()
+        return audit
+
+    def run(self, log: RunLog, batch: int, done: OnDone) -> list[Answers]:
+        """The answers of each phase; what the log has is not asked again."""
+        self._ask("before", log, batch, done)
+        if self._left("after", log):
+            with self._updated():
+                self._ask("after", log, batch, done)
+        else:
+            done(len(prompts(self.rewrites)))
+        self._ask("undone", log, batch, done)
+        return [
+            {one: Answer(**log.rows[f"{phase}: {one}"]) for one in prompts(self.rewrites)} for phase in PHASES
+        ]
+
+    def _left(self, phase: str, log: RunLog) -> list[str]:
+        return [one for one in prompts(self.rewrites) if f"{phase}: {one}" not in log.rows]
+
+    def _ask(self, phase: str, log: RunLog, batch: int, done: OnDone) -> None:
+        left = self._left(phase, log)
+        done(len(prompts(self.rewrites)) - len(left))
+        for start in range(0, len(left), batch):
+            some = left[start : start + batch]
+            made = self.decoder.generate(some, self.config)
+            log.add({f"{phase}: {p}": asdict(Answer.of(g)) for p, g in zip(some, made, strict=True)})
+            done(len(some))
+
+    @contextmanager
+    def _updated(self) -> Iterator[None]:
+        values = {self.facts[one.document].fact_id: one.new_value for one in self.rewrites}
+        try:
+            Batches(self.kb).update(values, actor=self.actor, reason=REASON)
+            yield
+        finally:
+            self.set_back()
+
+    def set_back(self) -> int:
+        """Give each fact that has its record's new value the former one, all in one change; how many there were.
+
+        A value that somebody else has given a fact meanwhile stays.
+        """
+        values = {
+            fact.fact_id: one.value for one, fact in self._now() if fact.value == one.new_value != one.value
+        }
+        if values:
+            Batches(self.kb).update(values, actor=self.actor, reason=f"{REASON}: undone")
+        return len(values)
+
+    def is_restored(self) -> bool:
+        return all(fact.value == one.value for one, fact in self._now())
+
+    def _now(self) -> Iterator[tuple[Rewrite, FactRecord]]:
+        for one in self.rewrites:
+            yield one, self.kb.fact(self.facts[one.document].fact_id)
+
+    def _require_whole(self, corpus: str, missing: int) -> None:
+        if missing or len(self.facts) < len(self.rewrites):
+            raise typer.BadParameter(f"facts of {corpus} were deleted; name another.", param_hint="--corpus")
+
+    def _require_true(self) -> None:
+        for one, fact in self._now():
+            if fact.value != one.value:
+                raise typer.BadParameter(
+                    f"fact {fact.fact_id} has a value of neither kind; name another.", param_hint="--corpus"
+                )
+
+
+def _require_keyset(kb: KnowledgeBase, checkpoint_id: str) -> None:
+    """Refuse before anything is ingested where the decoder could not look it up."""
+    try:
+        active = kb.active_keyset()
+    except NoActiveKeyset:
+        return
+    if active.checkpoint_id != checkpoint_id:
+        raise KeysetMismatch(checkpoint_id, active.checkpoint_id)
+
+
+def _facts(kb: KnowledgeBase, corpus: str) -> Iterator[FactRecord]:
+    after = 0
+    try:
+        while page := kb.facts(corpus=corpus, after=after, limit=PAGE):
+            yield from page
+            after = page[-1].fact_id
+    except CorpusNotFound:  # it is about to be made
+        return

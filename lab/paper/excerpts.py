@@ -1,0 +1,80 @@
+"""Parts of the evaluation data as files that our commands read."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from hashlib import sha256
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from lab.paper.declared import Excerpt
+
+Record = dict[str, Any]
+
+
+def write(excerpt: Excerpt) -> None:
+    """Write an excerpt anew. The same data give the same bytes, so that a run that read it goes on."""
+    excerpt.target.parent.mkdir(parents=True, exist_ok=True)
+    lines = (json.dumps(record, ensure_ascii=False) for record in excerpt.take(excerpt.source, excerpt.rows))
+    excerpt.target.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def lines(source: Path, rows: int | None) -> Iterator[Record]:
+    """The first records of JSON Lines, gzipped or not."""
+    with gzip.open(source) if source.suffix == ".gz" else source.open("rb") as file:
+        yield from (json.loads(line) for line in islice(file, rows) if line.strip())
+
+
+def spread(source: Path, rows: int | None) -> list[Record]:
+    """Records of JSON Lines at even distances: neighbours are alike, so this has something of every part."""
+    return _evenly(list(lines(source, None)), rows)
+
+
+def covered(source: Path, rows: int | None, *, by: Path) -> list[Record]:
+    """Articles whose subjects have a lead among the vital articles, which tells some of the same in other words."""
+    titles = {lead["title"].casefold() for lead in leads(by, None)}
+    return [article for article in lines(source, None) if article["title"].casefold() in titles][:rows]
+
+
+def questions(source: Path, rows: int | None) -> Iterator[Record]:
+    """Rows of PopQA with passages, at even distances since they are sorted by relation, without the passages."""
+    for row in _rows(source, rows):
+        yield {"question": row["question"], "possible_answers": row["possible_answers"]}
+
+
+def passages(source: Path, rows: int | None) -> Iterator[Record]:
+    """The passages of the rows that `questions` gives as documents, each once."""
+    seen = set()
+    for row in _rows(source, rows):
+        for passage in row["paragraphs"]:
+            name = sha256(f"{passage['title']}\n{passage['text']}".encode()).hexdigest()[:16]
+            if name not in seen and passage["text"].strip():
+                seen.add(name)
+                yield {"id": name, "title": passage["title"], "text": passage["text"]}
+
+
+def leads(source: Path, rows: int | None) -> Iterator[Record]:
+    """Articles by their titles, as the vital articles' leads are kept, as documents."""
+    articles = json.loads(source.read_text(encoding="utf-8")).items()
+    for name, article in islice(articles, rows):
+        if article["extract"].strip():
+            yield {"id": name, "title": article["title"], "text": article["extract"]}
+
+
+def leads_of(source: Path, rows: int | None, *, articles: Path) -> list[Record]:
+    """The leads of the articles that `covered` gives."""
+    titles = {article["title"].casefold() for article in covered(articles, rows, by=source)}
+    return [lead for lead in leads(source, None) if lead["title"].casefold() in titles]
+
+
+def _rows(source: Path, rows: int | None) -> list[Record]:
+    return _evenly(json.loads(source.read_text(encoding="utf-8")), rows)
+
+
+def _evenly(found: list[Record], rows: int | None) -> list[Record]:
+    if rows is None or rows >= len(found):
+        return found
+    return [found[number * len(found) // rows] for number in range(rows)]

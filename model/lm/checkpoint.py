@@ -1,0 +1,211 @@
+"""Checkpoints: load, save, export and import (sections 3.1 and appendix A).
+
+A checkpoint is a directory with ``colmlm.json`` and either a LoRA adapter (``adapter_model.safetensors``:
+the adapter and the rows of the added tokens; the tokenizer is the base's) or all weights (``model.safetensors``,
+``tokenizer.json``), always safetensors. The exported form is a plain ``LlamaForCausalLM`` with the
+three rows at the end of its vocabulary, which transformers loads alone: the paper's released form.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from transformers import AutoTokenizer, LlamaForCausalLM
+from transformers.utils import logging as transformers_logging
+
+from model.lm.adapters import ADAPTER, adapted
+from model.lm.base_models import WEIGHTS, resolve_base
+from model.lm.config import CONFIG_FILE, CheckpointConfig, CheckpointError
+from model.lm.files import damaged, file_digest
+from model.lm.language_model import FactLM
+from model.text.markup import CO_LMLM, MARKUPS, Markup
+from model.text.tokens import FactTokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A loaded model with its tokenizer. `checkpoint_id` digests everything its keys depend on."""
+
+    checkpoint_id: str
+    config: CheckpointConfig
+    lm: FactLM
+    tokenizer: FactTokenizer
+    path: Path | None
+
+    @property
+    def tokenizer_hash(self) -> str:
+        return tokenizer_digest(self.tokenizer)
+
+
+def compute_dtype(precision: str = "auto") -> torch.dtype:
+    """bfloat16 where the processor (or the GPU) multiplies it natively, else float32."""
+    if precision != "auto":
+        return {"bf16": torch.bfloat16, "fp32": torch.float32}[precision]
+    native = torch.cuda.is_available() or torch.cpu._is_avx512_bf16_supported()
+    return torch.bfloat16 if native else torch.float32
+
+
+def load(path: Path, cache: Path, *, precision: str = "auto") -> Checkpoint:
+    """A checkpoint ready for inference: adapter merged, gradients off, on the GPU where there is one."""
+    if not (path / CONFIG_FILE).is_file():
+        return import_released(path, precision=precision)
+    config = config_of(path)
+    source = path if config.kind == "full" else base_of(config, cache)
+    tokenizer = tokenizer_at(source, config)
+    if config.kind == "full":
+        model: torch.nn.Module = llama_at(path, torch.float32)
+        digest = file_digest(path / WEIGHTS)
+    else:
+        bare = with_token_rows(llama_at(source, torch.float32), tokenizer.num_fresh)
+        model = adapted(bare, path).merge_and_unload()
+        digest = f"{file_digest(source / WEIGHTS)}:{file_digest(path / ADAPTER)}:{_scaling(path)}"
+    return _ready(config, model, tokenizer, digest, path, precision)
+
+
+def base_checkpoint(
+    base: str, cache: Path, *, precision: str = "auto", markup: Markup = CO_LMLM
+) -> Checkpoint:
+    """The untrained base with fresh rows for the tokens of a method: the baseline of what is trained from it."""
+    directory = resolve_base(base, cache)
+    tokenizer = FactTokenizer.load(directory / "tokenizer.json", markup=markup)
+    model = with_token_rows(llama_at(directory, torch.float32), tokenizer.num_fresh)
+    config = CheckpointConfig(
+        name=f"{base} (untrained)", kind="full", base=base, dim=model.config.hidden_size, method=markup.method
+    )
+    return _ready(config, model, tokenizer, file_digest(directory / WEIGHTS), None, precision)
+
+
+def import_released(path: Path, *, precision: str = "auto") -> Checkpoint:
+    """A plain Llama whose vocabulary ends in the three tokens, as the paper's authors release theirs."""
+    if not (path / "config.json").is_file():
+        raise CheckpointError(
+            f"{path}: neither {CONFIG_FILE} nor config.json is there; name a checkpoint directory"
+        )
+    tokenizer = FactTokenizer.load(path / "tokenizer.json", space_inside=False)
+    model = llama_at(path, torch.float32)
+    config = CheckpointConfig(
+        name=path.name, kind="full", base=None, dim=model.config.hidden_size, space_inside=False
+    )
+    return _ready(config, model, tokenizer, file_digest(path / WEIGHTS), path, precision)
+
+
+def export(checkpoint: Checkpoint, target: Path) -> None:
+    """Write the plain form: transformers loads it alone, and `load` takes it back with the same keys."""
+    target.mkdir(parents=True, exist_ok=True)
+    checkpoint.lm.causal.save_pretrained(target)
+    checkpoint.tokenizer.save(target / "tokenizer.json")
+    AutoTokenizer.from_pretrained(target).save_pretrained(target)
+    config = checkpoint.config
+    CheckpointConfig(
+        name=config.name, kind="full", base=config.base, dim=config.dim, space_inside=config.space_inside,
+        method=config.method, training=config.training,
+    ).save(target)  # fmt: skip
+
+
+def with_token_rows(model: LlamaForCausalLM, count: int) -> LlamaForCausalLM:
+    """Add `count` vocabulary rows for added tokens, each set to the mean of the others."""
+    if not count:
+        return model
+    old = model.config.vocab_size
+    transformers_logging.set_verbosity_error()
+    model.resize_token_embeddings(old + count, mean_resizing=False)
+    with torch.no_grad():
+        for table in {id(w): w for w in (model.get_input_embeddings().weight, model.lm_head.weight)}.values():
+            table[old:] = table[:old].float().mean(dim=0).to(table.dtype)
+    return model
+
+
+def tokenizer_digest(tokenizer: FactTokenizer) -> str:
+    return hashlib.sha256(tokenizer.tokenizer.to_str().encode()).hexdigest()
+
+
+def llama_at(directory: Path, dtype: torch.dtype) -> LlamaForCausalLM:
+    """The weights of a directory, all of them, as `dtype`."""
+    transformers_logging.disable_progress_bar()
+    try:
+        model, loaded = LlamaForCausalLM.from_pretrained(
+            directory, dtype=dtype, local_files_only=True, output_loading_info=True
+        )
+    except (OSError, RuntimeError, SafetensorError) as error:
+        raise CheckpointError(f"{directory}: the weights cannot be read ({error})") from error
+    if missing := sorted(loaded["missing_keys"]):
+        raise CheckpointError(f"{directory}: {len(missing)} weights are missing, {missing[0]} for one")
+    return model
+
+
+def config_of(path: Path) -> CheckpointConfig:
+    """What a checkpoint says of itself, its files checked against their digests."""
+    try:
+        config = CheckpointConfig.load(path)
+    except (ValueError, TypeError) as error:
+        raise CheckpointError(f"{path / CONFIG_FILE} cannot be read ({error})") from error
+    if name := damaged(path, config.digests):
+        raise CheckpointError(
+            f"{path / name} is not the file that was written with {CONFIG_FILE}: damaged, replaced or half saved; "
+            "take the checkpoint again from where it came, or go on with its training run"
+        )
+    return config
+
+
+def _markup(config: CheckpointConfig) -> Markup:
+    if config.method not in MARKUPS:
+        raise CheckpointError(f"{config.name}: method {config.method!r} is none of {', '.join(MARKUPS)}")
+    return MARKUPS[config.method]
+
+
+def _scaling(path: Path) -> str:
+    """What an adapter does to the weights besides its own: keys depend on it, and its file does not hold it."""
+    record = json.loads((path / "adapter_config.json").read_text())
+    return json.dumps([record.get(name) for name in ("r", "lora_alpha", "use_rslora", "alpha_pattern")])
+
+
+def same_vocabulary(name: str, model: LlamaForCausalLM, tokenizer: FactTokenizer) -> None:
+    """The rows of the added tokens must be the model's last three, or another token's row would be read."""
+    if model.config.vocab_size != tokenizer.vocabulary_size:
+        added = ", ".join(tokenizer.markup.tokens)
+        raise CheckpointError(
+            f"{name}: the model has {model.config.vocab_size} rows and its tokenizer with {added} "
+            f"{tokenizer.vocabulary_size}; this model was not trained with these tokens"
+        )
+
+
+def base_of(config: CheckpointConfig, cache: Path) -> Path:
+    """The directory of an adapter's base; refused where its weights are not those it was trained over."""
+    assert config.base is not None
+    base = resolve_base(config.base, cache)
+    expected = config.training.get("base_sha256")
+    if expected is not None and file_digest(base / WEIGHTS) != expected:
+        raise CheckpointError(
+            f"{config.name}: trained on another {config.base} than the weights in {base}; remove that copy"
+        )
+    return base
+
+
+def tokenizer_at(directory: Path, config: CheckpointConfig) -> FactTokenizer:
+    """The tokenizer in `directory`, with the tokens and the spacing of a checkpoint's config."""
+    return FactTokenizer.load(
+        directory / "tokenizer.json", markup=_markup(config), space_inside=config.space_inside
+    )
+
+
+def _ready(
+    config: CheckpointConfig,
+    model: Any,
+    tokenizer: FactTokenizer,
+    weights: str,
+    path: Path | None,
+    precision: str,
+) -> Checkpoint:
+    same_vocabulary(str(path or config.name), model, tokenizer)
+    dtype = compute_dtype(precision)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model = model.to(device=device, dtype=dtype).requires_grad_(False).eval()
+    parts = f"{weights}:{tokenizer_digest(tokenizer)}:{config.space_inside}"
+    checkpoint_id = hashlib.sha256(parts.encode()).hexdigest()[:16]
+    return Checkpoint(checkpoint_id, config, FactLM(model, compute=torch.float32), tokenizer, path)

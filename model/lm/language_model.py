@@ -1,0 +1,133 @@
+"""The language model that is also a retriever: one forward gives logits and unit-norm queries.
+
+A query is the hidden state after the final norm at ``<FACT>`` (or ``<FACT-q>``), L2-normalised
+(section 3.1). Vocabulary rows for the three added tokens come last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import LlamaForCausalLM
+
+from model.lm.llama import Llama
+from model.text.tokens import Encoded
+
+
+class FactLM(nn.Module):
+    """A causal LM of the Llama family, bare or under a LoRA adapter, read as a language model and a retriever."""
+
+    def __init__(self, model: nn.Module, *, compute: torch.dtype) -> None:
+        super().__init__()
+        self.model = model
+        self.compute = compute
+        self._inference: Llama | None = None
+
+    @property
+    def causal(self) -> LlamaForCausalLM:
+        """The Llama itself, with the adapter's layers in place where there is one."""
+        inner = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
+        assert isinstance(inner, LlamaForCausalLM)
+        return inner
+
+    @property
+    def dim(self) -> int:
+        return int(self.causal.config.hidden_size)
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    @property
+    def inference(self) -> Llama:
+        """The forward pass for inference over these weights. Raises `TypeError` under an adapter."""
+        if not isinstance(self.model, LlamaForCausalLM):
+            raise TypeError(f"{type(self.model).__name__} is no plain Llama: merge the adapter first")
+        if self._inference is None or not self._inference.is_of(self.causal):
+            self._inference = Llama(self.causal)
+        return self._inference
+
+    def hidden(self, ids_BT: Tensor, positions_BT: Tensor | None = None) -> Tensor:
+        """[B, T, D] states after the final norm. Right padding needs no mask: attention is causal.
+
+        Where positions begin anew in a row, another sequence begins that sees nothing of the one before.
+        """
+        is_plain = positions_BT is None and torch.is_inference_mode_enabled() and self._is_for_inference
+        if is_plain and ids_BT.shape[1] <= self.inference.context:
+            return self.inference.states(ids_BT)
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.compute is torch.bfloat16):
+            return self.causal.model(
+                input_ids=ids_BT, position_ids=positions_BT, use_cache=False
+            ).last_hidden_state
+
+    def logits(self, hidden_ND: Tensor) -> Tensor:
+        """[N, V] next-token logits, in float32."""
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.compute is torch.bfloat16):
+            return self.causal.lm_head(hidden_ND).float()
+
+    def forward_sequences(
+        self,
+        sequences: Sequence[Encoded],
+        *,
+        max_tokens: int = 8192,
+        keep: Sequence[Sequence[int]] | None = None,
+    ) -> list[Tensor]:
+        """The states of each sequence, in order: [T_i, D], or only those at the positions in `keep`.
+
+        Sequences of similar length are padded and run together (see `length_groups`).
+        """
+        states: list[Tensor] = [torch.empty(0)] * len(sequences)
+        for group, ids_BT in padded_batches(sequences, max_tokens=max_tokens):
+            hidden_BTD = self.hidden(ids_BT.to(self.device))
+            for row, i in enumerate(group):
+                here = slice(len(sequences[i])) if keep is None else list(keep[i])
+                states[i] = hidden_BTD[row, here]
+        return states
+
+    @property
+    def _is_for_inference(self) -> bool:
+        """Whether its weights stay as they are and are all it computes with: no adapter, no other precision."""
+        return (
+            isinstance(self.model, LlamaForCausalLM)
+            and self.compute is torch.float32
+            and not self.model.lm_head.weight.requires_grad
+        )
+
+
+def unit(states_ND: Tensor) -> Tensor:
+    """L2-normalised rows in float32: keys and queries."""
+    return F.normalize(states_ND.float(), dim=-1)
+
+
+def padded_batches(
+    sequences: Sequence[Encoded], *, max_tokens: int = 8192
+) -> Iterator[tuple[list[int], Tensor]]:
+    """Sequences in batches, padded on the right: which they are, and their ids [B, T]."""
+    for group in length_groups([len(s) for s in sequences], max_tokens=max_tokens):
+        ids_BT = torch.zeros(len(group), len(sequences[group[0]]), dtype=torch.long)
+        for row, i in enumerate(group):
+            ids_BT[row, : len(sequences[i])] = torch.tensor(sequences[i].ids)
+        yield group, ids_BT
+
+
+def length_groups(lengths: Sequence[int], waste: float = 0.15, max_tokens: int = 8192) -> list[list[int]]:
+    """Indices of sequences in groups to be padded together, longest first.
+
+    A group grows until padding would exceed the share `waste` of its tokens, or `max_tokens`.
+    """
+    groups: list[list[int]] = []
+    real = 0
+    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        if groups:
+            width = lengths[groups[-1][0]]
+            padded = width * (len(groups[-1]) + 1)
+            if padded <= max_tokens and real + lengths[i] >= (1 - waste) * padded:
+                groups[-1].append(i)
+                real += lengths[i]
+                continue
+        groups.append([i])
+        real = lengths[i]
+    return groups

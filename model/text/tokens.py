@@ -1,0 +1,203 @@
+"""Text to token ids and back, with the tokens that a method adds to a vocabulary (section 3.1).
+
+Documents and prompts are never trusted: a literal ``<FACT>`` in a text is encoded as the characters it
+is, not as the token, so no document can trigger or forge a lookup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenizers import AddedToken, Tokenizer
+
+from kb.corpus.format import AnnotatedDocument, FactSpan
+from model.text.markup import CO_LMLM, Markup
+
+END_OF_TEXT = "<|endoftext|>"
+
+
+def _bytes_by_character() -> dict[str, int]:
+    """The alphabet of byte-level BPE: printable bytes stand for themselves, the others for characters from 256 on."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}
+
+
+_BYTES = _bytes_by_character()
+_NUL = chr(256)
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """One sequence: its ids, where its lookups begin, and which tokens the loss leaves out.
+
+    `fact_positions` are indices of the opening token (``<FACT>``, or ``<FACT-q>`` of a question) in `ids`, in the
+    order of the facts; `masked[t]` is True where token t belongs to M of section 3.2: the span and its closing
+    token, but not the opening one, nor a query in words.
+    """
+
+    ids: tuple[int, ...]
+    fact_positions: tuple[int, ...]
+    masked: tuple[bool, ...]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+class FactTokenizer:
+    """A byte-level BPE tokenizer with the tokens of a markup as its last ids.
+
+    `space_inside` says where the space before a span goes. True: into the span's first token
+    (``in<FACT> 1981</FACT>``), so that the text around keeps the base model's own tokens. False: before
+    ``<FACT>`` (``in <FACT>1981</FACT>``), as plain tokenisation of the paper's inline form gives.
+    `unsayable` tokens hold a NUL, which no database keeps as text.
+    `num_fresh` is how many tokens of the markup the tokenizer did not have before: a model needs as many new rows.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, *, markup: Markup = CO_LMLM, space_inside: bool = True) -> None:
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        missing = [token for token in markup.tokens if tokenizer.token_to_id(token) is None]
+        tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in missing])
+        tokenizer.encode_special_tokens = True
+        self.num_fresh = len(missing)
+        self.tokenizer = tokenizer
+        self.markup = markup
+        self.space_inside = space_inside
+        self.added = [self.id_of(token) for token in markup.tokens]
+        self.end_of_text = self.id_of(END_OF_TEXT)
+        self.unsayable = [i for token, i in tokenizer.get_vocab().items() if _NUL in token]
+        self.special = frozenset(
+            i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special
+        )
+
+    @classmethod
+    def load(cls, path: Path, *, markup: Markup = CO_LMLM, space_inside: bool = True) -> FactTokenizer:
+        """Read a ``tokenizer.json``."""
+        return cls(Tokenizer.from_file(str(path)), markup=markup, space_inside=space_inside)
+
+    @property
+    def fact(self) -> int:
+        """The token that begins a lookup."""
+        return self.id_of(self.markup.opens)
+
+    @property
+    def fact_end(self) -> int:
+        """The token after a value."""
+        return self.id_of(self.markup.closes)
+
+    @property
+    def fact_q(self) -> int:
+        """The token that ends a question and whose state is a key."""
+        return self.id_of(self.markup.key)
+
+    @property
+    def vocabulary_size(self) -> int:
+        return int(self.tokenizer.get_vocab_size(with_added_tokens=True))
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of plain text; special tokens in it are read as characters."""
+        return list(self.tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
+
+    def prompt(self, prompt: str | Sequence[int]) -> list[int]:
+        """Ids of a prompt, text or ids: every sequence starts with the end-of-text token, as documents do.
+
+        Raises `ValueError` where given ids hold a token of the markup, which would forge a lookup, or none of ours.
+        """
+        if isinstance(prompt, str):
+            return [self.end_of_text, *self.encode(prompt)]
+        wrong = [token for token in prompt if not 0 <= token < self.vocabulary_size or token in self.added]
+        if wrong:
+            raise ValueError(f"token {wrong[0]} cannot stand in a prompt")
+        ids = list(prompt)
+        return ids if ids[:1] == [self.end_of_text] else [self.end_of_text, *ids]
+
+    def question(self, question: str, max_length: int = 128) -> Encoded:
+        """A question closed by ``<FACT-q>``; of a longer one the end is kept (paper: 128 tokens)."""
+        ids = [self.end_of_text, *self.encode(question.strip())[-(max_length - 2) :], self.fact_q]
+        return Encoded(tuple(ids), (len(ids) - 1,), (True,) * len(ids))
+
+    def context(self, text: str, max_length: int) -> Encoded:
+        """A text closed by ``<FACT>``, as far as a document has it there; of a longer one the end is kept."""
+        if self.space_inside:
+            text = text.removesuffix(" ")  # it belongs to the value
+        ids = [*self.prompt(text), self.fact][-max_length:]
+        return Encoded(tuple(ids), (len(ids) - 1,), (False,) * len(ids))
+
+    def bytes_of(self, token: int) -> bytes:
+        """What a token stands for: part of a character it may be. A special token's are those of its name."""
+        name = self.tokenizer.id_to_token(token) or ""
+        if token in self.special:
+            return name.encode()
+        return bytes(_BYTES[character] for character in name)
+
+    def query_in_words(self, ids: Sequence[int]) -> str:
+        """The text of a query that was written between `opens` and `asks`, its parts on lines of their own."""
+        if self.markup.parts is None:
+            return self.decode(ids).strip()
+        parts: list[list[int]] = [[]]
+        separator = self.id_of(self.markup.parts)
+        for token in ids:
+            if token == separator:
+                parts.append([])
+            else:
+                parts[-1].append(token)
+        return "\n".join(self.decode(part).strip() for part in parts)
+
+    def document(
+        self, document: AnnotatedDocument, *, with_title: bool = True, close: bool = True
+    ) -> Encoded:
+        """A document with its lookups, its title as the first line where it has one."""
+        lead = f"{document.title}\n\n" if with_title and document.title else ""
+        return self.spans(lead, document.text, document.facts, close=close)
+
+    def spans(self, lead: str, text: str, facts: Sequence[FactSpan], *, close: bool = True) -> Encoded:
+        """`lead` and `text` as one sequence, each fact of `text` as a lookup; `close` appends end-of-text.
+
+        A markup without lookups leaves the text as it is. One with queries in words writes each fact's question
+        there, and leaves facts without one as they are.
+        """
+        ids, masked, positions = [self.end_of_text], [False], []
+        at = 0
+        for span in facts if self.markup.opens else ():
+            if self.markup.asks and not span.question:
+                continue
+            before, value = (lead + text[at : span.start]), span.value
+            lead = ""
+            if self.space_inside and before.endswith(" "):
+                before, value = before[:-1], f" {value}"
+            outside, inside = [*self.encode(before), self.fact], self.encode(value)
+            positions.append(len(ids) + len(outside) - 1)
+            outside += self._query(span.question)
+            ids += [*outside, *inside, self.fact_end]
+            masked += [*[False] * len(outside), *[True] * (len(inside) + 1)]
+            at = span.end
+        tail = self.encode(lead + text[at:]) + [self.end_of_text] * close
+        return Encoded(tuple(ids + tail), tuple(positions), tuple(masked + [False] * len(tail)))
+
+    def save(self, path: Path) -> None:
+        self.tokenizer.save(str(path))
+
+    def id_of(self, token: str | None) -> int:
+        """The id of a token that this tokenizer must have."""
+        token_id = None if token is None else self.tokenizer.token_to_id(token)
+        if token_id is None:
+            raise ValueError(f"method {self.markup.method}: the tokenizer has no {token or 'such'} token")
+        return int(token_id)
+
+    def _query(self, question: str | None) -> list[int]:
+        """The ids of a query in words with its closing token; nothing where the state is the query."""
+        if self.markup.asks is None:
+            return []
+        words = question or ""
+        ids: list[int] = []
+        for number, part in enumerate(words.split("\n") if self.markup.parts else [words]):
+            if number:
+                ids.append(self.id_of(self.markup.parts))
+            ids += self.encode(part.strip())
+        return [*ids, self.id_of(self.markup.asks)]

@@ -1,0 +1,96 @@
+"""The change log over HTTP: pages, differences, a signed head, and a feed that waits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+
+import httpx
+from litestar import Litestar
+
+from api.app import create_app
+from api.door.lanes import SIZES, Lane
+from api.door.tuning import Tuning
+from kb.log import witness
+from kb.service import KnowledgeBase
+from tests.api.conftest import Client, Connect
+from tests.api.serving import served
+from tests.kb.log.test_chain import put_in
+
+WHO = {"actor": "ana", "reason": "test"}
+
+
+def test_what_differs_between_two_changes_is_told(
+    operator: Client, atlas: KnowledgeBase, fact_id: int
+) -> None:
+    before = atlas.head_seq()
+    atlas.update(fact_id, "Cusco", **WHO)
+    after = atlas.insert("Q?", "A", **WHO).seq
+    found = operator.get("/v1/changes/diff", params={"first": before, "last": after}).json()
+    assert (found["counts"]["updated"], found["counts"]["inserted"]) == (1, 1)
+    assert [(d["kind"], d["old"], d["new"]) for d in found["items"]] == [
+        ("updated", "Lima", "Cusco"),
+        ("inserted", None, "A"),
+    ]
+    assert operator.get("/v1/changes/diff", params={"first": 0, "last": after + 1}).status_code == 404
+
+
+def test_a_head_that_was_kept_is_held_to_the_log(
+    operator: Client, atlas: KnowledgeBase, fact_id: int
+) -> None:
+    head = operator.get("/v1/changes/head").json()
+    assert head["seq"] == atlas.head_seq()
+    atlas.delete([fact_id], **WHO)
+    assert operator.post("/v1/changes/head/check", json={"head": head}).json()["held"]
+    forged = operator.post("/v1/changes/head/check", json={"head": {**head, "seq": 1}})
+    assert (forged.status_code, forged.json()["title"]) == (422, "Signature refused")
+    log = operator.get("/v1/changes/export").text.splitlines(keepends=True)
+    report = witness.check_log(log, "export")
+    assert report.ok and report.seq == atlas.head_seq()
+
+
+def test_a_break_is_sealed_by_an_admin(app: Litestar, connect: Connect, atlas: KnowledgeBase) -> None:
+    admin = connect(app, "admin")
+    bogus = put_in(atlas, payload='{"principal": {"kind": 3}, "request_id": 5}')
+    shown = admin.get("/v1/changes", params={"kind": "update"}).json()["items"][-1]
+    assert (shown["seq"], shown["request_id"]) == (bogus, None)
+    body = {"seqs": [bogus], "reason": "put in by hand"}
+    assert admin.post("/v1/changes/seal", json={**body, "dry_run": True}).json()["seq"] == bogus + 1
+    assert admin.post("/v1/changes/seal", json=body).json()["breaks"][0]["causes"] == ["prev_hash", "hash"]
+    assert admin.post("/v1/changes/seal", json=body).json()["title"] == "No open break of the log"
+    log = admin.get("/v1/changes/export").text.splitlines(keepends=True)
+    assert witness.check_log(log, "export").sealed[0].seq == bogus
+
+
+def events(lines: Iterator[str]) -> Iterator[tuple[str, int]]:
+    """Kinds and seqs as they come."""
+    for line in lines:
+        if line.startswith("data: "):
+            change = json.loads(line.removeprefix("data: "))
+            yield change["kind"], change["seq"]
+
+
+def test_a_feed_gives_what_was_and_waits_for_what_comes(
+    atlas: KnowledgeBase, new_key: Callable[[str], str], fact_id: int
+) -> None:
+    app = create_app(atlas, tuning=Tuning(poll_seconds=0.05, idle_seconds=0.05))
+    headers, head = {"Authorization": f"Bearer {new_key('auditor')}"}, atlas.head_seq()
+    with served(app) as address, httpx.Client(base_url=address, headers=headers, timeout=20) as client:
+        with client.stream("GET", "/v1/changes/events", params={"after": head - 1}) as stream:
+            lines = stream.iter_lines()
+            assert next(events(lines))[1] == head
+            while next(lines) != ": nothing new":  # idle, and still there
+                pass
+            deleted = atlas.delete([fact_id], **WHO).seq
+            assert next(events(lines)) == ("delete", deleted)
+        restored = atlas.restore([fact_id], **WHO).seq
+        missed = {"Last-Event-ID": str(deleted)}
+        with client.stream("GET", "/v1/changes/events", headers=missed) as stream:
+            assert next(events(stream.iter_lines())) == ("restore", restored)
+        assert client.get("/v1/changes/events", headers={"Last-Event-ID": "x"}).status_code == 422
+
+
+def test_a_feed_that_ended_gives_its_place_back(operator: Client) -> None:
+    for _ in range(SIZES[Lane.feeds].places + 1):
+        answer = operator.get("/v1/changes/events", params={"after": 0})
+        assert answer.status_code == 200 and "event: change" in answer.text

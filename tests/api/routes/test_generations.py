@@ -1,0 +1,244 @@
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import httpx
+import pytest
+from litestar import Litestar
+
+from api.app import create_app
+from api.door.lanes import SIZES, Lane
+from api.ports import GenerationRequest
+from api.routes.streams import check_client
+from kb.records import OutputTrace
+from kb.service import KnowledgeBase
+from tests.api.conftest import CAPITAL, TEXT, Client, Connect
+from tests.api.generator import BEFORE, LookupGenerator
+from tests.api.serving import served
+from tests.fakes import FakeEncoder
+
+PLACES = SIZES[Lane.decoding].places
+
+
+def events(text: str) -> list[tuple[str, Any]]:
+    blocks = [
+        dict(line.split(": ", 1) for line in block.splitlines()) for block in text.strip().split("\r\n\r\n")
+    ]
+    return [(block["event"], json.loads(block["data"])) for block in blocks if "event" in block]
+
+
+def test_output_names_the_fact_behind_each_span(reader: Client, fact_id: int) -> None:
+    answer = reader.post("/v1/generations", json={"prompt": CAPITAL})
+    trace = answer.json()
+    assert answer.status_code == 201 and trace["output"] == f"{BEFORE}Lima."
+    (splice,) = trace["splices"]
+    assert trace["output"][splice["output_start"] : splice["output_end"]] == splice["value"] == "Lima"
+    assert (splice["fact_id"], splice["live"], splice["source"]["title"]) == (fact_id, True, "Peru")
+    assert reader.get(f"/v1/generations/{trace['generation_id']}").json() == trace
+    (listed,) = reader.get("/v1/generations").json()["items"]
+    assert (listed["generation_id"], listed["num_hits"]) == (trace["generation_id"], 1)
+
+
+def test_deleted_fact_is_spliced_no_more_and_the_old_output_says_so(operator: Client, fact_id: int) -> None:
+    before = operator.post("/v1/generations", json={"prompt": CAPITAL}).json()
+    edit = operator.request("DELETE", "/v1/facts", json={"fact_ids": [fact_id], "reason": "wrong"}).json()
+    after = operator.post("/v1/generations", json={"prompt": CAPITAL, "min_seq": edit["min_seq"]}).json()
+    assert "Lima" not in after["output"] and [s["outcome"] for s in after["splices"]] == ["no_match"]
+    (splice,) = operator.get(f"/v1/generations/{before['generation_id']}").json()["splices"]
+    assert not splice["live"] and splice["value"] == "Lima"
+    assert [c["reason"] for c in splice["history"]][-1] == "wrong"
+    uses = operator.get(f"/v1/facts/{fact_id}/trace").json()["uses"]
+    assert [use["generation_id"] for use in uses] == [before["generation_id"]]
+
+
+def test_stream_gives_the_pieces_and_then_the_stored_trace(reader: Client) -> None:
+    answer = reader.post("/v1/generations", json={"prompt": CAPITAL, "stream": True})
+    assert answer.status_code == 201
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    *parts, (last, trace) = events(answer.text)
+    assert last == "trace"
+    assert "".join(data["text"] for name, data in parts if name == "piece") == trace["output"]
+    assert reader.get(f"/v1/generations/{trace['generation_id']}").json() == trace
+
+
+def test_stream_tells_each_splice_when_its_value_is_there(reader: Client, fact_id: int) -> None:
+    answer = reader.post("/v1/generations", json={"prompt": CAPITAL, "stream": True})
+    parts = events(answer.text)
+    assert [name for name, _ in parts] == ["piece", "piece", "splice", "piece", "finish", "trace"]
+    splice, shown = parts[2][1], "".join(data["text"] for _, data in parts[:2])
+    assert shown[splice["output_start"] :] == splice["value"] == "Lima" and splice["fact_id"] == fact_id
+    assert splice["output_end"] == len(shown) and splice["score"] > 0.99
+    document = splice["document"]
+    assert (document["title"], document["start"], document["end"]) == (
+        "Peru",
+        TEXT.index("Lima"),
+        TEXT.index("Lima") + 4,
+    )
+    missed = reader.post("/v1/generations", json={"prompt": "Unheard of?", "stream": True})
+    assert [name for name, _ in events(missed.text)] == [
+        "piece",
+        "piece",
+        "no_match",
+        "piece",
+        "finish",
+        "trace",
+    ]
+
+
+def test_what_refuses_a_generation_has_its_status_also_as_a_stream(reader: Client) -> None:
+    for stream in (False, True):
+        answer = reader.post("/v1/generations", json={"prompt": CAPITAL, "min_seq": 10_000, "stream": stream})
+        assert (answer.status_code, answer.headers["content-type"]) == (404, "application/problem+json")
+
+
+def test_every_field_reaches_the_generator(
+    atlas: KnowledgeBase, encoder: FakeEncoder, connect: Connect
+) -> None:
+    asked: list[GenerationRequest] = []
+
+    class Listening(LookupGenerator):
+        def generate(self, request: GenerationRequest) -> OutputTrace:
+            asked.append(request)
+            return LookupGenerator.generate(self, request)
+
+    reader = connect(create_app(atlas, encoder, Listening(atlas, encoder)), "reader")
+    body = {
+        "prompt": "x",
+        "mode": "off",
+        "max_tokens": 5,
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "repetition_penalty": 1.1,
+        "stop": ["\n"],
+        "seed": 7,
+        "threshold": 0.3,
+        "min_seq": 1,
+    }
+    assert reader.post("/v1/generations", json=body).status_code == 201
+    assert reader.post("/v1/generations", json={"prompt": "x"}).status_code == 201
+    assert asked == [GenerationRequest(**{**body, "stop": ("\n",)}), GenerationRequest(prompt="x")]  # type: ignore[arg-type]
+
+
+class Failing(LookupGenerator):
+    """Breaks after its first piece."""
+
+    def stream(self, request: GenerationRequest) -> Iterator[str | OutputTrace]:
+        yield "half"
+        raise RuntimeError("a secret of the inside")
+
+
+def failing(atlas: KnowledgeBase, encoder: FakeEncoder) -> Litestar:
+    return create_app(atlas, encoder, Failing(atlas, encoder))
+
+
+def test_failure_on_the_way_ends_the_stream_with_a_problem(
+    atlas: KnowledgeBase, encoder: FakeEncoder, connect: Connect
+) -> None:
+    reader = connect(failing(atlas, encoder), "reader")
+    for _ in range(PLACES + 1):  # each gives its slot back
+        answer = reader.post("/v1/generations", json={"prompt": "x", "stream": True})
+        (_, half), (name, problem) = events(answer.text)
+        assert (half["text"], name, problem["status"]) == ("half", "error", 500)
+        assert "secret" not in answer.text
+
+
+def test_no_traceback_leaves_the_server(atlas: KnowledgeBase, encoder: FakeEncoder, connect: Connect) -> None:
+    answer = connect(failing(atlas, encoder), "reader").post("/v1/generations", json={"prompt": "x"})
+    assert answer.status_code == 500 and answer.headers["content-type"] == "application/problem+json"
+    assert "secret" not in answer.text and "Traceback" not in answer.text
+
+
+class Endless(LookupGenerator):
+    """Has always one more piece to say, unless lookups are off."""
+
+    def stream(self, request: GenerationRequest) -> Iterator[str | OutputTrace]:
+        while request.mode != "off":
+            yield "on and "
+            time.sleep(0.01)
+        yield from LookupGenerator.stream(self, request)
+
+
+def test_client_that_leaves_gives_its_slot_back(
+    atlas: KnowledgeBase, encoder: FakeEncoder, new_key: Callable[[str], str]
+) -> None:
+    app = create_app(atlas, encoder, Endless(atlas, encoder))
+    headers = {"Authorization": f"Bearer {new_key('reader')}"}
+    with served(app) as address, httpx.Client(base_url=address, headers=headers) as client:
+        for _ in range(PLACES):
+            with client.stream("POST", "/v1/generations", json={"prompt": "x", "stream": True}) as answer:
+                assert answer.status_code == 201
+                next(answer.iter_bytes())
+        statuses = []
+        while statuses[-1:] != [201] and len(statuses) < 50:
+            statuses.append(client.post("/v1/generations", json={"prompt": "x", "mode": "off"}).status_code)
+            time.sleep(0.1)
+        assert statuses[-1] == 201
+
+
+class Waiting(Endless):
+    """Decodes without end, and looks after each token whether anybody waits for it."""
+
+    def generate(self, request: GenerationRequest) -> OutputTrace:
+        while request.mode != "off":
+            check_client()
+            time.sleep(0.01)
+        return LookupGenerator.generate(self, request)
+
+
+def test_client_that_leaves_before_the_answer_gives_its_place_back(
+    atlas: KnowledgeBase, encoder: FakeEncoder, new_key: Callable[[str], str]
+) -> None:
+    app = create_app(atlas, encoder, Waiting(atlas, encoder))
+    headers = {"Authorization": f"Bearer {new_key('reader')}"}
+    lanes = app.doorway.lanes  # type: ignore[attr-defined]
+    with served(app) as address, httpx.Client(base_url=address, headers=headers) as client:
+        for _ in range(PLACES + 1):
+            with pytest.raises(httpx.ReadTimeout):
+                client.post("/v1/generations", json={"prompt": "x"}, timeout=0.5)
+            while lanes.taken()[Lane.decoding]:
+                time.sleep(0.01)
+        answer = client.post("/v1/generations", json={"prompt": "x", "mode": "off"}, timeout=20)
+        assert answer.status_code == 201
+
+
+def test_too_many_at_once_are_told_to_come_back(app: Litestar, reader: Client) -> None:
+    ports = app.dependencies["ports"].dependency()  # type: ignore[union-attr]
+    with ExitStack() as taken:
+        for _ in range(PLACES):
+            taken.enter_context(ports.lanes.place(Lane.decoding))
+        for stream in (False, True):
+            answer = reader.post("/v1/generations", json={"prompt": "x", "stream": stream})
+            assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+            assert "places for decoding" in answer.json()["detail"]
+    assert reader.post("/v1/generations", json={"prompt": "x"}).status_code == 201
+
+
+def test_without_a_generator_there_is_a_remedy(
+    atlas: KnowledgeBase, encoder: FakeEncoder, connect: Connect
+) -> None:
+    answer = connect(create_app(atlas, encoder), "reader").post("/v1/generations", json={"prompt": "x"})
+    assert answer.status_code == 503 and "COLMLM_CHECKPOINT" in answer.json()["detail"]
+
+
+def test_fields_out_of_range_are_named(reader: Client) -> None:
+    refused: list[dict[str, Any]] = [
+        {},
+        {"prompt": ""},
+        {"prompt": ""},
+        {"prompt": "x", "mode": "always"},
+        {"prompt": "x", "max_tokens": 0},
+        {"prompt": "x", "max_tokens": 513},
+        {"prompt": "x", "temperature": -1},
+        {"prompt": "x", "top_p": 0},
+        {"prompt": "x", "stop": ["x"] * 9},
+        {"prompt": "x", "stop": [""]},
+        {"prompt": "x", "seed": -1},
+        {"prompt": "x", "unknown": 1},
+    ]
+    for body in refused:
+        problem = reader.post("/v1/generations", json=body).json()
+        assert problem["status"] == 400 and problem["errors"], body

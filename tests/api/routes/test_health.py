@@ -1,0 +1,143 @@
+"""The probes: open to whoever may reach the server, and true."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import replace
+
+import pytest
+from litestar import Litestar
+from sqlalchemy import text
+
+from api.app import create_app
+from api.door.tuning import Tuning
+from api.watch.operations import Operations
+from kb.service import KnowledgeBase
+from kb.store.settings import Settings
+from tests.api.conftest import Connect
+from tests.api.generator import LookupGenerator
+from tests.fakes import FakeEncoder
+
+FRESH = Tuning(readiness_seconds=-1.0)  # each answer is looked up
+
+
+@pytest.fixture
+def app(atlas: KnowledgeBase, encoder: FakeEncoder) -> Litestar:
+    return create_app(atlas, encoder, LookupGenerator(atlas, encoder), tuning=Tuning(readiness_seconds=-1.0))
+
+
+def test_anybody_on_an_allowed_host_may_ask_whether_it_lives(app: Litestar, connect: Connect) -> None:
+    client = connect(app)
+    assert (client.get("/healthz").status_code, client.get("/healthz").text) == (200, "ok")
+    assert client.get("/readyz").status_code in (200, 503)
+    for path in ("/healthz", "/readyz"):
+        assert client.get(path, headers={"Host": "evil.example"}).status_code == 421
+        assert client.post(path).status_code == 401, "a probe only reads"
+    assert client.get("/healthz/more").status_code == 401
+
+
+def test_ready_is_what_can_answer(atlas: KnowledgeBase, app: Litestar, connect: Connect) -> None:
+    client = connect(app)
+    assert client.get("/readyz").json() == {
+        "ready": False,
+        "missing": ["index"],
+        "degraded": [],
+    }, "none is open yet"
+    atlas.catch_up()
+    answer = client.get("/readyz")
+    assert (answer.status_code, answer.json()) == (200, {"ready": True, "missing": [], "degraded": []})
+
+
+def test_not_ready_says_what_is_missing(
+    atlas: KnowledgeBase, settings: Settings, encoder: FakeEncoder, connect: Connect
+) -> None:
+    atlas.catch_up()
+    operations = Operations.of(atlas)
+    client = connect(create_app(atlas, encoder, operations=operations, tuning=FRESH))
+    missing = lambda: client.get("/readyz").json()["missing"]  # noqa: E731
+    assert missing() == []
+    other = connect(create_app(atlas, FakeEncoder(salt="2")))
+    assert other.get("/readyz").json()["missing"] == ["checkpoint of the active keyset"]
+    with atlas.engine.begin() as connection:
+        connection.execute(text("UPDATE keyset SET state = 'ready'"))
+    assert missing() == ["active keyset"]
+    with atlas.engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '0001'"))
+    assert missing() == ["migrations"]
+    operations.drain.begin()
+    assert missing() == ["draining"]
+
+
+def test_an_index_too_far_behind_is_not_ready(
+    atlas: KnowledgeBase, settings: Settings, encoder: FakeEncoder, connect: Connect
+) -> None:
+    atlas.catch_up()
+    atlas.settings = replace(settings, ready_lag=1)
+    client = connect(create_app(atlas, encoder, tuning=FRESH))
+    for value, status in (("Cusco", 200), ("Callao", 503)):
+        atlas.update(1, value, actor="tester", reason="behind")
+        assert client.get("/readyz").status_code == status
+
+
+def test_a_server_goes_on_after_the_next_releases_migration(
+    atlas: KnowledgeBase, encoder: FakeEncoder, connect: Connect
+) -> None:
+    atlas.catch_up()
+    with atlas.engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    client = connect(create_app(atlas, encoder))
+    assert client.get("/readyz").status_code == 200
+
+
+def test_a_database_that_is_gone_is_missing_and_the_process_lives(
+    atlas: KnowledgeBase, encoder: FakeEncoder, connect: Connect
+) -> None:
+    atlas.catch_up()
+    client = connect(create_app(atlas, encoder))
+    door = atlas.pools["door"]
+    door.dispose()
+    door.pool = door.pool.__class__(_refuse)
+    assert client.get("/readyz").json()["missing"] == ["database"]
+    assert client.get("/healthz").status_code == 200
+
+
+def test_a_database_that_hangs_is_missing_and_does_not_hang_the_probe(
+    atlas: KnowledgeBase, encoder: FakeEncoder, connect: Connect
+) -> None:
+    atlas.catch_up()
+    client = connect(create_app(atlas, encoder, tuning=Tuning(readiness_seconds=-1.0, look_seconds=0.5)))
+    assert client.get("/readyz").status_code == 200
+    asked = text(
+        "SELECT pid FROM pg_stat_activity WHERE application_name = 'colmlm door' AND datname = current_database()"
+    )
+    with atlas.engine.connect() as connection:
+        processes = connection.scalars(asked).all()
+    assert processes
+    try:
+        for process in processes:
+            os.kill(process, signal.SIGSTOP)
+        assert client.get("/readyz").json()["missing"] == ["database"]
+        assert client.get("/healthz").status_code == 200
+    finally:
+        for process in processes:
+            os.kill(process, signal.SIGCONT)
+    while atlas.pools["door"].pool.checkedout():  # type: ignore[attr-defined]
+        time.sleep(0.01)
+    assert client.get("/readyz").status_code == 200
+
+
+def _refuse() -> None:
+    from psycopg import OperationalError
+
+    raise OperationalError("gone")
+
+
+def test_the_database_is_asked_once_a_second_at_most(
+    atlas: KnowledgeBase, encoder: FakeEncoder, connect: Connect
+) -> None:
+    client = connect(create_app(atlas, encoder, tuning=Tuning(readiness_seconds=60.0)))
+    assert client.get("/readyz").json()["missing"] == ["index"]
+    atlas.catch_up()
+    assert client.get("/readyz").json()["missing"] == ["index"]

@@ -1,0 +1,80 @@
+"""Keys over the API: what an admin may hand out, and that a token is in one answer and nowhere else."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import pytest
+from litestar import Litestar
+from sqlalchemy import text
+
+from api.routes.keys import Role
+from kb.access.api_keys import ROLES
+from kb.service import KnowledgeBase
+from tests.api.conftest import Client, Connect
+
+NEW = {"name": "curator", "role": "operator", "expires_in_seconds": 3600, "rate_limit": 100}
+
+
+@pytest.fixture
+def admin(app: Litestar, connect: Connect) -> Client:
+    return connect(app, "admin")
+
+
+def works(client: Client, token: str) -> bool:
+    return client.get("/v1/facts", headers={"Authorization": f"Bearer {token}"}).status_code == 200
+
+
+def test_key_is_made_used_rotated_and_revoked(admin: Client) -> None:
+    made = admin.post("/v1/keys", json=NEW).json()
+    key, first = made["key"], made["token"]
+    assert (key["name"], key["role"], key["state"], key["rate_limit"]) == (
+        "curator",
+        "operator",
+        "in use",
+        100,
+    )
+    assert key["expires_at"] and key["last_used_at"] is None and works(admin, first)
+
+    path = f"/v1/keys/{key['key_id']}"
+    second = admin.post(f"{path}/rotate", json={"grace_seconds": 60}).json()["token"]
+    assert works(admin, first) and works(admin, second)
+    third = admin.post(f"{path}/rotate", json={}).json()["token"]
+    assert [works(admin, token) for token in (first, second, third)] == [False, False, True]
+
+    listed = admin.get("/v1/keys")
+    assert [k["name"] for k in listed.json()["items"]] == ["the admin", "curator"]
+    assert listed.json()["items"][1]["last_used_at"] and listed.json()["next"] is None
+    assert not any(token in listed.text for token in (first, second, third))
+    assert admin.delete(path).json()["state"] == "revoked" and not works(admin, third)
+    assert admin.delete(path).status_code == 409 and admin.post(f"{path}/rotate", json={}).status_code == 409
+
+
+REFUSED: list[tuple[str, dict[str, Any], int]] = [
+    ("/v1/keys", {}, 400),
+    ("/v1/keys", {"name": "x", "role": "king"}, 400),
+    ("/v1/keys", {"name": "x", "expires_in_seconds": 0}, 400),
+    ("/v1/keys", {"name": "x", "rate_limit": 0}, 400),
+    ("/v1/keys", {"name": "a\tb"}, 422),
+    ("/v1/keys", {"name": "the admin"}, 422),
+    ("/v1/keys/999/rotate", {}, 404),
+    ("/v1/keys/1/rotate", {"grace_seconds": -1}, 400),
+]
+
+
+def test_what_makes_no_sense_is_refused(admin: Client) -> None:
+    assert [admin.post(path, json=body).status_code for path, body, _ in REFUSED] == [s for *_, s in REFUSED]
+    assert len(admin.get("/v1/keys").json()["items"]) == 1
+
+
+def test_roles_are_those_of_the_knowledge_base() -> None:
+    assert get_args(Role) == tuple(ROLES)
+
+
+def test_token_is_not_kept_for_a_request_sent_twice(admin: Client, atlas: KnowledgeBase) -> None:
+    once = {"Idempotency-Key": "make-curator"}
+    token = admin.post("/v1/keys", json=NEW, headers=once).json()["token"]
+    again = admin.post("/v1/keys", json=NEW, headers=once)
+    assert (again.status_code, again.json()["type"]) == (409, "urn:colmlm:AnswerGone") and works(admin, token)
+    with atlas.engine.connect() as connection:
+        assert connection.scalars(text("SELECT body FROM idempotency")).all() == [None]

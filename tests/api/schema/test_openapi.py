@@ -1,0 +1,68 @@
+"""The description says what there is, with examples that hold; the reference page says the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jsonschema
+from litestar import Litestar
+from litestar.routes import HTTPRoute
+
+from api.door.rights import right_of
+from api.schema.openapi import TAGS, described, operations
+from api.schema.reference import reference
+from tests.api.conftest import Client
+from tests.places import ROOT
+
+DOCS = ROOT / "docs"
+
+
+def test_every_route_is_described(app: Litestar, operator: Client) -> None:
+    document = operator.get("/schema/openapi.json").json()
+    assert document == described(app)
+    rights = {
+        handler.handler_name: right_of(handler).value
+        for route in app.routes
+        if isinstance(route, HTTPRoute)
+        for handler in route.route_handlers
+        if route.path.startswith("/v1")
+    }
+    del rights["options_handler"]
+    found = {operation["operationId"]: operation for _, _, operation in operations(document)}
+    assert set(rights) <= set(found)
+    for name, operation in found.items():
+        assert operation["summary"] and not operation["summary"].endswith("."), name
+        assert set(operation["tags"]) <= set(TAGS) and operation["description"], name
+        assert operation["x-right"] == rights.get(name, operation["x-right"]), name
+        assert {"400", "401", "403", "422", "503"} <= set(operation["responses"]), name
+
+
+def test_every_example_fits_its_schema(app: Litestar) -> None:
+    document = described(app)
+    checked = 0
+    for _, _, operation in operations(document):
+        answers = operation["responses"].values()
+        for body in (operation.get("requestBody", {}), *answers):
+            for media_type, media in body.get("content", {}).items():
+                if media_type == "text/event-stream":
+                    assert "data: " in media["example"]
+                else:
+                    fits(media["example"], media["schema"], document)
+                checked += 1
+    assert checked > 100
+
+
+def fits(example: Any, schema: Any, document: Any) -> None:
+    whole = {**schema, "components": document["components"]}
+    jsonschema.Draft202012Validator(whole).validate(example)
+
+
+def test_the_description_is_for_readers_only(app: Litestar, connect: Any) -> None:
+    client = connect(app, "decoder")
+    assert client.get("/schema/openapi.json").status_code == 403
+
+
+def test_the_reference_page_is_up_to_date(app: Litestar) -> None:
+    assert (DOCS / "api.md").read_text() == reference(described(app)), (
+        "python -m api.schema.reference > docs/api.md"
+    )

@@ -1,0 +1,98 @@
+"""The log is one JSON object a line, with who asked what of which route, and without texts and secrets."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from litestar import Litestar
+
+from api.watch import logs
+from kb.store.settings import Settings
+from tests.api.conftest import CAPITAL, Connect
+
+
+@pytest.fixture
+def _root_as_it_was() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+@pytest.fixture
+def log(settings: Settings, _root_as_it_was: None) -> io.StringIO:
+    stream = io.StringIO()
+    logs.configure(replace(settings, log_format="json"), stream)
+    return stream
+
+
+def lines(log: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in log.getvalue().splitlines()]
+
+
+def test_a_request_is_one_line_with_route_actor_status_and_time(
+    app: Litestar, connect: Connect, log: io.StringIO
+) -> None:
+    client = connect(app, "reader")
+    client.get("/v1/facts/1?secret=yes")
+    client.get("/v1/facts", headers={"Authorization": "Bearer nobody"})
+    asked, denied = (line for line in lines(log) if line["message"] == "request")
+    assert (asked["method"], asked["route"], asked["status"]) == ("GET", "/v1/facts/{fact_id}", 200)
+    assert (asked["actor"], asked["level"]) == ("the reader", "info")
+    assert asked["ms"] > 0 and asked["timestamp"].endswith("Z")
+    assert (denied["route"], denied["status"], denied["actor"]) == ("unrouted", 401, None)
+
+
+def test_what_is_asked_and_answered_and_the_key_are_not_in_it(
+    app: Litestar, connect: Connect, log: io.StringIO
+) -> None:
+    client = connect(app, "reader")
+    client.post("/v1/generations", json={"prompt": CAPITAL})
+    client.post("/v1/lookups", json={"questions": [CAPITAL]})
+    client.get("/v1/facts", params={"text": "Lima"})
+    token = client.headers["Authorization"].removeprefix("Bearer ")
+    assert len(lines(log)) == 3
+    assert not any(word in log.getvalue() for word in (CAPITAL, "Lima", token))
+
+
+def test_secrets_are_blotted_out_of_messages_fields_and_tracebacks(log: io.StringIO) -> None:
+    token, url = "colmlm_" + "x" * 43, "postgresql://me:hunter2@db/x"
+    try:
+        raise ValueError(f"no {token}")
+    except ValueError:
+        logging.getLogger("some.module").exception("failed for %s", token, extra={"url": url})
+    (line,) = lines(log)
+    assert line["level"] == "error" and "ValueError: no [secret]" in line["exception"]
+    assert token not in log.getvalue() and "hunter2" not in log.getvalue()
+    assert line["url"] == "postgresql://[secret]@db/x"
+
+
+def test_probes_are_not_logged_unless_asked_for(
+    settings: Settings, app: Litestar, connect: Connect, log: io.StringIO
+) -> None:
+    client = connect(app)
+    client.get("/healthz")
+    assert log.getvalue() == ""
+    logs.configure(replace(settings, log_format="json", log_level="debug"), log)
+    client.get("/healthz")
+    assert "/healthz" in [line.get("route") for line in lines(log)]
+
+
+def test_on_a_terminal_it_is_text_without_local_variables(settings: Settings, _root_as_it_was: None) -> None:
+    stream = io.StringIO()
+    logs.configure(replace(settings, log_format="text"), stream)
+    asked = "-".join(("what", "was", "asked"))
+    try:
+        raise ValueError(len(asked))
+    except ValueError:
+        logging.getLogger("some.module").exception("failed", extra={"route": "/v1/facts"})
+    said = stream.getvalue()
+    assert "failed" in said and "route=/v1/facts" in said and "ValueError: 14" in said
+    assert asked not in said

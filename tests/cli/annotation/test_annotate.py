@@ -1,0 +1,180 @@
+"""`corpus annotate`: raw documents to an annotated file, gone on with after anything, and priced where it costs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kb.corpus.format import AnnotatedDocument, read_annotated
+from model.annotate.pipeline import Annotator
+from tests.cli.conftest import Run
+from tests.fakes import YearAsker, YearFinder
+from tests.model.annotate.chat_server import ChatServer, chat_server
+from tests.tiny_annotators import tiny_question_generator, tiny_span_annotator
+
+KEY = "sk-of-the-command-line"
+
+
+@pytest.fixture
+def light(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The light annotators, replaced by ones that know years."""
+
+    def load(*_: Any, asks: bool, drop_unquestioned: bool = False, **__: Any) -> Annotator:
+        return Annotator(YearFinder(), YearAsker() if asks else None, drop_unquestioned)
+
+    monkeypatch.setattr("cli.composition.annotators.light", load)
+
+
+@pytest.fixture
+def chats(monkeypatch: pytest.MonkeyPatch) -> Iterator[ChatServer]:
+    monkeypatch.setenv("COLMLM_ANNOTATOR_API_KEY", KEY)
+    with chat_server() as running:
+        yield running
+
+
+def raw(folder: Path, count: int = 3) -> Path:
+    folder.mkdir()
+    for n in range(count):
+        text = f"Hall {n} opened in {1900 + n}. It closed in 2001. Zora came late."
+        (folder / f"hall-{n:02}.txt").write_text(text, encoding="utf-8")
+    return folder
+
+
+def facts(path: Path) -> list[tuple[str, str, str | None]]:
+    documents = [parsed.document for parsed in read_annotated(path)]
+    return [(d.external_id, f.value, f.question) for d in documents if d is not None for f in d.facts]
+
+
+def test_documents_become_an_annotated_corpus_with_its_rejects_beside_it(
+    run: Run, light: None, tmp_path: Path
+) -> None:
+    folder, out = raw(tmp_path / "raw"), tmp_path / "out.jsonl"
+    (folder / "empty.txt").touch()
+    ran = run("corpus", "annotate", folder, "--out", out, "--json")
+    assert ran.code == 3 and ran.json["refusals"][0]["document"] == "empty.txt"
+    assert (ran.json["documents"], ran.json["facts"], ran.json["questions"]) == (3, 6, 2)
+    assert facts(out)[:2] == [
+        ("hall-00.txt", "1900", "When did hall 00 open?"), ("hall-00.txt", "2001", None)
+    ]  # fmt: skip
+    rejects = [json.loads(line) for line in (tmp_path / "out.rejects.jsonl").read_text().splitlines()]
+    assert ran.json["rejected"] == {"forward": len(rejects)} == {"forward": 4}
+    assert {one["code"] for one in rejects} == {"forward"} and "Zora" in rejects[0]["question"]
+    assert run("corpus", "ingest", out, "--format", "annotated", "--corpus", "halls").code == 0
+    only = tmp_path / "spans.jsonl"
+    assert run("corpus", "annotate", folder, "--out", only, "--no-questions").code == 3
+    assert [question for _, _, question in facts(only)] == [None] * 6
+    strict = tmp_path / "strict.jsonl"
+    run("corpus", "annotate", folder, "--out", strict, "--drop-unquestioned")
+    assert len(facts(strict)) == 2
+
+
+def test_an_interrupted_run_goes_on_and_gives_the_same_file(
+    run: Run, light: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = raw(tmp_path / "raw", 20)
+    whole, parts = tmp_path / "whole.jsonl", tmp_path / "parts.jsonl"
+    assert run("corpus", "annotate", folder, "--out", whole).code == 0
+    asked: list[str] = []
+
+    def interrupted(self: YearAsker, text: str, spans: Sequence[tuple[int, int]], title: str | None) -> Any:
+        asked.append(str(title))
+        if len(asked) == 12:
+            raise KeyboardInterrupt
+        return YearAsker.questions(self, text, spans, title)
+
+    with monkeypatch.context() as patch:
+        asker = type("Interrupted", (YearAsker,), {"questions": interrupted})
+        patch.setattr("cli.composition.annotators.light", lambda *_, **__: Annotator(YearFinder(), asker()))
+        assert run("corpus", "annotate", folder, "--out", parts).code == 130
+    with parts.open("ab") as file:
+        file.write(b'{"id": "hall-1')
+    ran = run("corpus", "annotate", folder, "--out", parts)
+    assert ran.code == 0 and "has 11 documents; going on from there" in ran.err and "9 more" in ran.out
+    for name in ("jsonl", "rejects.jsonl"):
+        assert (tmp_path / f"parts.{name}").read_bytes() == (tmp_path / f"whole.{name}").read_bytes()
+    (folder / "hall-03.txt").write_text("Hall 3 opened in 1999.")
+    ran = run("corpus", "annotate", folder, "--out", parts)
+    assert ran.code == 2 and "'hall-03.txt' with another text" in ran.err
+
+
+def test_the_seed_annotator_says_its_price_and_asks_before_it_sends_anything(
+    run: Run, chats: ChatServer, tmp_path: Path
+) -> None:
+    folder, out = raw(tmp_path / "raw"), tmp_path / "seed.jsonl"
+    command = (
+        "corpus",
+        "annotate",
+        folder,
+        "--out",
+        out,
+        "--annotator",
+        "seed",
+        "--model",
+        "m",
+        "--url",
+        chats.url,
+    )
+    prices = ("--price-in", "2", "--price-out", "10")
+    dry = run(*command, *prices, "--dry-run", "--json").json["estimate"]
+    assert (dry["documents"], dry["chunks"]) == (3, 3)
+    assert dry["price"] == pytest.approx((2 * dry["tokens_in"] + 10 * dry["tokens_out"]) / 1e6)
+    unasked = run(*command, *prices)
+    assert unasked.code == 2 and "--yes" in unasked.err and "3 documents" in unasked.err
+    assert chats.requests == [] and not out.exists()
+    assert run(*command[:-2], "--yes").code == 2
+    ran = run(*command, "--yes", "--json", "--concurrency", 1)
+    assert ran.code == 0 and (ran.json["documents"], ran.json["facts"]) == (3, 6)
+    assert ran.json["usage"]["requests"] == 3 and set(chats.keys) == {f"Bearer {KEY}"}
+    again = run(*command, "--yes", "--json").json
+    assert (again["documents"], again["estimate"]["documents"], len(chats.requests)) == (0, 0, 3)
+
+
+def test_an_endpoint_that_fails_is_one_line_without_the_key(
+    run: Run, chats: ChatServer, tmp_path: Path
+) -> None:
+    folder, out = raw(tmp_path / "raw"), tmp_path / "seed.jsonl"
+    chats.commands += ["behave", "401"]
+    command = (
+        "corpus",
+        "annotate",
+        folder,
+        "--out",
+        out,
+        "--annotator",
+        "seed",
+        "--model",
+        "m",
+        "--url",
+        chats.url,
+    )
+    ran = run(*command, "--yes", "--concurrency", 1)
+    assert ran.code == 7 and "COLMLM_ANNOTATOR_API_KEY" in ran.err and KEY not in ran.err + ran.out
+    assert f"1 documents are in {out}. Run the same command again" in ran.err
+    assert run(*command, "--yes").code == 0 and len(facts(out)) == 6
+
+
+def test_real_annotators_fit_the_pipeline(run: Run, tmp_path: Path) -> None:
+    folder, out = raw(tmp_path / "raw"), tmp_path / "out.jsonl"
+    spans = tiny_span_annotator(tmp_path / "spans")
+    questions = tiny_question_generator(tmp_path / "questions")
+    ran = run(
+        "corpus", "annotate", folder, "--out", out, "--json",
+        "--span-annotator", spans, "--question-generator", questions,
+    )  # fmt: skip
+    assert ran.code == 0 and ran.json["documents"] == 3 and ran.json["facts"] == len(facts(out)) > 0
+    documents: list[AnnotatedDocument | None] = [parsed.document for parsed in read_annotated(out)]
+    assert all(
+        d is not None and d.text[f.start : f.end] == f.value
+        for d in documents
+        for f in (d.facts if d else ())
+    )
+
+
+@pytest.mark.parametrize("threshold", ["0", "1", "nan"])
+def test_a_threshold_that_marks_all_or_nothing_is_refused(run: Run, tmp_path: Path, threshold: str) -> None:
+    words = ("corpus", "annotate", raw(tmp_path / "raw"), "--out", tmp_path / "out.jsonl")
+    assert run(*words, "--span-threshold", threshold).code == 2

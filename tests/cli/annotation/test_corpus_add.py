@@ -1,0 +1,160 @@
+"""`corpus add`: from files to facts that can be cited, and again without doing anything twice."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kb.facts.standing import says_the_same
+from kb.service import KnowledgeBase
+from model.annotate.pipeline import Annotator
+from tests.cli.conftest import Run
+from tests.fakes import YearAsker, YearFinder
+from tests.kb.corpus.raw.pdfs import pdf
+
+INTO = ("--corpus", "town", "--json")
+
+
+class Annotators:
+    """Stands in for the light annotators; counts how often they are loaded."""
+
+    loaded = 0
+    finder: Any = YearFinder()
+
+    def load(self, *_: Any, asks: bool, drop_unquestioned: bool = False, **__: Any) -> Annotator:
+        self.loaded += 1
+        return Annotator(self.finder, YearAsker() if asks else None, drop_unquestioned)
+
+
+@pytest.fixture
+def light(monkeypatch: pytest.MonkeyPatch) -> Annotators:
+    stand_in = Annotators()
+    monkeypatch.setattr("cli.composition.annotators.light", stand_in.load)
+    return stand_in
+
+
+@pytest.fixture
+def town(tmp_path: Path) -> Path:
+    folder = tmp_path / "town"
+    (folder / "old").mkdir(parents=True)
+    (folder / "harbour.md").write_text("# Harbour\n\nThe harbour of **Lundvik** opened in 1834.\n")
+    (folder / "museum.html").write_text("<nav>x</nav><h1>Museum</h1><p>The museum opened in <b>1902</b>.")
+    (folder / "old" / "light.pdf").write_bytes(pdf(["The lighthouse opened in 1870."], title="Lighthouse"))
+    (folder / "noise.txt").write_bytes(bytes(range(256)))
+    (folder / "map.png").touch()
+    return folder
+
+
+def test_documents_of_three_kinds_become_facts_that_can_be_cited(
+    run: Run, kb: KnowledgeBase, light: Annotators, town: Path
+) -> None:
+    dry = run("corpus", "add", town, *INTO, "--dry-run")
+    assert dry.code == 3 and (dry.json["new"], dry.json["facts"], light.loaded) == (3, 0, 0)
+    assert kb.corpora() == [] and kb.keysets() == []
+    ran = run("corpus", "add", town, *INTO)
+    assert ran.code == 3 and ran.json["passed_over"] == {".png": 1}
+    assert [refusal["document"] for refusal in ran.json["refusals"]] == ["noise.txt"]
+    assert (ran.json["new"], ran.json["facts"], ran.json["citable"]) == (3, 3, True)
+    assert ran.json["keyset"]["num_keys"] == 3 and ran.json["keyset"]["num_unkeyed"] == 0
+    for fact in kb.facts():
+        source = fact.source
+        assert (
+            source is not None
+            and kb.document_text(source.document_id)[source.start : source.end] == fact.value
+        )
+        assert fact.question == f"When did {source.title} open?"
+        assert source.uri == (town / source.external_id).as_uri()
+    assert {fact.source.external_id for fact in kb.facts() if fact.source} == {
+        "harbour.md", "museum.html", "old/light.pdf"
+    }  # fmt: skip
+    command = shlex.split(ran.json["try"])
+    assert command[:3] == ["colmlm", "generate", "Question: When did Harbour open? Answer:"]
+    assert run(*command[1:], "--max-tokens", 4).code == 0
+
+
+def test_unchanged_files_are_passed_over_and_a_changed_one_replaces_its_document(
+    run: Run, kb: KnowledgeBase, light: Annotators, town: Path
+) -> None:
+    (town / "noise.txt").unlink()
+    assert run("corpus", "add", town, "--corpus", "town").code == 0
+    before, head = kb.facts(), kb.head_seq()
+    again = run("corpus", "add", town, *INTO)
+    assert again.code == 0 and (again.json["unchanged"], again.json["facts"], again.json["seq"]) == (
+        3,
+        0,
+        None,
+    )
+    assert light.loaded == 1 and kb.head_seq() == head
+    assert "Nothing to add" in run("corpus", "add", town, "--corpus", "town").out
+    (town / "museum.html").write_text("<h1>Museum</h1><p>The museum opened in 1904.")
+    changed = run("corpus", "add", town, *INTO).json
+    assert (changed["changed"], changed["unchanged"], changed["facts"]) == (1, 2, 1)
+    assert [one["document"] for one in changed["added"]] == ["museum.html"]
+    values = {fact.value for fact in kb.facts()}
+    assert values == {"1834", "1870", "1904"} and {fact.value for fact in before} == {"1834", "1870", "1902"}
+    assert kb.keysets()[0].num_unkeyed == 0
+    spoken = run("corpus", "add", town, "--corpus", "town", "--again").out
+    assert light.loaded == 3 and "can be cited now" in spoken and "Try: colmlm generate" in spoken
+
+
+def test_an_interrupted_run_is_gone_on_with_and_everything_is_keyed_in_the_end(
+    run: Run, kb: KnowledgeBase, light: Annotators, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "many"
+    folder.mkdir()
+    for n in range(50):
+        (folder / f"{n:02}.txt").write_text(f"Hall {n} opened in {1900 + 2 * n}.")
+
+    class Tired(YearFinder):
+        calls = 0
+
+        def spans(self, texts: Any) -> Any:
+            self.calls += 1
+            if self.calls == 5:
+                raise KeyboardInterrupt
+            return super().spans(texts)
+
+    light.finder = Tired()
+    stopped = run("corpus", "add", folder, *INTO)
+    assert stopped.code == 130 and "20 documents are in 'town'" in stopped.err
+    light.finder = YearFinder()
+    with monkeypatch.context() as patch:
+
+        def killed(*_: Any, **__: Any) -> Any:
+            raise KeyboardInterrupt
+
+        patch.setattr("cli.composition.adding.key_everything", killed)
+        assert run("corpus", "add", folder, *INTO).code == 130
+    assert len(kb.facts(limit=100)) == 50
+    done = run("corpus", "add", folder, *INTO).json
+    assert (done["unchanged"], done["facts"], light.loaded) == (50, 0, 2)
+    assert done["keyset"]["num_keys"] == 50 and done["citable"]
+
+
+def test_what_was_erased_does_not_make_a_file_look_changed(
+    run: Run, kb: KnowledgeBase, light: Annotators, town: Path
+) -> None:
+    assert run("corpus", "add", town, "--corpus", "town").code == 3
+    assert run("erase", kb.facts()[0].fact_id, "--reason", "asked for", "--yes").code == 0
+    again = run("corpus", "add", town, *INTO).json
+    assert (again["unchanged"], again["facts"], light.loaded) == (3, 0, 1)
+    forced = run("corpus", "add", town, *INTO, "--again").json
+    assert (forced["suppressed"], forced["facts"], len(kb.facts())) == (1, 0, 2)
+
+
+def test_texts_are_compared_apart_from_what_was_erased() -> None:
+    assert says_the_same("Lima is ████.", "Lima is good.")
+    assert says_the_same("█ is", "█ is")
+    assert not says_the_same("Lima is ████.", "Lima is so bad.")
+    assert not says_the_same("Lima is good.", "Lima is ████.")
+
+
+def test_what_cannot_be_done_is_one_line(run: Run, light: Annotators, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    nothing = run("corpus", "add", tmp_path / "empty", *INTO)
+    assert nothing.code == 0 and nothing.json["documents"] == 0 and nothing.json["keyset"] is None
+    assert run("corpus", "add", tmp_path / "none", *INTO).code == 2
+    assert "no encoding 'klingon'" in run("corpus", "add", tmp_path, *INTO, "--encoding", "klingon").err

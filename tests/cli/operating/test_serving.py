@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import stat
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from kb import demo, interpreter
+from kb.corpus.format import to_record
+from tests.cli.conftest import ROOT, Run, document, program
+
+
+@pytest.fixture
+def small_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A demo corpus of two facts: the shipped one takes a model minutes."""
+    file = tmp_path / "corpus.jsonl"
+    file.write_text(json.dumps(to_record(document())) + "\n", encoding="utf-8")
+    monkeypatch.setattr("cli.operating.serving.DEMO_CORPUS", file)
+    return file
+
+
+def test_the_shipped_demo_corpus_is_there() -> None:
+    assert demo.DEMO_CORPUS.is_file()
+
+
+def test_up_prepares_everything_and_a_second_time_changes_nothing(
+    run: Run, small_demo: Path, home: Path
+) -> None:
+    first = run("up", "--no-serve", "--json")
+    assert first.code == 0
+    assert (first.json["address"], first.json["keyset"]["num_keys"], first.json["keyset"]["state"]) == (
+        None,
+        2,
+        "active",
+    )
+    assert first.json["keyset"]["calibrated"]
+    changes = run("changes", "--json").json["changes"]
+    second = run("up", "--no-serve", "--json").json
+    assert second["token"] == first.json["token"]
+    assert run("changes", "--json").json["changes"] == changes
+
+
+def test_the_token_is_for_its_owner_alone(run: Run, small_demo: Path, home: Path) -> None:
+    token = run("up", "--no-serve", "--json").json["token"]
+    file = home / "token"
+    assert file.read_text().strip() == token and stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_a_token_the_database_does_not_know_is_replaced(run: Run, small_demo: Path, home: Path) -> None:
+    first = run("up", "--no-serve", "--json").json["token"]
+    (home / "token").write_text("colmlm_of_another_database\n")
+    second = run("up", "--no-serve", "--json").json["token"]
+    assert second not in (first, "colmlm_of_another_database")
+
+
+def test_a_taken_port_is_said_before_any_work(run: Run, small_demo: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        for words in (["up", "--port", port], ["serve", "--port", port]):
+            ran = run(*words)
+            assert ran.code == 2 and "listens there already" in ran.err and ran.err.count("\n") == 1
+    assert run("corpus", "list", "--json").json["corpora"] == []
+
+
+@contextmanager
+def serving(*words: str) -> Iterator[str]:
+    """The address of a server in a process of its own, which ends when told to, without a complaint."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = interpreter.command("-m", "cli", "serve", "--port", port, *words)
+    process = subprocess.Popen(command, cwd=ROOT, text=True, stderr=subprocess.PIPE)
+    try:
+        assert process.stderr is not None
+        assert "Serving on" in process.stderr.readline()
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.send_signal(signal.SIGTERM)
+        _, log = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert {json.loads(line)["level"] for line in log.splitlines()} <= {"info"}, log
+
+
+def status_of(url: str, token: str | None) -> int:
+    """The socket listens from the start, so a request waits until the application answers."""
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    return httpx.get(url, headers=headers, timeout=60).status_code
+
+
+def test_serving_answers_with_the_token_and_not_without(run: Run, small_demo: Path, home: Path) -> None:
+    token = run("up", "--no-serve", "--json").json["token"]
+    with serving("--no-model", "--no-worker") as address:
+        assert status_of(f"{address}/v1/facts", token) == 200
+        assert status_of(f"{address}/v1/facts", None) == 401
+
+
+@pytest.fixture
+def embedded_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A home with an embedded database; not under tmp_path, which is closed to the user the server runs as."""
+    with tempfile.TemporaryDirectory(prefix="colmlm-") as folder:
+        Path(folder).chmod(0o755)
+        monkeypatch.setenv("COLMLM_HOME", folder)
+        monkeypatch.delenv("COLMLM_DATABASE_URL", raising=False)
+        yield Path(folder)
+
+
+@pytest.mark.slow
+def test_the_embedded_database_starts_stays_and_stops(embedded_home: Path) -> None:
+    assert program("db", "status").returncode == 5
+    assert json.loads(program("db", "up", "--json").stdout)["at_head"]
+    assert json.loads(program("db", "status", "--json").stdout)["running"]
+    assert json.loads(program("db", "url", "--json").stdout)["url"].startswith("postgresql://")
+    assert program("facts", "list").returncode == 0
+    assert program("db", "status").returncode == 0  # the command before was not the last user
+    assert program("db", "down").stdout == "Stopped.\n"
+    assert program("db", "status").returncode == 5
+    assert program("db", "down").stdout == "It was not running.\n"
+
+
+@pytest.mark.slow
+def test_an_empty_database_asks_for_its_migration(embedded_home: Path) -> None:
+    ran = program("facts", "list")
+    assert ran.returncode == 5 and "migrate" in ran.stderr and ran.stderr.count("\n") == 1
+    assert json.loads(program("db", "migrate", "--json").stdout)["migrated"]
+    assert program("facts", "list").returncode == 0
+
+
+def test_a_server_of_its_own_is_described_and_not_stopped(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run("db", "status", "--json").json["embedded"] is False
+    assert run("db", "migrate", "--json").json["migrated"] is False
+    assert run("db", "down").code == 2
+    monkeypatch.setenv("COLMLM_DATABASE_URL", "postgresql://me:secret@nowhere.invalid/x")
+    assert "secret" not in run("db", "url").out
+    assert "secret" in run("db", "url", "--show-password").out

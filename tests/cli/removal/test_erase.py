@@ -1,0 +1,99 @@
+"""`colmlm erase` and `colmlm scan-residue`, on the server that other tests share: so without --now."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kb.facts.redaction import MARK
+from tests.cli.conftest import QUESTIONS, Run
+
+BECAUSE = ("--reason", "request of the person")
+
+
+def test_erase_says_what_it_did_and_how_far_it_got(
+    run: Run, keyed: list[int], annotated: Path, tmp_path: Path
+) -> None:
+    lima, titicaca = keyed
+    probes = tmp_path / "probes.json"
+    assert run("scan-residue", "--text", f"capital of Peru is {'Lima'}").code == 1
+
+    ran = run("erase", lima, *BECAUSE, "--probes-out", probes, "--scan", "--yes", "--json")
+
+    said = ran.json
+    assert ran.code == 1  # level 2 leaves dead rows, and the scan sees them
+    assert (said["fact_ids"], said["keys"], said["level"]) == ([lima], 1, 2)
+    assert [level["state"] for level in said["levels"]] == ["reached", "reached", "left", "left"]
+    before, after = said["residue"]["before"]["found"], said["residue"]["after"]["found"]
+    assert before["snapshots"] == 1 and after["snapshots"] == 0
+    assert before["heap"] and after["heap"] and said["levels"][2]["remedy"] == "Run: colmlm erase --now"
+    assert probes.stat().st_mode & 0o777 == 0o600
+    scanned = run("scan-residue", "--probes", probes, "--json")
+    assert (scanned.code, scanned.json["num_found"]) == (1, said["residue"]["after"]["num_found"])
+
+    shown = run("facts", "show", lima)
+    assert MARK * 4 in shown.out and f"erased by change {said['seq']}" in shown.out
+    assert run("facts", "restore", lima, *BECAUSE).code == 4
+    again = run("corpus", "ingest", annotated, "--format", "annotated", "--corpus", "atlas")
+    assert again.code == 0 and "1 were there already" in again.out and "--allow-erased" in again.out
+    back = run(
+        "corpus",
+        "ingest",
+        annotated,
+        "--format",
+        "annotated",
+        "--corpus",
+        "atlas",
+        "--allow-erased",
+        "--json",
+    )
+    assert (back.json["replaced"], back.json["suppressed"]) == (1, 0)
+    assert titicaca in {fact["fact_id"] for fact in run("facts", "list", "--all", "--json").json["facts"]}
+
+
+def test_a_dry_run_changes_nothing(run: Run, atlas: list[int]) -> None:
+    said = run("erase", *atlas, "--dry-run", "--json").json
+    assert [fact["value"] for fact in said["facts"]] == list(QUESTIONS)
+    assert (said["dry_run"], len(said["documents"])) == (True, 1)
+    assert "2 facts in 1 texts" in run("erase", *atlas, "--dry-run").out
+    assert len(run("facts", "list", "--json").json["facts"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "name facts"),
+        ((1,), "say why"),
+        ((1, *BECAUSE), "nobody to ask"),
+        (("--dry-run",), "name facts"),
+        (("--now", "--probes-out", "x"), "name facts"),
+    ],
+)
+def test_erase_without_what_it_needs_is_refused(run: Run, words: tuple[object, ...], said: str) -> None:
+    ran = run("erase", *words)
+    assert ran.code == 2 and said in ran.err and len(ran.err.splitlines()) == 1
+
+
+def test_erasing_an_erased_fact_again_changes_nothing_where_nothing_says_it(
+    run: Run, atlas: list[int]
+) -> None:
+    seq = run("erase", atlas[0], *BECAUSE, "--yes", "--json").json["seq"]
+    ran = run("erase", atlas[0], *BECAUSE, "--yes")
+    assert ran.code == 0 and "nothing was changed" in ran.out
+    both = run("erase", *atlas, *BECAUSE, "--yes", "--json").json
+    assert (both["seq"], both["fact_ids"], both["again"]) == (seq + 1, atlas, [atlas[0]])
+    assert run("erase", 999, *BECAUSE, "--yes").code == 3
+
+
+def test_a_scan_for_nothing_or_too_little_is_refused(run: Run, tmp_path: Path) -> None:
+    no_probes = tmp_path / "no.json"
+    no_probes.write_text("[]")
+    for words in (
+        (),
+        ("--text", "Lima"),
+        ("--probes", no_probes),
+        ("--probes", no_probes, "--text", "long enough"),
+    ):
+        assert run("scan-residue", *words).code == 2
+    assert run("scan-residue", "--text", "nobody ever wrote this down anywhere").code == 0

@@ -1,0 +1,136 @@
+"""`colmlm forget`: the whole way from a plan to a certificate, and what is refused on it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kb.service import KnowledgeBase
+from kb.store.settings import Settings
+from tests.cli.conftest import QUESTIONS, Ran, Run
+from tests.fakes import FakeEncoder
+
+
+@pytest.fixture
+def keyed(
+    run: Run, atlas: list[int], database_url: str, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> list[int]:
+    """The two facts of the atlas, keyed by an encoder that needs no model."""
+    monkeypatch.setattr("cli.composition.runtime.Runtime.encoder", FakeEncoder())
+    with KnowledgeBase.open(Settings(home=home, database_url=database_url)) as kb:
+        kb.rekey(FakeEncoder())
+    return atlas
+
+
+def planned(run: Run, *words: object) -> Ran:
+    return run("forget", "plan", "--text", "Lima", "--reason", "a test", "--json", *words)
+
+
+def test_from_a_plan_to_a_certificate_and_back(run: Run, keyed: list[int], tmp_path: Path) -> None:
+    lima = keyed[0]
+    again = run(
+        "facts",
+        "add",
+        "--question",
+        QUESTIONS["Lima"],
+        "--value",
+        "lima",
+        "--reason",
+        "r",
+        "--no-key",
+        "--json",
+    )
+    same = again.json["fact_ids"][0]
+    plan = planned(run, "--equivalents", "include", "--fact", lima, "--policy", "abstain").json
+    assert plan["fact_ids"] == [lima, same] and plan["equivalents"] == [same] and plan["included"]
+    assert [fact["value"] for fact in plan["texts"]["facts"]] == ["Lima", "lima"]
+    (successor,) = plan["successors"]
+    assert successor["outcome"] == "abstained" and not successor["would_answer"] and successor["encoded"]
+    assert successor["question"] == QUESTIONS["Lima"] and successor["value"] == "Titicaca"
+    number = plan["run_id"]
+
+    assert run("forget", "apply", number, "--dry-run", "--json").json["drift"]["stale"] == []
+    assert run("forget", "verify", number, "--json").code == 4
+    edit = run("forget", "apply", number, "--yes", "--json").json
+    assert (edit["kind"], edit["fact_ids"], edit["run_id"]) == ("forget", [lima, same], number)
+    (tmp_path / "more.txt").write_text("Peru's capital?\n\n")
+    found = run("forget", "verify", number, "--paraphrases", tmp_path / "more.txt", "--json").json
+    assert found["holds"] and found["probes"]["given"]["probes"] == 1
+    assert found["probes"]["question"] == {**found["probes"]["question"], "leaks": 0, "abstained": 2}
+    shown = run("forget", "verify", number).out
+    assert "level 1" in shown and "question" in shown
+
+    file = tmp_path / "run.json"
+    assert run("forget", "certificate", number, "--out", file).code == 0
+    assert file.read_text() == run("forget", "certificate", number).out
+    checked = run("verify-certificate", file, "--json").json
+    assert checked["ok"] and checked["num_facts"] == 2
+    assert run("verify-certificate", file, "--key", checked["signed_by"]).out.startswith("ok")
+    assert run("audit", "public-key", "--output", pem := tmp_path / "base.pem").code == 0
+    assert run("audit", "public-key").out == pem.read_text()
+    assert run("verify-certificate", file, "--offline", "--public-key", pem, "--json").json["offline"]
+    assert run("verify-certificate", file, "--offline").code == 2
+    strange = run("verify-certificate", file, "--key", "0" * 16)
+    assert strange.code == 1 and "NOT ok, signer" in strange.out and "ok, run" in strange.out
+    good = file.read_text()
+    file.write_text(good.replace('"payload": "', '"payload": "A'))
+    refused = run("verify-certificate", file, "--json")
+    assert refused.code == 1 and not refused.json["ok"]
+    assert run("verify-certificate", file).out.startswith("NOT ok")
+
+    assert run("forget", "restore", number, "--dry-run", "--json").json["run"]["state"] == "applied"
+    assert run("forget", "restore", number, "--reason", "undo", "--yes", "--json").json["kind"] == "restore"
+    file.write_text(good)
+    assert "NOT ok, state: the run is restored" in run("verify-certificate", file).out
+    (listed,) = run("forget", "list", "--json").json["runs"]
+    assert (listed["state"], listed["num_facts"], listed["level"]) == ("restored", 2, 1)
+    assert run("forget", "show", number, "--json").json["plan"]["equivalents"] == [same]
+    assert "is restored" in run("forget", "show", number).out
+
+
+def test_a_plan_is_shown_to_people(run: Run, keyed: list[int]) -> None:
+    ran = run("forget", "plan", "--document", "atlas/peru", "--reason", "r", "--no-model")
+    assert ran.code == 0 and "Titicaca" in ran.out and "2 of 2 questions previewed (0 encoded" in ran.out
+    assert "colmlm forget apply 1" in ran.err
+    assert "restored" not in run("forget", "list").out
+
+
+def test_everything_and_nothing_must_be_meant(run: Run, keyed: list[int]) -> None:
+    plan = ("forget", "plan", "--reason", "r", "--no-model", "--json")
+    assert run(*plan).code == 2
+    assert run(*plan, "--everything", "--text", "Lima").code == 2
+    assert run(*plan, "--everything").json["fact_ids"] == keyed
+    nothing = run(*plan, "--text", "Atlantis")
+    assert nothing.code == 3 and nothing.err.count("\n") == 1
+    assert run(*plan, "--text", "Atlantis", "--allow-empty").json["fact_ids"] == []
+
+
+def test_what_cannot_be_done_is_said_in_one_line(run: Run, keyed: list[int]) -> None:
+    number = planned(run, "--no-model").json["run_id"]
+    cases = (
+        (2, ("forget", "apply", number)),
+        (2, ("forget", "apply", number, "--json")),
+        (2, ("forget", "restore", number, "--yes")),
+        (2, ("forget", "plan", "--since", "yesterday", "--reason", "r")),
+        (2, ("forget", "verify", number, "--paraphrases", "no-such-file")),
+        (3, ("forget", "show", 99)),
+        (4, ("forget", "restore", number, "--reason", "r", "--yes")),
+        (4, ("forget", "certificate", number)),
+        (2, ("verify-certificate", "no-such-file")),
+    )
+    for code, words in cases:
+        ran = run(*words)
+        assert ran.code == code and ran.err.count("\n") == 1, (words, ran)
+    run("facts", "edit", keyed[0], "--value", "Cusco", "--reason", "r")
+    stale = run("forget", "apply", number, "--yes")
+    assert stale.code == 4 and "plan again" in stale.err
+    assert "Edited since: " in run("forget", "apply", number, "--dry-run").out
+
+
+def test_applying_asks_first(run: Run, keyed: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    number = planned(run, "--no-model").json["run_id"]
+    monkeypatch.setattr("cli.removal.forget.is_attended", lambda: True)
+    asked = run("forget", "apply", number, stdin="n\n")
+    assert asked.code == 1 and "Forget 1 fact of run" in asked.err and "nothing was done" in asked.err
+    assert run("forget", "apply", number, stdin="y\n").code == 0

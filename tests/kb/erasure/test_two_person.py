@@ -1,0 +1,106 @@
+"""Erasure by two: asked with one admin's key, approved with another's."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+from sqlalchemy.orm import Session
+
+from kb.access.api_keys import ApiKeyRecord, create_key, read_key
+from kb.erasure.two_person import ErasureRequests, admin_key
+from kb.erasure.verbs import Erasure
+from kb.errors import (
+    AdminKeyNeeded,
+    ErasureRequestNotFound,
+    ErasureRequestState,
+    SamePerson,
+    SecondPersonNeeded,
+)
+from kb.service import KnowledgeBase
+from tests.kb.corpora import PERU, fact_id, ingest
+
+WHO = {"actor": "ann", "reason": "request of the person"}
+
+
+@pytest.fixture
+def strict(kb: KnowledgeBase) -> KnowledgeBase:
+    """A base with facts whose settings want two."""
+    ingest(kb, PERU)
+    kb.settings = replace(kb.settings, erase_needs_two=True)
+    return kb
+
+
+@pytest.fixture
+def admins(strict: KnowledgeBase) -> tuple[ApiKeyRecord, ApiKeyRecord]:
+    with Session(strict.engine) as session, session.begin():
+        for name in ("ann", "bob"):
+            create_key(session, name, "admin")
+        return read_key(session, "ann"), read_key(session, "bob")
+
+
+def test_nothing_is_erased_before_another_key_approves(
+    strict: KnowledgeBase, admins: tuple[ApiKeyRecord, ApiKeyRecord]
+) -> None:
+    (ann, bob), lima, requests = admins, fact_id(strict, "Lima"), ErasureRequests(strict)
+    with pytest.raises(SecondPersonNeeded):
+        Erasure(strict).erase([lima], **WHO)
+    asked = requests.ask([lima], key=ann, **WHO)
+    with pytest.raises(SamePerson):
+        requests.approve(asked.erasure_request_id, key=ann)
+    assert strict.fact(lima).value == "Lima" and requests.requests(waiting=True) == [asked]
+
+    done, report = requests.approve(asked.erasure_request_id, key=bob)
+
+    assert (done.state, done.asked_by, done.decided_by) == ("approved", "ann", "bob")
+    assert report.erased is not None and report.erased.seq == done.seq and report.level == 2
+    assert strict.fact(lima).erased_seq == done.seq and requests.requests(waiting=True) == []
+    change = strict.changes(after=report.erased.seq - 1)[0]
+    assert (change.actor, change.kind, change.principal) == ("bob", "erase", bob.principal)
+    assert "asked with the key ann, approved with the key bob" in change.reason
+    with pytest.raises(ErasureRequestState, match="approved already"):
+        requests.approve(asked.erasure_request_id, key=bob)
+    again = requests.ask([lima], key=ann, **WHO)
+    _, report = requests.approve(again.erasure_request_id, key=bob)
+    assert report.erased is not None and (report.erased.seq, report.erased.again) == (None, (lima,))
+
+
+def test_request_can_be_withdrawn_by_either(
+    strict: KnowledgeBase, admins: tuple[ApiKeyRecord, ApiKeyRecord]
+) -> None:
+    (ann, bob), requests = admins, ErasureRequests(strict)
+    for key in (ann, bob):
+        asked = requests.ask([fact_id(strict, "Lima")], key=ann, **WHO)
+        assert requests.withdraw(asked.erasure_request_id, key=key).decided_by == key.name
+        with pytest.raises(ErasureRequestState, match="withdrawn already"):
+            requests.approve(asked.erasure_request_id, key=bob)
+    with pytest.raises(ErasureRequestNotFound):
+        requests.withdraw(99, key=ann)
+    assert strict.fact(fact_id(strict, "Lima")).erased_seq is None
+
+
+def test_of_two_who_decide_at_once_one_does(
+    strict: KnowledgeBase, admins: tuple[ApiKeyRecord, ApiKeyRecord]
+) -> None:
+    (ann, bob), requests = admins, ErasureRequests(strict)
+    asked = requests.ask([fact_id(strict, "Lima")], key=ann, **WHO)
+
+    def approve(_: int) -> bool:
+        try:
+            requests.approve(asked.erasure_request_id, key=bob)
+        except ErasureRequestState:
+            return False
+        return True
+
+    with ThreadPoolExecutor(2) as threads:
+        assert sorted(threads.map(approve, range(2))) == [False, True]
+
+
+def test_only_a_working_admins_key_counts(strict: KnowledgeBase) -> None:
+    with Session(strict.engine) as session, session.begin():
+        reader, admin = create_key(session, "r", "operator"), create_key(session, "a", "admin")
+        for token in (None, "", "wrong", reader):
+            with pytest.raises(AdminKeyNeeded):
+                admin_key(session, token)
+        assert admin_key(session, admin).name == "a"

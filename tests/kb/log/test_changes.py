@@ -1,0 +1,88 @@
+"""The change log: one entry an edit, chained, ordered, and without fact text."""
+
+from __future__ import annotations
+
+import threading
+
+from sqlalchemy import text
+
+from kb.log import audit
+from kb.service import KnowledgeBase
+from tests.fakes import FakeEncoder
+from tests.kb.corpora import PERU, fact_id, ingest
+
+WHO = {"actor": "tester", "reason": "because"}
+
+
+def _tamper(kb: KnowledgeBase, statement: str) -> None:
+    with kb.engine.begin() as connection:
+        connection.execute(text("ALTER TABLE change DISABLE TRIGGER change_append_only"))
+        connection.execute(text(statement))
+        connection.execute(text("ALTER TABLE change ENABLE TRIGGER change_append_only"))
+
+
+def _edit_everything(kb: KnowledgeBase, encoder: FakeEncoder) -> None:
+    ingest(kb, PERU)
+    keyset = kb.rekey(encoder)
+    kb.set_threshold(keyset.keyset_id, 0.1 + 0.2)
+    lima = fact_id(kb, "Lima")
+    kb.insert("Who wrote Emma?", "Jane Austen", **WHO)
+    kb.update(lima, "Cusco", **WHO)
+    kb.delete([lima], **WHO)
+    kb.restore([lima], **WHO)
+
+
+def test_every_edit_appends_one_chained_change(kb: KnowledgeBase, encoder: FakeEncoder):
+    _edit_everything(kb, encoder)
+    changes = kb.changes()
+    kinds = ["ingest", "key", "activate", "threshold", "insert", "update", "delete", "restore"]
+    assert [c.kind for c in changes] == kinds and [c.seq for c in changes] == list(range(1, 9))
+    assert [c.prev_hash for c in changes] == [audit.GENESIS, *(c.hash for c in changes[:-1])]
+    assert (changes[-1].actor, changes[-1].reason, changes[-1].num_facts) == ("tester", "because", 1)
+    assert kb.changes(after=6, limit=1) == [changes[6]]
+    assert kb.fsck().changes_checked == 8 and kb.fsck().chain_ok
+
+
+def test_the_log_holds_no_fact_text(kb: KnowledgeBase, encoder: FakeEncoder):
+    _edit_everything(kb, encoder)
+    with kb.engine.connect() as connection:
+        log = " ".join(connection.scalars(text("SELECT change::text FROM change")))
+    assert not [word for word in ("Lima", "Cusco", "Austen", "Emma", "capital") if word in log]
+
+
+def test_a_rewritten_entry_is_found(kb: KnowledgeBase, encoder: FakeEncoder):
+    _edit_everything(kb, encoder)
+    _tamper(kb, "UPDATE change SET reason = 'another' WHERE seq = 5")
+    report = kb.fsck()
+    assert (
+        not report.ok
+        and not report.chain_ok
+        and report.chain_first_break == 5
+        and report.changes_checked == 8
+    )
+
+
+def test_a_removed_entry_is_found(kb: KnowledgeBase, encoder: FakeEncoder):
+    _edit_everything(kb, encoder)
+    _tamper(kb, "DELETE FROM change WHERE seq = 6")
+    assert kb.fsck().chain_first_break == 6
+
+
+def test_a_cut_off_end_is_found(kb: KnowledgeBase, encoder: FakeEncoder):
+    _edit_everything(kb, encoder)
+    _tamper(kb, "DELETE FROM change WHERE seq = 8")
+    report = kb.fsck()
+    assert report.chain_ok and not report.ok and "not in the log" in report.problems[0]
+
+
+def test_editors_at_once_leave_neither_gaps_nor_forks(kb: KnowledgeBase):
+    def edit(number: int) -> None:
+        for n in range(10):
+            kb.insert(f"Question {number}/{n}?", "value", **WHO)
+
+    threads = [threading.Thread(target=edit, args=[number]) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert kb.head_seq() == 40 and kb.fsck().chain_ok and kb.fsck().changes_checked == 40

@@ -1,0 +1,141 @@
+"""A process that follows by itself: by announcement, by poll, across switches and outages."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+from sqlalchemy import text, update
+
+from kb.lookup.follower import Follower
+from kb.service import KnowledgeBase
+from kb.tables import Keyset
+from tests.fakes import FakeEncoder, activated
+from tests.kb.corpora import CAPITAL, PERU, RIVER, fact_id, ingest, numbered, values
+
+WHO = {"actor": "tester", "reason": "test"}
+NEVER = 3600.0  # as a poll: then only an announcement wakes it
+
+
+def until(happened: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not happened():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.01)
+
+
+def followed(follower: KnowledgeBase, writer: KnowledgeBase) -> None:
+    until(lambda: follower.searcher.applied_seq == writer.head_seq())
+
+
+def listeners(kb: KnowledgeBase) -> list[int]:
+    statement = "SELECT pid FROM pg_stat_activity WHERE query LIKE 'LISTEN%' AND datname = current_database()"
+    with kb.engine.connect() as connection:
+        return list(connection.scalars(text(statement)))
+
+
+@pytest.mark.parametrize("announced", [True, False])
+def test_an_edit_reaches_an_index_that_nobody_asks(
+    kb: KnowledgeBase, another_process: KnowledgeBase, encoder: FakeEncoder, announced: bool
+):
+    with Follower(another_process, poll_seconds=NEVER if announced else 0.01):
+        until(lambda: bool(listeners(kb)))
+        if not announced:
+            with kb.engine.begin() as connection:
+                connection.execute(text("DROP TRIGGER change_announced ON change"))
+        ingest(kb, PERU)
+        kb.rekey(encoder)
+        followed(another_process, kb)
+        kb.delete([fact_id(kb, "Lima")], **WHO)
+        followed(another_process, kb)
+    assert len(another_process.searcher.current().index) == 2
+
+
+def test_a_follower_leaves_no_thread_and_no_connection(kb: KnowledgeBase, another_process: KnowledgeBase):
+    before = threading.active_count()
+    with Follower(another_process, poll_seconds=NEVER):
+        until(lambda: bool(listeners(kb)))
+    assert threading.active_count() == before
+    until(lambda: not listeners(kb))
+    assert another_process.engine.pool.checkedout() == 0
+
+
+def test_a_follower_survives_a_lost_connection_and_says_so_once(
+    kb: KnowledgeBase, another_process: KnowledgeBase, encoder: FakeEncoder, caplog: pytest.LogCaptureFixture
+):
+    ingest(kb, PERU)
+    kb.rekey(encoder)
+    with caplog.at_level(logging.INFO), Follower(another_process, poll_seconds=NEVER):
+        until(lambda: bool(listeners(kb)))
+        (lost,) = listeners(kb)
+        with kb.engine.connect() as connection:
+            connection.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": lost})
+        until(lambda: bool(listeners(kb)) and listeners(kb) != [lost])
+        kb.delete([fact_id(kb, "Lima")], **WHO)
+        followed(another_process, kb)
+    said = [record.levelname for record in caplog.records if record.name == "kb.lookup.follower"]
+    assert said == ["WARNING", "INFO"]
+
+
+def test_a_switch_to_a_keyset_that_passed_its_gate_and_back_opens_no_index_in_a_lookup(
+    kb: KnowledgeBase, another_process: KnowledgeBase, encoder: FakeEncoder, monkeypatch: pytest.MonkeyPatch
+):
+    ingest(kb, PERU)
+    old = kb.rekey(encoder)
+    newer = FakeEncoder(salt="2")
+    new = kb.rekey(newer)
+    with kb.sessions.begin() as session:
+        session.execute(
+            update(Keyset)
+            .where(Keyset.id == new.keyset_id)
+            .values(gate={"passed": True, "seq": 1, "criteria": []})
+        )
+    with Follower(another_process, poll_seconds=0.01):
+        until(lambda: another_process.searcher._standby is not None)
+    monkeypatch.setattr("kb.lookup.searcher.open_replica", lambda *_: pytest.fail("it was to be open"))
+    kb.delete([fact_id(kb, "Lima")], **WHO)
+    activated(kb, new.keyset_id)
+    assert values(another_process, newer, [CAPITAL, RIVER]) == [None, "Amazon"]
+    kb.restore([fact_id(kb, "Lima")], **WHO)
+    activated(kb, old.keyset_id)
+    assert values(another_process, encoder, [CAPITAL, RIVER]) == ["Lima", "Amazon"]
+
+
+def test_the_index_of_a_retired_keyset_is_let_go(
+    kb: KnowledgeBase, another_process: KnowledgeBase, encoder: FakeEncoder
+):
+    ingest(kb, PERU)
+    old = kb.rekey(encoder)
+    with Follower(another_process, poll_seconds=NEVER):
+        followed(another_process, kb)
+        activated(kb, kb.rekey(FakeEncoder(salt="2")).keyset_id)
+        until(lambda: another_process.searcher._standby is not None)
+        kb.retire(old.keyset_id)
+        until(lambda: another_process.searcher._standby is None)
+
+
+@pytest.mark.parametrize("snapshot", ["none", "old", "of another history"])
+def test_a_process_that_starts_late_comes_to_the_same_index(
+    kb: KnowledgeBase, another_process: KnowledgeBase, encoder: FakeEncoder, snapshot: str
+):
+    ingest(kb, *numbered(20))
+    kb.rekey(encoder)
+    for file in kb.settings.index_directory.rglob("keyset-*"):
+        if snapshot == "none":
+            file.unlink()
+        elif snapshot == "of another history" and file.suffix == ".history":
+            file.write_text('{"seq": 1, "hash": "of nothing"}')
+    facts = [fact.fact_id for fact in kb.facts(limit=100)]
+    kb.delete(facts[:5], **WHO)
+    kb.restore(facts[:2], **WHO)
+    kb.update(facts[7], "corrected", **WHO)
+    with Follower(another_process):
+        followed(another_process, kb)
+    kb.catch_up()
+    ours, theirs = (k.searcher.current().index.ids for k in (kb, another_process))
+    assert ours.tolist() == theirs.tolist() and len(ours) == 17
+    asked = [f"Question {n}?" for n in (0, 3, 7)]
+    assert values(another_process, encoder, asked) == ["value 0", None, "corrected"]

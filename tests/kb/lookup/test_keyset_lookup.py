@@ -1,0 +1,60 @@
+"""Lookups in a named keyset: side by side with the active one, and as exact about deletes and mismatches."""
+
+from __future__ import annotations
+
+import pytest
+
+from kb.errors import KeysetMismatch, KeysetNotFound, KeysetNotReady
+from kb.lookup.one_keyset import KeysetLookup
+from kb.service import KnowledgeBase
+from tests.fakes import FakeEncoder, activated
+from tests.kb.corpora import CAPITAL, PERU, RIVER, ask, fact_id, ingest, values
+
+WHO = {"actor": "tester", "reason": "test"}
+
+
+def asked(lookup: KeysetLookup, encoder: FakeEncoder, *questions: str) -> list[str | None]:
+    queries = encoder.encode_questions(questions)
+    found = lookup.lookup(queries, checkpoint_id=encoder.checkpoint.checkpoint_id)
+    return [one.hits[0].value if one.hits else None for one in found]
+
+
+def test_a_keyset_that_is_not_active_answers_beside_the_one_that_is(kb: KnowledgeBase, encoder: FakeEncoder):
+    ingest(kb, PERU)
+    kb.rekey(encoder)
+    other = FakeEncoder("other", dim=16)
+    second = kb.rekey(other)
+    lookup = KeysetLookup.of(kb, second.keyset_id)
+    assert asked(lookup, other, CAPITAL, RIVER) == ["Lima", "Amazon"]
+    assert values(kb, encoder, [CAPITAL, RIVER]) == ["Lima", "Amazon"]
+    with pytest.raises(KeysetMismatch) as refused:
+        asked(lookup, encoder, CAPITAL)
+    assert (refused.value.wanted, refused.value.active) == ("fake", "fakeother")
+    with pytest.raises(KeysetMismatch):
+        ask(kb, other, CAPITAL)
+
+    edit = kb.delete([fact_id(kb, "Lima")], **WHO)
+    kb.update(fact_id(kb, "Amazon"), "Marañón", **WHO)
+    assert asked(lookup, other, CAPITAL, RIVER) == [None, "Marañón"]
+    (late,) = lookup.lookup(
+        other.encode_questions([RIVER]), checkpoint_id="fakeother", k=5, threshold=-1, min_seq=edit.seq
+    )
+    assert len(late.hits) == 2 and late.threshold == -1 and late.seq >= edit.seq
+    activated(kb, second.keyset_id)
+    assert asked(lookup, other, RIVER) == ["Marañón"] == values(kb, other, [RIVER])
+
+
+def test_a_keyset_that_cannot_answer_is_refused_by_name(kb: KnowledgeBase, encoder: FakeEncoder):
+    ingest(kb, PERU)
+    kb.rekey(encoder)
+    with pytest.raises(KeysetNotFound):
+        asked(KeysetLookup.of(kb, 77), encoder, CAPITAL)
+    other = FakeEncoder("other")
+    building = KeysetLookup.of(kb, kb.create_keyset(other.checkpoint).keyset_id)
+    with pytest.raises(KeysetNotReady, match="building"):
+        asked(building, other, CAPITAL)
+    second = kb.rekey(other)
+    assert asked(building, other, CAPITAL) == ["Lima"]
+    kb.retire(second.keyset_id)
+    with pytest.raises(KeysetNotReady, match="retired"):
+        asked(building, other, CAPITAL)

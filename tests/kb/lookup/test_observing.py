@@ -1,0 +1,56 @@
+"""Whoever watches sees what a lookup does, and nobody watching changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from kb.lookup.observing import NOBODY, standing
+from kb.records import Lookup
+from kb.service import KnowledgeBase
+from tests.fakes import FakeEncoder
+from tests.kb.corpora import CAPITAL, PERU, ask, ingest
+
+
+@dataclass
+class Watcher:
+    seen: list[str] = field(default_factory=list)
+    lookups: list[Lookup] = field(default_factory=list)
+
+    @contextmanager
+    def timed(self, part: str) -> Iterator[None]:
+        self.seen.append(part)
+        yield
+        self.seen.append(f"/{part}")
+
+    def looked_up(self, lookups: Sequence[Lookup]) -> None:
+        self.lookups += lookups
+
+
+def test_an_observer_sees_the_parts_in_each_other_and_the_answers(kb: KnowledgeBase, encoder: FakeEncoder):
+    ingest(kb, PERU)
+    kb.rekey(encoder)
+    assert kb.searcher.observer is NOBODY
+    unwatched = ask(kb, encoder, CAPITAL, "nothing?")
+    watcher = Watcher()
+    kb.searcher.observer = watcher
+    watched = ask(kb, encoder, CAPITAL, "nothing?")
+    assert watcher.seen[0] == "lookup" and watcher.seen[-1] == "/lookup"
+    inner = watcher.seen[1:-1]
+    assert inner[:4] == ["search", "/search", "select", "/select"] and set(inner) == set(inner[:4])
+    assert watched == unwatched == watcher.lookups
+
+
+def test_standing_says_how_far_the_index_is_and_moves_nothing(kb: KnowledgeBase, encoder: FakeEncoder):
+    ingest(kb, PERU)
+    assert (standing(kb).applied_seq, standing(kb).lag, standing(kb).snapshot_at) == (None, None, None)
+    kb.rekey(encoder)
+    ask(kb, encoder, CAPITAL)
+    kb.update(1, "Cusco", actor="tester", reason="lag")
+    for _ in range(2):
+        found = standing(kb)
+        assert (found.lag, found.head_seq - 1) == (1, found.applied_seq)
+    assert found.snapshot_at is not None
+    kb.catch_up()
+    assert standing(kb).lag == 0

@@ -1,0 +1,207 @@
+"""Settings to a running database at head: embedded or by URL, twice at once, and after violence."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+from dataclasses import replace
+from importlib import import_module
+from importlib.resources import files
+from pathlib import Path
+
+import psutil
+import psycopg
+import pytest
+from sqlalchemy import URL, create_engine, inspect, text
+from sqlalchemy.exc import DBAPIError
+
+from kb import interpreter
+from kb.errors import DatabaseUnavailable, MigrationNeeded, SettingsError
+from kb.service import KnowledgeBase
+from kb.store import database
+from kb.store.settings import Settings
+from kb.tables import Base
+from tests.conftest import clone
+from tests.kb.corpora import PERU, ingest
+from tests.places import ROOT
+
+
+def test_migrations_and_tables_agree(server: URL):
+    from alembic import command
+
+    with clone(server) as url:
+        engine = create_engine(url)
+        config = database._alembic()
+        with engine.begin() as connection:
+            config.attributes["connection"] = connection
+            command.check(config)
+            names = set(inspect(connection).get_table_names())
+        engine.dispose()
+    of_procrastinate = {name for name in names if name.startswith("procrastinate_")}
+    assert of_procrastinate and names - of_procrastinate == {"alembic_version", *Base.metadata.tables}
+
+
+def test_the_queues_tables_are_those_of_the_installed_release():
+    scripts = files("procrastinate.sql") / "migrations"
+    newest = max(script.name for script in scripts.iterdir() if script.name.endswith(".sql"))
+    assert newest == import_module("migrations.versions.0004_jobs").LAST
+
+
+def test_a_downgrade_leaves_nothing_and_an_upgrade_brings_it_back(server: URL):
+    from alembic import command
+
+    with clone(server) as url:
+        engine = create_engine(url)
+        config = database._alembic()
+        with engine.begin() as connection:
+            config.attributes["connection"] = connection
+            command.downgrade(config, "base")
+            assert inspect(connection).get_table_names() == ["alembic_version"]
+        assert not database.is_at_head(engine)
+        database.migrate(engine)
+        assert database.is_at_head(engine)
+        engine.dispose()
+
+
+def test_two_starts_at_once_migrate_once(server: URL):
+    with clone(server, "template1") as url:
+        engines = [create_engine(url) for _ in range(2)]
+        failures: list[BaseException] = []
+
+        def start(number: int) -> None:
+            try:
+                database.migrate(engines[number])
+            except BaseException as failure:
+                failures.append(failure)
+
+        threads = [threading.Thread(target=start, args=[n]) for n in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert failures == [] and database.is_at_head(engines[0])
+        for engine in engines:
+            engine.dispose()
+
+
+def test_an_empty_database_needs_migrating(server: URL, settings: Settings):
+    with clone(server, "template1") as url, pytest.raises(MigrationNeeded, match="none"):
+        KnowledgeBase.open(replace(settings, database_url=url))
+
+
+@pytest.mark.parametrize(
+    "statement", ["UPDATE change SET actor = 'nobody'", "DELETE FROM change", "TRUNCATE change"]
+)
+def test_the_change_log_cannot_be_rewritten(kb: KnowledgeBase, statement: str):
+    ingest(kb, PERU)
+    with pytest.raises(DBAPIError, match="append-only"), kb.engine.begin() as connection:
+        connection.execute(text(statement))
+
+
+def test_a_server_that_does_not_answer_is_named_without_its_password(tmp_path: Path):
+    url = f"postgresql+psycopg://me:hunter2@/nowhere?host={tmp_path}"
+    with pytest.raises(DatabaseUnavailable) as caught:
+        database.connect(Settings(home=tmp_path, database_url=url))
+    assert "hunter2" not in str(caught.value) and str(tmp_path) in str(caught.value)
+
+
+_HOLD = """
+import sys; from pathlib import Path
+from kb.store import database; from kb.store.settings import Settings
+engine = database.connect(Settings(home=Path(sys.argv[1])))
+with engine.connect() as connection:
+    print(connection.exec_driver_sql("SELECT pg_backend_pid()").scalar(), flush=True)
+    sys.stdin.read()
+engine.dispose()
+"""
+
+
+def _holder(home: Path) -> subprocess.Popen[str]:
+    root = str(ROOT)
+    environment = {**os.environ, "PYTHONPATH": root}
+    command = interpreter.command("-c", _HOLD, home)
+    process = subprocess.Popen(
+        command, env=environment, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None and process.stdout.readline().strip()
+    return process
+
+
+def test_the_embedded_server_outlives_killed_clients_and_its_own_kill(home: Path):
+    """One test, since each start of a server costs seconds."""
+    with _holder(home) as first:
+        server_pid = int((home / "postgres" / "postmaster.pid").read_text().split()[0])
+        first.send_signal(signal.SIGKILL)
+    assert psutil.pid_exists(server_pid), "a killed client takes no server with it"
+    with _holder(home) as second:
+        assert int((home / "postgres" / "postmaster.pid").read_text().split()[0]) == server_pid
+        slow, *_ = psutil.Process(server_pid).children()
+        slow.suspend()  # while a child of the dead server lives, no other one can start: it is ended
+        os.kill(server_pid, signal.SIGKILL)
+        second.communicate("")
+    with _holder(home) as third:
+        restarted = psutil.Process(int((home / "postgres" / "postmaster.pid").read_text().split()[0]))
+        assert restarted.pid != server_pid
+        third.communicate("")
+    restarted.terminate()  # the dead clients are still on the library's list, so it waits for them
+
+
+def test_settings_name_the_variable_at_fault_and_hide_secrets():
+    for variable, value in {
+        "COLMLM_PORT": "http",
+        "COLMLM_DATABASE_URL": "mysql://me:hunter2@x/y",
+        "COLMLM_INDEX_WAIT_SECONDS": "nan",
+        "COLMLM_HOME": "/dev/null",
+        "COLMLM_ALLOWED_HOSTS": "kb.example.org,https://kb.example.org",
+        "COLMLM_CORS_ORIGINS": "https://app.example.org/",
+        "COLMLM_RATE_LIMIT": "0",
+        "COLMLM_DOCUMENT_MEMORY_MB": "12",
+        "COLMLM_DOCUMENT_SECONDS": "0.5",
+        "COLMLM_DOCUMENT_CHARACTERS": "all",
+        "COLMLM_ERASE_NEEDS_TWO": "maybe",
+        "COLMLM_DRAIN_SECONDS": "for ever",
+        "COLMLM_LOCK_TIMEOUT_SECONDS": "-1",
+        "COLMLM_STATEMENT_TIMEOUT_SECONDS": "soon",
+        "COLMLM_AS_OF_MAX_SCORES": "many",
+        "COLMLM_READY_LAG": "-1",
+        "COLMLM_LOG_FORMAT": "xml",
+        "COLMLM_LOG_LEVEL": "loud",
+        "COLMLM_METRICS_LISTEN": "9484",
+    }.items():
+        with pytest.raises(SettingsError, match=variable) as caught:
+            Settings.from_environment({variable: value})
+        assert "hunter2" not in str(caught.value)
+    settings = Settings.from_environment({"COLMLM_DATABASE_URL": "postgres://me:hunter2@x/y"})
+    assert settings.database_url == "postgresql+psycopg://me:hunter2@x/y" and "hunter2" not in repr(settings)
+    assert "hunter2" not in repr(Settings.from_environment({"COLMLM_TOKEN": "hunter2"}))
+
+
+def test_settings_have_defaults(tmp_path: Path):
+    settings = Settings.from_environment(
+        {"XDG_DATA_HOME": str(tmp_path), "COLMLM_ACTOR": "", "COLMLM_PORT": ""}
+    )
+    assert settings.home == tmp_path / "colmlm" and settings.port == 8484 and settings.actor
+    assert settings.database_url is None and settings.index_wait_seconds == 5.0
+    assert (settings.allowed_hosts, settings.cors_origins, settings.rate_limit) == ((), (), None)
+    assert settings.erase_needs_two is False
+    named = Settings.from_environment({"COLMLM_CORS_ORIGINS": "https://a.example, http://localhost:5173"})
+    assert named.cors_origins == ("https://a.example", "http://localhost:5173")
+
+
+def test_the_metrics_listen_where_they_are_told_to():
+    told = {"[::1]:9484": ("::1", 9484), "0.0.0.0:1": ("0.0.0.0", 1), "": None}
+    for value, address in told.items():
+        assert Settings.from_environment({"COLMLM_METRICS_LISTEN": value}).metrics_listen == address
+
+
+def test_a_connection_that_is_out_when_its_pool_is_disposed_of_is_closed_when_it_comes_back(
+    kb: KnowledgeBase,
+):
+    with kb.engine.connect() as connection:
+        driver = connection.connection.driver_connection
+        assert isinstance(driver, psycopg.Connection)
+        kb.engine.dispose()
+        assert not driver.closed
+    assert driver.closed

@@ -1,0 +1,109 @@
+"""The embedded server is found, started again and stopped for good, whatever its last life left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from kb.errors import DatabaseUnavailable
+from kb.store import database
+from kb.store.embedded_server import EmbeddedServer, require_wanted
+from kb.store.keeper import Keeper
+from kb.store.settings import Settings
+
+
+@pytest.fixture
+def settings(home: Path) -> Settings:
+    return Settings(home=home)
+
+
+@pytest.fixture
+def embedded(settings: Settings) -> Iterator[EmbeddedServer]:
+    """A server that runs."""
+    database.connect(settings).dispose()
+    server = EmbeddedServer.of(settings)
+    assert server is not None
+    yield server
+    server.stop()
+
+
+def until(happened: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not happened():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.05)
+
+
+def killed(embedded: EmbeddedServer) -> int:
+    """The number of the process that was the server."""
+    pid = embedded.pid()
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: embedded.pid() != pid)
+    return pid
+
+
+def survive_a_kill(embedded: EmbeddedServer) -> None:
+    before = killed(embedded)
+    until(lambda: embedded.pid() not in (None, before))
+
+
+def answers(settings: Settings) -> bool:
+    engine = database.connect(settings)
+    try:
+        with engine.connect() as connection:
+            return bool(connection.scalar(text("SELECT true")))
+    finally:
+        engine.dispose()
+
+
+def test_a_number_that_is_another_programs_by_now_is_no_server(embedded: EmbeddedServer, settings: Settings):
+    """As in a container, whose processes have the same few numbers after each start."""
+    pid = killed(embedded)
+    file = embedded.data / "postmaster.pid"
+    # A program that the server's user might run: where it is the same user, PostgreSQL takes it for its own kind.
+    with subprocess.Popen(["sleep", "600"], user=file.owner()) as other:
+        for noted in (file, *embedded.data.glob(".s.PGSQL.*.lock")):
+            noted.write_text(noted.read_text().replace(str(pid), str(other.pid), 1))
+        assert embedded.pid() is None and embedded.url() is None
+        assert answers(settings)
+        other.kill()
+
+
+def test_a_killed_server_is_started_again_and_a_stopped_one_is_not(
+    embedded: EmbeddedServer, settings: Settings
+):
+    with Keeper(settings), Keeper(settings):  # as a server and its worker
+        for _ in range(2):
+            survive_a_kill(embedded)
+        assert answers(settings)
+        assert embedded.stop() and not embedded.stop()
+        assert embedded.revive() is False
+        with pytest.raises(DatabaseUnavailable, match="colmlm db up"):
+            require_wanted(settings)
+        assert embedded.pid() is None
+        assert answers(settings)  # asked for, it starts
+        require_wanted(settings)
+        survive_a_kill(embedded)
+
+
+def test_a_home_that_is_gone_is_not_made_anew(tmp_path: Path):
+    embedded = EmbeddedServer(tmp_path / "home" / "postgres")
+    with pytest.raises(DatabaseUnavailable, match="gone"):
+        embedded.revive()
+    assert list(tmp_path.iterdir()) == [] and embedded.stop() is False
+
+
+def test_a_server_elsewhere_is_its_owners_to_start():
+    settings = Settings(home=Path("/nowhere"), database_url="postgresql+psycopg://nobody@127.0.0.1:1/x")
+    assert EmbeddedServer.of(settings) is None
+    require_wanted(settings)
+    with Keeper(settings) as keeper:
+        assert keeper._thread is None

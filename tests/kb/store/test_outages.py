@@ -1,0 +1,59 @@
+"""An outage of the database is a line a minute in the log, whoever notices it, and never a traceback."""
+
+from __future__ import annotations
+
+import logging
+
+import psycopg
+import pytest
+from psycopg.errors import AdminShutdown, DiskFull
+from sqlalchemy.exc import OperationalError
+
+from kb.store import outages
+
+_log = logging.getLogger("tests.outages")
+
+
+def refused() -> OperationalError:
+    return OperationalError(
+        "SELECT secret", {"q": "asked"}, psycopg.OperationalError("connection\n\trefused")
+    )
+
+
+def test_an_outage_is_told_once_a_minute_by_its_cause_alone(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(outages.time, "monotonic", lambda: now)
+    for error in (refused(), AdminShutdown("terminating connection"), refused(), DiskFull("no space left")):
+        outages.tell(_log, "it did not answer", error)
+    now += outages.TOLD_SECONDS
+    outages.tell(_log, "it did not answer", refused())
+    assert [record.getMessage() for record in caplog.records] == [
+        "it did not answer: connection refused",
+        "it did not answer: no space left",
+        "it did not answer: connection refused; 2 more like this since it was last said",
+    ]
+
+
+def test_pauses_grow_up_to_the_longest_however_long_the_outage() -> None:
+    assert [outages.pause(n, 2.0) for n in (0, 1, 2, 5, 10_000)] == [0.1, 0.2, 0.4, 2.0, 2.0]
+
+
+def test_what_a_library_logs_of_an_outage_loses_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.handler.addFilter(outages.is_news)
+    try:
+        for _ in range(3):
+            try:
+                try:
+                    raise refused()
+                except OperationalError as error:
+                    raise RuntimeError("a library's own") from error
+            except RuntimeError:
+                _log.exception("job %d failed", 7)
+        _log.exception("something else", exc_info=ValueError("x"))
+    finally:
+        caplog.handler.removeFilter(outages.is_news)
+    first, other = caplog.records
+    assert first.getMessage() == "job 7 failed: connection refused" and first.exc_info is None
+    assert other.exc_info

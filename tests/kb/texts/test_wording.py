@@ -1,0 +1,77 @@
+"""When two texts say the same words, and where."""
+
+from __future__ import annotations
+
+import hmac
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kb.facts import suppression
+from kb.facts.redaction import MARK, blank
+from kb.texts.wording import Phrases, Together, normalised, words
+
+TEXTS = st.text(alphabet=st.sampled_from("aAbß 1ſK.-\u0301éÉ\u00ad\u200bﬁ½\n東京ｱﾞＡ█"), max_size=25)
+
+
+@pytest.mark.parametrize(
+    ("text", "needle", "found"),
+    [
+        ("LIMA, lima", "Lima", ["LIMA", "lima"]),
+        ("Limassol in 1981", "Lima", []),
+        ("born 1981", "1", []),
+        ("New \n York", "new york", ["New \n York"]),
+        ("Cafe\u0301 CAFÉ", "café", ["Cafe\u0301", "CAFÉ"]),
+        ("Ｌｉｍａ and Li\u00adma", "Lima", ["Ｌｉｍａ", "Li\u00adma"]),
+        ("Straße, STRASSE", "strasse", ["Straße", "STRASSE"]),
+        ("ΟΔΟΣ οδος", "Οδός".replace("ό", "ο"), ["ΟΔΟΣ", "οδος"]),
+        ("C++ and C ++, not C+", "c++", ["C++", "C ++"]),
+        ("私は東京にいる", "東京", ["東京"]),
+        ("a b a b a b", "a b a", ["a b a"]),
+        ("of ﬁre", "fire", ["ﬁre"]),
+    ],
+)
+def test_a_phrase_is_found_as_it_stands_in_the_text(text: str, needle: str, found: list[str]) -> None:
+    assert [text[start:end] for start, end in Phrases([needle]).spans(text)] == found
+
+
+@given(TEXTS)
+def test_a_text_says_itself_in_any_form(text: str) -> None:
+    for form in (text, text.upper(), unicodedata.normalize("NFD", text), unicodedata.normalize("NFKC", text)):
+        if normalised(form) == normalised(text) and normalised(text):
+            assert Phrases([form]).spans(text)
+
+
+@given(TEXTS, TEXTS)
+def test_what_is_said_alike_is_found_whole_and_digested_alike(one: str, other: str) -> None:
+    same = normalised(one) == normalised(other)
+    found = Phrases([one]).spans(other)
+    whole = [(every[0].start, every[-1].end)] if (every := words(other)) else []
+    assert (bool(whole) and found == whole) == (same and bool(whole))
+    digests = suppression.Digests(hmac.new(b"secret", digestmod="sha256"))
+    assert (digests.of_fact(one, "q", None) == digests.of_fact(other, "q", None)) == same
+
+
+@given(TEXTS, st.lists(TEXTS, max_size=3))
+def test_nothing_that_was_redacted_is_found_again(text: str, needles: list[str]) -> None:
+    phrases = Together(Phrases(needle for needle in needles if MARK not in needle), Phrases([]))
+    redacted = blank(text, phrases.spans(text))
+    assert len(redacted) == len(text)
+    assert all(
+        MARK in redacted[start:end] or not phrases.spans(redacted) for start, end in phrases.spans(redacted)
+    )
+
+
+@given(TEXTS)
+def test_words_stand_in_order_where_they_say_to(text: str) -> None:
+    every = words(text)
+    assert all(0 <= word.start < word.end <= len(text) for word in every)
+    assert [word.start for word in every] == sorted(word.start for word in every)
+    assert all(word.said in normalised(text[word.start : word.end]) for word in every)
+
+
+def test_many_phrases_are_found_as_few_are() -> None:
+    many = Phrases([f"word {n}" for n in range(100)])
+    assert many.spans("It is Word 7 and word 99, not word 100") == [(6, 12), (17, 24)]

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from lab.bench.clients import HttpLoad, measure, percentile
+from tests.cli.conftest import Run, invoke, program
+
+
+def test_lookups_over_http_are_measured_on_the_knowledge_base_that_is_there(
+    run: Run, keyed: list[int]
+) -> None:
+    ran = program("bench", "api", "--existing", "--clients", "1,2", "--seconds", "0.5", "--json")
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads(ran.stdout)
+    assert [(one["clients"], one["errors"]) for one in found["http"]] == [(1, 0), (2, 0)]
+    assert all(one["per_second"] > 0 and one["p50_ms"] <= one["p99_ms"] for one in found["http"])
+    assert found["overhead_ms"] == pytest.approx(found["http"][0]["p50_ms"] - found["in_process_p50_ms"])
+    keys = run("keys", "list", "--json").json["keys"]
+    assert keys and all(key["revoked_at"] for key in keys), "its key ends with it"
+
+
+def test_clients_count_what_is_not_answered_as_errors() -> None:
+    statuses = iter([200, 200, 503, 200, 503])
+
+    class Server(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(next(statuses, 200))
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        found = measure(HttpLoad("127.0.0.1", server.server_port, "/", {}, ["x"], clients=1, seconds=0.2))
+        server.shutdown()
+    assert found.errors == 2 and found.requests >= 3
+
+
+def test_percentiles_are_of_what_was_measured() -> None:
+    assert [percentile([1.0, 2.0, 3.0, 4.0], p) for p in (0, 50, 99)] == [1.0, 3.0, 4.0]
+    assert percentile([], 50) != percentile([], 50)
+
+
+@pytest.mark.parametrize("words", [["--clients", "none"], ["--clients", "0"], ["--streams", "3"]])
+def test_a_bad_line_is_refused_before_any_work(words: list[str]) -> None:
+    ran = invoke("bench", "api", *words)
+    assert ran.code != 0 and ran.out == "" and ran.err.count("\n") == 1

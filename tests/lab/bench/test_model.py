@@ -1,0 +1,127 @@
+"""The benchmarks of the model: they time what they say, on a tiny one, and what they compare is the same work."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab.bench.rounds import in_turns
+from model.lm.checkpoint import Checkpoint, load
+from tests.cli.conftest import invoke
+from tests.tiny import tiny_base, tiny_checkpoint
+
+
+@pytest.fixture(scope="module")
+def eager_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model that looks something up every few tokens."""
+    return tiny_checkpoint(tmp_path_factory.mktemp("eager"), eagerness=5.0)
+
+
+@pytest.fixture
+def eager(eager_path: Path, tmp_path: Path) -> Checkpoint:
+    return load(eager_path, tmp_path, precision="fp32")
+
+
+def numbers(value: Any) -> list[float]:
+    if isinstance(value, dict):
+        return [number for item in value.values() for number in numbers(item)]
+    return [value] if isinstance(value, int | float) else []
+
+
+def test_keys_are_timed_beside_the_bare_forward_of_their_tokens(eager_path: Path):
+    ran = invoke("bench", "encode", "--documents", 6, "--rounds", 2, "--checkpoint", eager_path, "--json")
+    assert ran.code == 0, ran.err
+    report = ran.json
+    assert report["facts"] > 6 and report["batches"] >= 1
+    assert report["tokens"] <= report["padded_tokens"] <= report["tokens"] / 0.85
+    assert report["vs_forward"] == pytest.approx(report["forward"]["median"] / report["encode"]["median"])
+    assert report["encode"]["least"] <= report["encode"]["median"] <= report["encode"]["most"]
+    assert report["least_cosine"] > 0.999
+    assert all(math.isfinite(number) for number in numbers(report))
+
+
+def test_decoding_is_timed_beside_transformers_and_beside_itself_without_lookups(eager_path: Path):
+    ran = invoke("bench", "decode", "--tokens", 6, "--rounds", 1, "--checkpoint", eager_path, "--json")
+    assert ran.code == 0, ran.err
+    report = ran.json
+    assert (report["batch1"]["prompts"], report["batch8"]["prompts"]) == (1, 8)
+    assert (report["batch1"]["tokens"], report["batch8"]["tokens"]) == (6, 48)
+    assert report["vs_generate_batch8"] == report["batch8"]["vs_generate"] > 0
+    assert report["lookups"]["lookups"] > 0
+    assert report["lookup_cost"] == pytest.approx(
+        report["lookups"]["auto"]["median"] / report["lookups"]["replay"]["median"] - 1
+    )
+    assert sum(report["shares"].values()) == pytest.approx(1)
+    assert all(math.isfinite(number) for number in numbers(report))
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+def test_a_step_is_timed_beside_that_of_transformers(tmp_path: Path):
+    base = tiny_base(tmp_path / "base")
+    ran = invoke("bench", "train", "--base", base, "--batch", 4, "--rounds", 2, "--json")
+    assert ran.code == 0, ran.err
+    report = ran.json
+    assert report["padded_tokens_per_step"] >= report["tokens_per_step"] > 100
+    assert report["batches_per_step"] >= 1 and report["sequences"] > 8
+    for ratio, way in (("vs_trainer", "joint"), ("vs_trainer_next_token", "next_token")):
+        assert report[ratio] == pytest.approx(report["trainer"]["median"] / report[way]["median"])
+    assert all(math.isfinite(number) for number in numbers(report))
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+def test_what_transformers_trains_on_is_what_ours_trains_on(tmp_path: Path):
+    from lab.bench.train import _batches
+    from model.training.config import TrainConfig
+    from model.training.trainer import Trainer
+    from tests.kb.corpora import numbered
+
+    config = TrainConfig(init=str(tiny_base(tmp_path / "base")), batch_documents=4, max_length=128)
+    run = Trainer(config, numbered(12), tmp_path / "run", tmp_path, "tiny")
+    tokens, batches = _batches(run, 1)
+    (ours,) = next(run.steps(1))
+    assert tokens == ours.num_tokens == sum(int((batch["labels"] >= 0).sum()) for batch in batches)
+    assert [batch["input_ids"].tolist() for batch in batches] == [rows.ids_RT.tolist() for rows in ours.rows]
+
+
+def test_both_ways_of_decoding_say_the_same(eager: Checkpoint):
+    from lab.bench.decode import generated_tokens, plain_tokens
+
+    prompts = ["The capital of Peru", "x", "Hydrogen was identified as a new element by"]
+    ours, theirs = plain_tokens(eager, prompts, 20), generated_tokens(eager, prompts, 20)
+    assert [len(row) for row in ours] == [20, 20, 20] and ours == theirs
+
+
+def test_a_replay_decodes_the_same_and_asks_nobody(eager: Checkpoint):
+    from lab.bench.decode import _Recorded
+    from model.decoding.config import DecodeConfig
+    from model.decoding.decoder import Decoder
+    from tests.model.lookups import by_direction
+
+    kb = by_direction()
+    recorded = _Recorded(kb)
+    config = DecodeConfig(max_tokens=24)
+    first = Decoder(eager, recorded).generate(["The capital"], config)
+    asked = len(kb.calls)
+    again = Decoder(eager, _Recorded(None, answers=recorded.answers)).generate(["The capital"], config)
+    assert first == again and asked == len(recorded.answers) == len(kb.calls) > 0
+    assert recorded.seconds > 0
+
+
+def test_rounds_take_turns_and_the_first_does_not_count():
+    done: list[str] = []
+    seconds = in_turns({"a": lambda: done.append("a"), "b": lambda: done.append("b")}, rounds=3)
+    assert "".join(done) == "abababab" and set(seconds) == {"a", "b"}
+    assert all(s.least <= s.median <= s.most for s in seconds.values())
+    assert json.dumps({name: dataclasses.asdict(s) for name, s in seconds.items()})
+
+
+def test_a_corpus_without_facts_is_refused(tmp_path: Path):
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text(json.dumps({"title": "x", "context": "Nothing.", "qas": []}) + "\n")
+    ran = invoke("bench", "encode", "--squad", empty)
+    assert ran.code == 2 and "no facts" in ran.err

@@ -1,0 +1,77 @@
+"""Knowledge bases broken on purpose, each in one way that crashlab has to notice. Called in its child processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from sqlalchemy import Engine, text
+from sqlalchemy.orm import Session
+
+from kb.backup import restore as backup_restore
+from kb.backup.newer_log import NewerLog
+from kb.backup.restore import Repeated
+from kb.backup.write import Archive, Heard
+from kb.facts import edits as facts
+from kb.log import audit
+from kb.lookup.replica import Replica
+from kb.records import Edit
+from kb.service import KnowledgeBase
+from kb.store import database
+
+
+def deletes_are_acknowledged_and_rolled_back() -> None:
+    def delete(
+        self: KnowledgeBase, fact_ids: Sequence[int], *, actor: str, reason: str, abstain: bool = False
+    ) -> Edit:
+        with self.sessions() as session:
+            return facts.delete_facts(session, fact_ids, actor, reason, abstain=abstain)
+
+    KnowledgeBase.delete = delete  # type: ignore[method-assign]
+
+
+def indexes_claim_changes_they_have_not_applied() -> None:
+    def catch_up(self: Replica, session: Session) -> int:
+        self.applied_seq = audit.head_seq(session)
+        return self.applied_seq
+
+    Replica.catch_up = catch_up  # type: ignore[method-assign]
+
+
+def restores_commit_table_by_table() -> None:
+    whole = backup_restore._copy_in
+
+    def copy_in(session: Session, archive: Archive, table: dict[str, Any], done: int, on_bytes: Heard) -> int:
+        done = whole(session, archive, table, done, on_bytes)
+        session.commit()
+        return done
+
+    backup_restore._copy_in = copy_in
+
+
+def restores_pass_over_the_newer_log() -> None:
+    def repeat(session: Session, newer: NewerLog, actor: str) -> Iterator[Repeated]:
+        return iter(())
+
+    backup_restore._repeat = repeat
+
+
+def migrations_commit_one_by_one() -> None:
+    whole = database.migrate
+
+    def migrate(engine: Engine, revision: str = "head") -> None:
+        for older in reversed(database.revisions()):
+            whole(engine, older)
+
+    database.migrate = migrate
+
+
+def migrations_lose_keys() -> None:
+    whole = database.migrate
+
+    def migrate(engine: Engine, revision: str = "head") -> None:
+        whole(engine, revision)
+        with engine.begin() as connection:
+            connection.execute(text("DELETE FROM fact_key"))
+
+    database.migrate = migrate

