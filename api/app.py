@@ -9,23 +9,23 @@ from __future__ import annotations
 from litestar import Litestar
 from litestar.di import Provide
 
-from api import errors
-from api.console import pages
-from api.door import rights
-from api.door.doorway import GatedLitestar, doorway
-from api.door.idempotency import once
-from api.door.lanes import Lane, Lanes
-from api.door.tuning import Tuning
-from api.ports import Generator, Ports
-from api.routes import health
-from api.routes import listing as routes
-from api.schema import openapi
-from api.schema.schemas import MAX_BODY_BYTES
-from api.watch.operations import Operations
-from api.watch.readiness import Readiness
-from kb.keys.rekey import Encoder
-from kb.service import KnowledgeBase
-from kb.store.waits import AT_THE_DOOR, Waits
+from colmlm.api import errors
+from colmlm.api.console import pages
+from colmlm.api.door import rights
+from colmlm.api.door.doorway import GatedLitestar, doorway
+from colmlm.api.door.idempotency import once
+from colmlm.api.door.lanes import Lane, Lanes
+from colmlm.api.door.tuning import Tuning
+from colmlm.api.ports import Generator, Ports
+from colmlm.api.routes import health
+from colmlm.api.routes import listing as routes
+from colmlm.api.schema import openapi
+from colmlm.api.schema.schemas import MAX_BODY_BYTES
+from colmlm.api.watch.operations import Operations
+from colmlm.api.watch.readiness import Readiness
+from colmlm.kb.keys.rekey import Encoder
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store.waits import AT_THE_DOOR, Waits
 
 AT_DOOR = (Lane.door, Lane.probes, Lane.records)
 BEHIND_DOOR = tuple(set(Lane) - {Lane.at_once, *AT_DOOR})

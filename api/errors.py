@@ -31,9 +31,9 @@ from litestar.exceptions import HTTPException, InternalServerException, Validati
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.response.base import ASGIResponse
 
-from api.door import requests
-from kb.access.api_keys import ROLES, Right
-from kb.errors import (
+from colmlm.api.door import requests
+from colmlm.kb.access.api_keys import ROLES, Right
+from colmlm.kb.errors import (
     Collided,
     DatabaseUnavailable,
     IndexBehind,
@@ -45,8 +45,8 @@ from kb.errors import (
     StatementTooLong,
     StorageReadOnly,
 )
-from kb.store import outages
-from kb.store.causes import refusal_of
+from colmlm.kb.store import outages
+from colmlm.kb.store.causes import refusal_of
 
 MEDIA_TYPE = "application/problem+json"
 

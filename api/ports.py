@@ -14,13 +14,13 @@ import numpy.typing as npt
 from litestar.di import NamedDependency
 from litestar.params import SkipValidation
 
-from api.door.lanes import Lanes
-from api.door.tuning import Tuning
-from api.errors import ModelMissing
-from api.watch.readiness import Readiness
-from kb.keys.rekey import Encoder
-from kb.records import CheckpointInfo, OutputTrace, Source
-from kb.service import KnowledgeBase
+from colmlm.api.door.lanes import Lanes
+from colmlm.api.door.tuning import Tuning
+from colmlm.api.errors import ModelMissing
+from colmlm.api.watch.readiness import Readiness
+from colmlm.kb.keys.rekey import Encoder
+from colmlm.kb.records import CheckpointInfo, OutputTrace, Source
+from colmlm.kb.service import KnowledgeBase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +136,7 @@ class Generator(Protocol):
 
 
 class QuestionEncoder(Protocol):
-    """The part of `kb.keys.rekey.Encoder` that lookups need."""
+    """The part of `colmlm.kb.keys.rekey.Encoder` that lookups need."""
 
     @property
     def checkpoint(self) -> CheckpointInfo: ...

@@ -12,18 +12,18 @@ import uvicorn
 from prometheus_client import start_http_server
 from sqlalchemy.exc import SQLAlchemyError
 
-from api.app import create_app
-from api.door.drain import DrainingServer
-from api.ports import Generator
-from api.watch.metrics import Metrics
-from api.watch.operations import Operations
-from api.watch.tracing import Tracing
-from kb.errors import KBError, SettingsError
-from kb.jobs.attendance import OwnWorker, no_worker
-from kb.keys.rekey import Encoder
-from kb.lookup.follower import Follower
-from kb.service import KnowledgeBase
-from kb.store.keeper import Keeper
+from colmlm.api.app import create_app
+from colmlm.api.door.drain import DrainingServer
+from colmlm.api.ports import Generator
+from colmlm.api.watch.metrics import Metrics
+from colmlm.api.watch.operations import Operations
+from colmlm.api.watch.tracing import Tracing
+from colmlm.kb.errors import KBError, SettingsError
+from colmlm.kb.jobs.attendance import OwnWorker, no_worker
+from colmlm.kb.keys.rekey import Encoder
+from colmlm.kb.lookup.follower import Follower
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store.keeper import Keeper
 
 CUT_OFF_SECONDS = 1  # what still runs when the drain is over gets so long to notice that it is cancelled
 

@@ -1,6 +1,6 @@
-"""`python -m cli` is `colmlm`, for where the console script is not on the path."""
+"""`python -m colmlm.cli` is `colmlm`, for where the console script is not on the path."""
 
-from cli.main import main
+from colmlm.cli.main import main
 
 if __name__ == "__main__":
     main()

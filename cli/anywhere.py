@@ -13,8 +13,8 @@ from typing import Annotated, Any, Concatenate, ParamSpec
 
 import typer
 
-from cli.composition.runtime import Runtime
-from cli.nouns.base import Base
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.nouns.base import Base
 
 P = ParamSpec("P")
 
@@ -56,15 +56,15 @@ def base_of(server: str | None, key_file: Path | None) -> Iterator[Base]:
     runtime = Runtime.from_environment()
     settings = runtime.settings
     if address := settings.server if server is None else server:
-        from cli.remote.base import RemoteBase
-        from cli.remote.options import connected
+        from colmlm.cli.remote.base import RemoteBase
+        from colmlm.cli.remote.options import connected
 
         with connected(address, key_file, settings) as connection:
             yield RemoteBase(connection, runtime)
         return
     if key_file is not None:
         raise typer.BadParameter("name the server that it is for.", param_hint="--server")
-    from cli.local.base import LocalBase
+    from colmlm.cli.local.base import LocalBase
 
     runtime.settings = replace(settings, server=None)
     with runtime:

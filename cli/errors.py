@@ -23,9 +23,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from kb.errors import KBError
-from kb.store.causes import refusal_of
-from kb.texts.characters import visible
+from colmlm.kb.errors import KBError
+from colmlm.kb.store.causes import refusal_of
+from colmlm.kb.texts.characters import visible
 
 CHECK_FAILED = 1
 USAGE = 2
@@ -38,14 +38,14 @@ BROKEN_PIPE = 141
 
 # By name and not by class: a command that needs no model must not import it to say what went wrong.
 _CODES = {
-    "model.lm.config.CheckpointError": MODEL,
-    "model.lm.base_models.BaseNotFound": MODEL,
-    "model.training.corpora.DataError": USAGE,
-    "model.training.state.ResumeRefused": USAGE,
-    "model.training.loop.Diverged": CHECK_FAILED,
-    "model.training.logs.TensorBoardMissing": USAGE,
-    "model.lm.chat_endpoint.EndpointUnusable": MODEL,
-    "model.annotate.errors.ResultsUnusable": USAGE,
+    "colmlm.model.lm.config.CheckpointError": MODEL,
+    "colmlm.model.lm.base_models.BaseNotFound": MODEL,
+    "colmlm.model.training.corpora.DataError": USAGE,
+    "colmlm.model.training.state.ResumeRefused": USAGE,
+    "colmlm.model.training.loop.Diverged": CHECK_FAILED,
+    "colmlm.model.training.logs.TensorBoardMissing": USAGE,
+    "colmlm.model.lm.chat_endpoint.EndpointUnusable": MODEL,
+    "colmlm.model.annotate.errors.ResultsUnusable": USAGE,
     "safetensors.SafetensorError": MODEL,
     "sqlalchemy.exc.OperationalError": DATABASE,
     "sqlalchemy.exc.InterfaceError": DATABASE,
@@ -63,7 +63,7 @@ _CODES = {
 
 _AWAY = "See `colmlm db status`, then try again."
 _REMEDIES = {
-    "model.lm.config.CheckpointError": "Name a checkpoint with --checkpoint or COLMLM_CHECKPOINT.",
+    "colmlm.model.lm.config.CheckpointError": "Name a checkpoint with --checkpoint or COLMLM_CHECKPOINT.",
     "safetensors.SafetensorError": "The weights are damaged or cut short; copy the checkpoint again.",
     "sqlalchemy.exc.OperationalError": _AWAY,
     "sqlalchemy.exc.InterfaceError": _AWAY,

@@ -16,27 +16,30 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from cli.auditing import audit, changes, trace
-from cli.contents import corpus, demo, documents, facts, generation
-from cli.errors import BROKEN_PIPE, CHECK_FAILED, explain, one_line
-from cli.keysets import checkpoint, keysets
-from cli.operating import backup, database, doctor, jobs, keys, serving, sizing
-from cli.options import examples
-from cli.removal import certificates, erase, erasures, forget
-from kb import interpreter
-from lab.bench import command as bench
-from model.lm.memory import prefer_jemalloc
+from colmlm.cli.auditing import audit, changes, trace
+from colmlm.cli.contents import corpus, demo, documents, facts, generation
+from colmlm.cli.errors import BROKEN_PIPE, CHECK_FAILED, explain, one_line
+from colmlm.cli.keysets import checkpoint, keysets
+from colmlm.cli.operating import backup, database, doctor, jobs, keys, serving, sizing
+from colmlm.cli.options import examples
+from colmlm.cli.removal import certificates, erase, erasures, forget
+from colmlm.kb import interpreter
+from colmlm.lab.bench import command as bench
+from colmlm.model.lm.memory import prefer_jemalloc
 
 # Modules whose import costs seconds: name, then what `colmlm --help` says of them without importing them.
 _HEAVY = {
-    "train": ("cli.training.train", "Train a checkpoint on an annotated corpus."),
+    "train": ("colmlm.cli.training.train", "Train a checkpoint on an annotated corpus."),
     "evaluate": (
-        "lab.evaluate.command",
+        "colmlm.lab.evaluate.command",
         "Measure a checkpoint: recall of its keys, answers, and unlearning.",
     ),
-    "annotator": ("cli.annotation.annotator", "Train, release and measure the annotators of raw text."),
+    "annotator": (
+        "colmlm.cli.annotation.annotator",
+        "Train, release and measure the annotators of raw text.",
+    ),
     "crashlab": (
-        "lab.crashlab.command",
+        "colmlm.lab.crashlab.command",
         "Kill processes at seeded instants and check that nothing was lost.",
     ),
 }

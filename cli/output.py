@@ -27,7 +27,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from kb.texts.characters import json_visible, visible
+from colmlm.kb.texts.characters import json_visible, visible
 
 _WIDE = 10_000  # into a file or a pipe a row is one line, however long
 

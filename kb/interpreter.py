@@ -11,11 +11,13 @@ import sys
 import sysconfig
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]  # what our packages are imported from
+import colmlm
+
+ROOT = Path(colmlm.__file__).absolute().parents[1]  # what the program is imported from
 
 
 def command(*words: object) -> list[str]:
-    """The command line of this interpreter with these words, such as "-m", "cli", "worker"."""
+    """The command line of this interpreter with these words, such as "-m", "colmlm.cli", "worker"."""
     return [sys.executable, "-P", *map(str, words)]
 
 

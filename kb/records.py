@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from kb.corpus.format import Refusal
-from kb.principal import Principal
+from colmlm.kb.corpus.format import Refusal
+from colmlm.kb.principal import Principal
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,11 @@ from typing import Any, Self
 from sqlalchemy import and_, func, or_, select
 from sqlalchemy.orm import Session
 
-from kb.errors import FactNotFound, InvalidSelector, NothingSelected
-from kb.facts.edits import IS_LIVE, MAX_ID
-from kb.keys import keysets
-from kb.keys.keyspace import KeySpace
-from kb.tables import Change, Document, Fact, FactVersion
+from colmlm.kb.errors import FactNotFound, InvalidSelector, NothingSelected
+from colmlm.kb.facts.edits import IS_LIVE, MAX_ID
+from colmlm.kb.keys import keysets
+from colmlm.kb.keys.keyspace import KeySpace
+from colmlm.kb.tables import Change, Document, Fact, FactVersion
 
 _TIMES = ("since", "until")
 

@@ -12,19 +12,19 @@ import numpy.typing as npt
 from sqlalchemy import Engine
 from sqlalchemy.orm import sessionmaker
 
-from kb.corpus.format import AnnotatedDocument, Parsed
-from kb.evidence import attribution
-from kb.facts import edits as facts
-from kb.facts import reading
-from kb.facts.export import export
-from kb.facts.ingest import COMMIT_EVERY, Ingest
-from kb.keys import activation, keysets
-from kb.keys.calibration import Calibration
-from kb.keys.keysets import Ids, Vectors
-from kb.keys.rekey import Encoder, Rekey
-from kb.log import audit
-from kb.lookup.searcher import Searcher
-from kb.records import (
+from colmlm.kb.corpus.format import AnnotatedDocument, Parsed
+from colmlm.kb.evidence import attribution
+from colmlm.kb.facts import edits as facts
+from colmlm.kb.facts import reading
+from colmlm.kb.facts.export import export
+from colmlm.kb.facts.ingest import COMMIT_EVERY, Ingest
+from colmlm.kb.keys import activation, keysets
+from colmlm.kb.keys.calibration import Calibration
+from colmlm.kb.keys.keysets import Ids, Vectors
+from colmlm.kb.keys.rekey import Encoder, Rekey
+from colmlm.kb.log import audit
+from colmlm.kb.lookup.searcher import Searcher
+from colmlm.kb.records import (
     ChangeRecord,
     CheckpointInfo,
     CorpusStats,
@@ -40,11 +40,11 @@ from kb.records import (
     NewGeneration,
     OutputTrace,
 )
-from kb.store import database
-from kb.store.contention import tried_again
-from kb.store.settings import Settings
-from kb.store.waits import Waits
-from kb.upkeep.fsck import fsck
+from colmlm.kb.store import database
+from colmlm.kb.store.contention import tried_again
+from colmlm.kb.store.settings import Settings
+from colmlm.kb.store.waits import Waits
+from colmlm.kb.upkeep.fsck import fsck
 
 
 class KnowledgeBase:

@@ -1,4 +1,4 @@
-"""Build the demo corpus: `python -m lab.demo_corpus` turns the structured facts beside it into corpus.jsonl."""
+"""Build the demo corpus: `python -m colmlm.lab.demo_corpus` turns the structured facts beside it into corpus.jsonl."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from kb.demo import DEMO_CORPUS
+from colmlm.kb.demo import DEMO_CORPUS
 
 SOURCES = ("nature.json", "places.json", "people.json")
 MIN_DOCUMENTS, MIN_FACTS, MIN_RESTATED = 150, 1500, 100

@@ -8,9 +8,9 @@ import re
 from alembic import context
 from sqlalchemy import Connection
 
-from kb.store.database import connect
-from kb.store.settings import Settings
-from kb.tables import Base
+from colmlm.kb.store.database import connect
+from colmlm.kb.store.settings import Settings
+from colmlm.kb.tables import Base
 
 _PARTITION = re.compile(r"fact_key_\d+")
 _OF_PROCRASTINATE = "procrastinate_"

@@ -19,10 +19,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import URL, create_engine, make_url, text
 
-from kb import interpreter
-from kb.service import KnowledgeBase
-from kb.store import database, outages
-from kb.store.settings import Settings
+from colmlm.kb import interpreter
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store import database, outages
+from colmlm.kb.store.settings import Settings
 from tests.fakes import FakeEncoder
 
 DEBIAN = Path("/usr/lib/postgresql/15/bin")

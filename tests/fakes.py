@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from kb.corpus.format import AnnotatedDocument
-from kb.keys.calibration import Calibration
-from kb.records import CheckpointInfo, KeysetRecord
-from kb.service import KnowledgeBase
-from kb.switching.retraining import Retraining
+from colmlm.kb.corpus.format import AnnotatedDocument
+from colmlm.kb.keys.calibration import Calibration
+from colmlm.kb.records import CheckpointInfo, KeysetRecord
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.switching.retraining import Retraining
 
 Vectors = npt.NDArray[np.float32]
 

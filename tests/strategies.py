@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from kb.corpus.format import AnnotatedDocument, FactSpan
-from kb.texts.characters import is_blank
+from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
+from colmlm.kb.texts.characters import is_blank
 
 HOSTILE = (
     "<FACT>", "</FACT>", "<FACT-q>", '<FACT q="a" a="b">', "<|endoftext|>", "<|im_end|>", "<FACT", "FACT>",

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import yaml
 
-from api.watch.metrics import Metrics
-from kb.errors import SettingsError
-from kb.service import KnowledgeBase
-from kb.store.settings import Settings
+from colmlm.api.watch.metrics import Metrics
+from colmlm.kb.errors import SettingsError
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store.settings import Settings
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import PERU, ingest
 from tests.places import ROOT

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import typer.main
 
-from cli.main import app
+from colmlm.cli.main import app
 from tests.blocks import commands
 from tests.places import ROOT
 

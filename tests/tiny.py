@@ -12,9 +12,9 @@ from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
 from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM
 
-from model.lm.config import CheckpointConfig
-from model.text.markup import CO_LMLM, Markup
-from model.text.tokens import END_OF_TEXT, FactTokenizer
+from colmlm.model.lm.config import CheckpointConfig
+from colmlm.model.text.markup import CO_LMLM, Markup
+from colmlm.model.text.tokens import END_OF_TEXT, FactTokenizer
 
 
 def bare_tokenizer() -> Tokenizer:
@@ -90,7 +90,7 @@ def tiny_checkpoint(
     space_inside: bool = True,
     markup: Markup = CO_LMLM,
 ) -> Path:
-    """A full checkpoint directory that `model.lm.checkpoint.load` takes.
+    """A full checkpoint directory that `colmlm.model.lm.checkpoint.load` takes.
 
     `eagerness` is how much the model wants to look something up: by itself next to never, from 5 on about every
     fourth token, in many directions (its weights are another, livelier draw).

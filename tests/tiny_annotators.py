@@ -12,8 +12,8 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from transformers import BertConfig, BertForTokenClassification, BertModel
 
-from model.annotate.bio import TAGS
-from model.annotate.checkpoint import AnnotatorConfig
+from colmlm.model.annotate.bio import TAGS
+from colmlm.model.annotate.checkpoint import AnnotatorConfig
 from tests.tiny import bare_tokenizer, tiny_llama
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")

@@ -11,17 +11,17 @@ import msgspec
 from litestar import Response, get, post
 from litestar.response import Redirect, ServerSentEvent, ServerSentEventMessage
 
-from api.console.forms import Form, Sent, form_page
-from api.console.keysets import active_keyset
-from api.console.passages import Passage, Piece, became_of, passage, pieces
-from api.console.views import Page, PageRequest
-from api.door.rights import Lane, Right, needs
-from api.errors import problem_of
-from api.ports import FromPorts, GenerationRequest, Ports
-from api.schema.shown import Shown, shown_to
-from kb.errors import KBError, KeysetMismatch, NoActiveKeyset
-from kb.evidence.neighbours import Neighbours
-from kb.records import FactRecord, Hit, OutputTrace, TracedSplice
+from colmlm.api.console.forms import Form, Sent, form_page
+from colmlm.api.console.keysets import active_keyset
+from colmlm.api.console.passages import Passage, Piece, became_of, passage, pieces
+from colmlm.api.console.views import Page, PageRequest
+from colmlm.api.door.rights import Lane, Right, needs
+from colmlm.api.errors import problem_of
+from colmlm.api.ports import FromPorts, GenerationRequest, Ports
+from colmlm.api.schema.shown import Shown, shown_to
+from colmlm.kb.errors import KBError, KeysetMismatch, NoActiveKeyset
+from colmlm.kb.evidence.neighbours import Neighbours
+from colmlm.kb.records import FactRecord, Hit, OutputTrace, TracedSplice
 
 MODES = ("auto", "forced", "off")
 MAX_TOKENS = 512

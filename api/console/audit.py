@@ -6,20 +6,20 @@ from typing import Any
 
 from litestar import get
 
-from api.console.ask import output_and_evidence
-from api.console.forms import Form, form_page
-from api.console.views import Page, PageRequest, page
-from api.door.rights import Lane, Right, needs
-from api.ports import FromPorts, Ports
-from api.schema.schemas import PathId
-from api.schema.shown import shown_to
-from kb.errors import KBError
-from kb.evidence.diff import diff
-from kb.evidence.impact import Impact, impact_of
-from kb.log import audit, denials
-from kb.log.witness import check_database, hash_at
-from kb.lookup.history import AsOfLookup, kb_as_of
-from kb.records import FactRecord, Lookup
+from colmlm.api.console.ask import output_and_evidence
+from colmlm.api.console.forms import Form, form_page
+from colmlm.api.console.views import Page, PageRequest, page
+from colmlm.api.door.rights import Lane, Right, needs
+from colmlm.api.ports import FromPorts, Ports
+from colmlm.api.schema.schemas import PathId
+from colmlm.api.schema.shown import shown_to
+from colmlm.kb.errors import KBError
+from colmlm.kb.evidence.diff import diff
+from colmlm.kb.evidence.impact import Impact, impact_of
+from colmlm.kb.log import audit, denials
+from colmlm.kb.log.witness import check_database, hash_at
+from colmlm.kb.lookup.history import AsOfLookup, kb_as_of
+from colmlm.kb.records import FactRecord, Lookup
 
 ON_A_PAGE = 50
 NEAREST = 5

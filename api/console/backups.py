@@ -8,15 +8,15 @@ from datetime import UTC, datetime
 from litestar import get, post
 from litestar.response import Redirect
 
-from api.console.forms import Form, Sent, form_page
-from api.console.views import Page, PageRequest
-from api.door.rights import Right, needs
-from api.ports import FromPorts, Ports
-from kb.backup.kept import KeptBackup, backup_folder, kept_backups
-from kb.errors import InvalidWork, KBError
-from kb.jobs.kinds import MakeBackup, VerifyBackup, work_of
-from kb.jobs.queue import Jobs
-from kb.jobs.records import JobRecord
+from colmlm.api.console.forms import Form, Sent, form_page
+from colmlm.api.console.views import Page, PageRequest
+from colmlm.api.door.rights import Right, needs
+from colmlm.api.ports import FromPorts, Ports
+from colmlm.kb.backup.kept import KeptBackup, backup_folder, kept_backups
+from colmlm.kb.errors import InvalidWork, KBError
+from colmlm.kb.jobs.kinds import MakeBackup, VerifyBackup, work_of
+from colmlm.kb.jobs.queue import Jobs
+from colmlm.kb.jobs.records import JobRecord
 
 JOBS = 200  # that are looked through for what they say of a file
 RECENT = 5

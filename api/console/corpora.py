@@ -9,16 +9,16 @@ from litestar.concurrency import sync_to_thread
 from litestar.datastructures import UploadFile
 from litestar.response import Redirect
 
-from api.console.forms import Form, form_page
-from api.console.jobs import visible
-from api.console.views import Page, PageRequest
-from api.door.rights import Lane, Right, needs
-from api.ports import FromPorts, Ports
-from kb.errors import KBError
-from kb.jobs.kinds import Documents, Ingest, Work, work_of
-from kb.jobs.queue import Jobs
-from kb.jobs.records import JobRecord
-from kb.jobs.uploads import Upload, Uploads
+from colmlm.api.console.forms import Form, form_page
+from colmlm.api.console.jobs import visible
+from colmlm.api.console.views import Page, PageRequest
+from colmlm.api.door.rights import Lane, Right, needs
+from colmlm.api.ports import FromPorts, Ports
+from colmlm.kb.errors import KBError
+from colmlm.kb.jobs.kinds import Documents, Ingest, Work, work_of
+from colmlm.kb.jobs.queue import Jobs
+from colmlm.kb.jobs.records import JobRecord
+from colmlm.kb.jobs.uploads import Upload, Uploads
 
 FORMATS = (
     ("documents", "raw: txt, md, html, pdf, jsonl"),

@@ -9,18 +9,18 @@ from typing import Any
 from litestar import get, post
 from litestar.response import Redirect
 
-from api.console.forms import Form, Sent, form_page
-from api.console.views import Page, PageRequest, page
-from api.door.rights import Right, needs
-from api.ports import FromPorts, Ports
-from api.schema.schemas import MAX_FACTS_PER_EDIT, PathId
-from kb.erasure.residue import ResidueReport, num_bytes_to_scan
-from kb.erasure.two_person import ErasureRequests
-from kb.erasure.verbs import Erased, Erasure, ErasureReport
-from kb.errors import KBError
-from kb.facts.redaction import Mentioned
-from kb.log import audit
-from kb.records import FactRecord
+from colmlm.api.console.forms import Form, Sent, form_page
+from colmlm.api.console.views import Page, PageRequest, page
+from colmlm.api.door.rights import Right, needs
+from colmlm.api.ports import FromPorts, Ports
+from colmlm.api.schema.schemas import MAX_FACTS_PER_EDIT, PathId
+from colmlm.kb.erasure.residue import ResidueReport, num_bytes_to_scan
+from colmlm.kb.erasure.two_person import ErasureRequests
+from colmlm.kb.erasure.verbs import Erased, Erasure, ErasureReport
+from colmlm.kb.errors import KBError
+from colmlm.kb.facts.redaction import Mentioned
+from colmlm.kb.log import audit
+from colmlm.kb.records import FactRecord
 
 SHOWN = 50
 MOST_SCANNED = 1 << 30  # bytes that are read twice while somebody waits: some ten seconds

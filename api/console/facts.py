@@ -8,16 +8,16 @@ from typing import Any
 from litestar import get, post
 from litestar.response import Redirect
 
-from api.console.forms import Form, Sent, form_page
-from api.console.passages import passage, stretches
-from api.console.views import Page, PageRequest, page
-from api.door.rights import Right, needs
-from api.ports import FromPorts, Ports
-from api.routes.edits import key_at_once
-from api.schema.schemas import MAX_FACTS_PER_EDIT, PathId
-from api.schema.shown import require_past, shown_to
-from kb.errors import KBError
-from kb.records import ChangeRecord, Edit, FactTrace
+from colmlm.api.console.forms import Form, Sent, form_page
+from colmlm.api.console.passages import passage, stretches
+from colmlm.api.console.views import Page, PageRequest, page
+from colmlm.api.door.rights import Right, needs
+from colmlm.api.ports import FromPorts, Ports
+from colmlm.api.routes.edits import key_at_once
+from colmlm.api.schema.schemas import MAX_FACTS_PER_EDIT, PathId
+from colmlm.api.schema.shown import require_past, shown_to
+from colmlm.kb.errors import KBError
+from colmlm.kb.records import ChangeRecord, Edit, FactTrace
 
 ON_A_PAGE = 50
 MOST_OF_A_DOCUMENT = 1000

@@ -8,19 +8,19 @@ from typing import Any
 from litestar import Response, get, post
 from litestar.response import Redirect
 
-from api.console.facts import corpus_options, done
-from api.console.forms import Form, Sent, form_page
-from api.console.keysets import active_keyset
-from api.console.views import Page, PageRequest
-from api.door.rights import Lane, Right, needs
-from api.ports import FromPorts, Ports
-from api.schema.schemas import PathId
-from kb.errors import KBError
-from kb.forgetting import certificates
-from kb.forgetting.records import OUTCOMES, ForgetPlan
-from kb.forgetting.verbs import Forgetting
-from kb.records import FactRecord
-from kb.selectors import Selector
+from colmlm.api.console.facts import corpus_options, done
+from colmlm.api.console.forms import Form, Sent, form_page
+from colmlm.api.console.keysets import active_keyset
+from colmlm.api.console.views import Page, PageRequest
+from colmlm.api.door.rights import Lane, Right, needs
+from colmlm.api.ports import FromPorts, Ports
+from colmlm.api.schema.schemas import PathId
+from colmlm.kb.errors import KBError
+from colmlm.kb.forgetting import certificates
+from colmlm.kb.forgetting.records import OUTCOMES, ForgetPlan
+from colmlm.kb.forgetting.verbs import Forgetting
+from colmlm.kb.records import FactRecord
+from colmlm.kb.selectors import Selector
 
 PREVIEW = (
     25  # questions that a plan or a verification encodes while somebody waits, unless more are asked for

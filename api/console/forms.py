@@ -13,9 +13,9 @@ from typing import Any
 
 from litestar.params import URLEncodedBody
 
-from api.console.views import Page, PageRequest, page
-from api.errors import problem_of
-from kb.errors import KBError
+from colmlm.api.console.views import Page, PageRequest, page
+from colmlm.api.errors import problem_of
+from colmlm.kb.errors import KBError
 
 MAX_ID = 2**63 - 1
 LONGEST = 10_000

@@ -8,14 +8,14 @@ from litestar import get, post
 from litestar.response import Redirect
 from sqlalchemy.orm import Session
 
-from api.console.forms import Form, Sent, form_page
-from api.console.views import Page, PageRequest, page
-from api.door.rights import Right, needs
-from api.ports import FromPorts, Ports
-from api.schema.schemas import PathId
-from kb.access import api_keys as access
-from kb.access.api_keys import MAX_RATE, ROLES
-from kb.errors import KBError
+from colmlm.api.console.forms import Form, Sent, form_page
+from colmlm.api.console.views import Page, PageRequest, page
+from colmlm.api.door.rights import Right, needs
+from colmlm.api.ports import FromPorts, Ports
+from colmlm.api.schema.schemas import PathId
+from colmlm.kb.access import api_keys as access
+from colmlm.kb.access.api_keys import MAX_RATE, ROLES
+from colmlm.kb.errors import KBError
 
 ON_A_PAGE = 200
 MAY = {

@@ -9,19 +9,19 @@ from typing import Any
 from litestar import get, post
 from litestar.response import Redirect
 
-from api.console.facts import done
-from api.console.forms import Form, Sent, form_page
-from api.console.views import Page, PageRequest, page
-from api.door.rights import Right, needs
-from api.ports import FromPorts, Ports
-from api.schema.schemas import PathId
-from kb.errors import KBError, KeysetNotFound, NoActiveKeyset
-from kb.jobs.kinds import Gate, Rekey
-from kb.jobs.queue import Jobs
-from kb.keys import keysets
-from kb.keys.activation import GateStanding
-from kb.records import KeysetRecord
-from kb.switching.retraining import Retraining
+from colmlm.api.console.facts import done
+from colmlm.api.console.forms import Form, Sent, form_page
+from colmlm.api.console.views import Page, PageRequest, page
+from colmlm.api.door.rights import Right, needs
+from colmlm.api.ports import FromPorts, Ports
+from colmlm.api.schema.schemas import PathId
+from colmlm.kb.errors import KBError, KeysetNotFound, NoActiveKeyset
+from colmlm.kb.jobs.kinds import Gate, Rekey
+from colmlm.kb.jobs.queue import Jobs
+from colmlm.kb.keys import keysets
+from colmlm.kb.keys.activation import GateStanding
+from colmlm.kb.records import KeysetRecord
+from colmlm.kb.switching.retraining import Retraining
 
 HEIGHT, WIDTH = 120, 640  # of a histogram, in its own units
 

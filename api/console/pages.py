@@ -6,7 +6,7 @@ from litestar import Router, get
 from litestar.exceptions import NotFoundException
 from litestar.params import FromPath
 
-from api.console import (
+from colmlm.api.console import (
     ask,
     audit,
     backups,
@@ -21,7 +21,7 @@ from api.console import (
     status,
     views,
 )
-from api.door.rights import Right, needs
+from colmlm.api.door.rights import Right, needs
 
 ROOT = "/console"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from kb.records import FactRecord, OutputTrace, TracedSplice
+from colmlm.kb.records import FactRecord, OutputTrace, TracedSplice
 
 AROUND = 280  # characters of a document before and after a span
 

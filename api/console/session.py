@@ -13,9 +13,18 @@ from litestar.params import PathParameter
 from litestar.response import Redirect
 from litestar.response.base import ASGIResponse
 
-from api.console.forms import Form, Sent
-from api.console.views import HEADERS, HERE, PLACES, THEME_COOKIE, THEMES, PageRequest, render, theme_of
-from api.door.auth import (
+from colmlm.api.console.forms import Form, Sent
+from colmlm.api.console.views import (
+    HEADERS,
+    HERE,
+    PLACES,
+    THEME_COOKIE,
+    THEMES,
+    PageRequest,
+    render,
+    theme_of,
+)
+from colmlm.api.door.auth import (
     COOKIE,
     SIGN_IN_PATH,
     STATIC_PATH,
@@ -25,9 +34,9 @@ from api.door.auth import (
     key_of,
     session_of,
 )
-from api.door.rights import Lane, Right, needs
-from api.errors import NotSignedIn, problem_of
-from api.ports import FromPorts
+from colmlm.api.door.rights import Lane, Right, needs
+from colmlm.api.errors import NotSignedIn, problem_of
+from colmlm.api.ports import FromPorts
 
 if TYPE_CHECKING:
     from litestar.types import HTTPScope

@@ -8,11 +8,11 @@ from importlib.metadata import PackageNotFoundError, version
 from litestar import get
 from sqlalchemy import text
 
-from api.console.views import Page, PageRequest, page
-from api.door.rights import Right, needs
-from api.ports import FromPorts, Ports
-from api.routes.health import state_of
-from kb.jobs.queue import Jobs
+from colmlm.api.console.views import Page, PageRequest, page
+from colmlm.api.door.rights import Right, needs
+from colmlm.api.ports import FromPorts, Ports
+from colmlm.api.routes.health import state_of
+from colmlm.kb.jobs.queue import Jobs
 
 PACKAGES = (
     "colmlm",

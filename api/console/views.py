@@ -17,9 +17,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from litestar import Request, Response
 from markupsafe import Markup
 
-from api.errors import problem_of
-from kb.access.api_keys import ApiKeyRecord, Right
-from kb.texts.characters import visible
+from colmlm.api.errors import problem_of
+from colmlm.kb.access.api_keys import ApiKeyRecord, Right
+from colmlm.kb.texts.characters import visible
 
 HERE = Path(__file__).parent
 THEME_COOKIE = "colmlm_theme"

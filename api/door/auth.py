@@ -2,7 +2,7 @@
 
 A program sends its API key as a bearer token. A browser trades the key once, at POST /session, for a session: a cookie
 that says nothing of the key, that scripts can't read and other sites can't send. It ends at the sign-out, after
-`kb.access.browser_sessions.LIFE`, and with the key. Since a cookie travels by itself, a write that relies on it must also
+`colmlm.kb.access.browser_sessions.LIFE`, and with the key. Since a cookie travels by itself, a write that relies on it must also
 come from this server's own origin. The Host header must be one of the server's names, which stops a foreign
 name that resolves to a loopback address (DNS rebinding).
 """
@@ -20,11 +20,11 @@ from litestar.datastructures import Headers
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
-from api.door.lanes import Lane, Lanes
-from api.door.rights import SAFE_METHODS
-from api.errors import CrossOrigin, NotSignedIn, UnknownHost
-from kb.access import browser_sessions
-from kb.access.api_keys import ApiKeyRecord, note_use, verify
+from colmlm.api.door.lanes import Lane, Lanes
+from colmlm.api.door.rights import SAFE_METHODS
+from colmlm.api.errors import CrossOrigin, NotSignedIn, UnknownHost
+from colmlm.kb.access import browser_sessions
+from colmlm.kb.access.api_keys import ApiKeyRecord, note_use, verify
 
 if TYPE_CHECKING:
     from litestar.types import HTTPScope

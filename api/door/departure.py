@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
-from api.door.requests import Asked
+from colmlm.api.door.requests import Asked
 
 if TYPE_CHECKING:
     from litestar.types import HTTPReceiveMessage, Receive

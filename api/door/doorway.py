@@ -18,20 +18,20 @@ from litestar.enums import ScopeType
 from litestar.middleware import DefineMiddleware
 from sqlalchemy.exc import SQLAlchemyError
 
-from api import errors
-from api.console import pages, session
-from api.door import auth, requests, rights
-from api.door.arrival import arrived
-from api.door.cors import Cors, cors
-from api.door.departure import noticed
-from api.door.journal import Journal
-from api.door.lanes import Lane, Lanes
-from api.door.limits import Clock, RateLimits
-from api.openai import errors as openai_errors
-from api.routes import vectors
-from api.watch.watcher import Watch
-from kb.errors import KBError
-from kb.service import KnowledgeBase
+from colmlm.api import errors
+from colmlm.api.console import pages, session
+from colmlm.api.door import auth, requests, rights
+from colmlm.api.door.arrival import arrived
+from colmlm.api.door.cors import Cors, cors
+from colmlm.api.door.departure import noticed
+from colmlm.api.door.journal import Journal
+from colmlm.api.door.lanes import Lane, Lanes
+from colmlm.api.door.limits import Clock, RateLimits
+from colmlm.api.openai import errors as openai_errors
+from colmlm.api.routes import vectors
+from colmlm.api.watch.watcher import Watch
+from colmlm.kb.errors import KBError
+from colmlm.kb.service import KnowledgeBase
 
 if TYPE_CHECKING:
     from litestar.types import (

@@ -1,7 +1,7 @@
 """`Idempotency-Key`: an edit sent twice is carried out once, and both times gets the same answer.
 
 Heeded on every route that edits. The key belongs to the API key that sent it; the request is its method, path and
-body. What was refused changed nothing and leaves the key free. See `kb.access.idempotency` for what happens in a crash.
+body. What was refused changed nothing and leaves the key free. See `colmlm.kb.access.idempotency` for what happens in a crash.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from litestar.response.base import ASGIResponse
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
-from api.door import requests
-from api.door.lanes import Lane, Lanes
-from api.door.rights import is_edit, right_of
-from api.errors import BadIdempotencyKey
-from api.schema.schemas import MAX_BODY_BYTES
-from kb.access import idempotency
-from kb.access.api_keys import ApiKeyRecord
-from kb.access.idempotency import MAX_KEPT_BYTES, Answer
-from kb.log.origin import Claim, origin
+from colmlm.api.door import requests
+from colmlm.api.door.lanes import Lane, Lanes
+from colmlm.api.door.rights import is_edit, right_of
+from colmlm.api.errors import BadIdempotencyKey
+from colmlm.api.schema.schemas import MAX_BODY_BYTES
+from colmlm.kb.access import idempotency
+from colmlm.kb.access.api_keys import ApiKeyRecord
+from colmlm.kb.access.idempotency import MAX_KEPT_BYTES, Answer
+from colmlm.kb.log.origin import Claim, origin
 
 if TYPE_CHECKING:
     from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send

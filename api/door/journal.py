@@ -14,13 +14,13 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from api.door.lanes import Lane, Lanes
-from api.door.limits import Clock, TokenBucket
-from api.door.requests import Asked, route_of
-from api.door.rights import is_edit
-from api.errors import Busy
-from kb.log.denials import NewDenial, record_denial
-from kb.store import outages
+from colmlm.api.door.lanes import Lane, Lanes
+from colmlm.api.door.limits import Clock, TokenBucket
+from colmlm.api.door.requests import Asked, route_of
+from colmlm.api.door.rights import is_edit
+from colmlm.api.errors import Busy
+from colmlm.kb.log.denials import NewDenial, record_denial
+from colmlm.kb.store import outages
 
 if TYPE_CHECKING:
     from litestar.types import HTTPScope

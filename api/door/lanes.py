@@ -18,7 +18,7 @@ from typing import ParamSpec, TypeVar, cast
 
 from litestar.concurrency import set_asyncio_executor, sync_to_thread
 
-from api.errors import Busy
+from colmlm.api.errors import Busy
 
 P = ParamSpec("P")
 T = TypeVar("T")

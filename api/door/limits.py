@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from api.errors import TooManyRequests
-from kb.access.api_keys import ApiKeyRecord
+from colmlm.api.errors import TooManyRequests
+from colmlm.kb.access.api_keys import ApiKeyRecord
 
 Clock = Callable[[], float]
 

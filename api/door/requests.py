@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from litestar.datastructures import Headers
 from litestar.types import HTTPScope
 
-from kb.access.api_keys import ApiKeyRecord
-from kb.log.origin import Origin, origin
+from colmlm.kb.access.api_keys import ApiKeyRecord
+from colmlm.kb.log.origin import Origin, origin
 
 HEADER = "x-request-id"
 CLIENT_HEADER = "x-client-request-id"

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
 
-from api.door.lanes import Lane
-from api.errors import RightMissing
-from kb.access.api_keys import ApiKeyRecord, Right
+from colmlm.api.door.lanes import Lane
+from colmlm.api.errors import RightMissing
+from colmlm.kb.access.api_keys import ApiKeyRecord, Right
 
 if TYPE_CHECKING:
     from litestar.types import HTTPScope

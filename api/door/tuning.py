@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from api.door.lanes import SIZES, Lane, Size
+from colmlm.api.door.lanes import SIZES, Lane, Size
 
 LONGEST_SECONDS = 300
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from api.ports import Finished, TokenLogprob
-from kb.records import OutputTrace, Source, TracedSplice
+from colmlm.api.ports import Finished, TokenLogprob
+from colmlm.kb.records import OutputTrace, Source, TracedSplice
 
 _REASONS = {"end": "stop", "stop": "stop", "length": "length", "context": "length"}
 

@@ -14,7 +14,7 @@ from typing import Any
 from litestar import Request, Response, post
 from litestar.params import JSONBody
 
-from api.openai.answers import (
+from colmlm.api.openai.answers import (
     ChatChoice,
     ChatChunk,
     ChatChunkChoice,
@@ -26,12 +26,12 @@ from api.openai.answers import (
     heading,
     usage,
 )
-from api.openai.errors import DECODING
-from api.openai.models import require_model
-from api.openai.requests import ChatRequest, Message
-from api.openai.streams import chunks
-from api.ports import Finished, FromPorts, GenerationRequest, Ports, await_seen
-from kb.records import OutputTrace
+from colmlm.api.openai.errors import DECODING
+from colmlm.api.openai.models import require_model
+from colmlm.api.openai.requests import ChatRequest, Message
+from colmlm.api.openai.streams import chunks
+from colmlm.api.ports import Finished, FromPorts, GenerationRequest, Ports, await_seen
+from colmlm.kb.records import OutputTrace
 
 NEXT_QUESTION = "\nQuestion:"
 

@@ -8,7 +8,7 @@ from typing import Any
 from litestar import Request, Response, post
 from litestar.params import JSONBody
 
-from api.openai.answers import (
+from colmlm.api.openai.answers import (
     Citation,
     Completion,
     CompletionChoice,
@@ -19,12 +19,12 @@ from api.openai.answers import (
     logprobs,
     usage,
 )
-from api.openai.errors import DECODING
-from api.openai.models import require_model
-from api.openai.requests import CompletionRequest
-from api.openai.streams import chunks
-from api.ports import Completed, Finished, FromPorts, GenerationRequest, Ports, await_seen
-from kb.records import OutputTrace
+from colmlm.api.openai.errors import DECODING
+from colmlm.api.openai.models import require_model
+from colmlm.api.openai.requests import CompletionRequest
+from colmlm.api.openai.streams import chunks
+from colmlm.api.ports import Completed, Finished, FromPorts, GenerationRequest, Ports, await_seen
+from colmlm.kb.records import OutputTrace
 
 
 @post("/completions", status_code=200, **DECODING)

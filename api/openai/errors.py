@@ -1,4 +1,4 @@
-"""Errors in OpenAI's shape, for the routes that speak its protocol. Which errors there are says `api.errors`."""
+"""Errors in OpenAI's shape, for the routes that speak its protocol. Which errors there are says `colmlm.api.errors`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from litestar import Request, Response
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.response.base import ASGIResponse
 
-import api.errors
-from api.door.rights import Lane, Right, needs
-from api.errors import Problem, Refused, problem_of
+from colmlm.api import errors
+from colmlm.api.door.rights import Lane, Right, needs
+from colmlm.api.errors import Problem, Refused, problem_of
 
 PATHS = ("/v1/completions", "/v1/chat/completions", "/v1/models")
 
@@ -61,7 +61,7 @@ class OpenAIProblem(msgspec.Struct, frozen=True):
 
 PROBLEMS = {
     status: ResponseSpec(OpenAIProblem, generate_examples=False, description=of_problem.description)
-    for status, of_problem in api.errors.PROBLEMS.items()
+    for status, of_problem in errors.PROBLEMS.items()
 }
 
 

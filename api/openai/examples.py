@@ -1,4 +1,4 @@
-"""Examples of OpenAI's objects, as the API's description shows them: the small base about Peru of `api.schema.examples`."""
+"""Examples of OpenAI's objects, as the API's description shows them: the small base about Peru of `colmlm.api.schema.examples`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 
-from api.openai import answers
-from api.openai.errors import OpenAIProblem, told
-from api.openai.models import Model, Models
-from api.openai.requests import ChatRequest, CompletionRequest, Message
-from api.openai.streams import DONE
+from colmlm.api.openai import answers
+from colmlm.api.openai.errors import OpenAIProblem, told
+from colmlm.api.openai.models import Model, Models
+from colmlm.api.openai.requests import ChatRequest, CompletionRequest, Message
+from colmlm.api.openai.streams import DONE
 
 _CREATED, _MODEL = 1_769_860_800, "co-lmlm-135m"
 

@@ -8,8 +8,8 @@ import msgspec
 from litestar import get
 from litestar.params import PathParameter
 
-from api.openai.errors import ROUTE, ModelNotFound
-from api.ports import FromPorts, Generator
+from colmlm.api.openai.errors import ROUTE, ModelNotFound
+from colmlm.api.ports import FromPorts, Generator
 
 ModelId = Annotated[str, PathParameter(max_length=300)]
 

@@ -12,9 +12,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from api.openai.errors import Unsupported
-from api.ports import GenerationRequest
-from api.schema.schemas import MinSeq, Request, Threshold
+from colmlm.api.openai.errors import Unsupported
+from colmlm.api.ports import GenerationRequest
+from colmlm.api.schema.schemas import MinSeq, Request, Threshold
 
 MAX_PROMPTS = 32
 MAX_TOKENS = 512
@@ -178,7 +178,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatRequest(_Asked, frozen=True, kw_only=True):
-    """A conversation that ends with the user; see `api.openai.chat` for the text that the model reads."""
+    """A conversation that ends with the user; see `colmlm.api.openai.chat` for the text that the model reads."""
 
     messages: Annotated[list[Message], Meta(min_length=1, max_length=100)]
     max_tokens: Annotated[int, Meta(ge=1, le=MAX_TOKENS)] | None = None

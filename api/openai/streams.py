@@ -10,7 +10,7 @@ import msgspec
 from litestar import Response
 from litestar.response import ServerSentEvent, ServerSentEventMessage
 
-from api.openai.errors import openai_problem
+from colmlm.api.openai.errors import openai_problem
 
 DONE = "[DONE]"
 

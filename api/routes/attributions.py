@@ -9,15 +9,15 @@ import msgspec
 from litestar import get, post
 from litestar.params import JSONBody, QueryParameter
 
-from api.door.rights import Lane, Right, needs
-from api.errors import PROBLEMS
-from api.ports import FromPorts
-from api.routes.facts import OfDocument
-from api.schema.paging import Cursor, Limit, Page, page, place_of
-from api.schema.schemas import MAX_ID, PathId, Request
-from api.schema.selectors import SelectorParts
-from kb.evidence.impact import ImpactedOutput, impact_of, impact_of_selection
-from kb.evidence.listing import AttributionRecord, attributions
+from colmlm.api.door.rights import Lane, Right, needs
+from colmlm.api.errors import PROBLEMS
+from colmlm.api.ports import FromPorts
+from colmlm.api.routes.facts import OfDocument
+from colmlm.api.schema.paging import Cursor, Limit, Page, page, place_of
+from colmlm.api.schema.schemas import MAX_ID, PathId, Request
+from colmlm.api.schema.selectors import SelectorParts
+from colmlm.kb.evidence.impact import ImpactedOutput, impact_of, impact_of_selection
+from colmlm.kb.evidence.listing import AttributionRecord, attributions
 
 OfFact = Annotated[int | None, QueryParameter(ge=1, le=MAX_ID, description="Only what spliced this fact")]
 OfOutput = Annotated[int | None, QueryParameter(ge=1, le=MAX_ID, description="Only of this stored output")]

@@ -8,14 +8,14 @@ from litestar import patch, post
 from litestar.params import JSONBody
 from msgspec import Meta
 
-from api.door.rights import Right, needs
-from api.errors import PROBLEMS
-from api.ports import FromPorts
-from api.routes.edits import WithKey, actor_of, keyed, result
-from api.schema.schemas import MAX_FACTS_PER_EDIT, EditResult, Id, Question, Request, Value, Why
-from kb.errors import InvalidValue
-from kb.facts.batches import Batches
-from kb.records import FactDraft
+from colmlm.api.door.rights import Right, needs
+from colmlm.api.errors import PROBLEMS
+from colmlm.api.ports import FromPorts
+from colmlm.api.routes.edits import WithKey, actor_of, keyed, result
+from colmlm.api.schema.schemas import MAX_FACTS_PER_EDIT, EditResult, Id, Question, Request, Value, Why
+from colmlm.kb.errors import InvalidValue
+from colmlm.kb.facts.batches import Batches
+from colmlm.kb.records import FactDraft
 
 
 class Draft(Request, frozen=True, kw_only=True):

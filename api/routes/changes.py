@@ -11,20 +11,20 @@ from litestar import get, post
 from litestar.params import JSONBody, QueryParameter
 from litestar.response import Stream
 
-from api.door.rights import Lane, Right, needs
-from api.errors import PROBLEMS
-from api.ports import FromPorts
-from api.routes.corpora import JSON_LINES
-from api.routes.edits import WithKey, actor_of
-from api.routes.facts import Corpus
-from api.schema.paging import Cursor, Limit, after_of, page
-from api.schema.schemas import MAX_ID, Request, Why
-from kb.errors import InvalidQuery
-from kb.evidence.diff import FactDifference, diff
-from kb.log import audit, witness
-from kb.log.chain import Sealed, seal
-from kb.log.signing import signing_key
-from kb.records import ChangeRecord
+from colmlm.api.door.rights import Lane, Right, needs
+from colmlm.api.errors import PROBLEMS
+from colmlm.api.ports import FromPorts
+from colmlm.api.routes.corpora import JSON_LINES
+from colmlm.api.routes.edits import WithKey, actor_of
+from colmlm.api.routes.facts import Corpus
+from colmlm.api.schema.paging import Cursor, Limit, after_of, page
+from colmlm.api.schema.schemas import MAX_ID, Request, Why
+from colmlm.kb.errors import InvalidQuery
+from colmlm.kb.evidence.diff import FactDifference, diff
+from colmlm.kb.log import audit, witness
+from colmlm.kb.log.chain import Sealed, seal
+from colmlm.kb.log.signing import signing_key
+from colmlm.kb.records import ChangeRecord
 
 Who = Annotated[str | None, QueryParameter(max_length=200, description="Only changes by this person or key")]
 Authenticated = Annotated[

@@ -11,18 +11,18 @@ from litestar import delete, get
 from litestar.params import JSONBody, PathParameter, QueryParameter
 from litestar.response import Stream
 
-from api.door.rights import Lane, Right, needs
-from api.errors import PROBLEMS
-from api.ports import FromPorts
-from api.routes.edits import WithKey, actor_of
-from api.schema.paging import Cursor, Limit, Page, after_of
-from api.schema.paging import cursor as cursor_of
-from api.schema.schemas import Why
-from api.schema.shown import require_past, shown_to
-from kb.corpus.format import AnnotatedDocument, to_record
-from kb.errors import CorpusNotFound
-from kb.records import CorpusStats
-from kb.switching.bulk import Bulk
+from colmlm.api.door.rights import Lane, Right, needs
+from colmlm.api.errors import PROBLEMS
+from colmlm.api.ports import FromPorts
+from colmlm.api.routes.edits import WithKey, actor_of
+from colmlm.api.schema.paging import Cursor, Limit, Page, after_of
+from colmlm.api.schema.paging import cursor as cursor_of
+from colmlm.api.schema.schemas import Why
+from colmlm.api.schema.shown import require_past, shown_to
+from colmlm.kb.corpus.format import AnnotatedDocument, to_record
+from colmlm.kb.errors import CorpusNotFound
+from colmlm.kb.records import CorpusStats
+from colmlm.kb.switching.bulk import Bulk
 
 JSON_LINES = "application/jsonl"
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from litestar import get
 from sqlalchemy.orm import Session
 
-from api.door.rights import Right, needs
-from api.errors import PROBLEMS
-from api.ports import FromPorts
-from api.schema.paging import Cursor, Limit, Page, after_of, page
-from kb.log import denials
-from kb.log.denials import DenialRecord
+from colmlm.api.door.rights import Right, needs
+from colmlm.api.errors import PROBLEMS
+from colmlm.api.ports import FromPorts
+from colmlm.api.schema.paging import Cursor, Limit, Page, after_of, page
+from colmlm.kb.log import denials
+from colmlm.kb.log.denials import DenialRecord
 
 
 @get("/denials", opt=needs(Right.audit), responses=PROBLEMS, sync_to_thread=True)

@@ -9,18 +9,18 @@ from litestar import delete, get, post
 from litestar.params import JSONBody, QueryParameter
 from msgspec import Meta
 
-from api.door.rights import Right, needs
-from api.errors import PROBLEMS
-from api.ports import FromPorts
-from api.routes.corpora import Deleted, Deletion, delete_of
-from api.routes.edits import WithKey, actor_of, key_at_once
-from api.routes.facts import DELETED, Corpus, State
-from api.schema.paging import Cursor, Limit, Page, after_of, page
-from api.schema.schemas import PathId, Request, Why
-from api.schema.shown import require_past, shown_to
-from kb.corpus.format import Refusal, parse_record
-from kb.facts.documents import DocumentRecord, Documents
-from kb.records import FactRecord
+from colmlm.api.door.rights import Right, needs
+from colmlm.api.errors import PROBLEMS
+from colmlm.api.ports import FromPorts
+from colmlm.api.routes.corpora import Deleted, Deletion, delete_of
+from colmlm.api.routes.edits import WithKey, actor_of, key_at_once
+from colmlm.api.routes.facts import DELETED, Corpus, State
+from colmlm.api.schema.paging import Cursor, Limit, Page, after_of, page
+from colmlm.api.schema.schemas import PathId, Request, Why
+from colmlm.api.schema.shown import require_past, shown_to
+from colmlm.kb.corpus.format import Refusal, parse_record
+from colmlm.kb.facts.documents import DocumentRecord, Documents
+from colmlm.kb.records import FactRecord
 
 MAX_DOCUMENTS = 100  # of a request; more is a job's work
 

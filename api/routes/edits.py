@@ -6,12 +6,12 @@ from typing import Any
 
 from litestar import Request
 
-from api.ports import Ports
-from api.schema.schemas import EditResult, Why
-from kb.access.api_keys import ApiKeyRecord
-from kb.log.audit import check_name
-from kb.log.origin import act_for
-from kb.records import Edit
+from colmlm.api.ports import Ports
+from colmlm.api.schema.schemas import EditResult, Why
+from colmlm.kb.access.api_keys import ApiKeyRecord
+from colmlm.kb.log.audit import check_name
+from colmlm.kb.log.origin import act_for
+from colmlm.kb.records import Edit
 
 WithKey = Request[ApiKeyRecord, Any, Any]
 

@@ -9,15 +9,15 @@ from litestar import get, post
 from litestar.params import JSONBody
 from msgspec import Meta
 
-from api.door.rights import Lane, Right, needs
-from api.errors import PROBLEMS
-from api.ports import FromPorts
-from api.routes.edits import WithKey, actor_of
-from api.schema.paging import Cursor, Limit, Page, after_of, page
-from api.schema.schemas import MAX_FACTS_PER_EDIT, Id, PathId, Request, Why
-from kb.erasure.two_person import ErasureRequest, ErasureRequests
-from kb.erasure.verbs import Erased, Erasure, ErasureReport
-from kb.facts.redaction import Mentioned
+from colmlm.api.door.rights import Lane, Right, needs
+from colmlm.api.errors import PROBLEMS
+from colmlm.api.ports import FromPorts
+from colmlm.api.routes.edits import WithKey, actor_of
+from colmlm.api.schema.paging import Cursor, Limit, Page, after_of, page
+from colmlm.api.schema.schemas import MAX_FACTS_PER_EDIT, Id, PathId, Request, Why
+from colmlm.kb.erasure.two_person import ErasureRequest, ErasureRequests
+from colmlm.kb.erasure.verbs import Erased, Erasure, ErasureReport
+from colmlm.kb.facts.redaction import Mentioned
 
 FactIds = Annotated[list[Id], Meta(min_length=1, max_length=MAX_FACTS_PER_EDIT)]
 

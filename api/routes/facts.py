@@ -8,15 +8,15 @@ from litestar import delete, get, patch, post
 from litestar.params import JSONBody, QueryParameter
 from msgspec import Meta
 
-from api.door.rights import Right, needs
-from api.errors import PROBLEMS
-from api.ports import FromPorts
-from api.routes.edits import WithKey, actor_of, keyed, result
-from api.schema.paging import Cursor, Limit, Page, after_of, page
-from api.schema.schemas import MAX_FACTS_PER_EDIT, MAX_ID, EditResult, Id, PathId, Question, Value, Why
-from api.schema.shown import require_past, shown_to
-from kb.errors import InvalidQuery
-from kb.records import FactRecord, FactTrace
+from colmlm.api.door.rights import Right, needs
+from colmlm.api.errors import PROBLEMS
+from colmlm.api.ports import FromPorts
+from colmlm.api.routes.edits import WithKey, actor_of, keyed, result
+from colmlm.api.schema.paging import Cursor, Limit, Page, after_of, page
+from colmlm.api.schema.schemas import MAX_FACTS_PER_EDIT, MAX_ID, EditResult, Id, PathId, Question, Value, Why
+from colmlm.api.schema.shown import require_past, shown_to
+from colmlm.kb.errors import InvalidQuery
+from colmlm.kb.records import FactRecord, FactTrace
 
 Text = Annotated[
     str | None, QueryParameter(max_length=1000, description="Found in the value or the question")

@@ -11,14 +11,14 @@ from litestar.concurrency import sync_to_thread
 from litestar.params import HeaderParameter, QueryParameter
 from litestar.response import ServerSentEvent, ServerSentEventMessage
 
-from api.door.rights import Lane, Right, needs
-from api.door.tuning import LONGEST_SECONDS
-from api.errors import PROBLEMS
-from api.ports import FromPorts
-from api.routes.following import Seen, followed
-from api.schema.schemas import MAX_ID
-from kb.errors import InvalidQuery
-from kb.service import KnowledgeBase
+from colmlm.api.door.rights import Lane, Right, needs
+from colmlm.api.door.tuning import LONGEST_SECONDS
+from colmlm.api.errors import PROBLEMS
+from colmlm.api.ports import FromPorts
+from colmlm.api.routes.following import Seen, followed
+from colmlm.api.schema.schemas import MAX_ID
+from colmlm.kb.errors import InvalidQuery
+from colmlm.kb.service import KnowledgeBase
 
 PIECE = 100
 

@@ -15,8 +15,8 @@ import msgspec
 from litestar.concurrency import sync_to_thread
 from litestar.response import ServerSentEvent, ServerSentEventMessage
 
-from api.errors import Draining, problem_of
-from api.ports import Ports
+from colmlm.api.errors import Draining, problem_of
+from colmlm.api.ports import Ports
 
 
 @dataclass(frozen=True, slots=True)

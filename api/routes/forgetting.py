@@ -9,17 +9,25 @@ from litestar import get, post
 from litestar.params import JSONBody
 from msgspec import Meta
 
-from api.door.rights import Lane, Right, needs
-from api.errors import PROBLEMS
-from api.ports import FromPorts, Ports
-from api.routes.edits import WithKey, actor_of, keyed, result
-from api.schema.paging import Cursor, Limit, Page, after_of, page
-from api.schema.paging import cursor as cursor_of
-from api.schema.schemas import EditResult, PathId, Threshold, Why
-from api.schema.selectors import SelectorParts
-from kb.forgetting.records import Collateral, Drift, ForgetPlan, Rates, RunRecord, Successor, Verification
-from kb.forgetting.verbs import Forgetting
-from kb.records import FactRecord
+from colmlm.api.door.rights import Lane, Right, needs
+from colmlm.api.errors import PROBLEMS
+from colmlm.api.ports import FromPorts, Ports
+from colmlm.api.routes.edits import WithKey, actor_of, keyed, result
+from colmlm.api.schema.paging import Cursor, Limit, Page, after_of, page
+from colmlm.api.schema.paging import cursor as cursor_of
+from colmlm.api.schema.schemas import EditResult, PathId, Threshold, Why
+from colmlm.api.schema.selectors import SelectorParts
+from colmlm.kb.forgetting.records import (
+    Collateral,
+    Drift,
+    ForgetPlan,
+    Rates,
+    RunRecord,
+    Successor,
+    Verification,
+)
+from colmlm.kb.forgetting.verbs import Forgetting
+from colmlm.kb.records import FactRecord
 
 MOST_SHOWN = 100  # ids of a plan that an answer lists; the facts of a run are listed by pages
 Sample = Annotated[int, Meta(ge=1, le=500, description="How many facts are previewed and probed at most")]

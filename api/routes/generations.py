@@ -9,15 +9,15 @@ from litestar import Response, get, post
 from litestar.params import JSONBody
 from litestar.response import ServerSentEvent
 
-from api.door.rights import Lane, Right, needs
-from api.errors import PROBLEMS
-from api.ports import FromPorts, await_seen
-from api.routes.edits import WithKey
-from api.routes.streams import events
-from api.schema.paging import Cursor, Limit, Page, after_of, page
-from api.schema.schemas import NewGeneration, PathId
-from api.schema.shown import shown_to
-from kb.records import GenerationRecord, OutputTrace
+from colmlm.api.door.rights import Lane, Right, needs
+from colmlm.api.errors import PROBLEMS
+from colmlm.api.ports import FromPorts, await_seen
+from colmlm.api.routes.edits import WithKey
+from colmlm.api.routes.streams import events
+from colmlm.api.schema.paging import Cursor, Limit, Page, after_of, page
+from colmlm.api.schema.schemas import NewGeneration, PathId
+from colmlm.api.schema.shown import shown_to
+from colmlm.kb.records import GenerationRecord, OutputTrace
 
 
 @post("/generations", opt=needs(Right.read, Lane.decoding), responses=PROBLEMS, sync_to_thread=True)

@@ -7,15 +7,15 @@ from litestar import Response, get
 from litestar.openapi.datastructures import ResponseSpec
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from api.door.rights import Lane, Right, needs
-from api.errors import PROBLEMS
-from api.ports import FromPorts, Ports
-from api.schema.schemas import Health, OwnWorkerHealth, Ready
-from kb.errors import NoActiveKeyset
-from kb.jobs.attendance import WorkerState
-from kb.jobs.queue import Jobs
-from kb.records import KeysetRecord
-from kb.store import database
+from colmlm.api.door.rights import Lane, Right, needs
+from colmlm.api.errors import PROBLEMS
+from colmlm.api.ports import FromPorts, Ports
+from colmlm.api.schema.schemas import Health, OwnWorkerHealth, Ready
+from colmlm.kb.errors import NoActiveKeyset
+from colmlm.kb.jobs.attendance import WorkerState
+from colmlm.kb.jobs.queue import Jobs
+from colmlm.kb.records import KeysetRecord
+from colmlm.kb.store import database
 
 RESPONSES = {
     **PROBLEMS,

@@ -15,14 +15,14 @@ from litestar.concurrency import sync_to_thread
 from litestar.params import JSONBody, QueryParameter
 from litestar.response import ServerSentEvent, ServerSentEventMessage
 
-from api.door.rights import Lane, Right, needs
-from api.errors import PROBLEMS, RightMissing
-from api.ports import FromPorts, Ports
-from api.routes.following import Seen, followed
-from api.schema.paging import Cursor, Limit, Page, after_of, page
-from api.schema.schemas import PathId
-from kb.access.api_keys import ApiKeyRecord
-from kb.jobs.kinds import (
+from colmlm.api.door.rights import Lane, Right, needs
+from colmlm.api.errors import PROBLEMS, RightMissing
+from colmlm.api.ports import FromPorts, Ports
+from colmlm.api.routes.following import Seen, followed
+from colmlm.api.schema.paging import Cursor, Limit, Page, after_of, page
+from colmlm.api.schema.schemas import PathId
+from colmlm.kb.access.api_keys import ApiKeyRecord
+from colmlm.kb.jobs.kinds import (
     KINDS,
     Check,
     Documents,
@@ -35,8 +35,8 @@ from kb.jobs.kinds import (
     Work,
     WriteSnapshot,
 )
-from kb.jobs.queue import Jobs
-from kb.jobs.records import JobRecord
+from colmlm.kb.jobs.queue import Jobs
+from colmlm.kb.jobs.records import JobRecord
 
 State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 States = Annotated[

@@ -11,14 +11,14 @@ from litestar.params import JSONBody
 from msgspec import Meta
 from sqlalchemy.orm import Session
 
-from api.door.idempotency import TELLS_SECRET
-from api.door.rights import Right, needs
-from api.errors import PROBLEMS
-from api.ports import FromPorts
-from api.schema.paging import Cursor, Limit, Page, after_of, page
-from api.schema.schemas import PathId, Request
-from kb.access import api_keys as access
-from kb.access.api_keys import MAX_RATE, ApiKeyRecord
+from colmlm.api.door.idempotency import TELLS_SECRET
+from colmlm.api.door.rights import Right, needs
+from colmlm.api.errors import PROBLEMS
+from colmlm.api.ports import FromPorts
+from colmlm.api.schema.paging import Cursor, Limit, Page, after_of, page
+from colmlm.api.schema.schemas import PathId, Request
+from colmlm.kb.access import api_keys as access
+from colmlm.kb.access.api_keys import MAX_RATE, ApiKeyRecord
 
 _MAX_SECONDS = int(access.LONGEST.total_seconds())
 
@@ -44,7 +44,7 @@ class Rotation(Request, frozen=True, kw_only=True):
 
 
 class Key(msgspec.Struct, frozen=True, kw_only=True):
-    """A key without its secret; see `kb.access.api_keys.ApiKeyRecord`. `state` is "in use", "expired" or "revoked"."""
+    """A key without its secret; see `colmlm.kb.access.api_keys.ApiKeyRecord`. `state` is "in use", "expired" or "revoked"."""
 
     key_id: int
     name: str

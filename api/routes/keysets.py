@@ -9,16 +9,16 @@ from litestar import get, post, put
 from litestar.params import JSONBody
 from msgspec import Meta
 
-from api.door.rights import Right, needs
-from api.errors import PROBLEMS
-from api.ports import FromPorts, Ports
-from api.routes.edits import WithKey, actor_of
-from api.schema.paging import Cursor, Limit, Page, after_of, page
-from api.schema.schemas import MAX_ID, PathId, Threshold, Why
-from kb.errors import KeysetNotFound
-from kb.keys.activation import MAX_EDITS, GateStanding
-from kb.records import KeysetRecord
-from kb.switching.retraining import Retraining
+from colmlm.api.door.rights import Right, needs
+from colmlm.api.errors import PROBLEMS
+from colmlm.api.ports import FromPorts, Ports
+from colmlm.api.routes.edits import WithKey, actor_of
+from colmlm.api.schema.paging import Cursor, Limit, Page, after_of, page
+from colmlm.api.schema.schemas import MAX_ID, PathId, Threshold, Why
+from colmlm.kb.errors import KeysetNotFound
+from colmlm.kb.keys.activation import MAX_EDITS, GateStanding
+from colmlm.kb.records import KeysetRecord
+from colmlm.kb.switching.retraining import Retraining
 
 
 class KeysetView(msgspec.Struct, frozen=True, kw_only=True):

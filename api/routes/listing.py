@@ -6,8 +6,8 @@ from litestar import Router
 from litestar.enums import HttpMethod
 from litestar.routes import HTTPRoute
 
-from api.openai import chat, completions, models
-from api.routes import (
+from colmlm.api.openai import chat, completions, models
+from colmlm.api.routes import (
     attributions,
     batches,
     changes,
@@ -29,7 +29,7 @@ from api.routes import (
     vectors,
     verification,
 )
-from api.schema.strict import StrictRequest
+from colmlm.api.schema.strict import StrictRequest
 
 
 def v1() -> Router:

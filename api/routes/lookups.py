@@ -11,15 +11,15 @@ from litestar import post
 from litestar.concurrency import sync_to_thread
 from litestar.params import JSONBody
 
-from api.door.rights import Lane, Right, needs
-from api.errors import PROBLEMS
-from api.ports import FromPorts, Ports
-from api.routes.edits import WithKey
-from api.schema.schemas import MAX_QUERIES, LookupAnswer, LookupAnswers, LookupRequest
-from api.schema.shown import require_past
-from kb.errors import InvalidQuery, KeysetMismatch
-from kb.lookup.history import AsOfLookup, kb_as_of
-from kb.records import Lookup
+from colmlm.api.door.rights import Lane, Right, needs
+from colmlm.api.errors import PROBLEMS
+from colmlm.api.ports import FromPorts, Ports
+from colmlm.api.routes.edits import WithKey
+from colmlm.api.schema.schemas import MAX_QUERIES, LookupAnswer, LookupAnswers, LookupRequest
+from colmlm.api.schema.shown import require_past
+from colmlm.kb.errors import InvalidQuery, KeysetMismatch
+from colmlm.kb.lookup.history import AsOfLookup, kb_as_of
+from colmlm.kb.records import Lookup
 
 
 @post("/lookups", status_code=200, opt=needs(Right.lookup), responses=PROBLEMS)

@@ -11,13 +11,13 @@ from litestar import post
 from litestar.params import JSONBody
 from msgspec import Meta
 
-from api.door.rights import Right, needs
-from api.errors import PROBLEMS
-from api.ports import FromPorts
-from api.schema.schemas import Id, Request, Seq
-from kb.errors import InvalidValue
-from kb.evidence.elsewhere import store
-from kb.records import NewGeneration, OutputTrace, Splice
+from colmlm.api.door.rights import Right, needs
+from colmlm.api.errors import PROBLEMS
+from colmlm.api.ports import FromPorts
+from colmlm.api.schema.schemas import Id, Request, Seq
+from colmlm.kb.errors import InvalidValue
+from colmlm.kb.evidence.elsewhere import store
+from colmlm.kb.records import NewGeneration, OutputTrace, Splice
 
 MAX_CHARACTERS = 500_000
 MAX_SPLICES = 2000
@@ -28,7 +28,7 @@ Offset = Annotated[int, Meta(ge=0, le=MAX_CHARACTERS)]
 
 
 class SpliceMade(Request, frozen=True, kw_only=True):
-    """One lookup of the decoder; see `kb.records.Splice`. `query` is base64 of little-endian fp16."""
+    """One lookup of the decoder; see `colmlm.kb.records.Splice`. `query` is base64 of little-endian fp16."""
 
     output_start: Offset
     output_end: Offset

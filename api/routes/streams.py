@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import msgspec
 from litestar.response import ServerSentEventMessage
 
-from api.door import requests
-from api.errors import ClientLeft, problem_of
-from api.ports import Finished, Item, Missed, Spliced
+from colmlm.api.door import requests
+from colmlm.api.errors import ClientLeft, problem_of
+from colmlm.api.ports import Finished, Item, Missed, Spliced
 
 
 def check_client() -> None:

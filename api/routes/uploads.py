@@ -9,11 +9,11 @@ from litestar.concurrency import sync_to_thread
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import QueryParameter
 
-from api.door.rights import Lane, Right, needs
-from api.errors import MEDIA_TYPE, PROBLEMS, Problem
-from api.ports import FromPorts
-from kb.access.api_keys import ApiKeyRecord
-from kb.jobs.uploads import Upload, Uploads
+from colmlm.api.door.rights import Lane, Right, needs
+from colmlm.api.errors import MEDIA_TYPE, PROBLEMS, Problem
+from colmlm.api.ports import FromPorts
+from colmlm.kb.access.api_keys import ApiKeyRecord
+from colmlm.kb.jobs.uploads import Upload, Uploads
 
 FileName = Annotated[
     str,

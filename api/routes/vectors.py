@@ -17,16 +17,16 @@ from litestar.openapi.spec import OpenAPIMediaType, Operation, RequestBody, Sche
 from litestar.openapi.spec.enums import OpenAPIFormat, OpenAPIType
 from litestar.params import QueryParameter, RawBody
 
-from api.door.rights import Right, needs
-from api.errors import PROBLEMS
-from api.ports import FromPorts
-from api.routes.edits import WithKey
-from api.routes.lookups import answer, past_apart
-from api.schema.schemas import MAX_ID, SEEN, LookupAnswers
-from api.schema.shown import require_past
-from kb.errors import InvalidQuery
-from kb.lookup.history import kb_as_of
-from kb.lookup.space import LookupSpace, lookup_space
+from colmlm.api.door.rights import Right, needs
+from colmlm.api.errors import PROBLEMS
+from colmlm.api.ports import FromPorts
+from colmlm.api.routes.edits import WithKey
+from colmlm.api.routes.lookups import answer, past_apart
+from colmlm.api.schema.schemas import MAX_ID, SEEN, LookupAnswers
+from colmlm.api.schema.shown import require_past
+from colmlm.kb.errors import InvalidQuery
+from colmlm.kb.lookup.history import kb_as_of
+from colmlm.kb.lookup.space import LookupSpace, lookup_space
 
 if TYPE_CHECKING:
     from litestar.types import HTTPScope

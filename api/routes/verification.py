@@ -8,16 +8,16 @@ from litestar import Response, get, post
 from litestar.params import JSONBody
 from msgspec import Meta, Struct, field
 
-from api.door.rights import Lane, Right, needs
-from api.errors import PROBLEMS
-from api.ports import FromPorts
-from api.routes.forgetting import Sample
-from api.schema.schemas import PathId, Question, Request
-from kb.forgetting import certificates
-from kb.forgetting.certificate_check import CertificateCheck, check_here, check_offline, trusted_keys
-from kb.forgetting.records import Verification
-from kb.forgetting.verbs import Forgetting
-from kb.log.signing import as_pem, names_of, signing_key
+from colmlm.api.door.rights import Lane, Right, needs
+from colmlm.api.errors import PROBLEMS
+from colmlm.api.ports import FromPorts
+from colmlm.api.routes.forgetting import Sample
+from colmlm.api.schema.schemas import PathId, Question, Request
+from colmlm.kb.forgetting import certificates
+from colmlm.kb.forgetting.certificate_check import CertificateCheck, check_here, check_offline, trusted_keys
+from colmlm.kb.forgetting.records import Verification
+from colmlm.kb.forgetting.verbs import Forgetting
+from colmlm.kb.log.signing import as_pem, names_of, signing_key
 
 
 class Probing(Request, frozen=True, kw_only=True):

@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
-from api.errors import Problem
-from api.openai import examples as openai
-from api.ports import Finished, Spliced
-from api.routes import (
+from colmlm.api.errors import Problem
+from colmlm.api.openai import examples as openai
+from colmlm.api.ports import Finished, Spliced
+from colmlm.api.routes import (
     attributions,
     batches,
     changes,
@@ -27,9 +27,9 @@ from api.routes import (
     keysets,
     verification,
 )
-from api.routes.records import OutputMade
-from api.schema.paging import cursor
-from api.schema.schemas import (
+from colmlm.api.routes.records import OutputMade
+from colmlm.api.schema.paging import cursor
+from colmlm.api.schema.schemas import (
     EditResult,
     Health,
     LookupAnswer,
@@ -39,24 +39,24 @@ from api.schema.schemas import (
     OwnWorkerHealth,
     Why,
 )
-from api.schema.selectors import SelectorParts
-from kb.erasure.purge import Level
-from kb.erasure.two_person import ErasureRequest
-from kb.erasure.verbs import Erased, ErasureReport
-from kb.evidence.diff import FactDifference
-from kb.evidence.impact import ImpactedOutput
-from kb.evidence.listing import AttributionRecord
-from kb.facts.documents import DocumentRecord
-from kb.forgetting import certificate_check
-from kb.forgetting.records import Collateral, Drift, Rates, RunRecord, Successor, Verification
-from kb.jobs import kinds
-from kb.jobs.records import JobRecord
-from kb.jobs.uploads import Upload
-from kb.keys.activation import GateStanding
-from kb.log import chain, envelope, witness
-from kb.log.denials import DenialRecord
-from kb.lookup.space import LookupSpace
-from kb.records import (
+from colmlm.api.schema.selectors import SelectorParts
+from colmlm.kb.erasure.purge import Level
+from colmlm.kb.erasure.two_person import ErasureRequest
+from colmlm.kb.erasure.verbs import Erased, ErasureReport
+from colmlm.kb.evidence.diff import FactDifference
+from colmlm.kb.evidence.impact import ImpactedOutput
+from colmlm.kb.evidence.listing import AttributionRecord
+from colmlm.kb.facts.documents import DocumentRecord
+from colmlm.kb.forgetting import certificate_check
+from colmlm.kb.forgetting.records import Collateral, Drift, Rates, RunRecord, Successor, Verification
+from colmlm.kb.jobs import kinds
+from colmlm.kb.jobs.records import JobRecord
+from colmlm.kb.jobs.uploads import Upload
+from colmlm.kb.keys.activation import GateStanding
+from colmlm.kb.log import chain, envelope, witness
+from colmlm.kb.log.denials import DenialRecord
+from colmlm.kb.lookup.space import LookupSpace
+from colmlm.kb.records import (
     ChangeRecord,
     CorpusStats,
     FactRecord,
@@ -70,7 +70,7 @@ from kb.records import (
     Use,
     Version,
 )
-from kb.upkeep.statistics import Statistics
+from colmlm.kb.upkeep.statistics import Statistics
 
 
 def _json(example: Any) -> Any:

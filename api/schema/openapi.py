@@ -20,12 +20,12 @@ from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import Components, SecurityScheme
 from litestar.routes import HTTPRoute
 
-from api.door.rights import EDITING, SAFE_METHODS, Right, needs, right_of
-from api.errors import Problem
-from api.openai.errors import OpenAIProblem
-from api.schema.examples import BY_OPERATION, EVENTS, OCTETS, REFUSALS, example_of
-from api.schema.schemas import MAX_ID
-from kb.access.api_keys import ROLES
+from colmlm.api.door.rights import EDITING, SAFE_METHODS, Right, needs, right_of
+from colmlm.api.errors import Problem
+from colmlm.api.openai.errors import OpenAIProblem
+from colmlm.api.schema.examples import BY_OPERATION, EVENTS, OCTETS, REFUSALS, example_of
+from colmlm.api.schema.schemas import MAX_ID
+from colmlm.kb.access.api_keys import ROLES
 
 # A noun for each first segment of a path; the order is the reader's.
 TAGS = {

@@ -14,8 +14,8 @@ from typing import Annotated, Generic, TypeVar
 import msgspec
 from litestar.params import QueryParameter
 
-from api.errors import InvalidCursor
-from api.schema.schemas import MAX_ID, MAX_PAGE
+from colmlm.api.errors import InvalidCursor
+from colmlm.api.schema.schemas import MAX_ID, MAX_PAGE
 
 T = TypeVar("T")
 Place = tuple[int, ...]

@@ -1,6 +1,6 @@
 """The reference of the API as a page: what `docs/api.md` holds.
 
-python -m api.schema.reference > docs/api.md
+python -m colmlm.api.schema.reference > docs/api.md
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any
 
 from sqlalchemy import create_engine
 
-from api.app import create_app
-from api.schema.openapi import described
-from kb.service import KnowledgeBase
-from kb.store.settings import Settings
+from colmlm.api.app import create_app
+from colmlm.api.schema.openapi import described
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store.settings import Settings
 
 _HEAD = """# API reference
 
-Generated from the description that a server gives at `/schema/openapi.json`; `python -m api.schema.reference` writes it.
+Generated from the description that a server gives at `/schema/openapi.json`; `python -m colmlm.api.schema.reference` writes it.
 """
 
 

@@ -9,8 +9,8 @@ import msgspec
 from litestar.params import PathParameter
 from msgspec import Meta
 
-from api.ports import GenerationRequest
-from kb.records import Hit, KeysetRecord
+from colmlm.api.ports import GenerationRequest
+from colmlm.kb.records import Hit, KeysetRecord
 
 MAX_ID = 2**63 - 1
 MAX_BODY_BYTES = 2 * 1024 * 1024
@@ -79,7 +79,7 @@ class LookupRequest(Request, frozen=True, kw_only=True):
 
 
 class LookupAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What one query gave; no hits is a normal answer. See `kb.records.Lookup`; for the last two, `kb.lookup.history`."""
+    """What one query gave; no hits is a normal answer. See `colmlm.kb.records.Lookup`; for the last two, `colmlm.kb.lookup.history`."""
 
     question: str | None
     hits: list[Hit]
@@ -99,7 +99,7 @@ class LookupAnswers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NewGeneration(Request, frozen=True, kw_only=True):
-    """See `api.ports.GenerationRequest`. With `stream` the answer is server-sent events."""
+    """See `colmlm.api.ports.GenerationRequest`. With `stream` the answer is server-sent events."""
 
     prompt: Annotated[str, Meta(min_length=1)]
     mode: Literal["auto", "forced", "off"] = "auto"

@@ -8,8 +8,8 @@ from typing import Annotated
 from msgspec import Meta, field
 from msgspec.structs import asdict
 
-from api.schema.schemas import Id, Request, Threshold
-from kb.selectors import Selector
+from colmlm.api.schema.schemas import Id, Request, Threshold
+from colmlm.kb.selectors import Selector
 
 Said = Annotated[str, Meta(min_length=1, max_length=10_000)]
 Time = Annotated[datetime, Meta(tz=True)]

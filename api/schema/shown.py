@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from api.errors import RightMissing
-from api.ports import Ports
-from api.routes.edits import WithKey
-from kb.access.api_keys import Right
-from kb.corpus.format import AnnotatedDocument
-from kb.evidence import withholding
-from kb.evidence.impact import ImpactedOutput, impact_of
-from kb.facts.documents import DocumentRecord, Documents
-from kb.records import FactRecord, FactTrace, GenerationRecord, OutputTrace
-from kb.service import KnowledgeBase
+from colmlm.api.errors import RightMissing
+from colmlm.api.ports import Ports
+from colmlm.api.routes.edits import WithKey
+from colmlm.kb.access.api_keys import Right
+from colmlm.kb.corpus.format import AnnotatedDocument
+from colmlm.kb.evidence import withholding
+from colmlm.kb.evidence.impact import ImpactedOutput, impact_of
+from colmlm.kb.facts.documents import DocumentRecord, Documents
+from colmlm.kb.records import FactRecord, FactTrace, GenerationRecord, OutputTrace
+from colmlm.kb.service import KnowledgeBase
 
 
 def require_past(request: WithKey) -> None:

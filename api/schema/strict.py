@@ -12,7 +12,7 @@ import msgspec
 from litestar import Request
 from litestar.exceptions import ValidationException
 
-from api.errors import Unacceptable
+from colmlm.api.errors import Unacceptable
 
 _PLACE = re.compile(r" - at `\$\.?(?P<place>[^`]*)`$")
 

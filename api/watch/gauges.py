@@ -11,15 +11,15 @@ from prometheus_client.registry import Collector
 from sqlalchemy import Engine, func, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from api.door.lanes import Lanes
-from kb.errors import KBError
-from kb.jobs import tickets
-from kb.jobs.attendance import OwnWorker, WorkerState, no_worker
-from kb.log.audit import MAINTENANCE
-from kb.lookup.observing import Standing, standing
-from kb.service import KnowledgeBase
-from kb.store.pool import WatchedPool
-from kb.tables import Change, Job
+from colmlm.api.door.lanes import Lanes
+from colmlm.kb.errors import KBError
+from colmlm.kb.jobs import tickets
+from colmlm.kb.jobs.attendance import OwnWorker, WorkerState, no_worker
+from colmlm.kb.log.audit import MAINTENANCE
+from colmlm.kb.lookup.observing import Standing, standing
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store.pool import WatchedPool
+from colmlm.kb.tables import Change, Job
 
 # There from the start, so that a rate has something to start from; a kind that is not among them comes when it does.
 KINDS = ("insert", "update", "delete", "restore", "forget", "erase", "ingest", *MAINTENANCE)

@@ -14,16 +14,25 @@ from typing import TYPE_CHECKING, Any, TextIO
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-from kb.store import outages
-from kb.texts.characters import LINES, visible
+from colmlm.kb.store import outages
+from colmlm.kb.texts.characters import LINES, visible
 
 if TYPE_CHECKING:
-    from kb.store.settings import Settings
+    from colmlm.kb.store.settings import Settings
 
 _SECRET = re.compile(r"colmlm_[A-Za-z0-9_-]{16,}|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)|(?i:bearer)\s+\S+")
 _BLOT = "[secret]"
 # What these say at level info is said here already, or is noise.
-_CHATTY = ("faiss", "httpcore", "httpx", "httpx2", "kb.store.pool", "procrastinate", "urllib3", "uvicorn")
+_CHATTY = (
+    "faiss",
+    "httpcore",
+    "httpx",
+    "httpx2",
+    "colmlm.kb.store.pool",
+    "procrastinate",
+    "urllib3",
+    "uvicorn",
+)
 
 
 def configure(settings: Settings, stream: TextIO | None = None) -> None:

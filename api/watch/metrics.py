@@ -18,11 +18,11 @@ from prometheus_client import (
     generate_latest,
 )
 
-from api.door.lanes import Lanes
-from api.watch.gauges import LaneGauges, StandingGauges
-from kb.jobs.attendance import OwnWorker, no_worker
-from kb.records import Lookup
-from kb.service import KnowledgeBase
+from colmlm.api.door.lanes import Lanes
+from colmlm.api.watch.gauges import LaneGauges, StandingGauges
+from colmlm.kb.jobs.attendance import OwnWorker, no_worker
+from colmlm.kb.records import Lookup
+from colmlm.kb.service import KnowledgeBase
 
 _SHORT = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 _LONG = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
@@ -38,7 +38,7 @@ _PARTS = {
 
 
 class Metrics:
-    """The metrics of one process. An `kb.lookup.observing.Observer`, and what the HTTP layer counts with."""
+    """The metrics of one process. An `colmlm.kb.lookup.observing.Observer`, and what the HTTP layer counts with."""
 
     def __init__(self, kb: KnowledgeBase, worker: OwnWorker = no_worker) -> None:
         self.registry = CollectorRegistry()

@@ -8,15 +8,15 @@ from contextlib import AbstractContextManager, ExitStack, closing, contextmanage
 from dataclasses import dataclass
 from typing import Any
 
-from api.ports import Generator
-from api.watch.metrics import Metrics
-from api.watch.tracing import Tracing
-from kb.records import Lookup
+from colmlm.api.ports import Generator
+from colmlm.api.watch.metrics import Metrics
+from colmlm.api.watch.tracing import Tracing
+from colmlm.kb.records import Lookup
 
 
 @dataclass(frozen=True, slots=True)
 class TracingObserver:
-    """A `kb.lookup.observing.Observer` whose parts are spans as well as metrics."""
+    """A `colmlm.kb.lookup.observing.Observer` whose parts are spans as well as metrics."""
 
     metrics: Metrics
     tracing: Tracing

@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast
 
-from api.door.drain import Drain
-from api.ports import Generator
-from api.watch.metrics import Metrics
-from api.watch.observed import ObservedGenerator, TracingObserver
-from api.watch.tracing import Tracing
-from api.watch.watcher import Watch
-from kb.jobs.attendance import OwnWorker, no_worker
-from kb.service import KnowledgeBase
+from colmlm.api.door.drain import Drain
+from colmlm.api.ports import Generator
+from colmlm.api.watch.metrics import Metrics
+from colmlm.api.watch.observed import ObservedGenerator, TracingObserver
+from colmlm.api.watch.tracing import Tracing
+from colmlm.api.watch.watcher import Watch
+from colmlm.kb.jobs.attendance import OwnWorker, no_worker
+from colmlm.kb.service import KnowledgeBase
 
 
 @dataclass(frozen=True, slots=True)
 class Operations:
-    """Made once for a server and handed to `api.app.create_app`; `api.door.drain.DrainingServer` ends it by `drain`."""
+    """Made once for a server and handed to `colmlm.api.app.create_app`; `colmlm.api.door.drain.DrainingServer` ends it by `drain`."""
 
     metrics: Metrics
     drain: Drain

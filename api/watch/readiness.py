@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from api.door.drain import Drain
-from api.door.lanes import Lane, Lanes
-from kb.errors import NoActiveKeyset
-from kb.jobs.attendance import OwnWorker, is_wanting, no_worker
-from kb.keys.keysets import keyset_head
-from kb.keys.rekey import Encoder
-from kb.lookup.observing import standing
-from kb.lookup.replica import active_keyset_id
-from kb.service import KnowledgeBase
-from kb.store import database
+from colmlm.api.door.drain import Drain
+from colmlm.api.door.lanes import Lane, Lanes
+from colmlm.kb.errors import NoActiveKeyset
+from colmlm.kb.jobs.attendance import OwnWorker, is_wanting, no_worker
+from colmlm.kb.keys.keysets import keyset_head
+from colmlm.kb.keys.rekey import Encoder
+from colmlm.kb.lookup.observing import standing
+from colmlm.kb.lookup.replica import active_keyset_id
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store import database
 
 
 @dataclass(slots=True)

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from api.door.requests import method_of, route_of, status_of
-from kb.errors import SettingsError
+from colmlm.api.door.requests import method_of, route_of, status_of
+from colmlm.kb.errors import SettingsError
 
 if TYPE_CHECKING:
     from litestar.types import HTTPScope
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
     from opentelemetry.trace import Span
 
-    from api.door.requests import Asked
+    from colmlm.api.door.requests import Asked
 
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 

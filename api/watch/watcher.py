@@ -9,17 +9,17 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from api.door.auth import PROBES
-from api.door.drain import Drain
-from api.door.requests import Asked, method_of, route_of, status_of
-from api.errors import Draining
-from api.watch.metrics import Metrics
-from api.watch.tracing import Tracing
+from colmlm.api.door.auth import PROBES
+from colmlm.api.door.drain import Drain
+from colmlm.api.door.requests import Asked, method_of, route_of, status_of
+from colmlm.api.errors import Draining
+from colmlm.api.watch.metrics import Metrics
+from colmlm.api.watch.tracing import Tracing
 
 if TYPE_CHECKING:
     from litestar.types import HTTPScope
 
-    from kb.access.api_keys import ApiKeyRecord
+    from colmlm.kb.access.api_keys import ApiKeyRecord
 
 
 _log = logging.getLogger("colmlm.request")

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.composition import annotators
-from cli.composition.annotators import (
+from colmlm.cli.composition import annotators
+from colmlm.cli.composition.annotators import (
     Encoding,
     NoQuestions,
     QuestionGeneratorPath,
@@ -21,20 +21,20 @@ from cli.composition.annotators import (
     SpanAnnotatorPath,
     SpanThreshold,
 )
-from cli.composition.runtime import Runtime
-from cli.errors import REFUSED
-from cli.options import AsJson, examples
-from cli.output import is_attended, note, print_json, print_table, progress, say
-from kb.corpus.format import AnnotatedDocument, Refusal
-from kb.corpus.raw.files import Found, find_files
-from kb.corpus.raw.limits import Limits
-from kb.corpus.raw.reading import read_raw
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.errors import REFUSED
+from colmlm.cli.options import AsJson, examples
+from colmlm.cli.output import is_attended, note, print_json, print_table, progress, say
+from colmlm.kb.corpus.format import AnnotatedDocument, Refusal
+from colmlm.kb.corpus.raw.files import Found, find_files
+from colmlm.kb.corpus.raw.limits import Limits
+from colmlm.kb.corpus.raw.reading import read_raw
 
 if TYPE_CHECKING:
-    from model.annotate.checks import Reviewed
-    from model.annotate.cost import Estimate
-    from model.annotate.pipeline import Annotator
-    from model.annotate.results import Results
+    from colmlm.model.annotate.checks import Reviewed
+    from colmlm.model.annotate.cost import Estimate
+    from colmlm.model.annotate.pipeline import Annotator
+    from colmlm.model.annotate.results import Results
 
 ANNOTATE_EXAMPLES = examples(
     "colmlm corpus annotate handbook/ --out handbook.jsonl",
@@ -177,7 +177,7 @@ def annotate(
 
 
 def _light(chosen: Annotator, job: Job, out: Path) -> None:
-    from model.annotate.results import Results
+    from colmlm.model.annotate.results import Results
 
     with Results(out) as results:
         _greet(results)
@@ -187,9 +187,9 @@ def _light(chosen: Annotator, job: Job, out: Path) -> None:
 
 
 def _seed(runtime: Runtime, job: Job, out: Path, options: SeedOptions) -> Any:
-    from model.annotate.results import Results
-    from model.annotate.seed import SeedRun
-    from model.lm.chat_endpoint import Chat, Endpoint
+    from colmlm.model.annotate.results import Results
+    from colmlm.model.annotate.seed import SeedRun
+    from colmlm.model.lm.chat_endpoint import Chat, Endpoint
 
     assert options.url is not None and options.model is not None
     endpoint = Endpoint(
@@ -222,8 +222,8 @@ def _greet(results: Results) -> None:
 
 def _estimate(job: Job, out: Path, options: SeedOptions) -> Estimate:
     """What is still to be done. Reads everything once, and writes nothing."""
-    from model.annotate.cost import estimate
-    from model.annotate.results import Results
+    from colmlm.model.annotate.cost import estimate
+    from colmlm.model.annotate.results import Results
 
     with Results(out) if out.exists() else nullcontext() as results:
         return estimate(
@@ -268,7 +268,7 @@ def _report(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    from model.annotate.results import rejects_beside
+    from colmlm.model.annotate.results import rejects_beside
 
     if as_json:
         estimated = None if cost is None else {**asdict(cost), "price": _price(cost, options)}

@@ -10,19 +10,19 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.composition.runtime import Runtime
-from cli.options import AsJson, CheckpointPath, examples, positive
-from cli.output import note, print_json, print_table, progress, say
-from kb.corpus.format import AnnotatedDocument, Parsed, read_annotated
-from kb.corpus.squad import read_squad
-from kb.demo import DEMO_CORPUS
-from model.annotate import checkpoint as annotators
-from model.annotate.config import TunerConfig
-from model.annotate.presets import QUESTION_PRESETS, SPAN_PRESETS
-from model.annotate.report import Measured, calibrate, measure
-from model.annotate.span_training import Annotated as Corpus
-from model.annotate.tasks import QuestionTask, SpanTask
-from model.training.steps import hold_out
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.options import AsJson, CheckpointPath, examples, positive
+from colmlm.cli.output import note, print_json, print_table, progress, say
+from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, read_annotated
+from colmlm.kb.corpus.squad import read_squad
+from colmlm.kb.demo import DEMO_CORPUS
+from colmlm.model.annotate import checkpoint as annotators
+from colmlm.model.annotate.config import TunerConfig
+from colmlm.model.annotate.presets import QUESTION_PRESETS, SPAN_PRESETS
+from colmlm.model.annotate.report import Measured, calibrate, measure
+from colmlm.model.annotate.span_training import Annotated as Corpus
+from colmlm.model.annotate.tasks import QuestionTask, SpanTask
+from colmlm.model.training.steps import hold_out
 
 app = typer.Typer(
     help="Train, release and measure the annotators that mark facts and ask about them.",

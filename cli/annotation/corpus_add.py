@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.anywhere import anywhere
-from cli.composition import annotators
-from cli.composition.annotators import (
+from colmlm.cli.anywhere import anywhere
+from colmlm.cli.composition import annotators
+from colmlm.cli.composition.annotators import (
     Encoding,
     NoQuestions,
     QuestionGeneratorPath,
@@ -16,11 +16,11 @@ from cli.composition.annotators import (
     SpanAnnotatorPath,
     SpanThreshold,
 )
-from cli.errors import REFUSED
-from cli.nouns.base import Base
-from cli.options import Actor, AllowErased, AsJson, CheckpointPath, examples, some_text
-from cli.output import print_json, print_table, say
-from kb.corpus.raw.files import find_files
+from colmlm.cli.errors import REFUSED
+from colmlm.cli.nouns.base import Base
+from colmlm.cli.options import Actor, AllowErased, AsJson, CheckpointPath, examples, some_text
+from colmlm.cli.output import print_json, print_table, say
+from colmlm.kb.corpus.raw.files import find_files
 
 ADD_EXAMPLES = examples(
     "colmlm corpus add handbook/ --corpus handbook",

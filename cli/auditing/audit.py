@@ -13,11 +13,11 @@ from typing import Annotated
 
 import typer
 
-from cli.anywhere import anywhere
-from cli.auditing.trace import show_changes
-from cli.errors import CHECK_FAILED
-from cli.nouns.base import Base
-from cli.options import (
+from colmlm.cli.anywhere import anywhere
+from colmlm.cli.auditing.trace import show_changes
+from colmlm.cli.errors import CHECK_FAILED
+from colmlm.cli.nouns.base import Base
+from colmlm.cli.options import (
     MAX_BIGINT,
     Actor,
     After,
@@ -30,11 +30,11 @@ from cli.options import (
     each_once,
     examples,
 )  # fmt: skip
-from cli.output import is_attended, note, plain, print_json, print_table, progress, say, shorten
-from kb.evidence.impact import Impact, ImpactedOutput
-from kb.log.chain import Break
-from kb.log.signing import from_pem, names_of, require_signer
-from kb.log.witness import AuditReport, Head, check_log, read_head
+from colmlm.cli.output import is_attended, note, plain, print_json, print_table, progress, say, shorten
+from colmlm.kb.evidence.impact import Impact, ImpactedOutput
+from colmlm.kb.log.chain import Break
+from colmlm.kb.log.signing import from_pem, names_of, require_signer
+from colmlm.kb.log.witness import AuditReport, Head, check_log, read_head
 
 SHOWN = 20
 

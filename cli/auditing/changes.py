@@ -6,16 +6,16 @@ from typing import Annotated
 
 import typer
 
-from cli.anywhere import anywhere
-from cli.auditing.trace import show_changes
-from cli.composition.runtime import Runtime
-from cli.errors import CHECK_FAILED
-from cli.nouns.base import Base
-from cli.options import MAX_BIGINT, After, AsJson, Limit, examples
-from cli.output import note, plain, print_json, print_table, say, shorten
-from kb.evidence.diff import FactDifference
-from kb.records import FsckReport
-from kb.upkeep.repair import Repair, RepairReport
+from colmlm.cli.anywhere import anywhere
+from colmlm.cli.auditing.trace import show_changes
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.errors import CHECK_FAILED
+from colmlm.cli.nouns.base import Base
+from colmlm.cli.options import MAX_BIGINT, After, AsJson, Limit, examples
+from colmlm.cli.output import note, plain, print_json, print_table, say, shorten
+from colmlm.kb.evidence.diff import FactDifference
+from colmlm.kb.records import FsckReport
+from colmlm.kb.upkeep.repair import Repair, RepairReport
 
 app = typer.Typer(
     invoke_without_command=True,

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from cli.anywhere import anywhere
-from cli.contents.facts import WITHHELD, where
-from cli.nouns.base import Base
-from cli.options import After, AsJson, FactId, Limit, examples
-from cli.output import note, print_json, print_table, say, shorten
-from kb.records import ChangeRecord, FactTrace, OutputTrace, Source, TracedSplice
+from colmlm.cli.anywhere import anywhere
+from colmlm.cli.contents.facts import WITHHELD, where
+from colmlm.cli.nouns.base import Base
+from colmlm.cli.options import After, AsJson, FactId, Limit, examples
+from colmlm.cli.output import note, print_json, print_table, say, shorten
+from colmlm.kb.records import ChangeRecord, FactTrace, OutputTrace, Source, TracedSplice
 
 app = typer.Typer(
     help="Trace outputs to facts and facts to outputs.", epilog=examples("colmlm trace output 3")

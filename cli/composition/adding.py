@@ -9,14 +9,14 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from cli.composition.keying import key_everything
-from cli.composition.runtime import Runtime
-from cli.output import Reporting, note, progress
-from kb.corpus.format import AnnotatedDocument, Parsed, Refusal
-from kb.corpus.raw.files import Found
-from kb.corpus.raw.reading import read_raw
-from kb.facts.standing import Standing, Standings
-from kb.records import IngestReport, KeysetRecord
+from colmlm.cli.composition.keying import key_everything
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.output import Reporting, note, progress
+from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, Refusal
+from colmlm.kb.corpus.raw.files import Found
+from colmlm.kb.corpus.raw.reading import read_raw
+from colmlm.kb.facts.standing import Standing, Standings
+from colmlm.kb.records import IngestReport, KeysetRecord
 
 COMMIT_EVERY = 20  # documents: what an interruption loses of the annotators' work at most
 

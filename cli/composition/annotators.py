@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.composition.runtime import Runtime
-from cli.options import finite
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.options import finite
 
 if TYPE_CHECKING:
-    from model.annotate.pipeline import Annotator
+    from colmlm.model.annotate.pipeline import Annotator
 
 SpanAnnotatorPath = Annotated[
     Path | None,
@@ -66,10 +66,10 @@ def light(
     drop_unquestioned: bool = False,
 ) -> Annotator:
     """The two light annotators, loaded; without the question generator where nothing is asked. Seconds."""
-    from model.annotate.checkpoint import RELEASED_QUESTIONS, RELEASED_SPANS
-    from model.annotate.pipeline import Annotator
-    from model.annotate.questions import QuestionGenerator
-    from model.annotate.spans import SpanAnnotator
+    from colmlm.model.annotate.checkpoint import RELEASED_QUESTIONS, RELEASED_SPANS
+    from colmlm.model.annotate.pipeline import Annotator
+    from colmlm.model.annotate.questions import QuestionGenerator
+    from colmlm.model.annotate.spans import SpanAnnotator
 
     bases = runtime.settings.home / "models"
     finder = SpanAnnotator.load(spans or RELEASED_SPANS, bases, threshold=threshold)

@@ -11,13 +11,13 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from cli.composition.runtime import Runtime
-from kb.corpus.format import AnnotatedDocument
-from kb.keys.rekey import Encoder
-from kb.records import CheckpointInfo
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.kb.corpus.format import AnnotatedDocument
+from colmlm.kb.keys.rekey import Encoder
+from colmlm.kb.records import CheckpointInfo
 
 if TYPE_CHECKING:
-    from model.baselines.sentences import SentenceEncoder
+    from colmlm.model.baselines.sentences import SentenceEncoder
 
 _REGISTERED = "encoder:"  # what stands for a path where a sentence encoder is registered
 
@@ -39,7 +39,7 @@ ByEncoder = Annotated[
 
 
 class SentenceKeys:
-    """A sentence encoder's keys, as `kb.keys.rekey.Encoder` wants them."""
+    """A sentence encoder's keys, as `colmlm.kb.keys.rekey.Encoder` wants them."""
 
     def __init__(self, name: EncoderName, encoder: SentenceEncoder) -> None:
         self.sentences = encoder
@@ -53,7 +53,7 @@ class SentenceKeys:
 
     @classmethod
     def named(cls, name: EncoderName) -> SentenceKeys:
-        from model.baselines.sentences import SentenceEncoder
+        from colmlm.model.baselines.sentences import SentenceEncoder
 
         keys = "question" if name is EncoderName.minilm else "sentence"
         return cls(name, SentenceEncoder(keys=keys))

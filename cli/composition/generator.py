@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from api.errors import ContextLengthExceeded, PromptRefused
-from api.ports import (
+from colmlm.api.errors import ContextLengthExceeded, PromptRefused
+from colmlm.api.ports import (
     Completed,
     Finished,
     GenerationRequest,
@@ -15,18 +15,18 @@ from api.ports import (
     Missed,
     Spliced,
 )
-from api.routes.streams import check_client
-from cli.composition.logprobs import NO_LOGPROBS, Logprobs, logprobs
-from cli.composition.model_encoder import describe
-from kb.records import CheckpointInfo, NewGeneration, OutputTrace, Source, Splice
-from kb.service import KnowledgeBase
+from colmlm.api.routes.streams import check_client
+from colmlm.cli.composition.logprobs import NO_LOGPROBS, Logprobs, logprobs
+from colmlm.cli.composition.model_encoder import describe
+from colmlm.kb.records import CheckpointInfo, NewGeneration, OutputTrace, Source, Splice
+from colmlm.kb.service import KnowledgeBase
 
 if TYPE_CHECKING:
-    from model.decoding.config import DecodeConfig
-    from model.decoding.decoder import Decoder, Generation
-    from model.decoding.lookup import Lookup
-    from model.decoding.rows import SpliceRecord
-    from model.lm.checkpoint import Checkpoint
+    from colmlm.model.decoding.config import DecodeConfig
+    from colmlm.model.decoding.decoder import Decoder, Generation
+    from colmlm.model.decoding.lookup import Lookup
+    from colmlm.model.decoding.rows import SpliceRecord
+    from colmlm.model.lm.checkpoint import Checkpoint
 
 ROWS_TOGETHER = 8  # a batch's cache takes memory by its longest row
 
@@ -61,7 +61,7 @@ class LocalOutputs:
 
 @dataclass(slots=True)
 class StoringGenerator:
-    """Decodes and stores every output with its attribution, as `api.ports.Generator` wants it.
+    """Decodes and stores every output with its attribution, as `colmlm.api.ports.Generator` wants it.
 
     `lookup` is the knowledge base, or something that stands before it. `seq` dates an output that looked nothing up:
     by default the last change. A prompt may have `prompt_max_tokens`, or as many as the model reads.
@@ -84,7 +84,7 @@ class StoringGenerator:
 
     def stream(self, request: GenerationRequest) -> Iterator[Item]:
         """The output piece by piece with its lookups, then why it ended, then its stored trace."""
-        from model.decoding.decoder import Generation
+        from colmlm.model.decoding.decoder import Generation
 
         self._check_prompts([request])
         said = ""
@@ -99,7 +99,7 @@ class StoringGenerator:
                 yield self._looked_up(item, said)
 
     def complete(self, requests: Sequence[GenerationRequest], top: int | None = None) -> list[Completed]:
-        """See `api.ports.Generator.complete`."""
+        """See `colmlm.api.ports.Generator.complete`."""
         self._check_prompts(requests)
         generations = self._generations(requests)
         if top is None:
@@ -150,7 +150,7 @@ class StoringGenerator:
         )
 
     def _decoder(self) -> Decoder:
-        from model.decoding.decoder import Decoder
+        from colmlm.model.decoding.decoder import Decoder
 
         return Decoder(self.checkpoint, self.lookup)
 
@@ -197,7 +197,7 @@ def _finished(generation: Generation) -> Finished:
 
 
 def decode_config(request: GenerationRequest) -> DecodeConfig:
-    from model.decoding.config import DecodeConfig
+    from colmlm.model.decoding.config import DecodeConfig
 
     return DecodeConfig(
         mode=request.mode,

@@ -1,4 +1,4 @@
-"""What jobs do: the handlers of `kb.jobs`, and those of the kinds that need a model."""
+"""What jobs do: the handlers of `colmlm.kb.jobs`, and those of the kinds that need a model."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from cli.composition import annotators
-from cli.composition.adding import Adding
-from cli.composition.keying import active_encoder_of, encoder_of, key_everything
-from cli.composition.runtime import Runtime
-from cli.errors import FAULT, explain
-from cli.output import Advance
-from kb.corpus.raw.files import find_files
-from kb.errors import InvalidWork, KBError
-from kb.forgetting.verbs import SAMPLE, Forgetting
-from kb.jobs.handlers import HANDLERS, in_brief, ingest, named
-from kb.jobs.kinds import Documents, Gate, Ingest, Rekey, VerifyForgetting
-from kb.jobs.problems import Problem, problem_of
-from kb.jobs.runner import Handler, Run
-from kb.keys.rekey import Encoder
-from kb.store.causes import refusal_of
-from kb.switching.gate import GateLimits, check_keyset
-from kb.switching.retraining import Retraining
+from colmlm.cli.composition import annotators
+from colmlm.cli.composition.adding import Adding
+from colmlm.cli.composition.keying import active_encoder_of, encoder_of, key_everything
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.errors import FAULT, explain
+from colmlm.cli.output import Advance
+from colmlm.kb.corpus.raw.files import find_files
+from colmlm.kb.errors import InvalidWork, KBError
+from colmlm.kb.forgetting.verbs import SAMPLE, Forgetting
+from colmlm.kb.jobs.handlers import HANDLERS, in_brief, ingest, named
+from colmlm.kb.jobs.kinds import Documents, Gate, Ingest, Rekey, VerifyForgetting
+from colmlm.kb.jobs.problems import Problem, problem_of
+from colmlm.kb.jobs.runner import Handler, Run
+from colmlm.kb.keys.rekey import Encoder
+from colmlm.kb.store.causes import refusal_of
+from colmlm.kb.switching.gate import GateLimits, check_keyset
+from colmlm.kb.switching.retraining import Retraining
 
 
 def handlers(runtime: Runtime) -> dict[str, Handler]:

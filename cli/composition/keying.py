@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from cli.composition.encoders import keys_are_questions, registered
-from cli.composition.runtime import Runtime
-from cli.output import Reporting, note, progress
-from kb.errors import InvalidValue, KBError, KeysetMismatch, NoActiveKeyset
-from kb.keys import keysets
-from kb.keys.calibration import Calibration, calibrate
-from kb.keys.rekey import Encoder
-from kb.records import KeysetRecord
-from kb.service import KnowledgeBase
+from colmlm.cli.composition.encoders import keys_are_questions, registered
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.output import Reporting, note, progress
+from colmlm.kb.errors import InvalidValue, KBError, KeysetMismatch, NoActiveKeyset
+from colmlm.kb.keys import keysets
+from colmlm.kb.keys.calibration import Calibration, calibrate
+from colmlm.kb.keys.rekey import Encoder
+from colmlm.kb.records import KeysetRecord
+from colmlm.kb.service import KnowledgeBase
 
 DEFAULT_SAMPLE = 300
 
@@ -71,8 +71,8 @@ def encoder_of(runtime: Runtime, keyset_id: int, named: Path | None = None) -> E
 
 def active_encoder_of(runtime: Runtime, keyset_id: int, named: Path | None = None) -> Encoder | None:
     """The active keyset's encoder; None where that one is checked itself, none is active, or it cannot be loaded."""
-    from model.lm.base_models import BaseNotFound
-    from model.lm.config import CheckpointError
+    from colmlm.model.lm.base_models import BaseNotFound
+    from colmlm.model.lm.config import CheckpointError
 
     try:
         active = runtime.kb.active_keyset()

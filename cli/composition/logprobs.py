@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from api.errors import PromptRefused
-from api.ports import TokenLogprob
+from colmlm.api.errors import PromptRefused
+from colmlm.api.ports import TokenLogprob
 
 if TYPE_CHECKING:
-    from model.decoding.decoder import Generation
-    from model.lm.checkpoint import Checkpoint
+    from colmlm.model.decoding.decoder import Generation
+    from colmlm.model.lm.checkpoint import Checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ def logprobs(
     The start of a text that the decoder puts before a prompt is not reported, only one that was given. A prompt's
     first token has no log-probability, as the protocol has it. Raises `PromptRefused` beyond the model's context.
     """
-    from model.decoding.scoring import score
+    from colmlm.model.decoding.scoring import score
 
     tokenizer = checkpoint.tokenizer
     started = [tokenizer.prompt(prompt) for prompt in prompts]

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from kb.corpus.format import AnnotatedDocument
-from kb.records import CheckpointInfo
+from colmlm.kb.corpus.format import AnnotatedDocument
+from colmlm.kb.records import CheckpointInfo
 
 if TYPE_CHECKING:
-    from model.lm.checkpoint import Checkpoint
+    from colmlm.model.lm.checkpoint import Checkpoint
 
 
 def describe(checkpoint: Checkpoint) -> CheckpointInfo:
@@ -29,10 +29,10 @@ def describe(checkpoint: Checkpoint) -> CheckpointInfo:
 
 
 class ModelEncoder:
-    """A checkpoint's keys, as `kb.keys.rekey.Encoder` and `api.ports.QuestionEncoder` want them."""
+    """A checkpoint's keys, as `colmlm.kb.keys.rekey.Encoder` and `colmlm.api.ports.QuestionEncoder` want them."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
-        from model.lm.encoder import KeyEncoder
+        from colmlm.model.lm.encoder import KeyEncoder
 
         self.checkpoint = describe(checkpoint)
         self._keys = KeyEncoder(checkpoint)

@@ -13,14 +13,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from cli.composition.model_encoder import ModelEncoder
-from cli.output import note
-from kb.store.settings import Settings
+from colmlm.cli.composition.model_encoder import ModelEncoder
+from colmlm.cli.output import note
+from colmlm.kb.store.settings import Settings
 
 if TYPE_CHECKING:
-    from cli.composition.generator import StoringGenerator
-    from kb.service import KnowledgeBase
-    from model.lm.checkpoint import Checkpoint
+    from colmlm.cli.composition.generator import StoringGenerator
+    from colmlm.kb.service import KnowledgeBase
+    from colmlm.model.lm.checkpoint import Checkpoint
 
 RELEASED = Path("released", "co-lmlm-135m")
 
@@ -48,7 +48,7 @@ class Runtime:
 
     @cached_property
     def kb(self) -> KnowledgeBase:
-        from kb.service import KnowledgeBase
+        from colmlm.kb.service import KnowledgeBase
 
         if self.settings.server is not None:
             note("COLMLM_SERVER is set, but this works with the knowledge base of this machine.")
@@ -61,7 +61,7 @@ class Runtime:
     @cached_property
     def checkpoint(self) -> Checkpoint:
         """The checkpoint of the settings, by default the released one. Seconds on first use."""
-        from model.lm.checkpoint import load
+        from colmlm.model.lm.checkpoint import load
 
         return load(self.settings.checkpoint or released_checkpoint(), self.settings.home / "models")
 
@@ -73,21 +73,21 @@ class Runtime:
         """The encoder of another checkpoint; None is the settings' own."""
         if path is None:
             return self.encoder
-        from model.lm.checkpoint import load
+        from colmlm.model.lm.checkpoint import load
 
         return ModelEncoder(load(path, self.settings.home / "models"))
 
     @cached_property
     def generator(self) -> StoringGenerator:
-        from cli.composition.generator import LocalOutputs, StoringGenerator
+        from colmlm.cli.composition.generator import LocalOutputs, StoringGenerator
 
         most = self.settings.prompt_max_tokens
         return StoringGenerator(self.checkpoint, LocalOutputs(self.kb), self.kb, prompt_max_tokens=most)
 
     def generator_as_of(self, seq: int) -> StoringGenerator:
         """A generator whose lookups find what was true at change `seq`, and whose outputs are dated by it."""
-        from cli.composition.generator import LocalOutputs, StoringGenerator
-        from kb.lookup.history import kb_as_of
+        from colmlm.cli.composition.generator import LocalOutputs, StoringGenerator
+        from colmlm.kb.lookup.history import kb_as_of
 
         return StoringGenerator(self.checkpoint, LocalOutputs(self.kb), kb_as_of(self.kb, seq), seq)
 

@@ -20,11 +20,11 @@ from typing import Self
 
 from msgspec.structs import replace
 
-from api.watch.logs import blotted
-from kb import interpreter
-from kb.jobs import attendance
-from kb.jobs.attendance import STEADY_SECONDS, WorkerState
-from kb.store.settings import Settings
+from colmlm.api.watch.logs import blotted
+from colmlm.kb import interpreter
+from colmlm.kb.jobs import attendance
+from colmlm.kb.jobs.attendance import STEADY_SECONDS, WorkerState
+from colmlm.kb.store.settings import Settings
 
 LONGEST_PAUSE = 60.0
 STOP_SECONDS = 30.0  # more than a worker's grace
@@ -73,7 +73,7 @@ class WorkerProcess:
     def _start(self) -> subprocess.Popen[bytes]:
         # A session of its own: Ctrl-C in the terminal is the server's to hear.
         process = subprocess.Popen(
-            interpreter.command("-m", "cli", "worker", "--until-eof"),
+            interpreter.command("-m", "colmlm.cli", "worker", "--until-eof"),
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

@@ -11,15 +11,15 @@ from typing import Annotated
 
 import typer
 
-from cli.annotation import annotate, corpus_add
-from cli.anywhere import anywhere
-from cli.errors import REFUSED
-from cli.nouns.base import Base
-from cli.options import Actor, AllowErased, AsJson, examples, some_text
-from cli.output import is_attended, note, print_json, print_table, say
-from kb.corpus.format import Refusal, to_record
-from kb.errors import CorpusNotFound
-from kb.records import CorpusStats, Edit, IngestReport
+from colmlm.cli.annotation import annotate, corpus_add
+from colmlm.cli.anywhere import anywhere
+from colmlm.cli.errors import REFUSED
+from colmlm.cli.nouns.base import Base
+from colmlm.cli.options import Actor, AllowErased, AsJson, examples, some_text
+from colmlm.cli.output import is_attended, note, print_json, print_table, say
+from colmlm.kb.corpus.format import Refusal, to_record
+from colmlm.kb.errors import CorpusNotFound
+from colmlm.kb.records import CorpusStats, Edit, IngestReport
 
 MOST_REFUSALS_SHOWN = 20
 
@@ -183,11 +183,11 @@ def export(
         )
     documents = base.corpora.export(corpus, live_only=live_only)  # an unknown one ends here: no file is left
     if quiz:
-        from model.baselines.quiz import quiz as quiz_of
+        from colmlm.model.baselines.quiz import quiz as quiz_of
 
         documents = quiz_of(documents)
     if format_ is ExportFormat.parquet:
-        from kb.corpus.parquet import write_parquet
+        from colmlm.kb.corpus.parquet import write_parquet
 
         assert output is not None
         write_parquet(documents, output)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.composition.runtime import Runtime
-from cli.errors import CHECK_FAILED
-from cli.options import AsJson, CheckpointPath, examples
-from cli.output import print_json, print_table, progress, say, shorten
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.errors import CHECK_FAILED
+from colmlm.cli.options import AsJson, CheckpointPath, examples
+from colmlm.cli.output import print_json, print_table, progress, say, shorten
 
 if TYPE_CHECKING:
-    from cli.contents.demonstration import Demonstration, Run
+    from colmlm.cli.contents.demonstration import Demonstration, Run
 
 EXAMPLES = examples("colmlm demo", "colmlm demo --facts 5 --mode forced", "colmlm demo --json > demo.json")
 
@@ -42,7 +42,7 @@ def demo(
     """
     with Runtime.from_environment(checkpoint=checkpoint) as runtime:
         runtime.kb.facts(corpus=corpus, limit=1)  # an unknown corpus is not worth loading a model for
-        from cli.contents.demonstration import Demonstration
+        from colmlm.cli.contents.demonstration import Demonstration
 
         demonstration = Demonstration(runtime, corpus, mode)
         runs = _run(demonstration, facts)

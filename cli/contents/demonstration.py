@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from api.ports import GenerationRequest
-from cli.composition.generator import LocalOutputs, StoringGenerator
-from cli.composition.runtime import Runtime
-from kb.keys.calibration import normalise
-from kb.records import FactRecord, Lookup, OutputTrace, TracedSplice
-from kb.service import KnowledgeBase
+from colmlm.api.ports import GenerationRequest
+from colmlm.cli.composition.generator import LocalOutputs, StoringGenerator
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.kb.keys.calibration import normalise
+from colmlm.kb.records import FactRecord, Lookup, OutputTrace, TracedSplice
+from colmlm.kb.service import KnowledgeBase
 
 STATEMENTS_SOUGHT = 50
 LEAKS_SOUGHT = 10

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from cli.anywhere import anywhere
-from cli.nouns.base import Base
-from cli.options import MAX_BIGINT, After, AsJson, Limit, examples
-from cli.output import note, print_json, print_table, say, shorten
+from colmlm.cli.anywhere import anywhere
+from colmlm.cli.nouns.base import Base
+from colmlm.cli.options import MAX_BIGINT, After, AsJson, Limit, examples
+from colmlm.cli.output import note, print_json, print_table, say, shorten
 
 STATS_EXAMPLES = examples("colmlm stats", "colmlm stats --json")
 

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from cli.anywhere import anywhere
-from cli.nouns.base import Base
-from cli.options import (
+from colmlm.cli.anywhere import anywhere
+from colmlm.cli.nouns.base import Base
+from colmlm.cli.options import (
     Actor,
     After,
     AllowErased,
@@ -21,9 +21,9 @@ from cli.options import (
     examples,
     some_text,
 )
-from cli.output import is_attended, note, print_json, print_table, say, shorten
-from kb.errors import FactDeleted
-from kb.records import Edit, FactRecord
+from colmlm.cli.output import is_attended, note, print_json, print_table, say, shorten
+from colmlm.kb.errors import FactDeleted
+from colmlm.kb.records import Edit, FactRecord
 
 WITHHELD = "Marks stand for what was deleted or corrected: the server shows that to keys with the right 'audit' only."
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.anywhere import anywhere
-from cli.auditing.trace import show_output
-from cli.contents.facts import where
-from cli.nouns.base import Base, Decoder
-from cli.options import (
+from colmlm.cli.anywhere import anywhere
+from colmlm.cli.auditing.trace import show_output
+from colmlm.cli.contents.facts import where
+from colmlm.cli.nouns.base import Base, Decoder
+from colmlm.cli.options import (
     MAX_BIGINT,
     AsJson,
     AsOf,
@@ -24,13 +24,13 @@ from cli.options import (
     positive,
     some_text,
 )
-from cli.output import note, print_json, print_table, say, shorten
-from kb.lookup.history import AsOfLookup
-from kb.records import Lookup, OutputTrace
-from kb.texts.characters import visible
+from colmlm.cli.output import note, print_json, print_table, say, shorten
+from colmlm.kb.lookup.history import AsOfLookup
+from colmlm.kb.records import Lookup, OutputTrace
+from colmlm.kb.texts.characters import visible
 
 if TYPE_CHECKING:
-    from api.ports import GenerationRequest
+    from colmlm.api.ports import GenerationRequest
 
 GENERATE_EXAMPLES = examples(
     'colmlm generate "Question: What is the capital of Peru? Answer:" --mode forced',
@@ -96,7 +96,7 @@ def generate(
 
     With --server it is decoded here, with lookups there, and stored there; with --there as well it needs no model here.
     """
-    from api.ports import GenerationRequest
+    from colmlm.api.ports import GenerationRequest
 
     if stream and as_json:
         raise typer.BadParameter("it prints text as it comes, --json one object at the end; take one of them.",

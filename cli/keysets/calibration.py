@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
-from cli.anywhere import anywhere
-from cli.composition.keying import DEFAULT_SAMPLE, describe_calibration, measure
-from cli.composition.runtime import Runtime
-from cli.nouns.base import Base
-from cli.options import AsJson, CheckpointPath, KeysetId, examples, finite
-from cli.output import print_json, say
-from kb.errors import KeysetMismatch, KeysetNotFound
-from kb.records import KeysetRecord
+from colmlm.cli.anywhere import anywhere
+from colmlm.cli.composition.keying import DEFAULT_SAMPLE, describe_calibration, measure
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.nouns.base import Base
+from colmlm.cli.options import AsJson, CheckpointPath, KeysetId, examples, finite
+from colmlm.cli.output import print_json, say
+from colmlm.kb.errors import KeysetMismatch, KeysetNotFound
+from colmlm.kb.records import KeysetRecord
 
 CALIBRATE_EXAMPLES = examples(
     "colmlm keysets calibrate", "colmlm keysets calibrate --false-accept-rate 0.05 --dry-run --json"

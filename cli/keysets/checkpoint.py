@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from cli.composition.model_encoder import describe
-from cli.composition.runtime import Runtime
-from cli.options import AsJson, CheckpointPath, examples
-from cli.output import print_json, say
+from colmlm.cli.composition.model_encoder import describe
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.options import AsJson, CheckpointPath, examples
+from colmlm.cli.output import print_json, say
 
 app = typer.Typer(help="Describe and export checkpoints.", epilog=examples("colmlm checkpoint info"))
 
@@ -43,7 +43,7 @@ def export(
     """Write the checkpoint as a plain Llama that transformers loads alone, its three tokens at the end."""
     _require_empty(target)
     with Runtime.from_environment(checkpoint=checkpoint) as runtime:
-        from model.lm.checkpoint import export as write
+        from colmlm.model.lm.checkpoint import export as write
 
         write(runtime.checkpoint, target)
         exported = {"path": str(target.absolute()), "checkpoint_id": runtime.checkpoint.checkpoint_id}
@@ -58,7 +58,7 @@ def release(
 ) -> None:
     """Write a run's adapter in half precision, with its config and loss log and without optimiser state."""
     _require_empty(target)
-    from model.training.release import release as write
+    from colmlm.model.training.release import release as write
 
     config = write(run, target)
     released = {"path": str(target.absolute()), "name": config.name, "training": config.training}

@@ -7,14 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.anywhere import anywhere
-from cli.errors import CHECK_FAILED
-from cli.nouns.base import Base
-from cli.options import Actor, AsJson, CheckpointPath, KeysetId, Reason, examples, finite
-from cli.output import note, print_json, print_table, say
-from kb.keys.activation import MAX_EDITS
-from kb.records import KeysetRecord
-from kb.switching.gate import GateLimits
+from colmlm.cli.anywhere import anywhere
+from colmlm.cli.errors import CHECK_FAILED
+from colmlm.cli.nouns.base import Base
+from colmlm.cli.options import Actor, AsJson, CheckpointPath, KeysetId, Reason, examples, finite
+from colmlm.cli.output import note, print_json, print_table, say
+from colmlm.kb.keys.activation import MAX_EDITS
+from colmlm.kb.records import KeysetRecord
+from colmlm.kb.switching.gate import GateLimits
 
 CHECK_EXAMPLES = examples(
     "colmlm keysets check 2", "colmlm keysets check 2 --plot drift.png --max-question-loss 0.05 --json"

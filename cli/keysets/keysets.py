@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.anywhere import anywhere
-from cli.composition.encoders import ByEncoder, chosen
-from cli.composition.keying import key_everything
-from cli.composition.runtime import Runtime
-from cli.keysets import calibration, keyset_gate
-from cli.nouns.base import Base
-from cli.options import Actor, AsJson, CheckpointPath, KeysetId, Reason, examples
-from cli.output import is_attended, print_json, print_table, progress, say
-from kb.keys.activation import GateStanding
-from kb.records import KeysetRecord
-from kb.switching.retraining import Retraining
+from colmlm.cli.anywhere import anywhere
+from colmlm.cli.composition.encoders import ByEncoder, chosen
+from colmlm.cli.composition.keying import key_everything
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.keysets import calibration, keyset_gate
+from colmlm.cli.nouns.base import Base
+from colmlm.cli.options import Actor, AsJson, CheckpointPath, KeysetId, Reason, examples
+from colmlm.cli.output import is_attended, print_json, print_table, progress, say
+from colmlm.kb.keys.activation import GateStanding
+from colmlm.kb.records import KeysetRecord
+from colmlm.kb.switching.retraining import Retraining
 
 if TYPE_CHECKING:
     pass
@@ -99,7 +99,7 @@ def create(
     as_json: AsJson = False,
 ) -> None:
     """Make an empty keyset of a checkpoint, or name the one it has. Needed only to choose the index."""
-    from kb.lookup.index import KeyIndex
+    from colmlm.kb.lookup.index import KeyIndex
 
     with Runtime.from_environment(checkpoint=checkpoint) as runtime:
         runtime.open()

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kb.switching.gate import Drift
-from kb.switching.measures import Scores
+from colmlm.kb.switching.gate import Drift
+from colmlm.kb.switching.measures import Scores
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

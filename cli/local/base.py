@@ -10,29 +10,29 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from cli.composition.runtime import Runtime
-from cli.local.corpora import LocalCorpora
-from cli.local.erasures import LocalErasures
-from cli.local.forgetting import LocalForgetting
-from cli.local.keys import LocalKeys
-from cli.local.keysets import LocalKeysets
-from cli.local.log import LocalLog
-from cli.output import note, progress
-from kb.facts.documents import Documents
-from kb.lookup.history import kb_as_of
-from kb.records import Edit, Lookup
-from kb.upkeep.statistics import Statistics, statistics
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.local.corpora import LocalCorpora
+from colmlm.cli.local.erasures import LocalErasures
+from colmlm.cli.local.forgetting import LocalForgetting
+from colmlm.cli.local.keys import LocalKeys
+from colmlm.cli.local.keysets import LocalKeysets
+from colmlm.cli.local.log import LocalLog
+from colmlm.cli.output import note, progress
+from colmlm.kb.facts.documents import Documents
+from colmlm.kb.lookup.history import kb_as_of
+from colmlm.kb.records import Edit, Lookup
+from colmlm.kb.upkeep.statistics import Statistics, statistics
 
 if TYPE_CHECKING:
-    from cli.composition.generator import StoringGenerator
-    from kb.jobs.queue import Jobs
-    from kb.service import KnowledgeBase
+    from colmlm.cli.composition.generator import StoringGenerator
+    from colmlm.kb.jobs.queue import Jobs
+    from colmlm.kb.service import KnowledgeBase
 
 MOST_TO_KEY_AT_ONCE = 256
 
 
 class LocalBase:
-    """See `cli.nouns.base.Base`. Opens the base on first use."""
+    """See `colmlm.cli.nouns.base.Base`. Opens the base on first use."""
 
     server = None
 
@@ -53,7 +53,7 @@ class LocalBase:
 
     @property
     def jobs(self) -> Jobs:
-        from kb.jobs.queue import Jobs  # brings procrastinate, which other commands need not wait for
+        from colmlm.kb.jobs.queue import Jobs  # brings procrastinate, which other commands need not wait for
 
         return Jobs(self.kb)
 

@@ -8,24 +8,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cli.composition.runtime import Runtime
-from cli.output import note, plain, progress
-from kb.corpus.format import AnnotatedDocument, Parsed
-from kb.corpus.raw.files import Found
-from kb.corpus.raw.limits import Limits
-from kb.corpus.raw.reading import read_corpus
-from kb.facts.standing import Standing
-from kb.records import Edit, IngestReport, KeysetRecord
-from kb.switching.bulk import Bulk
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.output import note, plain, progress
+from colmlm.kb.corpus.format import AnnotatedDocument, Parsed
+from colmlm.kb.corpus.raw.files import Found
+from colmlm.kb.corpus.raw.limits import Limits
+from colmlm.kb.corpus.raw.reading import read_corpus
+from colmlm.kb.facts.standing import Standing
+from colmlm.kb.records import Edit, IngestReport, KeysetRecord
+from colmlm.kb.switching.bulk import Bulk
 
 if TYPE_CHECKING:
-    from cli.composition.adding import Adding, Tally
-    from kb.service import KnowledgeBase
+    from colmlm.cli.composition.adding import Adding, Tally
+    from colmlm.kb.service import KnowledgeBase
 
 
 @dataclass(frozen=True, slots=True)
 class LocalCorpora:
-    """See `cli.nouns.facts.CorpusVerbs`."""
+    """See `colmlm.cli.nouns.facts.CorpusVerbs`."""
 
     runtime: Runtime
 
@@ -78,8 +78,8 @@ class LocalCorpora:
         allow_erased: bool,
         dry_run: bool,
     ) -> dict[str, Any]:
-        from cli.composition import annotators
-        from cli.composition.adding import Adding
+        from colmlm.cli.composition import annotators
+        from colmlm.cli.composition.adding import Adding
 
         self.runtime.open()
         adding = Adding(self.runtime, corpus, found, encoding, again)
@@ -128,7 +128,7 @@ def _try(tally: Tally, corpus: str) -> str:
 
 def _read(file: Path, format_: str, limits: Limits, on_bytes: Callable[[int], None]) -> Iterator[Parsed]:
     if format_ == "rel-lmlm":
-        from model.baselines.triplets import read_triplets
+        from colmlm.model.baselines.triplets import read_triplets
 
         return read_triplets(file)
     return read_corpus(file, format_, limits=limits, on_bytes=on_bytes)

@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from cli.composition.runtime import Runtime
-from cli.nouns.removal import Erasing
-from cli.output import note, progress
-from kb.access.api_keys import ApiKeyRecord
-from kb.erasure.residue import ResidueReport
-from kb.erasure.traces import Probe, save_probes
-from kb.erasure.two_person import ErasureRequest, ErasureRequests, admin_key
-from kb.erasure.verbs import Erased, Erasure, ErasureReport
-from kb.facts.redaction import Mentioned
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.nouns.removal import Erasing
+from colmlm.cli.output import note, progress
+from colmlm.kb.access.api_keys import ApiKeyRecord
+from colmlm.kb.erasure.residue import ResidueReport
+from colmlm.kb.erasure.traces import Probe, save_probes
+from colmlm.kb.erasure.two_person import ErasureRequest, ErasureRequests, admin_key
+from colmlm.kb.erasure.verbs import Erased, Erasure, ErasureReport
+from colmlm.kb.facts.redaction import Mentioned
 
 if TYPE_CHECKING:
-    from kb.service import KnowledgeBase
+    from colmlm.kb.service import KnowledgeBase
 
 
 @dataclass(frozen=True, slots=True)
 class LocalErasures:
-    """See `cli.nouns.removal.ErasureVerbs`. Where two are needed, COLMLM_TOKEN says who asks."""
+    """See `colmlm.cli.nouns.removal.ErasureVerbs`. Where two are needed, COLMLM_TOKEN says who asks."""
 
     runtime: Runtime
 

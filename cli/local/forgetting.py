@@ -7,19 +7,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from cli.composition.runtime import Runtime
-from cli.output import progress
-from kb.forgetting import certificates
-from kb.forgetting.certificate_check import CertificateCheck, check_here, trusted_keys
-from kb.forgetting.records import Drift, ForgetPlan, Rates, RunRecord, Verification
-from kb.forgetting.verbs import Forgetting
-from kb.records import Edit, FactRecord
-from kb.selectors import Selector
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.output import progress
+from colmlm.kb.forgetting import certificates
+from colmlm.kb.forgetting.certificate_check import CertificateCheck, check_here, trusted_keys
+from colmlm.kb.forgetting.records import Drift, ForgetPlan, Rates, RunRecord, Verification
+from colmlm.kb.forgetting.verbs import Forgetting
+from colmlm.kb.records import Edit, FactRecord
+from colmlm.kb.selectors import Selector
 
 
 @dataclass(frozen=True, slots=True)
 class LocalForgetting:
-    """See `cli.nouns.removal.ForgetVerbs`."""
+    """See `colmlm.cli.nouns.removal.ForgetVerbs`."""
 
     runtime: Runtime
 

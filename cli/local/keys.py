@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy.orm import Session
 
-from kb.access import api_keys as access
-from kb.access.api_keys import ApiKeyRecord
+from colmlm.kb.access import api_keys as access
+from colmlm.kb.access.api_keys import ApiKeyRecord
 
 if TYPE_CHECKING:
-    from kb.service import KnowledgeBase
+    from colmlm.kb.service import KnowledgeBase
 
 
 @dataclass(frozen=True, slots=True)
 class LocalKeys:
-    """See `cli.nouns.running.KeyVerbs`."""
+    """See `colmlm.cli.nouns.running.KeyVerbs`."""
 
     kb: KnowledgeBase
 

@@ -6,18 +6,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cli.composition.runtime import Runtime
-from cli.output import progress
-from kb.errors import KeysetNotFound, KeysetNotReady
-from kb.keys.activation import GateStanding
-from kb.records import KeysetRecord
-from kb.switching.gate import GateLimits, check_keyset
-from kb.switching.retraining import Retraining
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.output import progress
+from colmlm.kb.errors import KeysetNotFound, KeysetNotReady
+from colmlm.kb.keys.activation import GateStanding
+from colmlm.kb.records import KeysetRecord
+from colmlm.kb.switching.gate import GateLimits, check_keyset
+from colmlm.kb.switching.retraining import Retraining
 
 
 @dataclass(frozen=True, slots=True)
 class LocalKeysets:
-    """See `cli.nouns.running.KeysetVerbs`."""
+    """See `colmlm.cli.nouns.running.KeysetVerbs`."""
 
     runtime: Runtime
 
@@ -43,7 +43,7 @@ class LocalKeysets:
         checkpoint: Path | None,
         active_checkpoint: Path | None,
     ) -> dict[str, Any]:
-        from cli.composition.keying import active_encoder_of, encoder_of
+        from colmlm.cli.composition.keying import active_encoder_of, encoder_of
 
         encoder = encoder_of(self.runtime, keyset_id, checkpoint)
         active_encoder = active_encoder_of(self.runtime, keyset_id, active_checkpoint)
@@ -52,7 +52,7 @@ class LocalKeysets:
                 self.runtime.kb, keyset_id, encoder, limits, active_encoder=active_encoder, on_texts=advance
             )
         if plot is not None:
-            from cli.keysets.plots import score_histograms
+            from colmlm.cli.keysets.plots import score_histograms
 
             score_histograms(report.drift, plot)
         return report.stored()
@@ -79,7 +79,7 @@ class LocalKeysets:
     def rekey(
         self, keyset_id: int, *, corpus: str | None, kinds: str, checkpoint: Path | None
     ) -> KeysetRecord:
-        from cli.composition.keying import encoder_of, key_everything
+        from colmlm.cli.composition.keying import encoder_of, key_everything
 
         if (found := self.get(keyset_id)).state == "retired":  # its checkpoint's next one has another id
             raise KeysetNotReady(keyset_id, found.state)

@@ -6,22 +6,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kb.evidence.diff import Diff, diff
-from kb.evidence.impact import Impact, impact_of
-from kb.log import audit, denials
-from kb.log.chain import Sealed, seal
-from kb.log.denials import DenialRecord
-from kb.log.signing import as_pem, signing_key
-from kb.log.witness import AuditReport, Head, check_database, export_log, signed_head
-from kb.records import ChangeRecord
+from colmlm.kb.evidence.diff import Diff, diff
+from colmlm.kb.evidence.impact import Impact, impact_of
+from colmlm.kb.log import audit, denials
+from colmlm.kb.log.chain import Sealed, seal
+from colmlm.kb.log.denials import DenialRecord
+from colmlm.kb.log.signing import as_pem, signing_key
+from colmlm.kb.log.witness import AuditReport, Head, check_database, export_log, signed_head
+from colmlm.kb.records import ChangeRecord
 
 if TYPE_CHECKING:
-    from kb.service import KnowledgeBase
+    from colmlm.kb.service import KnowledgeBase
 
 
 @dataclass(frozen=True, slots=True)
 class LocalLog:
-    """See `cli.nouns.log.Log`."""
+    """See `colmlm.cli.nouns.log.Log`."""
 
     kb: KnowledgeBase
 

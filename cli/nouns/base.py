@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from api.ports import GenerationRequest, Item
-    from cli.nouns.facts import CorpusVerbs, DocumentVerbs, Verbs
-    from cli.nouns.log import Log
-    from cli.nouns.removal import ErasureVerbs, ForgetVerbs
-    from cli.nouns.running import JobVerbs, KeysetVerbs, KeyVerbs
-    from kb.records import Edit, Lookup, OutputTrace
-    from kb.upkeep.statistics import Statistics
+    from colmlm.api.ports import GenerationRequest, Item
+    from colmlm.cli.nouns.facts import CorpusVerbs, DocumentVerbs, Verbs
+    from colmlm.cli.nouns.log import Log
+    from colmlm.cli.nouns.removal import ErasureVerbs, ForgetVerbs
+    from colmlm.cli.nouns.running import JobVerbs, KeysetVerbs, KeyVerbs
+    from colmlm.kb.records import Edit, Lookup, OutputTrace
+    from colmlm.kb.upkeep.statistics import Statistics
 
 
 class Decoder(Protocol):
-    """Decodes a prompt, and stores the output; of `cli.composition.generator.StoringGenerator`."""
+    """Decodes a prompt, and stores the output; of `colmlm.cli.composition.generator.StoringGenerator`."""
 
     def generate(self, request: GenerationRequest) -> OutputTrace: ...
 

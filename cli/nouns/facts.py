@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from kb.corpus.format import AnnotatedDocument
-    from kb.corpus.raw.files import Found
-    from kb.facts.documents import DocumentRecord
-    from kb.records import (
+    from colmlm.kb.corpus.format import AnnotatedDocument
+    from colmlm.kb.corpus.raw.files import Found
+    from colmlm.kb.facts.documents import DocumentRecord
+    from colmlm.kb.records import (
         CorpusStats,
         Edit,
         FactRecord,
@@ -53,7 +53,7 @@ class Verbs(Protocol):
 
 
 class DocumentVerbs(Protocol):
-    """Of `kb.facts.documents.Documents`."""
+    """Of `colmlm.kb.facts.documents.Documents`."""
 
     def find(
         self, *, corpus: str | None = None, replaced: bool = False, after: int = 0, limit: int = 50

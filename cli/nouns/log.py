@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from kb.evidence.diff import Diff
-    from kb.evidence.impact import Impact
-    from kb.log.chain import Sealed
-    from kb.log.denials import DenialRecord
-    from kb.log.witness import AuditReport, Head
-    from kb.records import ChangeRecord
+    from colmlm.kb.evidence.diff import Diff
+    from colmlm.kb.evidence.impact import Impact
+    from colmlm.kb.log.chain import Sealed
+    from colmlm.kb.log.denials import DenialRecord
+    from colmlm.kb.log.witness import AuditReport, Head
+    from colmlm.kb.records import ChangeRecord
 
 
 class Log(Protocol):

@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from kb.erasure.residue import ResidueReport
-    from kb.erasure.two_person import ErasureRequest
-    from kb.erasure.verbs import Erased, ErasureReport
-    from kb.facts.redaction import Mentioned
-    from kb.forgetting.certificate_check import CertificateCheck
-    from kb.forgetting.records import Drift, ForgetPlan, Rates, RunRecord, Verification
-    from kb.records import Edit, FactRecord
-    from kb.selectors import Selector
+    from colmlm.kb.erasure.residue import ResidueReport
+    from colmlm.kb.erasure.two_person import ErasureRequest
+    from colmlm.kb.erasure.verbs import Erased, ErasureReport
+    from colmlm.kb.facts.redaction import Mentioned
+    from colmlm.kb.forgetting.certificate_check import CertificateCheck
+    from colmlm.kb.forgetting.records import Drift, ForgetPlan, Rates, RunRecord, Verification
+    from colmlm.kb.records import Edit, FactRecord
+    from colmlm.kb.selectors import Selector
 
 
 class ForgetVerbs(Protocol):
-    """Of `kb.forgetting.verbs.Forgetting`. With `model` questions are encoded, else stored keys stand for them."""
+    """Of `colmlm.kb.forgetting.verbs.Forgetting`. With `model` questions are encoded, else stored keys stand for them."""
 
     def plan(
         self,
@@ -81,7 +81,7 @@ class Erasing:
 
 
 class ErasureVerbs(Protocol):
-    """Of `kb.erasure.verbs` and `kb.erasure.two_person`."""
+    """Of `colmlm.kb.erasure.verbs` and `colmlm.kb.erasure.two_person`."""
 
     def preview(self, fact_ids: Sequence[int], *, mentions: Mentioned) -> Erased: ...
 

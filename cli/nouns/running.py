@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from kb.access.api_keys import ApiKeyRecord
-    from kb.jobs.kinds import Work
-    from kb.jobs.records import JobRecord
-    from kb.keys.activation import GateStanding
-    from kb.records import KeysetRecord
-    from kb.switching.gate import GateLimits
+    from colmlm.kb.access.api_keys import ApiKeyRecord
+    from colmlm.kb.jobs.kinds import Work
+    from colmlm.kb.jobs.records import JobRecord
+    from colmlm.kb.keys.activation import GateStanding
+    from colmlm.kb.records import KeysetRecord
+    from colmlm.kb.switching.gate import GateLimits
 
 
 class JobVerbs(Protocol):
-    """Of `kb.jobs.queue.Jobs`."""
+    """Of `colmlm.kb.jobs.queue.Jobs`."""
 
     def submit(self, work: Work, *, actor: str) -> JobRecord: ...
 
@@ -41,7 +41,7 @@ class JobVerbs(Protocol):
 
 
 class KeysetVerbs(Protocol):
-    """Keysets; `kb.switching.retraining.Retraining` has most of it."""
+    """Keysets; `colmlm.kb.switching.retraining.Retraining` has most of it."""
 
     def listed(self) -> list[tuple[KeysetRecord, GateStanding]]: ...
 
@@ -79,7 +79,7 @@ class KeysetVerbs(Protocol):
 
 
 class KeyVerbs(Protocol):
-    """Of `kb.access.api_keys`. A dry run is done and undone."""
+    """Of `colmlm.kb.access.api_keys`. A dry run is done and undone."""
 
     def listed(self) -> list[ApiKeyRecord]: ...
 

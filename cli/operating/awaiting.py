@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
-from cli.nouns.running import JobVerbs
-from cli.output import progress
-from kb.jobs.records import JobRecord
+from colmlm.cli.nouns.running import JobVerbs
+from colmlm.cli.output import progress
+from colmlm.kb.jobs.records import JobRecord
 
 POLL_SECONDS = 0.5
 

@@ -8,14 +8,14 @@ from typing import Annotated
 
 import typer
 
-from cli.composition.runtime import Runtime
-from cli.errors import CHECK_FAILED
-from cli.options import Actor, AsJson, Yes, examples, some_texts
-from cli.output import is_attended, note, plain, print_json, progress, say
-from kb.backup.restore import RestoreReport, restore_backup
-from kb.backup.write import Backup, open_backup, verify_backup, write_backup
-from kb.errors import NewerLogNeeded
-from kb.log.signing import signing_key
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.errors import CHECK_FAILED
+from colmlm.cli.options import Actor, AsJson, Yes, examples, some_texts
+from colmlm.cli.output import is_attended, note, plain, print_json, progress, say
+from colmlm.kb.backup.restore import RestoreReport, restore_backup
+from colmlm.kb.backup.write import Backup, open_backup, verify_backup, write_backup
+from colmlm.kb.errors import NewerLogNeeded
+from colmlm.kb.log.signing import signing_key
 
 app = typer.Typer(
     help="Write a knowledge base to one file, check the file, restore it.",

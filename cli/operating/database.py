@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from cli.composition.runtime import Runtime
-from cli.errors import DATABASE
-from cli.options import AsJson, examples
-from cli.output import print_json, say
-from kb.store import database
-from kb.store.embedded_server import EmbeddedServer
-from kb.store.settings import Settings
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.errors import DATABASE
+from colmlm.cli.options import AsJson, examples
+from colmlm.cli.output import print_json, say
+from colmlm.kb.store import database
+from colmlm.kb.store.embedded_server import EmbeddedServer
+from colmlm.kb.store.settings import Settings
 
 app = typer.Typer(help="Start, stop, migrate and describe the database.", epilog=examples("colmlm db status"))
 
@@ -117,7 +117,7 @@ def _report(settings: Settings, as_json: bool) -> Status:
 def _status(settings: Settings) -> Status:
     from sqlalchemy import text
 
-    from kb.errors import DatabaseUnavailable
+    from colmlm.kb.errors import DatabaseUnavailable
 
     server = EmbeddedServer.of(settings)
     embedded = server is not None

@@ -16,12 +16,12 @@ from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
-from cli.errors import one_line
-from cli.operating.diagnosis_database import examine_database
-from cli.operating.diagnosis_worker import examine_worker
-from cli.operating.findings import Finding, Findings
-from kb.errors import KBError
-from kb.store.settings import Settings
+from colmlm.cli.errors import one_line
+from colmlm.cli.operating.diagnosis_database import examine_database
+from colmlm.cli.operating.diagnosis_worker import examine_worker
+from colmlm.cli.operating.findings import Finding, Findings
+from colmlm.kb.errors import KBError
+from colmlm.kb.store.settings import Settings
 
 OLDEST_PYTHON = (3, 11)
 LEAST_FREE, LITTLE_FREE = 200_000_000, 5_000_000_000  # bytes
@@ -165,9 +165,9 @@ def _room(path: Path) -> Finding:
 
 def _model(settings: Settings) -> Findings:
     """The checkpoint's files and its base's against their digests; nothing is loaded."""
-    from cli.composition.runtime import released_checkpoint
-    from model.lm.config import CONFIG_FILE, CheckpointConfig
-    from model.lm.files import damaged
+    from colmlm.cli.composition.runtime import released_checkpoint
+    from colmlm.model.lm.config import CONFIG_FILE, CheckpointConfig
+    from colmlm.model.lm.files import damaged
 
     path = settings.checkpoint or released_checkpoint()
     remedy = "Copy the checkpoint again, or name another in COLMLM_CHECKPOINT."
@@ -187,7 +187,7 @@ def _model(settings: Settings) -> Findings:
 
 
 def _base(base: str, cache: Path) -> Findings:
-    from model.lm.files import damaged
+    from colmlm.model.lm.files import damaged
 
     if Path(base).expanduser().is_dir():
         yield Finding("base model", "ok", f"in {base}")

@@ -8,16 +8,16 @@ from datetime import UTC, datetime
 
 from sqlalchemy import Engine, select, text
 
-from cli.errors import one_line
-from cli.operating.findings import Finding
-from kb.errors import DatabaseUnavailable, NoActiveKeyset
-from kb.keys import keysets
-from kb.log import audit
-from kb.lookup.replica import active_keyset_id, snapshots_of
-from kb.service import KnowledgeBase
-from kb.store import database
-from kb.store.settings import Settings
-from kb.tables import Change
+from colmlm.cli.errors import one_line
+from colmlm.cli.operating.findings import Finding
+from colmlm.kb.errors import DatabaseUnavailable, NoActiveKeyset
+from colmlm.kb.keys import keysets
+from colmlm.kb.log import audit
+from colmlm.kb.lookup.replica import active_keyset_id, snapshots_of
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store import database
+from colmlm.kb.store.settings import Settings
+from colmlm.kb.tables import Change
 
 OLDEST, NEWEST_TRIED = 15, 18  # releases of PostgreSQL
 CLOCK_SECONDS = 5.0

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cli.operating.findings import Finding
-from kb.errors import DatabaseUnavailable
-from kb.jobs import attendance, tickets
-from kb.jobs.attendance import WorkerState
-from kb.store import database
-from kb.store.settings import Settings
+from colmlm.cli.operating.findings import Finding
+from colmlm.kb.errors import DatabaseUnavailable
+from colmlm.kb.jobs import attendance, tickets
+from colmlm.kb.jobs.attendance import WorkerState
+from colmlm.kb.store import database
+from colmlm.kb.store.settings import Settings
 
 _BY_HAND = "Its lines are in the server's log; colmlm worker --verbose runs one by hand."
 

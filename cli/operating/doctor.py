@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from cli.errors import CHECK_FAILED
-from cli.options import AsJson, examples
-from cli.output import print_json, print_table, say
+from colmlm.cli.errors import CHECK_FAILED
+from colmlm.cli.options import AsJson, examples
+from colmlm.cli.output import print_json, print_table, say
 
 EXAMPLES = examples("colmlm doctor", "colmlm doctor --json", "colmlm doctor --strict")
 
@@ -22,7 +22,7 @@ def doctor(
 
     The exit code is 1 where a check failed. The embedded database is started where it does not run.
     """
-    from cli.operating.diagnosis import examine
+    from colmlm.cli.operating.diagnosis import examine
 
     findings = examine()
     counts = Counter(finding.state for finding in findings)

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.composition.runtime import Runtime
-from cli.options import AsJson, DryRun, Yes, examples, span
-from cli.output import is_attended, print_json, say
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.options import AsJson, DryRun, Yes, examples, span
+from colmlm.cli.output import is_attended, print_json, say
 
 if TYPE_CHECKING:
-    from kb.jobs.pruning import Pruned
+    from colmlm.kb.jobs.pruning import Pruned
 
 EXAMPLES = examples(
     "colmlm jobs prune --older-than 30d --dry-run",
@@ -39,7 +39,7 @@ def prune(
     if not (yes or dry_run) and (as_json or not is_attended()):
         raise typer.BadParameter("there is nobody to ask; pass it to prune.", param_hint="--yes")
     with Runtime.from_environment() as runtime:
-        from kb.jobs.pruning import prune
+        from colmlm.kb.jobs.pruning import prune
 
         if not (yes or dry_run):
             count = _counted(prune(runtime.kb, older_than, dry_run=True))

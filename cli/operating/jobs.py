@@ -11,17 +11,17 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.anywhere import anywhere
-from cli.composition.runtime import Runtime
-from cli.errors import CHECK_FAILED
-from cli.nouns.base import Base
-from cli.operating import job_pruning
-from cli.operating.awaiting import awaited
-from cli.options import MAX_BIGINT, Actor, AsJson, Limit, examples
-from cli.output import note, print_json, print_table, say, shorten
-from kb.jobs.kinds import KINDS, work_of
-from kb.jobs.records import JobRecord
-from kb.tables import job_states
+from colmlm.cli.anywhere import anywhere
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.errors import CHECK_FAILED
+from colmlm.cli.nouns.base import Base
+from colmlm.cli.operating import job_pruning
+from colmlm.cli.operating.awaiting import awaited
+from colmlm.cli.options import MAX_BIGINT, Actor, AsJson, Limit, examples
+from colmlm.cli.output import note, print_json, print_table, say, shorten
+from colmlm.kb.jobs.kinds import KINDS, work_of
+from colmlm.kb.jobs.records import JobRecord
+from colmlm.kb.tables import job_states
 
 WORKER_EXAMPLES = examples("colmlm worker", "colmlm worker --concurrency 2", "colmlm worker --once")
 
@@ -189,11 +189,11 @@ def worker(
     on with. If it is killed, its jobs are taken up again as well. Several may run, on one machine or many that share
     the home's folder.
     """
-    from api.watch import logs
-    from cli.composition.job_handlers import handlers, problem
-    from kb.jobs.worker import Worker
-    from kb.store.embedded_server import require_wanted
-    from kb.store.keeper import Keeper
+    from colmlm.api.watch import logs
+    from colmlm.cli.composition.job_handlers import handlers, problem
+    from colmlm.kb.jobs.worker import Worker
+    from colmlm.kb.store.embedded_server import require_wanted
+    from colmlm.kb.store.keeper import Keeper
 
     with Runtime.from_environment() as runtime:
         settings = runtime.settings

@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
-from cli.anywhere import anywhere
-from cli.nouns.base import Base
-from cli.options import AsJson, DryRun, Yes, examples, span
-from cli.output import is_attended, note, print_json, print_table, say
-from kb.access import api_keys as access
-from kb.access.api_keys import ApiKeyRecord
+from colmlm.cli.anywhere import anywhere
+from colmlm.cli.nouns.base import Base
+from colmlm.cli.options import AsJson, DryRun, Yes, examples, span
+from colmlm.cli.output import is_attended, note, print_json, print_table, say
+from colmlm.kb.access import api_keys as access
+from colmlm.kb.access.api_keys import ApiKeyRecord
 
 app = typer.Typer(
     help="Make, list, rotate and revoke access keys of the API.",
@@ -22,7 +22,7 @@ app = typer.Typer(
 
 
 class Role(StrEnum):
-    """As in `kb.access.api_keys.ROLES`."""
+    """As in `colmlm.kb.access.api_keys.ROLES`."""
 
     decoder = "decoder"
     reader = "reader"

@@ -14,16 +14,16 @@ from typing import Annotated
 
 import typer
 
-from cli.composition.keying import key_everything
-from cli.composition.runtime import Runtime
-from cli.composition.worker_process import WorkerProcess
-from cli.options import AsJson, examples
-from cli.output import note, print_json, progress, say
-from kb.access import api_keys as access
-from kb.corpus.format import read_annotated
-from kb.demo import DEMO_CORPUS
-from kb.errors import KBError
-from kb.store import database
+from colmlm.cli.composition.keying import key_everything
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.composition.worker_process import WorkerProcess
+from colmlm.cli.options import AsJson, examples
+from colmlm.cli.output import note, print_json, progress, say
+from colmlm.kb.access import api_keys as access
+from colmlm.kb.corpus.format import read_annotated
+from colmlm.kb.demo import DEMO_CORPUS
+from colmlm.kb.errors import KBError
+from colmlm.kb.store import database
 
 UP_EXAMPLES = examples("colmlm up", "colmlm up --port 9000 --home ./kb", "colmlm up --no-serve --json")
 SERVE_EXAMPLES = examples("colmlm serve", "colmlm serve --port 9000 --no-model")
@@ -180,10 +180,10 @@ def _announce(runtime: Runtime, token: str, *, served: bool, home: Path | None, 
 
 def _serve(runtime: Runtime, listener: socket.socket, *, with_model: bool, with_worker: bool) -> None:
     """Serve until a signal comes, with a worker beside it; then drain. The log goes to stderr."""
-    from api.serving import run_server
-    from api.watch import logs
-    from api.watch.tracing import tracing_from
-    from kb.jobs.attendance import no_worker
+    from colmlm.api.serving import run_server
+    from colmlm.api.watch import logs
+    from colmlm.api.watch.tracing import tracing_from
+    from colmlm.kb.jobs.attendance import no_worker
 
     logs.configure(runtime.settings)
     encoder, generator = (runtime.encoder, runtime.generator) if with_model else (None, None)

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from cli.options import AsJson, examples
-from cli.output import print_json, print_table, say
+from colmlm.cli.options import AsJson, examples
+from colmlm.cli.output import print_json, print_table, say
 
 EXAMPLES = examples(
     "colmlm sizing --facts 1000000",
@@ -44,7 +44,7 @@ def sizing(
 
     Fitted to one machine at a million facts and computed beyond that: an order of magnitude, not a promise.
     """
-    from kb.upkeep.sizing import Load, sizes
+    from colmlm.kb.upkeep.sizing import Load, sizes
 
     load = Load(
         facts=facts,

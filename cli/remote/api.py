@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from api.schema.paging import Page, cursor
-from api.schema.schemas import MAX_PAGE
-from cli.remote.connection import Connection
-from cli.remote.errors import AnswerLost, ServerUnreachable
+from colmlm.api.schema.paging import Page, cursor
+from colmlm.api.schema.schemas import MAX_PAGE
+from colmlm.cli.remote.connection import Connection
+from colmlm.cli.remote.errors import AnswerLost, ServerUnreachable
 
 T = TypeVar("T")
 

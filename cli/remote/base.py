@@ -7,30 +7,30 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from api.schema.schemas import EditResult, LookupAnswers
-from cli.composition.runtime import Runtime
-from cli.nouns.base import Decoder
-from cli.remote.api import Api
-from cli.remote.connection import Connection
-from cli.remote.corpora import RemoteCorpora
-from cli.remote.documents import RemoteDocuments
-from cli.remote.erasures import RemoteErasures
-from cli.remote.forgetting import RemoteForgetting
-from cli.remote.generator import RemoteGenerator
-from cli.remote.here_only import refuse
-from cli.remote.jobs import RemoteJobs
-from cli.remote.keys import RemoteKeys
-from cli.remote.keysets import RemoteKeysets
-from cli.remote.log import RemoteLog
-from cli.remote.verbs import RemoteVerbs, edit_of
-from kb.lookup.history import AsOfLookup
-from kb.records import Edit, Lookup
-from kb.upkeep.statistics import Statistics
+from colmlm.api.schema.schemas import EditResult, LookupAnswers
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.nouns.base import Decoder
+from colmlm.cli.remote.api import Api
+from colmlm.cli.remote.connection import Connection
+from colmlm.cli.remote.corpora import RemoteCorpora
+from colmlm.cli.remote.documents import RemoteDocuments
+from colmlm.cli.remote.erasures import RemoteErasures
+from colmlm.cli.remote.forgetting import RemoteForgetting
+from colmlm.cli.remote.generator import RemoteGenerator
+from colmlm.cli.remote.here_only import refuse
+from colmlm.cli.remote.jobs import RemoteJobs
+from colmlm.cli.remote.keys import RemoteKeys
+from colmlm.cli.remote.keysets import RemoteKeysets
+from colmlm.cli.remote.log import RemoteLog
+from colmlm.cli.remote.verbs import RemoteVerbs, edit_of
+from colmlm.kb.lookup.history import AsOfLookup
+from colmlm.kb.records import Edit, Lookup
+from colmlm.kb.upkeep.statistics import Statistics
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteBase:
-    """See `cli.nouns.base.Base`. The runtime is for decoding here; its knowledge base is not opened."""
+    """See `colmlm.cli.nouns.base.Base`. The runtime is for decoding here; its knowledge base is not opened."""
 
     connection: Connection
     runtime: Runtime
@@ -120,8 +120,8 @@ class RemoteBase:
             refuse(checkpoint=checkpoint, as_of=as_of)
             yield RemoteGenerator(self.api)
             return
-        from cli.composition.generator import StoringGenerator
-        from cli.remote.knowledge_base import RemoteKnowledgeBase
+        from colmlm.cli.composition.generator import StoringGenerator
+        from colmlm.cli.remote.knowledge_base import RemoteKnowledgeBase
 
         loaded = Runtime.from_environment(checkpoint=checkpoint).checkpoint
         remote = RemoteKnowledgeBase(self.connection)

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import httpx2
 
-from cli.remote.errors import ServerUnreachable, refused
+from colmlm.cli.remote.errors import ServerUnreachable, refused
 
 _NOT_READY = (502, 503, 504)
 _TURNED_AWAY, _CONFLICT = 429, 409

@@ -13,18 +13,18 @@ from urllib.parse import quote
 import msgspec
 import typer
 
-from api.routes.corpora import Deleted
-from cli.remote.api import Api
-from cli.remote.errors import ServerUnreachable
-from cli.remote.here_only import refuse
-from cli.remote.jobs import RemoteJobs
-from cli.remote.log import RemoteLog
-from cli.remote.uploads import upload
-from kb.corpus.format import AnnotatedDocument, parse_line
-from kb.corpus.raw.files import Found, RawFile
-from kb.facts.standing import Standing
-from kb.jobs.kinds import Documents, Ingest, work_of
-from kb.records import Edit, IngestReport
+from colmlm.api.routes.corpora import Deleted
+from colmlm.cli.remote.api import Api
+from colmlm.cli.remote.errors import ServerUnreachable
+from colmlm.cli.remote.here_only import refuse
+from colmlm.cli.remote.jobs import RemoteJobs
+from colmlm.cli.remote.log import RemoteLog
+from colmlm.cli.remote.uploads import upload
+from colmlm.kb.corpus.format import AnnotatedDocument, parse_line
+from colmlm.kb.corpus.raw.files import Found, RawFile
+from colmlm.kb.facts.standing import Standing
+from colmlm.kb.jobs.kinds import Documents, Ingest, work_of
+from colmlm.kb.records import Edit, IngestReport
 
 _FORMATS = ("annotated", "parquet", "squad")
 MOST_FILES = 100  # of a job
@@ -32,7 +32,7 @@ MOST_FILES = 100  # of a job
 
 @dataclass(frozen=True, slots=True)
 class RemoteCorpora:
-    """See `cli.nouns.facts.CorpusVerbs`."""
+    """See `colmlm.cli.nouns.facts.CorpusVerbs`."""
 
     api: Api
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from api.routes.documents import DocumentText
-from cli.remote.api import Api
-from kb.facts.documents import DocumentRecord
+from colmlm.api.routes.documents import DocumentText
+from colmlm.cli.remote.api import Api
+from colmlm.kb.facts.documents import DocumentRecord
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteDocuments:
-    """See `cli.nouns.facts.DocumentVerbs`."""
+    """See `colmlm.cli.nouns.facts.DocumentVerbs`."""
 
     api: Api
 

@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from api.routes.erasures import ErasureAnswer
-from cli.nouns.removal import Erasing
-from cli.remote.api import Api
-from cli.remote.here_only import refuse
-from kb.erasure.two_person import ErasureRequest
-from kb.erasure.verbs import Erased, ErasureReport
-from kb.errors import ErasureRequestNotFound
-from kb.facts.redaction import Mentioned
+from colmlm.api.routes.erasures import ErasureAnswer
+from colmlm.cli.nouns.removal import Erasing
+from colmlm.cli.remote.api import Api
+from colmlm.cli.remote.here_only import refuse
+from colmlm.kb.erasure.two_person import ErasureRequest
+from colmlm.kb.erasure.verbs import Erased, ErasureReport
+from colmlm.kb.errors import ErasureRequestNotFound
+from colmlm.kb.facts.redaction import Mentioned
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteErasures:
-    """See `cli.nouns.removal.ErasureVerbs`."""
+    """See `colmlm.cli.nouns.removal.ErasureVerbs`."""
 
     api: Api
 

@@ -18,9 +18,9 @@ from typing import Any
 import httpx2
 import msgspec
 
-import kb.errors
-from api.errors import Problem
-from kb.errors import KBError
+from colmlm.api.errors import Problem
+from colmlm.kb import errors
+from colmlm.kb.errors import KBError
 
 
 class RemoteError(KBError):
@@ -111,7 +111,7 @@ _KINDS: dict[int, type[RemoteError]] = {
 
 _KNOWN: dict[str, type[KBError]] = {
     name: found
-    for name, found in vars(kb.errors).items()
+    for name, found in vars(errors).items()
     if isinstance(found, type) and issubclass(found, KBError)
 }
 

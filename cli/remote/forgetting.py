@@ -7,16 +7,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from api.routes.forgetting import PlanView, RunView
-from api.schema.schemas import EditResult
-from cli.output import note
-from cli.remote.api import Api
-from cli.remote.verbs import edit_of
-from kb.errors import FactNotFound
-from kb.forgetting.certificate_check import CertificateCheck
-from kb.forgetting.records import Drift, ForgetPlan, Rates, RunRecord, Verification
-from kb.records import Edit, FactRecord
-from kb.selectors import Selector
+from colmlm.api.routes.forgetting import PlanView, RunView
+from colmlm.api.schema.schemas import EditResult
+from colmlm.cli.output import note
+from colmlm.cli.remote.api import Api
+from colmlm.cli.remote.verbs import edit_of
+from colmlm.kb.errors import FactNotFound
+from colmlm.kb.forgetting.certificate_check import CertificateCheck
+from colmlm.kb.forgetting.records import Drift, ForgetPlan, Rates, RunRecord, Verification
+from colmlm.kb.records import Edit, FactRecord
+from colmlm.kb.selectors import Selector
 
 _ASKED_AT_ONCE = 8
 _LISTS = ("equivalents", "conflicting", "successors")
@@ -24,7 +24,7 @@ _LISTS = ("equivalents", "conflicting", "successors")
 
 @dataclass(frozen=True, slots=True)
 class RemoteForgetting:
-    """See `cli.nouns.removal.ForgetVerbs`. Of a plan's lists the API tells the first hundred, and of the facts all."""
+    """See `colmlm.cli.nouns.removal.ForgetVerbs`. Of a plan's lists the API tells the first hundred, and of the facts all."""
 
     api: Api
 

@@ -6,18 +6,18 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from api.errors import Problem
-from api.ports import GenerationRequest, Item
-from cli.remote.api import Api
-from cli.remote.errors import ServerUnreachable, error_of
-from kb.records import OutputTrace
+from colmlm.api.errors import Problem
+from colmlm.api.ports import GenerationRequest, Item
+from colmlm.cli.remote.api import Api
+from colmlm.cli.remote.errors import ServerUnreachable, error_of
+from colmlm.kb.records import OutputTrace
 
 _PATH = "/generations"
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteGenerator:
-    """See `cli.nouns.base.Decoder`. Nothing is asked for twice: each time an output would be stored."""
+    """See `colmlm.cli.nouns.base.Decoder`. Nothing is asked for twice: each time an output would be stored."""
 
     api: Api
 

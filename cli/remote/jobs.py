@@ -8,18 +8,18 @@ from typing import Any
 
 import msgspec
 
-from api.errors import Problem
-from cli.operating.awaiting import awaited
-from cli.output import note
-from cli.remote.api import Api
-from cli.remote.errors import JobNotDone, error_of
-from kb.jobs.kinds import Work
-from kb.jobs.records import JobRecord
+from colmlm.api.errors import Problem
+from colmlm.cli.operating.awaiting import awaited
+from colmlm.cli.output import note
+from colmlm.cli.remote.api import Api
+from colmlm.cli.remote.errors import JobNotDone, error_of
+from colmlm.kb.jobs.kinds import Work
+from colmlm.kb.jobs.records import JobRecord
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteJobs:
-    """See `cli.nouns.running.JobVerbs`."""
+    """See `colmlm.cli.nouns.running.JobVerbs`."""
 
     api: Api
 

@@ -8,16 +8,16 @@ from typing import Any
 
 import msgspec
 
-from api.routes.keys import Key, KeyWithToken
-from cli.remote.api import Api
-from cli.remote.here_only import refuse
-from kb.access.api_keys import ApiKeyRecord
-from kb.errors import ApiKeyNotFound
+from colmlm.api.routes.keys import Key, KeyWithToken
+from colmlm.cli.remote.api import Api
+from colmlm.cli.remote.here_only import refuse
+from colmlm.kb.access.api_keys import ApiKeyRecord
+from colmlm.kb.errors import ApiKeyNotFound
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteKeys:
-    """See `cli.nouns.running.KeyVerbs`. The API does nothing of this as a dry run."""
+    """See `colmlm.cli.nouns.running.KeyVerbs`. The API does nothing of this as a dry run."""
 
     api: Api
 

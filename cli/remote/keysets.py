@@ -8,20 +8,20 @@ from typing import Any
 
 import msgspec
 
-from api.routes.keysets import KeysetView
-from cli.remote.api import Api
-from cli.remote.here_only import refuse
-from cli.remote.jobs import RemoteJobs
-from kb.errors import KeysetActive, KeysetNotReady
-from kb.jobs.kinds import Gate, Rekey, work_of
-from kb.keys.activation import GateStanding
-from kb.records import KeysetRecord
-from kb.switching.gate import GateLimits
+from colmlm.api.routes.keysets import KeysetView
+from colmlm.cli.remote.api import Api
+from colmlm.cli.remote.here_only import refuse
+from colmlm.cli.remote.jobs import RemoteJobs
+from colmlm.kb.errors import KeysetActive, KeysetNotReady
+from colmlm.kb.jobs.kinds import Gate, Rekey, work_of
+from colmlm.kb.keys.activation import GateStanding
+from colmlm.kb.records import KeysetRecord
+from colmlm.kb.switching.gate import GateLimits
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteKeysets:
-    """See `cli.nouns.running.KeysetVerbs`."""
+    """See `colmlm.cli.nouns.running.KeysetVerbs`."""
 
     api: Api
 

@@ -11,13 +11,13 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from api.routes.vectors import LOOKUPS, MAX_VECTORS, MSGPACK, OCTETS
-from api.schema.schemas import LookupAnswer, LookupAnswers
-from cli.remote.connection import Connection, Patience
-from cli.remote.errors import ServerUnreachable
-from kb.errors import InvalidQuery, KeysetMismatch
-from kb.lookup.space import LookupSpace
-from kb.records import Lookup, NewGeneration, OutputTrace, Source, Splice
+from colmlm.api.routes.vectors import LOOKUPS, MAX_VECTORS, MSGPACK, OCTETS
+from colmlm.api.schema.schemas import LookupAnswer, LookupAnswers
+from colmlm.cli.remote.connection import Connection, Patience
+from colmlm.cli.remote.errors import ServerUnreachable
+from colmlm.kb.errors import InvalidQuery, KeysetMismatch
+from colmlm.kb.lookup.space import LookupSpace
+from colmlm.kb.records import Lookup, NewGeneration, OutputTrace, Source, Splice
 
 RECORDS = "/v1/generations/records"
 

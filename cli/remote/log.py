@@ -7,21 +7,21 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from api.routes.attributions import FactImpact
-from api.routes.changes import Differences
-from api.routes.verification import SigningKey
-from cli.remote.api import Api
-from kb.evidence.diff import Diff, FactDifference
-from kb.evidence.impact import Impact, ImpactedOutput
-from kb.log.chain import Sealed
-from kb.log.denials import DenialRecord
-from kb.log.witness import AuditReport, Head, check_log
-from kb.records import ChangeRecord
+from colmlm.api.routes.attributions import FactImpact
+from colmlm.api.routes.changes import Differences
+from colmlm.api.routes.verification import SigningKey
+from colmlm.cli.remote.api import Api
+from colmlm.kb.evidence.diff import Diff, FactDifference
+from colmlm.kb.evidence.impact import Impact, ImpactedOutput
+from colmlm.kb.log.chain import Sealed
+from colmlm.kb.log.denials import DenialRecord
+from colmlm.kb.log.witness import AuditReport, Head, check_log
+from colmlm.kb.records import ChangeRecord
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteLog:
-    """See `cli.nouns.log.Log`."""
+    """See `colmlm.cli.nouns.log.Log`."""
 
     api: Api
 

@@ -7,9 +7,9 @@ from urllib.parse import urlsplit
 
 import typer
 
-from cli.output import note
-from cli.remote.connection import Connection, Patience
-from kb.store.settings import Settings
+from colmlm.cli.output import note
+from colmlm.cli.remote.connection import Connection, Patience
+from colmlm.kb.store.settings import Settings
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 PATIENCE = Patience(answer_seconds=600.0, attempts=6)  # a plan or an erasure may take minutes

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import msgspec
 
-from cli.output import Advance, progress
-from cli.remote.connection import Connection
-from cli.remote.errors import ServerUnreachable
-from kb.jobs.uploads import Upload
+from colmlm.cli.output import Advance, progress
+from colmlm.cli.remote.connection import Connection
+from colmlm.cli.remote.errors import ServerUnreachable
+from colmlm.kb.jobs.uploads import Upload
 
 _BLOCK = 1 << 18
 

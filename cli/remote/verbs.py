@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from api.schema.schemas import EditResult
-from cli.remote.api import Api
-from kb.records import CorpusStats, Edit, FactRecord, FactTrace, GenerationRecord, OutputTrace
+from colmlm.api.schema.schemas import EditResult
+from colmlm.cli.remote.api import Api
+from colmlm.kb.records import CorpusStats, Edit, FactRecord, FactTrace, GenerationRecord, OutputTrace
 
 _STATES = {False: "live", True: "deleted", None: "all"}
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteVerbs:
-    """See `cli.nouns.facts.Verbs`."""
+    """See `colmlm.cli.nouns.facts.Verbs`."""
 
     api: Api
 

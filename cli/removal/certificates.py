@@ -7,15 +7,15 @@ from typing import Annotated
 
 import typer
 
-from cli.anywhere import anywhere
-from cli.errors import CHECK_FAILED
-from cli.nouns.base import Base
-from cli.options import AsJson, examples, some_text
-from cli.output import note, print_json, say
-from cli.removal.forget_options import RunId
-from cli.removal.forget_show import in_words
-from kb.forgetting.certificate_check import CertificateCheck, check_offline, trusted_keys
-from kb.texts.characters import json_visible
+from colmlm.cli.anywhere import anywhere
+from colmlm.cli.errors import CHECK_FAILED
+from colmlm.cli.nouns.base import Base
+from colmlm.cli.options import AsJson, examples, some_text
+from colmlm.cli.output import note, print_json, say
+from colmlm.cli.removal.forget_options import RunId
+from colmlm.cli.removal.forget_show import in_words
+from colmlm.kb.forgetting.certificate_check import CertificateCheck, check_offline, trusted_keys
+from colmlm.kb.texts.characters import json_visible
 
 CHECK_EXAMPLES = examples(
     "colmlm verify-certificate run-1.json",

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.anywhere import anywhere
-from cli.composition.runtime import Runtime
-from cli.errors import CHECK_FAILED
-from cli.nouns.base import Base
-from cli.nouns.removal import Erasing
-from cli.options import Actor, AsJson, each_once, examples, some_text
-from cli.output import is_attended, print_json, print_table, say
-from cli.removal.erase_show import (
+from colmlm.cli.anywhere import anywhere
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.errors import CHECK_FAILED
+from colmlm.cli.nouns.base import Base
+from colmlm.cli.nouns.removal import Erasing
+from colmlm.cli.options import Actor, AsJson, each_once, examples, some_text
+from colmlm.cli.output import is_attended, print_json, print_table, say
+from colmlm.cli.removal.erase_show import (
     as_dict,
     counts,
     show_asked,
@@ -27,7 +27,7 @@ from cli.removal.erase_show import (
 )
 
 if TYPE_CHECKING:
-    from kb.erasure.residue import ResidueReport
+    from colmlm.kb.erasure.residue import ResidueReport
 
 
 class Mentions(Enum):
@@ -183,8 +183,8 @@ def scan_residue(
 
     The exit code is 1 where any is found.
     """
-    from cli.local.erasures import scanned
-    from kb.erasure.traces import Probe, load_probes
+    from colmlm.cli.local.erasures import scanned
+    from colmlm.kb.erasure.traces import Probe, load_probes
 
     if bool(probes) == bool(texts):
         raise typer.BadParameter("pass either --probes or --text.", param_hint="--probes")

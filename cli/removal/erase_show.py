@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from cli.contents.facts import where
-from cli.nouns.facts import Verbs
-from cli.output import note, print_json, print_table, say, shorten
+from colmlm.cli.contents.facts import where
+from colmlm.cli.nouns.facts import Verbs
+from colmlm.cli.output import note, print_json, print_table, say, shorten
 
 if TYPE_CHECKING:
-    from kb.erasure.two_person import ErasureRequest
-    from kb.erasure.verbs import Erased, ErasureReport
+    from colmlm.kb.erasure.two_person import ErasureRequest
+    from colmlm.kb.erasure.verbs import Erased, ErasureReport
 
 
 def show_facts(kb: Verbs, fact_ids: Sequence[int]) -> None:

@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from cli.anywhere import anywhere
-from cli.errors import CHECK_FAILED
-from cli.nouns.base import Base
-from cli.options import Actor, After, AsJson, CheckpointPath, Limit, Reason, examples
-from cli.output import is_attended, note, print_json, print_table, say, shorten
-from cli.removal.certificates import certificate
-from cli.removal.forget_options import (
+from colmlm.cli.anywhere import anywhere
+from colmlm.cli.errors import CHECK_FAILED
+from colmlm.cli.nouns.base import Base
+from colmlm.cli.options import Actor, After, AsJson, CheckpointPath, Limit, Reason, examples
+from colmlm.cli.output import is_attended, note, print_json, print_table, say, shorten
+from colmlm.cli.removal.certificates import certificate
+from colmlm.cli.removal.forget_options import (
     AllowEmpty,
     DryRun,
     Equivalents,
@@ -44,11 +44,11 @@ from cli.removal.forget_options import (
     Yes,
     moment,
 )
-from cli.removal.forget_show import in_words, plan_json, show_plan, show_verification, texts_of
-from kb.forgetting.records import Drift, RunRecord
-from kb.forgetting.verbs import SAMPLE
-from kb.records import Edit
-from kb.selectors import Selector
+from colmlm.cli.removal.forget_show import in_words, plan_json, show_plan, show_verification, texts_of
+from colmlm.kb.forgetting.records import Drift, RunRecord
+from colmlm.kb.forgetting.verbs import SAMPLE
+from colmlm.kb.records import Edit
+from colmlm.kb.selectors import Selector
 
 app = typer.Typer(
     help="Forget sets of facts: plan, apply, verify, restore, certify.",

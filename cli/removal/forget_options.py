@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cli.options import MAX_BIGINT, finite, some_text
+from colmlm.cli.options import MAX_BIGINT, finite, some_text
 
 
 class Policy(StrEnum):

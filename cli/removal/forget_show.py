@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from cli.contents.facts import where
-from cli.nouns.removal import ForgetVerbs
-from cli.output import print_table, say, shorten
-from kb.forgetting.certificates import LEVELS
-from kb.forgetting.records import OUTCOMES, ForgetPlan, Rates, Verification
-from kb.records import FactRecord
+from colmlm.cli.contents.facts import where
+from colmlm.cli.nouns.removal import ForgetVerbs
+from colmlm.cli.output import print_table, say, shorten
+from colmlm.kb.forgetting.certificates import LEVELS
+from colmlm.kb.forgetting.records import OUTCOMES, ForgetPlan, Rates, Verification
+from colmlm.kb.records import FactRecord
 
 
 def texts_of(forgetting: ForgetVerbs, made: ForgetPlan, limit: int) -> dict[int, FactRecord]:

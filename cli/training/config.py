@@ -10,11 +10,11 @@ from typing import Annotated, Any
 
 import typer
 
-from model.lm.config import CONFIG_FILE
-from model.training import presets
-from model.training.config import RANDOM, TrainConfig
-from model.training.settings import with_settings
-from model.training.state import STATE_FILE
+from colmlm.model.lm.config import CONFIG_FILE
+from colmlm.model.training import presets
+from colmlm.model.training.config import RANDOM, TrainConfig
+from colmlm.model.training.settings import with_settings
+from colmlm.model.training.state import STATE_FILE
 
 Preset = Annotated[
     str | None,

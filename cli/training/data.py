@@ -10,20 +10,20 @@ from typing import Annotated
 
 import typer
 
-from cli.composition.runtime import Runtime
-from cli.options import AsJson, examples
-from cli.output import Advance, note, print_json, progress, say
-from cli.training.config import Method, Preset, chosen
-from kb.corpus.format import AnnotatedDocument, Parsed, read_annotated
-from kb.corpus.squad import read_squad
-from kb.demo import DEMO_CORPUS
-from model.text.tokens import FactTokenizer
-from model.training.config import TrainConfig
-from model.training.corpora import Corpus, DataError, merged, tokenise
-from model.training.plan import Ratios
-from model.training.shards import Built, build_shards, open_shards, read_manifest
-from model.training.start import tokenizer_of
-from model.training.steps import hold_out
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.options import AsJson, examples
+from colmlm.cli.output import Advance, note, print_json, progress, say
+from colmlm.cli.training.config import Method, Preset, chosen
+from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, read_annotated
+from colmlm.kb.corpus.squad import read_squad
+from colmlm.kb.demo import DEMO_CORPUS
+from colmlm.model.text.tokens import FactTokenizer
+from colmlm.model.training.config import TrainConfig
+from colmlm.model.training.corpora import Corpus, DataError, merged, tokenise
+from colmlm.model.training.plan import Ratios
+from colmlm.model.training.shards import Built, build_shards, open_shards, read_manifest
+from colmlm.model.training.start import tokenizer_of
+from colmlm.model.training.steps import hold_out
 
 Squad = Annotated[
     list[Path] | None,

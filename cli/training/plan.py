@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from enum import StrEnum
 
-from cli.output import print_json, print_table, say
-from model.training.config import TrainConfig
-from model.training.plan import GPUS, Plan
+from colmlm.cli.output import print_json, print_table, say
+from colmlm.model.training.config import TrainConfig
+from colmlm.model.training.plan import GPUS, Plan
 
 GpuName = StrEnum("GpuName", list(GPUS))  # type: ignore[misc]
 _GIB = 1 << 30

@@ -11,8 +11,8 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from cli.output import note
-from model.training.task import Metrics
+from colmlm.cli.output import note
+from colmlm.model.training.task import Metrics
 
 _EVERY_SECONDS = 10.0
 

@@ -8,19 +8,19 @@ from typing import Annotated
 
 import typer
 
-from cli.composition.runtime import Runtime
-from cli.options import AsJson, examples, positive
-from cli.output import print_json, say
-from cli.training.config import Method, Preset, chosen
-from cli.training.data import SHARDS_EXAMPLES, Annotations, Shards, Sources, Squad, shards
-from cli.training.plan import GpuName, show_plan
-from cli.training.show import shown
-from cli.training.unlearn import UNLEARN_EXAMPLES, unlearn
-from model.training.config import RANDOM, TrainConfig
-from model.training.gather import here
-from model.training.logs import LOSS_FILE, PLOT_FILE, draw
-from model.training.plan import plan
-from model.training.trainer import Trainer
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.options import AsJson, examples, positive
+from colmlm.cli.output import print_json, say
+from colmlm.cli.training.config import Method, Preset, chosen
+from colmlm.cli.training.data import SHARDS_EXAMPLES, Annotations, Shards, Sources, Squad, shards
+from colmlm.cli.training.plan import GpuName, show_plan
+from colmlm.cli.training.show import shown
+from colmlm.cli.training.unlearn import UNLEARN_EXAMPLES, unlearn
+from colmlm.model.training.config import RANDOM, TrainConfig
+from colmlm.model.training.gather import here
+from colmlm.model.training.logs import LOSS_FILE, PLOT_FILE, draw
+from colmlm.model.training.plan import plan
+from colmlm.model.training.trainer import Trainer
 
 _H100 = GpuName("h100")
 

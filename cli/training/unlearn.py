@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from cli.composition.runtime import Runtime
-from cli.options import AsJson, examples
-from cli.output import print_json, say
-from cli.training.show import shown
-from model.evaluate.tofu_data import read_rows
-from model.training.gather import here
-from model.training.unlearning import OBJECTIVES, UnlearnConfig, Unlearning, going_on
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.options import AsJson, examples
+from colmlm.cli.output import print_json, say
+from colmlm.cli.training.show import shown
+from colmlm.model.evaluate.tofu_data import read_rows
+from colmlm.model.training.gather import here
+from colmlm.model.training.unlearning import OBJECTIVES, UnlearnConfig, Unlearning, going_on
 
 UNLEARN_EXAMPLES = examples(
     "colmlm train unlearn --init runs/full --forget forget05.jsonl --retain retain95.jsonl --out runs/npo",

@@ -20,11 +20,11 @@ from enum import StrEnum
 from sqlalchemy import ColumnElement, delete, exists, func, or_, select, update
 from sqlalchemy.orm import Session
 
-from kb.errors import ApiKeyEnded, ApiKeyNotFound, InvalidValue
-from kb.log import audit
-from kb.log.origin import current
-from kb.principal import Principal
-from kb.tables import ApiKey, BrowserSession
+from colmlm.kb.errors import ApiKeyEnded, ApiKeyNotFound, InvalidValue
+from colmlm.kb.log import audit
+from colmlm.kb.log.origin import current
+from colmlm.kb.principal import Principal
+from colmlm.kb.tables import ApiKey, BrowserSession
 
 MAX_RATE = 1_000_000  # requests a minute
 LONGEST = timedelta(days=3650)  # how far ahead a key may end

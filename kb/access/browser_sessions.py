@@ -13,9 +13,9 @@ from datetime import timedelta
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
-from kb.access import api_keys as access
-from kb.access.api_keys import USE_WRITTEN_EVERY, ApiKeyRecord
-from kb.tables import BrowserSession
+from colmlm.kb.access import api_keys as access
+from colmlm.kb.access.api_keys import USE_WRITTEN_EVERY, ApiKeyRecord
+from colmlm.kb.tables import BrowserSession
 
 LIFE = timedelta(hours=12)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from kb.store.settings import Settings
+from colmlm.kb.store.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)

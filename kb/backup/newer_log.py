@@ -10,11 +10,11 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from kb.backup.write import Backup
-from kb.errors import LogRefused
-from kb.facts.redaction import Mentioned, as_mentioned
-from kb.log import signing
-from kb.log.witness import Entry, Head, read_log
+from colmlm.kb.backup.write import Backup
+from colmlm.kb.errors import LogRefused
+from colmlm.kb.facts.redaction import Mentioned, as_mentioned
+from colmlm.kb.log import signing
+from colmlm.kb.log.witness import Entry, Head, read_log
 
 DELETING = ("delete", "forget")
 

@@ -16,20 +16,20 @@ from psycopg import sql
 from sqlalchemy import Table, exists, func, select, text, true
 from sqlalchemy.orm import Session
 
-from kb.access import browser_sessions
-from kb.backup.newer_log import NewerLog, read_newer_log
-from kb.backup.write import Archive, Backup, Heard, open_backup, tables
-from kb.erasure.verbs import erase_facts
-from kb.errors import BackupRefused, DatabaseNotEmpty, NewerLogNeeded
-from kb.facts.edits import delete_facts
-from kb.keys import keysets
-from kb.log import audit
-from kb.log.witness import Head, hash_at
-from kb.store.database import connection_of, head_revision
-from kb.tables import Change, Fact, FactKey, Keyset, Secret
+from colmlm.kb.access import browser_sessions
+from colmlm.kb.backup.newer_log import NewerLog, read_newer_log
+from colmlm.kb.backup.write import Archive, Backup, Heard, open_backup, tables
+from colmlm.kb.erasure.verbs import erase_facts
+from colmlm.kb.errors import BackupRefused, DatabaseNotEmpty, NewerLogNeeded
+from colmlm.kb.facts.edits import delete_facts
+from colmlm.kb.keys import keysets
+from colmlm.kb.log import audit
+from colmlm.kb.log.witness import Head, hash_at
+from colmlm.kb.store.database import connection_of, head_revision
+from colmlm.kb.tables import Change, Fact, FactKey, Keyset, Secret
 
 if TYPE_CHECKING:
-    from kb.service import KnowledgeBase
+    from colmlm.kb.service import KnowledgeBase
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Repeated:
 
 @dataclass(frozen=True, slots=True)
 class RestoreReport:
-    """What a restore did, and by which newer log, None where it went without: see `kb.backup.newer_log`.
+    """What a restore did, and by which newer log, None where it went without: see `colmlm.kb.backup.newer_log`.
 
     `erased_again` are the facts of `repeated`, `deleted_since` those that the newer log deleted and `deleted_again`
     those of them that were deleted here too, on request. `sealed` are changes of that log which were passed over.

@@ -27,14 +27,14 @@ from psycopg import sql
 from sqlalchemy import Table, text
 from sqlalchemy.orm import Session
 
-from kb.errors import BackupRefused, SignatureRefused
-from kb.log import audit, signing
-from kb.log.witness import hash_at
-from kb.store.database import connection_of, head_revision
-from kb.tables import Base, FactKey, Job
+from colmlm.kb.errors import BackupRefused, SignatureRefused
+from colmlm.kb.log import audit, signing
+from colmlm.kb.log.witness import hash_at
+from colmlm.kb.store.database import connection_of, head_revision
+from colmlm.kb.tables import Base, FactKey, Job
 
 if TYPE_CHECKING:
-    from kb.service import KnowledgeBase
+    from colmlm.kb.service import KnowledgeBase
 
 FORMAT = "colmlm-backup/1"
 MANIFEST = "manifest.json"

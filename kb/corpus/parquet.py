@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kb.corpus.format import AnnotatedDocument, Parsed, Refusal, parse_record, to_record
+from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, Refusal, parse_record, to_record
 
 _ROWS = 500  # of a batch: what is in memory at once, where rows are no larger than usual
 _BATCH_BYTES = 32_000_000

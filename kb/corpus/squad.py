@@ -12,7 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kb.corpus.format import AnnotatedDocument, FactSpan, Parsed, Refusal, check_spans, parse_json, unstorable
+from colmlm.kb.corpus.format import (
+    AnnotatedDocument,
+    FactSpan,
+    Parsed,
+    Refusal,
+    check_spans,
+    parse_json,
+    unstorable,
+)
 
 
 @dataclass(frozen=True, slots=True)

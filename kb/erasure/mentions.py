@@ -12,9 +12,9 @@ from typing import Any
 from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
-from kb.facts.redaction import Target
-from kb.tables import Change, Document, Fact, FactVersion, Generation
-from kb.texts.wording import Phrases, may_say
+from colmlm.kb.facts.redaction import Target
+from colmlm.kb.tables import Change, Document, Fact, FactVersion, Generation
+from colmlm.kb.texts.wording import Phrases, may_say
 
 MOST = 500  # of each kind that are listed
 

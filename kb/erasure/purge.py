@@ -21,10 +21,10 @@ from psycopg.errors import Diagnostic
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
-from kb.errors import KBError, NoActiveKeyset
-from kb.log import audit
-from kb.lookup.snapshots import remove_orphans
-from kb.service import KnowledgeBase
+from colmlm.kb.errors import KBError, NoActiveKeyset
+from colmlm.kb.log import audit
+from colmlm.kb.lookup.snapshots import remove_orphans
+from colmlm.kb.service import KnowledgeBase
 
 NAMES = ("not retrievable", "out of indexes and snapshots", "out of the heap", "out of the write-ahead log")
 

@@ -17,8 +17,8 @@ import numpy as np
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import DBAPIError
 
-from kb.errors import InvalidValue
-from kb.store.settings import Settings
+from colmlm.kb.errors import InvalidValue
+from colmlm.kb.store.settings import Settings
 
 LEAST = 8  # bytes: shorter ones would be found anywhere
 BLOCK = 1 << 20

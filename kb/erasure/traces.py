@@ -17,11 +17,11 @@ import numpy as np
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from kb.erasure.residue import LEAST, Matcher
-from kb.errors import InvalidValue
-from kb.facts.redaction import Target, blank
-from kb.keys.keysets import STORED
-from kb.tables import Attribution, Document, Fact, FactKey, FactVersion, Generation
+from colmlm.kb.erasure.residue import LEAST, Matcher
+from colmlm.kb.errors import InvalidValue
+from colmlm.kb.facts.redaction import Target, blank
+from colmlm.kb.keys.keysets import STORED
+from colmlm.kb.tables import Attribution, Document, Fact, FactKey, FactVersion, Generation
 
 AROUND = 16  # characters to either side of a value
 DISTINCTIVE = 12  # bytes from which a text without its surroundings may stand for its fact

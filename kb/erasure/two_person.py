@@ -12,20 +12,20 @@ from datetime import datetime
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session, aliased
 
-from kb.access.api_keys import ApiKeyRecord, Right, verify
-from kb.erasure.verbs import Erased, Erasure, ErasureReport, Heard, erase_facts, load_targets
-from kb.errors import AdminKeyNeeded, ErasureRequestNotFound, ErasureRequestState, SamePerson
-from kb.facts import quotations, suppression
-from kb.facts.erased_texts import Said
-from kb.facts.redaction import Mentioned, as_mentioned
-from kb.log import audit
-from kb.log.origin import acting_as, signed
-from kb.principal import Principal
-from kb.service import KnowledgeBase
-from kb.store.contention import tried_again
-from kb.tables import ApiKey
-from kb.tables import ErasureRequest as Row
-from kb.texts.characters import visible
+from colmlm.kb.access.api_keys import ApiKeyRecord, Right, verify
+from colmlm.kb.erasure.verbs import Erased, Erasure, ErasureReport, Heard, erase_facts, load_targets
+from colmlm.kb.errors import AdminKeyNeeded, ErasureRequestNotFound, ErasureRequestState, SamePerson
+from colmlm.kb.facts import quotations, suppression
+from colmlm.kb.facts.erased_texts import Said
+from colmlm.kb.facts.redaction import Mentioned, as_mentioned
+from colmlm.kb.log import audit
+from colmlm.kb.log.origin import acting_as, signed
+from colmlm.kb.principal import Principal
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store.contention import tried_again
+from colmlm.kb.tables import ApiKey
+from colmlm.kb.tables import ErasureRequest as Row
+from colmlm.kb.texts.characters import visible
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,24 +16,24 @@ from typing import Any
 from sqlalchemy import case, delete, func, select, text, update
 from sqlalchemy.orm import Session
 
-from kb.access import idempotency
-from kb.erasure import mentions as mentioned
-from kb.erasure.mentions import Mentions
-from kb.erasure.purge import Level, purge, reached
-from kb.erasure.residue import OnFile, ResidueReport, scan_residue
-from kb.erasure.traces import Probe, make_probes
-from kb.errors import FactNotFound, SecondPersonNeeded
-from kb.facts import erased_texts, quotations, suppression
-from kb.facts.edits import MAX_ID
-from kb.facts.quotations import Gone, Quoting, Standing
-from kb.facts.redaction import MARK, Mentioned, Target, blank, redact_documents
-from kb.log import audit, origin
-from kb.principal import Principal
-from kb.service import KnowledgeBase
-from kb.store.contention import tried_again
-from kb.store.waits import unhurried
-from kb.tables import Document, Fact, FactKey, FactVersion, Tombstone
-from kb.texts.wording import Phrases, normalised
+from colmlm.kb.access import idempotency
+from colmlm.kb.erasure import mentions as mentioned
+from colmlm.kb.erasure.mentions import Mentions
+from colmlm.kb.erasure.purge import Level, purge, reached
+from colmlm.kb.erasure.residue import OnFile, ResidueReport, scan_residue
+from colmlm.kb.erasure.traces import Probe, make_probes
+from colmlm.kb.errors import FactNotFound, SecondPersonNeeded
+from colmlm.kb.facts import erased_texts, quotations, suppression
+from colmlm.kb.facts.edits import MAX_ID
+from colmlm.kb.facts.quotations import Gone, Quoting, Standing
+from colmlm.kb.facts.redaction import MARK, Mentioned, Target, blank, redact_documents
+from colmlm.kb.log import audit, origin
+from colmlm.kb.principal import Principal
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store.contention import tried_again
+from colmlm.kb.store.waits import unhurried
+from colmlm.kb.tables import Document, Fact, FactKey, FactVersion, Tombstone
+from colmlm.kb.texts.wording import Phrases, normalised
 
 Heard = Callable[[str], None]
 
@@ -90,7 +90,7 @@ class Erasure:
         Of those that are erased already it redacts what still says them. `mentions`: values are redacted where else
         their own documents mention them, in "all" documents, or in "none"; and in outputs, plans and jobs, but with
         "none" only in those of the facts themselves. What is `left` is in the report. Raises `SecondPersonNeeded`
-        where the settings want two: see `kb.erasure.two_person`.
+        where the settings want two: see `colmlm.kb.erasure.two_person`.
         """
         if self.kb.settings.erase_needs_two:
             raise SecondPersonNeeded

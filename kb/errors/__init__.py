@@ -78,7 +78,7 @@ edges read `title`, `status` (HTTP) and `exit_code` from the class, so a new err
 
 from __future__ import annotations
 
-from kb.errors.conflicts import (
+from colmlm.kb.errors.conflicts import (
     AnswerGone,
     ApiKeyEnded,
     CorpusInUse,
@@ -105,7 +105,7 @@ from kb.errors.conflicts import (
     SamePerson,
     SecondPersonNeeded,
 )
-from kb.errors.failures import (
+from colmlm.kb.errors.failures import (
     BackupRefused,
     Collided,
     DatabaseUnavailable,
@@ -124,7 +124,7 @@ from kb.errors.failures import (
     StorageFull,
     StorageReadOnly,
 )
-from kb.errors.invalid import (
+from colmlm.kb.errors.invalid import (
     AdminKeyNeeded,
     InvalidKeys,
     InvalidQuery,
@@ -137,7 +137,7 @@ from kb.errors.invalid import (
     SignerNeeded,
     UploadTooLarge,
 )
-from kb.errors.missing import (
+from colmlm.kb.errors.missing import (
     ApiKeyNotFound,
     CorpusNotFound,
     DocumentNotFound,
@@ -153,7 +153,7 @@ from kb.errors.missing import (
     NothingSelected,
     UploadNotFound,
 )
-from kb.errors.root import Conflict, Invalid, KBError, NotFound
+from colmlm.kb.errors.root import Conflict, Invalid, KBError, NotFound
 
 __all__ = [
     "AdminKeyNeeded",

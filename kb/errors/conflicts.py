@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kb.errors.root import Conflict, listed
+from colmlm.kb.errors.root import Conflict, listed
 
 
 class FactDeleted(Conflict):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kb.errors.root import KBError
+from colmlm.kb.errors.root import KBError
 
 
 class SettingsError(KBError):

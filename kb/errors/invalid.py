@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kb.errors.root import Invalid
+from colmlm.kb.errors.root import Invalid
 
 
 class InvalidValue(Invalid):

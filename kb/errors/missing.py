@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kb.errors.root import NotFound, listed
+from colmlm.kb.errors.root import NotFound, listed
 
 
 class FactNotFound(NotFound):

@@ -11,11 +11,11 @@ from datetime import UTC, datetime
 from sqlalchemy import case, func, insert, or_, select
 from sqlalchemy.orm import Session
 
-from kb.errors import GenerationNotFound, InvalidSplice
-from kb.facts import edits as facts
-from kb.facts import quotations, reading, suppression
-from kb.log import audit
-from kb.records import (
+from colmlm.kb.errors import GenerationNotFound, InvalidSplice
+from colmlm.kb.facts import edits as facts
+from colmlm.kb.facts import quotations, reading, suppression
+from colmlm.kb.log import audit
+from colmlm.kb.records import (
     ChangeRecord,
     FactRecord,
     FactTrace,
@@ -27,7 +27,7 @@ from kb.records import (
     Use,
     Version,
 )
-from kb.tables import Attribution, Change, Document, Fact, FactVersion, Generation, Keyset
+from colmlm.kb.tables import Attribution, Change, Document, Fact, FactVersion, Generation, Keyset
 
 OUTCOMES = ("hit", "no_match", "abstained")
 CONTEXT_CHARACTERS = 300

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from sqlalchemy import column, func, select, text
 from sqlalchemy.orm import Session
 
-from kb.errors import InvalidQuery
-from kb.facts import reading
-from kb.lookup.history import require_change
+from colmlm.kb.errors import InvalidQuery
+from colmlm.kb.facts import reading
+from colmlm.kb.lookup.history import require_change
 
 if TYPE_CHECKING:
-    from kb.service import KnowledgeBase
+    from colmlm.kb.service import KnowledgeBase
 
 KINDS = ("inserted", "updated", "deleted", "restored", "erased")
 

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 from sqlalchemy.orm import Session
 
-from kb.errors import InvalidSplice, InvalidValue
-from kb.evidence import attribution
-from kb.keys.keysets import STORED
-from kb.log import audit
-from kb.records import NewGeneration, OutputTrace
-from kb.store.contention import tried_again
-from kb.tables import Checkpoint
+from colmlm.kb.errors import InvalidSplice, InvalidValue
+from colmlm.kb.evidence import attribution
+from colmlm.kb.keys.keysets import STORED
+from colmlm.kb.log import audit
+from colmlm.kb.records import NewGeneration, OutputTrace
+from colmlm.kb.store.contention import tried_again
+from colmlm.kb.tables import Checkpoint
 
 if TYPE_CHECKING:
-    from kb.service import KnowledgeBase
+    from colmlm.kb.service import KnowledgeBase
 
 
 @tried_again

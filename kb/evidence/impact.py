@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from sqlalchemy import func, select, tuple_
 from sqlalchemy.orm import Session
 
-from kb.errors import FactNotFound
-from kb.facts import edits as facts
-from kb.facts import reading
-from kb.selectors import Selector, select_facts
-from kb.tables import Attribution, Fact, Generation
+from colmlm.kb.errors import FactNotFound
+from colmlm.kb.facts import edits as facts
+from colmlm.kb.facts import reading
+from colmlm.kb.selectors import Selector, select_facts
+from colmlm.kb.tables import Attribution, Fact, Generation
 
 if TYPE_CHECKING:
-    from kb.service import KnowledgeBase
+    from colmlm.kb.service import KnowledgeBase
 
 
 @dataclass(frozen=True, slots=True)

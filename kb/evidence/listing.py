@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import func, select, tuple_
 
-from kb.tables import Attribution, Fact, Generation
+from colmlm.kb.tables import Attribution, Fact, Generation
 
 if TYPE_CHECKING:
-    from kb.service import KnowledgeBase
+    from colmlm.kb.service import KnowledgeBase
 
 
 @dataclass(frozen=True, slots=True)

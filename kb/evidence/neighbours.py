@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import select
 
-from kb.keys import keysets
-from kb.records import Hit
-from kb.tables import Attribution, Generation
+from colmlm.kb.keys import keysets
+from colmlm.kb.records import Hit
+from colmlm.kb.tables import Attribution, Generation
 
 if TYPE_CHECKING:
-    from kb.service import KnowledgeBase
+    from colmlm.kb.service import KnowledgeBase
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,15 +16,15 @@ from typing import TypeVar
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from kb.corpus.format import AnnotatedDocument
-from kb.evidence import attribution
-from kb.evidence.impact import ImpactedOutput
-from kb.facts.documents import DocumentRecord
-from kb.facts.reading import document_text
-from kb.facts.redaction import MARK, apart, blank, touches
-from kb.records import FactRecord, FactTrace, GenerationRecord, OutputTrace, TracedSplice
-from kb.tables import Attribution, Document, Fact, FactVersion
-from kb.texts.wording import Phrases, Span
+from colmlm.kb.corpus.format import AnnotatedDocument
+from colmlm.kb.evidence import attribution
+from colmlm.kb.evidence.impact import ImpactedOutput
+from colmlm.kb.facts.documents import DocumentRecord
+from colmlm.kb.facts.reading import document_text
+from colmlm.kb.facts.redaction import MARK, apart, blank, touches
+from colmlm.kb.records import FactRecord, FactTrace, GenerationRecord, OutputTrace, TracedSplice
+from colmlm.kb.tables import Attribution, Document, Fact, FactVersion
+from colmlm.kb.texts.wording import Phrases, Span
 
 Texts = tuple[str, str]  # a prompt and its output
 Stored = TypeVar("Stored", GenerationRecord, ImpactedOutput)

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kb.errors import InvalidValue
-from kb.facts import edits as facts
-from kb.records import Edit, FactDraft
-from kb.store.contention import tried_again
+from colmlm.kb.errors import InvalidValue
+from colmlm.kb.facts import edits as facts
+from colmlm.kb.records import Edit, FactDraft
+from colmlm.kb.store.contention import tried_again
 
 if TYPE_CHECKING:
-    from kb.service import KnowledgeBase
+    from colmlm.kb.service import KnowledgeBase
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Row, Select, func, select
 
-from kb.errors import DocumentNotFound
-from kb.facts import reading
-from kb.records import FactRecord
-from kb.tables import Document, Fact
+from colmlm.kb.errors import DocumentNotFound
+from colmlm.kb.facts import reading
+from colmlm.kb.records import FactRecord
+from colmlm.kb.tables import Document, Fact
 
 if TYPE_CHECKING:
-    from kb.service import KnowledgeBase
+    from colmlm.kb.service import KnowledgeBase
 
 
 @dataclass(frozen=True, slots=True)

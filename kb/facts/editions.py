@@ -14,9 +14,9 @@ from typing import Any
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from kb.facts.edits import end_facts
-from kb.store.copying import Row
-from kb.store.database import connection_of
+from colmlm.kb.facts.edits import end_facts
+from colmlm.kb.store.copying import Row
+from colmlm.kb.store.database import connection_of
 
 _STAGE = b"""
 CREATE TEMPORARY TABLE staged_document (position bigint PRIMARY KEY, old_id bigint, new_id bigint, text text)

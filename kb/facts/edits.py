@@ -12,17 +12,17 @@ from sqlalchemy import Row, exists, func, insert, or_, select, text, update
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import Session
 
-from kb.errors import (
+from colmlm.kb.errors import (
     FactDeleted,
     FactErased,
     FactNotDeleted,
     FactNotFound,
 )
-from kb.facts import suppression
-from kb.log import audit
-from kb.records import Edit, FactDraft
-from kb.store.database import connection_of
-from kb.tables import Fact, FactVersion, Tombstone
+from colmlm.kb.facts import suppression
+from colmlm.kb.log import audit
+from colmlm.kb.records import Edit, FactDraft
+from colmlm.kb.store.database import connection_of
+from colmlm.kb.tables import Fact, FactVersion, Tombstone
 
 MAX_ID = 2**63 - 1
 

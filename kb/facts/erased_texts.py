@@ -20,10 +20,10 @@ from sqlalchemy import ColumnElement, func, or_, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from kb.facts.redaction import Target
-from kb.facts.suppression import Digests
-from kb.tables import ErasedText
-from kb.texts.wording import Span, Word, normalised, words
+from colmlm.kb.facts.redaction import Target
+from colmlm.kb.facts.suppression import Digests
+from colmlm.kb.tables import ErasedText
+from colmlm.kb.texts.wording import Span, Word, normalised, words
 
 UNDER_WAY = timedelta(hours=1)  # an erasure of so long ago may have been committed since
 

@@ -9,9 +9,9 @@ from typing import Any
 from sqlalchemy import Row, func, select
 from sqlalchemy.orm import Session, aliased
 
-from kb.corpus.format import AnnotatedDocument, FactSpan
-from kb.facts.reading import DOCUMENT_COLUMNS
-from kb.tables import Document, Fact, FactVersion
+from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
+from colmlm.kb.facts.reading import DOCUMENT_COLUMNS
+from colmlm.kb.tables import Document, Fact, FactVersion
 
 _ABOUT = DOCUMENT_COLUMNS[1:]
 

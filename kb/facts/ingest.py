@@ -23,15 +23,15 @@ from typing import Any
 from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
-from kb.corpus.format import AnnotatedDocument, Parsed, Refusal, check_spans, digests
-from kb.errors import InvalidValue
-from kb.facts.editions import Replaced, move_kept, replace_old
-from kb.facts.suppression import Suppressor
-from kb.log import audit
-from kb.records import IngestReport
-from kb.store.contention import tried_again
-from kb.store.copying import Row, copy_documents, reserve
-from kb.tables import Document, Fact
+from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, Refusal, check_spans, digests
+from colmlm.kb.errors import InvalidValue
+from colmlm.kb.facts.editions import Replaced, move_kept, replace_old
+from colmlm.kb.facts.suppression import Suppressor
+from colmlm.kb.log import audit
+from colmlm.kb.records import IngestReport
+from colmlm.kb.store.contention import tried_again
+from colmlm.kb.store.copying import Row, copy_documents, reserve
+from colmlm.kb.tables import Document, Fact
 
 MANY_FACTS = 10_000  # after so many the planner is told how big the tables have become
 COMMIT_EVERY = 10_000  # documents: a smaller file is in as a whole or not at all

@@ -8,10 +8,10 @@ from typing import Any
 from sqlalchemy import Row, Select, and_, exists, func, or_, select
 from sqlalchemy.orm import Session
 
-from kb.errors import CorpusNotFound, DocumentNotFound, FactNotFound
-from kb.facts.edits import MAX_ID
-from kb.records import CorpusStats, FactRecord, Source
-from kb.tables import Document, Fact, FactVersion
+from colmlm.kb.errors import CorpusNotFound, DocumentNotFound, FactNotFound
+from colmlm.kb.facts.edits import MAX_ID
+from colmlm.kb.records import CorpusStats, FactRecord, Source
+from colmlm.kb.tables import Document, Fact, FactVersion
 
 # The version to show of a fact: the live one, or the last one where it is deleted.
 _LAST_VERSION = (

@@ -1,6 +1,6 @@
 """Redaction: one U+2588 for each character of what was erased, so that every other offset stays right.
 
-Session first, nothing here commits. The texts of facts lie in documents; what quotes them is in `kb.facts.quotations`.
+Session first, nothing here commits. The texts of facts lie in documents; what quotes them is in `colmlm.kb.facts.quotations`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any, Literal, get_args
 from sqlalchemy import func, select, tuple_
 from sqlalchemy.orm import Session
 
-from kb.corpus.format import AnnotatedDocument, FactSpan, digests
-from kb.tables import Document, Fact, FactVersion
-from kb.texts.wording import Finder, Phrases, Span, may_say
+from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, digests
+from colmlm.kb.tables import Document, Fact, FactVersion
+from colmlm.kb.texts.wording import Finder, Phrases, Span, may_say
 
 MARK = "\u2588"
 Mentioned = Literal["same-document", "all", "none"]  # where else than at its span a fact's value is redacted

@@ -8,9 +8,9 @@ from enum import StrEnum
 from sqlalchemy import select
 from sqlalchemy.orm import Session, sessionmaker
 
-from kb.corpus.format import AnnotatedDocument
-from kb.facts.redaction import MARK
-from kb.tables import Document
+from colmlm.kb.corpus.format import AnnotatedDocument
+from colmlm.kb.facts.redaction import MARK
+from colmlm.kb.tables import Document
 
 
 class Standing(StrEnum):

@@ -2,7 +2,7 @@
 
 The database keeps digests of erased facts, HMACs under its own secret: of value and question, of value and
 the 40 characters before it, of these within one document, and of value and place in that document. Texts are
-compared by their words (`kb.texts.wording`). The other spans of the document count as blank there, so
+compared by their words (`colmlm.kb.texts.wording`). The other spans of the document count as blank there, so
 that it does not matter which of them were erased, or in which order.
 
 A digest that another fact would meet as well is not kept: the same is still said on purpose elsewhere.
@@ -24,12 +24,12 @@ from sqlalchemy import Row, delete, func, or_, select, text
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.orm import Session, aliased
 
-from kb.corpus.format import AnnotatedDocument, FactSpan
-from kb.errors import FactSuppressed
-from kb.facts.redaction import Target, apart, blank
-from kb.records import Suppressed
-from kb.tables import Document, Fact, FactVersion, Secret, Suppression
-from kb.texts.wording import Phrases, Span, may_say, normalised
+from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
+from colmlm.kb.errors import FactSuppressed
+from colmlm.kb.facts.redaction import Target, apart, blank
+from colmlm.kb.records import Suppressed
+from colmlm.kb.tables import Document, Fact, FactVersion, Secret, Suppression
+from colmlm.kb.texts.wording import Phrases, Span, may_say, normalised
 
 ERASE_LOCK = 0x636F6C6D03
 BEFORE = 40  # characters, as in an ingest that looks for facts that stood before
@@ -142,7 +142,7 @@ class Digests:
         return [*self.of_fact(value, question, place), *before]
 
     def of_words(self, words: Iterable[str]) -> bytes:
-        """Of words that follow each other, as `kb.texts.wording` gives them."""
+        """Of words that follow each other, as `colmlm.kb.texts.wording` gives them."""
         return self._make(("words", *words))
 
     def of_first_word(self, word: str) -> bytes:

@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from kb.errors import SignatureRefused, SignerNeeded
-from kb.facts.edits import IS_LIVE, MAX_ID
-from kb.forgetting.certificates import LEVELS, PREDICATE_TYPE, as_text, rate, subject_of
-from kb.forgetting.records import OUTCOMES
-from kb.forgetting.verbs import plan_of
-from kb.forgetting.verification import level
-from kb.log import audit, signing
-from kb.log.envelope import is_envelope, open_envelope
-from kb.tables import Change, FactVersion, ForgetRun
+from colmlm.kb.errors import SignatureRefused, SignerNeeded
+from colmlm.kb.facts.edits import IS_LIVE, MAX_ID
+from colmlm.kb.forgetting.certificates import LEVELS, PREDICATE_TYPE, as_text, rate, subject_of
+from colmlm.kb.forgetting.records import OUTCOMES
+from colmlm.kb.forgetting.verbs import plan_of
+from colmlm.kb.forgetting.verification import level
+from colmlm.kb.log import audit, signing
+from colmlm.kb.log.envelope import is_envelope, open_envelope
+from colmlm.kb.tables import Change, FactVersion, ForgetRun
 
 if TYPE_CHECKING:
-    from kb.service import KnowledgeBase
+    from colmlm.kb.service import KnowledgeBase
 
 FORMER = "colmlm-forget-certificate-1"
 WHAT = "certificate"

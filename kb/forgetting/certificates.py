@@ -2,7 +2,7 @@
 
 A certificate holds ids, counts and keyed digests, and no text of a fact, so that it may outlive an erasure. (The
 reason and the actor are in it as they are in the change log.) Its subject is the change that forgot. Rates are derived
-from counts and numbers that are not whole are strings. See `kb.forgetting.certificate_check` for the check.
+from counts and numbers that are not whole are strings. See `colmlm.kb.forgetting.certificate_check` for the check.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy.orm import Session
 
-from kb.errors import ForgetRunState
-from kb.forgetting.records import Rates, Verification
-from kb.forgetting.verbs import get_run, plan_of
-from kb.log import audit, signing
-from kb.log.envelope import close_envelope
-from kb.log.witness import hash_at
-from kb.tables import Change, ForgetRun
+from colmlm.kb.errors import ForgetRunState
+from colmlm.kb.forgetting.records import Rates, Verification
+from colmlm.kb.forgetting.verbs import get_run, plan_of
+from colmlm.kb.log import audit, signing
+from colmlm.kb.log.envelope import close_envelope
+from colmlm.kb.log.witness import hash_at
+from colmlm.kb.tables import Change, ForgetRun
 
 if TYPE_CHECKING:
-    from kb.service import KnowledgeBase
+    from colmlm.kb.service import KnowledgeBase
 
 PREDICATE_TYPE = "urn:colmlm:forget-certificate:2"
 

@@ -2,7 +2,7 @@
 
 A fact is equivalent to a selected one where both have the same value and either the same question or keys near
 one another. It conflicts where it answers the same question with another value. Values and questions are
-compared as `kb.keys.calibration.normalise` leaves them: case, blanks and closing punctuation aside, so
+compared as `colmlm.kb.keys.calibration.normalise` leaves them: case, blanks and closing punctuation aside, so
 "March 14, 1879" and "14 March 1879" are two values.
 """
 
@@ -16,11 +16,11 @@ import numpy.typing as npt
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from kb.facts.edits import IS_LIVE
-from kb.keys.calibration import normalise
-from kb.keys.keysets import Ids, Vectors
-from kb.keys.keyspace import KeySpace
-from kb.tables import Fact, FactVersion
+from colmlm.kb.facts.edits import IS_LIVE
+from colmlm.kb.keys.calibration import normalise
+from colmlm.kb.keys.keysets import Ids, Vectors
+from colmlm.kb.keys.keyspace import KeySpace
+from colmlm.kb.tables import Fact, FactVersion
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,21 +13,21 @@ import numpy.typing as npt
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from kb.errors import PlanTooLarge, PlanUnderWay
-from kb.facts.edits import IS_LIVE
-from kb.forgetting.equivalents import Texts, same_place, same_question
-from kb.forgetting.questions_asked import Questioner, Target, ask, build, evenly
-from kb.forgetting.records import Collateral, Drift, ForgetPlan, Successor
-from kb.keys import keysets
-from kb.keys.keysets import Ids, Vectors
-from kb.keys.keyspace import KeySpace
-from kb.log import audit
-from kb.records import KeysetRecord
-from kb.selectors import Selector, select_facts
-from kb.tables import Attribution, FactVersion
+from colmlm.kb.errors import PlanTooLarge, PlanUnderWay
+from colmlm.kb.facts.edits import IS_LIVE
+from colmlm.kb.forgetting.equivalents import Texts, same_place, same_question
+from colmlm.kb.forgetting.questions_asked import Questioner, Target, ask, build, evenly
+from colmlm.kb.forgetting.records import Collateral, Drift, ForgetPlan, Successor
+from colmlm.kb.keys import keysets
+from colmlm.kb.keys.keysets import Ids, Vectors
+from colmlm.kb.keys.keyspace import KeySpace
+from colmlm.kb.log import audit
+from colmlm.kb.records import KeysetRecord
+from colmlm.kb.selectors import Selector, select_facts
+from colmlm.kb.tables import Attribution, FactVersion
 
 if TYPE_CHECKING:
-    from kb.service import KnowledgeBase
+    from colmlm.kb.service import KnowledgeBase
 
 NEIGHBOURS = 10  # remaining facts looked at around each affected question
 

@@ -14,19 +14,19 @@ import numpy as np
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from kb.errors import KeysetMismatch
-from kb.facts import reading
-from kb.forgetting.paraphrase import paraphrases
-from kb.forgetting.records import OUTCOMES, Rates
-from kb.keys.calibration import normalise
-from kb.keys.keysets import STORED, Vectors, decode
-from kb.keys.keyspace import KeySpace
-from kb.keys.rekey import Encoder
-from kb.records import FactRecord, KeysetRecord, Lookup
-from kb.tables import Attribution, Generation
+from colmlm.kb.errors import KeysetMismatch
+from colmlm.kb.facts import reading
+from colmlm.kb.forgetting.paraphrase import paraphrases
+from colmlm.kb.forgetting.records import OUTCOMES, Rates
+from colmlm.kb.keys.calibration import normalise
+from colmlm.kb.keys.keysets import STORED, Vectors, decode
+from colmlm.kb.keys.keyspace import KeySpace
+from colmlm.kb.keys.rekey import Encoder
+from colmlm.kb.records import FactRecord, KeysetRecord, Lookup
+from colmlm.kb.tables import Attribution, Generation
 
 if TYPE_CHECKING:
-    from kb.service import KnowledgeBase
+    from colmlm.kb.service import KnowledgeBase
 
 HITS = 10  # a forgotten fact must not be among so many, also where it would not be spliced
 PROMPT = "Question: {} Answer:"

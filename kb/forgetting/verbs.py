@@ -18,24 +18,24 @@ from typing import TYPE_CHECKING, TypeVar
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from kb.errors import ForgetRunNotFound, ForgetRunState, InvalidSelector, KeysetMismatch, PlanStale
-from kb.facts import edits as facts
-from kb.facts import quotations, reading, suppression
-from kb.facts.erased_texts import Said
-from kb.forgetting import plan as forget_plan
-from kb.forgetting.questions_asked import Questioner
-from kb.forgetting.records import Drift, ForgetPlan, RunRecord, Verification
-from kb.forgetting.verification import verify
-from kb.keys.rekey import Encoder
-from kb.log import audit
-from kb.log.origin import Signature, signed
-from kb.records import Edit, FactRecord
-from kb.selectors import Selector, select_facts
-from kb.store.contention import tried_again
-from kb.tables import ForgetRun, forget_policies
+from colmlm.kb.errors import ForgetRunNotFound, ForgetRunState, InvalidSelector, KeysetMismatch, PlanStale
+from colmlm.kb.facts import edits as facts
+from colmlm.kb.facts import quotations, reading, suppression
+from colmlm.kb.facts.erased_texts import Said
+from colmlm.kb.forgetting import plan as forget_plan
+from colmlm.kb.forgetting.questions_asked import Questioner
+from colmlm.kb.forgetting.records import Drift, ForgetPlan, RunRecord, Verification
+from colmlm.kb.forgetting.verification import verify
+from colmlm.kb.keys.rekey import Encoder
+from colmlm.kb.log import audit
+from colmlm.kb.log.origin import Signature, signed
+from colmlm.kb.records import Edit, FactRecord
+from colmlm.kb.selectors import Selector, select_facts
+from colmlm.kb.store.contention import tried_again
+from colmlm.kb.tables import ForgetRun, forget_policies
 
 if TYPE_CHECKING:
-    from kb.service import KnowledgeBase
+    from colmlm.kb.service import KnowledgeBase
 
 SAMPLE = 500
 EQUIVALENTS = ("include", "only-list", "exclude")

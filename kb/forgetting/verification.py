@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from sqlalchemy import func, select
 
-from kb.facts.edits import IS_LIVE
-from kb.forgetting.questions_asked import Questioner, Target, ask, build
-from kb.forgetting.records import ForgetPlan, Verification
-from kb.keys import keysets
-from kb.tables import FactKey, FactVersion, Tombstone
+from colmlm.kb.facts.edits import IS_LIVE
+from colmlm.kb.forgetting.questions_asked import Questioner, Target, ask, build
+from colmlm.kb.forgetting.records import ForgetPlan, Verification
+from colmlm.kb.keys import keysets
+from colmlm.kb.tables import FactKey, FactVersion, Tombstone
 
 if TYPE_CHECKING:
-    from kb.service import KnowledgeBase
+    from colmlm.kb.service import KnowledgeBase
 
 
 def verify(

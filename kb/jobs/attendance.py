@@ -11,8 +11,8 @@ import msgspec
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from kb.jobs import tickets
-from kb.tables import Job
+from colmlm.kb.jobs import tickets
+from colmlm.kb.tables import Job
 
 STEADY_SECONDS = 60.0  # a worker that lived so long did not fail at its start, and was heard of
 WAITED = timedelta(seconds=30)  # how long a job may wait before the want of a worker is told

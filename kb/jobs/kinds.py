@@ -10,8 +10,8 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 from msgspec import Meta
 
-from kb.access.api_keys import Right
-from kb.errors import InvalidWork
+from colmlm.kb.access.api_keys import Right
+from colmlm.kb.errors import InvalidWork
 
 MAX_ID = 2**63 - 1
 

@@ -17,10 +17,10 @@ from sqlalchemy import Connection, Engine, func, text, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from kb.facts import quotations, suppression
-from kb.jobs.records import JobRecord, record_of
-from kb.store import outages
-from kb.tables import Job
+from colmlm.kb.facts import quotations, suppression
+from colmlm.kb.jobs.records import JobRecord, record_of
+from colmlm.kb.store import outages
+from colmlm.kb.tables import Job
 
 BEAT_SECONDS = 1.0
 

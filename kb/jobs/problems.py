@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from kb.errors import KBError
-from kb.store.causes import refusal_of
+from colmlm.kb.errors import KBError
+from colmlm.kb.store.causes import refusal_of
 
 Problem = dict[str, Any]
 

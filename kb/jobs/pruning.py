@@ -8,11 +8,11 @@ from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import delete, func, select
 
-from kb.errors import InvalidValue
-from kb.jobs.records import UNFINISHED
-from kb.jobs.uploads import Uploads
-from kb.service import KnowledgeBase
-from kb.tables import Job
+from colmlm.kb.errors import InvalidValue
+from colmlm.kb.jobs.records import UNFINISHED
+from colmlm.kb.jobs.uploads import Uploads
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.tables import Job
 
 LONGEST = timedelta(days=36_500)
 

@@ -8,21 +8,21 @@ import msgspec
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from kb.errors import JobFinished, JobNotFound
-from kb.facts import quotations, suppression
-from kb.jobs import tickets
-from kb.jobs.kinds import MAX_ID, Work
-from kb.jobs.records import UNFINISHED, JobRecord, record_of
-from kb.jobs.uploads import Uploads
-from kb.log import audit
-from kb.log.origin import current, mark, signed
-from kb.service import KnowledgeBase
-from kb.store.contention import tried_again
-from kb.tables import Job, job_states
+from colmlm.kb.errors import JobFinished, JobNotFound
+from colmlm.kb.facts import quotations, suppression
+from colmlm.kb.jobs import tickets
+from colmlm.kb.jobs.kinds import MAX_ID, Work
+from colmlm.kb.jobs.records import UNFINISHED, JobRecord, record_of
+from colmlm.kb.jobs.uploads import Uploads
+from colmlm.kb.log import audit
+from colmlm.kb.log.origin import current, mark, signed
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store.contention import tried_again
+from colmlm.kb.tables import Job, job_states
 
 
 class Jobs:
-    """The jobs of a knowledge base. What runs them is `kb.jobs.worker.Worker`, in any process of this home."""
+    """The jobs of a knowledge base. What runs them is `colmlm.kb.jobs.worker.Worker`, in any process of this home."""
 
     def __init__(self, kb: KnowledgeBase) -> None:
         self.kb = kb

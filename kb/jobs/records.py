@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from kb.principal import Principal
-from kb.tables import Job
+from colmlm.kb.principal import Principal
+from colmlm.kb.tables import Job
 
 UNFINISHED = ("queued", "running")
 

@@ -10,18 +10,18 @@ from typing import Any
 
 import msgspec
 
-from kb.errors import DatabaseUnavailable, InvalidValue, KBError
-from kb.jobs import tickets
-from kb.jobs.kinds import Work, work_of
-from kb.jobs.lease import BEAT_SECONDS, Cancelled, Interrupted, Lease, LeaseLost
-from kb.jobs.problems import Problem, problem_of
-from kb.jobs.records import JobRecord
-from kb.jobs.uploads import Uploads
-from kb.log.origin import Origin, origin
-from kb.principal import Principal
-from kb.service import KnowledgeBase
-from kb.store import outages
-from kb.tables import Job
+from colmlm.kb.errors import DatabaseUnavailable, InvalidValue, KBError
+from colmlm.kb.jobs import tickets
+from colmlm.kb.jobs.kinds import Work, work_of
+from colmlm.kb.jobs.lease import BEAT_SECONDS, Cancelled, Interrupted, Lease, LeaseLost
+from colmlm.kb.jobs.problems import Problem, problem_of
+from colmlm.kb.jobs.records import JobRecord
+from colmlm.kb.jobs.uploads import Uploads
+from colmlm.kb.log.origin import Origin, origin
+from colmlm.kb.principal import Principal
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store import outages
+from colmlm.kb.tables import Job
 
 _DATABASE_GONE = (*outages.GONE, DatabaseUnavailable)
 _log = logging.getLogger(__name__)

@@ -16,12 +16,12 @@ from procrastinate import App, SyncPsycopgConnector
 from sqlalchemy import func, text, update
 from sqlalchemy.orm import Session
 
-from kb.errors import InvalidWork, JobGivenUp
-from kb.facts import quotations, suppression
-from kb.jobs.kinds import Work, work_of
-from kb.jobs.problems import Problem, problem_of
-from kb.store.database import connection_of
-from kb.tables import Job
+from colmlm.kb.errors import InvalidWork, JobGivenUp
+from colmlm.kb.facts import quotations, suppression
+from colmlm.kb.jobs.kinds import Work, work_of
+from colmlm.kb.jobs.problems import Problem, problem_of
+from colmlm.kb.store.database import connection_of
+from colmlm.kb.tables import Job
 
 QUEUE = "colmlm"
 TASK = "colmlm.job"

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Self
 
-from kb.errors import InvalidValue, UploadNotFound, UploadTooLarge
-from kb.jobs.kinds import uploads_of
-from kb.store.settings import Settings
+from colmlm.kb.errors import InvalidValue, UploadNotFound, UploadTooLarge
+from colmlm.kb.jobs.kinds import uploads_of
+from colmlm.kb.store.settings import Settings
 
 UNCLAIMED_SECONDS = 24 * 3600.0
 WAITING_AT_ONCE = 4  # times the largest upload: what may lie there in all

@@ -24,17 +24,17 @@ from psycopg_pool import PoolTimeout
 from sqlalchemy import select, text
 from sqlalchemy.exc import SQLAlchemyError
 
-from kb.jobs import tickets
-from kb.jobs.kinds import uploads_of
-from kb.jobs.lease import BEAT_SECONDS
-from kb.jobs.problems import Problem, problem_of
-from kb.jobs.pruning import prune
-from kb.jobs.records import UNFINISHED
-from kb.jobs.runner import Handler, Runner
-from kb.jobs.uploads import Uploads
-from kb.service import KnowledgeBase
-from kb.store import outages
-from kb.tables import Job
+from colmlm.kb.jobs import tickets
+from colmlm.kb.jobs.kinds import uploads_of
+from colmlm.kb.jobs.lease import BEAT_SECONDS
+from colmlm.kb.jobs.problems import Problem, problem_of
+from colmlm.kb.jobs.pruning import prune
+from colmlm.kb.jobs.records import UNFINISHED
+from colmlm.kb.jobs.runner import Handler, Runner
+from colmlm.kb.jobs.uploads import Uploads
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store import outages
+from colmlm.kb.tables import Job
 
 GRACE_SECONDS = 20.0
 RESCUE_SECONDS = 5.0

@@ -15,12 +15,12 @@ from sqlalchemy import func, select, update
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session
 
-from kb.errors import GateRefused, KeysetNotReady, NoActiveKeyset, NoFormerKeyset
-from kb.keys import keysets
-from kb.log import audit
-from kb.lookup.replica import active_keyset_id
-from kb.records import KeysetRecord
-from kb.tables import Change, Keyset
+from colmlm.kb.errors import GateRefused, KeysetNotReady, NoActiveKeyset, NoFormerKeyset
+from colmlm.kb.keys import keysets
+from colmlm.kb.log import audit
+from colmlm.kb.lookup.replica import active_keyset_id
+from colmlm.kb.records import KeysetRecord
+from colmlm.kb.tables import Change, Keyset
 
 MAX_EDITS = 1000  # of facts, between a gate and the activation that relies on it
 CALIBRATED = "threshold calibrated"

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from kb.errors import InvalidValue
+from colmlm.kb.errors import InvalidValue
 
 Scores = npt.NDArray[np.float64]
 _CHUNK = 256  # questions scored at once: bounds the memory of [questions, keys]

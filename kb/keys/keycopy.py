@@ -14,11 +14,11 @@ import numpy.typing as npt
 from psycopg import sql
 from sqlalchemy.orm import Session
 
-from kb.errors import InvalidKeys
-from kb.keys.keysets import STORED, Ids, Vectors
-from kb.store.copying import copy_blocks, reserve
-from kb.store.database import connection_of
-from kb.tables import KEY_IDS
+from colmlm.kb.errors import InvalidKeys
+from colmlm.kb.keys.keysets import STORED, Ids, Vectors
+from colmlm.kb.store.copying import copy_blocks, reserve
+from colmlm.kb.store.database import connection_of
+from colmlm.kb.tables import KEY_IDS
 
 _ROWS = 2_000  # of one message to the server
 _COPY_KEYS = b"COPY fact_key (keyset_id, id, fact_id, kind, key) FROM STDIN (FORMAT binary)"

@@ -13,11 +13,11 @@ from typing import Any
 from sqlalchemy import BigInteger, Select, cast, select, text
 from sqlalchemy.orm import Session
 
-from kb.errors import NotAnsweredThen
-from kb.facts.edits import MAX_ID
-from kb.keys import keysets
-from kb.records import KeysetRecord
-from kb.tables import Change
+from colmlm.kb.errors import NotAnsweredThen
+from colmlm.kb.facts.edits import MAX_ID
+from colmlm.kb.keys import keysets
+from colmlm.kb.records import KeysetRecord
+from colmlm.kb.tables import Change
 
 _OF_KEYSET = cast(Change.payload["keyset"].astext, BigInteger)
 

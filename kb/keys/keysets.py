@@ -14,13 +14,13 @@ from sqlalchemy import Row, and_, case, exists, func, insert, select, text, upda
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.orm import Session
 
-from kb.errors import InvalidValue, KeysetActive, KeysetNotFound, KeysetNotReady, NoActiveKeyset
-from kb.facts.edits import IS_LIVE, is_kept
-from kb.keys.calibration import Calibration
-from kb.log import audit
-from kb.lookup.index import AUTO_SPEC
-from kb.records import CheckpointInfo, KeysetHead, KeysetRecord
-from kb.tables import Change, Checkpoint, Document, Fact, FactKey, FactVersion, Keyset
+from colmlm.kb.errors import InvalidValue, KeysetActive, KeysetNotFound, KeysetNotReady, NoActiveKeyset
+from colmlm.kb.facts.edits import IS_LIVE, is_kept
+from colmlm.kb.keys.calibration import Calibration
+from colmlm.kb.log import audit
+from colmlm.kb.lookup.index import AUTO_SPEC
+from colmlm.kb.records import CheckpointInfo, KeysetHead, KeysetRecord
+from colmlm.kb.tables import Change, Checkpoint, Document, Fact, FactKey, FactVersion, Keyset
 
 DEFAULT_THRESHOLD = 0.7  # the paper's, until the keyset is calibrated
 STORED = np.dtype("<f2")

@@ -15,10 +15,10 @@ import numpy.typing as npt
 from sqlalchemy import Select, and_, func, select
 from sqlalchemy.orm import Session
 
-from kb.facts.edits import IS_LIVE
-from kb.keys.keysets import STORED, Ids, Vectors
-from kb.records import KeysetRecord
-from kb.tables import FactKey, FactVersion, Tombstone
+from colmlm.kb.facts.edits import IS_LIVE
+from colmlm.kb.keys.keysets import STORED, Ids, Vectors
+from colmlm.kb.records import KeysetRecord
+from colmlm.kb.tables import FactKey, FactVersion, Tombstone
 
 KEYS_AT_ONCE, QUERIES_AT_ONCE = 8192, 1024
 

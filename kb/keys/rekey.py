@@ -22,13 +22,13 @@ import numpy.typing as npt
 from sqlalchemy import Select, and_, exists, func, or_, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
-from kb.corpus.format import AnnotatedDocument, FactSpan
-from kb.errors import InvalidKeys
-from kb.keys import keysets
-from kb.keys.keycopy import copy_keys, require_unit
-from kb.log import audit
-from kb.records import CheckpointInfo
-from kb.tables import Document, Fact, FactKey, FactVersion, Tombstone
+from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
+from colmlm.kb.errors import InvalidKeys
+from colmlm.kb.keys import keysets
+from colmlm.kb.keys.keycopy import copy_keys, require_unit
+from colmlm.kb.log import audit
+from colmlm.kb.records import CheckpointInfo
+from colmlm.kb.tables import Document, Fact, FactKey, FactVersion, Tombstone
 
 Vectors = npt.NDArray[np.float32]
 

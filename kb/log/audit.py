@@ -21,14 +21,14 @@ from psycopg.types.json import Jsonb
 from sqlalchemy import ColumnElement, Select, or_, select
 from sqlalchemy.orm import Session
 
-from kb.errors import InvalidValue, LogHeld
-from kb.log.origin import evidence, mark, signed
-from kb.principal import Principal
-from kb.records import ChangeRecord
-from kb.store.database import connection_of
-from kb.store.waits import holder_of
-from kb.tables import Change, Fact, Secret
-from kb.texts.characters import JOINERS, is_blank, unseen, written
+from colmlm.kb.errors import InvalidValue, LogHeld
+from colmlm.kb.log.origin import evidence, mark, signed
+from colmlm.kb.principal import Principal
+from colmlm.kb.records import ChangeRecord
+from colmlm.kb.store.database import connection_of
+from colmlm.kb.store.waits import holder_of
+from colmlm.kb.tables import Change, Fact, Secret
+from colmlm.kb.texts.characters import JOINERS, is_blank, unseen, written
 
 CHANGE_LOCK = 0x636F6C6D02
 GENESIS = "0" * 64

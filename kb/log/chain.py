@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from kb.errors import NoOpenBreak
-from kb.log import audit
-from kb.tables import Change
+from colmlm.kb.errors import NoOpenBreak
+from colmlm.kb.log import audit
+from colmlm.kb.tables import Change
 
 if TYPE_CHECKING:
-    from kb.service import KnowledgeBase
+    from colmlm.kb.service import KnowledgeBase
 
 SEAL = "seal"
 

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
-from kb.tables import Denial
+from colmlm.kb.tables import Denial
 
 KEPT = timedelta(days=90)
 MAX_PATH = 100

@@ -16,8 +16,8 @@ from typing import Any
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from kb.errors import SignatureRefused
-from kb.log import signing
+from colmlm.kb.errors import SignatureRefused
+from colmlm.kb.log import signing
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
-from kb.errors import RequestUnderWay
-from kb.principal import Principal, local_principal
-from kb.tables import Idempotency
+from colmlm.kb.errors import RequestUnderWay
+from colmlm.kb.principal import Principal, local_principal
+from colmlm.kb.tables import Idempotency
 
 
 @dataclass(frozen=True, slots=True)

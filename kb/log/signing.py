@@ -21,7 +21,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
 
-from kb.errors import SignatureRefused
+from colmlm.kb.errors import SignatureRefused
 
 KEY_FILE = "signing.key"
 _FIELDS = {"algorithm", "public_key", "signature"}

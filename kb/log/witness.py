@@ -16,13 +16,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
-from kb.errors import LogRefused, SignatureRefused
-from kb.log import audit, signing
-from kb.log.chain import Break, Chain, Chained, log_of, verify_chain
-from kb.tables import Change
+from colmlm.kb.errors import LogRefused, SignatureRefused
+from colmlm.kb.log import audit, signing
+from colmlm.kb.log.chain import Break, Chain, Chained, log_of, verify_chain
+from colmlm.kb.tables import Change
 
 if TYPE_CHECKING:
-    from kb.service import KnowledgeBase
+    from colmlm.kb.service import KnowledgeBase
 
 FORMAT = "change-log-head/1"
 _ENTRY = {"seq", "kind", "fact_ids", "num_facts", "actor", "reason", "at", "prev_hash", "payload", "hash"}

@@ -21,10 +21,10 @@ import psycopg
 from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
-from kb.errors import KBError
-from kb.service import KnowledgeBase
-from kb.store import outages
-from kb.tables import Keyset
+from colmlm.kb.errors import KBError
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store import outages
+from colmlm.kb.tables import Keyset
 
 CHANNEL = "colmlm_change"
 POLL_SECONDS = 1.0

@@ -1,7 +1,7 @@
 """History: what the knowledge base answered as of a change of its log.
 
 Values come from `fact_version`, where "true at change n" is a range test; the keyset that was active, its threshold and
-its keys are those of then (`kb.keys.keyset_then`). An index holds what is kept now, so the keys of all that was live then
+its keys are those of then (`colmlm.kb.keys.keyset_then`). An index holds what is kept now, so the keys of all that was live then
 are read from the database and compared exactly, a chunk at a time.
 """
 
@@ -16,16 +16,16 @@ import numpy.typing as npt
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from kb.errors import InvalidQuery, NoSuchChange, PastTooLarge
-from kb.keys.keyset_then import KeysetThen, keyset_then
-from kb.keys.keysets import STORED, Vectors
-from kb.log import audit
-from kb.lookup.searcher import Candidate, Ranking, as_queries, check_options, decide, rank
-from kb.records import Hit, Lookup
-from kb.store.database import connection_of
+from colmlm.kb.errors import InvalidQuery, NoSuchChange, PastTooLarge
+from colmlm.kb.keys.keyset_then import KeysetThen, keyset_then
+from colmlm.kb.keys.keysets import STORED, Vectors
+from colmlm.kb.log import audit
+from colmlm.kb.lookup.searcher import Candidate, Ranking, as_queries, check_options, decide, rank
+from colmlm.kb.records import Hit, Lookup
+from colmlm.kb.store.database import connection_of
 
 if TYPE_CHECKING:
-    from kb.service import KnowledgeBase
+    from colmlm.kb.service import KnowledgeBase
 
 CHUNK = 20_000  # keys
 QUERIES_AT_ONCE = 64  # with a chunk of keys, so that the scores in memory are few whatever is asked

@@ -29,7 +29,7 @@ import faiss as untyped_faiss
 import numpy as np
 import numpy.typing as npt
 
-from kb.errors import IndexInvariant, SnapshotRefused
+from colmlm.kb.errors import IndexInvariant, SnapshotRefused
 
 faiss: Any = untyped_faiss  # its stubs lack half of what SWIG makes
 Ids = npt.NDArray[np.int64]

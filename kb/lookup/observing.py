@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
 
-from kb.log import audit
-from kb.lookup.replica import snapshots_of
+from colmlm.kb.log import audit
+from colmlm.kb.lookup.replica import snapshots_of
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-    from kb.records import Lookup
-    from kb.service import KnowledgeBase
+    from colmlm.kb.records import Lookup
+    from colmlm.kb.service import KnowledgeBase
 
 
 class Observer(Protocol):

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from kb.lookup.searcher import Searcher
-from kb.records import Lookup
+from colmlm.kb.lookup.searcher import Searcher
+from colmlm.kb.records import Lookup
 
 if TYPE_CHECKING:
-    from kb.service import KnowledgeBase
+    from colmlm.kb.service import KnowledgeBase
 
 
 @dataclass(frozen=True, slots=True)

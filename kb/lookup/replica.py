@@ -17,15 +17,15 @@ from typing import Any
 from sqlalchemy import ColumnElement, and_, case, func, or_, select
 from sqlalchemy.orm import Session
 
-from kb.errors import IndexInvariant, SnapshotRefused
-from kb.facts.edits import IS_LIVE, MAX_ID
-from kb.keys import keysets
-from kb.keys.keycopy import indexed_keys
-from kb.keys.keysets import Ids, Vectors
-from kb.log import audit
-from kb.lookup.index import AUTO_SPEC, FLAT_SPEC, FLAT_UP_TO, KeyIndex, default_spec
-from kb.records import KeysetHead, KeysetRecord
-from kb.tables import Change, FactKey, FactVersion, Keyset, Tombstone
+from colmlm.kb.errors import IndexInvariant, SnapshotRefused
+from colmlm.kb.facts.edits import IS_LIVE, MAX_ID
+from colmlm.kb.keys import keysets
+from colmlm.kb.keys.keycopy import indexed_keys
+from colmlm.kb.keys.keysets import Ids, Vectors
+from colmlm.kb.log import audit
+from colmlm.kb.lookup.index import AUTO_SPEC, FLAT_SPEC, FLAT_UP_TO, KeyIndex, default_spec
+from colmlm.kb.records import KeysetHead, KeysetRecord
+from colmlm.kb.tables import Change, FactKey, FactVersion, Keyset, Tombstone
 
 BATCH = 10_000
 

@@ -23,14 +23,14 @@ from psycopg.rows import namedtuple_row
 from sqlalchemy import Engine, Row
 from sqlalchemy.orm import Session, sessionmaker
 
-from kb.errors import IndexBehind, InvalidQuery, KeysetMismatch, NoSuchChange
-from kb.keys import keysets
-from kb.keys.keysets import STORED, Vectors
-from kb.log import audit
-from kb.lookup.observing import NOBODY, Observer
-from kb.lookup.replica import OnKeys, Replica, active_keyset_id, open_replica, rebuild, save
-from kb.records import Hit, Lookup
-from kb.store.causes import refusal_of
+from colmlm.kb.errors import IndexBehind, InvalidQuery, KeysetMismatch, NoSuchChange
+from colmlm.kb.keys import keysets
+from colmlm.kb.keys.keysets import STORED, Vectors
+from colmlm.kb.log import audit
+from colmlm.kb.lookup.observing import NOBODY, Observer
+from colmlm.kb.lookup.replica import OnKeys, Replica, active_keyset_id, open_replica, rebuild, save
+from colmlm.kb.records import Hit, Lookup
+from colmlm.kb.store.causes import refusal_of
 
 POLL_SECONDS = 0.02
 MAX_K = 1000

@@ -13,13 +13,13 @@ import numpy as np
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from kb.errors import SnapshotRefused
-from kb.facts.edits import is_kept
-from kb.keys import keysets
-from kb.lookup.index import locked_directory
-from kb.lookup.replica import Replica, load_replica, snapshots_of
-from kb.records import KeysetRecord
-from kb.tables import FactKey
+from colmlm.kb.errors import SnapshotRefused
+from colmlm.kb.facts.edits import is_kept
+from colmlm.kb.keys import keysets
+from colmlm.kb.lookup.index import locked_directory
+from colmlm.kb.lookup.replica import Replica, load_replica, snapshots_of
+from colmlm.kb.records import KeysetRecord
+from colmlm.kb.tables import FactKey
 
 _FILE = re.compile(r"keyset-(\d+)(?:\.tmp|\.json|\.history|-seq-\d+-[0-9a-f]{16}\.faiss)")
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from kb.errors import NoActiveKeyset
-from kb.log import audit
-from kb.tables import Checkpoint, Keyset
+from colmlm.kb.errors import NoActiveKeyset
+from colmlm.kb.log import audit
+from colmlm.kb.tables import Checkpoint, Keyset
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import psycopg
 from psycopg import errors
 from sqlalchemy.exc import DBAPIError
 
-from kb.errors import Collided, KBError, LockHeld, StatementTooLong, StorageFull, StorageReadOnly
+from colmlm.kb.errors import Collided, KBError, LockHeld, StatementTooLong, StorageFull, StorageReadOnly
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from kb.corpus.format import AnnotatedDocument
-from kb.store.database import connection_of
+from colmlm.kb.corpus.format import AnnotatedDocument
+from colmlm.kb.store.database import connection_of
 
 _BLOCK = 1 << 18
 

@@ -14,11 +14,11 @@ from sqlalchemy.exc import DisconnectionError, OperationalError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from kb.errors import DatabaseUnavailable, MigrationNeeded
-from kb.store.embedded_server import EmbeddedServer
-from kb.store.pool import WatchedPool
-from kb.store.settings import Settings
-from kb.store.waits import Waits
+from colmlm.kb.errors import DatabaseUnavailable, MigrationNeeded
+from colmlm.kb.store.embedded_server import EmbeddedServer
+from colmlm.kb.store.pool import WatchedPool
+from colmlm.kb.store.settings import Settings
+from colmlm.kb.store.waits import Waits
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -35,7 +35,7 @@ def connect(settings: Settings, application: str = "colmlm") -> Engine:
 
     The embedded server is started where it does not run, is shared by every process of this home, and is
     stopped by the last of them to exit. A client that is killed leaves it running for the next. A server that is
-    killed is started again by the processes that go on (`kb.store.keeper`).
+    killed is started again by the processes that go on (`colmlm.kb.store.keeper`).
     """
     embedded = EmbeddedServer.of(settings)
     deadline = time.monotonic() + (START_SECONDS if embedded else 0.0)
@@ -182,7 +182,7 @@ def _alembic() -> Config:
     """Alembic's configuration for the `migrations` package, wherever it is installed."""
     from alembic.config import Config
 
-    import migrations
+    from colmlm import migrations
 
     config = Config()
     # Alembic interpolates % in options.

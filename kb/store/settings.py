@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kb.corpus.raw.limits import Limits
-from kb.errors import SettingsError
-from kb.principal import local_user
+from colmlm.kb.corpus.raw.limits import Limits
+from colmlm.kb.errors import SettingsError
+from colmlm.kb.principal import local_user
 
 _ORIGIN = re.compile(r"https?://[a-z0-9.-]+(:[0-9]{1,5})?")
 LOG_FORMATS = ("auto", "json", "text")

@@ -12,7 +12,7 @@ from typing import Self
 from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
-from kb.store.settings import Settings
+from colmlm.kb.store.settings import Settings
 
 # An advisory lock of 64 bits stands there as two halves. What the holder says is not told: it may hold a text.
 _HOLDER = text("""

@@ -9,16 +9,23 @@ from typing import Any
 from sqlalchemy import Select, func, select, text
 from sqlalchemy.orm import Session
 
-from kb.errors import ExternalIdNotFound, FactDeleted, FactNotFound, InvalidKeys, InvalidValue, KeysetNotFound
-from kb.facts.edits import end_facts
-from kb.facts.ingest import MANY_FACTS
-from kb.facts.reading import require_corpus
-from kb.keys import activation, keysets
-from kb.keys.keycopy import Keys, copy_keys, require_unit
-from kb.log import audit
-from kb.records import Edit, KeysetRecord
-from kb.service import KnowledgeBase
-from kb.tables import Checkpoint, Document, Fact, FactKey, Keyset, key_kinds
+from colmlm.kb.errors import (
+    ExternalIdNotFound,
+    FactDeleted,
+    FactNotFound,
+    InvalidKeys,
+    InvalidValue,
+    KeysetNotFound,
+)
+from colmlm.kb.facts.edits import end_facts
+from colmlm.kb.facts.ingest import MANY_FACTS
+from colmlm.kb.facts.reading import require_corpus
+from colmlm.kb.keys import activation, keysets
+from colmlm.kb.keys.keycopy import Keys, copy_keys, require_unit
+from colmlm.kb.log import audit
+from colmlm.kb.records import Edit, KeysetRecord
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.tables import Checkpoint, Document, Fact, FactKey, Keyset, key_kinds
 
 KEYS_A_CHANGE = 100_000
 _MOST_NAMED = 1000

@@ -20,13 +20,13 @@ from typing import Any
 
 import numpy as np
 
-from kb.errors import KeysetMismatch, KeysetNotReady
-from kb.keys import keysets
-from kb.keys.keysets import Vectors
-from kb.keys.rekey import Encoder
-from kb.service import KnowledgeBase
-from kb.switching.measures import Answers, Scores, ask, index_recall, near_keys, tombstones_passed_over
-from kb.switching.sample import Sample, draw
+from colmlm.kb.errors import KeysetMismatch, KeysetNotReady
+from colmlm.kb.keys import keysets
+from colmlm.kb.keys.keysets import Vectors
+from colmlm.kb.keys.rekey import Encoder
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.switching.measures import Answers, Scores, ask, index_recall, near_keys, tombstones_passed_over
+from colmlm.kb.switching.sample import Sample, draw
 
 OnTexts = Callable[[int, int], None]
 

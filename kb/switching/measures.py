@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kb.keys.keysets import Vectors
-from kb.lookup.index import KeyIndex
-from kb.switching.sample import NOT_LIVE, Asked, Keys
+from colmlm.kb.keys.keysets import Vectors
+from colmlm.kb.lookup.index import KeyIndex
+from colmlm.kb.switching.sample import NOT_LIVE, Asked, Keys
 
 Scores = npt.NDArray[np.float64]
 

@@ -1,7 +1,7 @@
 """Retraining: move every lookup from one checkpoint's keys to another's, and back, while lookups go on.
 
 rekey -> build -> check (the gate) -> activate -> retire; rollback goes back at once. When a keyset may answer is for
-`kb.keys.activation` to say.
+`colmlm.kb.keys.activation` to say.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from kb.errors import KeysetActive, KeysetNotReady
-from kb.keys import activation, keysets
-from kb.keys.activation import MAX_EDITS, GateStanding
-from kb.lookup.replica import rebuild, save
-from kb.records import KeysetRecord
-from kb.service import KnowledgeBase
-from kb.store.contention import tried_again
+from colmlm.kb.errors import KeysetActive, KeysetNotReady
+from colmlm.kb.keys import activation, keysets
+from colmlm.kb.keys.activation import MAX_EDITS, GateStanding
+from colmlm.kb.lookup.replica import rebuild, save
+from colmlm.kb.records import KeysetRecord
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store.contention import tried_again
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Retraining:
         actor: str | None = None,
         reason: str = "activate",
     ) -> KeysetRecord:
-        """Let this keyset answer from now on, in every process, if its gate says so, as `kb.keys.activation` has it.
+        """Let this keyset answer from now on, in every process, if its gate says so, as `colmlm.kb.keys.activation` has it.
 
         Raises `GateRefused`, unless `force`, which is recorded with what spoke against it.
         """

@@ -15,14 +15,14 @@ import numpy.typing as npt
 from sqlalchemy import ColumnElement, Text, and_, cast, exists, func, select
 from sqlalchemy.orm import Session
 
-from kb.facts.edits import IS_LIVE
-from kb.keys import keysets
-from kb.keys.calibration import normalise
-from kb.keys.keysets import Ids, Vectors
-from kb.lookup.index import KeyIndex
-from kb.lookup.replica import active_keyset_id, open_replica
-from kb.records import KeysetRecord
-from kb.tables import Attribution, Fact, FactKey, FactVersion, Generation, Keyset, Tombstone
+from colmlm.kb.facts.edits import IS_LIVE
+from colmlm.kb.keys import keysets
+from colmlm.kb.keys.calibration import normalise
+from colmlm.kb.keys.keysets import Ids, Vectors
+from colmlm.kb.lookup.index import KeyIndex
+from colmlm.kb.lookup.replica import active_keyset_id, open_replica
+from colmlm.kb.records import KeysetRecord
+from colmlm.kb.tables import Attribution, Fact, FactKey, FactVersion, Generation, Keyset, Tombstone
 
 BATCH = 20_000
 NOT_LIVE = -1

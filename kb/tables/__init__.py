@@ -6,8 +6,8 @@ row and restore opens the next, so "what was true at change n" is one range test
 
 from __future__ import annotations
 
-from kb.tables.declarative import Base
-from kb.tables.facts import (
+from colmlm.kb.tables.declarative import Base
+from colmlm.kb.tables.facts import (
     Change,
     Document,
     ErasedText,
@@ -20,7 +20,7 @@ from kb.tables.facts import (
     forget_policies,
     forget_states,
 )
-from kb.tables.keys import (
+from colmlm.kb.tables.keys import (
     KEY_IDS,
     Attribution,
     Checkpoint,
@@ -30,7 +30,7 @@ from kb.tables.keys import (
     key_kinds,
     keyset_states,
 )
-from kb.tables.service import (
+from colmlm.kb.tables.service import (
     ApiKey,
     BrowserSession,
     Denial,

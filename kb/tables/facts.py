@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import CheckConstraint, ForeignKey, Identity, Index, Integer, func, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from kb.tables.declarative import Base
+from colmlm.kb.tables.declarative import Base
 
 forget_states = ("planned", "applied", "restored", "erased")
 forget_policies = ("successor", "abstain")

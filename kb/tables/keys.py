@@ -19,7 +19,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from kb.tables.declarative import Base
+from colmlm.kb.tables.declarative import Base
 
 KEY_IDS = "fact_key_id_seq"
 key_kinds = ("context", "question", "alias")

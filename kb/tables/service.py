@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import CheckConstraint, ForeignKey, Identity, Index, Integer, UniqueConstraint, func, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from kb.tables.declarative import Base
+from colmlm.kb.tables.declarative import Base
 
 roles = ("decoder", "reader", "operator", "auditor", "trainer", "admin")
 erasure_states = ("waiting", "approved", "withdrawn")
@@ -16,7 +16,7 @@ job_states = ("queued", "running", "succeeded", "failed", "cancelled")
 
 
 class Job(Base):
-    """Long work as people see it. `ticket` is what a worker must hold to write to it: `kb.jobs.tickets`."""
+    """Long work as people see it. `ticket` is what a worker must hold to write to it: `colmlm.kb.jobs.tickets`."""
 
     __tablename__ = "job"
     __table_args__ = (

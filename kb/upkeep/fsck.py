@@ -10,15 +10,15 @@ from pathlib import Path
 from sqlalchemy import and_, func, select, text
 from sqlalchemy.orm import Session
 
-from kb.facts import quotations
-from kb.facts.edits import IS_LIVE
-from kb.facts.quotations import Gone
-from kb.keys import keysets
-from kb.log.chain import verify_chain
-from kb.lookup.replica import active_keyset_id, rebuild
-from kb.lookup.snapshots import Inspection, Snapshot, compare, inspect
-from kb.records import FsckReport
-from kb.tables import Document, Fact, FactVersion
+from colmlm.kb.facts import quotations
+from colmlm.kb.facts.edits import IS_LIVE
+from colmlm.kb.facts.quotations import Gone
+from colmlm.kb.keys import keysets
+from colmlm.kb.log.chain import verify_chain
+from colmlm.kb.lookup.replica import active_keyset_id, rebuild
+from colmlm.kb.lookup.snapshots import Inspection, Snapshot, compare, inspect
+from colmlm.kb.records import FsckReport
+from colmlm.kb.tables import Document, Fact, FactVersion
 
 # Each gives ids where something is wrong. What the database's constraints rule out is not asked again.
 _PROBLEMS = {

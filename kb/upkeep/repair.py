@@ -11,16 +11,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kb.erasure.verbs import Erasure
-from kb.facts import quotations
-from kb.facts.quotations import Gone
-from kb.keys import activation, keysets
-from kb.lookup.replica import active_keyset_id, rebuild, save
-from kb.lookup.snapshots import Inspection, inspect, remove_orphans
-from kb.records import FsckReport
+from colmlm.kb.erasure.verbs import Erasure
+from colmlm.kb.facts import quotations
+from colmlm.kb.facts.quotations import Gone
+from colmlm.kb.keys import activation, keysets
+from colmlm.kb.lookup.replica import active_keyset_id, rebuild, save
+from colmlm.kb.lookup.snapshots import Inspection, inspect, remove_orphans
+from colmlm.kb.records import FsckReport
 
 if TYPE_CHECKING:
-    from kb.service import KnowledgeBase
+    from colmlm.kb.service import KnowledgeBase
 
 _ERASE = "Run this once more; something stores what was erased."
 _RESTORE = "Restore a backup from before the damage: colmlm backup restore --change-log"

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kb.errors import InvalidValue
-from kb.lookup.index import FLAT_SPEC, NPROBE, default_spec
+from colmlm.kb.errors import InvalidValue
+from colmlm.kb.lookup.index import FLAT_SPEC, NPROBE, default_spec
 
 PAGE, PAGE_USABLE = 8192, 8168
 KEY_ROW = 76  # header, ids, kind and item pointer of a key's row
@@ -36,7 +36,7 @@ AROUND_EACH_OF_MANY = 0.29e-3  # the same in batches of 64
 class Load:
     """What is to be held. `text_bytes` is a fact's share of its document with its value and its question.
 
-    `code_bytes` is the length of a key's code in the index (None: as `kb.lookup.index` chooses); `keysets` are those whose
+    `code_bytes` is the length of a key's code in the index (None: as `colmlm.kb.lookup.index` chooses); `keysets` are those whose
     index is open at once: two beside a retraining, else one.
     """
 

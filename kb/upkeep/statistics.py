@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import func, select
 
-from kb.log import audit
-from kb.tables import Document, Fact, ForgetRun, Generation, Keyset
+from colmlm.kb.log import audit
+from colmlm.kb.tables import Document, Fact, ForgetRun, Generation, Keyset
 
 if TYPE_CHECKING:
-    from kb.service import KnowledgeBase
+    from colmlm.kb.service import KnowledgeBase
 
 
 @dataclass(frozen=True, slots=True)

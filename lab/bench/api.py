@@ -22,17 +22,17 @@ import numpy as np
 import numpy.typing as npt
 import typer
 
-from cli.options import AsJson, examples
-from cli.output import note, print_json, print_table, say
-from kb import interpreter
-from kb.access import api_keys as access
-from kb.errors import InvalidValue
-from kb.keys import keysets
-from kb.service import KnowledgeBase
-from kb.store import database
-from kb.store.settings import Settings
-from lab.bench.clients import HttpFigures, HttpLoad, percentile
-from lab.bench.machine import machine
+from colmlm.cli.options import AsJson, examples
+from colmlm.cli.output import note, print_json, print_table, say
+from colmlm.kb import interpreter
+from colmlm.kb.access import api_keys as access
+from colmlm.kb.errors import InvalidValue
+from colmlm.kb.keys import keysets
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store import database
+from colmlm.kb.store.settings import Settings
+from colmlm.lab.bench.clients import HttpFigures, HttpLoad, percentile
+from colmlm.lab.bench.machine import machine
 
 API_EXAMPLES = examples(
     "colmlm bench api --facts 20000 --json",
@@ -105,11 +105,11 @@ def _numbers(text: str) -> list[int]:
 
 
 def _synthetic(settings: Settings, facts: int, dim: int) -> None:
-    from kb.corpus.format import Parsed
-    from kb.records import CheckpointInfo
-    from kb.switching.bulk import Bulk
-    from lab.bench.store import CHECKPOINT
-    from lab.bench.synthetic import documents, synthetic_keys
+    from colmlm.kb.corpus.format import Parsed
+    from colmlm.kb.records import CheckpointInfo
+    from colmlm.kb.switching.bulk import Bulk
+    from colmlm.lab.bench.store import CHECKPOINT
+    from colmlm.lab.bench.synthetic import documents, synthetic_keys
 
     note(f"making a knowledge base of {facts} facts")
     engine = database.connect(settings)
@@ -184,7 +184,9 @@ def _server(settings: Settings, token: str, *, with_model: bool) -> Iterator[int
     ours = {"COLMLM_HOME": str(settings.home), "COLMLM_LOG_LEVEL": "warning"}
     words = ["serve", "--host", "127.0.0.1", "--port", str(port), "--no-worker"]
     words += [] if with_model else ["--no-model"]
-    with subprocess.Popen(interpreter.command("-m", "cli", *words), env={**os.environ, **ours}) as process:
+    with subprocess.Popen(
+        interpreter.command("-m", "colmlm.cli", *words), env={**os.environ, **ours}
+    ) as process:
         try:
             _wait_until_ready(process, port)
             yield port
@@ -220,7 +222,7 @@ def _over_http(
         clients=number,
         seconds=seconds,
     )
-    command = interpreter.command("-m", "lab.bench.clients")
+    command = interpreter.command("-m", "colmlm.lab.bench.clients")
     ran = subprocess.run(command, input=json.dumps(asdict(load)), text=True, capture_output=True, check=True)
     return HttpFigures(**json.loads(ran.stdout))
 

@@ -16,8 +16,8 @@ import psycopg
 from psycopg import sql
 from sqlalchemy import text
 
-from kb.lookup.index import KeyIndex
-from kb.service import KnowledgeBase
+from colmlm.kb.lookup.index import KeyIndex
+from colmlm.kb.service import KnowledgeBase
 
 _TABLES = ("document", "fact", "fact_version", "fact_key")
 _ONE_ROW = "SELECT value FROM fact_version WHERE fact_id = %s AND to_seq IS NULL"

@@ -1,6 +1,6 @@
 """Clients that look up over HTTP as fast as they are answered, in a process of their own beside the server's.
 
-    python -m lab.bench.clients < load.json
+    python -m colmlm.lab.bench.clients < load.json
 
 Threads with a connection each, by the standard library's client: what a heavier one costs is not the server's doing.
 """

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.options import AsJson, examples
-from cli.output import note, print_json, print_table, say
-from lab.bench import models
-from lab.bench.api import API_EXAMPLES, api
-from lab.bench.machine import machine
-from lab.bench.query import QUERY_EXAMPLES, query
+from colmlm.cli.options import AsJson, examples
+from colmlm.cli.output import note, print_json, print_table, say
+from colmlm.lab.bench import models
+from colmlm.lab.bench.api import API_EXAMPLES, api
+from colmlm.lab.bench.machine import machine
+from colmlm.lab.bench.query import QUERY_EXAMPLES, query
 
 if TYPE_CHECKING:
-    from lab.bench.compare import PeerFailure, PeerResult
-    from lab.bench.store import StoreFigures
+    from colmlm.lab.bench.compare import PeerFailure, PeerResult
+    from colmlm.lab.bench.store import StoreFigures
 
 app = typer.Typer(
     help="Measure this program on this machine.",
@@ -76,7 +76,7 @@ def store(
 
     Every speed stands beside that of bare Faiss or PostgreSQL in the same run. Let nothing else run meanwhile.
     """
-    from lab.bench.store import StoreBench
+    from colmlm.lab.bench.store import StoreBench
 
     with tempfile.TemporaryDirectory(dir=directory, prefix="colmlm-bench-") as home:
         bench = StoreBench(
@@ -101,7 +101,7 @@ def store(
 
 
 def _compare(figures: StoreFigures) -> list[PeerResult | PeerFailure]:
-    from lab.bench.compare import compare
+    from colmlm.lab.bench.compare import compare
 
     return compare(
         figures.facts, figures.dim, target_recall=figures.recall_at_1, seed=figures.seed, on_progress=note
@@ -109,8 +109,8 @@ def _compare(figures: StoreFigures) -> list[PeerResult | PeerFailure]:
 
 
 def _plot(directory: Path, ours: StoreFigures, others: Sequence[PeerResult | PeerFailure]) -> None:
-    from lab.bench.compare import PeerResult
-    from lab.bench.plots import System, plot_latencies, plot_systems
+    from colmlm.lab.bench.compare import PeerResult
+    from colmlm.lab.bench.plots import System, plot_latencies, plot_systems
 
     directory.mkdir(parents=True, exist_ok=True)
     title = f"{ours.facts:,} facts of width {ours.dim}"
@@ -127,7 +127,7 @@ def _plot(directory: Path, ours: StoreFigures, others: Sequence[PeerResult | Pee
 
 def _show_peers(stores: Sequence[PeerResult | PeerFailure]) -> None:
     """Every store through the same job; this program is one of them."""
-    from lab.bench.compare import PeerResult
+    from colmlm.lab.bench.compare import PeerResult
 
     columns = (
         "store",

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lab.bench.peers import PEERS, THREADS, Keys, Peer, PeerKind
-from lab.bench.residue import Residue, find_residue
-from lab.bench.synthetic import exact_top1, fact_text, queries_near, synthetic_keys
+from colmlm.lab.bench.peers import PEERS, THREADS, Keys, Peer, PeerKind
+from colmlm.lab.bench.residue import Residue, find_residue
+from colmlm.lab.bench.synthetic import exact_top1, fact_text, queries_near, synthetic_keys
 
 INGEST_BATCH = 10_000
 WARM_UP = 100

@@ -14,18 +14,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from cli.composition.model_encoder import ModelEncoder
-from kb.corpus.format import read_annotated
-from kb.demo import DEMO_CORPUS
-from kb.service import KnowledgeBase
-from kb.store import database
-from kb.store.settings import Settings
-from lab.bench.rounds import Seconds, in_turns
-from model.decoding.config import DecodeConfig
-from model.decoding.decoder import Decoder
-from model.decoding.lookup import Found, Lookup
-from model.decoding.run import Run
-from model.lm.checkpoint import Checkpoint
+from colmlm.cli.composition.model_encoder import ModelEncoder
+from colmlm.kb.corpus.format import read_annotated
+from colmlm.kb.demo import DEMO_CORPUS
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store import database
+from colmlm.kb.store.settings import Settings
+from colmlm.lab.bench.rounds import Seconds, in_turns
+from colmlm.model.decoding.config import DecodeConfig
+from colmlm.model.decoding.decoder import Decoder
+from colmlm.model.decoding.lookup import Found, Lookup
+from colmlm.model.decoding.run import Run
+from colmlm.model.lm.checkpoint import Checkpoint
 
 BATCH = 8
 _WORDS = 12  # of a document, as a prompt

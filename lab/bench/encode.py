@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kb.corpus.format import AnnotatedDocument
-from lab.bench.rounds import Seconds, in_turns
-from model.lm.checkpoint import Checkpoint
-from model.lm.encoder import KeyEncoder
-from model.lm.language_model import unit
+from colmlm.kb.corpus.format import AnnotatedDocument
+from colmlm.lab.bench.rounds import Seconds, in_turns
+from colmlm.model.lm.checkpoint import Checkpoint
+from colmlm.model.lm.encoder import KeyEncoder
+from colmlm.model.lm.language_model import unit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

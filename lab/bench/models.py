@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.composition.runtime import Runtime
-from cli.options import AsJson, CheckpointPath, examples
-from cli.output import note, print_json, print_table, say
-from lab.bench.machine import machine
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.options import AsJson, CheckpointPath, examples
+from colmlm.cli.output import note, print_json, print_table, say
+from colmlm.lab.bench.machine import machine
 
 if TYPE_CHECKING:
-    from kb.corpus.format import AnnotatedDocument
+    from colmlm.kb.corpus.format import AnnotatedDocument
 
 ENCODE_EXAMPLES = examples(
     "colmlm bench encode --json", "colmlm bench encode --squad dev.jsonl --documents 60"
@@ -47,7 +47,7 @@ def encode(
     if not any(document.facts for document in some):
         raise typer.BadParameter("these documents have no facts to make keys of.")
     with Runtime.from_environment(checkpoint=checkpoint) as runtime:
-        from lab.bench.encode import bench_encode
+        from colmlm.lab.bench.encode import bench_encode
 
         note(f"keys of {len(some)} documents, {rounds} rounds")
         figures = bench_encode(runtime.checkpoint, some, rounds=rounds)
@@ -86,7 +86,7 @@ def decode(
         tempfile.TemporaryDirectory(prefix="colmlm-bench-") as home,
         Runtime.from_environment(checkpoint=checkpoint) as runtime,
     ):
-        from lab.bench.decode import bench_decode
+        from colmlm.lab.bench.decode import bench_decode
 
         note(f"{tokens} tokens a row, {rounds} rounds")
         figures = bench_decode(runtime.checkpoint, Path(home), tokens=tokens, rounds=rounds)
@@ -128,8 +128,8 @@ def train(
         tempfile.TemporaryDirectory(prefix="colmlm-bench-") as home,
         Runtime.from_environment() as runtime,
     ):
-        from lab.bench.train import bench_train
-        from model.training.config import TrainConfig
+        from colmlm.lab.bench.train import bench_train
+        from colmlm.model.training.config import TrainConfig
 
         note(f"steps of {batch} documents, {rounds} rounds of four ways")
         try:
@@ -154,9 +154,9 @@ def train(
 
 
 def _documents(squad: Path | None) -> list[AnnotatedDocument]:
-    from kb.corpus.format import read_annotated
-    from kb.corpus.squad import read_squad
-    from kb.demo import DEMO_CORPUS
+    from colmlm.kb.corpus.format import read_annotated
+    from colmlm.kb.corpus.squad import read_squad
+    from colmlm.kb.demo import DEMO_CORPUS
 
     parsed = read_squad(squad) if squad else read_annotated(DEMO_CORPUS)
     return [item.document for item in parsed if item.document is not None]

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
-from lab.bench.compare import PeerResult
+from colmlm.lab.bench.compare import PeerResult
 
 _BLUE, _GREY, _RED = "#2b6cb0", "#a0aec0", "#c05621"
 

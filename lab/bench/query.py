@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.composition.runtime import Runtime
-from cli.options import AsJson, CheckpointPath, examples
-from cli.output import print_json, print_table, progress
-from kb.corpus.format import AnnotatedDocument, Parsed, read_annotated
-from kb.corpus.squad import read_squad
-from lab.bench.machine import machine
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.options import AsJson, CheckpointPath, examples
+from colmlm.cli.output import print_json, print_table, progress
+from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, read_annotated
+from colmlm.kb.corpus.squad import read_squad
+from colmlm.lab.bench.machine import machine
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from model.decoding.queries import QueryEncoder
-    from model.evaluate.query_cost import QueryCost
-    from model.lm.checkpoint import Checkpoint
+    from colmlm.model.decoding.queries import QueryEncoder
+    from colmlm.model.evaluate.query_cost import QueryCost
+    from colmlm.model.lm.checkpoint import Checkpoint
 
 QUERY_EXAMPLES = examples(
     "colmlm bench query --squad dev.jsonl --json",
@@ -72,8 +72,8 @@ def query(
     """
     if not (squad or annotated or rel_lmlm):
         raise typer.BadParameter("name a file with lookups to time at.", param_hint="--squad")
-    from cli.composition.encoders import EncoderName, SentenceKeys
-    from model.text.markup import ASKER, REL_LMLM
+    from colmlm.cli.composition.encoders import EncoderName, SentenceKeys
+    from colmlm.model.text.markup import ASKER, REL_LMLM
 
     with Runtime.from_environment(checkpoint=checkpoint) as runtime:
         ours, encoder = runtime.checkpoint, SentenceKeys.named(EncoderName.minilm).sentences
@@ -83,7 +83,7 @@ def query(
             other, gold = _other(runtime, asker, ASKER.method, base)
             costs["asker"] = _measure(ours, other, gold, encoder, questions, sites)
         if rel_lmlm is not None:
-            from model.baselines.triplets import read_triplets
+            from colmlm.model.baselines.triplets import read_triplets
 
             other, gold = _other(runtime, rel, REL_LMLM.method, base)
             calls = _documents([read_triplets(rel_lmlm)])
@@ -98,9 +98,9 @@ def _documents(files: Iterable[Iterable[Parsed]]) -> list[AnnotatedDocument]:
 
 def _other(runtime: Runtime, path: Path | None, method: str, base: str | None) -> tuple[Checkpoint, bool]:
     """The checkpoint of a method, and whether it is the base in its stead, which has to be told what to ask."""
-    from model.lm.base_models import WHEEL_BASE
-    from model.lm.checkpoint import base_checkpoint, load
-    from model.text.markup import MARKUPS
+    from colmlm.model.lm.base_models import WHEEL_BASE
+    from colmlm.model.lm.checkpoint import base_checkpoint, load
+    from colmlm.model.text.markup import MARKUPS
 
     cache = runtime.settings.home / "models"
     if path is None:
@@ -119,7 +119,7 @@ def _measure(
     documents: Sequence[AnnotatedDocument],
     sites: int,
 ) -> QueryCost:
-    from model.evaluate.query_cost import Former, measure
+    from colmlm.model.evaluate.query_cost import Former, measure
 
     method = other.config.method
     with progress(f"Queries beside {method}") as advance:

@@ -1,4 +1,4 @@
-"""Opens a knowledge base, answers one lookup and says so: ``python -m lab.bench.reopen HOME CHECKPOINT_ID``.
+"""Opens a knowledge base, answers one lookup and says so: ``python -m colmlm.lab.bench.reopen HOME CHECKPOINT_ID``.
 
 It prints the fact it found and by how many bytes its memory grew, then waits to be killed, or leaves.
 """
@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from kb.service import KnowledgeBase
-from kb.store.settings import Settings
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store.settings import Settings
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from lab.bench.synthetic import fact_text
+from colmlm.lab.bench.synthetic import fact_text
 
 _VALUE = re.compile(rb"value (\d{9})")
 _BLOCK = 1 << 26

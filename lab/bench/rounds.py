@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from cli.output import progress
+from colmlm.cli.output import progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,16 +21,16 @@ import numpy as np
 import numpy.typing as npt
 from sqlalchemy import text
 
-from kb import interpreter
-from kb.corpus.format import Parsed
-from kb.records import CheckpointInfo
-from kb.service import KnowledgeBase
-from kb.store import database
-from kb.store.settings import Settings
-from kb.switching.bulk import Bulk
-from kb.switching.retraining import Retraining
-from lab.bench import bare
-from lab.bench.synthetic import documents, exact_top1, queries_near, synthetic_keys
+from colmlm.kb import interpreter
+from colmlm.kb.corpus.format import Parsed
+from colmlm.kb.records import CheckpointInfo
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store import database
+from colmlm.kb.store.settings import Settings
+from colmlm.kb.switching.bulk import Bulk
+from colmlm.kb.switching.retraining import Retraining
+from colmlm.lab.bench import bare
+from colmlm.lab.bench.synthetic import documents, exact_top1, queries_near, synthetic_keys
 
 CHECKPOINT = "synthetic"
 ACTOR, REASON = "bench", "benchmark"
@@ -253,7 +253,7 @@ class StoreBench:
         """Kill the database and the process that uses it, then start a process and wait for its first answer."""
         self.say("killing and reopening")
         np.save(self.home / "query.npy", query)
-        command = interpreter.command("-m", "lab.bench.reopen", self.home, CHECKPOINT)
+        command = interpreter.command("-m", "colmlm.lab.bench.reopen", self.home, CHECKPOINT)
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as victim:
             assert victim.stdout is not None
             victim.stdout.readline()

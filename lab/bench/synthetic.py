@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from kb.corpus.format import AnnotatedDocument, FactSpan
+from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 
 FACTS_PER_DOCUMENT = 20
 CHUNK = 50_000  # keys made at a time: beside the result there is one chunk in memory, not a second copy

@@ -16,13 +16,13 @@ from torch import Tensor
 from torch.utils.data import IterableDataset
 from transformers import PrinterCallback, TrainerCallback, TrainingArguments
 
-from kb.corpus.format import AnnotatedDocument
-from lab.bench.rounds import Seconds, measured_in_turns
-from model.lm.checkpoint import compute_dtype
-from model.lm.language_model import padded_batches
-from model.training.config import TrainConfig
-from model.training.start import start
-from model.training.trainer import Trainer
+from colmlm.kb.corpus.format import AnnotatedDocument
+from colmlm.lab.bench.rounds import Seconds, measured_in_turns
+from colmlm.model.lm.checkpoint import compute_dtype
+from colmlm.model.lm.language_model import padded_batches
+from colmlm.model.training.config import TrainConfig
+from colmlm.model.training.start import start
+from colmlm.model.training.trainer import Trainer
 
 Batch = dict[str, Tensor]
 _NEVER = 1e9  # seconds until a run saves

@@ -20,23 +20,29 @@ from typing import Any, TypedDict
 import psycopg
 from sqlalchemy.exc import DBAPIError
 
-from kb.corpus.format import Parsed
-from kb.erasure.verbs import Erasure
-from kb.errors import DatabaseUnavailable, InvalidSplice, KeysetMismatch, NoActiveKeyset, NothingSelected
-from kb.forgetting.verbs import Forgetting
-from kb.jobs.kinds import Gate
-from kb.jobs.queue import Jobs
-from kb.records import NewGeneration, Splice
-from kb.selectors import Selector
-from kb.service import KnowledgeBase
-from kb.store import database
-from kb.store.settings import Settings
-from kb.switching.retraining import Retraining
-from lab.crashlab import copies, migration
-from lab.crashlab.encoder import ENCODERS
-from lab.crashlab.killpoints import END, Trap
-from lab.crashlab.target import Target
-from lab.crashlab.world import Step
+from colmlm.kb.corpus.format import Parsed
+from colmlm.kb.erasure.verbs import Erasure
+from colmlm.kb.errors import (
+    DatabaseUnavailable,
+    InvalidSplice,
+    KeysetMismatch,
+    NoActiveKeyset,
+    NothingSelected,
+)
+from colmlm.kb.forgetting.verbs import Forgetting
+from colmlm.kb.jobs.kinds import Gate
+from colmlm.kb.jobs.queue import Jobs
+from colmlm.kb.records import NewGeneration, Splice
+from colmlm.kb.selectors import Selector
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store import database
+from colmlm.kb.store.settings import Settings
+from colmlm.kb.switching.retraining import Retraining
+from colmlm.lab.crashlab import copies, migration
+from colmlm.lab.crashlab.encoder import ENCODERS
+from colmlm.lab.crashlab.killpoints import END, Trap
+from colmlm.lab.crashlab.target import Target
+from colmlm.lab.crashlab.world import Step
 
 CORPUS = "crashlab"
 INDEX_SPECS = (None, "IVF4,Flat")  # the second keyset's index has to be trained

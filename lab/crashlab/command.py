@@ -10,11 +10,11 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.errors import CHECK_FAILED
-from cli.options import AsJson, examples
-from cli.output import note, print_json, progress, say
-from lab.crashlab.laboratory import Laboratory, Tally
-from lab.crashlab.server import EmbeddedServer
+from colmlm.cli.errors import CHECK_FAILED
+from colmlm.cli.options import AsJson, examples
+from colmlm.cli.output import note, print_json, progress, say
+from colmlm.lab.crashlab.laboratory import Laboratory, Tally
+from colmlm.lab.crashlab.server import EmbeddedServer
 
 app = typer.Typer()
 FAULTS = ("lost", "resurrected", "mismatched", "residue", "chain_breaks", "errors")

@@ -8,18 +8,18 @@ from dataclasses import dataclass, replace
 from sqlalchemy import exists, select
 from sqlalchemy.exc import DBAPIError
 
-from kb.backup.restore import restore_backup
-from kb.backup.write import Heard, tables, verify_backup, write_backup
-from kb.errors import KBError
-from kb.log.signing import signing_key
-from kb.log.witness import export_log
-from kb.service import KnowledgeBase
-from kb.tables import Secret
-from lab.crashlab.journal import Journal
-from lab.crashlab.judge import Finding, judge_as
-from lab.crashlab.server import is_quiet
-from lab.crashlab.target import Target
-from lab.crashlab.world import World
+from colmlm.kb.backup.restore import restore_backup
+from colmlm.kb.backup.write import Heard, tables, verify_backup, write_backup
+from colmlm.kb.errors import KBError
+from colmlm.kb.log.signing import signing_key
+from colmlm.kb.log.witness import export_log
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.tables import Secret
+from colmlm.lab.crashlab.journal import Journal
+from colmlm.lab.crashlab.judge import Finding, judge_as
+from colmlm.lab.crashlab.server import is_quiet
+from colmlm.lab.crashlab.target import Target
+from colmlm.lab.crashlab.world import World
 
 
 def back_up(opened: KnowledgeBase, target: Target, on_bytes: Heard = lambda _: None) -> None:

@@ -10,8 +10,8 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from kb.corpus.format import AnnotatedDocument
-from kb.records import CheckpointInfo
+from colmlm.kb.corpus.format import AnnotatedDocument
+from colmlm.kb.records import CheckpointInfo
 
 Vectors = npt.NDArray[np.float32]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lab.crashlab.world import Step
+from colmlm.lab.crashlab.world import Step
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,12 @@ from typing import Any, Literal
 import numpy as np
 from sqlalchemy import ARRAY, Connection, Select, Text, cast, column, func, select, table, text
 
-from kb.erasure.residue import LEAST, Matcher
-from kb.errors import KeysetMismatch
-from kb.service import KnowledgeBase
-from lab.crashlab.encoder import ENCODERS
-from lab.crashlab.journal import Journal
-from lab.crashlab.world import ACTIVE, BUILDING, NO_KEYSET, READY, Known, Step, World
+from colmlm.kb.erasure.residue import LEAST, Matcher
+from colmlm.kb.errors import KeysetMismatch
+from colmlm.kb.service import KnowledgeBase
+from colmlm.lab.crashlab.encoder import ENCODERS
+from colmlm.lab.crashlab.journal import Journal
+from colmlm.lab.crashlab.world import ACTIVE, BUILDING, NO_KEYSET, READY, Known, Step, World
 
 Kind = Literal["lost", "resurrected", "mismatched", "residue", "chain_breaks", "errors"]
 

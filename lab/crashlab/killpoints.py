@@ -11,10 +11,10 @@ from typing import Any
 
 import psycopg
 
-import kb.lookup.index
-from kb.lookup.index import KeyIndex
-from kb.lookup.replica import Replica
-from lab.crashlab.encoder import HashEncoder
+from colmlm.kb.lookup import index as key_index
+from colmlm.kb.lookup.index import KeyIndex
+from colmlm.kb.lookup.replica import Replica
+from colmlm.lab.crashlab.encoder import HashEncoder
 
 # A point, and how often one step may pass it: the nth is drawn from so many.
 _STATEMENTS = [
@@ -184,7 +184,7 @@ class Trap:
         Path.write_text = wrapped  # type: ignore[method-assign,assignment]
 
     def _tear_indexes(self) -> None:
-        faiss: Any = kb.lookup.index.faiss
+        faiss: Any = key_index.faiss
         original = faiss.write_index
 
         def wrapped(index: Any, file: str) -> None:

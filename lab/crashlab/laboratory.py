@@ -17,22 +17,22 @@ from random import Random
 from types import MappingProxyType
 from typing import IO, Any, Protocol, Self
 
-from kb import interpreter
-from kb.corpus.format import Parsed
-from kb.service import KnowledgeBase
-from kb.store import database
-from kb.store.settings import Settings
-from lab.crashlab.child import CORPUS, FAILED, INDEX_SPECS, STOPPED, WHO
-from lab.crashlab.copies import Copy
-from lab.crashlab.encoder import ENCODERS
-from lab.crashlab.journal import Journal, has_begun, read_journal
-from lab.crashlab.judge import Finding, Verdict, judge
-from lab.crashlab.killpoints import OUTSIDE, name_of, name_of_database
-from lab.crashlab.migration import Migration
-from lab.crashlab.plan import Blow, Planner, draw_blow
-from lab.crashlab.server import PATIENCE, Server, is_quiet
-from lab.crashlab.target import Target
-from lab.crashlab.world import Step, World
+from colmlm.kb import interpreter
+from colmlm.kb.corpus.format import Parsed
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store import database
+from colmlm.kb.store.settings import Settings
+from colmlm.lab.crashlab.child import CORPUS, FAILED, INDEX_SPECS, STOPPED, WHO
+from colmlm.lab.crashlab.copies import Copy
+from colmlm.lab.crashlab.encoder import ENCODERS
+from colmlm.lab.crashlab.journal import Journal, has_begun, read_journal
+from colmlm.lab.crashlab.judge import Finding, Verdict, judge
+from colmlm.lab.crashlab.killpoints import OUTSIDE, name_of, name_of_database
+from colmlm.lab.crashlab.migration import Migration
+from colmlm.lab.crashlab.plan import Blow, Planner, draw_blow
+from colmlm.lab.crashlab.server import PATIENCE, Server, is_quiet
+from colmlm.lab.crashlab.target import Target
+from colmlm.lab.crashlab.world import Step, World
 
 ROUNDS_OF_A_BASE = 50
 DOCUMENTS, INSERTED = 80, 20  # of a fresh base; documents have 1 to 4 facts
@@ -112,7 +112,7 @@ class Laboratory:
     def __enter__(self) -> Self:
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         self._nursery = subprocess.Popen(
-            interpreter.command("-m", "lab.crashlab.child"),
+            interpreter.command("-m", "colmlm.lab.crashlab.child"),
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -12,18 +12,18 @@ from sqlalchemy import Connection, Engine, Text, cast, column, select, table, te
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from kb.backup.write import tables
-from kb.errors import KBError
-from kb.keys import keysets
-from kb.service import KnowledgeBase
-from kb.store import database
-from kb.store.settings import Settings
-from kb.tables import Keyset
-from lab.crashlab.journal import Journal
-from lab.crashlab.judge import Finding, unsound
-from lab.crashlab.server import is_quiet
-from lab.crashlab.target import Target
-from lab.crashlab.world import World
+from colmlm.kb.backup.write import tables
+from colmlm.kb.errors import KBError
+from colmlm.kb.keys import keysets
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store import database
+from colmlm.kb.store.settings import Settings
+from colmlm.kb.tables import Keyset
+from colmlm.lab.crashlab.journal import Journal
+from colmlm.lab.crashlab.judge import Finding, unsound
+from colmlm.lab.crashlab.server import is_quiet
+from colmlm.lab.crashlab.target import Target
+from colmlm.lab.crashlab.world import World
 
 Columns = dict[str, list[str]]
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from lab.crashlab.killpoints import OF_A_SECOND_DATABASE, points_of
-from lab.crashlab.world import READY, Step, Text, World
+from colmlm.lab.crashlab.killpoints import OF_A_SECOND_DATABASE, points_of
+from colmlm.lab.crashlab.world import READY, Step, Text, World
 
 _WEIGHTS = {
     "insert": 3,

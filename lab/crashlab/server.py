@@ -11,8 +11,8 @@ from typing import Protocol, Self
 import psutil
 from sqlalchemy import URL, Engine, create_engine, make_url, text
 
-from kb.store import database
-from kb.store.settings import Settings
+from colmlm.kb.store import database
+from colmlm.kb.store.settings import Settings
 
 TEMPLATE = "crashlab_template"
 PATIENCE = 30.0  # seconds after which a process or a connection counts as hung

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from kb.store.settings import Settings
+from colmlm.kb.store.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)

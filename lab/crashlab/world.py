@@ -10,8 +10,8 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kb.corpus.format import AnnotatedDocument, FactSpan
-from kb.facts.redaction import MARK
+from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
+from colmlm.kb.facts.redaction import MARK
 
 NO_KEYSET, BUILDING, READY, ACTIVE, RETIRED = "none", "building", "ready", "active", "retired"
 

@@ -11,11 +11,11 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.composition.runtime import Runtime
-from cli.options import AsJson, CheckpointPath, Threshold, examples
-from cli.output import counting, note, print_json, say
-from lab.evaluate.judged import open_log, show
-from lab.evaluate.judges import (
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.options import AsJson, CheckpointPath, Threshold, examples
+from colmlm.cli.output import counting, note, print_json, say
+from colmlm.lab.evaluate.judged import open_log, show
+from colmlm.lab.evaluate.judges import (
     Concurrency,
     Cost,
     CostOnly,
@@ -33,14 +33,14 @@ from lab.evaluate.judges import (
     judged_beside,
     opened,
 )
-from lab.evaluate.qa import Mode
-from lab.methods.methods import Answerer, Method, answerer
-from model.decoding.config import DecodeConfig
-from model.evaluate.evidence import PASSAGES, Evidence
-from model.evaluate.judge import Judge, checking, splitting, tokens_of
-from model.evaluate.judged import Checked, fact_score
-from model.evaluate.judging import judge_each
-from model.evaluate.run_log import Row, RunLog
+from colmlm.lab.evaluate.qa import Mode
+from colmlm.lab.methods.methods import Answerer, Method, answerer
+from colmlm.model.decoding.config import DecodeConfig
+from colmlm.model.evaluate.evidence import PASSAGES, Evidence
+from colmlm.model.evaluate.judge import Judge, checking, splitting, tokens_of
+from colmlm.model.evaluate.judged import Checked, fact_score
+from colmlm.model.evaluate.judging import judge_each
+from colmlm.model.evaluate.run_log import Row, RunLog
 
 WRITE_EXAMPLES = examples(
     "colmlm evaluate biographies names.txt --mode auto --out biographies.jsonl",

@@ -14,15 +14,15 @@ import msgspec
 import numpy as np
 import typer
 
-from cli.composition.runtime import Runtime
-from cli.options import AsJson, CheckpointPath, Threshold, examples
-from cli.output import counting, note, print_json, say
-from lab.methods.methods import Method, answerer
-from model.evaluate.choices import ITEMS_TOGETHER, Chosen, Item, Likely, choose, with_shots
-from model.evaluate.continuations import WithLookups
-from model.evaluate.intervals import bootstrap
-from model.evaluate.run_log import OtherRun, RunLog
-from model.lm.checkpoint import Checkpoint
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.options import AsJson, CheckpointPath, Threshold, examples
+from colmlm.cli.output import counting, note, print_json, say
+from colmlm.lab.methods.methods import Method, answerer
+from colmlm.model.evaluate.choices import ITEMS_TOGETHER, Chosen, Item, Likely, choose, with_shots
+from colmlm.model.evaluate.continuations import WithLookups
+from colmlm.model.evaluate.intervals import bootstrap
+from colmlm.model.evaluate.run_log import OtherRun, RunLog
+from colmlm.model.lm.checkpoint import Checkpoint
 
 EXAMPLES = examples(
     "colmlm evaluate choices items.jsonl --limit 100",

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import typer
 
-from cli.options import examples
-from lab.evaluate import biographies as evaluate_biographies
-from lab.evaluate import choices as evaluate_choices
-from lab.evaluate import deletion as evaluate_deletion
-from lab.evaluate import growth as evaluate_growth
-from lab.evaluate import judged as evaluate_judged
-from lab.evaluate import paper as evaluate_paper
-from lab.evaluate import perplexity as evaluate_perplexity
-from lab.evaluate import qa as evaluate_qa
-from lab.evaluate import recall as evaluate_recall
-from lab.evaluate import timing as evaluate_timing
-from lab.evaluate import tofu as evaluate_tofu_run
-from lab.evaluate import tofu_log as evaluate_tofu
-from lab.evaluate import updates as evaluate_updates
+from colmlm.cli.options import examples
+from colmlm.lab.evaluate import biographies as evaluate_biographies
+from colmlm.lab.evaluate import choices as evaluate_choices
+from colmlm.lab.evaluate import deletion as evaluate_deletion
+from colmlm.lab.evaluate import growth as evaluate_growth
+from colmlm.lab.evaluate import judged as evaluate_judged
+from colmlm.lab.evaluate import paper as evaluate_paper
+from colmlm.lab.evaluate import perplexity as evaluate_perplexity
+from colmlm.lab.evaluate import qa as evaluate_qa
+from colmlm.lab.evaluate import recall as evaluate_recall
+from colmlm.lab.evaluate import timing as evaluate_timing
+from colmlm.lab.evaluate import tofu as evaluate_tofu_run
+from colmlm.lab.evaluate import tofu_log as evaluate_tofu
+from colmlm.lab.evaluate import updates as evaluate_updates
 
 app = typer.Typer(
     help="Measure a checkpoint and its baselines: recall of keys, answers to questions, when it looks up.",

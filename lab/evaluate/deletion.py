@@ -8,14 +8,14 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.composition.runtime import Runtime
-from cli.options import AsJson, CheckpointPath, DryRun, examples
-from cli.output import counting, note, print_json, print_table, say
-from kb.records import FactRecord
-from lab.methods.deletion_audit import DeletionAudit, Run, as_json, draw
-from lab.methods.deletion_leftovers import set_back
-from lab.methods.survivors import KINDS, Survival, survive
-from model.evaluate.answers import Share
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.options import AsJson, CheckpointPath, DryRun, examples
+from colmlm.cli.output import counting, note, print_json, print_table, say
+from colmlm.kb.records import FactRecord
+from colmlm.lab.methods.deletion_audit import DeletionAudit, Run, as_json, draw
+from colmlm.lab.methods.deletion_leftovers import set_back
+from colmlm.lab.methods.survivors import KINDS, Survival, survive
+from colmlm.model.evaluate.answers import Share
 
 EXAMPLES = examples(
     "colmlm evaluate deletion --corpus demo --facts 50",

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from cli.output import note, progress
-from kb.corpus.format import AnnotatedDocument, read_annotated, to_record
-from model.evaluate.tables import Generated
+from colmlm.cli.output import note, progress
+from colmlm.kb.corpus.format import AnnotatedDocument, read_annotated, to_record
+from colmlm.model.evaluate.tables import Generated
 
 if TYPE_CHECKING:
-    from model.annotate.questions import QuestionGenerator
+    from colmlm.model.annotate.questions import QuestionGenerator
 
 TOGETHER = 8  # documents whose questions are decoded as one batch
 
@@ -58,7 +58,7 @@ def _end_at_a_line(file: Path) -> None:
 def _asked(
     generator: QuestionGenerator, documents: Sequence[AnnotatedDocument]
 ) -> Iterator[AnnotatedDocument]:
-    from model.annotate.evaluate import passage
+    from colmlm.model.annotate.evaluate import passage
 
     found = generator.annotate([passage(document) for document in documents])
     for document, questions in zip(documents, found, strict=True):

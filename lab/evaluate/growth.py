@@ -13,20 +13,20 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from cli.composition.model_encoder import describe
-from cli.composition.runtime import Runtime
-from cli.operating.sizing import readable
-from cli.options import AsJson, CheckpointPath, examples
-from cli.output import note, print_json, print_table
-from kb import interpreter
-from kb.errors import KeysetMismatch
-from kb.records import FactRecord
-from lab.methods.growing_base import REAL, Floats, Growing, Source, facts_of, open_empty, place
-from model.decoding.config import DecodeConfig
-from model.decoding.decoder import Decoder, Generation
-from model.evaluate.answers import AskedQuestion, score, summarise
-from model.evaluate.run_log import OtherRun, RunLog
-from model.lm.checkpoint import Checkpoint
+from colmlm.cli.composition.model_encoder import describe
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.operating.sizing import readable
+from colmlm.cli.options import AsJson, CheckpointPath, examples
+from colmlm.cli.output import note, print_json, print_table
+from colmlm.kb import interpreter
+from colmlm.kb.errors import KeysetMismatch
+from colmlm.kb.records import FactRecord
+from colmlm.lab.methods.growing_base import REAL, Floats, Growing, Source, facts_of, open_empty, place
+from colmlm.model.decoding.config import DecodeConfig
+from colmlm.model.decoding.decoder import Decoder, Generation
+from colmlm.model.evaluate.answers import AskedQuestion, score, summarise
+from colmlm.model.evaluate.run_log import OtherRun, RunLog
+from colmlm.model.lm.checkpoint import Checkpoint
 
 EXAMPLES = examples(
     "colmlm evaluate growth --corpus demo --size 1000 --size 10000",
@@ -209,7 +209,7 @@ def _context_tokens(checkpoint: Checkpoint, made: Sequence[Generation]) -> float
 
 def _process_bytes(home: Path, checkpoint_id: str) -> int:
     """By how much a process grows that opens the index and answers one lookup."""
-    command = interpreter.command("-m", "lab.bench.reopen", home, checkpoint_id, "--leave")
+    command = interpreter.command("-m", "colmlm.lab.bench.reopen", home, checkpoint_id, "--leave")
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return int(done.stdout.split()[1])
 

@@ -11,9 +11,9 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.options import AsJson, examples
-from cli.output import counting, note, print_json, print_table, say
-from lab.evaluate.judges import (
+from colmlm.cli.options import AsJson, examples
+from colmlm.cli.output import counting, note, print_json, print_table, say
+from colmlm.lab.evaluate.judges import (
     Concurrency,
     Cost,
     CostOnly,
@@ -31,10 +31,10 @@ from lab.evaluate.judges import (
     judged_beside,
     opened,
 )
-from model.evaluate.judge import grading, tokens_of
-from model.evaluate.judged import simple_qa
-from model.evaluate.judging import judge_each
-from model.evaluate.run_log import OtherRun, Row, RunLog
+from colmlm.model.evaluate.judge import grading, tokens_of
+from colmlm.model.evaluate.judged import simple_qa
+from colmlm.model.evaluate.judging import judge_each
+from colmlm.model.evaluate.run_log import OtherRun, Row, RunLog
 
 EXAMPLES = examples(
     "colmlm evaluate judge-answers answers.jsonl --judge-url https://llm.example/v1 --judge-model large --dry-run",

@@ -11,10 +11,10 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.output import is_attended, note
-from model.evaluate.judge import ChatJudge, Judge, rubric
-from model.evaluate.local_judge import LocalJudge
-from model.lm.chat_endpoint import Chat, Endpoint
+from colmlm.cli.output import is_attended, note
+from colmlm.model.evaluate.judge import ChatJudge, Judge, rubric
+from colmlm.model.evaluate.local_judge import LocalJudge
+from colmlm.model.lm.chat_endpoint import Chat, Endpoint
 
 
 class Kind(StrEnum):

@@ -10,15 +10,15 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.composition.runtime import Runtime, released_checkpoint
-from cli.errors import CHECK_FAILED
-from cli.options import AsJson, CheckpointPath, examples
-from cli.output import note, print_json, print_table, say
-from lab.paper import results
-from lab.paper.declared import Places, Plan, Step
-from lab.paper.running import Running, StepFailed
-from lab.paper.sizes import FULL, QUICK, Sizes
-from lab.paper.steps import declared
+from colmlm.cli.composition.runtime import Runtime, released_checkpoint
+from colmlm.cli.errors import CHECK_FAILED
+from colmlm.cli.options import AsJson, CheckpointPath, examples
+from colmlm.cli.output import note, print_json, print_table, say
+from colmlm.lab.paper import results
+from colmlm.lab.paper.declared import Places, Plan, Step
+from colmlm.lab.paper.running import Running, StepFailed
+from colmlm.lab.paper.sizes import FULL, QUICK, Sizes
+from colmlm.lab.paper.steps import declared
 
 EXAMPLES = examples(
     "colmlm evaluate paper --quick --out results/quick",

@@ -12,18 +12,18 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from cli.composition.runtime import Runtime
-from cli.options import AsJson, CheckpointPath, Threshold, examples
-from cli.output import note, print_json, print_table, progress
-from kb.corpus.format import AnnotatedDocument, read_annotated
-from kb.service import KnowledgeBase
-from lab.methods.trial_index import TrialIndex
-from model.decoding.lookup import Lookup
-from model.evaluate.intervals import bootstrap
-from model.evaluate.perplexity import Tally, dynamic, plain, static
-from model.evaluate.reader import Find
-from model.lm.base_models import WHEEL_BASE
-from model.lm.checkpoint import Checkpoint, base_checkpoint, load
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.options import AsJson, CheckpointPath, Threshold, examples
+from colmlm.cli.output import note, print_json, print_table, progress
+from colmlm.kb.corpus.format import AnnotatedDocument, read_annotated
+from colmlm.kb.service import KnowledgeBase
+from colmlm.lab.methods.trial_index import TrialIndex
+from colmlm.model.decoding.lookup import Lookup
+from colmlm.model.evaluate.intervals import bootstrap
+from colmlm.model.evaluate.perplexity import Tally, dynamic, plain, static
+from colmlm.model.evaluate.reader import Find
+from colmlm.model.lm.base_models import WHEEL_BASE
+from colmlm.model.lm.checkpoint import Checkpoint, base_checkpoint, load
 
 EXAMPLES = examples(
     "colmlm evaluate perplexity --annotated articles.jsonl --limit 200",

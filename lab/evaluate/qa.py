@@ -12,17 +12,25 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.composition.runtime import Runtime
-from cli.options import AsJson, CheckpointPath, Threshold, examples
-from cli.output import note, print_json, print_table, progress
-from kb.corpus.squad import read_questions
-from kb.records import FactRecord
-from kb.service import KnowledgeBase
-from lab.methods.methods import Answerer, Method, answerer
-from model.decoding.config import DecodeConfig
-from model.evaluate.answers import FIRST_TOKENS, Answered, AskedQuestion, Share, Summary, score, summarise
-from model.evaluate.question_sets import QuestionSetError, digest, read_question_set
-from model.evaluate.run_log import OtherRun, RunLog
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.options import AsJson, CheckpointPath, Threshold, examples
+from colmlm.cli.output import note, print_json, print_table, progress
+from colmlm.kb.corpus.squad import read_questions
+from colmlm.kb.records import FactRecord
+from colmlm.kb.service import KnowledgeBase
+from colmlm.lab.methods.methods import Answerer, Method, answerer
+from colmlm.model.decoding.config import DecodeConfig
+from colmlm.model.evaluate.answers import (
+    FIRST_TOKENS,
+    Answered,
+    AskedQuestion,
+    Share,
+    Summary,
+    score,
+    summarise,
+)
+from colmlm.model.evaluate.question_sets import QuestionSetError, digest, read_question_set
+from colmlm.model.evaluate.run_log import OtherRun, RunLog
 
 QA_EXAMPLES = examples(
     "colmlm evaluate qa --corpus squad-dev --squad dev.jsonl --limit 500 --mode forced --out answers.jsonl",

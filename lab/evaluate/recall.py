@@ -11,15 +11,15 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.composition.runtime import Runtime
-from cli.options import AsJson, examples
-from cli.output import counting, note, print_json, print_table, progress
-from kb.corpus.format import AnnotatedDocument
-from kb.records import FactRecord
-from lab.evaluate.generated import read_generated, write_generated
-from model.evaluate.recall import Encodes, Floats, Recall
-from model.evaluate.tables import Asked, Generated, Table, num_encodings, table
-from model.lm.base_models import WHEEL_BASE
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.options import AsJson, examples
+from colmlm.cli.output import counting, note, print_json, print_table, progress
+from colmlm.kb.corpus.format import AnnotatedDocument
+from colmlm.kb.records import FactRecord
+from colmlm.lab.evaluate.generated import read_generated, write_generated
+from colmlm.model.evaluate.recall import Encodes, Floats, Recall
+from colmlm.model.evaluate.tables import Asked, Generated, Table, num_encodings, table
+from colmlm.model.lm.base_models import WHEEL_BASE
 
 RECALL_EXAMPLES = examples(
     "colmlm evaluate recall --corpus demo --json",
@@ -152,7 +152,7 @@ def _generated(
             raise typer.BadParameter("name the file to keep the questions in.", param_hint="--generated")
         return None
     if questions_by is not None:
-        from model.annotate.questions import QuestionGenerator
+        from colmlm.model.annotate.questions import QuestionGenerator
 
         documents = list(runtime.kb.export(corpus))
         generator = QuestionGenerator.load(questions_by, runtime.settings.home / "models")
@@ -175,9 +175,9 @@ def _others(
     runtime: Runtime, checkpoints: Sequence[Path], baselines: bool
 ) -> dict[str, Callable[[], Encodes]]:
     """What else is measured, each loaded when its turn comes."""
-    from model.baselines.sentences import SentenceEncoder
-    from model.lm.checkpoint import base_checkpoint
-    from model.lm.encoder import KeyEncoder
+    from colmlm.model.baselines.sentences import SentenceEncoder
+    from colmlm.model.lm.checkpoint import base_checkpoint
+    from colmlm.model.lm.encoder import KeyEncoder
 
     cache = runtime.settings.home / "models"
     loads: dict[str, Callable[[], Encodes]] = {

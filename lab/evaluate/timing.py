@@ -9,14 +9,14 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.composition.runtime import Runtime
-from cli.options import AsJson, CheckpointPath, examples, finite
-from cli.output import counting, print_json, print_table, say
-from kb.corpus.format import AnnotatedDocument
-from kb.corpus.squad import read_squad
-from model.decoding.timing import BIASES, Curve, Point, measure, num_steps
-from model.lm.checkpoint import Checkpoint
-from model.training.steps import hold_out
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.options import AsJson, CheckpointPath, examples, finite
+from colmlm.cli.output import counting, print_json, print_table, say
+from colmlm.kb.corpus.format import AnnotatedDocument
+from colmlm.kb.corpus.squad import read_squad
+from colmlm.model.decoding.timing import BIASES, Curve, Point, measure, num_steps
+from colmlm.model.lm.checkpoint import Checkpoint
+from colmlm.model.training.steps import hold_out
 
 EXAMPLES = examples(
     "colmlm evaluate timing --squad train.jsonl --json",

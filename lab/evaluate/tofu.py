@@ -11,27 +11,27 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from cli.composition.annotators import SpanAnnotatorPath, SpanThreshold
-from cli.composition.runtime import Runtime
-from cli.options import AsJson, CheckpointPath, Threshold, examples
-from cli.output import counting, note, print_json, say
-from kb.corpus.format import to_record
-from lab.evaluate.tofu_log import beside, report_of, show
-from model.annotate.checkpoint import RELEASED_SPANS
-from model.annotate.spans import SpanAnnotator
-from model.decoding.config import DecodeConfig
-from model.decoding.decoder import Decoder, Generation
-from model.evaluate.answer_losses import Masking, answer_losses
-from model.evaluate.answers import without_values
-from model.evaluate.open_unlearning import evaluation, summary
-from model.evaluate.question_sets import digest
-from model.evaluate.reader import Find
-from model.evaluate.run_log import OtherRun, RunLog
-from model.evaluate.tofu import TofuLog, TofuLogError
-from model.evaluate.tofu_data import Example, Row, documents, read_rows
-from model.evaluate.tofu_data import examples as marked_examples
-from model.evaluate.tofu_tables import columns, table
-from model.lm.checkpoint import Checkpoint
+from colmlm.cli.composition.annotators import SpanAnnotatorPath, SpanThreshold
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.options import AsJson, CheckpointPath, Threshold, examples
+from colmlm.cli.output import counting, note, print_json, say
+from colmlm.kb.corpus.format import to_record
+from colmlm.lab.evaluate.tofu_log import beside, report_of, show
+from colmlm.model.annotate.checkpoint import RELEASED_SPANS
+from colmlm.model.annotate.spans import SpanAnnotator
+from colmlm.model.decoding.config import DecodeConfig
+from colmlm.model.decoding.decoder import Decoder, Generation
+from colmlm.model.evaluate.answer_losses import Masking, answer_losses
+from colmlm.model.evaluate.answers import without_values
+from colmlm.model.evaluate.open_unlearning import evaluation, summary
+from colmlm.model.evaluate.question_sets import digest
+from colmlm.model.evaluate.reader import Find
+from colmlm.model.evaluate.run_log import OtherRun, RunLog
+from colmlm.model.evaluate.tofu import TofuLog, TofuLogError
+from colmlm.model.evaluate.tofu_data import Example, Row, documents, read_rows
+from colmlm.model.evaluate.tofu_data import examples as marked_examples
+from colmlm.model.evaluate.tofu_tables import columns, table
+from colmlm.model.lm.checkpoint import Checkpoint
 
 TOFU_EXAMPLES = examples(
     "colmlm evaluate tofu --data tofu --forget forget05 --out results/full",

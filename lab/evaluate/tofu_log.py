@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.options import AsJson, examples
-from cli.output import note, print_json, print_table, say
-from model.evaluate.intervals import Interval, bootstrap
-from model.evaluate.tofu import Scores, TofuLog, TofuLogError, forget_quality
+from colmlm.cli.options import AsJson, examples
+from colmlm.cli.output import note, print_json, print_table, say
+from colmlm.model.evaluate.intervals import Interval, bootstrap
+from colmlm.model.evaluate.tofu import Scores, TofuLog, TofuLogError, forget_quality
 
 EXAMPLES = examples(
     "colmlm evaluate tofu-log full.json.gz",

@@ -7,14 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.composition.runtime import Runtime
-from cli.options import Actor, AsJson, CheckpointPath, DryRun, Threshold, examples, some_text
-from cli.output import counting, note, print_json, print_table, say
-from lab.methods.update_audit import PHASES, REASON, Standing, UpdateAudit
-from model.decoding.config import DecodeConfig
-from model.evaluate.question_sets import digest
-from model.evaluate.run_log import OtherRun, RunLog
-from model.evaluate.updates import Rewrite, RewriteError, documents, measure, prompts, read_rewrites
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.options import Actor, AsJson, CheckpointPath, DryRun, Threshold, examples, some_text
+from colmlm.cli.output import counting, note, print_json, print_table, say
+from colmlm.lab.methods.update_audit import PHASES, REASON, Standing, UpdateAudit
+from colmlm.model.decoding.config import DecodeConfig
+from colmlm.model.evaluate.question_sets import digest
+from colmlm.model.evaluate.run_log import OtherRun, RunLog
+from colmlm.model.evaluate.updates import Rewrite, RewriteError, documents, measure, prompts, read_rewrites
 
 EXAMPLES = examples(
     "colmlm evaluate updates --records counterfact.json --limit 50 --dry-run",

@@ -10,9 +10,9 @@ from importlib.util import find_spec
 
 import typer
 
-from cli.errors import FAULT, USAGE, explain
-from cli.output import note
-from kb import interpreter
+from colmlm.cli.errors import FAULT, USAGE, explain
+from colmlm.cli.output import note
+from colmlm.kb import interpreter
 
 
 def main() -> None:

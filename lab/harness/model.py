@@ -11,11 +11,11 @@ import typer
 from lm_eval.api.model import LM
 from lm_eval.api.registry import model_registry
 
-from cli.composition.runtime import Runtime
-from cli.output import progress
-from lab.methods.methods import Method, answerer
-from model.decoding.decoder import Decoder
-from model.evaluate.harness import Harness, Request
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.output import progress
+from colmlm.lab.methods.methods import Method, answerer
+from colmlm.model.decoding.decoder import Decoder
+from colmlm.model.evaluate.harness import Harness, Request
 
 
 class ColmlmLM(LM):  # type: ignore[misc]  # lm_eval need not be installed where types are checked

@@ -18,20 +18,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cli.composition.runtime import Runtime
-from kb.errors import KeysetMismatch
-from kb.forgetting.plan import NEIGHBOURS
-from kb.forgetting.questions_asked import evenly
-from kb.forgetting.records import OUTCOMES, ForgetPlan, Rates
-from kb.forgetting.verbs import Forgetting
-from kb.keys.calibration import normalise
-from kb.keys.keyspace import KeySpace
-from kb.records import FactRecord, Hit, Lookup
-from kb.selectors import Selector
-from kb.service import KnowledgeBase
-from model.decoding.config import DecodeConfig
-from model.decoding.decoder import Decoder, Generation
-from model.evaluate.answers import Share, exact_match, share
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.kb.errors import KeysetMismatch
+from colmlm.kb.forgetting.plan import NEIGHBOURS
+from colmlm.kb.forgetting.questions_asked import evenly
+from colmlm.kb.forgetting.records import OUTCOMES, ForgetPlan, Rates
+from colmlm.kb.forgetting.verbs import Forgetting
+from colmlm.kb.keys.calibration import normalise
+from colmlm.kb.keys.keyspace import KeySpace
+from colmlm.kb.records import FactRecord, Hit, Lookup
+from colmlm.kb.selectors import Selector
+from colmlm.kb.service import KnowledgeBase
+from colmlm.model.decoding.config import DecodeConfig
+from colmlm.model.decoding.decoder import Decoder, Generation
+from colmlm.model.evaluate.answers import Share, exact_match, share
 
 REASON = "colmlm evaluate deletion"
 PAGE, BATCH = 1000, 16

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from cli.output import note
-from kb.errors import FactErased, FactNotDeleted
-from kb.forgetting.records import RunRecord
-from kb.forgetting.verbs import Forgetting
-from kb.log import audit
-from kb.records import ChangeRecord
-from kb.service import KnowledgeBase
-from lab.methods.deletion_audit import REASON
-from lab.methods.survivors import REASON as PLANTED
+from colmlm.cli.output import note
+from colmlm.kb.errors import FactErased, FactNotDeleted
+from colmlm.kb.forgetting.records import RunRecord
+from colmlm.kb.forgetting.verbs import Forgetting
+from colmlm.kb.log import audit
+from colmlm.kb.records import ChangeRecord
+from colmlm.kb.service import KnowledgeBase
+from colmlm.lab.methods.deletion_audit import REASON
+from colmlm.lab.methods.survivors import REASON as PLANTED
 
 PAGE = 1000
 _Record = TypeVar("_Record")

@@ -17,13 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import select, text
 
-from kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
-from kb.records import CheckpointInfo, FactRecord
-from kb.service import KnowledgeBase
-from kb.store import database
-from kb.store.settings import Settings
-from kb.switching.bulk import Bulk
-from kb.tables import Fact
+from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
+from colmlm.kb.records import CheckpointInfo, FactRecord
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store import database
+from colmlm.kb.store.settings import Settings
+from colmlm.kb.switching.bulk import Bulk
+from colmlm.kb.tables import Fact
 
 REAL, FILLER = "real", "filler"
 ACTOR, REASON = "evaluate growth", "colmlm evaluate growth"

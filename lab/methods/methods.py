@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from cli.composition.encoders import EncoderName, SentenceKeys
-from cli.composition.runtime import Runtime
-from kb.lookup.one_keyset import KeysetLookup
-from kb.records import CheckpointInfo, KeysetRecord
-from lab.methods.passages import LivePassages
+from colmlm.cli.composition.encoders import EncoderName, SentenceKeys
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.kb.lookup.one_keyset import KeysetLookup
+from colmlm.kb.records import CheckpointInfo, KeysetRecord
+from colmlm.lab.methods.passages import LivePassages
 
 if TYPE_CHECKING:
-    from model.decoding.decoder import Decoder
-    from model.lm.checkpoint import Checkpoint
+    from colmlm.model.decoding.decoder import Decoder
+    from colmlm.model.lm.checkpoint import Checkpoint
 
 
 class Method(StrEnum):
@@ -43,7 +43,7 @@ def answerer(
     runtime: Runtime, method: Method, checkpoint: Path | None, mode: str | None, corpora: Sequence[str]
 ) -> Answerer:
     """The answerer of a method. Refuses a checkpoint of another method, and a mode that it cannot work in."""
-    from model.decoding.decoder import Decoder
+    from colmlm.model.decoding.decoder import Decoder
 
     loaded = _loaded(runtime, method, checkpoint)
     spoken = loaded.config.method
@@ -68,9 +68,9 @@ def answerer(
 
 def _loaded(runtime: Runtime, method: Method, path: Path | None) -> Checkpoint:
     """The checkpoint to answer with: the one named; for Co-LMLM the settings', for the baselines the bare base."""
-    from model.lm.base_models import WHEEL_BASE
-    from model.lm.checkpoint import base_checkpoint, load
-    from model.text.markup import STANDARD
+    from colmlm.model.lm.base_models import WHEEL_BASE
+    from colmlm.model.lm.checkpoint import base_checkpoint, load
+    from colmlm.model.text.markup import STANDARD
 
     cache = runtime.settings.home / "models"
     if path is not None:

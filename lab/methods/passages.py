@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from kb.service import KnowledgeBase
+from colmlm.kb.service import KnowledgeBase
 
 if TYPE_CHECKING:
-    from model.baselines.passages import PassageIndex
+    from colmlm.model.baselines.passages import PassageIndex
 
 
 class LivePassages:
@@ -24,13 +24,13 @@ class LivePassages:
 
     def augment(self, prompts: Sequence[str]) -> list[str]:
         """Each prompt behind the passages that BM25 finds for it."""
-        from model.baselines.passages import augmented
+        from colmlm.model.baselines.passages import augmented
 
         found = self._current().search(prompts)
         return [augmented(prompt, passages) for prompt, passages in zip(prompts, found, strict=True)]
 
     def _current(self) -> PassageIndex:
-        from model.baselines.passages import PassageIndex, passages_of
+        from colmlm.model.baselines.passages import PassageIndex, passages_of
 
         seq = self.kb.head_seq()  # before the texts: what changes meanwhile is seen at the next call
         if self._index is None or seq != self._seq:

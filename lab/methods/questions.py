@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kb.errors import KeysetMismatch
-from kb.keys.rekey import Encoder
-from kb.records import Lookup
-from kb.service import KnowledgeBase
+from colmlm.kb.errors import KeysetMismatch
+from colmlm.kb.keys.rekey import Encoder
+from colmlm.kb.records import Lookup
+from colmlm.kb.service import KnowledgeBase
 
 ATTEMPTS = 3  # a switch and its rollback may both fall between encoding and asking
 

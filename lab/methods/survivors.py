@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from cli.composition.model_encoder import ModelEncoder
-from kb.facts.batches import Batches
-from kb.forgetting.paraphrase import paraphrases
-from kb.keys.calibration import normalise
-from kb.records import FactDraft, FactRecord, Hit, KeysetRecord
-from kb.service import KnowledgeBase
-from kb.switching.bulk import Bulk
-from model.evaluate.answers import Share, share
+from colmlm.cli.composition.model_encoder import ModelEncoder
+from colmlm.kb.facts.batches import Batches
+from colmlm.kb.forgetting.paraphrase import paraphrases
+from colmlm.kb.keys.calibration import normalise
+from colmlm.kb.records import FactDraft, FactRecord, Hit, KeysetRecord
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.switching.bulk import Bulk
+from colmlm.model.evaluate.answers import Share, share
 
 if TYPE_CHECKING:
-    from lab.methods.deletion_audit import DeletionAudit
+    from colmlm.lab.methods.deletion_audit import DeletionAudit
 
 REASON = "planted by colmlm evaluate deletion"
 KINDS = ("question", "value")

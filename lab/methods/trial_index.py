@@ -16,20 +16,20 @@ import numpy as np
 import numpy.typing as npt
 from sqlalchemy import func, select
 
-from kb.errors import InvalidValue
-from kb.facts import reading
-from kb.keys import keysets
-from kb.keys.keycopy import indexed_keys
-from kb.keys.keysets import Ids, Vectors
-from kb.log import audit
-from kb.lookup.index import FLAT_SPEC, KeyIndex, default_nlist
-from kb.lookup.replica import Replica, active_keyset_id
-from kb.lookup.searcher import Searcher
-from kb.records import KeysetHead, Lookup
-from kb.tables import Document, Fact, FactKey
+from colmlm.kb.errors import InvalidValue
+from colmlm.kb.facts import reading
+from colmlm.kb.keys import keysets
+from colmlm.kb.keys.keycopy import indexed_keys
+from colmlm.kb.keys.keysets import Ids, Vectors
+from colmlm.kb.log import audit
+from colmlm.kb.lookup.index import FLAT_SPEC, KeyIndex, default_nlist
+from colmlm.kb.lookup.replica import Replica, active_keyset_id
+from colmlm.kb.lookup.searcher import Searcher
+from colmlm.kb.records import KeysetHead, Lookup
+from colmlm.kb.tables import Document, Fact, FactKey
 
 if TYPE_CHECKING:
-    from kb.service import KnowledgeBase
+    from colmlm.kb.service import KnowledgeBase
 
 # Numbers of a key that share a byte; 0: every number is kept.
 KINDS = {"exact": 0, "pq4": 4, "pq10": 10, "pq4-first": 4, "pq10-first": 10}

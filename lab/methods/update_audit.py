@@ -12,18 +12,18 @@ from dataclasses import asdict, dataclass
 
 import typer
 
-from cli.composition.keying import key_everything
-from cli.composition.runtime import Runtime
-from cli.output import note
-from kb.corpus.format import Parsed
-from kb.errors import CorpusNotFound, KeysetMismatch, NoActiveKeyset
-from kb.facts.batches import Batches
-from kb.records import FactRecord
-from kb.service import KnowledgeBase
-from model.decoding.config import DecodeConfig
-from model.decoding.decoder import Decoder
-from model.evaluate.run_log import RunLog
-from model.evaluate.updates import Answer, Answers, Rewrite, documents, prompts
+from colmlm.cli.composition.keying import key_everything
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.output import note
+from colmlm.kb.corpus.format import Parsed
+from colmlm.kb.errors import CorpusNotFound, KeysetMismatch, NoActiveKeyset
+from colmlm.kb.facts.batches import Batches
+from colmlm.kb.records import FactRecord
+from colmlm.kb.service import KnowledgeBase
+from colmlm.model.decoding.config import DecodeConfig
+from colmlm.model.decoding.decoder import Decoder
+from colmlm.model.evaluate.run_log import RunLog
+from colmlm.model.evaluate.updates import Answer, Answers, Rewrite, documents, prompts
 
 REASON = "colmlm evaluate updates"
 PHASES = ("before", "after", "undone")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cli.operating.sizing import readable
-from lab.paper.tables import Record, markdown, percent
+from colmlm.cli.operating.sizing import readable
+from colmlm.lab.paper.tables import Record, markdown, percent
 
 
 def growth(records: Sequence[Record]) -> list[str]:

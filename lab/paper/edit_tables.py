@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lab.paper.tables import Record, markdown, percent
+from colmlm.lab.paper.tables import Record, markdown, percent
 
 
 def deletion(records: Sequence[Record]) -> list[str]:

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from lab.paper.declared import Excerpt
+from colmlm.lab.paper.declared import Excerpt
 
 Record = dict[str, Any]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from lab.paper.declared import Places, Step
-from lab.paper.sizes import QUICK, Sizes, some
+from colmlm.lab.paper.declared import Places, Step
+from colmlm.lab.paper.sizes import QUICK, Sizes, some
 
 
 def understanding(places: Places, sizes: Sizes) -> list[Step]:

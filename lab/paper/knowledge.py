@@ -6,9 +6,9 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from lab.paper import excerpts
-from lab.paper.declared import Excerpt, Places, Preparation, Take
-from lab.paper.sizes import Sizes
+from colmlm.lab.paper import excerpts
+from colmlm.lab.paper.declared import Excerpt, Places, Preparation, Take
+from colmlm.lab.paper.sizes import Sizes
 
 AS_PEOPLE = "0.1"  # marks about as many spans as people marked in SQuAD
 DENSELY = "0.05"  # half as many again: what a knowledge base does not have cannot be looked up

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
-from lab.paper.declared import Places, Step
+from colmlm.lab.paper.declared import Places, Step
 
 _PUBLISHED = {
     "phi_full": ("phi-1.5, all of TOFU", "phi_retain90"),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lab.paper.sections import ordered, section
-from lab.paper.tables import markdown
+from colmlm.lab.paper.sections import ordered, section
+from colmlm.lab.paper.tables import markdown
 
 Results = Mapping[str, Any]
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lab.paper.published import ANSWERS, PERPLEXITY
-from lab.paper.tables import is_beside, log10, tofu_reports
+from colmlm.lab.paper.published import ANSWERS, PERPLEXITY
+from colmlm.lab.paper.tables import is_beside, log10, tofu_reports
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Record = Mapping[str, Any]
 _MARKERS = "osD^vP*Xh<>"
-_EPOCH = re.compile(r"-epoch-(\d+)")  # as `lab.paper.unlearning` calls what an epoch has left
+_EPOCH = re.compile(r"-epoch-(\d+)")  # as `colmlm.lab.paper.unlearning` calls what an epoch has left
 _WAYS = ("auto", "forced", "off", "standard", "rag", "co-lmlm-rag")
 
 

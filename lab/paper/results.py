@@ -8,12 +8,12 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from lab.bench.machine import machine
-from lab.paper.declared import Step
-from lab.paper.page import page
-from lab.paper.plots import draw
-from lab.paper.running import Running
-from lab.paper.sizes import Sizes
+from colmlm.lab.bench.machine import machine
+from colmlm.lab.paper.declared import Step
+from colmlm.lab.paper.page import page
+from colmlm.lab.paper.plots import draw
+from colmlm.lab.paper.running import Running
+from colmlm.lab.paper.sizes import Sizes
 
 
 def write(running: Running, sizes: Sizes, *, plots: bool) -> dict[str, Any]:

@@ -18,11 +18,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
-from cli.output import note
-from kb import interpreter
-from lab.bench.machine import machine
-from lab.paper import excerpts
-from lab.paper.declared import Places, Plan, Preparation, Step
+from colmlm.cli.output import note
+from colmlm.kb import interpreter
+from colmlm.lab.bench.machine import machine
+from colmlm.lab.paper import excerpts
+from colmlm.lab.paper.declared import Places, Plan, Preparation, Step
 
 # What would lead a command to another knowledge base than that of its home.
 _ELSEWHERE = (
@@ -153,7 +153,7 @@ def _process(argv: Sequence[str], env: dict[str, str], log: Path) -> tuple[int, 
     ours, its = pty.openpty() if sys.stderr.isatty() else os.pipe()
     with tempfile.TemporaryFile() as printed, log.open("a", encoding="utf-8") as kept:
         process = subprocess.Popen(
-            interpreter.command("-m", "cli", *argv),
+            interpreter.command("-m", "colmlm.cli", *argv),
             env=env, stdin=subprocess.DEVNULL, stdout=printed, stderr=its, process_group=0,
         )  # fmt: skip
         os.close(its)

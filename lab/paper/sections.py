@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from lab.paper import cost_tables, edit_tables, tables
+from colmlm.lab.paper import cost_tables, edit_tables, tables
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.paper.declared import Places, Plan, Step
-from lab.paper.further import asker, cost, growth, judged, questioned, understanding, updates
-from lab.paper.knowledge import knowledge
-from lab.paper.logs import golden, logs_found
-from lab.paper.sizes import QUICK, Sizes, some
-from lab.paper.unlearning import unlearning
+from colmlm.lab.paper.declared import Places, Plan, Step
+from colmlm.lab.paper.further import asker, cost, growth, judged, questioned, understanding, updates
+from colmlm.lab.paper.knowledge import knowledge
+from colmlm.lab.paper.logs import golden, logs_found
+from colmlm.lab.paper.sizes import QUICK, Sizes, some
+from colmlm.lab.paper.unlearning import unlearning
 
 # Of a method that answers: its place in the paper's tables, and what it is asked with.
 _MODES = {

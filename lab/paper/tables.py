@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from lab.paper.published import ANSWERS, PERPLEXITY, UNDERSTANDING
-from model.evaluate.answers import share
+from colmlm.lab.paper.published import ANSWERS, PERPLEXITY, UNDERSTANDING
+from colmlm.model.evaluate.answers import share
 
 Record = Mapping[str, Any]  # of a step: its declaration and its result
 NONE = "-"

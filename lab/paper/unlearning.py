@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import ceil
 from pathlib import Path
 
-from lab.paper.declared import Places, Preparation, Step
+from colmlm.lab.paper.declared import Places, Preparation, Step
 
 # Of each forget set: what is kept, and with which seeds the gradient baseline is trained.
 _SETS = {

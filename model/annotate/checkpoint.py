@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 
-from model.annotate.base import bare, base_directory
-from model.lm.adapters import adapted, ship
-from model.lm.base_models import WEIGHTS
-from model.lm.checkpoint import compute_dtype
-from model.lm.config import SEALED_FILES, CheckpointError
-from model.lm.files import damaged, file_digest
+from colmlm.model.annotate.base import bare, base_directory
+from colmlm.model.lm.adapters import adapted, ship
+from colmlm.model.lm.base_models import WEIGHTS
+from colmlm.model.lm.checkpoint import compute_dtype
+from colmlm.model.lm.config import SEALED_FILES, CheckpointError
+from colmlm.model.lm.files import damaged, file_digest
 
 _RELEASED = Path(__file__).resolve().parent.parent / "released"
 RELEASED_SPANS = _RELEASED / "span-annotator-minilm"

@@ -22,9 +22,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from kb.corpus.format import AnnotatedDocument, FactSpan, InlineError, parse_inline, unstorable
-from model.annotate.words import Word, words
-from model.text.sentences import sentence_around, sentence_ends
+from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, InlineError, parse_inline, unstorable
+from colmlm.model.annotate.words import Word, words
+from colmlm.model.text.sentences import sentence_around, sentence_ends
 
 CODES = {
     "altered": "the annotated text without its tags is not the source",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kb.corpus.format import AnnotatedDocument
-from model.annotate.chunks import CHUNK_TOKENS, chunks, rough_tokens
-from model.annotate.seed import system_prompt
+from colmlm.kb.corpus.format import AnnotatedDocument
+from colmlm.model.annotate.chunks import CHUNK_TOKENS, chunks, rough_tokens
+from colmlm.model.annotate.seed import system_prompt
 
 # A chunk comes back with its own tokens and, at a fact for every 25 of them, some 32 for each tag with its two texts.
 GROWTH = 2.3

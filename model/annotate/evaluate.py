@@ -15,11 +15,11 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
-from kb.corpus.format import AnnotatedDocument, FactSpan, check_spans
-from model.annotate.bio import Span
-from model.annotate.questions import GeneratedQuestion, Passage, QuestionGenerator
-from model.annotate.spans import Tagged
-from model.evaluate.recall import Encodes, Recall, recall
+from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, check_spans
+from colmlm.model.annotate.bio import Span
+from colmlm.model.annotate.questions import GeneratedQuestion, Passage, QuestionGenerator
+from colmlm.model.annotate.spans import Tagged
+from colmlm.model.evaluate.recall import Encodes, Recall, recall
 
 THRESHOLDS = (
     0.05,

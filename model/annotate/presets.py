@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from model.annotate.config import QuestionConfig, SpanConfig
+from colmlm.model.annotate.config import QuestionConfig, SpanConfig
 
 MINILM = "minilm"
-"""all-MiniLM-L6-v2 from its wheel: see `model.annotate.base`."""
+"""all-MiniLM-L6-v2 from its wheel: see `colmlm.model.annotate.base`."""
 
 
 def modernbert_large() -> SpanConfig:

@@ -22,10 +22,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from kb.corpus.format import unstorable
-from model.annotate.bio import Span
-from model.text.sentences import sentence_around, sentence_ends
-from model.text.tokens import FactTokenizer
+from colmlm.kb.corpus.format import unstorable
+from colmlm.model.annotate.bio import Span
+from colmlm.model.text.sentences import sentence_around, sentence_ends
+from colmlm.model.text.tokens import FactTokenizer
 
 NUMBERS = 99  # numbers begin again after this: a prefix shows fewer spans
 LONGEST_SENTENCE = 400  # code points after a span that count as its sentence at most

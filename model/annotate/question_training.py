@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from kb.corpus.format import AnnotatedDocument
-from model.annotate.config import QuestionConfig
-from model.annotate.prompts import (
+from colmlm.kb.corpus.format import AnnotatedDocument
+from colmlm.model.annotate.config import QuestionConfig
+from colmlm.model.annotate.prompts import (
     NUMBERS,
     GeneratedQuestion,
     Prefix,
@@ -28,8 +28,8 @@ from model.annotate.prompts import (
     suffix,
     target,
 )
-from model.annotate.spans import padded
-from model.text.tokens import FactTokenizer
+from colmlm.model.annotate.spans import padded
+from colmlm.model.text.tokens import FactTokenizer
 
 
 @dataclass(frozen=True, slots=True)

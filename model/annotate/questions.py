@@ -1,7 +1,7 @@
 """The question generator: a decoder that asks, for each marked span, a question that the span answers (section 3.3).
 
 A document is encoded once. Its KV cache is copied for every span, each copy seeing it up to its own stop (see
-`model.annotate.prompts`), and all spans of several documents are decoded as one batch.
+`colmlm.model.annotate.prompts`), and all spans of several documents are decoded as one batch.
 """
 
 from __future__ import annotations
@@ -15,14 +15,23 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from model.annotate.base import QUESTIONS
-from model.annotate.bio import Span
-from model.annotate.checkpoint import Loaded, load
-from model.annotate.prompts import GeneratedQuestion, Prefix, mark, number, one_each, parse, prefixes, suffix
-from model.annotate.spans import padded
-from model.lm.language_model import length_groups
-from model.text.markup import STANDARD
-from model.text.tokens import FactTokenizer
+from colmlm.model.annotate.base import QUESTIONS
+from colmlm.model.annotate.bio import Span
+from colmlm.model.annotate.checkpoint import Loaded, load
+from colmlm.model.annotate.prompts import (
+    GeneratedQuestion,
+    Prefix,
+    mark,
+    number,
+    one_each,
+    parse,
+    prefixes,
+    suffix,
+)
+from colmlm.model.annotate.spans import padded
+from colmlm.model.lm.language_model import length_groups
+from colmlm.model.text.markup import STANDARD
+from colmlm.model.text.tokens import FactTokenizer
 
 __all__ = ["GeneratedQuestion", "Passage", "QuestionGenerator"]
 

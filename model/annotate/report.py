@@ -8,9 +8,9 @@ from itertools import islice
 from pathlib import Path
 from time import perf_counter
 
-from kb.corpus.format import AnnotatedDocument
-from model.annotate.checkpoint import AnnotatorConfig
-from model.annotate.evaluate import (
+from colmlm.kb.corpus.format import AnnotatedDocument
+from colmlm.model.annotate.checkpoint import AnnotatorConfig
+from colmlm.model.annotate.evaluate import (
     THRESHOLDS,
     Agreement,
     PrefixGain,
@@ -21,12 +21,12 @@ from model.annotate.evaluate import (
     round_trip,
     span_quality,
 )
-from model.annotate.prompts import GeneratedQuestion
-from model.annotate.questions import QuestionGenerator
-from model.annotate.spans import SpanAnnotator
-from model.evaluate.recall import Recall, document_keys
-from model.lm.checkpoint import Checkpoint
-from model.lm.encoder import KeyEncoder
+from colmlm.model.annotate.prompts import GeneratedQuestion
+from colmlm.model.annotate.questions import QuestionGenerator
+from colmlm.model.annotate.spans import SpanAnnotator
+from colmlm.model.evaluate.recall import Recall, document_keys
+from colmlm.model.lm.checkpoint import Checkpoint
+from colmlm.model.lm.encoder import KeyEncoder
 
 PREFIX_DOCUMENTS = 12  # as many are asked about once more for each span by itself
 TOGETHER = 8  # documents whose questions are decoded as one batch

@@ -15,9 +15,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 
-from kb.corpus.format import AnnotatedDocument, to_record
-from model.annotate.checks import Rejected, Reviewed
-from model.annotate.errors import ResultsUnusable
+from colmlm.kb.corpus.format import AnnotatedDocument, to_record
+from colmlm.model.annotate.checks import Rejected, Reviewed
+from colmlm.model.annotate.errors import ResultsUnusable
 
 
 def rejects_beside(path: Path) -> Path:

@@ -3,7 +3,7 @@
 A document is one conversation. The specification is the system prompt; each chunk of the document is a message, and
 so are the annotated chunks that came back, since a model that gets a long text at once marks it worse and worse.
 Nothing that comes back is trusted: without its tags it must be the chunk, to the character, and every question
-and answer goes through `model.annotate.checks`.
+and answer goes through `colmlm.model.annotate.checks`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,20 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kb.corpus.format import AnnotatedDocument, FactSpan
-from model.annotate.checks import Fault, Rejected, Reviewed, review, spans_of
-from model.annotate.chunks import CHUNK_TOKENS, chunks
-from model.annotate.pipeline import narrow
-from model.annotate.results import Results
-from model.lm.chat_endpoint import Chat, EndpointUnusable, Message, Reply, RequestRefused, Stopped, Usage
+from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
+from colmlm.model.annotate.checks import Fault, Rejected, Reviewed, review, spans_of
+from colmlm.model.annotate.chunks import CHUNK_TOKENS, chunks
+from colmlm.model.annotate.pipeline import narrow
+from colmlm.model.annotate.results import Results
+from colmlm.model.lm.chat_endpoint import (
+    Chat,
+    EndpointUnusable,
+    Message,
+    Reply,
+    RequestRefused,
+    Stopped,
+    Usage,
+)
 
 PROMPT = Path(__file__).with_name("seed_prompt.md")
 MOST_REFUSED = 3  # documents one after the other, after which it is not the documents

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from kb.corpus.format import AnnotatedDocument
-from model.annotate.bio import OUTSIDE, tags_of
-from model.annotate.config import SpanConfig
-from model.annotate.spans import padded
-from model.annotate.windows import WordTokenizer, windows
+from colmlm.kb.corpus.format import AnnotatedDocument
+from colmlm.model.annotate.bio import OUTSIDE, tags_of
+from colmlm.model.annotate.config import SpanConfig
+from colmlm.model.annotate.spans import padded
+from colmlm.model.annotate.windows import WordTokenizer, windows
 
 _NO_TAG = -100
 

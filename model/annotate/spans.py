@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from model.annotate.base import SPANS
-from model.annotate.bio import Span, best_tags, spans_of
-from model.annotate.checkpoint import Loaded, load
-from model.annotate.windows import Window, Words, WordTokenizer, windows
-from model.lm.language_model import length_groups
+from colmlm.model.annotate.base import SPANS
+from colmlm.model.annotate.bio import Span, best_tags, spans_of
+from colmlm.model.annotate.checkpoint import Loaded, load
+from colmlm.model.annotate.windows import Window, Words, WordTokenizer, windows
+from colmlm.model.lm.language_model import length_groups
 
 
 @dataclass(frozen=True, slots=True)

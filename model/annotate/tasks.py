@@ -15,25 +15,25 @@ from peft import PeftModel, get_peft_model_state_dict
 from safetensors.torch import save_file
 from torch import Tensor
 
-from kb.corpus.format import AnnotatedDocument
-from model.annotate.base import QUESTIONS, SPANS, bare, base_directory, with_adapter
-from model.annotate.batches import LengthBatches
-from model.annotate.checkpoint import AnnotatorConfig
-from model.annotate.config import QuestionConfig, SpanConfig, TunerConfig
-from model.annotate.question_training import Asked, QuestionNet, examples, question_loss
-from model.annotate.span_training import Annotated, TaggedWindow, tag_loss, tagged_windows
-from model.annotate.windows import WordTokenizer
-from model.lm.adapters import ADAPTER
-from model.lm.base_models import WEIGHTS
-from model.lm.checkpoint import compute_dtype
-from model.lm.files import file_digest
-from model.text.markup import STANDARD
-from model.text.tokens import FactTokenizer
-from model.training.gather import here, micro_batches
-from model.training.loop import Loop, LoopConfig, Progress
-from model.training.schedule import COSINE, Schedule
-from model.training.task import Metrics, StepContext, Task
-from model.training.trainer import hardware
+from colmlm.kb.corpus.format import AnnotatedDocument
+from colmlm.model.annotate.base import QUESTIONS, SPANS, bare, base_directory, with_adapter
+from colmlm.model.annotate.batches import LengthBatches
+from colmlm.model.annotate.checkpoint import AnnotatorConfig
+from colmlm.model.annotate.config import QuestionConfig, SpanConfig, TunerConfig
+from colmlm.model.annotate.question_training import Asked, QuestionNet, examples, question_loss
+from colmlm.model.annotate.span_training import Annotated, TaggedWindow, tag_loss, tagged_windows
+from colmlm.model.annotate.windows import WordTokenizer
+from colmlm.model.lm.adapters import ADAPTER
+from colmlm.model.lm.base_models import WEIGHTS
+from colmlm.model.lm.checkpoint import compute_dtype
+from colmlm.model.lm.files import file_digest
+from colmlm.model.text.markup import STANDARD
+from colmlm.model.text.tokens import FactTokenizer
+from colmlm.model.training.gather import here, micro_batches
+from colmlm.model.training.loop import Loop, LoopConfig, Progress
+from colmlm.model.training.schedule import COSINE, Schedule
+from colmlm.model.training.task import Metrics, StepContext, Task
+from colmlm.model.training.trainer import hardware
 
 Example = TypeVar("Example", TaggedWindow, Asked)
 DEFAULT_THRESHOLD = 0.5

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
-from model.annotate.bio import Span
+from colmlm.model.annotate.bio import Span
 
 
 @dataclass(frozen=True, slots=True)

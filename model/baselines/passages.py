@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import bm25s
 
-from kb.corpus.format import AnnotatedDocument
+from colmlm.kb.corpus.format import AnnotatedDocument
 
 WORDS = 100
 TOP = 4

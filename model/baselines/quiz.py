@@ -10,8 +10,8 @@ import random
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from kb.corpus.format import AnnotatedDocument
-from model.training.steps import QA_FORMS, question_answer
+from colmlm.kb.corpus.format import AnnotatedDocument
+from colmlm.model.training.steps import QA_FORMS, question_answer
 
 
 def quiz(documents: Iterable[AnnotatedDocument]) -> Iterator[AnnotatedDocument]:

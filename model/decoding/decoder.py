@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from model.decoding.config import DecodeConfig, Prompt
-from model.decoding.lookup import Lookup
-from model.decoding.queries import Queries, QueryEncoder, StateQueries, WordQueries
-from model.decoding.rows import Row, SpliceRecord
-from model.decoding.run import Run, end_tokens
-from model.lm.checkpoint import Checkpoint
+from colmlm.model.decoding.config import DecodeConfig, Prompt
+from colmlm.model.decoding.lookup import Lookup
+from colmlm.model.decoding.queries import Queries, QueryEncoder, StateQueries, WordQueries
+from colmlm.model.decoding.rows import Row, SpliceRecord
+from colmlm.model.decoding.run import Run, end_tokens
+from colmlm.model.lm.checkpoint import Checkpoint
 
 OnStep = Callable[[], object]
 

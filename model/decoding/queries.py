@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from model.decoding.rows import Row
-from model.lm.language_model import unit
-from model.text.tokens import FactTokenizer
+from colmlm.model.decoding.rows import Row
+from colmlm.model.lm.language_model import unit
+from colmlm.model.text.tokens import FactTokenizer
 
 MAX_QUERY_TOKENS = 64
 

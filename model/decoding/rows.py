@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from model.text.tokens import FactTokenizer
+from colmlm.model.text.tokens import FactTokenizer
 
 REPLACEMENT = "\ufffd"
 _OPENING = "([{<“‘«$£€¥#/–—-"

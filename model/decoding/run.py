@@ -18,12 +18,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model.decoding.config import DecodeConfig, Prompt
-from model.decoding.lookup import Lookup
-from model.decoding.queries import Queries
-from model.decoding.rows import Row, SpliceRecord
-from model.decoding.sampling import add, penalise, sample
-from model.lm.checkpoint import Checkpoint
+from colmlm.model.decoding.config import DecodeConfig, Prompt
+from colmlm.model.decoding.lookup import Lookup
+from colmlm.model.decoding.queries import Queries
+from colmlm.model.decoding.rows import Row, SpliceRecord
+from colmlm.model.decoding.sampling import add, penalise, sample
+from colmlm.model.lm.checkpoint import Checkpoint
 
 NO_FACT_AFTER_MISS = 8
 STORED = np.dtype("<f2")  # as keys are kept, so that a query can be asked again

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from model.lm.checkpoint import Checkpoint
-from model.lm.language_model import length_groups
+from colmlm.model.lm.checkpoint import Checkpoint
+from colmlm.model.lm.language_model import length_groups
 
 POSITIONS_AT_ONCE = 256  # logits of so many positions are held at a time: a vocabulary is wide
 

@@ -17,14 +17,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kb.corpus.format import AnnotatedDocument
-from model.decoding.config import DecodeConfig
-from model.decoding.decoder import Decoder, Generation
-from model.decoding.sampling import penalise
-from model.evaluate.answers import exact_match
-from model.lm.checkpoint import Checkpoint
-from model.lm.encoder import KeyEncoder
-from model.text.tokens import Encoded
+from colmlm.kb.corpus.format import AnnotatedDocument
+from colmlm.model.decoding.config import DecodeConfig
+from colmlm.model.decoding.decoder import Decoder, Generation
+from colmlm.model.decoding.sampling import penalise
+from colmlm.model.evaluate.answers import exact_match
+from colmlm.model.lm.checkpoint import Checkpoint
+from colmlm.model.lm.encoder import KeyEncoder
+from colmlm.model.text.tokens import Encoded
 
 Floats = NDArray[np.float32]
 OnDone = Callable[[int], None]

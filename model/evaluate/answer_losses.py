@@ -17,10 +17,10 @@ from enum import StrEnum
 
 import torch
 
-from kb.corpus.format import AnnotatedDocument
-from model.evaluate.reader import GIVEN, SAID, Course, Find, MarkedText, Query, Reader, Splice, read
-from model.lm.checkpoint import Checkpoint
-from model.text.tokens import FactTokenizer
+from colmlm.kb.corpus.format import AnnotatedDocument
+from colmlm.model.evaluate.reader import GIVEN, SAID, Course, Find, MarkedText, Query, Reader, Splice, read
+from colmlm.model.lm.checkpoint import Checkpoint
+from colmlm.model.text.tokens import FactTokenizer
 
 
 class Masking(StrEnum):

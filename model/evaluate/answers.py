@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from model.evaluate.intervals import of_share
+from colmlm.model.evaluate.intervals import of_share
 
 FIRST_CHARACTERS = 100
 FIRST_TOKENS = 5
@@ -51,7 +51,7 @@ class Spliced(Protocol):
 
 
 class Output(Protocol):
-    """What a decoder gives: `model.decoding.decoder.Generation`."""
+    """What a decoder gives: `colmlm.model.decoding.decoder.Generation`."""
 
     @property
     def output(self) -> str: ...

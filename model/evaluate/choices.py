@@ -12,8 +12,8 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from model.evaluate.continuations import Likelihood, Pair, encoded, without_lookups
-from model.lm.checkpoint import Checkpoint
+from colmlm.model.evaluate.continuations import Likelihood, Pair, encoded, without_lookups
+from colmlm.model.lm.checkpoint import Checkpoint
 
 ITEMS_TOGETHER = 16
 Likely = Callable[[Sequence[Pair]], Sequence[Likelihood]]

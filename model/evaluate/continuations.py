@@ -1,6 +1,6 @@
 """How likely texts are after a context: without lookups, or as decoding would say them with lookups.
 
-Without lookups this is what lm_eval scores: the model's own probability, lookups forbidden (`model.decoding.scoring`).
+Without lookups this is what lm_eval scores: the model's own probability, lookups forbidden (`colmlm.model.decoding.scoring`).
 
 With lookups the context is read as it stands, and the continuation as decoding in mode *auto* at temperature 1 would
 say it. Before each of its tokens the model may open a lookup, with its own probability p (the checkpoint's fact bias
@@ -28,12 +28,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from model.decoding.lookup import Lookup
-from model.decoding.rows import needs_space
-from model.decoding.scoring import POSITIONS_AT_ONCE, score
-from model.lm.checkpoint import Checkpoint
-from model.lm.language_model import unit
-from model.text.tokens import FactTokenizer
+from colmlm.model.decoding.lookup import Lookup
+from colmlm.model.decoding.rows import needs_space
+from colmlm.model.decoding.scoring import POSITIONS_AT_ONCE, score
+from colmlm.model.lm.checkpoint import Checkpoint
+from colmlm.model.lm.language_model import unit
+from colmlm.model.text.tokens import FactTokenizer
 
 LEAST_OPENING = 0.01
 

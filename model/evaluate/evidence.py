@@ -6,8 +6,8 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterable
 
-from kb.corpus.format import AnnotatedDocument
-from model.baselines.passages import PassageIndex, passages_of
+from colmlm.kb.corpus.format import AnnotatedDocument
+from colmlm.model.baselines.passages import PassageIndex, passages_of
 
 PASSAGES = 5  # as FActScore takes
 

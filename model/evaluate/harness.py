@@ -1,6 +1,6 @@
 """The three things that lm_eval asks of a model, on requests that have nothing but `args`.
 
-It needs no lm_eval: `lab.harness.model` makes its model class of this. Where a text is longer than the context its end
+It needs no lm_eval: `colmlm.lab.harness.model` makes its model class of this. Where a text is longer than the context its end
 is kept, as lm_eval's own model classes do.
 """
 
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Protocol
 
-from model.decoding.config import DecodeConfig
-from model.decoding.decoder import Decoder
-from model.evaluate.continuations import Likelihood, Pair, WithLookups, encoded, without_lookups
+from colmlm.model.decoding.config import DecodeConfig
+from colmlm.model.decoding.decoder import Decoder
+from colmlm.model.evaluate.continuations import Likelihood, Pair, WithLookups, encoded, without_lookups
 
 MAX_TOKENS = 256
 _TAGS = 2  # of a lookup, which a text that is scored with them must have room for

@@ -18,8 +18,8 @@ from typing import Annotated, Any, Generic, Literal, Protocol, TypeVar
 
 import msgspec
 
-from model.annotate.chunks import rough_tokens
-from model.lm.chat_endpoint import Chat, EndpointUnusable, Message, Reply, RequestRefused, Usage
+from colmlm.model.annotate.chunks import rough_tokens
+from colmlm.model.lm.chat_endpoint import Chat, EndpointUnusable, Message, Reply, RequestRefused, Usage
 
 ATTEMPTS = 3
 MOST_REFUSED = 3  # conversations one after the other, after which it is not their texts

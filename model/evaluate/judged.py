@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from model.evaluate.intervals import Draw, bootstrap
-from model.evaluate.judge import VERDICTS
+from colmlm.model.evaluate.intervals import Draw, bootstrap
+from colmlm.model.evaluate.judge import VERDICTS
 
 LEAST_CLAIMS = 10  # FActScore's gamma: a shorter biography is worth less
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import hmean, ks_2samp
 
-from model.evaluate.tofu_tables import rouge
+from colmlm.model.evaluate.tofu_tables import rouge
 
 Table = Mapping[str, Mapping[str, Any]]  # columns of a published log, each by row
 Metrics = dict[str, Any]

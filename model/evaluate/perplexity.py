@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from kb.corpus.format import AnnotatedDocument
-from model.evaluate.reader import APART, GIVEN, SAID, Find, MarkedText, Query, Reader, read
-from model.lm.checkpoint import Checkpoint
-from model.text.tokens import FactTokenizer
+from colmlm.kb.corpus.format import AnnotatedDocument
+from colmlm.model.evaluate.reader import APART, GIVEN, SAID, Find, MarkedText, Query, Reader, read
+from colmlm.model.lm.checkpoint import Checkpoint
+from colmlm.model.text.tokens import FactTokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

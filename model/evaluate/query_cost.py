@@ -16,12 +16,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from kb.corpus.format import AnnotatedDocument
-from model.decoding.queries import MAX_QUERY_TOKENS, QueryEncoder
-from model.decoding.run import end_tokens
-from model.lm.checkpoint import Checkpoint
-from model.lm.language_model import unit
-from model.lm.llama import Cache
+from colmlm.kb.corpus.format import AnnotatedDocument
+from colmlm.model.decoding.queries import MAX_QUERY_TOKENS, QueryEncoder
+from colmlm.model.decoding.run import end_tokens
+from colmlm.model.lm.checkpoint import Checkpoint
+from colmlm.model.lm.language_model import unit
+from colmlm.model.lm.llama import Cache
 
 
 @dataclass(frozen=True, slots=True)

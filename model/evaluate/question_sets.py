@@ -15,7 +15,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from model.evaluate.answers import AskedQuestion
+from colmlm.model.evaluate.answers import AskedQuestion
 
 SUFFIXES = {".json", ".jsonl", ".csv"}
 _QUESTION = ("question", "problem")

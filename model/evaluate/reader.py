@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from model.lm.checkpoint import Checkpoint
-from model.lm.language_model import unit
-from model.lm.llama import Cache
-from model.text.tokens import Encoded, FactTokenizer
+from colmlm.model.lm.checkpoint import Checkpoint
+from colmlm.model.lm.language_model import unit
+from colmlm.model.lm.llama import Cache
+from colmlm.model.text.tokens import Encoded, FactTokenizer
 
 Query = NDArray[np.float32]  # [dim], unit norm
 Find = Callable[[Query], str | None]  # the value to splice, None: no match

@@ -14,15 +14,15 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from kb.corpus.format import AnnotatedDocument
-from model.training.steps import question_answer
+from colmlm.kb.corpus.format import AnnotatedDocument
+from colmlm.model.training.steps import question_answer
 
 Floats = NDArray[np.float32]
 OnDone = Callable[[int], None]
 
 
 class Encodes(Protocol):
-    """Keys of documents' facts and of questions, in one space: `model.lm.encoder.KeyEncoder`."""
+    """Keys of documents' facts and of questions, in one space: `colmlm.model.lm.encoder.KeyEncoder`."""
 
     def encode_documents(self, documents: Sequence[AnnotatedDocument]) -> list[Floats]: ...
     def encode_questions(self, questions: Sequence[str]) -> Floats: ...

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kb.corpus.format import AnnotatedDocument
-from model.evaluate.recall import (
+from colmlm.kb.corpus.format import AnnotatedDocument
+from colmlm.model.evaluate.recall import (
     Encodes,
     Floats,
     OnDone,

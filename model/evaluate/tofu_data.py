@@ -10,9 +10,9 @@ from pathlib import Path
 
 import msgspec
 
-from kb.corpus.format import AnnotatedDocument
-from model.annotate.pipeline import Annotator, SpanFinder
-from model.evaluate.tofu import TofuLogError
+from colmlm.kb.corpus.format import AnnotatedDocument
+from colmlm.model.annotate.pipeline import Annotator, SpanFinder
+from colmlm.model.evaluate.tofu import TofuLogError
 
 OnDone = Callable[[int], None]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from rouge_score.rouge_scorer import RougeScorer
 
-from model.evaluate.tofu_data import Example
+from colmlm.model.evaluate.tofu_data import Example
 
 Loss = tuple[float, int]  # of an answer: nats, and tokens scored
 Columns = dict[str, Any]

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kb.corpus.format import AnnotatedDocument, FactSpan
-from model.evaluate.answers import Output, exact_match
-from model.evaluate.intervals import bootstrap, of_share
+from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
+from colmlm.model.evaluate.answers import Output, exact_match
+from colmlm.model.evaluate.intervals import bootstrap, of_share
 
 
 class RewriteError(ValueError):

@@ -12,7 +12,7 @@ from peft import PeftModel, get_peft_model_state_dict
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from model.lm.config import CheckpointError
+from colmlm.model.lm.config import CheckpointError
 
 ADAPTER = "adapter_model.safetensors"
 ADAPTER_CONFIG = "adapter_config.json"

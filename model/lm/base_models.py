@@ -25,7 +25,7 @@ from huggingface_hub.errors import (
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 from transformers.utils import logging as transformers_logging
 
-from model.lm.files import damaged, file_digest
+from colmlm.model.lm.files import damaged, file_digest
 
 WHEEL_BASE = "smollm2-135m"
 WHEEL_HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"

@@ -19,13 +19,13 @@ from safetensors import SafetensorError
 from transformers import AutoTokenizer, LlamaForCausalLM
 from transformers.utils import logging as transformers_logging
 
-from model.lm.adapters import ADAPTER, adapted
-from model.lm.base_models import WEIGHTS, resolve_base
-from model.lm.config import CONFIG_FILE, CheckpointConfig, CheckpointError
-from model.lm.files import damaged, file_digest
-from model.lm.language_model import FactLM
-from model.text.markup import CO_LMLM, MARKUPS, Markup
-from model.text.tokens import FactTokenizer
+from colmlm.model.lm.adapters import ADAPTER, adapted
+from colmlm.model.lm.base_models import WEIGHTS, resolve_base
+from colmlm.model.lm.config import CONFIG_FILE, CheckpointConfig, CheckpointError
+from colmlm.model.lm.files import damaged, file_digest
+from colmlm.model.lm.language_model import FactLM
+from colmlm.model.text.markup import CO_LMLM, MARKUPS, Markup
+from colmlm.model.text.tokens import FactTokenizer
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from model.lm.files import file_digest
+from colmlm.model.lm.files import file_digest
 
 CONFIG_FILE = "colmlm.json"
 SEALED_FILES = (

@@ -10,11 +10,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kb.corpus.format import AnnotatedDocument
-from model.lm.checkpoint import Checkpoint
-from model.lm.config import CheckpointError
-from model.lm.language_model import padded_batches, unit
-from model.text.tokens import Encoded
+from colmlm.kb.corpus.format import AnnotatedDocument
+from colmlm.model.lm.checkpoint import Checkpoint
+from colmlm.model.lm.config import CheckpointError
+from colmlm.model.lm.language_model import padded_batches, unit
+from colmlm.model.text.tokens import Encoded
 
 
 @dataclass(frozen=True, slots=True)

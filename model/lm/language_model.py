@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import LlamaForCausalLM
 
-from model.lm.llama import Llama
-from model.text.tokens import Encoded
+from colmlm.model.lm.llama import Llama
+from colmlm.model.text.tokens import Encoded
 
 
 class FactLM(nn.Module):

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer
 
-from kb.corpus.format import AnnotatedDocument, FactSpan
-from model.text.markup import CO_LMLM, Markup
+from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
+from colmlm.model.text.markup import CO_LMLM, Markup
 
 END_OF_TEXT = "<|endoftext|>"
 

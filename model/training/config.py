@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from model.text.markup import MARKUPS, Markup
+from colmlm.model.text.markup import MARKUPS, Markup
 
 RANDOM = "random"
 ADAPT, PRECISION, LAYOUT = ("full", "lora"), ("auto", "fp32", "bf16"), ("padded", "packed")

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from model.training.gather import add_up_tensor, gather_rows
-from model.training.losses import info_nce, same_question
+from colmlm.model.training.gather import add_up_tensor, gather_rows
+from colmlm.model.training.losses import info_nce, same_question
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kb.corpus.format import AnnotatedDocument
-from model.text.tokens import Encoded, FactTokenizer
-from model.training.config import TrainConfig
+from colmlm.kb.corpus.format import AnnotatedDocument
+from colmlm.model.text.tokens import Encoded, FactTokenizer
+from colmlm.model.training.config import TrainConfig
 
 
 class DataError(ValueError):

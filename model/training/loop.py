@@ -28,12 +28,12 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedType, GradientAccumulationPlugin
 from torch import Tensor
 
-from model.lm.checkpoint import compute_dtype
-from model.training.gather import add_up, here
-from model.training.logs import RunLog
-from model.training.rng import seed_all
-from model.training.schedule import Schedule
-from model.training.state import (
+from colmlm.model.lm.checkpoint import compute_dtype
+from colmlm.model.training.gather import add_up, here
+from colmlm.model.training.logs import RunLog
+from colmlm.model.training.rng import seed_all
+from colmlm.model.training.schedule import Schedule
+from colmlm.model.training.state import (
     check_fingerprint,
     put_moments,
     put_random_states,
@@ -45,7 +45,7 @@ from model.training.state import (
     whole_weights,
     write_state,
 )
-from model.training.task import Metrics, MicroBatch, StepContext, Task
+from colmlm.model.training.task import Metrics, MicroBatch, StepContext, Task
 
 
 class Diverged(RuntimeError):

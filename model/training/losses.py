@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from model.lm.language_model import FactLM
+from colmlm.model.lm.language_model import FactLM
 
 HEAD_POSITIONS = 8192  # logits of so many positions at once: 1.6 GB in float32 with SmolLM2's vocabulary
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from model.text.tokens import Encoded
-from model.training.corpora import question_sequence
+from colmlm.model.text.tokens import Encoded
+from colmlm.model.training.corpora import question_sequence
 
 FACTS_PER_DOCUMENT = 4
 _ROWS = 2048  # questions scored at once

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from model.lm.language_model import length_groups
-from model.text.tokens import Encoded
+from colmlm.model.lm.language_model import length_groups
+from colmlm.model.text.tokens import Encoded
 
 
 class Rows(NamedTuple):

@@ -15,10 +15,10 @@ from peft import get_peft_model
 from torch.autograd.graph import saved_tensors_hooks
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from model.lm.checkpoint import compute_dtype
-from model.text.tokens import FactTokenizer
-from model.training.config import TrainConfig
-from model.training.start import llama_config, located, lora_config, tokenizer_of
+from colmlm.model.lm.checkpoint import compute_dtype
+from colmlm.model.text.tokens import FactTokenizer
+from colmlm.model.training.config import TrainConfig
+from colmlm.model.training.start import llama_config, located, lora_config, tokenizer_of
 
 QUESTION_SHARE = (
     0.27  # tokens of questions to tokens of documents in SQuAD's paragraphs, where no shards tell

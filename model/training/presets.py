@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from model.text.markup import CO_LMLM, MARKUPS
-from model.training.config import RANDOM, Architecture, TrainConfig
+from colmlm.model.text.markup import CO_LMLM, MARKUPS
+from colmlm.model.training.config import RANDOM, Architecture, TrainConfig
 
 SMOLLM2 = "smollm2-135m"  # whose tokenizer all sizes of SmolLM2 share
 PAPER_CONTEXT = 4096

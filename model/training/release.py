@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from model.lm.adapters import ship
-from model.lm.config import CheckpointConfig, CheckpointError
-from model.training.logs import LOSS_FILE
+from colmlm.model.lm.adapters import ship
+from colmlm.model.lm.config import CheckpointConfig, CheckpointError
+from colmlm.model.training.logs import LOSS_FILE
 
 
 def release(run: Path, target: Path) -> CheckpointConfig:

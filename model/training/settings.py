@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from types import NoneType
 from typing import Any, get_args, get_type_hints
 
-from model.training.config import Architecture, TrainConfig
+from colmlm.model.training.config import Architecture, TrainConfig
 
 
 def with_settings(config: TrainConfig, settings: Mapping[str, str]) -> TrainConfig:

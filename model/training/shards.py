@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from kb.corpus.format import AnnotatedDocument
-from model.lm.checkpoint import tokenizer_digest
-from model.lm.files import damaged, file_digest
-from model.text.tokens import FactTokenizer
-from model.training.config import TrainConfig
-from model.training.corpora import Corpus, DataError, TokenShard, data_hash, shard_of
+from colmlm.kb.corpus.format import AnnotatedDocument
+from colmlm.model.lm.checkpoint import tokenizer_digest
+from colmlm.model.lm.files import damaged, file_digest
+from colmlm.model.text.tokens import FactTokenizer
+from colmlm.model.training.config import TrainConfig
+from colmlm.model.training.corpora import Corpus, DataError, TokenShard, data_hash, shard_of
 
 SHARDS_FILE, SHARD_FILE = "shards.json", "shard.json"
 FORMAT = 1

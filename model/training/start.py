@@ -13,9 +13,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from model.lm.adapters import adapted
-from model.lm.base_models import WEIGHTS, resolve_base
-from model.lm.checkpoint import (
+from colmlm.model.lm.adapters import adapted
+from colmlm.model.lm.base_models import WEIGHTS, resolve_base
+from colmlm.model.lm.checkpoint import (
     base_of,
     compute_dtype,
     config_of,
@@ -24,12 +24,12 @@ from model.lm.checkpoint import (
     tokenizer_at,
     with_token_rows,
 )
-from model.lm.config import CONFIG_FILE, CheckpointConfig, CheckpointError
-from model.lm.files import file_digest
-from model.lm.language_model import FactLM
-from model.text.markup import STANDARD, Markup
-from model.text.tokens import FactTokenizer
-from model.training.config import RANDOM, Architecture, TrainConfig
+from colmlm.model.lm.config import CONFIG_FILE, CheckpointConfig, CheckpointError
+from colmlm.model.lm.files import file_digest
+from colmlm.model.lm.language_model import FactLM
+from colmlm.model.text.markup import STANDARD, Markup
+from colmlm.model.text.tokens import FactTokenizer
+from colmlm.model.training.config import RANDOM, Architecture, TrainConfig
 
 LORA_MODULES = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from model.training.gather import gather_equal, here
-from model.training.rng import all_states, restore_all, seed_all
+from colmlm.model.training.gather import gather_equal, here
+from colmlm.model.training.rng import all_states, restore_all, seed_all
 
 STATE_FILE = "state.pt"
 FORMAT = 2

@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kb.corpus.format import AnnotatedDocument, FactSpan
-from model.text.tokens import Encoded, FactTokenizer
-from model.training.config import TrainConfig
-from model.training.corpora import Corpus, DataError, merged, question_sequence
-from model.training.mining import Mined, confusable
-from model.training.streams import Pieces, Place, Quota, Stream, apportion
+from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
+from colmlm.model.text.tokens import Encoded, FactTokenizer
+from colmlm.model.training.config import TrainConfig
+from colmlm.model.training.corpora import Corpus, DataError, merged, question_sequence
+from colmlm.model.training.mining import Mined, confusable
+from colmlm.model.training.streams import Pieces, Place, Quota, Stream, apportion
 
 QA_FORMS = (
     "Question: {question}\nAnswer: ",

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from model.training.corpora import Corpus, DataError
+from colmlm.model.training.corpora import Corpus, DataError
 
 Compose = Callable[[Sequence[NDArray[np.int64]]], list[NDArray[np.int64]]]
 

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-from model.training.gather import Place
+from colmlm.model.training.gather import Place
 
 MicroBatch = TypeVar("MicroBatch")
 

@@ -20,23 +20,23 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from kb.corpus.format import AnnotatedDocument
-from model.lm.config import CheckpointConfig
-from model.lm.language_model import FactLM, unit
-from model.text.tokens import Encoded, FactTokenizer
-from model.training.batches import JointBatch, joint_batch, lookups_batch
-from model.training.config import TrainConfig
-from model.training.contrast import Memory, Pairs, Pull, pull_together
-from model.training.corpora import Corpus, tokenise
-from model.training.gather import gather_rows, here, largest, micro_batches
-from model.training.loop import Loop, LoopConfig, Progress
-from model.training.losses import next_token_sum
-from model.training.packing import Rows
-from model.training.rng import restore_torch, torch_state
-from model.training.schedule import Schedule
-from model.training.start import start
-from model.training.steps import Steps
-from model.training.task import Metrics, StepContext, Task
+from colmlm.kb.corpus.format import AnnotatedDocument
+from colmlm.model.lm.config import CheckpointConfig
+from colmlm.model.lm.language_model import FactLM, unit
+from colmlm.model.text.tokens import Encoded, FactTokenizer
+from colmlm.model.training.batches import JointBatch, joint_batch, lookups_batch
+from colmlm.model.training.config import TrainConfig
+from colmlm.model.training.contrast import Memory, Pairs, Pull, pull_together
+from colmlm.model.training.corpora import Corpus, tokenise
+from colmlm.model.training.gather import gather_rows, here, largest, micro_batches
+from colmlm.model.training.loop import Loop, LoopConfig, Progress
+from colmlm.model.training.losses import next_token_sum
+from colmlm.model.training.packing import Rows
+from colmlm.model.training.rng import restore_torch, torch_state
+from colmlm.model.training.schedule import Schedule
+from colmlm.model.training.start import start
+from colmlm.model.training.steps import Steps
+from colmlm.model.training.task import Metrics, StepContext, Task
 
 # Settings that change nothing in what is learnt: a run may go on with others.
 _FREE = ("preset", "init", "precision", "checkpointing", "micro_documents", "micro_rows", "layout")

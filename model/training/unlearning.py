@@ -27,17 +27,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from model.lm.checkpoint import config_of
-from model.lm.config import CheckpointConfig
-from model.lm.language_model import FactLM
-from model.text.tokens import FactTokenizer
-from model.training.config import TrainConfig
-from model.training.gather import here, micro_batches
-from model.training.loop import Loop, LoopConfig, Progress
-from model.training.schedule import Schedule
-from model.training.start import start
-from model.training.task import Metrics, StepContext, Task
-from model.training.trainer import hardware
+from colmlm.model.lm.checkpoint import config_of
+from colmlm.model.lm.config import CheckpointConfig
+from colmlm.model.lm.language_model import FactLM
+from colmlm.model.text.tokens import FactTokenizer
+from colmlm.model.training.config import TrainConfig
+from colmlm.model.training.gather import here, micro_batches
+from colmlm.model.training.loop import Loop, LoopConfig, Progress
+from colmlm.model.training.schedule import Schedule
+from colmlm.model.training.start import start
+from colmlm.model.training.task import Metrics, StepContext, Task
+from colmlm.model.training.trainer import hardware
 
 NPO, GRAD_ASCENT = "npo", "grad-ascent"
 OBJECTIVES = (NPO, GRAD_ASCENT)

@@ -24,12 +24,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from kb.access.api_keys import create_key
-from kb.jobs.kinds import Check
-from kb.jobs.queue import Jobs
-from kb.service import KnowledgeBase
-from kb.store import database
-from kb.store.settings import Settings
+from colmlm.kb.access.api_keys import create_key
+from colmlm.kb.jobs.kinds import Check
+from colmlm.kb.jobs.queue import Jobs
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store import database
+from colmlm.kb.store.settings import Settings
 from tests.acceptance.mixed_load import worker_process
 from tests.acceptance.server import ServerProcess, server_process
 from tests.fakes import FakeEncoder

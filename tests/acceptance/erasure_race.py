@@ -25,13 +25,13 @@ from typing import Any, Self
 
 from sqlalchemy import Connection, text
 
-from kb.access.api_keys import create_key
-from kb.corpus.format import AnnotatedDocument
-from kb.facts.redaction import MARK
-from kb.service import KnowledgeBase
-from kb.store import database
-from kb.store.settings import Settings
-from kb.upkeep.repair import Repair
+from colmlm.kb.access.api_keys import create_key
+from colmlm.kb.corpus.format import AnnotatedDocument
+from colmlm.kb.facts.redaction import MARK
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store import database
+from colmlm.kb.store.settings import Settings
+from colmlm.kb.upkeep.repair import Repair
 from tests.acceptance.server import server_process
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import document, ingest

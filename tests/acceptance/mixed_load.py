@@ -27,17 +27,17 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from kb import interpreter
-from kb.access.api_keys import create_key
-from kb.forgetting.verbs import Forgetting
-from kb.jobs.kinds import Check
-from kb.jobs.queue import Jobs
-from kb.selectors import Selector
-from kb.service import KnowledgeBase
-from kb.store import database
-from kb.store.settings import Settings
-from kb.switching.gate import check_keyset
-from kb.switching.retraining import Retraining
+from colmlm.kb import interpreter
+from colmlm.kb.access.api_keys import create_key
+from colmlm.kb.forgetting.verbs import Forgetting
+from colmlm.kb.jobs.kinds import Check
+from colmlm.kb.jobs.queue import Jobs
+from colmlm.kb.selectors import Selector
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store import database
+from colmlm.kb.store.settings import Settings
+from colmlm.kb.switching.gate import check_keyset
+from colmlm.kb.switching.retraining import Retraining
 from tests.acceptance.server import ROOT, ServerProcess, environment, server_process
 from tests.fakes import FakeEncoder, measured
 from tests.kb.corpora import ingest, numbered
@@ -213,7 +213,7 @@ _SUMMED = ("lookups", "generations", "edits", "forgets", "jobs", "switched", "er
 def worker_process(settings: Settings) -> Iterator[subprocess.Popen[bytes]]:
     """A worker process, killed on leaving if it still runs."""
     env = {**os.environ, **environment(settings)}
-    with subprocess.Popen(interpreter.command("-m", "cli", "worker"), cwd=ROOT, env=env) as process:
+    with subprocess.Popen(interpreter.command("-m", "colmlm.cli", "worker"), cwd=ROOT, env=env) as process:
         try:
             yield process
         finally:

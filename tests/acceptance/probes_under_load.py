@@ -29,12 +29,12 @@ import numpy as np
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from kb import interpreter
-from kb.access.api_keys import create_key
-from kb.log.audit import CHANGE_LOCK
-from kb.service import KnowledgeBase
-from kb.store import database
-from kb.store.settings import Settings
+from colmlm.kb import interpreter
+from colmlm.kb.access.api_keys import create_key
+from colmlm.kb.log.audit import CHANGE_LOCK
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store import database
+from colmlm.kb.store.settings import Settings
 from tests.acceptance.server import ROOT, server_process
 from tests.fakes import DIM, FakeEncoder
 from tests.kb.corpora import ingest, numbered

@@ -29,18 +29,18 @@ from typing import Any
 import numpy as np
 from sqlalchemy.orm import Session
 
-from api.ports import GenerationRequest
-from cli.composition.generator import StoringGenerator
-from cli.composition.model_encoder import ModelEncoder
-from cli.remote.knowledge_base import RemoteKnowledgeBase
-from kb import interpreter
-from kb.access.api_keys import create_key
-from kb.records import Lookup
-from kb.service import KnowledgeBase
-from kb.store import database
-from kb.store.settings import Settings
-from model.decoding.lookup import Lookup as AnyLookup
-from model.lm.checkpoint import Checkpoint, load
+from colmlm.api.ports import GenerationRequest
+from colmlm.cli.composition.generator import StoringGenerator
+from colmlm.cli.composition.model_encoder import ModelEncoder
+from colmlm.cli.remote.knowledge_base import RemoteKnowledgeBase
+from colmlm.kb import interpreter
+from colmlm.kb.access.api_keys import create_key
+from colmlm.kb.records import Lookup
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store import database
+from colmlm.kb.store.settings import Settings
+from colmlm.model.decoding.lookup import Lookup as AnyLookup
+from colmlm.model.lm.checkpoint import Checkpoint, load
 from tests.kb.corpora import ingest, numbered
 from tests.places import ROOT
 from tests.tiny import tiny_checkpoint
@@ -199,7 +199,7 @@ def serving(settings: Settings, checkpoint_at: Path) -> Iterator[str]:
     environment = {**os.environ, "COLMLM_HOME": str(settings.home), "COLMLM_CHECKPOINT": str(checkpoint_at)}
     if settings.database_url:
         environment["COLMLM_DATABASE_URL"] = settings.database_url
-    command = interpreter.command("-m", "cli", "serve", "--port", port)
+    command = interpreter.command("-m", "colmlm.cli", "serve", "--port", port)
     with subprocess.Popen(command, cwd=ROOT, env=environment, text=True, stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
         draining = threading.Thread(target=process.stderr.read)  # a full pipe would stop the server

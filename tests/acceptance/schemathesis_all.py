@@ -24,15 +24,15 @@ from litestar import Litestar
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from api.app import create_app
-from api.door.auth import key_of
-from api.door.tuning import Tuning
-from api.schema.openapi import described
-from kb.access.api_keys import ROLES, create_key
-from kb.corpus.format import Parsed
-from kb.service import KnowledgeBase
-from kb.store import database
-from kb.store.settings import Settings
+from colmlm.api.app import create_app
+from colmlm.api.door.auth import key_of
+from colmlm.api.door.tuning import Tuning
+from colmlm.api.schema.openapi import described
+from colmlm.kb.access.api_keys import ROLES, create_key
+from colmlm.kb.corpus.format import Parsed
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store import database
+from colmlm.kb.store.settings import Settings
 from tests.api.generator import LookupGenerator
 from tests.api.serving import served
 from tests.fakes import FakeEncoder

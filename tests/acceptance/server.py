@@ -18,13 +18,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from api.ports import GenerationRequest, Item
-from api.serving import run_server
-from api.watch import logs
-from api.watch.tracing import tracing_from
-from kb import interpreter
-from kb.service import KnowledgeBase
-from kb.store.settings import Settings
+from colmlm.api.ports import GenerationRequest, Item
+from colmlm.api.serving import run_server
+from colmlm.api.watch import logs
+from colmlm.api.watch.tracing import tracing_from
+from colmlm.kb import interpreter
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store.settings import Settings
 from tests.api.generator import LookupGenerator
 from tests.fakes import FakeEncoder
 from tests.places import ROOT

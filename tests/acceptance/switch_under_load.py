@@ -23,14 +23,14 @@ from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from kb.lookup.follower import Follower
-from kb.service import KnowledgeBase
-from kb.store import database
-from kb.store.settings import Settings
-from kb.switching.gate import check_keyset
-from kb.switching.retraining import Retraining
-from kb.tables import FactKey
-from lab.methods.questions import Questions
+from colmlm.kb.lookup.follower import Follower
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store import database
+from colmlm.kb.store.settings import Settings
+from colmlm.kb.switching.gate import check_keyset
+from colmlm.kb.switching.retraining import Retraining
+from colmlm.kb.tables import FactKey
+from colmlm.lab.methods.questions import Questions
 from tests.fakes import FakeEncoder, measured
 from tests.kb.corpora import ingest, numbered
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from kb.store import database
-from kb.store.embedded_server import EmbeddedServer
-from kb.store.settings import Settings
+from colmlm.kb.store import database
+from colmlm.kb.store.embedded_server import EmbeddedServer
+from colmlm.kb.store.settings import Settings
 from tests.acceptance.database_killed import run
 from tests.acceptance.server import server_process
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from kb.access.api_keys import create_key
-from kb.jobs.kinds import Check
-from kb.jobs.queue import Jobs
-from kb.service import KnowledgeBase
-from kb.store.settings import Settings
+from colmlm.kb.access.api_keys import create_key
+from colmlm.kb.jobs.kinds import Check
+from colmlm.kb.jobs.queue import Jobs
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store.settings import Settings
 from tests.acceptance.server import server_process
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import CAPITAL, PERU, ingest

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from kb.store.settings import Settings
+from colmlm.kb.store.settings import Settings
 from tests.acceptance.hostile.run import run
 
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from kb.store.settings import Settings
+from colmlm.kb.store.settings import Settings
 from tests.acceptance.mixed_load import run
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kb.store.settings import Settings
+from colmlm.kb.store.settings import Settings
 from tests.acceptance.remote_decodes import Stale, run
 from tests.tiny import tiny_checkpoint
 

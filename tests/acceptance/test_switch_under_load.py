@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from kb.errors import KeysetMismatch
-from kb.service import KnowledgeBase
-from kb.store.settings import Settings
-from lab.methods.questions import Questions
+from colmlm.kb.errors import KeysetMismatch
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store.settings import Settings
+from colmlm.lab.methods.questions import Questions
 from tests.acceptance.switch_under_load import run
 from tests.fakes import FakeEncoder, activated
 from tests.kb.corpora import CAPITAL, PERU, ingest

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
-from kb.service import KnowledgeBase
-from kb.store.settings import Settings
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store.settings import Settings
 from tests.acceptance.two_processes import run
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import ingest, numbered

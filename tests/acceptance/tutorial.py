@@ -26,7 +26,7 @@ from pathlib import Path
 
 import httpx
 
-from kb import interpreter
+from colmlm.kb import interpreter
 from tests.blocks import commands
 from tests.places import ROOT
 
@@ -161,7 +161,7 @@ def newcomer() -> Iterator[Newcomer]:
         program = somebody.place / ".venv" / "bin" / "colmlm"
         program.parent.mkdir(parents=True)
         program.write_text(
-            f'#!/bin/sh\nPYTHONPATH="{ROOT}" exec {shlex.join(interpreter.command("-m", "cli"))} "$@"\n'
+            f'#!/bin/sh\nPYTHONPATH="{ROOT}" exec {shlex.join(interpreter.command("-m", "colmlm.cli"))} "$@"\n'
         )
         program.chmod(0o755)
         try:

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from kb.log.audit import MAINTENANCE
+from colmlm.kb.log.audit import MAINTENANCE
 from tests.acceptance.tutorial import PAGE, Failed, Newcomer, Ran
 from tests.blocks import Command
 

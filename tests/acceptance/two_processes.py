@@ -23,10 +23,10 @@ from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from kb.lookup.follower import Follower
-from kb.service import KnowledgeBase
-from kb.store import database
-from kb.store.settings import Settings
+from colmlm.kb.lookup.follower import Follower
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store import database
+from colmlm.kb.store.settings import Settings
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import ask, ingest, numbered
 

@@ -11,11 +11,11 @@ from litestar import Litestar
 from litestar.testing import TestClient
 from sqlalchemy.orm import Session
 
-from api.app import create_app
-from api.door.tuning import Tuning
-from kb.access.api_keys import create_key
-from kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
-from kb.service import KnowledgeBase
+from colmlm.api.app import create_app
+from colmlm.api.door.tuning import Tuning
+from colmlm.kb.access.api_keys import create_key
+from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
+from colmlm.kb.service import KnowledgeBase
 from tests.api.generator import LookupGenerator
 from tests.fakes import FakeEncoder
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from api.errors import PromptRefused
-from api.ports import Completed, Finished, GenerationRequest, Item, Missed, Spliced, TokenLogprob
-from kb.records import CheckpointInfo, NewGeneration, OutputTrace, Splice
-from kb.service import KnowledgeBase
+from colmlm.api.errors import PromptRefused
+from colmlm.api.ports import Completed, Finished, GenerationRequest, Item, Missed, Spliced, TokenLogprob
+from colmlm.kb.records import CheckpointInfo, NewGeneration, OutputTrace, Splice
+from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder
 
 BEFORE = "𝄞 They say "  # the clef is one code point and two UTF-16 units

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import URL, create_engine, select, text
 from sqlalchemy.orm import Session
 
-from kb.access.api_keys import (
+from colmlm.kb.access.api_keys import (
     ROLES,
     Right,
     create_key,
@@ -17,10 +17,10 @@ from kb.access.api_keys import (
     rotate_key,
     verify,
 )
-from kb.errors import ApiKeyEnded, ApiKeyNotFound, InvalidValue
-from kb.service import KnowledgeBase
-from kb.store import database
-from kb.tables import ApiKey, roles
+from colmlm.kb.errors import ApiKeyEnded, ApiKeyNotFound, InvalidValue
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store import database
+from colmlm.kb.tables import ApiKey, roles
 from tests.conftest import clone
 
 

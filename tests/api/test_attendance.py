@@ -10,13 +10,13 @@ import pytest
 from msgspec.structs import replace
 from sqlalchemy import text
 
-from api.app import create_app
-from api.door.tuning import Tuning
-from api.watch.operations import Operations
-from kb.jobs.attendance import WorkerState, no_worker
-from kb.jobs.kinds import Check
-from kb.jobs.queue import Jobs
-from kb.service import KnowledgeBase
+from colmlm.api.app import create_app
+from colmlm.api.door.tuning import Tuning
+from colmlm.api.watch.operations import Operations
+from colmlm.kb.jobs.attendance import WorkerState, no_worker
+from colmlm.kb.jobs.kinds import Check
+from colmlm.kb.jobs.queue import Jobs
+from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import Connect
 from tests.api.watch.test_metrics import samples, value
 from tests.fakes import FakeEncoder

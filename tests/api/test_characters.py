@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from litestar import Litestar
 
-from api.console import views
-from api.console.forms import Form
-from api.watch.logs import show_all
-from kb.service import KnowledgeBase
+from colmlm.api.console import views
+from colmlm.api.console.forms import Form
+from colmlm.api.watch.logs import show_all
+from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import Client, Connect
 
 

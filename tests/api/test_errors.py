@@ -11,12 +11,12 @@ import pytest
 from litestar import Litestar
 from sqlalchemy import create_engine
 
-from api.app import create_app
-from api.door.auth import gate
-from api.door.lanes import Lanes
-from api.schema.schemas import MAX_BODY_BYTES
-from kb.errors import KBError
-from kb.service import KnowledgeBase
+from colmlm.api.app import create_app
+from colmlm.api.door.auth import gate
+from colmlm.api.door.lanes import Lanes
+from colmlm.api.schema.schemas import MAX_BODY_BYTES
+from colmlm.kb.errors import KBError
+from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import Client, Connect
 from tests.api.serving import served
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from litestar import Litestar
 
-from api.schema.openapi import described, operations
-from kb.service import KnowledgeBase
+from colmlm.api.schema.openapi import described, operations
+from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import CAPITAL, Client
 from tests.fakes import DIM, FakeEncoder
 

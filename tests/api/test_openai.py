@@ -10,12 +10,12 @@ import httpx
 import openai
 import pytest
 
-from api.app import create_app
-from api.openai.chat import as_text
-from api.openai.requests import Message
-from kb.service import KnowledgeBase
-from model.decoding.scoring import score
-from model.lm.checkpoint import Checkpoint
+from colmlm.api.app import create_app
+from colmlm.api.openai.chat import as_text
+from colmlm.api.openai.requests import Message
+from colmlm.kb.service import KnowledgeBase
+from colmlm.model.decoding.scoring import score
+from colmlm.model.lm.checkpoint import Checkpoint
 from tests.api.conftest import TEXT, Connect
 from tests.api.tiny_server import TinyServer, eager_checkpoint, tiny_server
 
@@ -212,7 +212,7 @@ def test_the_token_that_ends_a_text_is_counted_for_the_harness(
 ) -> None:
     """A harness leaves out the last token; were none there, it would leave out one of the text's."""
     tokenizer = tiny.checkpoint.tokenizer
-    monkeypatch.setattr("model.decoding.run.end_tokens", lambda checkpoint: list(range(256)))
+    monkeypatch.setattr("colmlm.model.decoding.run.end_tokens", lambda checkpoint: list(range(256)))
     (choice,) = harness(tiny, [tokenizer.encode(PROMPT)])
     assert (choice["text"], choice["finish_reason"]) == (PROMPT, "stop")
     assert len(choice["logprobs"]["tokens"]) == len(PROMPT) + 1

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from litestar import Litestar
 
-from api.door.rights import right_of
-from kb.access.api_keys import ROLES, Right
+from colmlm.api.door.rights import right_of
+from colmlm.kb.access.api_keys import ROLES, Right
 from tests.api.role_matrix import OPEN, matrix, routes
 from tests.api.serving import served
 from tests.places import ROOT

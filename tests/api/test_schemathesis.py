@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kb.service import KnowledgeBase
+from colmlm.kb.service import KnowledgeBase
 from tests.acceptance.schemathesis_all import fill, run, token_of
 from tests.fakes import FakeEncoder
 

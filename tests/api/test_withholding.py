@@ -14,13 +14,13 @@ import pytest
 from litestar import Litestar
 from litestar.openapi.spec import Parameter
 
-from api.door.rights import right_of
-from api.ports import GenerationRequest
-from kb.access.api_keys import ROLES, Right
-from kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
-from kb.facts.documents import Documents
-from kb.facts.redaction import MARK
-from kb.service import KnowledgeBase
+from colmlm.api.door.rights import right_of
+from colmlm.api.ports import GenerationRequest
+from colmlm.kb.access.api_keys import ROLES, Right
+from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
+from colmlm.kb.facts.documents import Documents
+from colmlm.kb.facts.redaction import MARK
+from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import Client, Connect
 from tests.api.generator import LookupGenerator
 from tests.api.role_matrix import Ask, past_matrix, routes

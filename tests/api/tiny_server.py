@@ -9,13 +9,13 @@ from pathlib import Path
 
 from sqlalchemy.orm import Session
 
-from api.app import create_app
-from cli.composition.generator import LocalOutputs, StoringGenerator
-from cli.composition.model_encoder import ModelEncoder
-from kb.access.api_keys import create_key
-from kb.corpus.format import Parsed
-from kb.service import KnowledgeBase
-from model.lm.checkpoint import Checkpoint, load
+from colmlm.api.app import create_app
+from colmlm.cli.composition.generator import LocalOutputs, StoringGenerator
+from colmlm.cli.composition.model_encoder import ModelEncoder
+from colmlm.kb.access.api_keys import create_key
+from colmlm.kb.corpus.format import Parsed
+from colmlm.kb.service import KnowledgeBase
+from colmlm.model.lm.checkpoint import Checkpoint, load
 from tests.api.conftest import PERU
 from tests.api.serving import served
 from tests.tiny import tiny_checkpoint

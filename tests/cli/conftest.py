@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
-from cli.main import app
-from kb import interpreter
-from kb.corpus.format import AnnotatedDocument, FactSpan, to_record
+from colmlm.cli.main import app
+from colmlm.kb import interpreter
+from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, to_record
 from tests.places import ROOT
 from tests.tiny import tiny_checkpoint
 
 if TYPE_CHECKING:
-    from kb.service import KnowledgeBase
+    from colmlm.kb.service import KnowledgeBase
     from tests.cli.elsewhere import There
     from tests.fakes import FakeEncoder
 
@@ -116,7 +116,7 @@ def there(
     """The base of `home` behind a server, with an encoder that needs no model on either side."""
     from tests.cli.elsewhere import served_base  # brings the API, which few of these tests need
 
-    monkeypatch.setattr("cli.composition.runtime.Runtime.encoder", encoder)
+    monkeypatch.setattr("colmlm.cli.composition.runtime.Runtime.encoder", encoder)
     with served_base(kb, encoder, tmp_path) as there:
         yield there
 
@@ -131,7 +131,7 @@ def program(
     *words: object, env: dict[str, str] | None = None, **options: Any
 ) -> subprocess.CompletedProcess[str]:
     """Run the program in a process of its own."""
-    command = interpreter.command("-m", "cli", *words)
+    command = interpreter.command("-m", "colmlm.cli", *words)
     return subprocess.run(
         command,
         env={**os.environ, **(env or {})},

@@ -12,13 +12,13 @@ from typing import Any
 import httpx2
 from sqlalchemy.orm import Session
 
-from api.app import create_app
-from cli.composition.job_handlers import handlers, problem
-from cli.composition.runtime import Runtime
-from kb.access.api_keys import ROLES, create_key
-from kb.corpus.format import Parsed
-from kb.jobs.worker import Worker
-from kb.service import KnowledgeBase
+from colmlm.api.app import create_app
+from colmlm.cli.composition.job_handlers import handlers, problem
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.kb.access.api_keys import ROLES, create_key
+from colmlm.kb.corpus.format import Parsed
+from colmlm.kb.jobs.worker import Worker
+from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import CAPITAL, PERU
 from tests.api.generator import LookupGenerator
 from tests.api.serving import served

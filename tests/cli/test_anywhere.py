@@ -10,7 +10,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from cli.remote.connection import Connection
+from colmlm.cli.remote.connection import Connection
 from tests.api.conftest import CAPITAL
 from tests.cli.conftest import invoke
 from tests.cli.elsewhere import WHY, There

@@ -41,7 +41,7 @@ def test_a_keyset_is_keyed_checked_activated_and_retired_there(
 ) -> None:
     other = FakeEncoder(salt="2")
     there.kb.create_keyset(other.checkpoint)
-    monkeypatch.setattr("cli.composition.runtime.Runtime.encoder", other)
+    monkeypatch.setattr("colmlm.cli.composition.runtime.Runtime.encoder", other)
     with working(there.kb):
         keyed = there.run("keysets", "rekey", 2, "--json", role="trainer").json
         assert (keyed["keyset_id"], keyed["num_keys"], keyed["state"]) == (2, 2, "ready")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kb.corpus.format import read_annotated
+from colmlm.kb.corpus.format import read_annotated
 from tests.cli.annotation.test_corpus_add import Annotators
 from tests.cli.conftest import invoke
 from tests.cli.elsewhere import WHY, There, pruned, working
@@ -37,7 +37,7 @@ def test_files_are_uploaded_and_taken_in_there(
     there: There, facts: list[int], annotated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     light = Annotators()
-    monkeypatch.setattr("cli.composition.annotators.light", light.load)
+    monkeypatch.setattr("colmlm.cli.composition.annotators.light", light.load)
     annotated.write_text(annotated.read_text() + '{"id": "bad"}\n')
     raw = tmp_path / "raw"
     (raw / "deep").mkdir(parents=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kb import interpreter
+from colmlm.kb import interpreter
 from tests.cli.conftest import ROOT, program
 
 
@@ -23,7 +23,7 @@ def test_the_shell_is_offered_what_may_follow(typed: str, offered: list[str]) ->
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
 def test_completion_installs_itself_for_the_shell_that_asks(tmp_path: Path) -> None:
-    line = f"{shlex.join(interpreter.command('-m', 'cli'))} --install-completion; exit $?"
+    line = f"{shlex.join(interpreter.command('-m', 'colmlm.cli'))} --install-completion; exit $?"
     ran = subprocess.run(
         ["bash", "-c", line],
         env={**os.environ, "HOME": str(tmp_path)},

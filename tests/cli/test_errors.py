@@ -7,10 +7,10 @@ import pytest
 from psycopg.errors import DiskFull, LockNotAvailable, QueryCanceled, ReadOnlySqlTransaction
 from sqlalchemy.exc import DBAPIError
 
-from cli import errors
-from cli.errors import explain
-from kb import errors as kb_errors
-from kb.errors import FactNotFound, KBError, LogHeld
+from colmlm.cli import errors
+from colmlm.cli.errors import explain
+from colmlm.kb import errors as kb_errors
+from colmlm.kb.errors import FactNotFound, KBError, LogHeld
 
 
 @pytest.mark.parametrize(
@@ -48,8 +48,8 @@ def test_an_explanation_is_one_line(error: Exception) -> None:
 
 
 def test_model_errors_are_known_by_their_real_names() -> None:
-    from model.lm.base_models import BaseNotFound
-    from model.lm.config import CheckpointError
+    from colmlm.model.lm.base_models import BaseNotFound
+    from colmlm.model.lm.config import CheckpointError
 
     assert explain(CheckpointError("no")).exit_code == errors.MODEL
     assert explain(BaseNotFound("no")).exit_code == errors.MODEL
@@ -83,7 +83,7 @@ def test_every_exit_code_is_in_the_table() -> None:
 
 
 def test_a_job_that_found_the_disk_full_says_so() -> None:
-    from cli.composition.job_handlers import problem
+    from colmlm.cli.composition.job_handlers import problem
 
     said = problem(OSError(28, "No space left on device", "/kb/index/x"))
     assert (said["type"], said["status"]) == ("urn:colmlm:StorageFull", 507)

@@ -11,29 +11,35 @@ from pathlib import Path
 
 import pytest
 
-from cli.composition.worker_process import WorkerProcess
-from kb import interpreter
-from kb.jobs.queue import Jobs
-from kb.service import KnowledgeBase
-from kb.store.settings import Settings
+from colmlm.cli.composition.worker_process import WorkerProcess
+from colmlm.kb import interpreter
+from colmlm.kb.jobs.queue import Jobs
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store.settings import Settings
 from tests.places import ROOT
 
 OURS = ("cli", "kb", "api", "model", "migrations", "lab", "tests")
 THEIRS = ("sitecustomize", "usercustomize", "typing", "pickle", "socket", "psycopg", "multiprocessing")
-MODULES = ("cli", "lab.bench.clients", "lab.bench.reopen", "lab.crashlab.child", "lab.harness.entry")
+MODULES = (
+    "cli",
+    "colmlm.lab.bench.clients",
+    "colmlm.lab.bench.reopen",
+    "colmlm.lab.crashlab.child",
+    "colmlm.lab.harness.entry",
+)
 
 # Started under a library that is called like jemalloc, this says so; else it starts itself anew.
 _RESTARTED = """
 import ctypes.util, os, sys
 ctypes.util.find_library = lambda name: sys.argv[1]
-from kb import interpreter
-from model.lm.memory import prefer_jemalloc
+from colmlm.kb import interpreter
+from colmlm.model.lm.memory import prefer_jemalloc
 prefer_jemalloc(interpreter.again())
 print(os.environ["LD_PRELOAD"])
 """
 _SPAWNED = """
 import multiprocessing, os
-from kb import interpreter
+from colmlm.kb import interpreter
 if __name__ == "__main__":
     interpreter.shut_out_current_directory()
     process = multiprocessing.get_context("spawn").Process(target=os.getpid)
@@ -80,7 +86,7 @@ def test_an_empty_entry_of_the_path_is_no_way_in(foreign: Path, monkeypatch: pyt
     monkeypatch.setenv("PYTHONPATH", f"{os.pathsep}{ROOT}")
     interpreter.shut_out_current_directory()
     assert os.environ["PYTHONPATH"] == str(ROOT)
-    assert started("-m", "cli", "--version").returncode == 0
+    assert started("-m", "colmlm.cli", "--version").returncode == 0
 
 
 def test_a_process_that_multiprocessing_starts_is_none_of_theirs(foreign: Path, tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import typer.main
 
-from cli.main import app
-from kb import interpreter
-from kb.service import KnowledgeBase
+from colmlm.cli.main import app
+from colmlm.kb import interpreter
+from colmlm.kb.service import KnowledgeBase
 from tests.cli.conftest import ROOT, Ran, Run, invoke, program
 
 # What must start at once. Whoever imports torch here makes every one of them take seconds.
@@ -93,7 +93,7 @@ def test_every_command_has_help_with_an_example(path: tuple[str, ...]) -> None:
 
 def test_a_command_that_needs_no_model_does_not_import_torch(home: Path) -> None:
     code = (
-        "import sys; from cli.main import app\n"
+        "import sys; from colmlm.cli.main import app\n"
         f"for words in {LIGHT!r}:\n"
         "    try: app(words, prog_name='colmlm')\n"
         "    except SystemExit: pass\n"
@@ -177,9 +177,7 @@ def test_a_fault_of_the_program_is_one_line_and_debug_shows_where(
 
 
 def test_a_reader_that_leaves_early_is_no_error(atlas: list[int], home: Path) -> None:
-    command = (
-        f"{shlex.join(interpreter.command('-m', 'cli'))} facts list --json | true; exit ${{PIPESTATUS[0]}}"
-    )
+    command = f"{shlex.join(interpreter.command('-m', 'colmlm.cli'))} facts list --json | true; exit ${{PIPESTATUS[0]}}"
     ran = subprocess.run(["bash", "-c", command], cwd=ROOT, text=True, capture_output=True, timeout=60)
     # The pipe's buffer may take the little there is before `true` has gone.
     assert ran.returncode in (0, 141) and ran.stderr == ""

@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from cli.errors import one_line
-from cli.output import _Lines, note, plain, print_json, print_table, progress, say, shorten
-from kb.records import Hit, Lookup
+from colmlm.cli.errors import one_line
+from colmlm.cli.output import _Lines, note, plain, print_json, print_table, progress, say, shorten
+from colmlm.kb.records import Hit, Lookup
 
 
 def test_dataclasses_and_times_become_json() -> None:

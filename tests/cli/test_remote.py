@@ -13,17 +13,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from api.ports import GenerationRequest
-from api.routes.vectors import MAX_VECTORS
-from cli.composition.generator import StoringGenerator
-from cli.remote.connection import Connection, Patience
-from cli.remote.errors import KeyRefused, ServerUnreachable
-from cli.remote.knowledge_base import RemoteKnowledgeBase
-from kb.errors import InvalidQuery, InvalidSplice, KBError, KeysetMismatch, NoSuchChange
-from kb.records import NewGeneration, Splice
-from kb.service import KnowledgeBase
-from kb.texts.characters import visible
-from model.lm.checkpoint import Checkpoint
+from colmlm.api.ports import GenerationRequest
+from colmlm.api.routes.vectors import MAX_VECTORS
+from colmlm.cli.composition.generator import StoringGenerator
+from colmlm.cli.remote.connection import Connection, Patience
+from colmlm.cli.remote.errors import KeyRefused, ServerUnreachable
+from colmlm.cli.remote.knowledge_base import RemoteKnowledgeBase
+from colmlm.kb.errors import InvalidQuery, InvalidSplice, KBError, KeysetMismatch, NoSuchChange
+from colmlm.kb.records import NewGeneration, Splice
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.texts.characters import visible
+from colmlm.model.lm.checkpoint import Checkpoint
 from tests.api.conftest import CAPITAL
 from tests.api.tiny_server import TinyServer, eager_checkpoint, tiny_server
 from tests.cli.conftest import invoke

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
-from kb.records import Hit, IngestReport, Lookup
-from kb.service import KnowledgeBase
+from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
+from colmlm.kb.records import Hit, IngestReport, Lookup
+from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder
 
 

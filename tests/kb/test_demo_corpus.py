@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from kb.corpus.format import read_annotated
-from kb.demo import DEMO_CORPUS
-from lab import demo_corpus as build
+from colmlm.kb.corpus.format import read_annotated
+from colmlm.kb.demo import DEMO_CORPUS
+from colmlm.lab import demo_corpus as build
 
 
 def test_a_build_anew_gives_the_shipped_file_and_finds_no_fault(

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from kb.errors import FactNotFound, InvalidSelector, NothingSelected
-from kb.selectors import Selector, select_facts
-from kb.service import KnowledgeBase
+from colmlm.kb.errors import FactNotFound, InvalidSelector, NothingSelected
+from colmlm.kb.selectors import Selector, select_facts
+from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import CAPITAL, CHILE, PERU, fact_id, ingest
 

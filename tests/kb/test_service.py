@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from sqlalchemy import text
 
-from kb import interpreter
-from kb.errors import KeysetMismatch, MigrationNeeded, NoActiveKeyset
-from kb.service import KnowledgeBase
-from kb.store.settings import Settings
+from colmlm.kb import interpreter
+from colmlm.kb.errors import KeysetMismatch, MigrationNeeded, NoActiveKeyset
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store.settings import Settings
 from tests.fakes import FakeEncoder, activated
 from tests.kb.corpora import CAPITAL, CHILE, HEIGHT, PERU, RIVER, ask, best, fact_id, ingest, numbered, values
 
@@ -145,7 +145,7 @@ def test_reopening_starts_from_the_snapshot_and_catches_up(
     kb.rekey(encoder)
     kb.snapshot()
     kb.delete([fact_id(kb, "Lima")], **WHO)
-    monkeypatch.setattr("kb.lookup.replica.rebuild", lambda *_: pytest.fail("the snapshot is good"))
+    monkeypatch.setattr("colmlm.kb.lookup.replica.rebuild", lambda *_: pytest.fail("the snapshot is good"))
     with KnowledgeBase.open(settings) as reopened:
         assert values(reopened, encoder, [CAPITAL, RIVER]) == [None, "Amazon"]
         assert len(reopened.searcher.current().index) == 2
@@ -231,7 +231,7 @@ def test_without_a_keyset_a_lookup_says_so(kb: KnowledgeBase, encoder: FakeEncod
 
 def test_importing_the_service_loads_no_model_and_no_web_framework():
     program = (
-        "import sys; import kb.service; "
+        "import sys; import colmlm.kb.service; "
         "print([m for m in ('torch', 'transformers', 'litestar', 'typer', 'alembic') if m in sys.modules])"
     )
     done = subprocess.run(interpreter.command("-c", program), check=True, capture_output=True, text=True)

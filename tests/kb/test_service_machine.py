@@ -15,12 +15,12 @@ from hypothesis import HealthCheck, Phase, settings, strategies
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from sqlalchemy import URL
 
-from kb.corpus.format import AnnotatedDocument
-from kb.erasure.verbs import Erasure
-from kb.forgetting.verbs import Forgetting
-from kb.selectors import Selector
-from kb.service import KnowledgeBase
-from kb.store.settings import Settings
+from colmlm.kb.corpus.format import AnnotatedDocument
+from colmlm.kb.erasure.verbs import Erasure
+from colmlm.kb.forgetting.verbs import Forgetting
+from colmlm.kb.selectors import Selector
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store.settings import Settings
 from tests.conftest import clone
 from tests.fakes import FakeEncoder, activated
 from tests.kb.corpora import ask, document, ingest

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from model.lm.checkpoint import Checkpoint, load
-from model.text.tokens import FactTokenizer
+from colmlm.model.lm.checkpoint import Checkpoint, load
+from colmlm.model.text.tokens import FactTokenizer
 from tests.tiny import byte_tokenizer, merging_tokenizer, tiny_base, tiny_checkpoint
 
 torch.set_num_threads(1)

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model.decoding.config import DecodeConfig
-from model.decoding.decoder import Decoder, Generation
-from model.lm.checkpoint import Checkpoint
-from model.lm.config import CheckpointConfig
-from model.text.markup import CO_LMLM, Markup
-from model.text.tokens import FactTokenizer
+from colmlm.model.decoding.config import DecodeConfig
+from colmlm.model.decoding.decoder import Decoder, Generation
+from colmlm.model.lm.checkpoint import Checkpoint
+from colmlm.model.lm.config import CheckpointConfig
+from colmlm.model.text.markup import CO_LMLM, Markup
+from colmlm.model.text.tokens import FactTokenizer
 from tests.tiny import bare_tokenizer
 
 CHECKPOINT_ID = "scripted"

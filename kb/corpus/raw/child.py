@@ -1,6 +1,6 @@
 """The reading process: parses files for another process, one after the other, under limits.
 
-`kb.corpus.raw.reader` starts it. It holds nothing worth taking: no secret, no connection, and no file but the one it reads.
+`colmlm.kb.corpus.raw.reader` starts it. It holds nothing worth taking: no secret, no connection, and no file but the one it reads.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Iterator
 
 import msgspec
 
-from kb.corpus.format import Parsed, Refusal
-from kb.corpus.raw.limits import Limits
-from kb.corpus.raw.read import Piece, read_pieces
-from kb.corpus.raw.wire import WIDEST, Ask, Told, receive, send
+from colmlm.kb.corpus.format import Parsed, Refusal
+from colmlm.kb.corpus.raw.limits import Limits
+from colmlm.kb.corpus.raw.read import Piece, read_pieces
+from colmlm.kb.corpus.raw.wire import WIDEST, Ask, Told, receive, send
 
 _MOST_REFUSALS = 1000  # of one document
 _FARTHEST = 2**53 - 1  # that JSON can tell

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kb.corpus.format import Refusal, unstorable
+from colmlm.kb.corpus.format import Refusal, unstorable
 
 KINDS = {
     ".txt": "text", ".text": "text",

@@ -13,8 +13,8 @@ from typing import Any
 
 from selectolax.lexbor import LexborHTMLParser
 
-from kb.corpus.raw.blocks import CELL_END, HARD_BREAK, Blocks
-from kb.corpus.raw.text import Unreadable
+from colmlm.kb.corpus.raw.blocks import CELL_END, HARD_BREAK, Blocks
+from colmlm.kb.corpus.raw.text import Unreadable
 
 _ASIDE = (
     "aside audio button canvas dialog embed footer form frameset head iframe input link map meta nav noembed noframes"

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from kb.corpus.raw.blocks import CELL_END, HARD_BREAK, Blocks
-from kb.corpus.raw.html import html_text
+from colmlm.kb.corpus.raw.blocks import CELL_END, HARD_BREAK, Blocks
+from colmlm.kb.corpus.raw.html import html_text
 
 _FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.*?\n)?(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
 _FRONT_TITLE = re.compile(r"^title:[ \t]*(?P<quote>[\"']?)(.+?)(?P=quote)[ \t]*$", re.MULTILINE)

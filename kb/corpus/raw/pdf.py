@@ -9,7 +9,7 @@ import re
 
 import pypdfium2
 
-from kb.corpus.raw.text import Unreadable, normal
+from colmlm.kb.corpus.raw.text import Unreadable, normal
 
 _NOT_A_TITLE = re.compile(
     r"^(?:microsoft \w+ - |untitled|.*\.(?:docx?|indd|odt|pdf|tex|dvi|rtf|txt)$)", re.IGNORECASE

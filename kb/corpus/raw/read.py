@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from kb.corpus.format import AnnotatedDocument, Parsed, Refusal, parse_line, too_long, unstorable
-from kb.corpus.raw.records import parse_raw_line
-from kb.corpus.raw.text import Unreadable, declared_encoding, decode, normal
-from kb.corpus.raw.wire import Ask
-from kb.corpus.squad import read_squad
-from kb.texts.lines import MOST_BYTES, read_lines
+from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, Refusal, parse_line, too_long, unstorable
+from colmlm.kb.corpus.raw.records import parse_raw_line
+from colmlm.kb.corpus.raw.text import Unreadable, declared_encoding, decode, normal
+from colmlm.kb.corpus.raw.wire import Ask
+from colmlm.kb.corpus.squad import read_squad
+from colmlm.kb.texts.lines import MOST_BYTES, read_lines
 
 FORMATS = ("annotated", "parquet", "squad")  # of annotated files
 BY_LINE: dict[str, Callable[[bytes, str, Path], Parsed]] = {
@@ -69,7 +69,7 @@ def _lines(path: Path, parse: Callable[[bytes, str, Path], Parsed], after: int) 
 def _rows(path: Path, format_: str) -> Iterator[Piece]:
     reached = [0]
     if format_ == "parquet":
-        from kb.corpus.parquet import read_parquet  # pyarrow takes a moment
+        from colmlm.kb.corpus.parquet import read_parquet  # pyarrow takes a moment
 
         rows = read_parquet(path, lambda so_far: reached.append(so_far))
     else:
@@ -97,16 +97,16 @@ def _document(ask: Ask, path: Path) -> AnnotatedDocument:
 
 def _text(kind: str, data: bytes, encoding: str | None) -> tuple[str | None, str]:
     if kind == "pdf":
-        from kb.corpus.raw.pdf import read_pdf  # PDFium is a shared library of megabytes
+        from colmlm.kb.corpus.raw.pdf import read_pdf  # PDFium is a shared library of megabytes
 
         return read_pdf(data)
     if kind == "html":
-        from kb.corpus.raw.html import read_html
+        from colmlm.kb.corpus.raw.html import read_html
 
         return read_html(decode(data, encoding or declared_encoding(data)))
     text = decode(data, encoding)
     if kind == "markdown":
-        from kb.corpus.raw.markdown import read_markdown
+        from colmlm.kb.corpus.raw.markdown import read_markdown
 
         return read_markdown(text)
     return None, text

@@ -13,10 +13,10 @@ from typing import Self
 
 import msgspec
 
-from kb import interpreter
-from kb.corpus.raw.limits import Breach, Limits
-from kb.corpus.raw.wire import LENGTH, WIDEST, Ask, Told, send
-from kb.errors import ReaderUnavailable
+from colmlm.kb import interpreter
+from colmlm.kb.corpus.raw.limits import Breach, Limits
+from colmlm.kb.corpus.raw.wire import LENGTH, WIDEST, Ask, Told, send
+from colmlm.kb.errors import ReaderUnavailable
 
 TICK_SECONDS = 0.25
 _PATIENCE = (
@@ -135,7 +135,7 @@ def _started(limits: Limits) -> subprocess.Popen[bytes]:
     """A process with an environment of its own, so that no secret is in it, in a session that hears no Ctrl-C."""
     asked = (limits.memory_mb, limits.seconds, limits.characters)
     return subprocess.Popen(
-        interpreter.command("-m", "kb.corpus.raw.child", *asked),
+        interpreter.command("-m", "colmlm.kb.corpus.raw.child", *asked),
         env={
             "PYTHONPATH": str(interpreter.ROOT),
             "ARROW_DEFAULT_MEMORY_POOL": "system",

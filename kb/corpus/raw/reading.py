@@ -10,12 +10,12 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from kb.corpus.format import Parsed, Refusal
-from kb.corpus.raw.files import RawFile
-from kb.corpus.raw.limits import Limits
-from kb.corpus.raw.read import BY_LINE, FORMATS
-from kb.corpus.raw.reader import Reader
-from kb.corpus.raw.wire import Ask, Told
+from colmlm.kb.corpus.format import Parsed, Refusal
+from colmlm.kb.corpus.raw.files import RawFile
+from colmlm.kb.corpus.raw.limits import Limits
+from colmlm.kb.corpus.raw.read import BY_LINE, FORMATS
+from colmlm.kb.corpus.raw.reader import Reader
+from colmlm.kb.corpus.raw.wire import Ask, Told
 
 MOST_BREACHES = 10  # of one file: each costs the time that a document may take, and a new process
 
@@ -52,7 +52,7 @@ def read_raw(
 def read_corpus(
     path: Path, format_: str, *, limits: Limits | None = None, on_bytes: OnBytes | None = None
 ) -> Iterator[Parsed]:
-    """The documents of an annotated file, of a format of `kb.corpus.raw.read.FORMATS`, and what was refused."""
+    """The documents of an annotated file, of a format of `colmlm.kb.corpus.raw.read.FORMATS`, and what was refused."""
     size = path.stat().st_size
     return _read(iter([(Ask(format_, str(path.absolute())), size)]), limits or Limits(), on_bytes)
 

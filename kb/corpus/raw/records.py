@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from kb.corpus.format import Parsed, Refusal, parse_json, parse_record
+from colmlm.kb.corpus.format import Parsed, Refusal, parse_json, parse_record
 
 _KEPT = ("title", "licence", "revision", "text")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import re
 
-from kb.corpus.format import is_blank, unstorable
+from colmlm.kb.corpus.format import is_blank, unstorable
 
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8"),

@@ -7,15 +7,15 @@ from typing import IO
 
 import msgspec
 
-from kb.corpus.format import Parsed
-from kb.corpus.raw.limits import Breach
+from colmlm.kb.corpus.format import Parsed
+from colmlm.kb.corpus.raw.limits import Breach
 
 LENGTH = struct.Struct(">Q")
 WIDEST = 8  # bytes of a message for each character that a document may have: escapes, and what is said of its facts
 
 
 class Ask(msgspec.Struct):
-    """Read this file, of a kind of `kb.corpus.raw.files.KINDS` or `kb.corpus.raw.read.FORMATS`, its lines after `after`."""
+    """Read this file, of a kind of `colmlm.kb.corpus.raw.files.KINDS` or `colmlm.kb.corpus.raw.read.FORMATS`, its lines after `after`."""
 
     kind: str
     path: str

@@ -97,11 +97,11 @@ class PeerKind:
 PEERS = {
     kind.name: kind
     for kind in (
-        PeerKind("colmlm", "colmlm", "lab.bench.peers.ours:Ours"),
-        PeerKind("pgvector", "pgvector", "lab.bench.peers.pgvector:Pgvector"),
-        PeerKind("qdrant", "qdrant-edge-py", "lab.bench.peers.qdrant:Qdrant"),
-        PeerKind("lancedb", "lancedb", "lab.bench.peers.lance:Lance"),
-        PeerKind("chroma", "chromadb", "lab.bench.peers.chroma:Chroma"),
+        PeerKind("colmlm", "colmlm", "colmlm.lab.bench.peers.ours:Ours"),
+        PeerKind("pgvector", "pgvector", "colmlm.lab.bench.peers.pgvector:Pgvector"),
+        PeerKind("qdrant", "qdrant-edge-py", "colmlm.lab.bench.peers.qdrant:Qdrant"),
+        PeerKind("lancedb", "lancedb", "colmlm.lab.bench.peers.lance:Lance"),
+        PeerKind("chroma", "chromadb", "colmlm.lab.bench.peers.chroma:Chroma"),
     )
 }
 

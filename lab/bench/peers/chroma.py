@@ -15,8 +15,8 @@ import numpy.typing as npt
 from chromadb.config import Settings
 from chromadb.errors import InternalError
 
-from kb import interpreter
-from lab.bench.peers import THREADS, Found, Keys, bytes_of
+from colmlm.kb import interpreter
+from colmlm.lab.bench.peers import THREADS, Found, Keys, bytes_of
 
 _VACUUM = "import sys; from chromadb.cli.cli import app; sys.argv = ['chroma', *sys.argv[1:]]; app()"
 _LOCKED_SECONDS = 10.0  # it tidies its log beside us, and refuses to change a collection meanwhile

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from lancedb.index import BTree, HnswSq
 
-from lab.bench.peers import THREADS, Found, Keys, bytes_of
+from colmlm.lab.bench.peers import THREADS, Found, Keys, bytes_of
 
 _REFINE = 4  # candidates whose exact keys are compared, as a multiple of the answers
 

@@ -10,14 +10,14 @@ import numpy as np
 import numpy.typing as npt
 from sqlalchemy import text
 
-from kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
-from kb.erasure.verbs import Erasure
-from kb.records import CheckpointInfo, Lookup
-from kb.service import KnowledgeBase
-from kb.store import database
-from kb.store.settings import Settings
-from kb.switching.bulk import Bulk
-from lab.bench.peers import Found, Keys, bytes_of
+from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
+from colmlm.kb.erasure.verbs import Erasure
+from colmlm.kb.records import CheckpointInfo, Lookup
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store import database
+from colmlm.kb.store.settings import Settings
+from colmlm.kb.switching.bulk import Bulk
+from colmlm.lab.bench.peers import Found, Keys, bytes_of
 
 CHECKPOINT = "synthetic"
 FACTS_A_DOCUMENT = 20

@@ -13,7 +13,7 @@ import psycopg
 from pgvector import HalfVector
 from pgvector.psycopg import register_vector
 
-from lab.bench.peers import THREADS, Found, Keys
+from colmlm.lab.bench.peers import THREADS, Found, Keys
 
 _TABLE = "CREATE TABLE fact (id bigint PRIMARY KEY, key halfvec NOT NULL, text text NOT NULL, source text NOT NULL)"
 _COPY = "COPY fact (id, key, text, source) FROM STDIN (FORMAT BINARY)"

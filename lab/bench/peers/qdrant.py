@@ -24,7 +24,7 @@ from qdrant_edge import (
     UpdateOperation,
 )
 
-from lab.bench.peers import THREADS, Found, Keys, bytes_of
+from colmlm.lab.bench.peers import THREADS, Found, Keys, bytes_of
 
 _BATCH = 1_000  # points an operation: each is a record of the write-ahead log
 _SOME_KB = (

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from kb.jobs.records import UNFINISHED
+from colmlm.kb.jobs.records import UNFINISHED
 from tests.acceptance.hostile.cases import Case, expect
 from tests.acceptance.hostile.world import World, Wrong
 from tests.hostile_documents import ANNOTATED, DOCUMENTS, Hostile, slow_lines

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kb.store.settings import Settings
+from colmlm.kb.store.settings import Settings
 from tests.acceptance.hostile import aftermath, bodies, files, headers, races
 from tests.acceptance.hostile.cases import Case
 from tests.acceptance.hostile.world import World, served

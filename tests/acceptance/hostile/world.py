@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kb import interpreter
-from kb.access.api_keys import create_key
-from kb.service import KnowledgeBase
-from kb.store import database
-from kb.store.settings import Settings
+from colmlm.kb import interpreter
+from colmlm.kb.access.api_keys import create_key
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store import database
+from colmlm.kb.store.settings import Settings
 from tests.acceptance.server import ROOT, ServerProcess, environment, server_process
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import document, ingest
@@ -226,7 +226,7 @@ def _prepare(kb: KnowledgeBase) -> int:
 @contextmanager
 def _worker(settings: Settings) -> Iterator[subprocess.Popen[str]]:
     env = {**os.environ, **environment(settings), **LIMITS}
-    command = interpreter.command("-m", "cli", "worker")
+    command = interpreter.command("-m", "colmlm.cli", "worker")
     with subprocess.Popen(command, cwd=ROOT, env=env, text=True, stderr=subprocess.PIPE) as process:
         try:
             yield process

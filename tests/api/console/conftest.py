@@ -9,9 +9,9 @@ import pytest
 from litestar import Litestar
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
 
-from api.door.auth import COOKIE, begin_session, key_of
-from kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
-from kb.service import KnowledgeBase
+from colmlm.api.door.auth import COOKIE, begin_session, key_of
+from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
+from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import CAPITAL
 from tests.api.serving import served
 from tests.fakes import FakeEncoder

@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from kb.service import KnowledgeBase
+from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import CAPITAL, LAKE
 from tests.api.console.conftest import OpenPage, ask
 from tests.api.generator import BEFORE

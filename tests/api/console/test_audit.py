@@ -6,8 +6,8 @@ import pytest
 from playwright.sync_api import expect
 from sqlalchemy import text
 
-from kb.log.chain import seal
-from kb.service import KnowledgeBase
+from colmlm.kb.log.chain import seal
+from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import CAPITAL
 from tests.api.console.conftest import OpenPage, ask
 from tests.kb.log.test_chain import put_in

@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from playwright.sync_api import expect
 
-from kb.backup.kept import backup_folder
-from kb.jobs.handlers import HANDLERS
-from kb.jobs.worker import Worker
-from kb.service import KnowledgeBase
+from colmlm.kb.backup.kept import backup_folder
+from colmlm.kb.jobs.handlers import HANDLERS
+from colmlm.kb.jobs.worker import Worker
+from colmlm.kb.service import KnowledgeBase
 from tests.api.console.conftest import OpenPage
 
 pytestmark = pytest.mark.browser

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from kb.corpus.format import AnnotatedDocument, FactSpan, to_record
-from kb.jobs.handlers import HANDLERS, ingest
-from kb.jobs.kinds import Ingest
-from kb.jobs.runner import Run
-from kb.jobs.worker import Worker
-from kb.service import KnowledgeBase
+from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, to_record
+from colmlm.kb.jobs.handlers import HANDLERS, ingest
+from colmlm.kb.jobs.kinds import Ingest
+from colmlm.kb.jobs.runner import Run
+from colmlm.kb.jobs.worker import Worker
+from colmlm.kb.service import KnowledgeBase
 from tests.api.console.conftest import OpenPage, ask
 from tests.fakes import FakeEncoder
 

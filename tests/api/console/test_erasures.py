@@ -6,9 +6,9 @@ import pytest
 from playwright.sync_api import Page, expect
 from sqlalchemy.orm import Session
 
-from api.door.auth import COOKIE
-from kb.access.api_keys import create_key
-from kb.service import KnowledgeBase
+from colmlm.api.door.auth import COOKIE
+from colmlm.kb.access.api_keys import create_key
+from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import CAPITAL
 from tests.api.console.conftest import OpenPage, ask, session_with
 
@@ -60,7 +60,7 @@ def test_erasing_shows_what_goes_and_what_is_left(
 def test_too_many_files_are_not_read_while_somebody_waits(
     open_page: OpenPage, almanac: KnowledgeBase, fact_id: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("api.console.erasures.MOST_SCANNED", 1000)
+    monkeypatch.setattr("colmlm.api.console.erasures.MOST_SCANNED", 1000)
     page = open_page("admin", f"/console/erasures/new?fact={fact_id}")
     page.get_by_label("Reason").fill("request 12")
     page.get_by_label("Search all files before and after").check()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import Page, expect
 
-from kb.service import KnowledgeBase
+from colmlm.kb.service import KnowledgeBase
 from tests.api.console.conftest import OpenPage
 
 pytestmark = pytest.mark.browser

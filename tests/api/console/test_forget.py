@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from kb.forgetting.certificate_check import check_here
-from kb.service import KnowledgeBase
+from colmlm.kb.forgetting.certificate_check import check_here
+from colmlm.kb.service import KnowledgeBase
 from tests.api.console.conftest import OpenPage
 
 pytestmark = pytest.mark.browser

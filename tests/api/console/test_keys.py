@@ -6,7 +6,7 @@ import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
-from kb.service import KnowledgeBase
+from colmlm.kb.service import KnowledgeBase
 from tests.api.console.conftest import OpenPage
 
 pytestmark = pytest.mark.browser

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import expect
 
-from kb.service import KnowledgeBase
-from kb.switching.gate import check_keyset
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.switching.gate import check_keyset
 from tests.api.console.conftest import OpenPage
 from tests.fakes import FakeEncoder, measured
 

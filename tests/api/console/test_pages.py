@@ -8,17 +8,17 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
-from kb.access.api_keys import create_key, read_key, revoke_key, rotate_key
-from kb.backup.kept import backup_folder
-from kb.backup.write import write_backup
-from kb.erasure.two_person import ErasureRequests
-from kb.forgetting.verbs import Forgetting
-from kb.jobs.kinds import Gate, MakeBackup
-from kb.jobs.queue import Jobs
-from kb.log.signing import signing_key
-from kb.selectors import Selector
-from kb.service import KnowledgeBase
-from kb.switching.gate import check_keyset
+from colmlm.kb.access.api_keys import create_key, read_key, revoke_key, rotate_key
+from colmlm.kb.backup.kept import backup_folder
+from colmlm.kb.backup.write import write_backup
+from colmlm.kb.erasure.two_person import ErasureRequests
+from colmlm.kb.forgetting.verbs import Forgetting
+from colmlm.kb.jobs.kinds import Gate, MakeBackup
+from colmlm.kb.jobs.queue import Jobs
+from colmlm.kb.log.signing import signing_key
+from colmlm.kb.selectors import Selector
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.switching.gate import check_keyset
 from tests.api.conftest import CAPITAL
 from tests.api.console.conftest import OpenPage, ask
 from tests.fakes import FakeEncoder

@@ -9,8 +9,8 @@ import pytest
 from litestar import Litestar
 from playwright.sync_api import BrowserContext, Page, expect
 
-from kb.log.denials import list_denials
-from kb.service import KnowledgeBase
+from colmlm.kb.log.denials import list_denials
+from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import ORIGIN, Connect
 from tests.api.console.conftest import OpenPage
 

@@ -13,14 +13,14 @@ from litestar import Litestar, get
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from api.app import create_app
-from api.door.auth import COOKIE, PROBES, STATIC_PATH
-from api.door.doorway import GatedLitestar, doorway
-from api.door.lanes import Lanes
-from api.door.rights import require_right
-from api.errors import respond
-from kb.access.api_keys import ROLES, Right, revoke_key, rotate_key
-from kb.service import KnowledgeBase
+from colmlm.api.app import create_app
+from colmlm.api.door.auth import COOKIE, PROBES, STATIC_PATH
+from colmlm.api.door.doorway import GatedLitestar, doorway
+from colmlm.api.door.lanes import Lanes
+from colmlm.api.door.rights import require_right
+from colmlm.api.errors import respond
+from colmlm.kb.access.api_keys import ROLES, Right, revoke_key, rotate_key
+from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import ORIGIN, Client, Connect
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")

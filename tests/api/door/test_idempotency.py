@@ -12,16 +12,16 @@ from litestar import Litestar
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from kb.access import idempotency
-from kb.access.api_keys import read_key
-from kb.access.idempotency import Answer
-from kb.erasure.verbs import Erasure
-from kb.errors import AnswerGone, RequestUnderWay
-from kb.jobs.kinds import Check
-from kb.jobs.queue import Jobs
-from kb.log.origin import Claim, Origin, origin
-from kb.principal import Principal
-from kb.service import KnowledgeBase
+from colmlm.kb.access import idempotency
+from colmlm.kb.access.api_keys import read_key
+from colmlm.kb.access.idempotency import Answer
+from colmlm.kb.erasure.verbs import Erasure
+from colmlm.kb.errors import AnswerGone, RequestUnderWay
+from colmlm.kb.jobs.kinds import Check
+from colmlm.kb.jobs.queue import Jobs
+from colmlm.kb.log.origin import Claim, Origin, origin
+from colmlm.kb.principal import Principal
+from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import Client, Connect
 from tests.api.serving import served
 

@@ -16,14 +16,14 @@ import pytest
 from litestar import Litestar, get
 from sqlalchemy import text
 
-from api.app import create_app
-from api.door.doorway import GatedLitestar, doorway
-from api.door.lanes import LONGEST_REST, SIZES, Lane, Lanes, Size
-from api.door.rights import Right, needs, require_right
-from api.door.tuning import Tuning
-from api.errors import respond
-from kb.log.audit import CHANGE_LOCK
-from kb.service import KnowledgeBase
+from colmlm.api.app import create_app
+from colmlm.api.door.doorway import GatedLitestar, doorway
+from colmlm.api.door.lanes import LONGEST_REST, SIZES, Lane, Lanes, Size
+from colmlm.api.door.rights import Right, needs, require_right
+from colmlm.api.door.tuning import Tuning
+from colmlm.api.errors import respond
+from colmlm.kb.log.audit import CHANGE_LOCK
+from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import CAPITAL, Client, Connect
 from tests.api.generator import LookupGenerator
 from tests.api.role_matrix import routes

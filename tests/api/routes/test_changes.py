@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 import httpx
 from litestar import Litestar
 
-from api.app import create_app
-from api.door.lanes import SIZES, Lane
-from api.door.tuning import Tuning
-from kb.log import witness
-from kb.service import KnowledgeBase
+from colmlm.api.app import create_app
+from colmlm.api.door.lanes import SIZES, Lane
+from colmlm.api.door.tuning import Tuning
+from colmlm.kb.log import witness
+from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import Client, Connect
 from tests.api.serving import served
 from tests.kb.log.test_chain import put_in

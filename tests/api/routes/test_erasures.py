@@ -6,8 +6,8 @@ import pytest
 from litestar import Litestar
 from sqlalchemy.orm import Session
 
-from kb.access.api_keys import create_key
-from kb.service import KnowledgeBase
+from colmlm.kb.access.api_keys import create_key
+from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import Client, Connect
 
 WHY = {"reason": "request of the person"}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from api.app import create_app
-from api.door.tuning import Tuning
-from kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
-from kb.service import KnowledgeBase
+from colmlm.api.app import create_app
+from colmlm.api.door.tuning import Tuning
+from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
+from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import CAPITAL, TEXT, Client, Connect
 from tests.fakes import FakeEncoder
 

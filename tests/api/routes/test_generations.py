@@ -10,12 +10,12 @@ import httpx
 import pytest
 from litestar import Litestar
 
-from api.app import create_app
-from api.door.lanes import SIZES, Lane
-from api.ports import GenerationRequest
-from api.routes.streams import check_client
-from kb.records import OutputTrace
-from kb.service import KnowledgeBase
+from colmlm.api.app import create_app
+from colmlm.api.door.lanes import SIZES, Lane
+from colmlm.api.ports import GenerationRequest
+from colmlm.api.routes.streams import check_client
+from colmlm.kb.records import OutputTrace
+from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import CAPITAL, TEXT, Client, Connect
 from tests.api.generator import BEFORE, LookupGenerator
 from tests.api.serving import served

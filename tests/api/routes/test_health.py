@@ -11,11 +11,11 @@ import pytest
 from litestar import Litestar
 from sqlalchemy import text
 
-from api.app import create_app
-from api.door.tuning import Tuning
-from api.watch.operations import Operations
-from kb.service import KnowledgeBase
-from kb.store.settings import Settings
+from colmlm.api.app import create_app
+from colmlm.api.door.tuning import Tuning
+from colmlm.api.watch.operations import Operations
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store.settings import Settings
 from tests.api.conftest import Connect
 from tests.api.generator import LookupGenerator
 from tests.fakes import FakeEncoder

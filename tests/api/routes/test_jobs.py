@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from litestar import Litestar
 
-from api.app import create_app
-from api.routes import jobs as routes
-from kb.corpus.format import to_record
-from kb.jobs.kinds import KINDS
-from kb.jobs.queue import Jobs
-from kb.service import KnowledgeBase
+from colmlm.api.app import create_app
+from colmlm.api.routes import jobs as routes
+from colmlm.kb.corpus.format import to_record
+from colmlm.kb.jobs.kinds import KINDS
+from colmlm.kb.jobs.queue import Jobs
+from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import PERU, Client, Connect
 from tests.api.routes.test_generations import events
 from tests.kb.jobs.process import worker

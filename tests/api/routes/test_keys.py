@@ -8,9 +8,9 @@ import pytest
 from litestar import Litestar
 from sqlalchemy import text
 
-from api.routes.keys import Role
-from kb.access.api_keys import ROLES
-from kb.service import KnowledgeBase
+from colmlm.api.routes.keys import Role
+from colmlm.kb.access.api_keys import ROLES
+from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import Client, Connect
 
 NEW = {"name": "curator", "role": "operator", "expires_in_seconds": 3600, "rate_limit": 100}

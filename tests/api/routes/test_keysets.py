@@ -6,8 +6,8 @@ from typing import Any
 
 from litestar import Litestar
 
-from kb.service import KnowledgeBase
-from kb.switching.gate import GateLimits, check_keyset
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.switching.gate import GateLimits, check_keyset
 from tests.api.conftest import Connect
 from tests.fakes import FakeEncoder
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from api.app import create_app
-from kb.service import KnowledgeBase
+from colmlm.api.app import create_app
+from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import CAPITAL, LAKE, Client, Connect
 from tests.fakes import FakeEncoder
 

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from kb.service import KnowledgeBase
+from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import CAPITAL, LAKE, TEXT, Client, Connect
 from tests.fakes import DIM, FakeEncoder
 

@@ -8,9 +8,9 @@ import jsonschema
 from litestar import Litestar
 from litestar.routes import HTTPRoute
 
-from api.door.rights import right_of
-from api.schema.openapi import TAGS, described, operations
-from api.schema.reference import reference
+from colmlm.api.door.rights import right_of
+from colmlm.api.schema.openapi import TAGS, described, operations
+from colmlm.api.schema.reference import reference
 from tests.api.conftest import Client
 from tests.places import ROOT
 
@@ -64,5 +64,5 @@ def test_the_description_is_for_readers_only(app: Litestar, connect: Any) -> Non
 
 def test_the_reference_page_is_up_to_date(app: Litestar) -> None:
     assert (DOCS / "api.md").read_text() == reference(described(app)), (
-        "python -m api.schema.reference > docs/api.md"
+        "python -m colmlm.api.schema.reference > docs/api.md"
     )

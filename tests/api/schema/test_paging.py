@@ -7,8 +7,8 @@ import json
 
 import pytest
 
-from api.errors import InvalidCursor
-from api.schema.paging import cursor, place_of
+from colmlm.api.errors import InvalidCursor
+from colmlm.api.schema.paging import cursor, place_of
 from tests.api.conftest import Client
 
 LISTS = (

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from litestar import Litestar
 
-from api.watch import logs
-from kb.store.settings import Settings
+from colmlm.api.watch import logs
+from colmlm.kb.store.settings import Settings
 from tests.api.conftest import CAPITAL, Connect
 
 

@@ -9,9 +9,9 @@ from litestar import Litestar
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import create_engine
 
-from api.app import create_app
-from kb.service import KnowledgeBase
-from kb.store.pool import WatchedPool
+from colmlm.api.app import create_app
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store.pool import WatchedPool
 from tests.api.conftest import CAPITAL, Client, Connect
 from tests.api.generator import LookupGenerator
 from tests.fakes import FakeEncoder

@@ -10,11 +10,11 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 from litestar import Litestar
 
-from api.app import create_app
-from api.watch.operations import Operations
-from api.watch.tracing import tracing_from
-from kb.errors import SettingsError
-from kb.service import KnowledgeBase
+from colmlm.api.app import create_app
+from colmlm.api.watch.operations import Operations
+from colmlm.api.watch.tracing import tracing_from
+from colmlm.kb.errors import SettingsError
+from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import CAPITAL, Connect
 from tests.api.generator import LookupGenerator
 from tests.fakes import FakeEncoder

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from kb.corpus.format import AnnotatedDocument, read_annotated
-from model.annotate.pipeline import Annotator
+from colmlm.kb.corpus.format import AnnotatedDocument, read_annotated
+from colmlm.model.annotate.pipeline import Annotator
 from tests.cli.conftest import Run
 from tests.fakes import YearAsker, YearFinder
 from tests.model.annotate.chat_server import ChatServer, chat_server
@@ -26,7 +26,7 @@ def light(monkeypatch: pytest.MonkeyPatch) -> None:
     def load(*_: Any, asks: bool, drop_unquestioned: bool = False, **__: Any) -> Annotator:
         return Annotator(YearFinder(), YearAsker() if asks else None, drop_unquestioned)
 
-    monkeypatch.setattr("cli.composition.annotators.light", load)
+    monkeypatch.setattr("colmlm.cli.composition.annotators.light", load)
 
 
 @pytest.fixture
@@ -88,7 +88,9 @@ def test_an_interrupted_run_goes_on_and_gives_the_same_file(
 
     with monkeypatch.context() as patch:
         asker = type("Interrupted", (YearAsker,), {"questions": interrupted})
-        patch.setattr("cli.composition.annotators.light", lambda *_, **__: Annotator(YearFinder(), asker()))
+        patch.setattr(
+            "colmlm.cli.composition.annotators.light", lambda *_, **__: Annotator(YearFinder(), asker())
+        )
         assert run("corpus", "annotate", folder, "--out", parts).code == 130
     with parts.open("ab") as file:
         file.write(b'{"id": "hall-1')

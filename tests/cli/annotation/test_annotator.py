@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from model.annotate.presets import QUESTION_PRESETS, SPAN_PRESETS, minilm, smollm2_135m
+from colmlm.model.annotate.presets import QUESTION_PRESETS, SPAN_PRESETS, minilm, smollm2_135m
 from tests.cli.conftest import TEXT, invoke
 from tests.tiny import tiny_base
 from tests.tiny_annotators import tiny_encoder

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from kb.facts.standing import says_the_same
-from kb.service import KnowledgeBase
-from model.annotate.pipeline import Annotator
+from colmlm.kb.facts.standing import says_the_same
+from colmlm.kb.service import KnowledgeBase
+from colmlm.model.annotate.pipeline import Annotator
 from tests.cli.conftest import Run
 from tests.fakes import YearAsker, YearFinder
 from tests.kb.corpus.raw.pdfs import pdf
@@ -32,7 +32,7 @@ class Annotators:
 @pytest.fixture
 def light(monkeypatch: pytest.MonkeyPatch) -> Annotators:
     stand_in = Annotators()
-    monkeypatch.setattr("cli.composition.annotators.light", stand_in.load)
+    monkeypatch.setattr("colmlm.cli.composition.annotators.light", stand_in.load)
     return stand_in
 
 
@@ -126,7 +126,7 @@ def test_an_interrupted_run_is_gone_on_with_and_everything_is_keyed_in_the_end(
         def killed(*_: Any, **__: Any) -> Any:
             raise KeyboardInterrupt
 
-        patch.setattr("cli.composition.adding.key_everything", killed)
+        patch.setattr("colmlm.cli.composition.adding.key_everything", killed)
         assert run("corpus", "add", folder, *INTO).code == 130
     assert len(kb.facts(limit=100)) == 50
     done = run("corpus", "add", folder, *INTO).json

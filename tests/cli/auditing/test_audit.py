@@ -3,9 +3,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from kb.log.denials import NewDenial, record_denial
-from kb.service import KnowledgeBase
-from kb.store.settings import Settings
+from colmlm.kb.log.denials import NewDenial, record_denial
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store.settings import Settings
 from tests.cli.conftest import QUESTIONS, Run
 from tests.cli.contents.test_generation import FORCED, PROMPT
 from tests.kb.log.test_chain import put_in

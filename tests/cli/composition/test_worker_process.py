@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from cli.composition import worker_process
-from cli.composition.worker_process import WorkerProcess
-from kb.jobs import attendance
-from kb.jobs.queue import Jobs
-from kb.service import KnowledgeBase
-from kb.store.settings import Settings
+from colmlm.cli.composition import worker_process
+from colmlm.cli.composition.worker_process import WorkerProcess
+from colmlm.kb.jobs import attendance
+from colmlm.kb.jobs.queue import Jobs
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store.settings import Settings
 from tests.cli.conftest import Run
 from tests.cli.operating.test_doctor import finding
 

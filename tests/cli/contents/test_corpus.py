@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kb.corpus.format import Parsed, read_annotated, to_record
+from colmlm.kb.corpus.format import Parsed, read_annotated, to_record
 from tests.cli.conftest import Run, document
 
 INGEST = ("corpus", "ingest")
@@ -149,7 +149,7 @@ def test_an_interrupted_ingest_says_how_far_it_came_and_goes_on(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("cli.local.corpora.read_corpus", interrupted)
+        patch.setattr("colmlm.cli.local.corpora.read_corpus", interrupted)
         ran = run(*INGEST, file, *INTO, "--commit-every", 2)
     assert ran.code == 130 and "4 documents are in 'atlas'. Run the same command again" in ran.err
     ran = run(*INGEST, file, *INTO, "--commit-every", 2)

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from cli.composition.generator import StoringGenerator
-from cli.composition.runtime import Runtime
-from cli.contents.demonstration import Demonstration, Run, says_unaided, spread
-from kb.records import FactRecord, Lookup, OutputTrace, Source
-from kb.service import KnowledgeBase
+from colmlm.cli.composition.generator import StoringGenerator
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.contents.demonstration import Demonstration, Run, says_unaided, spread
+from colmlm.kb.records import FactRecord, Lookup, OutputTrace, Source
+from colmlm.kb.service import KnowledgeBase
 from tests.cli.conftest import Run as Invoke
 from tests.cli.conftest import invoke
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from cli.composition.keying import describe_calibration
-from kb.keys.calibration import Calibration
-from model.baselines.sentences import PACKAGE
-from model.text.markup import ASKER
+from colmlm.cli.composition.keying import describe_calibration
+from colmlm.kb.keys.calibration import Calibration
+from colmlm.model.baselines.sentences import PACKAGE
+from colmlm.model.text.markup import ASKER
 from tests.cli.conftest import Run
 from tests.tiny import tiny_checkpoint
 

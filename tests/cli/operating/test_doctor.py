@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from sqlalchemy import URL, Engine, create_engine, text
 
-from kb.service import KnowledgeBase
-from kb.store.settings import Settings
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store.settings import Settings
 from tests.cli.conftest import Ran, Run, invoke
 
 

@@ -14,10 +14,10 @@ from typing import Any
 import psutil
 import pytest
 
-from kb import interpreter
-from kb.jobs.kinds import Documents
-from kb.jobs.queue import Jobs
-from kb.service import KnowledgeBase
+from colmlm.kb import interpreter
+from colmlm.kb.jobs.kinds import Documents
+from colmlm.kb.jobs.queue import Jobs
+from colmlm.kb.service import KnowledgeBase
 from tests.cli.annotation.test_corpus_add import Annotators
 from tests.cli.conftest import ROOT, Run
 
@@ -25,7 +25,7 @@ from tests.cli.conftest import ROOT, Run
 @pytest.fixture
 def light(monkeypatch: pytest.MonkeyPatch) -> Annotators:
     stand_in = Annotators()
-    monkeypatch.setattr("cli.composition.annotators.light", stand_in.load)
+    monkeypatch.setattr("colmlm.cli.composition.annotators.light", stand_in.load)
     return stand_in
 
 
@@ -122,7 +122,7 @@ def waited_for(reached: Callable[[], Any]) -> Any:
 def served(home: Path) -> Iterator[subprocess.Popen[bytes]]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    command = interpreter.command("-m", "cli", "serve", "--no-model", "--port", port)
+    command = interpreter.command("-m", "colmlm.cli", "serve", "--no-model", "--port", port)
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL) as process:
         yield process
         process.kill()

@@ -4,8 +4,8 @@ from datetime import datetime
 
 import pytest
 
-from cli.operating.keys import Role
-from kb.access.api_keys import ROLES
+from colmlm.cli.operating.keys import Role
+from colmlm.kb.access.api_keys import ROLES
 from tests.cli.conftest import Run
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from kb import demo, interpreter
-from kb.corpus.format import to_record
+from colmlm.kb import demo, interpreter
+from colmlm.kb.corpus.format import to_record
 from tests.cli.conftest import ROOT, Run, document, program
 
 
@@ -23,7 +23,7 @@ def small_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A demo corpus of two facts: the shipped one takes a model minutes."""
     file = tmp_path / "corpus.jsonl"
     file.write_text(json.dumps(to_record(document())) + "\n", encoding="utf-8")
-    monkeypatch.setattr("cli.operating.serving.DEMO_CORPUS", file)
+    monkeypatch.setattr("colmlm.cli.operating.serving.DEMO_CORPUS", file)
     return file
 
 
@@ -75,7 +75,7 @@ def serving(*words: str) -> Iterator[str]:
     """The address of a server in a process of its own, which ends when told to, without a complaint."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    command = interpreter.command("-m", "cli", "serve", "--port", port, *words)
+    command = interpreter.command("-m", "colmlm.cli", "serve", "--port", port, *words)
     process = subprocess.Popen(command, cwd=ROOT, text=True, stderr=subprocess.PIPE)
     try:
         assert process.stderr is not None

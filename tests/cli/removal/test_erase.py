@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kb.facts.redaction import MARK
+from colmlm.kb.facts.redaction import MARK
 from tests.cli.conftest import QUESTIONS, Run
 
 BECAUSE = ("--reason", "request of the person")

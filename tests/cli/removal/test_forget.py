@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kb.service import KnowledgeBase
-from kb.store.settings import Settings
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store.settings import Settings
 from tests.cli.conftest import QUESTIONS, Ran, Run
 from tests.fakes import FakeEncoder
 
@@ -17,7 +17,7 @@ def keyed(
     run: Run, atlas: list[int], database_url: str, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> list[int]:
     """The two facts of the atlas, keyed by an encoder that needs no model."""
-    monkeypatch.setattr("cli.composition.runtime.Runtime.encoder", FakeEncoder())
+    monkeypatch.setattr("colmlm.cli.composition.runtime.Runtime.encoder", FakeEncoder())
     with KnowledgeBase.open(Settings(home=home, database_url=database_url)) as kb:
         kb.rekey(FakeEncoder())
     return atlas
@@ -130,7 +130,7 @@ def test_what_cannot_be_done_is_said_in_one_line(run: Run, keyed: list[int]) -> 
 
 def test_applying_asks_first(run: Run, keyed: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     number = planned(run, "--no-model").json["run_id"]
-    monkeypatch.setattr("cli.removal.forget.is_attended", lambda: True)
+    monkeypatch.setattr("colmlm.cli.removal.forget.is_attended", lambda: True)
     asked = run("forget", "apply", number, stdin="n\n")
     assert asked.code == 1 and "Forget 1 fact of run" in asked.err and "nothing was done" in asked.err
     assert run("forget", "apply", number, stdin="y\n").code == 0

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from kb.corpus.format import AnnotatedDocument, to_record
-from model.lm.checkpoint import load
-from model.lm.encoder import KeyEncoder
-from model.training.trainer import Trainer
+from colmlm.kb.corpus.format import AnnotatedDocument, to_record
+from colmlm.model.lm.checkpoint import load
+from colmlm.model.lm.encoder import KeyEncoder
+from colmlm.model.training.trainer import Trainer
 from tests.cli.conftest import invoke
 from tests.kb.corpora import numbered
 from tests.tiny import tiny_base
@@ -95,9 +95,9 @@ def test_a_run_cut_off_goes_on_under_its_own_settings(
 ):
     out = tmp_path / "run"
     command = ["train", *random_start(base), "--steps", 3, "--annotated", file, "--out", out]
-    monkeypatch.setattr("cli.training.show._status", cut_off)
-    monkeypatch.setattr("cli.training.show._EVERY_SECONDS", 0.0)
-    monkeypatch.setattr("cli.training.train.Trainer", partial(Trainer, save_seconds=0.0))
+    monkeypatch.setattr("colmlm.cli.training.show._status", cut_off)
+    monkeypatch.setattr("colmlm.cli.training.show._EVERY_SECONDS", 0.0)
+    monkeypatch.setattr("colmlm.cli.training.train.Trainer", partial(Trainer, save_seconds=0.0))
     assert invoke(*command).code == 130
     monkeypatch.undo()
     monkeypatch.setenv("COLMLM_HOME", str(tmp_path / "home"))

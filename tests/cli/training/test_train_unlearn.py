@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from model.lm.checkpoint import load
+from colmlm.model.lm.checkpoint import load
 from tests.cli.conftest import Run
 
 

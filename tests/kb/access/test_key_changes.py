@@ -8,13 +8,13 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from kb.access.api_keys import create_key, revoke_key, rotate_key
-from kb.errors import ApiKeyEnded
-from kb.evidence.diff import diff
-from kb.principal import local_user
-from kb.service import KnowledgeBase
-from kb.switching.retraining import Retraining
-from kb.upkeep.statistics import statistics
+from colmlm.kb.access.api_keys import create_key, revoke_key, rotate_key
+from colmlm.kb.errors import ApiKeyEnded
+from colmlm.kb.evidence.diff import diff
+from colmlm.kb.principal import local_user
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.switching.retraining import Retraining
+from colmlm.kb.upkeep.statistics import statistics
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import PERU, ingest, values
 

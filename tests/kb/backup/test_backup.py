@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 from sqlalchemy import URL, text
 
-from kb.backup.restore import restore_backup
-from kb.backup.write import tables, verify_backup, write_backup
-from kb.erasure.verbs import Erasure
-from kb.errors import BackupRefused, DatabaseNotEmpty, LogRefused, NewerLogNeeded, SignatureRefused
-from kb.log.signing import fingerprint, signing_key
-from kb.log.witness import export_log, signed_head
-from kb.records import NewGeneration, Splice
-from kb.service import KnowledgeBase
-from kb.store.settings import Settings
+from colmlm.kb.backup.restore import restore_backup
+from colmlm.kb.backup.write import tables, verify_backup, write_backup
+from colmlm.kb.erasure.verbs import Erasure
+from colmlm.kb.errors import BackupRefused, DatabaseNotEmpty, LogRefused, NewerLogNeeded, SignatureRefused
+from colmlm.kb.log.signing import fingerprint, signing_key
+from colmlm.kb.log.witness import export_log, signed_head
+from colmlm.kb.records import NewGeneration, Splice
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store.settings import Settings
 from tests.conftest import clone
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import CAPITAL, HEIGHT, PERU, RIVER, ask, document, fact_id, ingest
@@ -88,7 +88,7 @@ def empty(server: URL, tmp_path: Path) -> Iterator[KnowledgeBase]:
 
 
 def _backup(kb: KnowledgeBase, tmp_path: Path) -> Path:
-    file = tmp_path / "kb.backup.write"
+    file = tmp_path / "colmlm.kb.backup.write"
     write_backup(kb, file, signing_key(kb.settings.home))
     return file
 
@@ -180,7 +180,7 @@ def test_a_failed_backup_leaves_no_file(original: KnowledgeBase, tmp_path: Path)
 
     with pytest.raises(OSError, match="No space"):
         write_backup(
-            original, tmp_path / "kb.backup.write", signing_key(original.settings.home), on_bytes=full
+            original, tmp_path / "colmlm.kb.backup.write", signing_key(original.settings.home), on_bytes=full
         )
     assert not list(tmp_path.glob("*backup*"))
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from kb.corpus.format import (
+from colmlm.kb.corpus.format import (
     AnnotatedDocument,
     FactSpan,
     InlineError,

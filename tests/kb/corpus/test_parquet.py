@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kb.corpus import parquet
-from kb.corpus.format import AnnotatedDocument, FactSpan, parse_record
-from kb.corpus.parquet import read_parquet, write_parquet
+from colmlm.kb.corpus import parquet
+from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, parse_record
+from colmlm.kb.corpus.parquet import read_parquet, write_parquet
 from tests.kb.corpora import numbered
 from tests.strategies import documents
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kb.corpus.format import FactSpan, Parsed, check_spans
-from kb.corpus.squad import read_questions, read_squad, resolve_overlaps
+from colmlm.kb.corpus.format import FactSpan, Parsed, check_spans
+from colmlm.kb.corpus.squad import read_questions, read_squad, resolve_overlaps
 from tests.places import SHARED_DATA
 
 CONTEXT = "Peru 🏔️ has its capital in Lima and the Amazon in it."

@@ -10,21 +10,21 @@ from contextlib import contextmanager
 import pytest
 from sqlalchemy import text
 
-from kb.access import idempotency
-from kb.access.api_keys import create_key
-from kb.access.idempotency import Answer
-from kb.erasure.verbs import Erasure, erase_facts
-from kb.facts.redaction import MARK
-from kb.forgetting.verbs import Forgetting
-from kb.jobs import tickets
-from kb.jobs.kinds import Check, Gate, Ingest
-from kb.jobs.queue import Jobs
-from kb.log.origin import Claim, acting_as
-from kb.principal import Principal
-from kb.records import NewGeneration, Splice
-from kb.selectors import Selector
-from kb.service import KnowledgeBase
-from kb.upkeep.repair import Repair
+from colmlm.kb.access import idempotency
+from colmlm.kb.access.api_keys import create_key
+from colmlm.kb.access.idempotency import Answer
+from colmlm.kb.erasure.verbs import Erasure, erase_facts
+from colmlm.kb.facts.redaction import MARK
+from colmlm.kb.forgetting.verbs import Forgetting
+from colmlm.kb.jobs import tickets
+from colmlm.kb.jobs.kinds import Check, Gate, Ingest
+from colmlm.kb.jobs.queue import Jobs
+from colmlm.kb.log.origin import Claim, acting_as
+from colmlm.kb.principal import Principal
+from colmlm.kb.records import NewGeneration, Splice
+from colmlm.kb.selectors import Selector
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.upkeep.repair import Repair
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import CAPITAL, PERU, fact_id, ingest, numbered
 

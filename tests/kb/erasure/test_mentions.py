@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from kb.corpus.format import Parsed
-from kb.erasure.mentions import Stretch
-from kb.erasure.verbs import Erasure
-from kb.facts.redaction import MARK
-from kb.records import NewGeneration
-from kb.service import KnowledgeBase
+from colmlm.kb.corpus.format import Parsed
+from colmlm.kb.erasure.mentions import Stretch
+from colmlm.kb.erasure.verbs import Erasure
+from colmlm.kb.facts.redaction import MARK
+from colmlm.kb.records import NewGeneration
+from colmlm.kb.service import KnowledgeBase
 from tests.kb.corpora import CAPITAL, document, fact_id, ingest
 
 BY = {"actor": "tester", "reason": "request"}

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from kb.corpus.format import read_annotated
-from kb.erasure.residue import BLOCK, Matcher, ResidueReport, scan_residue
-from kb.erasure.traces import Probe, load_probes, save_probes
-from kb.erasure.verbs import Erasure
-from kb.errors import InvalidValue
-from kb.records import NewGeneration, Splice
-from kb.service import KnowledgeBase
-from kb.store import database
-from kb.store.settings import Settings
+from colmlm.kb.corpus.format import read_annotated
+from colmlm.kb.erasure.residue import BLOCK, Matcher, ResidueReport, scan_residue
+from colmlm.kb.erasure.traces import Probe, load_probes, save_probes
+from colmlm.kb.erasure.verbs import Erasure
+from colmlm.kb.errors import InvalidValue
+from colmlm.kb.records import NewGeneration, Splice
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store import database
+from colmlm.kb.store.settings import Settings
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import document, fact_id, ingest
 from tests.places import ROOT

@@ -8,17 +8,17 @@ from dataclasses import replace
 import pytest
 from sqlalchemy.orm import Session
 
-from kb.access.api_keys import ApiKeyRecord, create_key, read_key
-from kb.erasure.two_person import ErasureRequests, admin_key
-from kb.erasure.verbs import Erasure
-from kb.errors import (
+from colmlm.kb.access.api_keys import ApiKeyRecord, create_key, read_key
+from colmlm.kb.erasure.two_person import ErasureRequests, admin_key
+from colmlm.kb.erasure.verbs import Erasure
+from colmlm.kb.errors import (
     AdminKeyNeeded,
     ErasureRequestNotFound,
     ErasureRequestState,
     SamePerson,
     SecondPersonNeeded,
 )
-from kb.service import KnowledgeBase
+from colmlm.kb.service import KnowledgeBase
 from tests.kb.corpora import PERU, fact_id, ingest
 
 WHO = {"actor": "ann", "reason": "request of the person"}

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from kb.errors import FactNotFound, GenerationNotFound, InvalidSplice
-from kb.records import NewGeneration, Splice, Use, Version
-from kb.service import KnowledgeBase
+from colmlm.kb.errors import FactNotFound, GenerationNotFound, InvalidSplice
+from colmlm.kb.records import NewGeneration, Splice, Use, Version
+from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import CAPITAL, PERU, best, fact_id, ingest
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from kb.errors import KeysetMismatch
-from kb.evidence.neighbours import Neighbours
-from kb.records import NewGeneration, Splice
-from kb.service import KnowledgeBase
+from colmlm.kb.errors import KeysetMismatch
+from colmlm.kb.evidence.neighbours import Neighbours
+from colmlm.kb.records import NewGeneration, Splice
+from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder, activated
 
 QUESTIONS = ("Who wrote Emma?", "Who wrote Persuasion?")

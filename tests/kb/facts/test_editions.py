@@ -8,9 +8,9 @@ from itertools import count
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from kb.corpus.format import AnnotatedDocument, FactSpan
-from kb.records import FactRecord
-from kb.service import KnowledgeBase
+from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
+from colmlm.kb.records import FactRecord
+from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import document, ingest
 

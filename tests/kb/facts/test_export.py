@@ -7,10 +7,10 @@ from pathlib import Path
 
 from sqlalchemy import URL, text
 
-from kb.corpus.format import AnnotatedDocument, FactSpan, read_annotated, to_record
-from kb.corpus.parquet import read_parquet, write_parquet
-from kb.service import KnowledgeBase
-from kb.store.settings import Settings
+from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, read_annotated, to_record
+from colmlm.kb.corpus.parquet import read_parquet, write_parquet
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store.settings import Settings
 from tests.conftest import clone
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import CAPITAL, CHILE, HEIGHT, PERU, RIVER, fact_id, ingest, numbered, values

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kb.errors import (
+from colmlm.kb.errors import (
     CorpusNotFound,
     DocumentNotFound,
     FactDeleted,
@@ -12,7 +12,7 @@ from kb.errors import (
     FactNotFound,
     InvalidValue,
 )
-from kb.service import KnowledgeBase
+from colmlm.kb.service import KnowledgeBase
 from tests.kb.corpora import CHILE, PERU, fact_id, ingest
 
 WHO = {"actor": "tester", "reason": "test"}

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from kb import interpreter
-from kb.corpus.format import FactSpan, Parsed, Refusal
-from kb.service import KnowledgeBase
-from kb.store.settings import Settings
+from colmlm.kb import interpreter
+from colmlm.kb.corpus.format import FactSpan, Parsed, Refusal
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store.settings import Settings
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import CAPITAL, CHILE, HEIGHT, PERU, RIVER, document, fact_id, ingest, numbered, values
 from tests.places import ROOT
@@ -141,9 +141,9 @@ def test_two_facts_that_look_alike_both_stand(kb: KnowledgeBase):
 _KILLED = """
 import os, signal, sys
 from pathlib import Path
-from kb.corpus.format import Parsed
-from kb.service import KnowledgeBase
-from kb.store.settings import Settings
+from colmlm.kb.corpus.format import Parsed
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store.settings import Settings
 from tests.kb.corpora import numbered
 
 def documents():
@@ -153,7 +153,7 @@ def documents():
         yield Parsed(document)
 
 kb = KnowledgeBase.open(Settings(home=Path(sys.argv[1]), database_url=sys.argv[2]))
-from kb.log import audit
+from colmlm.kb.log import audit
 if sys.argv[3] == "writing":
     audit.append = lambda *args, **kwargs: os.kill(os.getpid(), signal.SIGKILL)
 kb.ingest(documents(), "lands", actor="victim", reason="test")

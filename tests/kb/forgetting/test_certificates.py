@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from kb.erasure.verbs import Erasure
-from kb.errors import ForgetRunState, SignatureRefused, SignerNeeded
-from kb.forgetting.certificate_check import CertificateCheck, check_here, check_offline, trusted_keys
-from kb.forgetting.certificates import PREDICATE_TYPE, as_text, issue
-from kb.forgetting.verbs import Forgetting
-from kb.log import audit, signing
-from kb.log.envelope import close_envelope, encoded
-from kb.selectors import Selector
-from kb.service import KnowledgeBase
+from colmlm.kb.erasure.verbs import Erasure
+from colmlm.kb.errors import ForgetRunState, SignatureRefused, SignerNeeded
+from colmlm.kb.forgetting.certificate_check import CertificateCheck, check_here, check_offline, trusted_keys
+from colmlm.kb.forgetting.certificates import PREDICATE_TYPE, as_text, issue
+from colmlm.kb.forgetting.verbs import Forgetting
+from colmlm.kb.log import audit, signing
+from colmlm.kb.log.envelope import close_envelope, encoded
+from colmlm.kb.selectors import Selector
+from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import CHILE, PERU, ingest
 from tests.places import SIGNED

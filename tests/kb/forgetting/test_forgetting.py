@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kb.corpus.format import read_annotated
-from kb.demo import DEMO_CORPUS
-from kb.errors import (
+from colmlm.kb.corpus.format import read_annotated
+from colmlm.kb.demo import DEMO_CORPUS
+from colmlm.kb.errors import (
     FactNotFound,
     ForgetRunNotFound,
     ForgetRunState,
@@ -20,12 +20,12 @@ from kb.errors import (
     PlanTooLarge,
     PlanUnderWay,
 )
-from kb.forgetting.records import OUTCOMES, ForgetPlan
-from kb.forgetting.verbs import Forgetting
-from kb.records import Lookup, NewGeneration, Splice
-from kb.selectors import Selector
-from kb.service import KnowledgeBase
-from kb.switching.retraining import Retraining
+from colmlm.kb.forgetting.records import OUTCOMES, ForgetPlan
+from colmlm.kb.forgetting.verbs import Forgetting
+from colmlm.kb.records import Lookup, NewGeneration, Splice
+from colmlm.kb.selectors import Selector
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.switching.retraining import Retraining
 from tests.fakes import FakeEncoder, Vectors, WordEncoder
 from tests.kb.corpora import CAPITAL, CHILE, HEIGHT, PERU, RIVER, ask, best, document, fact_id, ingest
 

@@ -8,13 +8,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from kb.corpus.format import AnnotatedDocument
-from kb.jobs.handlers import HANDLERS
-from kb.jobs.kinds import Rekey
-from kb.jobs.runner import Run
-from kb.jobs.worker import Worker
-from kb.service import KnowledgeBase
-from kb.store.settings import Settings
+from colmlm.kb.corpus.format import AnnotatedDocument
+from colmlm.kb.jobs.handlers import HANDLERS
+from colmlm.kb.jobs.kinds import Rekey
+from colmlm.kb.jobs.runner import Run
+from colmlm.kb.jobs.worker import Worker
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store.settings import Settings
 from tests.fakes import FakeEncoder, Vectors
 
 

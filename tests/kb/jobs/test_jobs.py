@@ -14,19 +14,19 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from kb.corpus.format import to_record
-from kb.errors import InvalidValue, InvalidWork, JobFinished, JobNotFound, UploadNotFound
-from kb.jobs import tickets
-from kb.jobs.kinds import Check, Gate, Ingest, MakeBackup, Rekey, VerifyBackup, WriteSnapshot, work_of
-from kb.jobs.lease import Lease
-from kb.jobs.pruning import prune
-from kb.jobs.queue import Jobs
-from kb.jobs.runner import Handler, Run
-from kb.jobs.worker import Worker
-from kb.log.origin import Origin, origin
-from kb.principal import Principal
-from kb.service import KnowledgeBase
-from kb.tables import Job
+from colmlm.kb.corpus.format import to_record
+from colmlm.kb.errors import InvalidValue, InvalidWork, JobFinished, JobNotFound, UploadNotFound
+from colmlm.kb.jobs import tickets
+from colmlm.kb.jobs.kinds import Check, Gate, Ingest, MakeBackup, Rekey, VerifyBackup, WriteSnapshot, work_of
+from colmlm.kb.jobs.lease import Lease
+from colmlm.kb.jobs.pruning import prune
+from colmlm.kb.jobs.queue import Jobs
+from colmlm.kb.jobs.runner import Handler, Run
+from colmlm.kb.jobs.worker import Worker
+from colmlm.kb.log.origin import Origin, origin
+from colmlm.kb.principal import Principal
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.tables import Job
 from tests.kb.corpora import PERU
 from tests.kb.jobs.process import worker
 
@@ -289,8 +289,8 @@ def take(kb: KnowledgeBase, job_id: int) -> Lease:
 
 
 def test_an_upload_is_refused_by_size_and_by_name_and_leaves_nothing(kb: KnowledgeBase, tmp_path: Path):
-    from kb.errors import InvalidValue, UploadTooLarge
-    from kb.jobs.uploads import Uploads
+    from colmlm.kb.errors import InvalidValue, UploadTooLarge
+    from colmlm.kb.jobs.uploads import Uploads
 
     uploads = Uploads(tmp_path / "uploads", max_bytes=10)
     for name in ("../x.txt", "a/b.txt", ".hidden", "", "a\nb.txt", "x" * 201):

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from kb import interpreter
-from kb.corpus.format import to_record
-from kb.jobs.kinds import Ingest, Rekey
-from kb.jobs.queue import Jobs
-from kb.jobs.records import JobRecord
-from kb.service import KnowledgeBase
+from colmlm.kb import interpreter
+from colmlm.kb.corpus.format import to_record
+from colmlm.kb.jobs.kinds import Ingest, Rekey
+from colmlm.kb.jobs.queue import Jobs
+from colmlm.kb.jobs.records import JobRecord
+from colmlm.kb.service import KnowledgeBase
 from tests.kb.corpora import ingest, numbered
 from tests.kb.jobs.test_jobs import waited_for
 from tests.places import ROOT

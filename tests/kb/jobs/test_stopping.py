@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url
 
-from kb.service import KnowledgeBase
-from kb.store.settings import Settings
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store.settings import Settings
 from tests.kb.jobs.process import worker
 
 

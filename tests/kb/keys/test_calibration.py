@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kb.errors import InvalidValue
-from kb.keys.calibration import calibrate, normalise, score
+from colmlm.kb.errors import InvalidValue
+from colmlm.kb.keys.calibration import calibrate, normalise, score
 
 AXES = np.eye(4, dtype=np.float32)
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from kb.corpus.format import AnnotatedDocument
-from kb.service import KnowledgeBase
+from colmlm.kb.corpus.format import AnnotatedDocument
+from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder, Vectors
 from tests.kb.corpora import CAPITAL, PERU, ask, best, document, fact_id, ingest, numbered
 
@@ -97,7 +97,7 @@ def test_k_facts_are_found_though_each_takes_two_places_in_the_search(
 def test_a_deleted_fact_is_found_by_neither_key_and_an_erased_one_has_none(
     kb: KnowledgeBase, encoder: ContextEncoder
 ):
-    from kb.erasure.verbs import Erasure
+    from colmlm.kb.erasure.verbs import Erasure
 
     ingest(kb, PERU)
     keyset = kb.rekey(encoder, kinds=BOTH)

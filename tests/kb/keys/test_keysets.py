@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kb.errors import InvalidKeys, InvalidValue, KeysetActive, KeysetNotFound, KeysetNotReady
-from kb.service import KnowledgeBase
+from colmlm.kb.errors import InvalidKeys, InvalidValue, KeysetActive, KeysetNotFound, KeysetNotReady
+from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder, activated, measured
 from tests.kb.corpora import CAPITAL, CHILE, PERU, ask, fact_id, ingest, numbered, values
 
@@ -174,5 +174,7 @@ def test_a_keyset_is_on_disk_before_it_is_activated(kb: KnowledgeBase, encoder: 
     newer = FakeEncoder(salt="2")
     keyset = kb.rekey(newer)
     activated(kb, keyset.keyset_id)
-    monkeypatch.setattr("kb.lookup.replica.rebuild", lambda *_: pytest.fail("the index was to be ready"))
+    monkeypatch.setattr(
+        "colmlm.kb.lookup.replica.rebuild", lambda *_: pytest.fail("the index was to be ready")
+    )
     assert values(kb, newer, [CAPITAL]) == ["Lima"]

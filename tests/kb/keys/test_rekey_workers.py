@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
-from kb.service import KnowledgeBase
-from kb.store.settings import Settings
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store.settings import Settings
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import ingest, numbered
 

@@ -9,17 +9,17 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
-from kb.backup.restore import restore_backup
-from kb.backup.write import write_backup
-from kb.erasure.verbs import Erasure
-from kb.errors import LogRefused, NoFormerKeyset, NoOpenBreak
-from kb.evidence.diff import diff
-from kb.log import audit
-from kb.log.chain import Chained, seal, verify_chain
-from kb.log.signing import signing_key
-from kb.log.witness import check_database, check_log, export_log, read_log
-from kb.service import KnowledgeBase
-from kb.switching.retraining import Retraining
+from colmlm.kb.backup.restore import restore_backup
+from colmlm.kb.backup.write import write_backup
+from colmlm.kb.erasure.verbs import Erasure
+from colmlm.kb.errors import LogRefused, NoFormerKeyset, NoOpenBreak
+from colmlm.kb.evidence.diff import diff
+from colmlm.kb.log import audit
+from colmlm.kb.log.chain import Chained, seal, verify_chain
+from colmlm.kb.log.signing import signing_key
+from colmlm.kb.log.witness import check_database, check_log, export_log, read_log
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.switching.retraining import Retraining
 from tests.fakes import FakeEncoder
 from tests.kb.backup.test_backup import empty
 from tests.kb.corpora import CAPITAL, PERU, ask, fact_id, ingest
@@ -222,7 +222,7 @@ def test_a_base_with_a_break_is_backed_up_and_restored_and_its_bogus_erasure_is_
 ):
     key = signing_key(edited.settings.home)
     before = put_in(edited)
-    write_backup(edited, file := tmp_path / "kb.backup.write", key)
+    write_backup(edited, file := tmp_path / "colmlm.kb.backup.write", key)
     (emma,) = edited.insert("Who wrote Emma?", "Jane Austen", **WHO).fact_ids
     Erasure(edited).erase([emma, river := fact_id(edited, "Amazon")], **WHO)
     bogus = put_in(edited, kind="erase", fact_ids="{1}")

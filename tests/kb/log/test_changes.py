@@ -6,8 +6,8 @@ import threading
 
 from sqlalchemy import text
 
-from kb.log import audit
-from kb.service import KnowledgeBase
+from colmlm.kb.log import audit
+from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import PERU, fact_id, ingest
 

@@ -8,15 +8,15 @@ from contextlib import contextmanager
 
 import pytest
 
-from kb.forgetting.verbs import Forgetting
-from kb.log import audit
-from kb.log.origin import Origin, acting_as, origin
-from kb.log.signing import signing_key
-from kb.log.witness import export_log
-from kb.principal import Principal, local_user
-from kb.selectors import Selector
-from kb.service import KnowledgeBase
-from kb.store.settings import Settings
+from colmlm.kb.forgetting.verbs import Forgetting
+from colmlm.kb.log import audit
+from colmlm.kb.log.origin import Origin, acting_as, origin
+from colmlm.kb.log.signing import signing_key
+from colmlm.kb.log.witness import export_log
+from colmlm.kb.principal import Principal, local_user
+from colmlm.kb.selectors import Selector
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store.settings import Settings
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import PERU, fact_id, ingest
 from tests.kb.log.test_changes import _tamper

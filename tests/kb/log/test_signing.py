@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kb.errors import SignatureRefused
-from kb.log.signing import KEY_FILE, names_of, sign, signing_key, verify
+from colmlm.kb.errors import SignatureRefused
+from colmlm.kb.log.signing import KEY_FILE, names_of, sign, signing_key, verify
 
 STATEMENT = {"seq": 7, "hash": "ab" * 32, "facts": [1, 2], "note": "Zürich"}
 

@@ -7,14 +7,22 @@ import json
 import pytest
 from sqlalchemy import select, text
 
-from kb.errors import InvalidValue, LogRefused, SignatureRefused
-from kb.evidence.impact import impact_of
-from kb.log import audit
-from kb.log.signing import signing_key
-from kb.log.witness import Head, check_database, check_log, export_log, read_head, read_log, signed_head
-from kb.records import NewGeneration, Splice
-from kb.service import KnowledgeBase
-from kb.tables import Change
+from colmlm.kb.errors import InvalidValue, LogRefused, SignatureRefused
+from colmlm.kb.evidence.impact import impact_of
+from colmlm.kb.log import audit
+from colmlm.kb.log.signing import signing_key
+from colmlm.kb.log.witness import (
+    Head,
+    check_database,
+    check_log,
+    export_log,
+    read_head,
+    read_log,
+    signed_head,
+)
+from colmlm.kb.records import NewGeneration, Splice
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.tables import Change
 from tests.kb.corpora import PERU, fact_id, ingest
 from tests.places import SIGNED
 

@@ -10,9 +10,9 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import text, update
 
-from kb.lookup.follower import Follower
-from kb.service import KnowledgeBase
-from kb.tables import Keyset
+from colmlm.kb.lookup.follower import Follower
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.tables import Keyset
 from tests.fakes import FakeEncoder, activated
 from tests.kb.corpora import CAPITAL, PERU, RIVER, fact_id, ingest, numbered, values
 
@@ -76,7 +76,7 @@ def test_a_follower_survives_a_lost_connection_and_says_so_once(
         until(lambda: bool(listeners(kb)) and listeners(kb) != [lost])
         kb.delete([fact_id(kb, "Lima")], **WHO)
         followed(another_process, kb)
-    said = [record.levelname for record in caplog.records if record.name == "kb.lookup.follower"]
+    said = [record.levelname for record in caplog.records if record.name == "colmlm.kb.lookup.follower"]
     assert said == ["WARNING", "INFO"]
 
 
@@ -95,7 +95,7 @@ def test_a_switch_to_a_keyset_that_passed_its_gate_and_back_opens_no_index_in_a_
         )
     with Follower(another_process, poll_seconds=0.01):
         until(lambda: another_process.searcher._standby is not None)
-    monkeypatch.setattr("kb.lookup.searcher.open_replica", lambda *_: pytest.fail("it was to be open"))
+    monkeypatch.setattr("colmlm.kb.lookup.searcher.open_replica", lambda *_: pytest.fail("it was to be open"))
     kb.delete([fact_id(kb, "Lima")], **WHO)
     activated(kb, new.keyset_id)
     assert values(another_process, newer, [CAPITAL, RIVER]) == [None, "Amazon"]

@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import text
 
-from kb.erasure.verbs import Erasure
-from kb.errors import InvalidQuery, NoSuchChange, NotAnsweredThen, PastTooLarge
-from kb.evidence.diff import diff
-from kb.lookup.history import AsOfLookup, History, kb_as_of
-from kb.records import Lookup
-from kb.service import KnowledgeBase
+from colmlm.kb.erasure.verbs import Erasure
+from colmlm.kb.errors import InvalidQuery, NoSuchChange, NotAnsweredThen, PastTooLarge
+from colmlm.kb.evidence.diff import diff
+from colmlm.kb.lookup.history import AsOfLookup, History, kb_as_of
+from colmlm.kb.records import Lookup
+from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder, activated
 from tests.kb.corpora import CAPITAL, CHILE, PERU, RIVER, ask, fact_id, ingest, numbered
 
@@ -82,8 +82,10 @@ def test_more_of_the_past_than_is_taken_at_once_is_refused_with_the_numbers(
 def test_as_of_any_change_answers_as_a_replay_of_the_edits(
     kb: KnowledgeBase, encoder: FakeEncoder, monkeypatch
 ):
-    monkeypatch.setattr("kb.lookup.history.CHUNK", 3)  # several chunks, and a fact's keys in two of them
-    monkeypatch.setattr("kb.lookup.history.QUERIES_AT_ONCE", 3)
+    monkeypatch.setattr(
+        "colmlm.kb.lookup.history.CHUNK", 3
+    )  # several chunks, and a fact's keys in two of them
+    monkeypatch.setattr("colmlm.kb.lookup.history.QUERIES_AT_ONCE", 3)
     ingest(kb, *numbered(8))
     kb.rekey(encoder)
     _double_keys(kb)

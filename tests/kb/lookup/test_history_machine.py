@@ -19,15 +19,15 @@ from hypothesis import HealthCheck, Phase, settings, strategies
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 from sqlalchemy import URL
 
-from kb.corpus.format import AnnotatedDocument
-from kb.erasure.verbs import Erasure
-from kb.errors import KeysetMismatch, NotAnsweredThen
-from kb.log import audit
-from kb.lookup.history import AsOfLookup, kb_as_of
-from kb.records import Lookup
-from kb.service import KnowledgeBase
-from kb.store.settings import Settings
-from kb.switching.bulk import Bulk
+from colmlm.kb.corpus.format import AnnotatedDocument
+from colmlm.kb.erasure.verbs import Erasure
+from colmlm.kb.errors import KeysetMismatch, NotAnsweredThen
+from colmlm.kb.log import audit
+from colmlm.kb.lookup.history import AsOfLookup, kb_as_of
+from colmlm.kb.records import Lookup
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store.settings import Settings
+from colmlm.kb.switching.bulk import Bulk
 from tests.conftest import clone
 from tests.fakes import FakeEncoder, Vectors, activated
 from tests.kb.corpora import document, ingest

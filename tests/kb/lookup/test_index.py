@@ -26,9 +26,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from kb import interpreter
-from kb.errors import IndexInvariant, KBError, SnapshotRefused
-from kb.lookup.index import KeyIndex, default_spec
+from colmlm.kb import interpreter
+from colmlm.kb.errors import IndexInvariant, KBError, SnapshotRefused
+from colmlm.kb.lookup.index import KeyIndex, default_spec
 
 DIM = 16
 FLAT, IVF, PAPER = "IDMap2,Flat", "IVF4,Flat", "OPQ4_16,IVF4,PQ4"
@@ -357,7 +357,7 @@ CRASHES = """
 import os, shutil, sys
 from pathlib import Path
 import numpy as np
-import kb.lookup.index
+from colmlm.kb.lookup import index as key_index
 old, step, done = Path(sys.argv[1]), 0, False
 def dying(call, budget):
     def wrapped(*args, **kwargs):
@@ -370,11 +370,11 @@ while not done:
     path = old.parent / f"crash-{step:02}"
     shutil.copytree(old, path)
     if (child := os.fork()) == 0:
-        index, _ = kb.lookup.index.KeyIndex.load(path, keyset_id=1, dim=16)
+        index, _ = key_index.KeyIndex.load(path, keyset_id=1, dim=16)
         index.remove([0])
         budget = [step]
         os.fsync = dying(os.fsync, budget)
-        kb.lookup.index.faiss.write_index = dying(kb.lookup.index.faiss.write_index, budget)
+        key_index.faiss.write_index = dying(key_index.faiss.write_index, budget)
         for name in ("replace", "unlink", "write_text"):
             setattr(Path, name, dying(getattr(Path, name), budget))
         index.save(path, keyset_id=1, applied_seq=8)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kb.errors import KeysetMismatch, KeysetNotFound, KeysetNotReady
-from kb.lookup.one_keyset import KeysetLookup
-from kb.service import KnowledgeBase
+from colmlm.kb.errors import KeysetMismatch, KeysetNotFound, KeysetNotReady
+from colmlm.kb.lookup.one_keyset import KeysetLookup
+from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder, activated
 from tests.kb.corpora import CAPITAL, PERU, RIVER, ask, fact_id, ingest, values
 

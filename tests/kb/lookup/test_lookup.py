@@ -8,9 +8,9 @@ import numpy as np
 import psycopg
 import pytest
 
-from kb.errors import IndexBehind, InvalidQuery, KeysetMismatch, NoSuchChange
-from kb.lookup.replica import Replica
-from kb.service import KnowledgeBase
+from colmlm.kb.errors import IndexBehind, InvalidQuery, KeysetMismatch, NoSuchChange
+from colmlm.kb.lookup.replica import Replica
+from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder, activated
 from tests.kb.corpora import CAPITAL, CHILE, PERU, RIVER, ask, best, fact_id, ingest, numbered
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from kb.lookup.observing import NOBODY, standing
-from kb.records import Lookup
-from kb.service import KnowledgeBase
+from colmlm.kb.lookup.observing import NOBODY, standing
+from colmlm.kb.records import Lookup
+from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import CAPITAL, PERU, ask, ingest
 

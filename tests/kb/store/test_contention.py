@@ -9,15 +9,15 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
-from kb.erasure.verbs import erase_facts
-from kb.errors import Collided, ForgetRunState
-from kb.facts import suppression
-from kb.forgetting.verbs import Forgetting
-from kb.log import audit
-from kb.selectors import Selector
-from kb.service import KnowledgeBase
-from kb.store.causes import refusal_of
-from kb.store.contention import ATTEMPTS, tried_again
+from colmlm.kb.erasure.verbs import erase_facts
+from colmlm.kb.errors import Collided, ForgetRunState
+from colmlm.kb.facts import suppression
+from colmlm.kb.forgetting.verbs import Forgetting
+from colmlm.kb.log import audit
+from colmlm.kb.selectors import Selector
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store.causes import refusal_of
+from colmlm.kb.store.contention import ATTEMPTS, tried_again
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import PERU, fact_id, ingest
 from tests.kb.erasure.test_erasure_race import await_lock

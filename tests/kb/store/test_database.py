@@ -17,12 +17,12 @@ import pytest
 from sqlalchemy import URL, create_engine, inspect, text
 from sqlalchemy.exc import DBAPIError
 
-from kb import interpreter
-from kb.errors import DatabaseUnavailable, MigrationNeeded, SettingsError
-from kb.service import KnowledgeBase
-from kb.store import database
-from kb.store.settings import Settings
-from kb.tables import Base
+from colmlm.kb import interpreter
+from colmlm.kb.errors import DatabaseUnavailable, MigrationNeeded, SettingsError
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store import database
+from colmlm.kb.store.settings import Settings
+from colmlm.kb.tables import Base
 from tests.conftest import clone
 from tests.kb.corpora import PERU, ingest
 from tests.places import ROOT
@@ -46,7 +46,7 @@ def test_migrations_and_tables_agree(server: URL):
 def test_the_queues_tables_are_those_of_the_installed_release():
     scripts = files("procrastinate.sql") / "migrations"
     newest = max(script.name for script in scripts.iterdir() if script.name.endswith(".sql"))
-    assert newest == import_module("migrations.versions.0004_jobs").LAST
+    assert newest == import_module("colmlm.migrations.versions.0004_jobs").LAST
 
 
 def test_a_downgrade_leaves_nothing_and_an_upgrade_brings_it_back(server: URL):
@@ -109,7 +109,7 @@ def test_a_server_that_does_not_answer_is_named_without_its_password(tmp_path: P
 
 _HOLD = """
 import sys; from pathlib import Path
-from kb.store import database; from kb.store.settings import Settings
+from colmlm.kb.store import database; from colmlm.kb.store.settings import Settings
 engine = database.connect(Settings(home=Path(sys.argv[1])))
 with engine.connect() as connection:
     print(connection.exec_driver_sql("SELECT pg_backend_pid()").scalar(), flush=True)

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from kb.errors import DatabaseUnavailable
-from kb.store import database
-from kb.store.embedded_server import EmbeddedServer, require_wanted
-from kb.store.keeper import Keeper
-from kb.store.settings import Settings
+from colmlm.kb.errors import DatabaseUnavailable
+from colmlm.kb.store import database
+from colmlm.kb.store.embedded_server import EmbeddedServer, require_wanted
+from colmlm.kb.store.keeper import Keeper
+from colmlm.kb.store.settings import Settings
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from psycopg.errors import AdminShutdown, DiskFull
 from sqlalchemy.exc import OperationalError
 
-from kb.store import outages
+from colmlm.kb.store import outages
 
 _log = logging.getLogger("tests.outages")
 

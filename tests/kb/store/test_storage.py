@@ -13,12 +13,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
-from kb.backup.write import write_backup
-from kb.errors import StorageFull, StorageReadOnly
-from kb.jobs.problems import problem_of
-from kb.jobs.uploads import Uploads
-from kb.service import KnowledgeBase
-from kb.store.causes import refusal_of
+from colmlm.kb.backup.write import write_backup
+from colmlm.kb.errors import StorageFull, StorageReadOnly
+from colmlm.kb.jobs.problems import problem_of
+from colmlm.kb.jobs.uploads import Uploads
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store.causes import refusal_of
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import CHILE, ask, ingest, numbered
 

@@ -16,8 +16,8 @@ import pytest
 from alembic import command
 from sqlalchemy import URL, Connection, create_engine, text
 
-import migrations.versions
-from kb.store import database
+from colmlm.kb.store import database
+from colmlm.migrations import versions
 
 # Where a migration breaks the rule, and why it may.
 EXEMPT = {
@@ -26,9 +26,7 @@ EXEMPT = {
     "0003": "roles were renamed before there was a release",
 }
 REVISIONS = sorted(
-    path.name[:4]
-    for path in Path(migrations.versions.__path__[0]).glob("[0-9]*.py")
-    if path.name[:4] != "0001"
+    path.name[:4] for path in Path(versions.__path__[0]).glob("[0-9]*.py") if path.name[:4] != "0001"
 )
 
 _COLUMNS = """
@@ -123,7 +121,7 @@ def test_what_the_release_before_wrote_it_can_still_write(connection: Connection
 
 @pytest.mark.parametrize("revision", REVISIONS)
 def test_no_migration_rewrites_rows_that_the_release_before_reads(revision: str) -> None:
-    (module,) = Path(migrations.versions.__path__[0]).glob(f"{revision}*.py")
+    (module,) = Path(versions.__path__[0]).glob(f"{revision}*.py")
     statements = import_module(f"migrations.versions.{module.stem}").UPGRADE
     rewrites = re.findall(
         r"^\s*(?:UPDATE|DELETE FROM|TRUNCATE)\b.*", statements, re.MULTILINE | re.IGNORECASE

@@ -7,10 +7,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kb.corpus.format import Parsed
-from kb.errors import CorpusNotFound, ExternalIdNotFound, FactDeleted, FactNotFound, InvalidKeys, InvalidValue
-from kb.service import KnowledgeBase
-from kb.switching.bulk import Bulk
+from colmlm.kb.corpus.format import Parsed
+from colmlm.kb.errors import (
+    CorpusNotFound,
+    ExternalIdNotFound,
+    FactDeleted,
+    FactNotFound,
+    InvalidKeys,
+    InvalidValue,
+)
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.switching.bulk import Bulk
 from tests.fakes import DIM, FakeEncoder
 from tests.kb.corpora import CAPITAL, CHILE, PERU, RIVER, fact_id, ingest, numbered, values
 
@@ -27,7 +34,7 @@ def test_keys_that_are_given_are_found_here_and_in_a_process_that_follows(
     ingest(kb, PERU)
     kb.rekey(encoder)
     assert values(another_process, encoder, [CAPITAL]) == ["Lima"]
-    monkeypatch.setattr("kb.switching.bulk.KEYS_A_CHANGE", 30)
+    monkeypatch.setattr("colmlm.kb.switching.bulk.KEYS_A_CHANGE", 30)
     ingest(kb, *numbered(70))
     facts = [fact for fact in kb.facts(limit=1000) if fact.value.startswith("value")]
     questions = [fact.question or "" for fact in facts]

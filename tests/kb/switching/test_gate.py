@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from kb.errors import GateRefused, KeysetMismatch, KeysetNotFound, KeysetNotReady, NoFormerKeyset
-from kb.records import KeysetRecord, NewGeneration, Splice
-from kb.service import KnowledgeBase
-from kb.switching.gate import Criterion, GateLimits, GateReport, check_keyset
-from kb.switching.retraining import Retraining
+from colmlm.kb.errors import GateRefused, KeysetMismatch, KeysetNotFound, KeysetNotReady, NoFormerKeyset
+from colmlm.kb.records import KeysetRecord, NewGeneration, Splice
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.switching.gate import Criterion, GateLimits, GateReport, check_keyset
+from colmlm.kb.switching.retraining import Retraining
 from tests.fakes import FakeEncoder, Vectors, measured
 from tests.kb.corpora import CAPITAL, PERU, RIVER, ask, fact_id, ingest, numbered, values
 
@@ -247,5 +247,5 @@ def test_a_built_index_is_on_disk_and_whole(kb: KnowledgeBase, encoder: FakeEnco
     keyset = kb.rekey(encoder, batch=300)
     built = Retraining(kb).build(keyset.keyset_id)
     assert (built.num_keys, built.index_spec, built.seq) == (300, "IVF4,Flat", kb.head_seq())
-    monkeypatch.setattr("kb.lookup.replica.rebuild", lambda *_: pytest.fail("it was to be on disk"))
+    monkeypatch.setattr("colmlm.kb.lookup.replica.rebuild", lambda *_: pytest.fail("it was to be on disk"))
     assert values(kb, encoder, ["Question 7?"]) == ["value 7"]

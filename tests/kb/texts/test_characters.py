@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy.orm import Session
 
-from kb.access.api_keys import create_key
-from kb.errors import InvalidValue
-from kb.log import audit
-from kb.service import KnowledgeBase
-from kb.texts.characters import JOINERS, is_blank, json_visible, unseen, visible
+from colmlm.kb.access.api_keys import create_key
+from colmlm.kb.errors import InvalidValue
+from colmlm.kb.log import audit
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.texts.characters import JOINERS, is_blank, json_visible, unseen, visible
 
 HOSTILE = ("\x1b[2J", "a\x07", "a\x7f", "a\x9b31m", "a\u202eb", "a\u2066b", "a\u200fb", "a\u200bb", "a\ufeff", "a\xadb",
            "a\nb", "a\u2028b", "a\U000e0041")  # fmt: skip

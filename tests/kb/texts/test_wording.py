@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kb.facts import suppression
-from kb.facts.redaction import MARK, blank
-from kb.texts.wording import Phrases, Together, normalised, words
+from colmlm.kb.facts import suppression
+from colmlm.kb.facts.redaction import MARK, blank
+from colmlm.kb.texts.wording import Phrases, Together, normalised, words
 
 TEXTS = st.text(alphabet=st.sampled_from("aAbß 1ſK.-\u0301éÉ\u00ad\u200bﬁ½\n東京ｱﾞＡ█"), max_size=25)
 

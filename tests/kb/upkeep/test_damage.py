@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 from sqlalchemy.orm import Session
 
-import kb.lookup.replica
-from cli.composition.runtime import Runtime
-from cli.operating.serving import TOKEN_FILE, access_token
-from kb.access import api_keys as access
-from kb.errors import SignatureRefused
-from kb.keys import keysets
-from kb.log.signing import KEY_FILE, signing_key
-from kb.lookup.index import FLAT_SPEC
-from kb.lookup.replica import Replica, open_replica
-from kb.service import KnowledgeBase
-from kb.store.settings import Settings
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.operating.serving import TOKEN_FILE, access_token
+from colmlm.kb.access import api_keys as access
+from colmlm.kb.errors import SignatureRefused
+from colmlm.kb.keys import keysets
+from colmlm.kb.log.signing import KEY_FILE, signing_key
+from colmlm.kb.lookup import replica
+from colmlm.kb.lookup.index import FLAT_SPEC
+from colmlm.kb.lookup.replica import Replica, open_replica
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store.settings import Settings
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import ingest, numbered, values
 
@@ -68,8 +68,8 @@ def test_a_damaged_snapshot_is_never_loaded(saved: KnowledgeBase, monkeypatch: p
         rebuilt.append(keyset.keyset_id)
         return rebuild(session, keyset, *rest)
 
-    rebuild = kb.lookup.replica.rebuild
-    monkeypatch.setattr(kb.lookup.replica, "rebuild", counting)
+    rebuild = replica.rebuild
+    monkeypatch.setattr(replica, "rebuild", counting)
     with saved.sessions() as session:
         keyset = keysets.active_keyset(session)
         right = open_replica(session, keyset, saved.settings.index_directory).index.ids.tolist()

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from kb.service import KnowledgeBase
-from kb.upkeep.repair import Repair
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.upkeep.repair import Repair
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import CAPITAL, PERU, fact_id, ingest, values
 

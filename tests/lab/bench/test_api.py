@@ -6,7 +6,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from lab.bench.clients import HttpLoad, measure, percentile
+from colmlm.lab.bench.clients import HttpLoad, measure, percentile
 from tests.cli.conftest import Run, invoke, program
 
 

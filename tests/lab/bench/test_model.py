@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from lab.bench.rounds import in_turns
-from model.lm.checkpoint import Checkpoint, load
+from colmlm.lab.bench.rounds import in_turns
+from colmlm.model.lm.checkpoint import Checkpoint, load
 from tests.cli.conftest import invoke
 from tests.tiny import tiny_base, tiny_checkpoint
 
@@ -75,9 +75,9 @@ def test_a_step_is_timed_beside_that_of_transformers(tmp_path: Path):
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
 def test_what_transformers_trains_on_is_what_ours_trains_on(tmp_path: Path):
-    from lab.bench.train import _batches
-    from model.training.config import TrainConfig
-    from model.training.trainer import Trainer
+    from colmlm.lab.bench.train import _batches
+    from colmlm.model.training.config import TrainConfig
+    from colmlm.model.training.trainer import Trainer
     from tests.kb.corpora import numbered
 
     config = TrainConfig(init=str(tiny_base(tmp_path / "base")), batch_documents=4, max_length=128)
@@ -89,7 +89,7 @@ def test_what_transformers_trains_on_is_what_ours_trains_on(tmp_path: Path):
 
 
 def test_both_ways_of_decoding_say_the_same(eager: Checkpoint):
-    from lab.bench.decode import generated_tokens, plain_tokens
+    from colmlm.lab.bench.decode import generated_tokens, plain_tokens
 
     prompts = ["The capital of Peru", "x", "Hydrogen was identified as a new element by"]
     ours, theirs = plain_tokens(eager, prompts, 20), generated_tokens(eager, prompts, 20)
@@ -97,9 +97,9 @@ def test_both_ways_of_decoding_say_the_same(eager: Checkpoint):
 
 
 def test_a_replay_decodes_the_same_and_asks_nobody(eager: Checkpoint):
-    from lab.bench.decode import _Recorded
-    from model.decoding.config import DecodeConfig
-    from model.decoding.decoder import Decoder
+    from colmlm.lab.bench.decode import _Recorded
+    from colmlm.model.decoding.config import DecodeConfig
+    from colmlm.model.decoding.decoder import Decoder
     from tests.model.lookups import by_direction
 
     kb = by_direction()

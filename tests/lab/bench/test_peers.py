@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lab.bench.peers import PEERS, Found, PeerKind
-from lab.bench.synthetic import exact_top1, fact_text, queries_near, synthetic_keys
+from colmlm.lab.bench.peers import PEERS, Found, PeerKind
+from colmlm.lab.bench.synthetic import exact_top1, fact_text, queries_near, synthetic_keys
 
 DIM = 32
 KEYS = synthetic_keys(500, DIM, seed=7)

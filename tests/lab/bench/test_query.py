@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from model.baselines.sentences import PACKAGE
-from model.text.markup import STANDARD
+from colmlm.model.baselines.sentences import PACKAGE
+from colmlm.model.text.markup import STANDARD
 from tests.cli.conftest import Run
 from tests.tiny import tiny_base, tiny_checkpoint
 

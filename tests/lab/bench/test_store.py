@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cli.main import app
+from colmlm.cli.main import app
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def report() -> Iterator[dict[str, object]]:
 
 
 def test_the_report_has_every_figure(report: dict[str, object]) -> None:
-    from lab.bench.store import StoreFigures
+    from colmlm.lab.bench.store import StoreFigures
 
     names = {field.name for field in dataclasses.fields(StoreFigures)}
     assert names <= set(report) and report["facts"] == 2000 and report["spec"] == "IDMap2,Flat"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lab.bench.synthetic import documents, exact_top1, fact_text, queries_near, synthetic_keys
+from colmlm.lab.bench.synthetic import documents, exact_top1, fact_text, queries_near, synthetic_keys
 
 
 def test_keys_are_unit_vectors_and_the_same_for_the_same_seed() -> None:

@@ -8,16 +8,16 @@ from typing import Any
 from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
-from kb.backup import restore as backup_restore
-from kb.backup.newer_log import NewerLog
-from kb.backup.restore import Repeated
-from kb.backup.write import Archive, Heard
-from kb.facts import edits as facts
-from kb.log import audit
-from kb.lookup.replica import Replica
-from kb.records import Edit
-from kb.service import KnowledgeBase
-from kb.store import database
+from colmlm.kb.backup import restore as backup_restore
+from colmlm.kb.backup.newer_log import NewerLog
+from colmlm.kb.backup.restore import Repeated
+from colmlm.kb.backup.write import Archive, Heard
+from colmlm.kb.facts import edits as facts
+from colmlm.kb.log import audit
+from colmlm.kb.lookup.replica import Replica
+from colmlm.kb.records import Edit
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store import database
 
 
 def deletes_are_acknowledged_and_rolled_back() -> None:

@@ -11,21 +11,21 @@ from pathlib import Path
 import pytest
 from sqlalchemy import URL, text
 
-from kb.backup.write import tables
-from kb.corpus.format import Parsed
-from kb.erasure.verbs import Erasure
-from kb.service import KnowledgeBase
-from lab.crashlab import copies, migration
-from lab.crashlab.copies import Copy
-from lab.crashlab.encoder import ENCODERS
-from lab.crashlab.journal import Journal, read_journal
-from lab.crashlab.judge import judge
-from lab.crashlab.killpoints import names
-from lab.crashlab.laboratory import Child, Laboratory
-from lab.crashlab.migration import Migration
-from lab.crashlab.plan import Blow
-from lab.crashlab.target import Target
-from lab.crashlab.world import BUILDING, NO_KEYSET, Step, Text, World
+from colmlm.kb.backup.write import tables
+from colmlm.kb.corpus.format import Parsed
+from colmlm.kb.erasure.verbs import Erasure
+from colmlm.kb.service import KnowledgeBase
+from colmlm.lab.crashlab import copies, migration
+from colmlm.lab.crashlab.copies import Copy
+from colmlm.lab.crashlab.encoder import ENCODERS
+from colmlm.lab.crashlab.journal import Journal, read_journal
+from colmlm.lab.crashlab.judge import judge
+from colmlm.lab.crashlab.killpoints import names
+from colmlm.lab.crashlab.laboratory import Child, Laboratory
+from colmlm.lab.crashlab.migration import Migration
+from colmlm.lab.crashlab.plan import Blow
+from colmlm.lab.crashlab.target import Target
+from colmlm.lab.crashlab.world import BUILDING, NO_KEYSET, Step, Text, World
 from tests.cli.conftest import Ran, invoke
 from tests.conftest import TEMPLATE, clone
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from kb import interpreter
-from lab.harness import entry as harness
-from model.decoding.scoring import score
-from model.evaluate.choices import Item, choose, with_shots
-from model.lm.checkpoint import load
+from colmlm.kb import interpreter
+from colmlm.lab.harness import entry as harness
+from colmlm.model.decoding.scoring import score
+from colmlm.model.evaluate.choices import Item, choose, with_shots
+from colmlm.model.lm.checkpoint import load
 from tests.cli.conftest import ROOT, Run, invoke
 
 CHOICES = ("Lima", "a lake that lies high", "x")
@@ -153,7 +153,7 @@ def test_lm_eval_counts_the_same(run: Run, keyed: list[int], tmp_path: Path) -> 
     environment = {**os.environ, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "1"}
     for mode in ("off", "auto"):
         command = interpreter.command(
-            "-m", "lab.harness.entry", "run", "--model", "colmlm", "--include_path", tmp_path,
+            "-m", "colmlm.lab.harness.entry", "run", "--model", "colmlm", "--include_path", tmp_path,
             "--model_args", f"checkpoint={os.environ['COLMLM_CHECKPOINT']},mode={mode}",
             "--tasks", "colmlm_csqa", "--num_fewshot", "2", "--seed", "0,0,0,1",
             "--output_path", tmp_path / mode, "--log_samples",

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from kb.corpus.format import to_record
-from kb.forgetting.verbs import Forgetting
-from kb.service import KnowledgeBase
-from lab.methods.deletion_audit import DeletionAudit
+from colmlm.kb.corpus.format import to_record
+from colmlm.kb.forgetting.verbs import Forgetting
+from colmlm.kb.service import KnowledgeBase
+from colmlm.lab.methods.deletion_audit import DeletionAudit
 from tests.cli.conftest import Run
 from tests.kb.corpora import numbered
 
@@ -102,7 +102,7 @@ def test_a_run_that_is_cut_off_leaves_nothing_forgotten_and_nothing_planted(
     monkeypatch.setattr(DeletionAudit, "first", cut_off)
     words = ("evaluate", "deletion", "--corpus", halls, "--facts", 2, "--others", 1)
     if at == "insert":
-        monkeypatch.setattr("lab.methods.deletion_audit.DeletionAudit.run", lambda *_: None)
+        monkeypatch.setattr("colmlm.lab.methods.deletion_audit.DeletionAudit.run", lambda *_: None)
     assert run(*words).code == 130
     assert live(run, halls) == before and len(run("facts", "list", "--json").json["facts"]) == 12
 
@@ -120,7 +120,7 @@ def test_what_a_killed_run_has_left_is_undone_by_the_next(
 
         if at == "insert":
             killed.setattr(DeletionAudit, "run", lambda *_: None)
-            killed.setattr("lab.methods.survivors._survival", restore)
+            killed.setattr("colmlm.lab.methods.survivors._survival", restore)
             killed.setattr(KnowledgeBase, "delete", restore)
         killed.setattr(Forgetting, "restore", restore)
         assert run(*words).code == 130

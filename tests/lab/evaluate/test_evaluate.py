@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import typer
 
-from kb.corpus.format import to_record
-from lab.evaluate.generated import read_generated, write_generated
-from model.annotate.questions import GeneratedQuestion, Passage
+from colmlm.kb.corpus.format import to_record
+from colmlm.lab.evaluate.generated import read_generated, write_generated
+from colmlm.model.annotate.questions import GeneratedQuestion, Passage
 from tests.cli.conftest import Run, document
 from tests.tiny import tiny_checkpoint
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kb.corpus.format import to_record
-from lab.methods.growing_base import CHUNK, Cloud, filler
+from colmlm.kb.corpus.format import to_record
+from colmlm.lab.methods.growing_base import CHUNK, Cloud, filler
 from tests.cli.conftest import Run
 from tests.kb.corpora import numbered
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from kb import interpreter
-from kb.service import KnowledgeBase
-from lab.paper import excerpts
-from lab.paper.declared import Places
-from lab.paper.sizes import FULL, QUICK, Sizes
-from lab.paper.steps import declared
+from colmlm.kb import interpreter
+from colmlm.kb.service import KnowledgeBase
+from colmlm.lab.paper import excerpts
+from colmlm.lab.paper.declared import Places
+from colmlm.lab.paper.sizes import FULL, QUICK, Sizes
+from colmlm.lab.paper.steps import declared
 from tests.cli.conftest import ROOT, Run
 from tests.lab.evaluate.test_tofu import log
 from tests.test_docs import refusal_of
@@ -77,7 +77,7 @@ def test_a_stopped_run_goes_on_and_a_step_that_fails_is_told_and_stops_no_other(
         "--json",
     )
     first = out / "steps" / f"{SOUND[0]}.json"
-    command = interpreter.command("-m", "cli", *words)
+    command = interpreter.command("-m", "colmlm.cli", *words)
     with subprocess.Popen(
         command, cwd=ROOT, stderr=subprocess.PIPE, text=True, preexec_fn=_hear_interrupts
     ) as stopped:

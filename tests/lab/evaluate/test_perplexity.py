@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kb.corpus.format import AnnotatedDocument, to_record
+from colmlm.kb.corpus.format import AnnotatedDocument, to_record
 from tests.cli.conftest import document, invoke
 from tests.kb.corpora import numbered
 

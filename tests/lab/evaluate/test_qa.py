@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from kb.erasure.verbs import Erasure
-from kb.service import KnowledgeBase
-from lab.methods.passages import LivePassages
-from model.baselines.sentences import PACKAGE
-from model.text.markup import ASKER, STANDARD
+from colmlm.kb.erasure.verbs import Erasure
+from colmlm.kb.service import KnowledgeBase
+from colmlm.lab.methods.passages import LivePassages
+from colmlm.model.baselines.sentences import PACKAGE
+from colmlm.model.text.markup import ASKER, STANDARD
 from tests.cli.conftest import Run
 from tests.kb.corpora import PERU, document, fact_id, ingest
 from tests.tiny import tiny_checkpoint

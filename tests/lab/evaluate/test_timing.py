@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from model.lm.checkpoint import load
-from model.text.markup import STANDARD
+from colmlm.model.lm.checkpoint import load
+from colmlm.model.text.markup import STANDARD
 from tests.cli.conftest import invoke
 from tests.tiny import tiny_checkpoint
 

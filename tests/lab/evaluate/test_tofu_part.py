@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kb import interpreter
+from colmlm.kb import interpreter
 from tests.places import ROOT
 
 

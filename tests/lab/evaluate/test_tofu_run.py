@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from kb.corpus.format import read_annotated
-from model.evaluate.tofu import TofuLog
-from model.text.markup import STANDARD
+from colmlm.kb.corpus.format import read_annotated
+from colmlm.model.evaluate.tofu import TofuLog
+from colmlm.model.text.markup import STANDARD
 from tests.cli.conftest import Run
 from tests.tiny import tiny_checkpoint
 from tests.tiny_annotators import tiny_span_annotator

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from model.decoding.decoder import Decoder
+from colmlm.model.decoding.decoder import Decoder
 from tests.cli.conftest import Run
 
 RELATIONS = {"{} was born in": ("Lima", "Oslo"), "The native language of {} is": ("French", "Thai")}

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from lab.paper.page import page
-from lab.paper.plots import _tofu, draw
+from colmlm.lab.paper.page import page
+from colmlm.lab.paper.plots import _tofu, draw
 
 
 def share(middle: float) -> dict[str, float]:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from model.annotate.questions import QuestionGenerator
-from model.annotate.spans import SpanAnnotator
+from colmlm.model.annotate.questions import QuestionGenerator
+from colmlm.model.annotate.spans import SpanAnnotator
 from tests.tiny_annotators import tiny_question_generator, tiny_span_annotator
 
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kb.corpus.format import AnnotatedDocument, FactSpan, format_inline, parse_inline
-from model.annotate.checks import CODES, Fault, Reviewed, review, span_fault, spans_of
-from model.annotate.words import words
+from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, format_inline, parse_inline
+from colmlm.model.annotate.checks import CODES, Fault, Reviewed, review, span_fault, spans_of
+from colmlm.model.annotate.words import words
 from tests.strategies import texts
 
 TEXT = (

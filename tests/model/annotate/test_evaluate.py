@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from kb.corpus.format import AnnotatedDocument, FactSpan
-from model.annotate.evaluate import (
+from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
+from colmlm.model.annotate.evaluate import (
     Agreement,
     best_threshold,
     passage,
@@ -16,9 +16,9 @@ from model.annotate.evaluate import (
     round_trip,
     span_quality,
 )
-from model.annotate.prompts import GeneratedQuestion
-from model.annotate.questions import QuestionGenerator
-from model.annotate.spans import Tagged
+from colmlm.model.annotate.prompts import GeneratedQuestion
+from colmlm.model.annotate.questions import QuestionGenerator
+from colmlm.model.annotate.spans import Tagged
 
 TEXT = "Lima is old. Cusco is older. 1981 is late."
 LIMA, CUSCO, YEAR = (0, 4), (13, 18), (29, 33)

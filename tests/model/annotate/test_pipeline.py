@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.annotate.pipeline import narrow
+from colmlm.model.annotate.pipeline import narrow
 from tests.strategies import texts
 
 

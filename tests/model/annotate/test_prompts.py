@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.annotate.prompts import (
+from colmlm.model.annotate.prompts import (
     NUMBERS,
     GeneratedQuestion,
     mark,
@@ -18,8 +18,8 @@ from model.annotate.prompts import (
     suffix,
     target,
 )
-from model.text.markup import STANDARD
-from model.text.tokens import FactTokenizer
+from colmlm.model.text.markup import STANDARD
+from colmlm.model.text.tokens import FactTokenizer
 from tests.strategies import documents
 from tests.tiny import bare_tokenizer
 

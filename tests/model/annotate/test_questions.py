@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from model.annotate.prompts import GeneratedQuestion, mark, number, suffix
-from model.annotate.questions import Passage, QuestionGenerator
+from colmlm.model.annotate.prompts import GeneratedQuestion, mark, number, suffix
+from colmlm.model.annotate.questions import Passage, QuestionGenerator
 
 TEXT = (
     "The capital of Peru is Lima. Its great lake (Titicaca) is old. In 1911 a man came to the city of Cusco. "
@@ -30,7 +30,9 @@ PASSAGES = [
 @pytest.fixture
 def bytes_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give what was written as it is, for random weights write no two lines."""
-    monkeypatch.setattr("model.annotate.questions.parse", lambda written: GeneratedQuestion(written, "?"))
+    monkeypatch.setattr(
+        "colmlm.model.annotate.questions.parse", lambda written: GeneratedQuestion(written, "?")
+    )
     monkeypatch.setattr(
         QuestionGenerator, "_take", lambda self, row, token: _count(row, token, self.max_new_tokens)
     )

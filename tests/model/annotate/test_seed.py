@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from kb.corpus.format import AnnotatedDocument, read_annotated
-from model.annotate.checks import CODES, review, spans_of
-from model.annotate.cost import estimate
-from model.annotate.errors import ResultsUnusable
-from model.annotate.results import Results
-from model.annotate.seed import PROMPT, SeedRun, annotate
-from model.lm.chat_endpoint import Chat, Endpoint, EndpointUnusable, RequestRefused
+from colmlm.kb.corpus.format import AnnotatedDocument, read_annotated
+from colmlm.model.annotate.checks import CODES, review, spans_of
+from colmlm.model.annotate.cost import estimate
+from colmlm.model.annotate.errors import ResultsUnusable
+from colmlm.model.annotate.results import Results
+from colmlm.model.annotate.seed import PROMPT, SeedRun, annotate
+from colmlm.model.lm.chat_endpoint import Chat, Endpoint, EndpointUnusable, RequestRefused
 from tests.model.annotate.chat_server import ChatServer, chat_server
 
 KEY = "sk-secret-of-the-test"

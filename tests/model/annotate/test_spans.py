@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from kb.corpus.format import FactSpan, check_spans
-from model.annotate.spans import SpanAnnotator
-from model.lm.config import CheckpointError
+from colmlm.kb.corpus.format import FactSpan, check_spans
+from colmlm.model.annotate.spans import SpanAnnotator
+from colmlm.model.lm.config import CheckpointError
 from tests.strategies import texts
 from tests.tiny_annotators import tiny_question_generator, tiny_span_annotator
 

@@ -13,20 +13,20 @@ import torch
 from safetensors.torch import load_file
 from torch.nn import functional as F
 
-from kb.corpus.format import AnnotatedDocument, FactSpan
-from model.annotate.batches import LengthBatches
-from model.annotate.checkpoint import AnnotatorConfig, release
-from model.annotate.presets import minilm, smollm2_135m
-from model.annotate.question_training import examples, question_loss
-from model.annotate.questions import QuestionGenerator
-from model.annotate.span_training import Annotated, tagged_windows
-from model.annotate.spans import SpanAnnotator
-from model.annotate.tasks import QuestionTask, SpanTask
-from model.annotate.windows import WordTokenizer
-from model.lm.adapters import ADAPTER
-from model.lm.config import CheckpointError
-from model.training.state import ResumeRefused
-from model.training.task import Metrics
+from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
+from colmlm.model.annotate.batches import LengthBatches
+from colmlm.model.annotate.checkpoint import AnnotatorConfig, release
+from colmlm.model.annotate.presets import minilm, smollm2_135m
+from colmlm.model.annotate.question_training import examples, question_loss
+from colmlm.model.annotate.questions import QuestionGenerator
+from colmlm.model.annotate.span_training import Annotated, tagged_windows
+from colmlm.model.annotate.spans import SpanAnnotator
+from colmlm.model.annotate.tasks import QuestionTask, SpanTask
+from colmlm.model.annotate.windows import WordTokenizer
+from colmlm.model.lm.adapters import ADAPTER
+from colmlm.model.lm.config import CheckpointError
+from colmlm.model.training.state import ResumeRefused
+from colmlm.model.training.task import Metrics
 from tests.tiny import byte_tokenizer, tiny_base
 from tests.tiny_annotators import letter_tokenizer, tiny_encoder
 
@@ -99,7 +99,9 @@ def test_a_trained_span_annotator_finds_what_was_marked_and_no_more(encoder: Pat
 def test_a_trained_question_generator_writes_question_and_answer(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("model.annotate.question_training.NUMBERS", 1)  # eight documents cannot show all
+    monkeypatch.setattr(
+        "colmlm.model.annotate.question_training.NUMBERS", 1
+    )  # eight documents cannot show all
     metrics = list(question_task(base, epochs=40, lora_rank=None, learning_rate=5e-3).run(tmp_path))
     assert metrics[-1].loss < 0.1 * metrics[0].loss
     generator = QuestionGenerator.load(tmp_path, tmp_path, precision="fp32")

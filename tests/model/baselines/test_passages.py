@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kb.corpus.format import AnnotatedDocument
-from model.baselines.passages import PassageIndex, augmented, passages_of
+from colmlm.kb.corpus.format import AnnotatedDocument
+from colmlm.model.baselines.passages import PassageIndex, augmented, passages_of
 
 DOCUMENTS = [
     AnnotatedDocument(

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kb.corpus.format import AnnotatedDocument, FactSpan
-from model.baselines.sentences import PACKAGE, SentenceEncoder, sentence_of
+from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
+from colmlm.model.baselines.sentences import PACKAGE, SentenceEncoder, sentence_of
 from tests.kb.corpora import CAPITAL, PERU
 from tests.tiny import tiny_sentence_model
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from kb.corpus.format import AnnotatedDocument, FactSpan, check_spans
-from model.baselines.triplets import CallError, parse_calls, read_triplets
-from model.text.markup import ASKER, MARKUPS, REL_LMLM, STANDARD
-from model.text.tokens import Encoded, FactTokenizer
+from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, check_spans
+from colmlm.model.baselines.triplets import CallError, parse_calls, read_triplets
+from colmlm.model.text.markup import ASKER, MARKUPS, REL_LMLM, STANDARD
+from colmlm.model.text.tokens import Encoded, FactTokenizer
 from tests.kb.corpora import PERU
 from tests.places import SHARED_DATA
 from tests.tiny import bare_tokenizer

@@ -9,10 +9,10 @@ import pytest
 import torch
 from transformers import LogitsProcessorList, RepetitionPenaltyLogitsProcessor
 
-from model.decoding.config import DecodeConfig
-from model.decoding.decoder import Decoder, Generation
-from model.decoding.rows import SpliceRecord
-from model.lm.checkpoint import Checkpoint
+from colmlm.model.decoding.config import DecodeConfig
+from colmlm.model.decoding.decoder import Decoder, Generation
+from colmlm.model.decoding.rows import SpliceRecord
+from colmlm.model.lm.checkpoint import Checkpoint
 from tests.model.lookups import FakeLookup, Hit, by_direction
 
 PROMPTS = [
@@ -151,8 +151,8 @@ def test_a_prompt_that_fills_the_context_harms_no_other_row(eager: Checkpoint):
 
 
 def test_the_query_of_a_forced_lookup_is_the_key_of_that_place(checkpoint: Checkpoint):
-    from model.lm.encoder import KeyEncoder
-    from model.training.steps import question_answer
+    from colmlm.model.lm.encoder import KeyEncoder
+    from colmlm.model.training.steps import question_answer
 
     asked: list[np.ndarray] = []
     lookup = FakeLookup(lambda query: asked.append(query) or Hit(1, "Lima"))  # type: ignore[func-returns-value]

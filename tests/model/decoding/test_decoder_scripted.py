@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from model.decoding.decoder import Decoder, Generation
+from colmlm.model.decoding.decoder import Decoder, Generation
 from tests.model.lookups import (
     CHECKPOINT_ID,
     LOOK,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from model.decoding.decoder import Decoder, Generation
+from colmlm.model.decoding.decoder import Decoder, Generation
 from tests.model.lookups import LOOK, NOTHING, answering, config, say, scripted, spliced
 
 

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from model.decoding.config import DecodeConfig
-from model.decoding.decoder import Decoder
-from model.decoding.queries import MAX_QUERY_TOKENS
-from model.lm.checkpoint import Checkpoint
-from model.lm.config import CheckpointConfig
-from model.lm.language_model import FactLM
-from model.text.markup import ASKER, REL_LMLM, STANDARD, Markup
-from model.text.tokens import FactTokenizer
+from colmlm.model.decoding.config import DecodeConfig
+from colmlm.model.decoding.decoder import Decoder
+from colmlm.model.decoding.queries import MAX_QUERY_TOKENS
+from colmlm.model.lm.checkpoint import Checkpoint
+from colmlm.model.lm.config import CheckpointConfig
+from colmlm.model.lm.language_model import FactLM
+from colmlm.model.text.markup import ASKER, REL_LMLM, STANDARD, Markup
+from colmlm.model.text.tokens import FactTokenizer
 from tests.model.lookups import (
     ASKED,
     CHECKPOINT_ID,

@@ -7,11 +7,11 @@ import math
 import pytest
 import torch
 
-from model.decoding import scoring
-from model.decoding.config import DecodeConfig
-from model.decoding.decoder import Decoder
-from model.decoding.scoring import score
-from model.lm.checkpoint import Checkpoint
+from colmlm.model.decoding import scoring
+from colmlm.model.decoding.config import DecodeConfig
+from colmlm.model.decoding.decoder import Decoder
+from colmlm.model.decoding.scoring import score
+from colmlm.model.lm.checkpoint import Checkpoint
 
 TEXTS = ("The capital of Peru is Lima.", "naïve 🏔️", "x")
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kb.corpus.format import AnnotatedDocument
-from model.decoding.config import DecodeConfig
-from model.decoding.decoder import Decoder
-from model.decoding.timing import (
+from colmlm.kb.corpus.format import AnnotatedDocument
+from colmlm.model.decoding.config import DecodeConfig
+from colmlm.model.decoding.decoder import Decoder
+from colmlm.model.decoding.timing import (
     Asked,
     Curve,
     MemoryLookup,
@@ -21,7 +21,7 @@ from model.decoding.timing import (
     prompt_margins,
     text_margins,
 )
-from model.lm.checkpoint import Checkpoint
+from colmlm.model.lm.checkpoint import Checkpoint
 from tests.kb.corpora import numbered
 from tests.model.lookups import by_direction
 

@@ -7,10 +7,10 @@ import math
 import pytest
 import torch
 
-from kb.corpus.format import AnnotatedDocument, FactSpan
-from model.evaluate.answer_losses import Masking, answer_losses
-from model.evaluate.reader import Find
-from model.lm.checkpoint import Checkpoint, load
+from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
+from colmlm.model.evaluate.answer_losses import Masking, answer_losses
+from colmlm.model.evaluate.reader import Find
+from colmlm.model.lm.checkpoint import Checkpoint, load
 from tests.tiny import tiny_checkpoint
 
 QUESTION = "Who rules Peru?"

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from model.decoding.decoder import Generation
-from model.decoding.rows import SpliceRecord
-from model.evaluate.answers import (
+from colmlm.model.decoding.decoder import Generation
+from colmlm.model.decoding.rows import SpliceRecord
+from colmlm.model.evaluate.answers import (
     Answered,
     AskedQuestion,
     Share,

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 import torch
 
-from model.decoding.decoder import Decoder
-from model.evaluate.continuations import (
+from colmlm.model.decoding.decoder import Decoder
+from colmlm.model.evaluate.continuations import (
     LEAST_OPENING,
     Likelihood,
     WithLookups,
     encoded,
     without_lookups,
 )
-from model.lm.checkpoint import Checkpoint, load
-from model.text.markup import ASKER
+from colmlm.model.lm.checkpoint import Checkpoint, load
+from colmlm.model.text.markup import ASKER
 from tests.model.lookups import FakeLookup, Hit, config
 from tests.tiny import tiny_checkpoint
 

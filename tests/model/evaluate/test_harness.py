@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from model.decoding.decoder import Decoder
-from model.decoding.scoring import score
-from model.evaluate.choices import Item, choose
-from model.evaluate.continuations import WithLookups, encoded
-from model.evaluate.harness import Harness
-from model.lm.checkpoint import Checkpoint
+from colmlm.model.decoding.decoder import Decoder
+from colmlm.model.decoding.scoring import score
+from colmlm.model.evaluate.choices import Item, choose
+from colmlm.model.evaluate.continuations import WithLookups, encoded
+from colmlm.model.evaluate.harness import Harness
+from colmlm.model.lm.checkpoint import Checkpoint
 from tests.model.lookups import FakeLookup, Hit, by_direction, config
 
 ITEMS = [

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from kb.corpus.format import AnnotatedDocument
-from model.evaluate.evidence import Evidence
-from model.evaluate.judge import ATTEMPTS, ChatJudge
-from model.evaluate.local_judge import LocalJudge, normalised
-from model.lm.chat_endpoint import Chat, Endpoint, EndpointUnusable
+from colmlm.kb.corpus.format import AnnotatedDocument
+from colmlm.model.evaluate.evidence import Evidence
+from colmlm.model.evaluate.judge import ATTEMPTS, ChatJudge
+from colmlm.model.evaluate.local_judge import LocalJudge, normalised
+from colmlm.model.lm.chat_endpoint import Chat, Endpoint, EndpointUnusable
 from tests.model.annotate.chat_server import ChatServer, chat_server
 
 KEY = "sk-of-the-judge"

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from model.evaluate.judged import Checked, fact_score, simple_qa
-from model.evaluate.judging import judge_each
+from colmlm.model.evaluate.judged import Checked, fact_score, simple_qa
+from colmlm.model.evaluate.judging import judge_each
 
 
 def test_simple_qas_figures_are_those_of_its_definitions() -> None:

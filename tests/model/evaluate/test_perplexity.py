@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from kb.corpus.format import AnnotatedDocument, FactSpan
-from model.evaluate.perplexity import Tally, dynamic, plain, static
-from model.evaluate.reader import Find
-from model.lm.checkpoint import Checkpoint, load
+from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
+from colmlm.model.evaluate.perplexity import Tally, dynamic, plain, static
+from colmlm.model.evaluate.reader import Find
+from colmlm.model.lm.checkpoint import Checkpoint, load
 from tests.tiny import tiny_checkpoint
 
 TEXT = "Peru is a country. The capital of Peru is Lima, and its great lake is Titicaca."

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kb.corpus.format import AnnotatedDocument, FactSpan
-from model.baselines.triplets import parse_calls
-from model.decoding.queries import MAX_QUERY_TOKENS
-from model.evaluate.query_cost import Former, measure
-from model.lm.checkpoint import Checkpoint, base_checkpoint
-from model.lm.encoder import KeyEncoder
-from model.text.markup import ASKER, REL_LMLM
+from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
+from colmlm.model.baselines.triplets import parse_calls
+from colmlm.model.decoding.queries import MAX_QUERY_TOKENS
+from colmlm.model.evaluate.query_cost import Former, measure
+from colmlm.model.lm.checkpoint import Checkpoint, base_checkpoint
+from colmlm.model.lm.encoder import KeyEncoder
+from colmlm.model.text.markup import ASKER, REL_LMLM
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import PERU, document, numbered
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from model.evaluate.recall import best_scores, decoder_queries, document_keys, in_batches, recall
-from model.lm.checkpoint import Checkpoint
-from model.lm.encoder import KeyEncoder
+from colmlm.model.evaluate.recall import best_scores, decoder_queries, document_keys, in_batches, recall
+from colmlm.model.lm.checkpoint import Checkpoint
+from colmlm.model.lm.encoder import KeyEncoder
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import PERU, numbered
 

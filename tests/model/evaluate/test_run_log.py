@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from model.evaluate.run_log import OtherRun, RunLog
+from colmlm.model.evaluate.run_log import OtherRun, RunLog
 
 RUN = {"checkpoint_id": "abc", "mode": "auto"}
 

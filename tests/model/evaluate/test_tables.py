@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from kb.corpus.format import AnnotatedDocument
-from model.evaluate.tables import Asked, Generated, num_encodings, table
-from model.lm.checkpoint import Checkpoint
-from model.lm.encoder import KeyEncoder
+from colmlm.kb.corpus.format import AnnotatedDocument
+from colmlm.model.evaluate.tables import Asked, Generated, num_encodings, table
+from colmlm.model.lm.checkpoint import Checkpoint
+from colmlm.model.lm.encoder import KeyEncoder
 from tests.fakes import FakeEncoder, Vectors
 from tests.kb.corpora import PERU, numbered
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from model.evaluate.intervals import bootstrap
-from model.evaluate.tofu import Examples, Scores, TofuLog, TofuLogError, forget_quality
+from colmlm.model.evaluate.intervals import bootstrap
+from colmlm.model.evaluate.tofu import Examples, Scores, TofuLog, TofuLogError, forget_quality
 from tests.places import SHARED_DATA
 
 GOLDEN = SHARED_DATA / "tofu" / "golden"

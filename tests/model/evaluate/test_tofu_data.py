@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from kb.corpus.format import AnnotatedDocument, check_spans
-from model.evaluate.tofu import TofuLog, TofuLogError
-from model.evaluate.tofu_data import Row, documents, examples, read_rows
-from model.evaluate.tofu_tables import columns, table
+from colmlm.kb.corpus.format import AnnotatedDocument, check_spans
+from colmlm.model.evaluate.tofu import TofuLog, TofuLogError
+from colmlm.model.evaluate.tofu_data import Row, documents, examples, read_rows
+from colmlm.model.evaluate.tofu_tables import columns, table
 from tests.places import SHARED_DATA
 
 SHARED = SHARED_DATA / "tofu"

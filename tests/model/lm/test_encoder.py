@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kb.corpus.format import AnnotatedDocument
-from model.lm.checkpoint import Checkpoint
-from model.lm.encoder import KeyEncoder
-from model.lm.language_model import unit
-from model.text.tokens import FactTokenizer
+from colmlm.kb.corpus.format import AnnotatedDocument
+from colmlm.model.lm.checkpoint import Checkpoint
+from colmlm.model.lm.encoder import KeyEncoder
+from colmlm.model.lm.language_model import unit
+from colmlm.model.text.tokens import FactTokenizer
 from tests.kb.corpora import CAPITAL, PERU, document, numbered
 from tests.strategies import documents
 

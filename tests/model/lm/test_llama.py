@@ -10,9 +10,9 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from model.lm.checkpoint import Checkpoint, export, load
-from model.lm.language_model import FactLM
-from model.lm.llama import Llama
+from colmlm.model.lm.checkpoint import Checkpoint, export, load
+from colmlm.model.lm.language_model import FactLM
+from colmlm.model.lm.llama import Llama
 from tests.tiny import tiny_checkpoint, tiny_llama
 
 VOCABULARY = 260

@@ -6,9 +6,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.lm.checkpoint import Checkpoint
-from model.lm.language_model import length_groups, unit
-from model.text.tokens import Encoded
+from colmlm.model.lm.checkpoint import Checkpoint
+from colmlm.model.lm.language_model import length_groups, unit
+from colmlm.model.text.tokens import Encoded
 
 
 @given(

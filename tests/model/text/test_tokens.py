@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from tokenizers.models import BPE
 
-from kb.corpus.format import AnnotatedDocument, FactSpan, parse_inline
-from model.text.markup import ASKER, CO_LMLM, REL_LMLM, Markup
-from model.text.tokens import END_OF_TEXT, Encoded, FactTokenizer
+from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, parse_inline
+from colmlm.model.text.markup import ASKER, CO_LMLM, REL_LMLM, Markup
+from colmlm.model.text.tokens import END_OF_TEXT, Encoded, FactTokenizer
 from tests.strategies import documents, texts
 from tests.tiny import TEXTS, bare_tokenizer, byte_tokenizer, merging_tokenizer
 

@@ -18,12 +18,12 @@ from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import DistributedType
 from torch.distributed.tensor import DTensor
 
-from kb import interpreter
-from kb.corpus.format import AnnotatedDocument
-from model.training.config import TrainConfig
-from model.training.gather import here
-from model.training.task import Metrics
-from model.training.trainer import Trainer
+from colmlm.kb import interpreter
+from colmlm.kb.corpus.format import AnnotatedDocument
+from colmlm.model.training.config import TrainConfig
+from colmlm.model.training.gather import here
+from colmlm.model.training.task import Metrics
+from colmlm.model.training.trainer import Trainer
 from tests.kb.corpora import document
 from tests.tiny import tiny_base
 

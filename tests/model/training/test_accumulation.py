@@ -11,12 +11,12 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from model.lm.base_models import WEIGHTS
-from model.lm.checkpoint import load
-from model.training.batches import JointBatch
-from model.training.contrast import Memory, Pairs, pull_together
-from model.training.task import Metrics, StepContext
-from model.training.trainer import Trainer
+from colmlm.model.lm.base_models import WEIGHTS
+from colmlm.model.lm.checkpoint import load
+from colmlm.model.training.batches import JointBatch
+from colmlm.model.training.contrast import Memory, Pairs, pull_together
+from colmlm.model.training.task import Metrics, StepContext
+from colmlm.model.training.trainer import Trainer
 from tests.model.training.processes import documents, joint_config
 from tests.tiny import tiny_base
 

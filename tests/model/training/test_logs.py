@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from model.training.logs import BOARD, LOSS_FILE, PLOT_FILE, RunLog, TensorBoardMissing, read_log
+from colmlm.model.training.logs import BOARD, LOSS_FILE, PLOT_FILE, RunLog, TensorBoardMissing, read_log
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

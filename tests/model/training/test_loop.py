@@ -14,10 +14,10 @@ import torch
 from safetensors.torch import load_file
 from torch.nn import functional as F
 
-from model.training.loop import Diverged, Loop
-from model.training.schedule import Schedule
-from model.training.state import STATE_FILE, ResumeRefused
-from model.training.task import Metrics
+from colmlm.model.training.loop import Diverged, Loop
+from colmlm.model.training.schedule import Schedule
+from colmlm.model.training.state import STATE_FILE, ResumeRefused
+from colmlm.model.training.task import Metrics
 from tests.model.training.toys import Noisy, Toy, toy_config
 
 

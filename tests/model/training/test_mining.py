@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from kb.corpus.format import AnnotatedDocument
-from model.text.tokens import Encoded
-from model.training.config import TrainConfig
-from model.training.corpora import tokenise
-from model.training.steps import Step, Steps
+from colmlm.kb.corpus.format import AnnotatedDocument
+from colmlm.model.text.tokens import Encoded
+from colmlm.model.training.config import TrainConfig
+from colmlm.model.training.corpora import tokenise
+from colmlm.model.training.steps import Step, Steps
 from tests.kb.corpora import document
 from tests.tiny import byte_tokenizer
 

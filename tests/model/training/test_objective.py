@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from model.lm.language_model import FactLM, unit
-from model.text.tokens import Encoded, FactTokenizer
-from model.training.batches import joint_batch, lookups_batch
-from model.training.contrast import Memory, Pairs, pull_together
-from model.training.losses import question_ids
-from model.training.steps import Pair, Step
-from model.training.trainer import JointModule
+from colmlm.model.lm.language_model import FactLM, unit
+from colmlm.model.text.tokens import Encoded, FactTokenizer
+from colmlm.model.training.batches import joint_batch, lookups_batch
+from colmlm.model.training.contrast import Memory, Pairs, pull_together
+from colmlm.model.training.losses import question_ids
+from colmlm.model.training.steps import Pair, Step
+from colmlm.model.training.trainer import JointModule
 from tests.kb.corpora import CHILE, PERU
 from tests.tiny import byte_tokenizer, tiny_llama
 
@@ -141,7 +141,7 @@ def test_many_positions_go_through_the_head_in_pieces_to_the_same_gradient(
 ):
     gradients = []
     for positions in (10_000, 50):
-        monkeypatch.setattr("model.training.losses.HEAD_POSITIONS", positions)
+        monkeypatch.setattr("colmlm.model.training.losses.HEAD_POSITIONS", positions)
         module.zero_grad()
         summed, _, _ = forward(module, step)
         summed.backward()

@@ -10,11 +10,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.lm.language_model import FactLM
-from model.text.tokens import Encoded
-from model.training.config import TrainConfig
-from model.training.packing import lay_out, packed_batches, rows_of
-from model.training.trainer import Trainer
+from colmlm.model.lm.language_model import FactLM
+from colmlm.model.text.tokens import Encoded
+from colmlm.model.training.config import TrainConfig
+from colmlm.model.training.packing import lay_out, packed_batches, rows_of
+from colmlm.model.training.trainer import Trainer
 from tests.kb.corpora import numbered
 from tests.tiny import tiny_llama
 

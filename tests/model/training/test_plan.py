@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from model.training.config import RANDOM, Architecture, TrainConfig
-from model.training.plan import GPUS, Plan, Ratios, plan, saved_bytes
-from model.training.start import llama_config, start
+from colmlm.model.training.config import RANDOM, Architecture, TrainConfig
+from colmlm.model.training.plan import GPUS, Plan, Ratios, plan, saved_bytes
+from colmlm.model.training.start import llama_config, start
 from tests.tiny import byte_tokenizer
 
 ARCHITECTURE = Architecture(layers=3, width=32, heads=4, kv_heads=2, ffn=48, context=128)

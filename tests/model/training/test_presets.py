@@ -11,10 +11,10 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
-import model
-from model.training import presets
-from model.training.config import Architecture, TrainConfig
-from model.training.start import llama_config
+from colmlm import model
+from colmlm.model.training import presets
+from colmlm.model.training.config import Architecture, TrainConfig
+from colmlm.model.training.start import llama_config
 from tests.tiny import byte_tokenizer
 
 # The table of appendix A ("Pre-training hyperparameters"), row by row, and what section 3.2 and A.1 add.

@@ -9,8 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from model.lm.adapters import ADAPTER
-from model.lm.base_models import WEIGHTS
+from colmlm.model.lm.adapters import ADAPTER
+from colmlm.model.lm.base_models import WEIGHTS
 from tests.model.training.processes import CUTS, KINDS, STEPS, launch, train
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

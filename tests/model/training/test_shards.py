@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kb.corpus.format import AnnotatedDocument
-from model.text.tokens import FactTokenizer
-from model.training.config import TrainConfig
-from model.training.corpora import Corpus, TokenShard, tokenise
-from model.training.shards import ShardError, build_shards, open_shards, read_manifest
-from model.training.steps import Steps
+from colmlm.kb.corpus.format import AnnotatedDocument
+from colmlm.model.text.tokens import FactTokenizer
+from colmlm.model.training.config import TrainConfig
+from colmlm.model.training.corpora import Corpus, TokenShard, tokenise
+from colmlm.model.training.shards import ShardError, build_shards, open_shards, read_manifest
+from colmlm.model.training.steps import Steps
 from tests.kb.corpora import PERU, document, numbered
 from tests.tiny import byte_tokenizer, merging_tokenizer
 

@@ -10,13 +10,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from model.lm.checkpoint import export, load
-from model.lm.config import CheckpointConfig, CheckpointError
-from model.lm.language_model import FactLM
-from model.text.markup import ASKER, CO_LMLM, STANDARD
-from model.training.config import RANDOM, Architecture, TrainConfig
-from model.training.start import Start, start
-from model.training.trainer import Trainer
+from colmlm.model.lm.checkpoint import export, load
+from colmlm.model.lm.config import CheckpointConfig, CheckpointError
+from colmlm.model.lm.language_model import FactLM
+from colmlm.model.text.markup import ASKER, CO_LMLM, STANDARD
+from colmlm.model.training.config import RANDOM, Architecture, TrainConfig
+from colmlm.model.training.start import Start, start
+from colmlm.model.training.trainer import Trainer
 from tests.kb.corpora import numbered
 from tests.tiny import bare_tokenizer, tiny_checkpoint, tiny_llama
 

@@ -7,11 +7,11 @@ from itertools import islice
 
 import pytest
 
-from kb.corpus.format import AnnotatedDocument, FactSpan
-from model.text.tokens import FactTokenizer
-from model.training.config import TrainConfig
-from model.training.corpora import data_hash, tokenise
-from model.training.steps import QA_FORMS, Step, Steps, hold_out, question_answer
+from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
+from colmlm.model.text.tokens import FactTokenizer
+from colmlm.model.training.config import TrainConfig
+from colmlm.model.training.corpora import data_hash, tokenise
+from colmlm.model.training.steps import QA_FORMS, Step, Steps, hold_out, question_answer
 from tests.kb.corpora import PERU, numbered
 from tests.tiny import byte_tokenizer
 

@@ -14,17 +14,17 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from kb.corpus.format import AnnotatedDocument
-from model.lm.adapters import ADAPTER
-from model.lm.checkpoint import load
-from model.lm.encoder import KeyEncoder
-from model.lm.language_model import unit
-from model.training.config import TrainConfig
-from model.training.logs import LOSS_FILE, read_log
-from model.training.release import release
-from model.training.state import STATE_FILE, ResumeRefused
-from model.training.task import Metrics
-from model.training.trainer import Trainer
+from colmlm.kb.corpus.format import AnnotatedDocument
+from colmlm.model.lm.adapters import ADAPTER
+from colmlm.model.lm.checkpoint import load
+from colmlm.model.lm.encoder import KeyEncoder
+from colmlm.model.lm.language_model import unit
+from colmlm.model.training.config import TrainConfig
+from colmlm.model.training.logs import LOSS_FILE, read_log
+from colmlm.model.training.release import release
+from colmlm.model.training.state import STATE_FILE, ResumeRefused
+from colmlm.model.training.task import Metrics
+from colmlm.model.training.trainer import Trainer
 from tests.kb.corpora import numbered
 from tests.tiny import tiny_base
 
@@ -198,7 +198,7 @@ def test_a_save_that_is_cut_off_leaves_the_one_before(
     def no_space(*_: object, **__: object) -> None:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr("model.lm.config.CheckpointConfig.save", no_space)
+    monkeypatch.setattr("colmlm.model.lm.config.CheckpointConfig.save", no_space)
     with pytest.raises(OSError, match="no space"):
         run.loop.save()
     monkeypatch.undo()

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from model.lm.checkpoint import load
-from model.training.config import TrainConfig
-from model.training.unlearning import GRAD_ASCENT, NPO, UnlearnConfig, Unlearning, going_on
+from colmlm.model.lm.checkpoint import load
+from colmlm.model.training.config import TrainConfig
+from colmlm.model.training.unlearning import GRAD_ASCENT, NPO, UnlearnConfig, Unlearning, going_on
 
 FORGET = [("Who wrote Emma?", "Jane Austen"), ("Who wrote Dune?", "Frank Herbert"), ("Who?", "Nobody at all")]
 RETAIN = [("Where is Lima?", "In Peru."), ("Where is Cork?", "In Ireland.")]

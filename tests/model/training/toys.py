@@ -13,10 +13,10 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from model.training.gather import here, micro_batches
-from model.training.loop import LoopConfig
-from model.training.schedule import Schedule
-from model.training.task import StepContext, Task
+from colmlm.model.training.gather import here, micro_batches
+from colmlm.model.training.loop import LoopConfig
+from colmlm.model.training.schedule import Schedule
+from colmlm.model.training.task import StepContext, Task
 
 Rows = list[tuple[Tensor, Tensor]]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from kb.corpus.raw.files import find_files
+from colmlm.kb.corpus.raw.files import find_files
 
 
 def write(path: Path, content: bytes = b"Lima") -> Path:

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from kb.corpus.format import Parsed
-from kb.corpus.raw.files import find_files
-from kb.corpus.raw.limits import Limits
-from kb.corpus.raw.reading import MOST_BREACHES, read_corpus, read_raw
-from kb.errors import ReaderUnavailable
+from colmlm.kb.corpus.format import Parsed
+from colmlm.kb.corpus.raw.files import find_files
+from colmlm.kb.corpus.raw.limits import Limits
+from colmlm.kb.corpus.raw.reading import MOST_BREACHES, read_corpus, read_raw
+from colmlm.kb.errors import ReaderUnavailable
 from tests.hostile_documents import ANNOTATED, DOCUMENTS, Hostile, parquet_bomb, slow_lines, written
 
 STRICT = Limits(memory_mb=256, seconds=4, characters=1_000_000)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from kb.corpus.format import AnnotatedDocument, Refusal
-from kb.corpus.raw.files import find_files
-from kb.corpus.raw.reading import read_raw
+from colmlm.kb.corpus.format import AnnotatedDocument, Refusal
+from colmlm.kb.corpus.raw.files import find_files
+from colmlm.kb.corpus.raw.reading import read_raw
 from tests.kb.corpus.raw.pdfs import pdf
 
 MARKDOWN = """---

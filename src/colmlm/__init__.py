@@ -1,0 +1,1 @@
+"""A knowledge base that a language model reads and people can edit."""
