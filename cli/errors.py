@@ -61,6 +61,15 @@ _CODES = {
     "builtins.MemoryError": 1,
 }
 
+# What an extra brings, by the name it is imported under.
+EXTRAS = {
+    "accelerate": "train",
+    "bm25s": "lab",
+    "matplotlib": "train",
+    "rouge_score": "lab",
+    "scipy": "lab",
+}
+
 _AWAY = "See `colmlm db status`, then try again."
 _REMEDIES = {
     "colmlm.model.lm.config.CheckpointError": "Name a checkpoint with --checkpoint or COLMLM_CHECKPOINT.",
@@ -92,6 +101,8 @@ def explain(error: BaseException) -> Failure:
         return Failure(BROKEN_PIPE, "")
     if isinstance(error, KeyboardInterrupt):
         return Failure(INTERRUPTED, "Interrupted.")
+    if isinstance(error, ModuleNotFoundError) and (extra := EXTRAS.get(str(error.name).partition(".")[0])):
+        return Failure(USAGE, f"{error.name} is not installed; it comes with: pip install 'colmlm[{extra}]'")
     error = refusal_of(error) or error
     if isinstance(error, KBError):
         return Failure(error.exit_code, one_line(str(error)))

@@ -11,19 +11,16 @@ from importlib.metadata import packages_distributions
 from itertools import chain
 from pathlib import Path
 
+from colmlm.cli.errors import EXTRAS, USAGE, Failure, explain
 from tests.places import ROOT
 
-PACKAGES = ("api", "cli", "kb", "migrations", "model")
+PACKAGES = ("api", "cli", "kb", "lab", "migrations", "model")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
-def test_every_package_is_listed() -> None:
-    found = {
-        str(p.parent.relative_to(ROOT)).replace("/", ".")
-        for name in PACKAGES
-        for p in modules(name, "__init__")
-    }
-    assert sorted(PROJECT["tool"]["setuptools"]["packages"]) == sorted(found)
+def test_every_room_is_linked_under_the_one_name_that_is_imported() -> None:
+    links = {path.name: path.resolve() for path in (ROOT / "src" / "colmlm").iterdir() if path.is_symlink()}
+    assert links == {name: ROOT / name for name in PACKAGES}
 
 
 def test_every_folder_of_code_is_a_package() -> None:
@@ -37,7 +34,7 @@ def test_every_data_file_is_installed() -> None:
         path
         for name, globs in patterns.items()
         for g in globs
-        for path in (ROOT / name.replace(".", "/")).glob(g)
+        for path in (ROOT / name.removeprefix("colmlm.").replace(".", "/")).glob(g)
     }
     data = {
         p
@@ -50,7 +47,7 @@ def test_every_data_file_is_installed() -> None:
 
 def test_every_imported_library_is_a_dependency() -> None:
     extras = PROJECT["project"]["optional-dependencies"]
-    optional = (extras[name] for name in ("cpu", "bench", "harness", "otel"))
+    optional = (extras[name] for name in ("cpu", "train", "lab", "bench", "harness", "otel"))
     listed = [*PROJECT["project"]["dependencies"], *chain.from_iterable(optional)]
     declared = {normal(re.split(r"[^\w.-]", requirement)[0]) for requirement in listed}
     distributions = packages_distributions()
@@ -62,6 +59,21 @@ def test_every_imported_library_is_a_dependency() -> None:
         if not declared & {normal(d) for d in distributions.get(name, not_installed(name, declared))}
     }
     assert sorted(missing) == []
+
+
+def test_what_an_extra_brings_is_named_where_it_is_missing() -> None:
+    extras = PROJECT["project"]["optional-dependencies"]
+    brought = {
+        normal(re.split(r"[^\w.-]", requirement)[0]): extra
+        for extra in ("train", "lab")
+        for requirement in extras[extra]
+    }
+    del brought["colmlm"]  # an extra that takes another
+    assert {normal(name): extra for name, extra in EXTRAS.items()} == brought
+    missing = ModuleNotFoundError("No module named 'scipy'", name="scipy.stats")
+    assert explain(missing) == Failure(
+        USAGE, "scipy.stats is not installed; it comes with: pip install 'colmlm[lab]'"
+    )
 
 
 def not_installed(module: str, declared: set[str]) -> list[str]:
@@ -80,7 +92,7 @@ def imports(path: Path) -> Iterator[str]:
         if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
             names = [node.module]
         for name in (n.partition(".")[0] for n in names):
-            if name not in sys.stdlib_module_names and name not in PACKAGES:
+            if name not in sys.stdlib_module_names and name != "colmlm":
                 yield name
 
 

@@ -115,7 +115,7 @@ def _board(directory: Path, begin: int, wanted: bool | None) -> Any:
         return None
     if importlib.util.find_spec("tensorboard") is None:
         if wanted:
-            raise TensorBoardMissing("tensorboard is not installed: pip install 'colmlm[train]'")
+            raise TensorBoardMissing("tensorboard is not installed: pip install 'colmlm[tensorboard]'")
         return None
     from torch.utils.tensorboard import SummaryWriter
 

@@ -71,7 +71,7 @@ def test_tensorboard_that_is_asked_for_and_missing_is_an_error_that_says_what_to
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(TensorBoardMissing, match=r"pip install 'colmlm\[train\]'"):
+    with pytest.raises(TensorBoardMissing, match=r"pip install 'colmlm\[tensorboard\]'"):
         RunLog(tmp_path, 0, tensorboard=True)
     log = RunLog(tmp_path, 0)
     write(log, range(1, 3))

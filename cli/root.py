@@ -1,0 +1,177 @@
+"""The root of a command line: it knows heavy commands by name, and turns every error into one line and an exit code."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from colmlm.cli.errors import BROKEN_PIPE, CHECK_FAILED, explain, one_line
+from colmlm.kb import interpreter
+from colmlm.model.lm.memory import prefer_jemalloc
+
+# Commands that train or encode: the allocator decides how fast those are.
+_TENSOR_COMMANDS = frozenset(
+    {
+        "train",
+        "evaluate",
+        "rekey",
+        "check",
+        "calibrate",
+        "up",
+        "serve",
+        "forget",
+        "encode",
+        "decode",
+        "add",
+        "annotate",
+        "worker",
+    }
+)
+
+# What only the machine of a knowledge base can do by itself, and a worker there for anybody: command, kind of job.
+_AS_A_JOB = {"rekey": "rekey", "fsck": "fsck", "backup create": "backup"}
+
+
+@dataclass(frozen=True, slots=True)
+class Heavy:
+    """A command whose module is imported when it is called: the module's name, and what `--help` says of it until then."""
+
+    module: str
+    help: str
+
+    def command(self, name: str) -> Any:
+        """Import the module and give its command, under this name."""
+        command = typer.main.get_command(import_module(self.module).app)
+        command.name = name
+        return command
+
+
+LABORATORY = MappingProxyType(
+    {
+        "bench": Heavy("colmlm.lab.bench.command", "Measure this program on this machine."),
+        "evaluate": Heavy(
+            "colmlm.lab.evaluate.command",
+            "Measure a checkpoint: recall of its keys, answers, and unlearning.",
+        ),
+        "crashlab": Heavy(
+            "colmlm.lab.crashlab.command",
+            "Kill processes at seeded instants and check that nothing was lost.",
+        ),
+    }
+)  # by name alone: nothing imports the laboratory
+
+Debug = Annotated[bool, typer.Option("--debug", help="Show where an error came from.")]
+
+
+class Root(TyperGroup):
+    """The command group that knows the heavy commands by name and lets no traceback out."""
+
+    heavy: ClassVar[Mapping[str, Heavy]] = MappingProxyType({})
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [*super().list_commands(ctx), *self.heavy]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name in self.heavy:
+            return TyperCommand(cmd_name, help=self.heavy[cmd_name].help)
+        return super().get_command(ctx, cmd_name)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        if args and args[0] in self.heavy:
+            return args[0], self.heavy[args[0]].command(args[0]), args[1:]
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            with _terminable():
+                result = super().invoke(ctx)
+                sys.stdout.flush()
+        except (typer.Exit, typer.Abort, typer.TyperException):
+            raise
+        except (Exception, KeyboardInterrupt) as error:
+            raise typer.Exit(_report(error, debug=ctx.params.get("debug", False))) from error
+        return result
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run and exit; of the parameters only those that say what to run are heeded."""
+        try:
+            code = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
+        except typer.TyperException as error:  # the command line itself is wrong
+            context = getattr(error, "ctx", None)
+            command = context.command_path if context else "colmlm"
+            _complain(_wrong(error, command))
+            code = error.exit_code
+        except typer.Abort:
+            _complain("Not confirmed; nothing was done. Pass --yes to go on without being asked.")
+            code = CHECK_FAILED
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Let a request to terminate unwind like Ctrl-C.
+
+    Otherwise the demo would leave facts deleted, and nobody would stop the embedded database.
+    """
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _wrong(error: typer.TyperException, command: str) -> str:
+    """What is wrong with the command line."""
+    if getattr(error, "option_name", None) in ("--server", "--key-file"):
+        kind = _AS_A_JOB.get(command.partition(" ")[2])
+        remedy = f"a worker there does it as a job: colmlm jobs start {kind}" if kind else "run it there"
+        return f"{command}: it works only on the machine of the knowledge base; {remedy}."
+    return f"{command}: {error.format_message().rstrip('.')}. See: {command} --help"
+
+
+def _report(error: BaseException, *, debug: bool) -> int:
+    if debug:
+        traceback.print_exception(error)
+    failure = explain(error)
+    if failure.exit_code == BROKEN_PIPE:
+        # What is left in the buffer has no reader; flushing it at exit would complain once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if failure.line:
+        _complain(failure.line)
+    return failure.exit_code
+
+
+def _complain(line: str) -> None:
+    sys.stderr.write(f"error: {one_line(line)}\n")
+
+
+def start(app: typer.Typer, name: str) -> None:
+    """Run a console script."""
+    interpreter.shut_out_current_directory()
+    if any(argument in _TENSOR_COMMANDS for argument in sys.argv[1:3]):
+        prefer_jemalloc(interpreter.again())
+    if not sys.warnoptions:
+        warnings.simplefilter(
+            "ignore", FutureWarning
+        )  # libraries tell their callers' authors what will change
+    app(prog_name=name)

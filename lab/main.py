@@ -1,0 +1,34 @@
+"""The command `colmlm-lab`: what measures the program and repeats the paper."""
+
+from __future__ import annotations
+
+import typer
+
+from colmlm.cli.options import examples
+from colmlm.cli.root import LABORATORY, Debug, Root, start
+
+
+class Laboratory(Root):
+    """The root of `colmlm-lab`."""
+
+    heavy = LABORATORY
+
+
+app = typer.Typer(
+    cls=Laboratory,
+    name="colmlm-lab",
+    help="Measure colmlm: its speed, its answers, and what it keeps when it is killed.",
+    epilog=examples("colmlm-lab bench store --facts 20000", "colmlm-lab crashlab --rounds 20"),
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback()
+def root(debug: Debug = False) -> None:
+    """Everything here works on knowledge bases of its own and leaves yours alone."""
+
+
+def main() -> None:
+    """The console script."""
+    start(app, "colmlm-lab")
