@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from copy import copy
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-import numpy as np
-import numpy.typing as npt
 from sqlalchemy import Engine
 from sqlalchemy.orm import sessionmaker
 
@@ -23,7 +21,7 @@ from colmlm.kb.keys.calibration import Calibration
 from colmlm.kb.keys.keysets import Ids, Vectors
 from colmlm.kb.keys.rekey import Encoder, Rekey
 from colmlm.kb.log import audit
-from colmlm.kb.lookup.searcher import Searcher
+from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.records import (
     ChangeRecord,
     CheckpointInfo,
@@ -36,7 +34,6 @@ from colmlm.kb.records import (
     GenerationRecord,
     IngestReport,
     KeysetRecord,
-    Lookup,
     NewGeneration,
     OutputTrace,
 )
@@ -47,19 +44,11 @@ from colmlm.kb.store.waits import Waits
 from colmlm.kb.upkeep.fsck import fsck
 
 
-class KnowledgeBase:
+class KnowledgeBase(SearchableStore):
     """Facts, their keys, their history. Safe to share between threads; several processes may open one base."""
 
     def __init__(self, settings: Settings, engine: Engine) -> None:
-        self.settings = settings
-        self.engine = engine
-        self.sessions = sessionmaker(engine, expire_on_commit=False)
-        self.searcher = Searcher(
-            reader=database.reader(engine, Waits.of(settings)),
-            sessions=self.sessions,
-            directory=settings.index_directory,
-            wait_seconds=settings.index_wait_seconds,
-        )
+        super().__init__(settings, engine)
         self.pools = {"upkeep": engine, "lookups": self.searcher.reader}
         self._opened = [engine, self.searcher.reader]
 
@@ -290,36 +279,6 @@ class KnowledgeBase:
         """Fact ids [n] and context keys [n, d] of live facts, by fact id."""
         with self.sessions() as session:
             return keysets.context_keys(session, keyset_id, corpus)
-
-    # Lookup
-
-    def lookup(
-        self,
-        queries_BD: npt.NDArray[Any],
-        *,
-        checkpoint_id: str,
-        k: int = 1,
-        threshold: float | None = None,
-        min_seq: int | None = None,
-    ) -> list[Lookup]:
-        """The k best live facts of each query [B, d], at or above the threshold (None: the keyset's own).
-
-        `min_seq` is the seq of an edit to read back: `IndexBehind` where it does not arrive in time, `NoSuchChange` at
-        once where nobody made it. Raises `KeysetMismatch` where the queries are not of the active keyset's checkpoint.
-        """
-        return self.searcher.lookup(np.asarray(queries_BD), checkpoint_id, k, threshold, min_seq)
-
-    def catch_up(self) -> int:
-        """Apply every committed change to this process's index and give the seq reached."""
-        return self.searcher.catch_up()
-
-    def rebuild_index(self) -> None:
-        """Make the active keyset's index and snapshot anew from the database alone."""
-        self.searcher.rebuild()
-
-    def snapshot(self) -> None:
-        """Write the active keyset's index to disk, so that the next process starts from it."""
-        self.searcher.snapshot()
 
     # Attribution
 

@@ -12,10 +12,9 @@ from colmlm.api.door.drain import Drain
 from colmlm.api.door.lanes import Lane, Lanes
 from colmlm.kb.errors import NoActiveKeyset
 from colmlm.kb.jobs.attendance import OwnWorker, is_wanting, no_worker
-from colmlm.kb.keys.keysets import keyset_head
+from colmlm.kb.keys.keysets import active_keyset_id, keyset_head
 from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.lookup.observing import standing
-from colmlm.kb.lookup.replica import active_keyset_id
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 

@@ -104,6 +104,6 @@ class Runtime:
 
 def released_checkpoint() -> Path:
     """Where the checkpoint that comes with the program lies."""
-    spec = find_spec("model")
+    spec = find_spec("colmlm.model")
     assert spec is not None and spec.submodule_search_locations
     return Path(spec.submodule_search_locations[0], RELEASED)

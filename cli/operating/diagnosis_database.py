@@ -12,8 +12,9 @@ from colmlm.cli.errors import one_line
 from colmlm.cli.operating.findings import Finding
 from colmlm.kb.errors import DatabaseUnavailable, NoActiveKeyset
 from colmlm.kb.keys import keysets
+from colmlm.kb.keys.keysets import active_keyset_id
 from colmlm.kb.log import audit
-from colmlm.kb.lookup.replica import active_keyset_id, snapshots_of
+from colmlm.kb.lookup.replica import snapshots_of
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings

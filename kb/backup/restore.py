@@ -29,7 +29,7 @@ from colmlm.kb.store.database import connection_of, head_revision
 from colmlm.kb.tables import Change, Fact, FactKey, Keyset, Secret
 
 if TYPE_CHECKING:
-    from colmlm.kb.service import KnowledgeBase
+    from colmlm.kb.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class RestoreReport:
 
 
 def restore_backup(
-    kb: KnowledgeBase,
+    kb: Store,
     file: Path,
     *,
     actor: str,

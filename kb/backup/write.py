@@ -34,7 +34,7 @@ from colmlm.kb.store.database import connection_of, head_revision
 from colmlm.kb.tables import Base, FactKey, Job
 
 if TYPE_CHECKING:
-    from colmlm.kb.service import KnowledgeBase
+    from colmlm.kb.store.store import Store
 
 FORMAT = "colmlm-backup/1"
 MANIFEST = "manifest.json"
@@ -81,7 +81,7 @@ def tables() -> list[Table]:
 
 
 def write_backup(
-    kb: KnowledgeBase,
+    kb: Store,
     file: Path,
     key: Ed25519PrivateKey,
     *,
@@ -132,7 +132,7 @@ def _is_running(pid: int) -> bool:
     return True
 
 
-def _write(kb: KnowledgeBase, stream: IO[bytes], key: Ed25519PrivateKey, on_bytes: Heard) -> None:
+def _write(kb: Store, stream: IO[bytes], key: Ed25519PrivateKey, on_bytes: Heard) -> None:
     with kb.sessions() as session, zipfile.ZipFile(stream, "w", allowZip64=True) as archive:
         session.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
         seq = audit.head_seq(session)

@@ -23,8 +23,8 @@ from sqlalchemy.exc import DBAPIError
 
 from colmlm.kb.errors import KBError, NoActiveKeyset
 from colmlm.kb.log import audit
+from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.lookup.snapshots import remove_orphans
-from colmlm.kb.service import KnowledgeBase
 
 NAMES = ("not retrievable", "out of indexes and snapshots", "out of the heap", "out of the write-ahead log")
 
@@ -86,7 +86,7 @@ def reached(levels: Sequence[Level]) -> int:
     return last
 
 
-def purge(kb: KnowledgeBase, *, now: bool, on_step: Heard) -> tuple[Level, ...]:
+def purge(kb: SearchableStore, *, now: bool, on_step: Heard) -> tuple[Level, ...]:
     """Take the committed erasures of this database to level 2, or with `now` as far as the server lets."""
     first = Level(
         1, NAMES[0], "reached", "Databases restored from older backups hold it again; erase it there too."
@@ -128,7 +128,7 @@ def _not_asked(level: int) -> Level:
     return Level(level, NAMES[level - 1], "left", _LEFT[level], remedy)
 
 
-def _out_of_indexes(kb: KnowledgeBase, on_step: Heard) -> str:
+def _out_of_indexes(kb: SearchableStore, on_step: Heard) -> str:
     """Catch up, and write every snapshot anew; one that can't be is deleted."""
     on_step("Removing keys from the index and its snapshots")
     with suppress(NoActiveKeyset):

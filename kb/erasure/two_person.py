@@ -20,8 +20,8 @@ from colmlm.kb.facts.erased_texts import Said
 from colmlm.kb.facts.redaction import Mentioned, as_mentioned
 from colmlm.kb.log import audit
 from colmlm.kb.log.origin import acting_as, signed
+from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.principal import Principal
-from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.contention import tried_again
 from colmlm.kb.tables import ApiKey
 from colmlm.kb.tables import ErasureRequest as Row
@@ -61,7 +61,7 @@ def admin_key(session: Session, token: str | None) -> ApiKeyRecord:
 class ErasureRequests:
     """The erasures of a knowledge base that wait for a second key, and those that were decided."""
 
-    kb: KnowledgeBase
+    kb: SearchableStore
 
     @tried_again
     def ask(

@@ -28,8 +28,8 @@ from colmlm.kb.facts.edits import MAX_ID
 from colmlm.kb.facts.quotations import Gone, Quoting, Standing
 from colmlm.kb.facts.redaction import MARK, Mentioned, Target, blank, redact_documents
 from colmlm.kb.log import audit, origin
+from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.principal import Principal
-from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.contention import tried_again
 from colmlm.kb.store.waits import unhurried
 from colmlm.kb.tables import Document, Fact, FactKey, FactVersion, Tombstone
@@ -73,7 +73,7 @@ class ErasureReport:
 class Erasure:
     """Final erasure on a knowledge base."""
 
-    kb: KnowledgeBase
+    kb: SearchableStore
 
     def erase(
         self,

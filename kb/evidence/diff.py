@@ -13,7 +13,7 @@ from colmlm.kb.facts import reading
 from colmlm.kb.lookup.history import require_change
 
 if TYPE_CHECKING:
-    from colmlm.kb.service import KnowledgeBase
+    from colmlm.kb.store.store import Store
 
 KINDS = ("inserted", "updated", "deleted", "restored", "erased")
 
@@ -75,7 +75,7 @@ class Diff:
 
 
 def diff(
-    kb: KnowledgeBase,
+    kb: Store,
     first: int,
     last: int,
     *,

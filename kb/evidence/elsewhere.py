@@ -17,11 +17,11 @@ from colmlm.kb.store.contention import tried_again
 from colmlm.kb.tables import Checkpoint
 
 if TYPE_CHECKING:
-    from colmlm.kb.service import KnowledgeBase
+    from colmlm.kb.store.store import Store
 
 
 @tried_again
-def store(kb: KnowledgeBase, generation: NewGeneration) -> OutputTrace:
+def store(kb: Store, generation: NewGeneration) -> OutputTrace:
     """Keep the output and give its trace, without what became of its facts since.
 
     Refused are a checkpoint without keys here, a change that is not there yet, a query that no key of the checkpoint

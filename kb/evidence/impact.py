@@ -17,7 +17,7 @@ from colmlm.kb.selectors import Selector, select_facts
 from colmlm.kb.tables import Attribution, Fact, Generation
 
 if TYPE_CHECKING:
-    from colmlm.kb.service import KnowledgeBase
+    from colmlm.kb.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class SelectionImpact:
 Place = tuple[int, int]  # of a use: the output's id, and the ordinal of the lookup in it
 
 
-def impact_of(kb: KnowledgeBase, fact_id: int, *, after: Place = (0, 0), limit: int | None = None) -> Impact:
+def impact_of(kb: Store, fact_id: int, *, after: Place = (0, 0), limit: int | None = None) -> Impact:
     """What a fact was used for, past `after`. Raises `FactNotFound`."""
     with kb.sessions() as session:
         fact = session.get(Fact, fact_id) if 0 < fact_id <= facts.MAX_ID else None
@@ -77,7 +77,7 @@ def impact_of(kb: KnowledgeBase, fact_id: int, *, after: Place = (0, 0), limit: 
 
 
 def impact_of_selection(
-    kb: KnowledgeBase, selector: Selector, *, after: Place = (0, 0), limit: int | None = None
+    kb: Store, selector: Selector, *, after: Place = (0, 0), limit: int | None = None
 ) -> SelectionImpact:
     """What the live facts that a selector chooses were used for, past `after`. Choosing none is no error."""
     with kb.sessions() as session:

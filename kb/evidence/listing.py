@@ -11,7 +11,7 @@ from sqlalchemy import func, select, tuple_
 from colmlm.kb.tables import Attribution, Fact, Generation
 
 if TYPE_CHECKING:
-    from colmlm.kb.service import KnowledgeBase
+    from colmlm.kb.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class AttributionRecord:
 
 
 def attributions(
-    kb: KnowledgeBase,
+    kb: Store,
     *,
     fact_id: int | None = None,
     generation_id: int | None = None,

@@ -12,14 +12,14 @@ from colmlm.kb.records import Hit
 from colmlm.kb.tables import Attribution, Generation
 
 if TYPE_CHECKING:
-    from colmlm.kb.service import KnowledgeBase
+    from colmlm.kb.lookup.searchable import SearchableStore
 
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
     """Asks the queries of stored outputs once more."""
 
-    kb: KnowledgeBase
+    kb: SearchableStore
 
     def of(self, generation_id: int, ordinal: int, k: int = 5) -> list[Hit] | None:
         """The k live facts that are nearest now to what lookup `ordinal` of an output asked, whatever their score.

@@ -12,14 +12,14 @@ from colmlm.kb.records import Edit, FactDraft
 from colmlm.kb.store.contention import tried_again
 
 if TYPE_CHECKING:
-    from colmlm.kb.service import KnowledgeBase
+    from colmlm.kb.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)
 class Batches:
     """Edits of many facts on a knowledge base."""
 
-    kb: KnowledgeBase
+    kb: Store
 
     @tried_again
     def insert(

@@ -14,7 +14,7 @@ from colmlm.kb.records import FactRecord
 from colmlm.kb.tables import Document, Fact
 
 if TYPE_CHECKING:
-    from colmlm.kb.service import KnowledgeBase
+    from colmlm.kb.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class DocumentRecord:
 class Documents:
     """Reads the documents of a knowledge base."""
 
-    kb: KnowledgeBase
+    kb: Store
 
     def find(
         self, *, corpus: str | None = None, replaced: bool = False, after: int = 0, limit: int = 50

@@ -26,7 +26,7 @@ from colmlm.kb.log.envelope import is_envelope, open_envelope
 from colmlm.kb.tables import Change, FactVersion, ForgetRun
 
 if TYPE_CHECKING:
-    from colmlm.kb.service import KnowledgeBase
+    from colmlm.kb.store.store import Store
 
 FORMER = "colmlm-forget-certificate-1"
 WHAT = "certificate"
@@ -92,7 +92,7 @@ def check_offline(text: bytes, trusted: Collection[str]) -> CertificateCheck:
     return _checked(text, trusted, None)
 
 
-def check_here(kb: KnowledgeBase, text: bytes, trusted: Collection[str] = ()) -> CertificateCheck:
+def check_here(kb: Store, text: bytes, trusted: Collection[str] = ()) -> CertificateCheck:
     """The same, by default signed by this base's own key, and compared with its runs and its change log."""
     own = signing.own_names(kb.settings.home)
     with kb.sessions() as session:

@@ -25,7 +25,7 @@ from colmlm.kb.log.witness import hash_at
 from colmlm.kb.tables import Change, ForgetRun
 
 if TYPE_CHECKING:
-    from colmlm.kb.service import KnowledgeBase
+    from colmlm.kb.store.store import Store
 
 PREDICATE_TYPE = "urn:colmlm:forget-certificate:2"
 
@@ -36,7 +36,7 @@ LEVELS = (
 )
 
 
-def issue(kb: KnowledgeBase, run_id: int) -> str:
+def issue(kb: Store, run_id: int) -> str:
     """The signed certificate of a verified run, as the text of its file; the same one until it is verified again."""
     key = signing.signing_key(kb.settings.home)
     with kb.sessions.begin() as session:

@@ -27,7 +27,7 @@ from colmlm.kb.selectors import Selector, select_facts
 from colmlm.kb.tables import Attribution, FactVersion
 
 if TYPE_CHECKING:
-    from colmlm.kb.service import KnowledgeBase
+    from colmlm.kb.lookup.searchable import SearchableStore
 
 NEIGHBOURS = 10  # remaining facts looked at around each affected question
 
@@ -168,7 +168,7 @@ def _require_room(session: Session, largest: int | None) -> None:
 
 @_alone()
 def draw_up(
-    kb: KnowledgeBase,
+    kb: SearchableStore,
     select_them: Callable[[Session], list[int]],
     questioner: Questioner,
     *,

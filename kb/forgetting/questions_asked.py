@@ -26,7 +26,7 @@ from colmlm.kb.records import FactRecord, KeysetRecord, Lookup
 from colmlm.kb.tables import Attribution, Generation
 
 if TYPE_CHECKING:
-    from colmlm.kb.service import KnowledgeBase
+    from colmlm.kb.lookup.searchable import SearchableStore
 
 HITS = 10  # a forgotten fact must not be among so many, also where it would not be spliced
 PROMPT = "Question: {} Answer:"
@@ -159,7 +159,7 @@ def build(
 
 
 def ask(
-    kb: KnowledgeBase, checkpoint_id: str, probes: Mapping[str, Probes], forgotten: frozenset[int]
+    kb: SearchableStore, checkpoint_id: str, probes: Mapping[str, Probes], forgotten: frozenset[int]
 ) -> tuple[dict[str, Rates], tuple[int, ...]]:
     """How lookups answer each class now, and which of the forgotten facts they found."""
     rates: dict[str, Rates] = {}

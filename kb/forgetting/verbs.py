@@ -35,7 +35,7 @@ from colmlm.kb.store.contention import tried_again
 from colmlm.kb.tables import ForgetRun, forget_policies
 
 if TYPE_CHECKING:
-    from colmlm.kb.service import KnowledgeBase
+    from colmlm.kb.lookup.searchable import SearchableStore
 
 SAMPLE = 500
 EQUIVALENTS = ("include", "only-list", "exclude")
@@ -49,7 +49,7 @@ class Forgetting:
 
     def __init__(
         self,
-        kb: KnowledgeBase,
+        kb: SearchableStore,
         encoder: Encoder | None = None,
         *,
         sample: int = SAMPLE,

@@ -16,11 +16,11 @@ from colmlm.kb.keys import keysets
 from colmlm.kb.tables import FactKey, FactVersion, Tombstone
 
 if TYPE_CHECKING:
-    from colmlm.kb.service import KnowledgeBase
+    from colmlm.kb.lookup.searchable import SearchableStore
 
 
 def verify(
-    kb: KnowledgeBase, plan: ForgetPlan, questioner: Questioner, given: Sequence[str], most: int
+    kb: SearchableStore, plan: ForgetPlan, questioner: Questioner, given: Sequence[str], most: int
 ) -> Verification:
     """Probe for the facts of an applied plan with its own probes and the `given` questions."""
     seq = kb.catch_up()

@@ -17,8 +17,8 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import GateRefused, KeysetNotReady, NoActiveKeyset, NoFormerKeyset
 from colmlm.kb.keys import keysets
+from colmlm.kb.keys.keysets import active_keyset_id
 from colmlm.kb.log import audit
-from colmlm.kb.lookup.replica import active_keyset_id
 from colmlm.kb.records import KeysetRecord
 from colmlm.kb.tables import Change, Keyset
 

@@ -18,7 +18,6 @@ from colmlm.kb.errors import InvalidValue, KeysetActive, KeysetNotFound, KeysetN
 from colmlm.kb.facts.edits import IS_LIVE, is_kept
 from colmlm.kb.keys.calibration import Calibration
 from colmlm.kb.log import audit
-from colmlm.kb.lookup.index import AUTO_SPEC
 from colmlm.kb.records import CheckpointInfo, KeysetHead, KeysetRecord
 from colmlm.kb.tables import Change, Checkpoint, Document, Fact, FactKey, FactVersion, Keyset
 
@@ -27,6 +26,8 @@ STORED = np.dtype("<f2")
 
 Ids = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32]
+
+AUTO_SPEC = "auto"  # of a keyset: choose by the number of keys whenever its index is built
 
 
 def create_keyset(
@@ -301,3 +302,7 @@ def encode(keys_ND: Vectors) -> list[bytes]:
 def decode(stored: list[bytes], dim: int) -> Vectors:
     """The exact keys [n, d] that are stored, as float32."""
     return np.frombuffer(b"".join(stored), dtype=STORED).reshape(-1, dim).astype(np.float32)
+
+
+def active_keyset_id(session: Session) -> int | None:
+    return session.scalar(select(Keyset.id).where(Keyset.state == "active"))

@@ -21,7 +21,7 @@ from colmlm.kb.log import audit
 from colmlm.kb.tables import Change
 
 if TYPE_CHECKING:
-    from colmlm.kb.service import KnowledgeBase
+    from colmlm.kb.store.store import Store
 
 SEAL = "seal"
 
@@ -177,7 +177,7 @@ def seal_breaks(session: Session, seqs: Sequence[int], actor: str, reason: str) 
     return Sealed(seq, tuple(replace(found, sealed_by=seq) for found in breaks))
 
 
-def seal(kb: KnowledgeBase, seqs: Sequence[int], *, actor: str, reason: str, dry_run: bool = False) -> Sealed:
+def seal(kb: Store, seqs: Sequence[int], *, actor: str, reason: str, dry_run: bool = False) -> Sealed:
     """`seal_breaks` in a transaction of its own; a dry run is rolled back."""
     with kb.sessions() as session:
         sealed = seal_breaks(session, seqs, actor, reason)

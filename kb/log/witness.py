@@ -22,7 +22,7 @@ from colmlm.kb.log.chain import Break, Chain, Chained, log_of, verify_chain
 from colmlm.kb.tables import Change
 
 if TYPE_CHECKING:
-    from colmlm.kb.service import KnowledgeBase
+    from colmlm.kb.store.store import Store
 
 FORMAT = "change-log-head/1"
 _ENTRY = {"seq", "kind", "fact_ids", "num_facts", "actor", "reason", "at", "prev_hash", "payload", "hash"}
@@ -81,7 +81,7 @@ def hash_at(session: Session, seq: int) -> str | None:
     return session.scalar(select(Change.hash).where(Change.seq == seq))
 
 
-def export_log(kb: KnowledgeBase, key: Ed25519PrivateKey) -> Iterator[str]:
+def export_log(kb: Store, key: Ed25519PrivateKey) -> Iterator[str]:
     """The log as JSON lines, from one snapshot of the database: its signed head, then every change. No fact text."""
     with kb.sessions() as session:
         session.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
@@ -170,7 +170,7 @@ def check_log(lines: Iterable[str], what: str, witnessed: Head | None = None) ->
     return _report(head.database, chain.end(), refused, witnessed, found)
 
 
-def check_database(kb: KnowledgeBase, witnessed: Head | None = None) -> AuditReport:
+def check_database(kb: Store, witnessed: Head | None = None) -> AuditReport:
     """Check the log of this knowledge base, and whether a witnessed head is in it."""
     with kb.sessions() as session:
         session.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
@@ -178,7 +178,7 @@ def check_database(kb: KnowledgeBase, witnessed: Head | None = None) -> AuditRep
         return _report(audit.database_id(session), verify_chain(session), None, witnessed, found)
 
 
-def holds(kb: KnowledgeBase, witnessed: Head) -> bool:
+def holds(kb: Store, witnessed: Head) -> bool:
     """Whether this log has the witnessed head in its place. It does not check the chain up to there."""
     with kb.sessions() as session:
         return (witnessed.database, witnessed.hash) == (

@@ -22,7 +22,7 @@ from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
 from colmlm.kb.errors import KBError
-from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.store import outages
 from colmlm.kb.tables import Keyset
 
@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 class Follower:
     """Follows from `start` to `stop`, or as a context manager, in a thread and on a connection of its own."""
 
-    def __init__(self, kb: KnowledgeBase, *, poll_seconds: float = POLL_SECONDS) -> None:
+    def __init__(self, kb: SearchableStore, *, poll_seconds: float = POLL_SECONDS) -> None:
         self.kb, self.poll_seconds = kb, poll_seconds
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -101,7 +101,7 @@ class Follower:
         return not self._stopping.is_set()
 
 
-def follow(kb: KnowledgeBase) -> None:
+def follow(kb: SearchableStore) -> None:
     """Bring this process to where the database stands: the index to its head, the standby to what may come next."""
     statement = select(Keyset.id, Keyset.state, Keyset.gate["passed"].as_boolean().label("passed"))
     with kb.sessions() as session:

@@ -25,7 +25,7 @@ from colmlm.kb.records import Hit, Lookup
 from colmlm.kb.store.database import connection_of
 
 if TYPE_CHECKING:
-    from colmlm.kb.service import KnowledgeBase
+    from colmlm.kb.store.store import Store
 
 CHUNK = 20_000  # keys
 QUERIES_AT_ONCE = 64  # with a chunk of keys, so that the scores in memory are few whatever is asked
@@ -89,7 +89,7 @@ class AsOfLookup(Lookup):
 class History:
     """Lookups in the past of a knowledge base."""
 
-    kb: KnowledgeBase
+    kb: Store
 
     def lookup(
         self,
@@ -141,7 +141,7 @@ class AsOf:
         threshold: float | None = None,
         min_seq: int | None = None,
     ) -> list[AsOfLookup]:
-        """As `KnowledgeBase.lookup`, in the past. Raises `InvalidQuery` where `min_seq` lies after it."""
+        """As `SearchableStore.lookup`, in the past. Raises `InvalidQuery` where `min_seq` lies after it."""
         if min_seq is not None and min_seq > self.seq:
             raise InvalidQuery(f"change {min_seq} had not been made as of change {self.seq}")
         return self.history.lookup(
@@ -149,7 +149,7 @@ class AsOf:
         )
 
 
-def kb_as_of(kb: KnowledgeBase, seq: int) -> AsOf:
+def kb_as_of(kb: Store, seq: int) -> AsOf:
     """What stands in for the knowledge base in a decoder that is to answer as of change `seq`."""
     with kb.sessions() as session:
         require_change(session, seq)

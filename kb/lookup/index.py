@@ -36,7 +36,6 @@ Ids = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32]
 
 FLAT_SPEC = "IDMap2,Flat"
-AUTO_SPEC = "auto"  # of a keyset: choose by the number of keys whenever the index is built
 FLAT_UP_TO = 50_000  # keys; exact and needs no training, at some milliseconds a query
 NPROBE = 64  # inverted lists read per query (0.9 ms at 1 M x 128); all of them where nlist is smaller
 QUERIES_PER_THREAD = 16  # a batch of fewer is searched by one thread

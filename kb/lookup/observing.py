@@ -18,8 +18,8 @@ from colmlm.kb.lookup.replica import snapshots_of
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
+    from colmlm.kb.lookup.searchable import SearchableStore
     from colmlm.kb.records import Lookup
-    from colmlm.kb.service import KnowledgeBase
 
 
 class Observer(Protocol):
@@ -63,7 +63,7 @@ class Standing:
         return None if self.applied_seq is None else max(0, self.head_seq - self.applied_seq)
 
 
-def standing(kb: KnowledgeBase) -> Standing:
+def standing(kb: SearchableStore) -> Standing:
     """Where the index of this process stands, without moving it. Two small statements."""
     applied_seq, keyset_id = kb.searcher.applied_seq, kb.searcher.keyset_in_use
     with kb.sessions() as session:
@@ -72,7 +72,7 @@ def standing(kb: KnowledgeBase) -> Standing:
     return Standing(head, applied_seq, snapshot_at)
 
 
-def _snapshot_at(session: Session, kb: KnowledgeBase, keyset_id: int) -> datetime | None:
+def _snapshot_at(session: Session, kb: SearchableStore, keyset_id: int) -> datetime | None:
     """When the snapshot on disk was written. Another process of this home may have written it."""
     manifest = snapshots_of(session, kb.settings.index_directory) / f"keyset-{keyset_id}.json"
     try:

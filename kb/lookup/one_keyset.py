@@ -12,7 +12,7 @@ from colmlm.kb.lookup.searcher import Searcher
 from colmlm.kb.records import Lookup
 
 if TYPE_CHECKING:
-    from colmlm.kb.service import KnowledgeBase
+    from colmlm.kb.lookup.searchable import SearchableStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class KeysetLookup:
     searcher: Searcher
 
     @classmethod
-    def of(cls, kb: KnowledgeBase, keyset_id: int) -> Self:
+    def of(cls, kb: SearchableStore, keyset_id: int) -> Self:
         """Opens nothing yet. It has an index of its own, beside that of the active keyset."""
         active = kb.searcher
         return cls(Searcher(active.reader, active.sessions, active.directory, active.wait_seconds, keyset_id))
@@ -36,7 +36,7 @@ class KeysetLookup:
         threshold: float | None = None,
         min_seq: int | None = None,
     ) -> list[Lookup]:
-        """As `KnowledgeBase.lookup`, in this keyset: `KeysetMismatch` where its keys are of another checkpoint.
+        """As `SearchableStore.lookup`, in this keyset: `KeysetMismatch` where its keys are of another checkpoint.
 
         Raises `KeysetNotFound`, and `KeysetNotReady` where it is building or retired.
         """

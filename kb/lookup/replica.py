@@ -21,11 +21,11 @@ from colmlm.kb.errors import IndexInvariant, SnapshotRefused
 from colmlm.kb.facts.edits import IS_LIVE, MAX_ID
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keycopy import indexed_keys
-from colmlm.kb.keys.keysets import Ids, Vectors
+from colmlm.kb.keys.keysets import AUTO_SPEC, Ids, Vectors
 from colmlm.kb.log import audit
-from colmlm.kb.lookup.index import AUTO_SPEC, FLAT_SPEC, FLAT_UP_TO, KeyIndex, default_spec
+from colmlm.kb.lookup.index import FLAT_SPEC, FLAT_UP_TO, KeyIndex, default_spec
 from colmlm.kb.records import KeysetHead, KeysetRecord
-from colmlm.kb.tables import Change, FactKey, FactVersion, Keyset, Tombstone
+from colmlm.kb.tables import Change, FactKey, FactVersion, Tombstone
 
 BATCH = 10_000
 
@@ -221,7 +221,3 @@ def _history_file(directory: Path, keyset_id: int) -> Path:
 
 def _hash_at(session: Session, seq: int) -> str:
     return session.scalar(select(Change.hash).where(Change.seq == seq)) or audit.GENESIS
-
-
-def active_keyset_id(session: Session) -> int | None:
-    return session.scalar(select(Keyset.id).where(Keyset.state == "active"))

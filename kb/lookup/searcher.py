@@ -25,10 +25,10 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from colmlm.kb.errors import IndexBehind, InvalidQuery, KeysetMismatch, NoSuchChange
 from colmlm.kb.keys import keysets
-from colmlm.kb.keys.keysets import STORED, Vectors
+from colmlm.kb.keys.keysets import STORED, Vectors, active_keyset_id
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.observing import NOBODY, Observer
-from colmlm.kb.lookup.replica import OnKeys, Replica, active_keyset_id, open_replica, rebuild, save
+from colmlm.kb.lookup.replica import OnKeys, Replica, open_replica, rebuild, save
 from colmlm.kb.records import Hit, Lookup
 from colmlm.kb.store.causes import refusal_of
 
@@ -112,7 +112,7 @@ class Searcher:
         threshold: float | None,
         min_seq: int | None,
     ) -> list[Lookup]:
-        """The best facts of each query; see `KnowledgeBase.lookup`."""
+        """The best facts of each query; see `SearchableStore.lookup`."""
         with self.observer.timed("lookup"):
             found = self._lookup(queries_BD, checkpoint_id, k, threshold, min_seq)
         self.observer.looked_up(found)

@@ -14,6 +14,7 @@ from sqlalchemy.exc import DisconnectionError, OperationalError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
 
+import colmlm
 from colmlm.kb.errors import DatabaseUnavailable, MigrationNeeded
 from colmlm.kb.store.embedded_server import EmbeddedServer
 from colmlm.kb.store.pool import WatchedPool
@@ -23,6 +24,7 @@ from colmlm.kb.store.waits import Waits
 if TYPE_CHECKING:
     from alembic.config import Config
 
+MIGRATIONS = Path(colmlm.__file__).absolute().with_name("migrations")  # which import this, so by its path
 MIGRATION_LOCK = 0x636F6C6D01  # advisory lock keys of this program start with "colm"
 
 PAUSE_SECONDS = 1.0  # a connection that was used so recently is taken to be alive
@@ -182,10 +184,8 @@ def _alembic() -> Config:
     """Alembic's configuration for the `migrations` package, wherever it is installed."""
     from alembic.config import Config
 
-    from colmlm import migrations
-
     config = Config()
     # Alembic interpolates % in options.
-    config.set_main_option("script_location", str(Path(migrations.__path__[0])).replace("%", "%%"))
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
     return config

@@ -23,8 +23,8 @@ from colmlm.kb.facts.reading import require_corpus
 from colmlm.kb.keys import activation, keysets
 from colmlm.kb.keys.keycopy import Keys, copy_keys, require_unit
 from colmlm.kb.log import audit
+from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.records import Edit, KeysetRecord
-from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.tables import Checkpoint, Document, Fact, FactKey, Keyset, key_kinds
 
 KEYS_A_CHANGE = 100_000
@@ -35,7 +35,7 @@ _MOST_NAMED = 1000
 class Bulk:
     """Bulk verbs on a knowledge base."""
 
-    kb: KnowledgeBase
+    kb: SearchableStore
 
     def store_keys(
         self,

@@ -24,7 +24,7 @@ from colmlm.kb.errors import KeysetMismatch, KeysetNotReady
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keysets import Vectors
 from colmlm.kb.keys.rekey import Encoder
-from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store.store import Store
 from colmlm.kb.switching.measures import Answers, Scores, ask, index_recall, near_keys, tombstones_passed_over
 from colmlm.kb.switching.sample import Sample, draw
 
@@ -133,7 +133,7 @@ class GateReport:
 
 
 def check_keyset(
-    kb: KnowledgeBase,
+    kb: Store,
     keyset_id: int,
     encoder: Encoder,
     limits: GateLimits | None = None,

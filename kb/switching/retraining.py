@@ -14,8 +14,8 @@ from colmlm.kb.keys import activation, keysets
 from colmlm.kb.keys.activation import MAX_EDITS, GateStanding
 from colmlm.kb.lookup.replica import rebuild, save
 from colmlm.kb.records import KeysetRecord
-from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.contention import tried_again
+from colmlm.kb.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Built:
 class Retraining:
     """The verbs of a retraining job on a knowledge base."""
 
-    def __init__(self, kb: KnowledgeBase) -> None:
+    def __init__(self, kb: Store) -> None:
         self.kb = kb
 
     def build(self, keyset_id: int) -> Built:

@@ -14,8 +14,9 @@ from colmlm.kb.facts import quotations
 from colmlm.kb.facts.edits import IS_LIVE
 from colmlm.kb.facts.quotations import Gone
 from colmlm.kb.keys import keysets
+from colmlm.kb.keys.keysets import active_keyset_id
 from colmlm.kb.log.chain import verify_chain
-from colmlm.kb.lookup.replica import active_keyset_id, rebuild
+from colmlm.kb.lookup.replica import rebuild
 from colmlm.kb.lookup.snapshots import Inspection, Snapshot, compare, inspect
 from colmlm.kb.records import FsckReport
 from colmlm.kb.tables import Document, Fact, FactVersion

@@ -15,12 +15,14 @@ from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.facts import quotations
 from colmlm.kb.facts.quotations import Gone
 from colmlm.kb.keys import activation, keysets
-from colmlm.kb.lookup.replica import active_keyset_id, rebuild, save
+from colmlm.kb.keys.keysets import active_keyset_id
+from colmlm.kb.lookup.replica import rebuild, save
 from colmlm.kb.lookup.snapshots import Inspection, inspect, remove_orphans
 from colmlm.kb.records import FsckReport
+from colmlm.kb.upkeep.fsck import fsck
 
 if TYPE_CHECKING:
-    from colmlm.kb.service import KnowledgeBase
+    from colmlm.kb.lookup.searchable import SearchableStore
 
 _ERASE = "Run this once more; something stores what was erased."
 _RESTORE = "Restore a backup from before the damage: colmlm backup restore --change-log"
@@ -48,7 +50,7 @@ class RepairReport:
 class Repair:
     """Mends a knowledge base's indexes and snapshots; edits beside it go on."""
 
-    kb: KnowledgeBase
+    kb: SearchableStore
 
     def run(self, *, dry_run: bool = False) -> RepairReport:
         """Check everything, mend what is derived, check again."""
@@ -65,7 +67,8 @@ class Repair:
                 remove_orphans(session, self.kb.settings.index_directory)
             self._finish(found.unfinished)
             self._rewrite([s.keyset_id for s in found.snapshots if not s.is_good])
-        after = self.kb.fsck()
+        with self.kb.sessions() as session:
+            after = fsck(session, self.kb.settings.index_directory)
         return RepairReport(dry_run, mended, _left(after, found if dry_run else None), after)
 
     def _finish(self, keyset_ids: Sequence[int]) -> None:

@@ -11,7 +11,7 @@ from colmlm.kb.log import audit
 from colmlm.kb.tables import Document, Fact, ForgetRun, Generation, Keyset
 
 if TYPE_CHECKING:
-    from colmlm.kb.service import KnowledgeBase
+    from colmlm.kb.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Statistics:
     forget_runs: int
 
 
-def statistics(kb: KnowledgeBase) -> Statistics:
+def statistics(kb: Store) -> Statistics:
     """Count everything, in one statement for each table: reads as much as there is."""
     live, current = Fact.deleted_seq.is_(None), Document.replaced_seq.is_(None)
     counted: tuple[Any, ...] = (

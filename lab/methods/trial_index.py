@@ -20,10 +20,10 @@ from colmlm.kb.errors import InvalidValue
 from colmlm.kb.facts import reading
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keycopy import indexed_keys
-from colmlm.kb.keys.keysets import Ids, Vectors
+from colmlm.kb.keys.keysets import Ids, Vectors, active_keyset_id
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.index import FLAT_SPEC, KeyIndex, default_nlist
-from colmlm.kb.lookup.replica import Replica, active_keyset_id
+from colmlm.kb.lookup.replica import Replica
 from colmlm.kb.lookup.searcher import Searcher
 from colmlm.kb.records import KeysetHead, Lookup
 from colmlm.kb.tables import Document, Fact, FactKey

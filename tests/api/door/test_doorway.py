@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from colmlm.journal import RECORDED_A_MINUTE
 from litestar import Litestar
 from sqlalchemy.orm import Session
 
 from colmlm.api.app import create_app
-from colmlm.api.door.journal import RECORDED_A_MINUTE
 from colmlm.api.door.limits import TokenBucket
 from colmlm.api.door.tuning import Tuning
 from colmlm.kb.access import api_keys as access
@@ -86,7 +86,7 @@ def test_change_keeps_the_request_that_made_it(operator: Client, atlas: Knowledg
 def test_edits_and_denials_are_logged_with_who_and_where(
     operator: Client, fact_id: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, logger="colmlm.api.door.journal")
+    caplog.set_level(logging.INFO, logger="colmlm.journal")
     ids = {"X-Request-ID": "r1"}
     operator.get("/v1/facts", headers=ids)
     operator.request("DELETE", "/v1/facts/999", json={"reason": "no such"}, headers=ids)
@@ -102,7 +102,7 @@ def test_edits_and_denials_are_logged_with_who_and_where(
 
 
 def ours(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
-    return [record for record in caplog.records if record.name == "colmlm.api.door.journal"]
+    return [record for record in caplog.records if record.name == "colmlm.journal"]
 
 
 FIELDS = ("client_request_id", "actor", "method", "route", "status")

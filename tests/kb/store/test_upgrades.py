@@ -122,7 +122,7 @@ def test_what_the_release_before_wrote_it_can_still_write(connection: Connection
 @pytest.mark.parametrize("revision", REVISIONS)
 def test_no_migration_rewrites_rows_that_the_release_before_reads(revision: str) -> None:
     (module,) = Path(versions.__path__[0]).glob(f"{revision}*.py")
-    statements = import_module(f"migrations.versions.{module.stem}").UPGRADE
+    statements = import_module(f"colmlm.migrations.versions.{module.stem}").UPGRADE
     rewrites = re.findall(
         r"^\s*(?:UPDATE|DELETE FROM|TRUNCATE)\b.*", statements, re.MULTILINE | re.IGNORECASE
     )

@@ -90,7 +90,7 @@ def test_a_damaged_conversion_is_made_again(
         case "half sealed":
             digests.write_text(digests.read_text()[:30])
     monkeypatch.setattr(
-        "colmlm.model.lm.base_models.WHEEL_PACKAGE", "model"
+        "colmlm.model.lm.base_models.WHEEL_PACKAGE", "colmlm.model"
     )  # there is one, and its conversion is the copy
     monkeypatch.setattr("colmlm.model.lm.base_models._convert", lambda source, target: seal(base, target))
     assert resolve_base(WHEEL_BASE, tmp_path) == converted
