@@ -24,7 +24,7 @@ LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
 
 
 def settings_read() -> set[str]:
-    return set(SETTING.findall((ROOT / "kb" / "settings.py").read_text()))
+    return set(SETTING.findall((ROOT / "kb" / "store" / "settings.py").read_text()))
 
 
 def test_every_setting_is_documented() -> None:

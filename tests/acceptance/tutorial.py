@@ -28,7 +28,7 @@ import httpx
 
 from colmlm.kb import interpreter
 from tests.blocks import commands
-from tests.places import ROOT
+from tests.places import PYTHONPATH, ROOT
 
 PAGE = ROOT / "docs" / "tutorial.md"
 PORT, TOKEN = "8484", "colmlm_..."
@@ -161,7 +161,7 @@ def newcomer() -> Iterator[Newcomer]:
         program = somebody.place / ".venv" / "bin" / "colmlm"
         program.parent.mkdir(parents=True)
         program.write_text(
-            f'#!/bin/sh\nPYTHONPATH="{ROOT}" exec {shlex.join(interpreter.command("-m", "colmlm.cli"))} "$@"\n'
+            f'#!/bin/sh\nPYTHONPATH="{PYTHONPATH}" exec {shlex.join(interpreter.command("-m", "colmlm.cli"))} "$@"\n'
         )
         program.chmod(0o755)
         try:

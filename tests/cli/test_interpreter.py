@@ -18,7 +18,7 @@ from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
 from tests.places import ROOT
 
-OURS = ("cli", "kb", "api", "model", "migrations", "lab", "tests")
+OURS = ("colmlm", "cli", "kb", "api", "model", "migrations", "lab", "tests")
 THEIRS = ("sitecustomize", "usercustomize", "typing", "pickle", "socket", "psycopg", "multiprocessing")
 MODULES = (
     "cli",
@@ -83,9 +83,9 @@ def test_a_module_of_ours_is_started_and_none_that_lies_there(foreign: Path, mod
 
 
 def test_an_empty_entry_of_the_path_is_no_way_in(foreign: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", f"{os.pathsep}{ROOT}")
+    monkeypatch.setenv("PYTHONPATH", f"{os.pathsep}{ROOT / 'src'}")
     interpreter.shut_out_current_directory()
-    assert os.environ["PYTHONPATH"] == str(ROOT)
+    assert os.environ["PYTHONPATH"] == str(ROOT / "src")
     assert started("-m", "colmlm.cli", "--version").returncode == 0
 
 
@@ -118,14 +118,25 @@ def test_the_servers_worker_works_in_a_directory_of_others(
 def test_no_command_line_of_python_is_made_elsewhere() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{number}"
-        for folder in ("cli", "kb", "api", "model", "migrations", "scripts", "benchmarks", "tests", ".ci")
+        for folder in (
+            "cli",
+            "kb",
+            "api",
+            "model",
+            "migrations",
+            "lab",
+            "scripts",
+            "benchmarks",
+            "tests",
+            ".ci",
+        )
         for path in (ROOT / folder).rglob("*")
         if path.is_file() and path.suffix in ("", ".py", ".sh") and "__pycache__" not in path.parts
-        if path not in (Path(interpreter.__file__), Path(__file__))
+        if path not in (Path(interpreter.__file__).resolve(), Path(__file__))
         for number, line in enumerate(path.read_text().splitlines(), 1)
         if _MADE.search(line)
     ]
-    assert found == [], "make them with kb.interpreter.command"
+    assert found == [], "make them with colmlm.kb.interpreter.command"
 
 
 # `sys.executable` but for the folder it lies in, and Python by its name with a module or a program.

@@ -16,7 +16,7 @@ from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import CAPITAL, CHILE, HEIGHT, PERU, RIVER, document, fact_id, ingest, numbered, values
-from tests.places import ROOT
+from tests.places import PYTHONPATH, ROOT
 
 WHO = {"actor": "tester", "reason": "test"}
 
@@ -168,8 +168,7 @@ def test_nothing_is_there_of_an_ingest_that_was_killed(
     kb.rekey(encoder)
     assert settings.database_url is not None
     command = interpreter.command("-c", _KILLED, settings.home, settings.database_url, moment)
-    root = ROOT
-    killed = subprocess.run(command, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, check=False)
+    killed = subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": PYTHONPATH}, check=False)
     assert killed.returncode == -signal.SIGKILL
     assert [f.value for f in kb.facts()] == ["Lima", "Amazon", "6,768 m"]
     assert kb.fsck().ok

@@ -25,7 +25,7 @@ from colmlm.kb.store.settings import Settings
 from colmlm.kb.tables import Base
 from tests.conftest import clone
 from tests.kb.corpora import PERU, ingest
-from tests.places import ROOT
+from tests.places import PYTHONPATH, ROOT
 
 
 def test_migrations_and_tables_agree(server: URL):
@@ -119,11 +119,10 @@ engine.dispose()
 
 
 def _holder(home: Path) -> subprocess.Popen[str]:
-    root = str(ROOT)
-    environment = {**os.environ, "PYTHONPATH": root}
+    environment = {**os.environ, "PYTHONPATH": PYTHONPATH}
     command = interpreter.command("-c", _HOLD, home)
     process = subprocess.Popen(
-        command, env=environment, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        command, env=environment, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None and process.stdout.readline().strip()
     return process
