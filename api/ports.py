@@ -136,7 +136,7 @@ class Generator(Protocol):
 
 
 class QuestionEncoder(Protocol):
-    """The part of `colmlm.kb.keys.rekey.Encoder` that lookups need."""
+    """The part of `kb.keys.rekey.Encoder` that lookups need."""
 
     @property
     def checkpoint(self) -> CheckpointInfo: ...

@@ -46,7 +46,7 @@ _AS_A_JOB = {"rekey": "rekey", "fsck": "fsck", "backup create": "backup"}
 
 @dataclass(frozen=True, slots=True)
 class Heavy:
-    """A command whose module is imported when it is called: the module's name, and what `--help` says of it until then."""
+    """A command whose module is imported when it is called, and what `--help` says of it until then."""
 
     module: str
     help: str

@@ -90,7 +90,7 @@ def tiny_checkpoint(
     space_inside: bool = True,
     markup: Markup = CO_LMLM,
 ) -> Path:
-    """A full checkpoint directory that `colmlm.model.lm.checkpoint.load` takes.
+    """A full checkpoint directory that `model.lm.checkpoint.load` takes.
 
     `eagerness` is how much the model wants to look something up: by itself next to never, from 5 on about every
     fourth token, in many directions (its weights are another, livelier draw).

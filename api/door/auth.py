@@ -2,8 +2,8 @@
 
 A program sends its API key as a bearer token. A browser trades the key once, at POST /session, for a session: a cookie
 that says nothing of the key, that scripts can't read and other sites can't send. It ends at the sign-out, after
-`colmlm.kb.access.browser_sessions.LIFE`, and with the key. Since a cookie travels by itself, a write that relies on it must also
-come from this server's own origin. The Host header must be one of the server's names, which stops a foreign
+`kb.access.browser_sessions.LIFE`, and with the key. Since a cookie travels by itself, a write that relies on it must
+also come from this server's own origin. The Host header must be one of the server's names, which stops a foreign
 name that resolves to a loopback address (DNS rebinding).
 """
 

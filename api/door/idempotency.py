@@ -1,7 +1,7 @@
 """`Idempotency-Key`: an edit sent twice is carried out once, and both times gets the same answer.
 
 Heeded on every route that edits. The key belongs to the API key that sent it; the request is its method, path and
-body. What was refused changed nothing and leaves the key free. See `colmlm.kb.access.idempotency` for what happens in a crash.
+body. What was refused changed nothing and leaves the key free. See `kb.access.idempotency` for what happens in a crash.
 """
 
 from __future__ import annotations

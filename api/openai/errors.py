@@ -1,4 +1,4 @@
-"""Errors in OpenAI's shape, for the routes that speak its protocol. Which errors there are says `colmlm.api.errors`."""
+"""Errors in OpenAI's shape, for the routes that speak its protocol. Which errors there are says `api.errors`."""
 
 from __future__ import annotations
 

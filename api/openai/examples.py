@@ -1,4 +1,4 @@
-"""Examples of OpenAI's objects, as the API's description shows them: the small base about Peru of `colmlm.api.schema.examples`."""
+"""Examples of OpenAI's objects, for the API's description: the small base about Peru of `api.schema.examples`."""
 
 from __future__ import annotations
 

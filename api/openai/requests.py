@@ -178,7 +178,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatRequest(_Asked, frozen=True, kw_only=True):
-    """A conversation that ends with the user; see `colmlm.api.openai.chat` for the text that the model reads."""
+    """A conversation that ends with the user; see `api.openai.chat` for the text that the model reads."""
 
     messages: Annotated[list[Message], Meta(min_length=1, max_length=100)]
     max_tokens: Annotated[int, Meta(ge=1, le=MAX_TOKENS)] | None = None

@@ -44,7 +44,7 @@ class Rotation(Request, frozen=True, kw_only=True):
 
 
 class Key(msgspec.Struct, frozen=True, kw_only=True):
-    """A key without its secret; see `colmlm.kb.access.api_keys.ApiKeyRecord`. `state` is "in use", "expired" or "revoked"."""
+    """A key without its secret; see `kb.access.api_keys.ApiKeyRecord`. `state` is "in use", "expired" or "revoked"."""
 
     key_id: int
     name: str

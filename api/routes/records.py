@@ -28,7 +28,7 @@ Offset = Annotated[int, Meta(ge=0, le=MAX_CHARACTERS)]
 
 
 class SpliceMade(Request, frozen=True, kw_only=True):
-    """One lookup of the decoder; see `colmlm.kb.records.Splice`. `query` is base64 of little-endian fp16."""
+    """One lookup of the decoder; see `kb.records.Splice`. `query` is base64 of little-endian fp16."""
 
     output_start: Offset
     output_end: Offset

@@ -20,7 +20,8 @@ from colmlm.kb.store.settings import Settings
 
 _HEAD = """# API reference
 
-Generated from the description that a server gives at `/schema/openapi.json`; `python -m colmlm.api.schema.reference` writes it.
+Generated from the description that a server gives at `/schema/openapi.json`; `python -m colmlm.api.schema.reference`
+writes it.
 """
 
 

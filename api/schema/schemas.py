@@ -79,7 +79,7 @@ class LookupRequest(Request, frozen=True, kw_only=True):
 
 
 class LookupAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What one query gave; no hits is a normal answer. See `colmlm.kb.records.Lookup`; for the last two, `colmlm.kb.lookup.history`."""
+    """What one query gave; none is a normal answer. See `kb.records.Lookup`, and `kb.lookup.history` for the last two."""
 
     question: str | None
     hits: list[Hit]
@@ -99,7 +99,7 @@ class LookupAnswers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NewGeneration(Request, frozen=True, kw_only=True):
-    """See `colmlm.api.ports.GenerationRequest`. With `stream` the answer is server-sent events."""
+    """See `api.ports.GenerationRequest`. With `stream` the answer is server-sent events."""
 
     prompt: Annotated[str, Meta(min_length=1)]
     mode: Literal["auto", "forced", "off"] = "auto"

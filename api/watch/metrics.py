@@ -38,7 +38,7 @@ _PARTS = {
 
 
 class Metrics:
-    """The metrics of one process. An `colmlm.kb.lookup.observing.Observer`, and what the HTTP layer counts with."""
+    """The metrics of one process. An `kb.lookup.observing.Observer`, and what the HTTP layer counts with."""
 
     def __init__(self, kb: KnowledgeBase, worker: OwnWorker = no_worker) -> None:
         self.registry = CollectorRegistry()

@@ -16,7 +16,7 @@ from colmlm.kb.records import Lookup
 
 @dataclass(frozen=True, slots=True)
 class TracingObserver:
-    """A `colmlm.kb.lookup.observing.Observer` whose parts are spans as well as metrics."""
+    """A `kb.lookup.observing.Observer` whose parts are spans as well as metrics."""
 
     metrics: Metrics
     tracing: Tracing

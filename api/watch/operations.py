@@ -17,7 +17,7 @@ from colmlm.kb.service import KnowledgeBase
 
 @dataclass(frozen=True, slots=True)
 class Operations:
-    """Made once for a server and handed to `colmlm.api.app.create_app`; `colmlm.api.door.drain.DrainingServer` ends it by `drain`."""
+    """Made once for a server and handed to `api.app.create_app`; `api.door.drain.DrainingServer` ends it by `drain`."""
 
     metrics: Metrics
     drain: Drain

@@ -39,7 +39,7 @@ ByEncoder = Annotated[
 
 
 class SentenceKeys:
-    """A sentence encoder's keys, as `colmlm.kb.keys.rekey.Encoder` wants them."""
+    """A sentence encoder's keys, as `kb.keys.rekey.Encoder` wants them."""
 
     def __init__(self, name: EncoderName, encoder: SentenceEncoder) -> None:
         self.sentences = encoder

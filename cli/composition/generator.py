@@ -61,7 +61,7 @@ class LocalOutputs:
 
 @dataclass(slots=True)
 class StoringGenerator:
-    """Decodes and stores every output with its attribution, as `colmlm.api.ports.Generator` wants it.
+    """Decodes and stores every output with its attribution, as `api.ports.Generator` wants it.
 
     `lookup` is the knowledge base, or something that stands before it. `seq` dates an output that looked nothing up:
     by default the last change. A prompt may have `prompt_max_tokens`, or as many as the model reads.
@@ -99,7 +99,7 @@ class StoringGenerator:
                 yield self._looked_up(item, said)
 
     def complete(self, requests: Sequence[GenerationRequest], top: int | None = None) -> list[Completed]:
-        """See `colmlm.api.ports.Generator.complete`."""
+        """See `api.ports.Generator.complete`."""
         self._check_prompts(requests)
         generations = self._generations(requests)
         if top is None:

@@ -1,4 +1,4 @@
-"""What jobs do: the handlers of `colmlm.kb.jobs`, and those of the kinds that need a model."""
+"""What jobs do: the handlers of `kb.jobs`, and those of the kinds that need a model."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def describe(checkpoint: Checkpoint) -> CheckpointInfo:
 
 
 class ModelEncoder:
-    """A checkpoint's keys, as `colmlm.kb.keys.rekey.Encoder` and `colmlm.api.ports.QuestionEncoder` want them."""
+    """A checkpoint's keys, as `kb.keys.rekey.Encoder` and `api.ports.QuestionEncoder` want them."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         from colmlm.model.lm.encoder import KeyEncoder

@@ -32,7 +32,7 @@ MOST_TO_KEY_AT_ONCE = 256
 
 
 class LocalBase:
-    """See `colmlm.cli.nouns.base.Base`. Opens the base on first use."""
+    """See `cli.nouns.base.Base`. Opens the base on first use."""
 
     server = None
 

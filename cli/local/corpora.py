@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LocalCorpora:
-    """See `colmlm.cli.nouns.facts.CorpusVerbs`."""
+    """See `cli.nouns.facts.CorpusVerbs`."""
 
     runtime: Runtime
 

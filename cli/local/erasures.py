@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LocalErasures:
-    """See `colmlm.cli.nouns.removal.ErasureVerbs`. Where two are needed, COLMLM_TOKEN says who asks."""
+    """See `cli.nouns.removal.ErasureVerbs`. Where two are needed, COLMLM_TOKEN says who asks."""
 
     runtime: Runtime
 

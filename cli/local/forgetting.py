@@ -19,7 +19,7 @@ from colmlm.kb.selectors import Selector
 
 @dataclass(frozen=True, slots=True)
 class LocalForgetting:
-    """See `colmlm.cli.nouns.removal.ForgetVerbs`."""
+    """See `cli.nouns.removal.ForgetVerbs`."""
 
     runtime: Runtime
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LocalKeys:
-    """See `colmlm.cli.nouns.running.KeyVerbs`."""
+    """See `cli.nouns.running.KeyVerbs`."""
 
     kb: KnowledgeBase
 

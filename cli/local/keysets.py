@@ -17,7 +17,7 @@ from colmlm.kb.switching.retraining import Retraining
 
 @dataclass(frozen=True, slots=True)
 class LocalKeysets:
-    """See `colmlm.cli.nouns.running.KeysetVerbs`."""
+    """See `cli.nouns.running.KeysetVerbs`."""
 
     runtime: Runtime
 

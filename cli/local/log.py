@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LocalLog:
-    """See `colmlm.cli.nouns.log.Log`."""
+    """See `cli.nouns.log.Log`."""
 
     kb: KnowledgeBase
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Decoder(Protocol):
-    """Decodes a prompt, and stores the output; of `colmlm.cli.composition.generator.StoringGenerator`."""
+    """Decodes a prompt, and stores the output; of `cli.composition.generator.StoringGenerator`."""
 
     def generate(self, request: GenerationRequest) -> OutputTrace: ...
 

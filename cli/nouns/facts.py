@@ -53,7 +53,7 @@ class Verbs(Protocol):
 
 
 class DocumentVerbs(Protocol):
-    """Of `colmlm.kb.facts.documents.Documents`."""
+    """Of `kb.facts.documents.Documents`."""
 
     def find(
         self, *, corpus: str | None = None, replaced: bool = False, after: int = 0, limit: int = 50

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ForgetVerbs(Protocol):
-    """Of `colmlm.kb.forgetting.verbs.Forgetting`. With `model` questions are encoded, else stored keys stand for them."""
+    """Of `kb.forgetting.verbs.Forgetting`. With `model` questions are encoded, else stored keys stand for them."""
 
     def plan(
         self,
@@ -81,7 +81,7 @@ class Erasing:
 
 
 class ErasureVerbs(Protocol):
-    """Of `colmlm.kb.erasure.verbs` and `colmlm.kb.erasure.two_person`."""
+    """Of `kb.erasure.verbs` and `kb.erasure.two_person`."""
 
     def preview(self, fact_ids: Sequence[int], *, mentions: Mentioned) -> Erased: ...
 

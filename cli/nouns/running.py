@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class JobVerbs(Protocol):
-    """Of `colmlm.kb.jobs.queue.Jobs`."""
+    """Of `kb.jobs.queue.Jobs`."""
 
     def submit(self, work: Work, *, actor: str) -> JobRecord: ...
 
@@ -41,7 +41,7 @@ class JobVerbs(Protocol):
 
 
 class KeysetVerbs(Protocol):
-    """Keysets; `colmlm.kb.switching.retraining.Retraining` has most of it."""
+    """Keysets; `kb.switching.retraining.Retraining` has most of it."""
 
     def listed(self) -> list[tuple[KeysetRecord, GateStanding]]: ...
 
@@ -79,7 +79,7 @@ class KeysetVerbs(Protocol):
 
 
 class KeyVerbs(Protocol):
-    """Of `colmlm.kb.access.api_keys`. A dry run is done and undone."""
+    """Of `kb.access.api_keys`. A dry run is done and undone."""
 
     def listed(self) -> list[ApiKeyRecord]: ...
 

@@ -22,7 +22,7 @@ app = typer.Typer(
 
 
 class Role(StrEnum):
-    """As in `colmlm.kb.access.api_keys.ROLES`."""
+    """As in `kb.access.api_keys.ROLES`."""
 
     decoder = "decoder"
     reader = "reader"

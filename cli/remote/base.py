@@ -30,7 +30,7 @@ from colmlm.kb.upkeep.statistics import Statistics
 
 @dataclass(frozen=True, slots=True)
 class RemoteBase:
-    """See `colmlm.cli.nouns.base.Base`. The runtime is for decoding here; its knowledge base is not opened."""
+    """See `cli.nouns.base.Base`. The runtime is for decoding here; its knowledge base is not opened."""
 
     connection: Connection
     runtime: Runtime

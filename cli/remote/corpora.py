@@ -32,7 +32,7 @@ MOST_FILES = 100  # of a job
 
 @dataclass(frozen=True, slots=True)
 class RemoteCorpora:
-    """See `colmlm.cli.nouns.facts.CorpusVerbs`."""
+    """See `cli.nouns.facts.CorpusVerbs`."""
 
     api: Api
 

@@ -11,7 +11,7 @@ from colmlm.kb.facts.documents import DocumentRecord
 
 @dataclass(frozen=True, slots=True)
 class RemoteDocuments:
-    """See `colmlm.cli.nouns.facts.DocumentVerbs`."""
+    """See `cli.nouns.facts.DocumentVerbs`."""
 
     api: Api
 

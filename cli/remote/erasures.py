@@ -18,7 +18,7 @@ from colmlm.kb.facts.redaction import Mentioned
 
 @dataclass(frozen=True, slots=True)
 class RemoteErasures:
-    """See `colmlm.cli.nouns.removal.ErasureVerbs`."""
+    """See `cli.nouns.removal.ErasureVerbs`."""
 
     api: Api
 

@@ -24,7 +24,7 @@ _LISTS = ("equivalents", "conflicting", "successors")
 
 @dataclass(frozen=True, slots=True)
 class RemoteForgetting:
-    """See `colmlm.cli.nouns.removal.ForgetVerbs`. Of a plan's lists the API tells the first hundred, and of the facts all."""
+    """See `cli.nouns.removal.ForgetVerbs`. Of a plan's lists the API tells the first hundred, and of the facts all."""
 
     api: Api
 

@@ -17,7 +17,7 @@ _PATH = "/generations"
 
 @dataclass(frozen=True, slots=True)
 class RemoteGenerator:
-    """See `colmlm.cli.nouns.base.Decoder`. Nothing is asked for twice: each time an output would be stored."""
+    """See `cli.nouns.base.Decoder`. Nothing is asked for twice: each time an output would be stored."""
 
     api: Api
 

@@ -19,7 +19,7 @@ from colmlm.kb.jobs.records import JobRecord
 
 @dataclass(frozen=True, slots=True)
 class RemoteJobs:
-    """See `colmlm.cli.nouns.running.JobVerbs`."""
+    """See `cli.nouns.running.JobVerbs`."""
 
     api: Api
 

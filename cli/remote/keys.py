@@ -17,7 +17,7 @@ from colmlm.kb.errors import ApiKeyNotFound
 
 @dataclass(frozen=True, slots=True)
 class RemoteKeys:
-    """See `colmlm.cli.nouns.running.KeyVerbs`. The API does nothing of this as a dry run."""
+    """See `cli.nouns.running.KeyVerbs`. The API does nothing of this as a dry run."""
 
     api: Api
 

@@ -21,7 +21,7 @@ from colmlm.kb.switching.gate import GateLimits
 
 @dataclass(frozen=True, slots=True)
 class RemoteKeysets:
-    """See `colmlm.cli.nouns.running.KeysetVerbs`."""
+    """See `cli.nouns.running.KeysetVerbs`."""
 
     api: Api
 

@@ -21,7 +21,7 @@ from colmlm.kb.records import ChangeRecord
 
 @dataclass(frozen=True, slots=True)
 class RemoteLog:
-    """See `colmlm.cli.nouns.log.Log`."""
+    """See `cli.nouns.log.Log`."""
 
     api: Api
 

@@ -14,7 +14,7 @@ _STATES = {False: "live", True: "deleted", None: "all"}
 
 @dataclass(frozen=True, slots=True)
 class RemoteVerbs:
-    """See `colmlm.cli.nouns.facts.Verbs`."""
+    """See `cli.nouns.facts.Verbs`."""
 
     api: Api
 

@@ -1,7 +1,7 @@
 """Requests that may be sent twice: each is carried out once, and asking again gives the first answer.
 
 A caller names a request. The name is claimed in the database before the request is carried out, and the answer is
-kept with it for a day. Each change made on the way marks the claim in its own transaction (`colmlm.kb.log.origin.mark`), so
+kept with it for a day. Each change made on the way marks the claim in its own transaction (`kb.log.origin.mark`), so
 a process that dies leaves no doubt: a claim without a mark changed nothing, and is free to take after `LEASE`.
 Whoever lost a claim that way can't edit under it any more.
 """

@@ -44,7 +44,7 @@ class Repeated:
 
 @dataclass(frozen=True, slots=True)
 class RestoreReport:
-    """What a restore did, and by which newer log, None where it went without: see `colmlm.kb.backup.newer_log`.
+    """What a restore did, and by which newer log, None where it went without: see `kb.backup.newer_log`.
 
     `erased_again` are the facts of `repeated`, `deleted_since` those that the newer log deleted and `deleted_again`
     those of them that were deleted here too, on request. `sealed` are changes of that log which were passed over.

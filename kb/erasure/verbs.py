@@ -90,7 +90,7 @@ class Erasure:
         Of those that are erased already it redacts what still says them. `mentions`: values are redacted where else
         their own documents mention them, in "all" documents, or in "none"; and in outputs, plans and jobs, but with
         "none" only in those of the facts themselves. What is `left` is in the report. Raises `SecondPersonNeeded`
-        where the settings want two: see `colmlm.kb.erasure.two_person`.
+        where the settings want two: see `kb.erasure.two_person`.
         """
         if self.kb.settings.erase_needs_two:
             raise SecondPersonNeeded

@@ -11,7 +11,7 @@ job: result, error, message,          redacted; of a job that still runs only th
     arguments
 erasure_request: reason               redacted
 idempotency: body                     dropped, whatever it says, and not kept where an erasure came between
-document, fact, fact_version          `colmlm.kb.facts.redaction`, `colmlm.kb.erasure.verbs`
+document, fact, fact_version          `kb.facts.redaction`, `kb.erasure.verbs`
 change: reason, actor, payload        cannot be altered. The payload holds digests, and on whose behalf it was made; of
                                       an erasure that and the reason are redacted before they are stored, others that
                                       say the fact are reported
@@ -21,8 +21,8 @@ checkpoint, api_key, document: names, operators' names for things; documents' ti
     titles and addresses
 ====================================  ================================================================================
 
-Whoever writes one of the first five holds erasures off (`colmlm.kb.facts.suppression`) and redacts what was erased before it got
-there, with the functions here: an erasure sees everything that was stored before it, and everything else sees the
+Whoever writes one of the first five holds erasures off (`kb.facts.suppression`) and redacts what was erased before it
+got there, with the functions here: an erasure sees everything that was stored before it, and everything else sees the
 erasure. fsck goes through the same rows by digests, and what it finds is redacted by erasing again.
 """
 

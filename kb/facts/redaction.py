@@ -1,6 +1,6 @@
 """Redaction: one U+2588 for each character of what was erased, so that every other offset stays right.
 
-Session first, nothing here commits. The texts of facts lie in documents; what quotes them is in `colmlm.kb.facts.quotations`.
+Session first, nothing here commits. The texts of facts lie in documents; what quotes them is in `kb.facts.quotations`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The database keeps digests of erased facts, HMACs under its own secret: of value and question, of value and
 the 40 characters before it, of these within one document, and of value and place in that document. Texts are
-compared by their words (`colmlm.kb.texts.wording`). The other spans of the document count as blank there, so
+compared by their words (`kb.texts.wording`). The other spans of the document count as blank there, so
 that it does not matter which of them were erased, or in which order.
 
 A digest that another fact would meet as well is not kept: the same is still said on purpose elsewhere.
@@ -142,7 +142,7 @@ class Digests:
         return [*self.of_fact(value, question, place), *before]
 
     def of_words(self, words: Iterable[str]) -> bytes:
-        """Of words that follow each other, as `colmlm.kb.texts.wording` gives them."""
+        """Of words that follow each other, as `kb.texts.wording` gives them."""
         return self._make(("words", *words))
 
     def of_first_word(self, word: str) -> bytes:

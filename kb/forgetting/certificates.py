@@ -2,7 +2,7 @@
 
 A certificate holds ids, counts and keyed digests, and no text of a fact, so that it may outlive an erasure. (The
 reason and the actor are in it as they are in the change log.) Its subject is the change that forgot. Rates are derived
-from counts and numbers that are not whole are strings. See `colmlm.kb.forgetting.certificate_check` for the check.
+from counts and numbers that are not whole are strings. See `kb.forgetting.certificate_check` for the check.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A fact is equivalent to a selected one where both have the same value and either the same question or keys near
 one another. It conflicts where it answers the same question with another value. Values and questions are
-compared as `colmlm.kb.keys.calibration.normalise` leaves them: case, blanks and closing punctuation aside, so
+compared as `kb.keys.calibration.normalise` leaves them: case, blanks and closing punctuation aside, so
 "March 14, 1879" and "14 March 1879" are two values.
 """
 

@@ -22,7 +22,7 @@ from colmlm.kb.tables import Job, job_states
 
 
 class Jobs:
-    """The jobs of a knowledge base. What runs them is `colmlm.kb.jobs.worker.Worker`, in any process of this home."""
+    """The jobs of a knowledge base. What runs them is `kb.jobs.worker.Worker`, in any process of this home."""
 
     def __init__(self, kb: KnowledgeBase) -> None:
         self.kb = kb

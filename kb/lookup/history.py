@@ -1,8 +1,8 @@
 """History: what the knowledge base answered as of a change of its log.
 
 Values come from `fact_version`, where "true at change n" is a range test; the keyset that was active, its threshold and
-its keys are those of then (`colmlm.kb.keys.keyset_then`). An index holds what is kept now, so the keys of all that was live then
-are read from the database and compared exactly, a chunk at a time.
+its keys are those of then (`kb.keys.keyset_then`). An index holds what is kept now, so the keys of all that was live
+then are read from the database and compared exactly, a chunk at a time.
 """
 
 from __future__ import annotations

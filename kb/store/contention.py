@@ -26,7 +26,7 @@ T = TypeVar("T")
 def tried_again(transaction: Callable[P, T]) -> Callable[P, T]:
     """A function that is one transaction, done again where it met another; the last failure is raised as it is.
 
-    `colmlm.kb.store.causes` says what it means.
+    `kb.store.causes` says what it means.
     """
 
     @wraps(transaction)

@@ -37,7 +37,7 @@ def connect(settings: Settings, application: str = "colmlm") -> Engine:
 
     The embedded server is started where it does not run, is shared by every process of this home, and is
     stopped by the last of them to exit. A client that is killed leaves it running for the next. A server that is
-    killed is started again by the processes that go on (`colmlm.kb.store.keeper`).
+    killed is started again by the processes that go on (`kb.store.keeper`).
     """
     embedded = EmbeddedServer.of(settings)
     deadline = time.monotonic() + (START_SECONDS if embedded else 0.0)

@@ -1,7 +1,7 @@
 """Retraining: move every lookup from one checkpoint's keys to another's, and back, while lookups go on.
 
 rekey -> build -> check (the gate) -> activate -> retire; rollback goes back at once. When a keyset may answer is for
-`colmlm.kb.keys.activation` to say.
+`kb.keys.activation` to say.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Retraining:
         actor: str | None = None,
         reason: str = "activate",
     ) -> KeysetRecord:
-        """Let this keyset answer from now on, in every process, if its gate says so, as `colmlm.kb.keys.activation` has it.
+        """Let this keyset answer from now on, in every process, if its gate says so, as `kb.keys.activation` has it.
 
         Raises `GateRefused`, unless `force`, which is recorded with what spoke against it.
         """

@@ -16,7 +16,7 @@ job_states = ("queued", "running", "succeeded", "failed", "cancelled")
 
 
 class Job(Base):
-    """Long work as people see it. `ticket` is what a worker must hold to write to it: `colmlm.kb.jobs.tickets`."""
+    """Long work as people see it. `ticket` is what a worker must hold to write to it: `kb.jobs.tickets`."""
 
     __tablename__ = "job"
     __table_args__ = (

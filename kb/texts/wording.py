@@ -1,8 +1,8 @@
 """Wording: when two texts say the same words, whatever their capitals, blanks and Unicode form.
 
 Everything that is erased is looked for with this: the texts of facts while they stand (`Phrases`), and their digests
-once they are gone (`colmlm.kb.facts.erased_texts`). A text is folded (NFKC, case, no invisible characters) and cut into words: runs
-of letters and digits, each other sign by itself, and each character of the scripts that write without blanks. Two
+once they are gone (`kb.facts.erased_texts`). A text is folded (NFKC, case, no invisible characters) and cut into words:
+runs of letters and digits, each other sign by itself, and each character of the scripts that write without blanks. Two
 texts agree where they have the same words; offsets are those of the text as it stands.
 """
 

@@ -36,8 +36,8 @@ AROUND_EACH_OF_MANY = 0.29e-3  # the same in batches of 64
 class Load:
     """What is to be held. `text_bytes` is a fact's share of its document with its value and its question.
 
-    `code_bytes` is the length of a key's code in the index (None: as `colmlm.kb.lookup.index` chooses); `keysets` are those whose
-    index is open at once: two beside a retraining, else one.
+    `code_bytes` is the length of a key's code in the index (None: as `kb.lookup.index` chooses); `keysets` are those
+    whose index is open at once: two beside a retraining, else one.
     """
 
     facts: int

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Record = Mapping[str, Any]
 _MARKERS = "osD^vP*Xh<>"
-_EPOCH = re.compile(r"-epoch-(\d+)")  # as `colmlm.lab.paper.unlearning` calls what an epoch has left
+_EPOCH = re.compile(r"-epoch-(\d+)")  # as `lab.paper.unlearning` calls what an epoch has left
 _WAYS = ("auto", "forced", "off", "standard", "rag", "co-lmlm-rag")
 
 

@@ -1,4 +1,4 @@
-"""What keeps an annotator from its work, beside its endpoint (`colmlm.model.lm.chat_endpoint`); cause and remedy in one line."""
+"""What keeps an annotator from its work, beside its endpoint (`model.lm.chat_endpoint`): cause and remedy in a line."""
 
 from __future__ import annotations
 

@@ -32,13 +32,13 @@ class Generated(Protocol):
 
 
 class SpanFinder(Protocol):
-    """Finds the fact spans of texts, as offsets in code points, sorted and apart (`colmlm.model.annotate.spans`)."""
+    """Finds the fact spans of texts, as offsets in code points, sorted and apart (`model.annotate.spans`)."""
 
     def spans(self, texts: Sequence[str]) -> Sequence[Sequence[Offsets]]: ...
 
 
 class QuestionWriter(Protocol):
-    """Writes a question and an answer for each span of a text, or None (`colmlm.model.annotate.questions`)."""
+    """Writes a question and an answer for each span of a text, or None (`model.annotate.questions`)."""
 
     def questions(
         self, text: str, spans: Sequence[Offsets], title: str | None
@@ -49,7 +49,7 @@ class QuestionWriter(Protocol):
 class Annotator:
     """Annotates documents; without a question generator their facts have no questions.
 
-    Every question goes through `colmlm.model.annotate.checks.review`. `drop_unquestioned` drops the facts whose
+    Every question goes through `model.annotate.checks.review`. `drop_unquestioned` drops the facts whose
     question was rejected or not written; without it they stay, and are found by their context.
     """
 

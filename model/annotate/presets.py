@@ -7,7 +7,7 @@ from collections.abc import Callable
 from colmlm.model.annotate.config import QuestionConfig, SpanConfig
 
 MINILM = "minilm"
-"""all-MiniLM-L6-v2 from its wheel: see `colmlm.model.annotate.base`."""
+"""all-MiniLM-L6-v2 from its wheel: see `model.annotate.base`."""
 
 
 def modernbert_large() -> SpanConfig:

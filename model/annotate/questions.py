@@ -1,7 +1,7 @@
 """The question generator: a decoder that asks, for each marked span, a question that the span answers (section 3.3).
 
 A document is encoded once. Its KV cache is copied for every span, each copy seeing it up to its own stop (see
-`colmlm.model.annotate.prompts`), and all spans of several documents are decoded as one batch.
+`model.annotate.prompts`), and all spans of several documents are decoded as one batch.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A document is one conversation. The specification is the system prompt; each chunk of the document is a message, and
 so are the annotated chunks that came back, since a model that gets a long text at once marks it worse and worse.
 Nothing that comes back is trusted: without its tags it must be the chunk, to the character, and every question
-and answer goes through `colmlm.model.annotate.checks`.
+and answer goes through `model.annotate.checks`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Rel-LMLM's training texts: `[dblookup('entity', 'relation') -> value]` before what it tells, in a JSON file.
 
 A call becomes a fact span: its value stands in the text at the place of the call, and its question is the entity and
-the relation on lines of their own, as `colmlm.model.text.markup.REL_LMLM` writes a query in words. The text goes on behind the
+the relation on lines of their own, as `model.text.markup.REL_LMLM` writes a query in words. The text goes on behind the
 span as it was, and mostly says the value once more: that is how such a model is trained, to look up, read and repeat.
 Nothing is guessed: a document with a call that cannot be read is refused with the offset and the reason.
 """

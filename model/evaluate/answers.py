@@ -51,7 +51,7 @@ class Spliced(Protocol):
 
 
 class Output(Protocol):
-    """What a decoder gives: `colmlm.model.decoding.decoder.Generation`."""
+    """What a decoder gives: `model.decoding.decoder.Generation`."""
 
     @property
     def output(self) -> str: ...

@@ -1,6 +1,6 @@
 """How likely texts are after a context: without lookups, or as decoding would say them with lookups.
 
-Without lookups this is what lm_eval scores: the model's own probability, lookups forbidden (`colmlm.model.decoding.scoring`).
+Without lookups this is what lm_eval scores: the model's own probability, lookups forbidden (`model.decoding.scoring`).
 
 With lookups the context is read as it stands, and the continuation as decoding in mode *auto* at temperature 1 would
 say it. Before each of its tokens the model may open a lookup, with its own probability p (the checkpoint's fact bias

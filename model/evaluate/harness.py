@@ -1,6 +1,6 @@
 """The three things that lm_eval asks of a model, on requests that have nothing but `args`.
 
-It needs no lm_eval: `colmlm.lab.harness.model` makes its model class of this. Where a text is longer than the context its end
+It needs no lm_eval: `lab.harness.model` makes its model class of this. Where a text is longer than the context its end
 is kept, as lm_eval's own model classes do.
 """
 

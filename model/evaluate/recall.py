@@ -22,7 +22,7 @@ OnDone = Callable[[int], None]
 
 
 class Encodes(Protocol):
-    """Keys of documents' facts and of questions, in one space: `colmlm.model.lm.encoder.KeyEncoder`."""
+    """Keys of documents' facts and of questions, in one space: `model.lm.encoder.KeyEncoder`."""
 
     def encode_documents(self, documents: Sequence[AnnotatedDocument]) -> list[Floats]: ...
     def encode_questions(self, questions: Sequence[str]) -> Floats: ...

@@ -18,7 +18,7 @@ from colmlm.model.training.steps import Step
 
 @dataclass(frozen=True, slots=True)
 class JointBatch:
-    """Sequences laid out in `rows` (`colmlm.model.training.packing`), and where their losses lie.
+    """Sequences laid out in `rows` (`model.training.packing`), and where their losses lie.
 
     The positions of all rows are numbered on end: those of the first of `rows`, line by line, then the second's.
     `scored_N` are positions whose state predicts a token of `targets_N`: all outside M, but for those left out.

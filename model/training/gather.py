@@ -1,7 +1,7 @@
 """What the processes of one run tell each other. Alone, everything here is the identity.
 
 accelerate starts the process group; these are plain collectives over it, and gradients are carried across by hand
-(`colmlm.model.training.contrast`), so nothing here is differentiable.
+(`model.training.contrast`), so nothing here is differentiable.
 """
 
 from __future__ import annotations

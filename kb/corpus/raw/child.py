@@ -1,6 +1,7 @@
 """The reading process: parses files for another process, one after the other, under limits.
 
-`colmlm.kb.corpus.raw.reader` starts it. It holds nothing worth taking: no secret, no connection, and no file but the one it reads.
+`kb.corpus.raw.reader` starts it. It holds nothing worth taking: no secret, no connection, and no file but the one it
+reads.
 """
 
 from __future__ import annotations

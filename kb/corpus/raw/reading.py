@@ -52,7 +52,7 @@ def read_raw(
 def read_corpus(
     path: Path, format_: str, *, limits: Limits | None = None, on_bytes: OnBytes | None = None
 ) -> Iterator[Parsed]:
-    """The documents of an annotated file, of a format of `colmlm.kb.corpus.raw.read.FORMATS`, and what was refused."""
+    """The documents of an annotated file, of a format of `kb.corpus.raw.read.FORMATS`, and what was refused."""
     size = path.stat().st_size
     return _read(iter([(Ask(format_, str(path.absolute())), size)]), limits or Limits(), on_bytes)
 

@@ -15,7 +15,7 @@ WIDEST = 8  # bytes of a message for each character that a document may have: es
 
 
 class Ask(msgspec.Struct):
-    """Read this file, of a kind of `colmlm.kb.corpus.raw.files.KINDS` or `colmlm.kb.corpus.raw.read.FORMATS`, its lines after `after`."""
+    """Read this file, of a kind of `KINDS` (`kb.corpus.raw.files`) or `FORMATS` (`read`), its lines after `after`."""
 
     kind: str
     path: str
