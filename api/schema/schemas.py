@@ -79,7 +79,7 @@ class LookupRequest(Request, frozen=True, kw_only=True):
 
 
 class LookupAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What one query gave; none is a normal answer. See `kb.records.Lookup`, and `kb.lookup.history` for the last two."""
+    """What one query gave. See `kb.records.Lookup`; for the last two, `kb.lookup.history`."""
 
     question: str | None
     hits: list[Hit]
