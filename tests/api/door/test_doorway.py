@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from colmlm.journal import RECORDED_A_MINUTE
+from colmlm.api.door.journal import RECORDED_A_MINUTE
 from litestar import Litestar
 from sqlalchemy.orm import Session
 
