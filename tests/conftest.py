@@ -24,6 +24,7 @@ from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database, outages
 from colmlm.kb.store.settings import Settings
 from tests.fakes import FakeEncoder
+from tests.places import PYTHONPATH
 
 DEBIAN = Path("/usr/lib/postgresql/15/bin")
 TEMPLATE = "colmlm_template"
@@ -31,14 +32,15 @@ ON_THE_OLDEST_TOO = {f"test_{name}" for name in ("database", "erasure", "ingest"
 
 
 def pytest_configure() -> None:
-    """Processes that tests start look for modules where ours do, and find this checkout's."""
+    """Processes that tests start look for modules where ours do, and find this checkout's, the tests among them."""
+    os.environ["PYTHONPATH"] = PYTHONPATH
     interpreter.shut_out_current_directory()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "server" in metafunc.fixturenames:
         path = metafunc.definition.path
-        oldest_too = path.parent.name == "kb" and path.stem in ON_THE_OLDEST_TOO
+        oldest_too = "kb" in path.parts and path.stem in ON_THE_OLDEST_TOO
         metafunc.parametrize(
             "server", ["embedded", "debian15"] if oldest_too else ["embedded"], indirect=True
         )

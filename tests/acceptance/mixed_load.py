@@ -38,9 +38,10 @@ from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
 from colmlm.kb.switching.gate import check_keyset
 from colmlm.kb.switching.retraining import Retraining
-from tests.acceptance.server import ROOT, ServerProcess, environment, server_process
+from tests.acceptance.server import ServerProcess, environment, server_process
 from tests.fakes import FakeEncoder, measured
 from tests.kb.corpora import ingest, numbered
+from tests.places import ROOT
 
 FACTS, ASKED = 400, 300  # facts from ASKED on are edited and forgotten; the others always answer alike
 JOB_SECONDS = 120.0

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -35,9 +36,10 @@ from colmlm.kb.log.audit import CHANGE_LOCK
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
-from tests.acceptance.server import ROOT, server_process
+from tests.acceptance.server import server_process
 from tests.fakes import DIM, FakeEncoder
 from tests.kb.corpora import ingest, numbered
+from tests.places import PYTHONPATH, ROOT
 
 PROBE_EVERY = 0.05
 ASKED_SECONDS = 60.0
@@ -193,7 +195,10 @@ def _asking(address: str, token: str, load: Load, tally: Tally, head: int | None
 def _probed(address: str, tally: Tally) -> Iterator[None]:
     """The probe asked from a process of its own: what the clients of the load keep busy is their interpreter alone."""
     asked = interpreter.command("-m", "tests.acceptance.probes_under_load", "--probe", address)
-    process = subprocess.Popen(asked, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    env = {**os.environ, "PYTHONPATH": PYTHONPATH}
+    process = subprocess.Popen(
+        asked, cwd=ROOT, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     process.stdout.readline()  # it has started
     try:

@@ -27,7 +27,7 @@ from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
 from tests.api.generator import LookupGenerator
 from tests.fakes import FakeEncoder
-from tests.places import ROOT
+from tests.places import PYTHONPATH, ROOT
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +62,9 @@ def environment(settings: Settings) -> dict[str, str]:
 @contextmanager
 def server_process(settings: Settings, *words: str, **variables: str) -> Iterator[ServerProcess]:
     """A server on the database of `settings`, answering; killed on leaving if it still runs."""
-    interpreter.shut_out_current_directory()  # and let it find this checkout's tests, where nobody ran those of pytest
+    interpreter.shut_out_current_directory()
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("COLMLM_")}
-    env = {**inherited, **environment(settings), **variables}
+    env = {**inherited, "PYTHONPATH": PYTHONPATH, **environment(settings), **variables}
     command = interpreter.command("-m", "tests.acceptance.server", *words)
     with subprocess.Popen(
         command, cwd=ROOT, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE

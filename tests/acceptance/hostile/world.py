@@ -23,9 +23,10 @@ from colmlm.kb.access.api_keys import create_key
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
-from tests.acceptance.server import ROOT, ServerProcess, environment, server_process
+from tests.acceptance.server import ServerProcess, environment, server_process
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import document, ingest
+from tests.places import ROOT
 
 ROLES = ("admin", "operator", "reader")
 PASSING = (503, 507)  # what a server may answer that cannot now; it says so in a problem document

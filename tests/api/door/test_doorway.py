@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from colmlm.api.door.journal import RECORDED_A_MINUTE
 from litestar import Litestar
 from sqlalchemy.orm import Session
 
 from colmlm.api.app import create_app
+from colmlm.api.door.journal import RECORDED_A_MINUTE
 from colmlm.api.door.limits import TokenBucket
 from colmlm.api.door.tuning import Tuning
 from colmlm.kb.access import api_keys as access
