@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 from typing import Annotated, Literal
 
 import msgspec
@@ -16,7 +15,6 @@ from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts
 from colmlm.api.schema.schemas import Id, Request, Seq
 from colmlm.kb.errors import InvalidValue
-from colmlm.kb.evidence.elsewhere import store
 from colmlm.kb.records import NewGeneration, OutputTrace, Splice
 
 MAX_CHARACTERS = 500_000
@@ -75,11 +73,11 @@ def record(ports: FromPorts, data: JSONBody[OutputMade]) -> OutputTrace:
     Gives its trace: what stands behind each splice. A splice is refused that is no evidence: its span must be the
     value of that version of the fact. What became of the facts since is left out, as it takes the right to read.
     """
-    return store(ports.kb, data.generation())
+    return ports.kb.outputs.record_from_elsewhere(data.generation())
 
 
 def _bytes(query: str | None) -> bytes | None:
     try:
         return None if query is None else base64.b64decode(query, validate=True)
-    except binascii.Error as error:
+    except ValueError as error:  # of which binascii.Error is one; text that is not ASCII raises another
         raise InvalidValue("query", "it is no base64") from error

@@ -27,7 +27,7 @@ from colmlm.api.routes import (
     keysets,
     verification,
 )
-from colmlm.api.routes.records import OutputMade
+from colmlm.api.routes.records import OutputMade, SpliceMade
 from colmlm.api.schema.paging import cursor
 from colmlm.api.schema.schemas import (
     EditResult,
@@ -199,7 +199,24 @@ _EXAMPLES: tuple[Any, ...] = (
     kinds.WriteSnapshot(),
     kinds.Check(),
     LookupRequest(questions=[_QUESTION], k=2),
-    OutputMade(prompt=_PROMPT, output=" Lima.", checkpoint_id="c0ffee", mode="auto", seq=40),
+    OutputMade(
+        prompt=_PROMPT,
+        output=" Lima.",
+        checkpoint_id="c0ffee",
+        mode="auto",
+        seq=40,
+        splices=[
+            SpliceMade(
+                output_start=1,
+                output_end=5,
+                outcome="hit",
+                fact_id=1,
+                version=1,
+                score=0.91,
+                query="AAA8AA==",
+            )
+        ],
+    ),
     LookupSpace(2, "c0ffee", "co-lmlm-135m", 576, 0.71, True, 41),
     NewGeneration(prompt=_PROMPT, max_tokens=16),
     # Answered

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from tests.acceptance.hostile.cases import Case, expect
 from tests.acceptance.hostile.headers import REFUSED, head
@@ -61,6 +64,9 @@ def cases() -> Iterator[Case]:
         yield Case(GROUP, name, _everywhere(body))
     for name, value in _VALUES.items():
         yield Case(GROUP, f"value: {name}", _valued(name, value))
+    for name, value in {**_VALUES, "not ascii": "ÄÖÜ=", "digits": "٣"}.items():
+        if name != "giant":
+            yield Case(GROUP, f"in every text: {name}", _in_every_text(value))
     yield Case(GROUP, "broken gzip", _encoded(b"\x1f\x8b\x08 no gzip"))
     yield Case(GROUP, "gzip that inflates", _encoded(gzip.compress(b" " * 100_000_000, mtime=0)))
     yield Case(GROUP, "other content types", _content_types)
@@ -103,6 +109,46 @@ def _valued(name: str, value: str) -> Callable[[World], str]:
         return f"{sorted(set(got.values()))}"
 
     return attack
+
+
+def _in_every_text(value: str) -> Callable[[World], str]:
+    """The value in the place of each text of each request's example, one at a time."""
+
+    def attack(world: World) -> str:
+        described = json.loads(world.ask("GET", "/schema/openapi.json").body)
+        got: Counter[int] = Counter()
+        for path, operations in described["paths"].items():
+            for method, operation in operations.items():
+                media = operation.get("requestBody", {}).get("content", {}).get("application/json")
+                if (
+                    media is None or "example" not in media or "/keys/" in path
+                ):  # one may be the key that asks
+                    continue
+                for body in _with_each_text(media["example"], value):
+                    got[world.ask(method.upper(), re.sub(r"{\w+}", "1", path), body).status] += 1
+        expect(got.total() > 50, f"hardly anything was asked: {dict(got)}")
+        return f"{dict(sorted(got.items()))}"
+
+    return attack
+
+
+def _with_each_text(example: Any, value: str) -> Iterator[Any]:
+    """The example as often as it has texts, each time with the value in place of another."""
+    match example:
+        case str():
+            yield value
+        case dict():
+            yield from (
+                {**example, name: put}
+                for name, part in example.items()
+                for put in _with_each_text(part, value)
+            )
+        case list():
+            yield from (
+                [*example[:at], put, *example[at + 1 :]]
+                for at, part in enumerate(example)
+                for put in _with_each_text(part, value)
+            )
 
 
 def _encoded(body: bytes) -> Callable[[World], str]:

@@ -48,8 +48,8 @@ def test_bytes_are_answered_as_json_is(decoder: Client, encoder: FakeEncoder) ->
 def test_an_edit_is_read_back_and_the_past_too(
     operator: Client, encoder: FakeEncoder, atlas: KnowledgeBase, fact_id: int
 ) -> None:
-    before, query = atlas.head_seq(), encoder.encode_questions([CAPITAL]).tobytes()
-    seq = atlas.delete([fact_id], actor="tester", reason="wrong").seq
+    before, query = atlas.log.head_seq(), encoder.encode_questions([CAPITAL]).tobytes()
+    seq = atlas.facts.delete([fact_id], actor="tester", reason="wrong").seq
 
     def ask(**params: Any) -> Any:
         return operator.post("/v1/lookups", headers=OCTETS, params={**OF, **params}, content=query)
@@ -79,7 +79,7 @@ def test_bytes_that_are_no_queries_are_refused(
 
 
 def test_the_space_of_lookups_is_told(decoder: Client, atlas: KnowledgeBase) -> None:
-    keyset, space = atlas.active_keyset(), decoder.get("/v1/lookups").json()
+    keyset, space = atlas.keysets.active(), decoder.get("/v1/lookups").json()
     assert space == {
         "keyset_id": keyset.keyset_id,
         "checkpoint_id": "fake",
@@ -87,7 +87,7 @@ def test_the_space_of_lookups_is_told(decoder: Client, atlas: KnowledgeBase) -> 
         "dim": DIM,
         "threshold": keyset.threshold,
         "calibrated": keyset.calibrated,
-        "head_seq": atlas.head_seq(),
+        "head_seq": atlas.log.head_seq(),
     }
 
 
@@ -109,17 +109,17 @@ def test_what_a_decoder_elsewhere_said_is_kept_for_audits(
     decoder: Client, atlas: KnowledgeBase, encoder: FakeEncoder, fact_id: int
 ) -> None:
     query = encoder.encode_questions([CAPITAL]).astype("<f2").tobytes()
-    seq = atlas.head_seq()
-    atlas.update(fact_id, "Lima!", actor="ann", reason="a secret reason")
+    seq = atlas.log.head_seq()
+    atlas.facts.edit(fact_id, "Lima!", actor="ann", reason="a secret reason")
     told = decoder.post("/v1/generations/records", json=output(fact_id, seq, query))
     assert told.status_code == 201, told.text
     (splice,) = told.json()["splices"]
     assert (splice["value"], splice["source"]["title"], splice["history"]) == ("Lima", "Peru", [])
     assert TEXT[splice["source"]["start"] : splice["source"]["end"]] == "Lima"
     assert "secret" not in told.text
-    (use,) = atlas.trace_fact(fact_id).uses
+    (use,) = atlas.outputs.trace_fact(fact_id).uses
     assert use.generation_id == told.json()["generation_id"]
-    stored = atlas.trace_output(use.generation_id)
+    stored = atlas.outputs.trace(use.generation_id)
     assert (stored.output, stored.seq) == ("In Lima.", seq) and stored.splices[0].history[0].actor == "ann"
     assert decoder.get(f"/v1/generations/{use.generation_id}").status_code == 403
 
@@ -132,6 +132,7 @@ def test_what_a_decoder_elsewhere_said_is_kept_for_audits(
         ({"checkpoint_id": "another"}, "no keyset"),
         ({"splice": {"query": "AAAA"}}, "finite numbers"),
         ({"splice": {"query": "?"}}, "base64"),
+        ({"splice": {"query": "ÄÖÜ="}}, "base64"),
         (
             {"splice": {"query": base64.b64encode(np.full(DIM, np.inf, "<f2").tobytes()).decode()}},
             "finite numbers",
@@ -143,6 +144,6 @@ def test_what_a_decoder_elsewhere_said_is_kept_for_audits(
 def test_a_record_that_is_no_evidence_is_refused(
     decoder: Client, atlas: KnowledgeBase, fact_id: int, changed: dict[str, Any], word: str
 ) -> None:
-    answer = decoder.post("/v1/generations/records", json=output(fact_id, atlas.head_seq(), **changed))
+    answer = decoder.post("/v1/generations/records", json=output(fact_id, atlas.log.head_seq(), **changed))
     assert answer.status_code == 422 and word in json.loads(answer.text)["detail"]
-    assert atlas.generations() == []
+    assert atlas.outputs.find() == []
