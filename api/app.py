@@ -74,7 +74,7 @@ def create_app(
         route_handlers=[*health.HANDLERS, *pages.HANDLERS, routes.v1()],
         dependencies={"ports": Provide(lambda: ports, sync_to_thread=False)},
         guards=[rights.require_right],
-        middleware=[once(asked.engine, lanes)],
+        middleware=[once(asked.access, lanes)],
         exception_handlers={Exception: errors.respond},
         openapi_config=openapi.config(),
         request_max_body_size=MAX_BODY_BYTES,

@@ -90,6 +90,6 @@ def _leave_snapshot(kb: KnowledgeBase) -> None:
     if kb.searcher.applied_seq is None:
         return
     try:
-        kb.snapshot()
+        kb.lookups.snapshot()
     except (SQLAlchemyError, KBError, OSError) as error:  # costs the next start time, and nothing else
         _log.warning("no snapshot was written: %s", error)

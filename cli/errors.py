@@ -24,7 +24,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from colmlm.kb.errors import KBError
-from colmlm.kb.store.causes import refusal_of
 from colmlm.kb.texts.characters import visible
 
 CHECK_FAILED = 1
@@ -103,6 +102,10 @@ def explain(error: BaseException) -> Failure:
         return Failure(INTERRUPTED, "Interrupted.")
     if isinstance(error, ModuleNotFoundError) and (extra := EXTRAS.get(str(error.name).partition(".")[0])):
         return Failure(USAGE, f"{error.name} is not installed; it comes with: pip install 'colmlm[{extra}]'")
+    from colmlm.kb.store.causes import (
+        refusal_of,  # brings the database driver, which most commands need and help does not
+    )
+
     error = refusal_of(error) or error
     if isinstance(error, KBError):
         return Failure(error.exit_code, one_line(str(error)))

@@ -14,7 +14,6 @@ from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.keys.calibration import Calibration
 from colmlm.kb.records import CheckpointInfo, KeysetRecord
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.switching.retraining import Retraining
 
 Vectors = npt.NDArray[np.float32]
 
@@ -118,4 +117,4 @@ def measured(threshold: float) -> Calibration:
 
 def activated(kb: KnowledgeBase, keyset_id: int) -> KeysetRecord:
     """The keyset, answering without a gate."""
-    return Retraining(kb).activate(keyset_id, force=True)
+    return kb.keysets.activate(keyset_id, force=True)

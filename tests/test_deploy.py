@@ -38,8 +38,8 @@ def our_services(compose: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 def test_every_metric_of_the_dashboard_exists(kb: KnowledgeBase, encoder: FakeEncoder) -> None:
     ingest(kb, PERU)
-    kb.rekey(encoder)
-    kb.catch_up()
+    kb.keysets.rekey(encoder)
+    kb.lookups.catch_up()
     dashboard = json.loads((DEPLOY / "grafana.json").read_text())
     expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     named = {name for expression in expressions for name in METRIC.findall(expression)}

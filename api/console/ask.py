@@ -18,9 +18,9 @@ from colmlm.api.console.views import Page, PageRequest
 from colmlm.api.door.rights import Lane, Right, needs
 from colmlm.api.errors import problem_of
 from colmlm.api.ports import FromPorts, GenerationRequest, Ports
-from colmlm.api.schema.shown import Shown, shown_to
+from colmlm.api.schema.shown import shown_to
 from colmlm.kb.errors import KBError, KeysetMismatch, NoActiveKeyset
-from colmlm.kb.evidence.neighbours import Neighbours
+from colmlm.kb.evidence.shown import Shown
 from colmlm.kb.records import FactRecord, Hit, OutputTrace, TracedSplice
 
 MODES = ("auto", "forced", "off")
@@ -148,7 +148,7 @@ def _nearest(
 ) -> Sequence[tuple[Hit, FactRecord | None]] | str:
     """The facts next in line for this lookup, as they stand now."""
     try:
-        hits = Neighbours(ports.kb).of(trace.generation_id, splice.ordinal, NEAREST)
+        hits = ports.kb.outputs.neighbours(trace.generation_id, splice.ordinal, NEAREST)
     except (KeysetMismatch, NoActiveKeyset):
         return "The keyset that this output looked facts up in is not active, so its neighbours cannot be asked for."
     if hits is None:
@@ -159,14 +159,14 @@ def _nearest(
 
 def _known(ports: Ports, fact_id: int) -> FactRecord | None:
     try:
-        return ports.kb.fact(fact_id)
+        return ports.kb.facts.show(fact_id)
     except KBError:  # gone between the two reads
         return None
 
 
 def _examples(ports: Ports) -> list[str]:
     """Questions that the base can answer, for whoever has none."""
-    known = ports.kb.facts(limit=40)
+    known = ports.kb.facts.find(limit=40)
     return list(dict.fromkeys(fact.question for fact in known if fact.question))[:3]
 
 

@@ -14,11 +14,9 @@ from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.schema.schemas import PathId
 from colmlm.api.schema.shown import shown_to
 from colmlm.kb.errors import KBError
-from colmlm.kb.evidence.diff import diff
-from colmlm.kb.evidence.impact import Impact, impact_of
+from colmlm.kb.evidence.impact import Impact
 from colmlm.kb.log import audit, denials
-from colmlm.kb.log.witness import check_database, hash_at
-from colmlm.kb.lookup.history import AsOfLookup, kb_as_of
+from colmlm.kb.lookup.history import AsOfLookup
 from colmlm.kb.records import FactRecord, Lookup
 
 ON_A_PAGE = 50
@@ -30,7 +28,7 @@ KINDS = ("insert", "ingest", "update", "delete", "restore", "forget", "erase", *
 def log(ports: FromPorts, request: PageRequest) -> Page:
     """The change log, newest first, with the filters of the query string."""
     form = Form.asked(request)
-    changes, head, end, report = [], ports.kb.head_seq(), None, None
+    changes, head, end, report = [], ports.kb.log.head_seq(), None, None
     try:
         fitting: dict[str, Any] = {
             "actor": form.optional("actor", limit=200),
@@ -42,10 +40,9 @@ def log(ports: FromPorts, request: PageRequest) -> Page:
         }
         before = form.integer("before") or head + 1
         form.check()
-        with ports.kb.sessions() as session:
-            changes = audit.changes_before(session, before, ON_A_PAGE + 1, **fitting)
-            end = hash_at(session, head)
-        report = check_database(ports.kb) if form.flag("check") else None
+        changes = ports.kb.log.changes_before(before, ON_A_PAGE + 1, **fitting)
+        end = ports.kb.log.hash_at(head)
+        report = ports.kb.log.verify() if form.flag("check") else None
     except KBError as error:
         form.refuse(error)
     return form_page(
@@ -89,7 +86,7 @@ def impact(ports: FromPorts, request: PageRequest) -> Page:
         fact_id = form.integer("fact")
         form.check()
         if fact_id is not None:
-            found, fact = impact_of(ports.kb, fact_id), ports.kb.fact(fact_id)
+            found, fact = ports.kb.outputs.impact(fact_id), ports.kb.facts.show(fact_id)
     except KBError as error:
         form.refuse(error)
     return form_page(request, "impact.html", form, impact=found, fact=fact)
@@ -99,7 +96,7 @@ def impact(ports: FromPorts, request: PageRequest) -> Page:
 def time(ports: FromPorts, request: PageRequest) -> Page:
     """What a question was answered with as of a change, and what it is answered with now."""
     form = Form.asked(request)
-    head = ports.kb.head_seq()
+    head = ports.kb.log.head_seq()
     shown: dict[str, Any] = {"then": None, "now": None, "difference": None, "change": None}
     seq: int | None = head
     try:
@@ -107,8 +104,8 @@ def time(ports: FromPorts, request: PageRequest) -> Page:
         seq = form.integer("seq", low=0)
         form.check()
         seq = head if seq is None else seq
-        shown["difference"] = diff(ports.kb, seq, head, limit=20)
-        shown["change"] = next(iter(ports.kb.changes(after=seq - 1, limit=1)), None) if seq else None
+        shown["difference"] = ports.kb.log.diff(seq, head, limit=20)
+        shown["change"] = next(iter(ports.kb.log.changes(after=seq - 1, limit=1)), None) if seq else None
         if question is not None:
             shown["then"], shown["now"] = _answers(ports, question, seq)
     except KBError as error:
@@ -123,8 +120,8 @@ def _answers(ports: Ports, question: str, seq: int) -> tuple[AsOfLookup, Lookup]
         "checkpoint_id": encoder.checkpoint.checkpoint_id,
         "k": NEAREST,
     }
-    (now,) = ports.kb.lookup(**asked)
-    (then,) = kb_as_of(ports.kb, seq).lookup(**asked)
+    (now,) = ports.kb.lookups.find(**asked)
+    (then,) = ports.kb.lookups.as_of(seq).find(**asked)
     return then, now
 
 
@@ -132,8 +129,7 @@ def _answers(ports: Ports, question: str, seq: int) -> tuple[AsOfLookup, Lookup]
 def denied(ports: FromPorts, request: PageRequest) -> Page:
     """Requests refused for who asked, newest first."""
     after = Form.asked(request).integer("after", low=0) or 0
-    with ports.kb.sessions() as session:
-        found = denials.list_denials(session, after=after, limit=ON_A_PAGE + 1)
+    found = ports.kb.log.denials(after=after, limit=ON_A_PAGE + 1)
     more = found[ON_A_PAGE - 1].denial_id if len(found) > ON_A_PAGE else None
     return page(request, "denials.html", denials=found[:ON_A_PAGE], more=more, kept=denials.KEPT.days)
 

@@ -99,7 +99,7 @@ def _show(ports: Ports, request: PageRequest, form: Form) -> Page:
         request,
         "corpora.html",
         form,
-        corpora=ports.kb.corpora(),
+        corpora=ports.kb.corpora.all(),
         formats=FORMATS,
         jobs=jobs.list(kinds=visible(request, Documents.kind, Ingest.kind), limit=JOBS),
         workers=jobs.num_workers(),

@@ -19,7 +19,6 @@ from colmlm.kb.erasure.two_person import ErasureRequests
 from colmlm.kb.erasure.verbs import Erased, Erasure, ErasureReport
 from colmlm.kb.errors import KBError
 from colmlm.kb.facts.redaction import Mentioned
-from colmlm.kb.log import audit
 from colmlm.kb.records import FactRecord
 
 SHOWN = 50
@@ -139,8 +138,7 @@ def _require_little(ports: Ports, form: Form) -> None:
 
 
 def _overview(ports: Ports, request: PageRequest, form: Form) -> Page:
-    with ports.kb.sessions() as session:
-        done = audit.changes_before(session, audit.head_seq(session) + 1, SHOWN, kind="erase")
+    done = ports.kb.log.changes_before(ports.kb.log.head_seq() + 1, SHOWN, kind="erase")
     asked = sorted(
         ErasureRequests(ports.kb).requests(),
         key=lambda one: (one.state != "waiting", -one.erasure_request_id),
@@ -187,6 +185,6 @@ def _show(ports: Ports, request: PageRequest, request_id: int, form: Form) -> Pa
 
 def _told(ports: Ports, preview: Erased) -> dict[str, Any]:
     """What a page says of facts before they go."""
-    facts: list[FactRecord] = [ports.kb.fact(fact_id) for fact_id in preview.fact_ids[:SHOWN]]
-    twins = [ports.kb.fact(fact_id) for fact_id in preview.also_said_by[:SHOWN]]
+    facts: list[FactRecord] = [ports.kb.facts.show(fact_id) for fact_id in preview.fact_ids[:SHOWN]]
+    twins = [ports.kb.facts.show(fact_id) for fact_id in preview.also_said_by[:SHOWN]]
     return {"preview": preview, "facts": facts, "twins": twins}

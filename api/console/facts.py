@@ -41,7 +41,7 @@ def find(ports: FromPorts, request: PageRequest) -> Page:
         form.check()
         if state != "live":
             require_past(request)
-        found = ports.kb.facts(**wanted, deleted=STATES[state], limit=ON_A_PAGE + 1)
+        found = ports.kb.facts.find(**wanted, deleted=STATES[state], limit=ON_A_PAGE + 1)
         found = shown_to(request, ports).facts(found)
     except KBError as error:
         form.refuse(error)
@@ -71,7 +71,7 @@ def insert(ports: FromPorts, request: PageRequest, data: Sent) -> Page:
         question, value = form.text("question", limit=2000), form.text("value")
         answer, reason = form.optional("answer"), form.text("reason", limit=1000)
         form.check()
-        edit = ports.kb.insert(
+        edit = ports.kb.facts.add(
             question,
             value,
             answer=answer,
@@ -97,7 +97,7 @@ def update(ports: FromPorts, request: PageRequest, fact_id: PathId, data: Sent) 
     try:
         value, reason = form.text("value"), form.text("reason", limit=1000)
         form.check()
-        edit = ports.kb.update(fact_id, value, actor=request.user.name, reason=reason)
+        edit = ports.kb.facts.edit(fact_id, value, actor=request.user.name, reason=reason)
     except KBError as error:
         return _show(ports, request, fact_id, form.refuse(error))
     return _to_fact(edit)
@@ -119,7 +119,7 @@ def delete(ports: FromPorts, request: PageRequest, data: Sent) -> Page:
     """Delete facts, all or none."""
     form = Form(data)
     policy = form.choice("policy", POLICIES)
-    return _edit(ports, request, form, "delete", lambda ids, reason: ports.kb.delete(
+    return _edit(ports, request, form, "delete", lambda ids, reason: ports.kb.facts.delete(
         ids, actor=request.user.name, reason=reason, abstain=policy == "abstain"
     ))  # fmt: skip
 
@@ -127,7 +127,7 @@ def delete(ports: FromPorts, request: PageRequest, data: Sent) -> Page:
 @post("/facts/restore", opt=needs(Right.edit), sync_to_thread=True)
 def restore(ports: FromPorts, request: PageRequest, data: Sent) -> Page:
     """Bring deleted facts back, all or none."""
-    return _edit(ports, request, Form(data), "restore", lambda ids, reason: ports.kb.restore(
+    return _edit(ports, request, Form(data), "restore", lambda ids, reason: ports.kb.facts.restore(
         ids, actor=request.user.name, reason=reason
     ))  # fmt: skip
 
@@ -137,7 +137,7 @@ def document(ports: FromPorts, request: PageRequest, document_id: PathId) -> Pag
     """A document as it was ingested, with its facts marked."""
     shown = shown_to(request, ports)
     record, text = shown.document(document_id)
-    facts = shown.facts(ports.kb.facts(document_id=document_id, deleted=None, limit=MOST_OF_A_DOCUMENT))
+    facts = shown.facts(ports.kb.facts.find(document_id=document_id, deleted=None, limit=MOST_OF_A_DOCUMENT))
     return page(
         request,
         "document.html",
@@ -157,12 +157,12 @@ HANDLERS = (
 def done(ports: Ports, form: Form) -> ChangeRecord | None:
     """The change that the query string names: what was just done, told from the log and nothing that was sent."""
     seq = form.integer("change")
-    return next(iter(ports.kb.changes(after=seq - 1, limit=1)), None) if seq else None
+    return next(iter(ports.kb.log.changes(after=seq - 1, limit=1)), None) if seq else None
 
 
 def corpus_options(ports: Ports) -> list[tuple[str, str]]:
     """What a field that chooses a corpus offers."""
-    return [("", "every corpus"), *((stats.corpus, stats.corpus) for stats in ports.kb.corpora())]
+    return [("", "every corpus"), *((stats.corpus, stats.corpus) for stats in ports.kb.corpora.all())]
 
 
 def _show(ports: Ports, request: PageRequest, fact_id: int, form: Form) -> Page:

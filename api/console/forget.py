@@ -83,7 +83,7 @@ def _parts(form: Form) -> dict[str, Any]:
 
 def _forgetting(ports: Ports, sample: int = PREVIEW) -> Forgetting:
     """The verbs, with the model where its keys are the active ones; else stored keys stand for questions."""
-    active = ports.kb.active_keyset()
+    active = ports.kb.keysets.active()
     fits = ports.encoder is not None and ports.encoder.checkpoint.checkpoint_id == active.checkpoint_id
     largest = ports.kb.settings.plan_max_facts
     return Forgetting(ports.kb, ports.encoder if fits else None, sample=sample, largest=largest)

@@ -6,15 +6,13 @@ from datetime import timedelta
 
 from litestar import get, post
 from litestar.response import Redirect
-from sqlalchemy.orm import Session
 
 from colmlm.api.console.forms import Form, Sent, form_page
 from colmlm.api.console.views import Page, PageRequest, page
 from colmlm.api.door.rights import Right, needs
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.schema.schemas import PathId
-from colmlm.kb.access import api_keys as access
-from colmlm.kb.access.api_keys import MAX_RATE, ROLES
+from colmlm.kb.access.api_keys import LONGEST, MAX_RATE, ROLES
 from colmlm.kb.errors import KBError
 
 ON_A_PAGE = 200
@@ -46,11 +44,9 @@ def create(ports: FromPorts, request: PageRequest, data: Sent) -> Page:
     form = Form(data)
     try:
         name, role = form.text("name", limit=100), form.choice("role", list(ROLES))
-        days, rate = form.integer("days", 1, access.LONGEST.days), form.integer("rate", 1, MAX_RATE)
+        days, rate = form.integer("days", 1, LONGEST.days), form.integer("rate", 1, MAX_RATE)
         form.check()
-        with Session(ports.kb.engine) as session, session.begin():
-            token = access.create_key(session, name, role, expires_in=_days(days), rate_limit=rate)
-            made = access.read_key(session, name)
+        token, made = ports.kb.access.create(name, role, expires_in=_days(days), rate_limit=rate)
     except KBError as error:
         return _overview(ports, request, form.refuse(error))
     return page(request, "key_token.html", key=made, token=token, verb="made")
@@ -68,13 +64,10 @@ def rotate(ports: FromPorts, request: PageRequest, key_id: PathId, data: Sent) -
     form = Form(data)
     try:
         hours = form.choice("grace", [value for value, _ in HOURS])
-        days = form.integer("days", 1, access.LONGEST.days)
+        days = form.integer("days", 1, LONGEST.days)
         form.check()
-        with Session(ports.kb.engine) as session, session.begin():
-            name = access.name_of(session, key_id)
-            grace = timedelta(hours=int(hours))
-            token = access.rotate_key(session, name, grace=grace, expires_in=_days(days))
-            rotated = access.read_key(session, name)
+        name, grace = ports.kb.access.name_of(key_id), timedelta(hours=int(hours))
+        token, rotated = ports.kb.access.rotate(name, grace=grace, expires_in=_days(days))
     except KBError as error:
         return _ask(ports, request, "rotate", key_id, form.refuse(error))
     return page(request, "key_token.html", key=rotated, token=token, verb="rotated")
@@ -90,8 +83,7 @@ def ask_to_revoke(ports: FromPorts, request: PageRequest, key_id: PathId) -> Pag
 def revoke(ports: FromPorts, request: PageRequest, key_id: PathId, data: Sent) -> Page:
     """End a key, with every token of it, in every process."""
     try:
-        with Session(ports.kb.engine) as session, session.begin():
-            access.revoke_key(session, access.name_of(session, key_id))
+        ports.kb.access.revoke(ports.kb.access.name_of(key_id))
     except KBError as error:
         return _ask(ports, request, "revoke", key_id, Form(data).refuse(error))
     return Redirect(f"/console/keys?revoked={key_id}", status_code=303)
@@ -106,9 +98,9 @@ def _days(days: int | None) -> timedelta | None:
 
 def _overview(ports: Ports, request: PageRequest, form: Form) -> Page:
     after, revoked = form.integer("after", low=0) or 0, form.integer("revoked")
-    with Session(ports.kb.engine) as session:
-        found = access.list_keys(session, after=after, limit=ON_A_PAGE + 1)
-        ended = access.read_key(session, access.name_of(session, revoked)) if revoked else None
+    access = ports.kb.access
+    found = access.all(after=after, limit=ON_A_PAGE + 1)
+    ended = access.show(access.name_of(revoked)) if revoked else None
     return form_page(
         request,
         "keys.html",
@@ -117,15 +109,14 @@ def _overview(ports: Ports, request: PageRequest, form: Form) -> Page:
         more=found[ON_A_PAGE - 1].key_id if len(found) > ON_A_PAGE else None,
         ended=ended if ended and ended.revoked_at else None,
         roles=[(role, f"{role}: {MAY[role]}") for role in ROLES],
-        most_days=access.LONGEST.days,
+        most_days=LONGEST.days,
         most_rate=MAX_RATE,
         limit=ports.kb.settings.rate_limit,
     )
 
 
 def _ask(ports: Ports, request: PageRequest, verb: str, key_id: int, form: Form) -> Page:
-    with Session(ports.kb.engine) as session:
-        key = access.read_key(session, access.name_of(session, key_id))
+    key = ports.kb.access.show(ports.kb.access.name_of(key_id))
     return form_page(
         request,
         "key_edit.html",
@@ -133,6 +124,6 @@ def _ask(ports: Ports, request: PageRequest, verb: str, key_id: int, form: Form)
         verb=verb,
         key=key,
         hours=HOURS,
-        most_days=access.LONGEST.days,
+        most_days=LONGEST.days,
         is_own=key.key_id == request.user.key_id,
     )

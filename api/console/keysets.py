@@ -18,10 +18,8 @@ from colmlm.api.schema.schemas import PathId
 from colmlm.kb.errors import KBError, KeysetNotFound, NoActiveKeyset
 from colmlm.kb.jobs.kinds import Gate, Rekey
 from colmlm.kb.jobs.queue import Jobs
-from colmlm.kb.keys import keysets
 from colmlm.kb.keys.activation import GateStanding
 from colmlm.kb.records import KeysetRecord
-from colmlm.kb.switching.retraining import Retraining
 
 HEIGHT, WIDTH = 120, 640  # of a histogram, in its own units
 
@@ -61,9 +59,8 @@ def read(ports: FromPorts, request: PageRequest, keyset_id: PathId) -> Page:
     row = next((row for row in _rows(ports) if row.keyset.keyset_id == keyset_id), None)
     if row is None:
         raise KeysetNotFound(keyset_id)
-    with ports.kb.sessions() as session:
-        gate = keysets.gate_of(session, keyset_id)
-        checkpoint = keysets.checkpoint_of(session, keyset_id)
+    gate = ports.kb.keysets.gate(keyset_id)
+    checkpoint = ports.kb.keysets.checkpoint(keyset_id)
     return page(
         request,
         "keyset.html",
@@ -96,7 +93,7 @@ def ask_to_roll_back(ports: FromPorts, request: PageRequest) -> Page:
 def activate(ports: FromPorts, request: PageRequest, keyset_id: PathId, data: Sent) -> Page:
     """Let a keyset answer, if its gate says so or it is forced."""
     form = Form(data)
-    return _switch(ports, request, "activate", keyset_id, form, lambda **who: Retraining(ports.kb).activate(
+    return _switch(ports, request, "activate", keyset_id, form, lambda **who: ports.kb.keysets.activate(
         keyset_id, force=form.flag("force"), **who
     ))  # fmt: skip
 
@@ -104,7 +101,7 @@ def activate(ports: FromPorts, request: PageRequest, keyset_id: PathId, data: Se
 @post("/keysets/{keyset_id:int}/retire", opt=needs(Right.train), sync_to_thread=True)
 def retire(ports: FromPorts, request: PageRequest, keyset_id: PathId, data: Sent) -> Page:
     """Drop a keyset's keys."""
-    return _switch(ports, request, "retire", keyset_id, Form(data), lambda **who: Retraining(ports.kb).retire(
+    return _switch(ports, request, "retire", keyset_id, Form(data), lambda **who: ports.kb.keysets.retire(
         keyset_id, **who
     ))  # fmt: skip
 
@@ -112,7 +109,7 @@ def retire(ports: FromPorts, request: PageRequest, keyset_id: PathId, data: Sent
 @post("/keysets/rollback", opt=needs(Right.train), sync_to_thread=True)
 def roll_back(ports: FromPorts, request: PageRequest, data: Sent) -> Page:
     """Let the keyset answer again that answered before."""
-    return _switch(ports, request, "rollback", None, Form(data), Retraining(ports.kb).rollback)
+    return _switch(ports, request, "rollback", None, Form(data), ports.kb.keysets.rollback)
 
 
 @post("/keysets/{keyset_id:int}/gate", opt=needs(Right.train), sync_to_thread=True)
@@ -143,14 +140,14 @@ HANDLERS = (
 def active_keyset(ports: Ports) -> KeysetRecord | None:
     """The keyset that answers; None where none does yet."""
     try:
-        return ports.kb.active_keyset()
+        return ports.kb.keysets.active()
     except NoActiveKeyset:
         return None
 
 
 def _rows(ports: Ports) -> list[Row]:
-    retraining = Retraining(ports.kb)
-    return [Row(keyset, retraining.standing(keyset.keyset_id)) for keyset in ports.kb.keysets()]
+    retraining = ports.kb.keysets
+    return [Row(keyset, retraining.standing(keyset.keyset_id)) for keyset in ports.kb.keysets.all()]
 
 
 def _ask(ports: Ports, request: PageRequest, verb: str, keyset_id: int | None, form: Form) -> Page:
@@ -182,7 +179,7 @@ def _switch(
         do(actor=request.user.name, reason=reason)
     except KBError as error:
         return _ask(ports, request, verb, keyset_id, form.refuse(error))
-    return Redirect(f"/console/keysets?change={ports.kb.head_seq()}", status_code=303)
+    return Redirect(f"/console/keysets?change={ports.kb.log.head_seq()}", status_code=303)
 
 
 def _plots(gate: dict[str, Any] | None) -> list[Bars]:

@@ -28,10 +28,7 @@ from colmlm.api.door.auth import (
     COOKIE,
     SIGN_IN_PATH,
     STATIC_PATH,
-    begin_session,
     check_origin,
-    end_session,
-    key_of,
     session_of,
 )
 from colmlm.api.door.rights import Lane, Right, needs
@@ -74,14 +71,14 @@ async def sign_in(request: Request[None, Any, Any], ports: FromPorts) -> Respons
     """Check the form's key and begin a session, whose cookie no script can read and which says nothing of the key."""
     form = await request.form()
     token, back = str(form.get("key", "")).strip(), str(form.get("back", ""))
-    engine = ports.door.engine
-    key = await sync_to_thread(key_of, engine, token) if token else None
+    access = ports.door.access
+    key = await sync_to_thread(access.of_token, token) if token else None
     if key is None:
         problem_of(NotSignedIn())  # notes the refusal, for the journal
         body = _form(back, theme_of(request.cookies), _WRONG_KEY)
         return Response(body, status_code=401, media_type="text/html", headers=_REFUSED)
     check_origin(request.headers)  # else another site could sign this browser in under its own key
-    secret = await sync_to_thread(begin_session, engine, key, session_of(request.headers))
+    secret = await sync_to_thread(access.begin_session, key, session_of(request.headers))
     cookie = Cookie(
         COOKIE, value=secret, httponly=True, samesite="strict", secure=request.url.scheme == "https"
     )
@@ -92,7 +89,7 @@ async def sign_in(request: Request[None, Any, Any], ports: FromPorts) -> Respons
 def sign_out(ports: FromPorts, request: PageRequest) -> Redirect:
     """End the session, whoever has its cookie. The key goes on working elsewhere; revoke it to end it."""
     if (secret := session_of(request.headers)) is not None:
-        end_session(ports.door.engine, secret)
+        ports.door.access.end_session(secret)
     gone = Cookie(COOKIE, value="", max_age=0, httponly=True, samesite="strict")
     return Redirect("/", status_code=303, cookies=[gone])
 

@@ -17,14 +17,12 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from litestar.datastructures import Headers
-from sqlalchemy import Engine
-from sqlalchemy.orm import Session
 
 from colmlm.api.door.lanes import Lane, Lanes
 from colmlm.api.door.rights import SAFE_METHODS
 from colmlm.api.errors import CrossOrigin, NotSignedIn, UnknownHost
-from colmlm.kb.access import browser_sessions
-from colmlm.kb.access.api_keys import ApiKeyRecord, note_use, verify
+from colmlm.kb.access.access import Access
+from colmlm.kb.access.api_keys import ApiKeyRecord
 
 if TYPE_CHECKING:
     from litestar.types import HTTPScope
@@ -38,14 +36,14 @@ _HOST = re.compile(
 )
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
-Verified = Callable[[Engine, str], ApiKeyRecord | None]
+Verified = Callable[[str], ApiKeyRecord | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Gate:
     """Admits a request as an API key, or raises what to refuse it with. `hosts` are names without a port."""
 
-    engine: Engine
+    access: Access
     hosts: frozenset[str]
     lanes: Lanes
 
@@ -61,53 +59,26 @@ class Gate:
             return None
         bearer = _bearer(headers)
         key = await self._verified(
-            *((key_of, bearer) if bearer is not None else (key_of_session, session_of(headers)))
+            *(
+                (self.access.of_token, bearer)
+                if bearer is not None
+                else (self.access.of_session, session_of(headers))
+            )
         )
         if bearer is None and scope["method"] not in SAFE_METHODS:
             check_origin(headers)
         return key
 
     async def _verified(self, verified: Verified, secret: str | None) -> ApiKeyRecord:
-        key = await self.lanes.run(Lane.door, verified, self.engine, secret) if secret else None
+        key = await self.lanes.run(Lane.door, verified, secret) if secret else None
         if key is None:
             raise NotSignedIn
         return key
 
 
-def gate(engine: Engine, hosts: Iterable[str], lanes: Lanes) -> Gate:
+def gate(access: Access, hosts: Iterable[str], lanes: Lanes) -> Gate:
     """A gate that answers to these host names in any case; IPv6 addresses without brackets."""
-    return Gate(engine, frozenset(host.strip("[]").lower() for host in hosts), lanes)
-
-
-def key_of(engine: Engine, token: str) -> ApiKeyRecord | None:
-    """The working key of a token. Asked anew for every request, so that revoking a key holds at once."""
-    with Session(engine) as session:
-        key = verify(session, token)
-        if key is not None and note_use(session, key):
-            session.commit()
-        return key
-
-
-def key_of_session(engine: Engine, secret: str) -> ApiKeyRecord | None:
-    """The working key behind a browser's session, asked anew for every request as well."""
-    with Session(engine) as session, session.begin():
-        key = browser_sessions.key_of(session, secret)
-        if key is not None:
-            note_use(session, key)
-        return key
-
-
-def begin_session(engine: Engine, key: ApiKeyRecord, before: str | None) -> str:
-    """What the cookie of a browser holds that signs in with this key. The session it had `before` ends."""
-    with Session(engine) as session, session.begin():
-        if before is not None:
-            browser_sessions.end(session, before)
-        return browser_sessions.begin(session, key)
-
-
-def end_session(engine: Engine, secret: str) -> None:
-    with Session(engine) as session, session.begin():
-        browser_sessions.end(session, secret)
+    return Gate(access, frozenset(host.strip("[]").lower() for host in hosts), lanes)
 
 
 def is_open(scope: HTTPScope) -> bool:

@@ -90,10 +90,10 @@ def doorway(
     """The doorway of this knowledge base's settings, asking on its connections; rates are kept by the clock."""
     settings = kb.settings
     return Doorway(
-        auth.gate(kb.engine, (*auth.LOOPBACK, settings.host, *settings.allowed_hosts), lanes),
+        auth.gate(kb.access, (*auth.LOOPBACK, settings.host, *settings.allowed_hosts), lanes),
         RateLimits(settings.rate_limit, clock),
         cors(settings.cors_origins),
-        Journal(kb.engine, lanes, clock),
+        Journal(kb.log, lanes, clock),
         lanes,
         watch,
     )

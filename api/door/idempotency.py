@@ -16,15 +16,13 @@ from litestar.datastructures import Headers
 from litestar.enums import ScopeType
 from litestar.middleware import DefineMiddleware
 from litestar.response.base import ASGIResponse
-from sqlalchemy import Engine
-from sqlalchemy.orm import Session
 
 from colmlm.api.door import requests
 from colmlm.api.door.lanes import Lane, Lanes
 from colmlm.api.door.rights import is_edit, right_of
 from colmlm.api.errors import BadIdempotencyKey
 from colmlm.api.schema.schemas import MAX_BODY_BYTES
-from colmlm.kb.access import idempotency
+from colmlm.kb.access.access import Access
 from colmlm.kb.access.api_keys import ApiKeyRecord
 from colmlm.kb.access.idempotency import MAX_KEPT_BYTES, Answer
 from colmlm.kb.log.origin import Claim, origin
@@ -42,16 +40,16 @@ TELLS_SECRET = {
 }  # for a route's `opt`: its answer is not kept, so asking again does nothing and says so
 
 
-def once(engine: Engine, lanes: Lanes) -> DefineMiddleware:
+def once(access: Access, lanes: Lanes) -> DefineMiddleware:
     """The middleware on this database."""
-    return DefineMiddleware(Once, engine=engine, lanes=lanes)
+    return DefineMiddleware(Once, access=access, lanes=lanes)
 
 
 class Once:
     """ASGI middleware; it sees requests that were routed, and runs before the guards."""
 
-    def __init__(self, app: ASGIApp, engine: Engine, lanes: Lanes) -> None:
-        self.app, self.engine, self.lanes = app, engine, lanes
+    def __init__(self, app: ASGIApp, access: Access, lanes: Lanes) -> None:
+        self.app, self.access, self.lanes = app, access, lanes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != ScopeType.HTTP:
@@ -67,7 +65,7 @@ class Once:
         self, scope: HTTPScope, receive: Receive, send: Send, name: str, key: ApiKeyRecord
     ) -> None:
         body = await _body(receive)
-        found = await sync_to_thread(self._claim, key.key_id, name, _request(scope, body))
+        found = await sync_to_thread(self.access.claim, key.key_id, name, _request(scope, body))
         if isinstance(found, Answer):
             if (request := requests.current()) is not None:
                 request.is_replay = True
@@ -86,17 +84,9 @@ class Once:
             origin.reset(held)
         await recorded.settled()
 
-    def _claim(self, key_id: int, name: str, request: bytes) -> Claim | Answer:
-        with Session(self.engine) as session, session.begin():
-            return idempotency.claim(session, key_id, name, request)
-
     async def _settled(self, held: Claim, answer: Answer) -> None:
         # Not behind the edits that wait: a name that is not settled in two minutes counts as that of a dead server.
-        await self.lanes.run(Lane.records, self._settle, held, answer)
-
-    def _settle(self, held: Claim, answer: Answer) -> None:
-        with Session(self.engine) as session, session.begin():
-            idempotency.settle(session, held, answer)
+        await self.lanes.run(Lane.records, self.access.settle, held, answer)
 
 
 @dataclass(slots=True)

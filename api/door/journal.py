@@ -10,16 +10,15 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.orm import Session
 
 from colmlm.api.door.lanes import Lane, Lanes
 from colmlm.api.door.limits import Clock, TokenBucket
 from colmlm.api.door.requests import Asked, route_of
 from colmlm.api.door.rights import is_edit
 from colmlm.api.errors import Busy
-from colmlm.kb.log.denials import NewDenial, record_denial
+from colmlm.kb.evidence.log import Log
+from colmlm.kb.log.denials import NewDenial
 from colmlm.kb.store import outages
 
 if TYPE_CHECKING:
@@ -35,8 +34,8 @@ _log = logging.getLogger(__name__)
 class Journal:
     """Writes down what an auditor will ask for. Used on the event loop."""
 
-    def __init__(self, engine: Engine, lanes: Lanes, clock: Clock = time.monotonic) -> None:
-        self._engine, self._lanes = engine, lanes
+    def __init__(self, log: Log, lanes: Lanes, clock: Clock = time.monotonic) -> None:
+        self._log, self._lanes = log, lanes
         self._of_keys, self._of_strangers = (TokenBucket(RECORDED_A_MINUTE, clock) for _ in range(2))
         self._num_unrecorded = 0
 
@@ -71,8 +70,7 @@ class Journal:
 
     def _record(self, denial: NewDenial) -> None:
         try:
-            with Session(self._engine) as session, session.begin():
-                record_denial(session, denial)
+            self._log.deny(denial)
         except SQLAlchemyError as error:
             outages.tell(_log, "a denial was not recorded", error)
 

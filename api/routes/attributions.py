@@ -16,8 +16,8 @@ from colmlm.api.routes.facts import OfDocument
 from colmlm.api.schema.paging import Cursor, Limit, Page, page, place_of
 from colmlm.api.schema.schemas import MAX_ID, PathId, Request
 from colmlm.api.schema.selectors import SelectorParts
-from colmlm.kb.evidence.impact import ImpactedOutput, impact_of, impact_of_selection
-from colmlm.kb.evidence.listing import AttributionRecord, attributions
+from colmlm.kb.evidence.impact import ImpactedOutput
+from colmlm.kb.evidence.listing import AttributionRecord
 
 OfFact = Annotated[int | None, QueryParameter(ge=1, le=MAX_ID, description="Only what spliced this fact")]
 OfOutput = Annotated[int | None, QueryParameter(ge=1, le=MAX_ID, description="Only of this stored output")]
@@ -43,8 +43,7 @@ def list_attributions(
     By output, in order: all, or those that fit every filter.
     """
     output, ordinal = place_of(cursor, "attributions", 2)
-    found = attributions(
-        ports.kb,
+    found = ports.kb.outputs.attributions(
         fact_id=fact_id,
         generation_id=generation_id,
         document_id=document_id,
@@ -82,7 +81,7 @@ def read_fact_impact(
     Every place of a stored output that it was spliced into, in which version, and what became of that since.
     """
     output, ordinal = place_of(cursor, "uses", 2)
-    found = impact_of(ports.kb, fact_id, after=(output, ordinal), limit=limit + 1)
+    found = ports.kb.outputs.impact(fact_id, after=(output, ordinal), limit=limit + 1)
     uses = _uses(found.outputs, limit)
     return FactImpact(
         fact_id=fact_id,
@@ -109,7 +108,7 @@ def read_selection_impact(
     """
     output, ordinal = place_of(cursor, "uses", 2)
     selector = data.selector.selector()
-    found = impact_of_selection(ports.kb, selector, after=(output, ordinal), limit=limit + 1)
+    found = ports.kb.outputs.impact_of_selection(selector, after=(output, ordinal), limit=limit + 1)
     uses = _uses(found.outputs, limit)
     return SelectionImpact(
         num_facts=found.num_facts, num_outputs=found.num_outputs, items=uses.items, next=uses.next

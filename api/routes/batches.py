@@ -14,7 +14,6 @@ from colmlm.api.ports import FromPorts
 from colmlm.api.routes.edits import WithKey, actor_of, keyed, result
 from colmlm.api.schema.schemas import MAX_FACTS_PER_EDIT, EditResult, Id, Question, Request, Value, Why
 from colmlm.kb.errors import InvalidValue
-from colmlm.kb.facts.batches import Batches
 from colmlm.kb.records import FactDraft
 
 
@@ -53,7 +52,7 @@ def insert_facts(ports: FromPorts, request: WithKey, data: JSONBody[NewFacts]) -
     All of them in one change, or none; `fact_ids` are in their order.
     """
     drafts = [FactDraft(draft.question, draft.value, draft.answer) for draft in data.facts]
-    edit = Batches(ports.kb).insert(
+    edit = ports.kb.facts.add_many(
         drafts, actor=actor_of(request, data), reason=data.reason, allow_erased=data.allow_erased
     )
     return keyed(ports, edit)
@@ -68,4 +67,4 @@ def update_facts(ports: FromPorts, request: WithKey, data: JSONBody[NewValues]) 
     values = {correction.fact_id: correction.value for correction in data.facts}
     if len(values) < len(data.facts):
         raise InvalidValue("batch", "it names a fact twice")
-    return result(Batches(ports.kb).update(values, actor=actor_of(request, data), reason=data.reason))
+    return result(ports.kb.facts.edit_many(values, actor=actor_of(request, data), reason=data.reason))

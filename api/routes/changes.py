@@ -20,10 +20,9 @@ from colmlm.api.routes.facts import Corpus
 from colmlm.api.schema.paging import Cursor, Limit, after_of, page
 from colmlm.api.schema.schemas import MAX_ID, Request, Why
 from colmlm.kb.errors import InvalidQuery
-from colmlm.kb.evidence.diff import FactDifference, diff
-from colmlm.kb.log import audit, witness
-from colmlm.kb.log.chain import Sealed, seal
-from colmlm.kb.log.signing import signing_key
+from colmlm.kb.evidence.diff import FactDifference
+from colmlm.kb.log import witness
+from colmlm.kb.log.chain import Sealed
 from colmlm.kb.records import ChangeRecord
 
 Who = Annotated[str | None, QueryParameter(max_length=200, description="Only changes by this person or key")]
@@ -105,20 +104,18 @@ def list_changes(
     """
     if "\x00" in f"{actor or ''}{principal or ''}{kind or ''}":
         raise InvalidQuery("a name holds no NUL character")
-    with ports.kb.sessions() as session:
-        found = audit.changes(
-            session,
-            after_of(cursor, "changes"),
-            limit + 1,
-            actor=actor,
-            principal=principal,
-            kind=kind,
-            fact_id=fact_id,
-            since=_time("since", since),
-            until=_time("until", until),
-        )
-        shown = page(found, limit, "changes", lambda change: (change.seq,))
-        return Changes(head_seq=audit.head_seq(session), items=shown.items, next=shown.next)
+    found = ports.kb.log.changes(
+        after_of(cursor, "changes"),
+        limit + 1,
+        actor=actor,
+        principal=principal,
+        kind=kind,
+        fact_id=fact_id,
+        since=_time("since", since),
+        until=_time("until", until),
+    )
+    shown = page(found, limit, "changes", lambda change: (change.seq,))
+    return Changes(head_seq=ports.kb.log.head_seq(), items=shown.items, next=shown.next)
 
 
 @get("/changes/diff", opt=needs(Right.audit, Lane.long_reads), responses=PROBLEMS, sync_to_thread=True)
@@ -135,7 +132,7 @@ def compare_changes(
     What was undone in between is no difference. An erased fact is named without its values.
     """
     after = after_of(cursor, "differences")
-    found = diff(ports.kb, first, last, corpus=corpus, after=after, limit=limit + 1)
+    found = ports.kb.log.diff(first, last, corpus=corpus, after=after, limit=limit + 1)
     shown = page(found.facts, limit, "differences", lambda difference: (difference.fact_id,))
     return Differences(first=first, last=last, counts=found.counts, items=shown.items, next=shown.next)
 
@@ -146,9 +143,7 @@ def read_head(ports: FromPorts) -> dict[str, Any]:
 
     To be kept elsewhere: later it shows that the log was not rewritten before it.
     """
-    key = signing_key(ports.kb.settings.home)
-    with ports.kb.sessions() as session:
-        return witness.signed_head(session, key)
+    return ports.kb.log.head()
 
 
 @post(
@@ -164,7 +159,7 @@ def check_head(ports: FromPorts, data: JSONBody[Witnessed]) -> Held:
     Its signature, and whether this log still has it. The chain up to there is checked by a job of kind `fsck`.
     """
     head = witness.read_head(json.dumps(data.head), "head")
-    return Held(held=witness.holds(ports.kb, head), head=head)
+    return Held(held=ports.kb.log.holds(head), head=head)
 
 
 @post("/changes/seal", status_code=200, opt=needs(Right.admin), responses=PROBLEMS, sync_to_thread=True)
@@ -174,7 +169,9 @@ def seal_breaks(ports: FromPorts, request: WithKey, data: JSONBody[Sealing]) -> 
     By a change that says what was found there and what should have been. The check of the log is then ok but for
     these; whatever else does not fit is told as before.
     """
-    return seal(ports.kb, data.seqs, actor=actor_of(request, data), reason=data.reason, dry_run=data.dry_run)
+    return ports.kb.log.seal(
+        data.seqs, actor=actor_of(request, data), reason=data.reason, dry_run=data.dry_run
+    )
 
 
 @get(
@@ -189,7 +186,7 @@ def export_changes(ports: FromPorts) -> Stream:
 
     JSON Lines: its signed head, then every change, to be checked without the database. No fact's text.
     """
-    return Stream(witness.export_log(ports.kb, signing_key(ports.kb.settings.home)), media_type=JSON_LINES)
+    return Stream(ports.kb.log.export(), media_type=JSON_LINES)
 
 
 def _time(name: str, said: str | None) -> datetime | None:

@@ -22,7 +22,6 @@ from colmlm.api.schema.shown import require_past, shown_to
 from colmlm.kb.corpus.format import AnnotatedDocument, to_record
 from colmlm.kb.errors import CorpusNotFound
 from colmlm.kb.records import CorpusStats
-from colmlm.kb.switching.bulk import Bulk
 
 JSON_LINES = "application/jsonl"
 
@@ -53,7 +52,7 @@ def list_corpora(ports: FromPorts, cursor: Cursor = None, limit: Limit = 50) -> 
 
     By name, with their documents, live facts, deleted facts and characters.
     """
-    start, corpora = after_of(cursor, "corpora"), ports.kb.corpora()
+    start, corpora = after_of(cursor, "corpora"), ports.kb.corpora.all()
     end = start + limit
     more = cursor_of("corpora", (end,)) if end < len(corpora) else None
     return Page(items=corpora[start:end], next=more)
@@ -65,7 +64,7 @@ def read_corpus(ports: FromPorts, corpus: Name) -> CorpusStats:
 
     Its documents, live facts, deleted facts and characters.
     """
-    for stats in ports.kb.corpora():
+    for stats in ports.kb.corpora.all():
         if stats.corpus == corpus:
             return stats
     raise CorpusNotFound(corpus)
@@ -86,11 +85,10 @@ def delete_of(
     ports: FromPorts, corpus: str, external_ids: list[str] | None, actor: str, data: Deletion
 ) -> Deleted:
     """Delete the live facts of these documents of a corpus, or of all (None)."""
-    bulk = Bulk(ports.kb)
-    documents, facts = bulk.count_documents(corpus, external_ids)
+    documents, facts = ports.kb.corpora.count(corpus, external_ids)
     if data.dry_run:
         return Deleted(dry_run=True, documents=documents, facts=facts, seq=None)
-    edit = bulk.delete_documents(corpus, external_ids, actor=actor, reason=data.reason)
+    edit = ports.kb.corpora.delete(corpus, external_ids, actor=actor, reason=data.reason)
     seq = edit.seq if edit.fact_ids else None
     return Deleted(dry_run=False, documents=documents, facts=len(edit.fact_ids), seq=seq)
 
@@ -111,7 +109,9 @@ def export_corpus(ports: FromPorts, request: WithKey, corpus: Name, live_only: L
     if not live_only:
         require_past(request)
     documents = (
-        shown_to(request, ports).export(corpus) if live_only else ports.kb.export(corpus, live_only=False)
+        shown_to(request, ports).export(corpus)
+        if live_only
+        else ports.kb.corpora.export(corpus, live_only=False)
     )
     return Stream(_lines(documents), media_type=JSON_LINES)
 

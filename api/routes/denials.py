@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from litestar import get
-from sqlalchemy.orm import Session
 
 from colmlm.api.door.rights import Right, needs
 from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts
 from colmlm.api.schema.paging import Cursor, Limit, Page, after_of, page
-from colmlm.kb.log import denials
 from colmlm.kb.log.denials import DenialRecord
 
 
@@ -19,6 +17,5 @@ def list_denials(ports: FromPorts, cursor: Cursor = None, limit: Limit = 100) ->
 
     Requests that were refused for who asked, newest first.
     """
-    with Session(ports.kb.engine) as session:
-        found = denials.list_denials(session, after=after_of(cursor, "denials"), limit=limit + 1)
+    found = ports.kb.log.denials(after=after_of(cursor, "denials"), limit=limit + 1)
     return page(found, limit, "denials", lambda denial: (denial.denial_id,))

@@ -19,7 +19,7 @@ from colmlm.api.schema.paging import Cursor, Limit, Page, after_of, page
 from colmlm.api.schema.schemas import PathId, Request, Why
 from colmlm.api.schema.shown import require_past, shown_to
 from colmlm.kb.corpus.format import Refusal, parse_record
-from colmlm.kb.facts.documents import DocumentRecord, Documents
+from colmlm.kb.facts.documents import DocumentRecord
 from colmlm.kb.records import FactRecord
 
 MAX_DOCUMENTS = 100  # of a request; more is a job's work
@@ -99,7 +99,7 @@ def list_documents(
     By id, without their texts.
     """
     after = after_of(cursor, "documents")
-    found = Documents(ports.kb).find(corpus=corpus, replaced=replaced, after=after, limit=limit + 1)
+    found = ports.kb.documents.find(corpus=corpus, replaced=replaced, after=after, limit=limit + 1)
     found = shown_to(request, ports).documents(found)
     return page(found, limit, "documents", lambda document: (document.document_id,))
 
@@ -131,7 +131,7 @@ def list_document_facts(
     if which != "live":
         require_past(request)
     after = after_of(cursor, "document facts")
-    found = Documents(ports.kb).facts(document_id, deleted=DELETED[which], after=after, limit=limit + 1)
+    found = ports.kb.documents.facts(document_id, deleted=DELETED[which], after=after, limit=limit + 1)
     found = shown_to(request, ports).facts(found)
     return page(found, limit, "document facts", lambda fact: (fact.fact_id,))
 
@@ -145,7 +145,7 @@ def ingest_documents(ports: FromPorts, request: WithKey, data: JSONBody[NewDocum
     """
     records: list[dict[str, Any]] = [msgspec.to_builtins(document) for document in data.documents]
     parsed = (parse_record(record, f"document {n}") for n, record in enumerate(records))
-    report = ports.kb.ingest(
+    report = ports.kb.corpora.ingest(
         parsed,
         data.corpus,
         actor=actor_of(request, data),
@@ -180,5 +180,5 @@ def delete_document(
 
     Of all texts it has had, in one change. The text stays; restoring the facts brings them back.
     """
-    document, _ = Documents(ports.kb).read(document_id)
+    document, _ = ports.kb.documents.read(document_id)
     return delete_of(ports, document.corpus, [document.external_id], actor_of(request, data), data)

@@ -35,7 +35,7 @@ def keyed(ports: Ports, edit: Edit) -> EditResult:
     """The answer to an edit whose facts may lack keys, which they get now."""
     if not key_at_once(ports):
         return result(edit, keyed=False)
-    return result(edit, min_seq=ports.kb.head_seq())
+    return result(edit, min_seq=ports.kb.log.head_seq())
 
 
 def key_at_once(ports: Ports) -> bool:
@@ -44,12 +44,12 @@ def key_at_once(ports: Ports) -> bool:
         return False
     if _backlog(ports, ports.encoder.checkpoint.checkpoint_id) > ports.tuning.keyed_at_once:
         return False
-    ports.kb.rekey(ports.encoder)
+    ports.kb.keysets.rekey(ports.encoder)
     return True
 
 
 def _backlog(ports: Ports, checkpoint_id: str) -> int:
-    for keyset in ports.kb.keysets():
+    for keyset in ports.kb.keysets.all():
         if keyset.checkpoint_id == checkpoint_id and keyset.state != "retired":
             return keyset.num_unkeyed
-    return len(ports.kb.facts(limit=ports.tuning.keyed_at_once + 1))
+    return len(ports.kb.facts.find(limit=ports.tuning.keyed_at_once + 1))

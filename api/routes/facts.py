@@ -86,7 +86,7 @@ def list_facts(
         require_past(request)
     if text is not None and "\x00" in text:
         raise InvalidQuery("a text holds no NUL character")
-    found = ports.kb.facts(
+    found = ports.kb.facts.find(
         corpus=corpus,
         document_id=document_id,
         text=text,
@@ -123,7 +123,7 @@ def insert_fact(ports: FromPorts, request: WithKey, data: JSONBody[NewFact]) -> 
 
     With an encoder it can be looked up at once; else `keyed` is false and it waits for a rekey.
     """
-    edit = ports.kb.insert(
+    edit = ports.kb.facts.add(
         data.question,
         data.value,
         answer=data.answer,
@@ -140,7 +140,7 @@ def update_fact(ports: FromPorts, request: WithKey, fact_id: PathId, data: JSONB
 
     From this commit on every process answers with it. The fact's document keeps saying what it said.
     """
-    return result(ports.kb.update(fact_id, data.value, actor=actor_of(request, data), reason=data.reason))
+    return result(ports.kb.facts.edit(fact_id, data.value, actor=actor_of(request, data), reason=data.reason))
 
 
 @delete("/facts", status_code=200, opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)
@@ -150,7 +150,7 @@ def delete_facts(ports: FromPorts, request: WithKey, data: JSONBody[DeletedSet])
     All of them or none. It holds from now on in every process, and can be undone.
     """
     actor = actor_of(request, data)
-    return result(ports.kb.delete(data.fact_ids, actor=actor, reason=data.reason, abstain=data.abstain))
+    return result(ports.kb.facts.delete(data.fact_ids, actor=actor, reason=data.reason, abstain=data.abstain))
 
 
 @delete(
@@ -162,7 +162,7 @@ def delete_fact(ports: FromPorts, request: WithKey, fact_id: PathId, data: JSONB
     It holds from now on in every process, and can be undone.
     """
     actor = actor_of(request, data)
-    return result(ports.kb.delete([fact_id], actor=actor, reason=data.reason, abstain=data.abstain))
+    return result(ports.kb.facts.delete([fact_id], actor=actor, reason=data.reason, abstain=data.abstain))
 
 
 @post("/facts/restore", status_code=200, opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)
@@ -171,5 +171,5 @@ def restore_facts(ports: FromPorts, request: WithKey, data: JSONBody[FactSet]) -
 
     All of them or none, with the values they had last.
     """
-    edit = ports.kb.restore(data.fact_ids, actor=actor_of(request, data), reason=data.reason)
+    edit = ports.kb.facts.restore(data.fact_ids, actor=actor_of(request, data), reason=data.reason)
     return keyed(ports, edit)  # a keyset made while they were gone has no key of them

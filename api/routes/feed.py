@@ -49,7 +49,7 @@ async def follow_changes(
     """
     start = _seq(last_event) if last_event is not None else after
     if start is None:
-        start = await sync_to_thread(ports.kb.head_seq)
+        start = await sync_to_thread(ports.kb.log.head_seq)
     return followed(ports, _Changes(ports.kb, start).look, seconds)
 
 
@@ -61,7 +61,7 @@ class _Changes:
     seq: int
 
     def look(self) -> Seen:
-        changes = self.kb.changes(self.seq, PIECE)
+        changes = self.kb.log.changes(self.seq, PIECE)
         if changes:
             self.seq = changes[-1].seq
         messages = [

@@ -72,14 +72,14 @@ def state_of(ports: Ports) -> Health:
         if is_missing
     ]
     applied_seq = ports.kb.searcher.applied_seq  # before catching up: how far lookups would have had to go
-    head_seq = ports.kb.head_seq() if at_head else None
+    head_seq = ports.kb.log.head_seq() if at_head else None
     return Health(
         ok=not missing,
         missing=missing,
         database=True,
         migrations_at_head=at_head,
         head_seq=head_seq,
-        index_seq=ports.kb.catch_up() if keyset else None,
+        index_seq=ports.kb.lookups.catch_up() if keyset else None,
         index_lag=None if applied_seq is None or head_seq is None else max(0, head_seq - applied_seq),
         active_keyset=keyset,
         checkpoint_id=checkpoint_id,
@@ -96,7 +96,7 @@ def _own_worker(state: WorkerState | None) -> OwnWorkerHealth | None:
 
 def _active_keyset(ports: Ports) -> KeysetRecord | None:
     try:
-        return ports.kb.active_keyset()
+        return ports.kb.keysets.active()
     except NoActiveKeyset:
         return None
 

@@ -9,7 +9,6 @@ import msgspec
 from litestar import delete, get, post
 from litestar.params import JSONBody
 from msgspec import Meta
-from sqlalchemy.orm import Session
 
 from colmlm.api.door.idempotency import TELLS_SECRET
 from colmlm.api.door.rights import Right, needs
@@ -74,8 +73,7 @@ def list_keys(ports: FromPorts, cursor: Cursor = None, limit: Limit = 100) -> Pa
 
     In the order they were made, the ended ones too; never a token.
     """
-    with Session(ports.kb.engine) as session:
-        found = access.list_keys(session, after=after_of(cursor, "keys"), limit=limit + 1)
+    found = ports.kb.access.all(after=after_of(cursor, "keys"), limit=limit + 1)
     return page([_shown(key) for key in found], limit, "keys", lambda key: (key.key_id,))
 
 
@@ -85,10 +83,9 @@ def create_key(ports: FromPorts, data: JSONBody[NewKey]) -> KeyWithToken:
 
     Its token is in this answer and can't be had again.
     """
-    with Session(ports.kb.engine) as session, session.begin():
-        ends = _span(data.expires_in_seconds)
-        token = access.create_key(session, data.name, data.role, expires_in=ends, rate_limit=data.rate_limit)
-        return KeyWithToken(key=_shown(access.read_key(session, data.name)), token=token)
+    ends = _span(data.expires_in_seconds)
+    token, made = ports.kb.access.create(data.name, data.role, expires_in=ends, rate_limit=data.rate_limit)
+    return KeyWithToken(key=_shown(made), token=token)
 
 
 @post(
@@ -103,11 +100,10 @@ def rotate_key(ports: FromPorts, key_id: PathId, data: JSONBody[Rotation]) -> Ke
 
     It is in this answer and can't be had again. Name, role and limit stay.
     """
-    with Session(ports.kb.engine) as session, session.begin():
-        name = access.name_of(session, key_id)
-        grace, ends = timedelta(seconds=data.grace_seconds), _span(data.expires_in_seconds)
-        token = access.rotate_key(session, name, grace=grace, expires_in=ends)
-        return KeyWithToken(key=_shown(access.read_key(session, name)), token=token)
+    access = ports.kb.access
+    grace, ends = timedelta(seconds=data.grace_seconds), _span(data.expires_in_seconds)
+    token, rotated = access.rotate(access.name_of(key_id), grace=grace, expires_in=ends)
+    return KeyWithToken(key=_shown(rotated), token=token)
 
 
 @delete(
@@ -122,10 +118,8 @@ def revoke_key(ports: FromPorts, key_id: PathId) -> Key:
 
     It ends for good, with every token of it, in every process.
     """
-    with Session(ports.kb.engine) as session, session.begin():
-        name = access.name_of(session, key_id)
-        access.revoke_key(session, name)
-        return _shown(access.read_key(session, name))
+    access = ports.kb.access
+    return _shown(access.revoke(access.name_of(key_id)))
 
 
 HANDLERS = (list_keys, create_key, rotate_key, revoke_key)

@@ -18,7 +18,6 @@ from colmlm.api.schema.schemas import MAX_ID, PathId, Threshold, Why
 from colmlm.kb.errors import KeysetNotFound
 from colmlm.kb.keys.activation import MAX_EDITS, GateStanding
 from colmlm.kb.records import KeysetRecord
-from colmlm.kb.switching.retraining import Retraining
 
 
 class KeysetView(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +54,7 @@ def list_keysets(ports: FromPorts, cursor: Cursor = None, limit: Limit = 50) -> 
     By id, the retired ones too; at most one is active. `num_unkeyed` facts still lack a key there.
     """
     after = after_of(cursor, "keysets")
-    found = [keyset for keyset in ports.kb.keysets() if keyset.keyset_id > after][: limit + 1]
+    found = [keyset for keyset in ports.kb.keysets.all() if keyset.keyset_id > after][: limit + 1]
     views = [_view(ports, keyset) for keyset in found]
     return page(views, limit, "keysets", lambda view: (view.keyset.keyset_id,))
 
@@ -66,7 +65,7 @@ def read_keyset(ports: FromPorts, keyset_id: PathId) -> KeysetView:
 
     Its state and progress: `num_keys` are there, `num_unkeyed` facts still lack one.
     """
-    for keyset in ports.kb.keysets():
+    for keyset in ports.kb.keysets.all():
         if keyset.keyset_id == keyset_id:
             return _view(ports, keyset)
     raise KeysetNotFound(keyset_id)
@@ -78,7 +77,7 @@ def read_gate(ports: FromPorts, keyset_id: PathId) -> KeysetGate:
 
     The report that says whether it may answer: each criterion with its figure and its limit.
     """
-    retraining = Retraining(ports.kb)
+    retraining = ports.kb.keysets
     report = retraining.gate(keyset_id)
     return KeysetGate(standing=retraining.standing(keyset_id), report=report)
 
@@ -97,7 +96,7 @@ def activate_keyset(
 
     From this commit on, in every process, if its gate passed lately. Lookups then need its checkpoint.
     """
-    return Retraining(ports.kb).activate(
+    return ports.kb.keysets.activate(
         keyset_id,
         force=data.force,
         max_edits=data.max_edits,
@@ -112,7 +111,7 @@ def roll_back(ports: FromPorts, request: WithKey, data: JSONBody[Why]) -> Keyset
 
     The one that was active before answers again, at once and without a gate. Twice ends where it began.
     """
-    return Retraining(ports.kb).rollback(actor=actor_of(request, data), reason=data.reason)
+    return ports.kb.keysets.rollback(actor=actor_of(request, data), reason=data.reason)
 
 
 @post(
@@ -127,7 +126,7 @@ def retire_keyset(ports: FromPorts, request: WithKey, keyset_id: PathId, data: J
 
     For good; only a rekey makes them again. The active keyset is refused.
     """
-    return Retraining(ports.kb).retire(keyset_id, actor=actor_of(request, data), reason=data.reason)
+    return ports.kb.keysets.retire(keyset_id, actor=actor_of(request, data), reason=data.reason)
 
 
 @put("/keysets/{keyset_id:int}/threshold", opt=needs(Right.train), responses=PROBLEMS, sync_to_thread=True)
@@ -138,10 +137,10 @@ def set_threshold(
 
     From the next lookup on, in every process, a score below it is no match.
     """
-    return Retraining(ports.kb).set_threshold(
+    return ports.kb.keysets.set_threshold(
         keyset_id, data.threshold, actor=actor_of(request, data), reason=data.reason
     )
 
 
 def _view(ports: Ports, keyset: KeysetRecord) -> KeysetView:
-    return KeysetView(keyset=keyset, gate=Retraining(ports.kb).standing(keyset.keyset_id))
+    return KeysetView(keyset=keyset, gate=ports.kb.keysets.standing(keyset.keyset_id))

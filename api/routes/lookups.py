@@ -18,7 +18,7 @@ from colmlm.api.routes.edits import WithKey
 from colmlm.api.schema.schemas import MAX_QUERIES, LookupAnswer, LookupAnswers, LookupRequest
 from colmlm.api.schema.shown import require_past
 from colmlm.kb.errors import InvalidQuery, KeysetMismatch
-from colmlm.kb.lookup.history import AsOfLookup, kb_as_of
+from colmlm.kb.lookup.history import AsOfLookup
 from colmlm.kb.records import Lookup
 
 
@@ -43,8 +43,8 @@ def past_apart(ports: Ports, as_of: int | None) -> AbstractContextManager[None]:
 def _looked_up(ports: Ports, data: LookupRequest) -> LookupAnswers:
     checkpoint_id = _checkpoint_id(ports, data)
     queries_BD = _queries(ports, data)
-    asked = ports.kb if data.as_of is None else kb_as_of(ports.kb, data.as_of)
-    lookups = asked.lookup(
+    asked = ports.kb.lookups if data.as_of is None else ports.kb.lookups.as_of(data.as_of)
+    lookups = asked.find(
         queries_BD, checkpoint_id=checkpoint_id, k=data.k, threshold=data.threshold, min_seq=data.min_seq
     )
     questions = chain(data.questions, repeat(None, len(data.queries)))

@@ -7,7 +7,7 @@ from litestar import get
 from colmlm.api.door.rights import Right, needs
 from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts
-from colmlm.kb.upkeep.statistics import Statistics, statistics
+from colmlm.kb.upkeep.statistics import Statistics
 
 
 @get("/stats", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
@@ -16,4 +16,4 @@ def read_stats(ports: FromPorts) -> Statistics:
 
     Corpora, documents, facts, outputs, keysets and forget runs as of one moment.
     """
-    return statistics(ports.kb)
+    return ports.kb.upkeep.statistics()

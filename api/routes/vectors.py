@@ -25,8 +25,7 @@ from colmlm.api.routes.lookups import answer, past_apart
 from colmlm.api.schema.schemas import MAX_ID, SEEN, LookupAnswers
 from colmlm.api.schema.shown import require_past
 from colmlm.kb.errors import InvalidQuery
-from colmlm.kb.lookup.history import kb_as_of
-from colmlm.kb.lookup.space import LookupSpace, lookup_space
+from colmlm.kb.lookup.space import LookupSpace
 
 if TYPE_CHECKING:
     from litestar.types import HTTPScope
@@ -71,8 +70,7 @@ def read_space(ports: FromPorts) -> LookupSpace:
 
     Whose queries, how wide, at which threshold, as of which change.
     """
-    with ports.kb.sessions() as session:
-        return lookup_space(session)
+    return ports.kb.lookups.space()
 
 
 @post(
@@ -105,8 +103,8 @@ async def look_up_vectors(
     kind = request.accept.best_match([JSON, *_MSGPACKS], JSON)
 
     def looked_up() -> Response[LookupAnswers]:
-        asked = ports.kb if as_of is None else kb_as_of(ports.kb, as_of)
-        found = asked.lookup(
+        asked = ports.kb.lookups if as_of is None else ports.kb.lookups.as_of(as_of)
+        found = asked.find(
             queries(body, dim, dtype), checkpoint_id=checkpoint_id, k=k, threshold=threshold, min_seq=min_seq
         )
         answers = LookupAnswers(checkpoint_id=checkpoint_id, answers=[answer(None, one) for one in found])

@@ -8,18 +8,17 @@ from datetime import UTC, datetime
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
-from sqlalchemy import Engine, func, select
+from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from colmlm.api.door.lanes import Lanes
 from colmlm.kb.errors import KBError
-from colmlm.kb.jobs import tickets
 from colmlm.kb.jobs.attendance import OwnWorker, WorkerState, no_worker
+from colmlm.kb.jobs.queue import Jobs
 from colmlm.kb.log.audit import MAINTENANCE
-from colmlm.kb.lookup.observing import Standing, standing
+from colmlm.kb.lookup.index_standing import IndexStanding
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.pool import WatchedPool
-from colmlm.kb.tables import Change, Job
 
 # There from the start, so that a rate has something to start from; a kind that is not among them comes when it does.
 KINDS = ("insert", "update", "delete", "restore", "forget", "erase", "ingest", *MAINTENANCE)
@@ -42,7 +41,7 @@ class StandingGauges(Collector):
         yield _connections(self._kb.pools)
         try:
             with self._asking:
-                found = standing(self._kb)
+                found = self._kb.lookups.standing()
                 changes = self._changes_by_kind(found.head_seq)
                 jobs, workers = self._jobs(), self._workers()
         except (SQLAlchemyError, KBError):
@@ -57,10 +56,8 @@ class StandingGauges(Collector):
     def _changes_by_kind(self, head: int) -> Metric:
         """Changes of every process since this one was first asked, each read once. Several servers count the same."""
         since = head if self._counted_seq is None else self._counted_seq
-        statement = select(Change.kind, func.count()).where(Change.seq > since, Change.seq <= head)
-        with self._kb.sessions() as session:
-            for kind, count in session.execute(statement.group_by(Change.kind)):
-                self._changes[kind] = self._changes.get(kind, 0) + count
+        for kind, count in self._kb.log.counts(since, head).items():
+            self._changes[kind] = self._changes.get(kind, 0) + count
         self._counted_seq = head
         family = CounterMetricFamily(
             "colmlm_changes",
@@ -73,16 +70,13 @@ class StandingGauges(Collector):
 
     def _jobs(self) -> Metric:
         """Jobs by kind and state. Every server says the same, since the table is one."""
-        statement = select(Job.kind, Job.state, func.count()).group_by(Job.kind, Job.state)
         family = GaugeMetricFamily("colmlm_jobs", "Jobs, by kind and state", labels=["kind", "state"])
-        with self._kb.sessions() as session:
-            for kind, state, count in session.execute(statement):
-                family.add_metric([kind, state], count)
+        for (kind, state), count in Jobs(self._kb).counts_by_kind().items():
+            family.add_metric([kind, state], count)
         return family
 
     def _workers(self) -> Metric:
-        with self._kb.sessions() as session:
-            return _gauge("workers", "Workers that were heard of lately", tickets.num_workers(session))
+        return _gauge("workers", "Workers that were heard of lately", Jobs(self._kb).num_workers())
 
 
 def _own_worker(state: WorkerState | None) -> Iterator[Metric]:
@@ -113,7 +107,7 @@ class LaneGauges(Collector):
         yield refused
 
 
-def _index(found: Standing) -> Iterator[Metric]:
+def _index(found: IndexStanding) -> Iterator[Metric]:
     yield _gauge("index_open", "Whether this process holds an index", int(found.applied_seq is not None))
     if found.lag is not None:
         yield _gauge("index_lag_changes", "Changes not yet in this process's index", found.lag)

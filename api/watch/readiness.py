@@ -11,10 +11,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from colmlm.api.door.drain import Drain
 from colmlm.api.door.lanes import Lane, Lanes
 from colmlm.kb.errors import NoActiveKeyset
-from colmlm.kb.jobs.attendance import OwnWorker, is_wanting, no_worker
-from colmlm.kb.keys.keysets import active_keyset_id, keyset_head
+from colmlm.kb.jobs.attendance import OwnWorker, no_worker
+from colmlm.kb.jobs.queue import Jobs
 from colmlm.kb.keys.rekey import Encoder
-from colmlm.kb.lookup.observing import standing
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 
@@ -59,8 +58,7 @@ class Readiness:
     def ailing(self) -> tuple[str, ...]:
         """What is degraded, asked of the database now."""
         try:
-            with self.kb.sessions() as session:
-                return ("worker",) if is_wanting(session, self.worker()) else ()
+            return ("worker",) if Jobs(self.kb).is_wanting(self.worker()) else ()
         except SQLAlchemyError:
             return self._own_ailing()
 
@@ -92,8 +90,7 @@ class Readiness:
     def _keyset(self) -> list[str]:
         """Lookups need an active keyset, and questions and prompts one of the model that is loaded."""
         try:
-            with self.kb.sessions() as session:
-                active = keyset_head(session, active_keyset_id(session))
+            active = self.kb.keysets.answering()
         except NoActiveKeyset:
             return ["active keyset"]
         loaded = self.encoder.checkpoint.checkpoint_id if self.encoder else active.checkpoint_id
@@ -101,5 +98,5 @@ class Readiness:
 
     def _index(self) -> list[str]:
         """An index that is open and near the head; the follower opens it, and it would cost a lookup minutes."""
-        lag = standing(self.kb).lag
+        lag = self.kb.lookups.standing().lag
         return [] if lag is not None and lag <= self.max_lag else ["index"]

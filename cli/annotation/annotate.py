@@ -25,12 +25,12 @@ from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import REFUSED
 from colmlm.cli.options import AsJson, examples
 from colmlm.cli.output import is_attended, note, print_json, print_table, progress, say
-from colmlm.kb.corpus.format import AnnotatedDocument, Refusal
 from colmlm.kb.corpus.raw.files import Found, find_files
-from colmlm.kb.corpus.raw.limits import Limits
 from colmlm.kb.corpus.raw.reading import read_raw
 
 if TYPE_CHECKING:
+    from colmlm.kb.corpus.format import AnnotatedDocument, Refusal
+    from colmlm.kb.corpus.raw.limits import Limits
     from colmlm.model.annotate.checks import Reviewed
     from colmlm.model.annotate.cost import Estimate
     from colmlm.model.annotate.pipeline import Annotator

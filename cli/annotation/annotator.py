@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,12 +17,14 @@ from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, read_annotated
 from colmlm.kb.corpus.squad import read_squad
 from colmlm.kb.demo import DEMO_CORPUS
 from colmlm.model.annotate import checkpoint as annotators
-from colmlm.model.annotate.config import TunerConfig
 from colmlm.model.annotate.presets import QUESTION_PRESETS, SPAN_PRESETS
 from colmlm.model.annotate.report import Measured, calibrate, measure
 from colmlm.model.annotate.span_training import Annotated as Corpus
 from colmlm.model.annotate.tasks import QuestionTask, SpanTask
 from colmlm.model.training.steps import hold_out
+
+if TYPE_CHECKING:
+    from colmlm.model.annotate.config import TunerConfig
 
 app = typer.Typer(
     help="Train, release and measure the annotators that mark facts and ask about them.",

@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -31,10 +31,12 @@ from colmlm.cli.options import (
     examples,
 )  # fmt: skip
 from colmlm.cli.output import is_attended, note, plain, print_json, print_table, progress, say, shorten
-from colmlm.kb.evidence.impact import Impact, ImpactedOutput
-from colmlm.kb.log.chain import Break
 from colmlm.kb.log.signing import from_pem, names_of, require_signer
 from colmlm.kb.log.witness import AuditReport, Head, check_log, read_head
+
+if TYPE_CHECKING:
+    from colmlm.kb.evidence.impact import Impact, ImpactedOutput
+    from colmlm.kb.log.chain import Break
 
 SHOWN = 20
 
@@ -288,8 +290,8 @@ def denials(base: Base, after: After = 0, limit: Limit = 50, as_json: AsJson = F
 
 @anywhere
 def impact(base: Base, fact_id: FactId, as_json: AsJson = False) -> None:
-    """Show every stored output that a fact was spliced into, where, in which version, and what became of it since."""
-    found = base.log.impact(fact_id)
+    """Show every stored output that a fact was spliced into, and what became of it since."""
+    found = base.outputs.impact(fact_id)
     print_json(found) if as_json else _show_impact(found)
 
 

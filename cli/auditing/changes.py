@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,9 +13,11 @@ from colmlm.cli.errors import CHECK_FAILED
 from colmlm.cli.nouns.base import Base
 from colmlm.cli.options import MAX_BIGINT, After, AsJson, Limit, examples
 from colmlm.cli.output import note, plain, print_json, print_table, say, shorten
-from colmlm.kb.evidence.diff import FactDifference
-from colmlm.kb.records import FsckReport
-from colmlm.kb.upkeep.repair import Repair, RepairReport
+
+if TYPE_CHECKING:
+    from colmlm.kb.evidence.diff import FactDifference
+    from colmlm.kb.records import FsckReport
+    from colmlm.kb.upkeep.repair import RepairReport
 
 app = typer.Typer(
     invoke_without_command=True,
@@ -88,7 +90,7 @@ def fsck(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compare facts, keys, indexes, documents and the change log with one another; change nothing unless told to.
+    """Compare facts, keys, indexes, documents and the change log; change nothing unless told to.
 
     The exit code is 1 where anything is missing, left over or broken. Facts without a key are work, not damage.
     --repair never touches texts, facts or the log: what is wrong there is named with what to do.
@@ -97,11 +99,11 @@ def fsck(
         raise typer.BadParameter("fsck changes nothing without --repair.", param_hint="--dry-run")
     with Runtime.from_environment() as runtime:
         if repair:
-            mended = Repair(runtime.kb).run(dry_run=dry_run)
+            mended = runtime.kb.upkeep.repair(dry_run=dry_run)
             print_json({**plain(mended), "ok": mended.after.ok}) if as_json else _show_repair(mended)
             report = mended.after
         else:
-            report = runtime.kb.fsck()
+            report = runtime.kb.upkeep.fsck()
             print_json(report) if as_json else _show(report)
     if not report.ok:
         raise typer.Exit(CHECK_FAILED)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,7 +11,9 @@ from colmlm.cli.contents.facts import WITHHELD, where
 from colmlm.cli.nouns.base import Base
 from colmlm.cli.options import After, AsJson, FactId, Limit, examples
 from colmlm.cli.output import note, print_json, print_table, say, shorten
-from colmlm.kb.records import ChangeRecord, FactTrace, OutputTrace, Source, TracedSplice
+
+if TYPE_CHECKING:
+    from colmlm.kb.records import ChangeRecord, FactTrace, OutputTrace, Source, TracedSplice
 
 app = typer.Typer(
     help="Trace outputs to facts and facts to outputs.", epilog=examples("colmlm trace output 3")
@@ -26,7 +28,7 @@ def output(
     as_json: AsJson = False,
 ) -> None:
     """Show a stored output with the fact, document and offsets behind every spliced span, and what became of it."""
-    traced = base.kb.trace_output(generation_id)
+    traced = base.outputs.trace(generation_id)
     print_json(traced) if as_json else show_output(traced)
     if any(splice.withheld for splice in traced.splices):
         note(WITHHELD)
@@ -36,7 +38,7 @@ def output(
 @anywhere
 def outputs(base: Base, after: After = 0, limit: Limit = 50, as_json: AsJson = False) -> None:
     """List stored outputs, newest first; with --after, those before that id."""
-    found = base.kb.generations(after, limit)
+    found = base.outputs.find(after, limit)
     more = found[-1].generation_id if len(found) == limit else None
     if as_json:
         print_json({"outputs": found, "next_after": more})
@@ -109,7 +111,7 @@ def _now(splice: TracedSplice) -> str:
 @anywhere
 def fact(base: Base, fact_id: FactId, as_json: AsJson = False) -> None:
     """Show a fact's source sentence, its versions, who changed it and why, and every stored output that used it."""
-    traced = base.kb.trace_fact(fact_id)
+    traced = base.outputs.trace_fact(fact_id)
     print_json(traced) if as_json else _show_fact(traced)
     if traced.fact.withheld:
         note(WITHHELD)

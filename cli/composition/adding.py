@@ -7,16 +7,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from colmlm.cli.composition.keying import key_everything
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.output import Reporting, note, progress
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, Refusal
-from colmlm.kb.corpus.raw.files import Found
 from colmlm.kb.corpus.raw.reading import read_raw
-from colmlm.kb.facts.standing import Standing, Standings
-from colmlm.kb.records import IngestReport, KeysetRecord
+from colmlm.kb.facts.standing import Standing
+
+if TYPE_CHECKING:
+    from colmlm.kb.corpus.raw.files import Found
+    from colmlm.kb.records import IngestReport, KeysetRecord
 
 COMMIT_EVERY = 20  # documents: what an interruption loses of the annotators' work at most
 
@@ -59,7 +61,7 @@ class Adding:
 
     def wanted(self) -> Iterator[AnnotatedDocument]:
         """The documents to annotate: new ones, changed ones, and with `again` those that are there unchanged."""
-        standings = Standings(self.runtime.kb.sessions, self.corpus)
+        standings = self.runtime.kb.corpora.standings(self.corpus)
         total = sum(file.size for file in self.found.files) // 1000
         self.tally.refusals += self.found.refusals
         with self.reporting("Reading and annotating (KB)") as advance:
@@ -108,7 +110,7 @@ class Adding:
         committed: list[IngestReport] = []
         try:
             parsed = self.annotated(annotator, chain([first], wanted))
-            return self.runtime.kb.ingest(
+            return self.runtime.kb.corpora.ingest(
                 parsed, self.corpus, commit_every=COMMIT_EVERY, on_piece=committed.append, **how
             )
         except BaseException:
@@ -122,9 +124,9 @@ class Adding:
     def key(self, *, changed: bool, **how: Any) -> KeysetRecord | None:
         """Key the corpus where there is something to key: these facts, or those of a run that was interrupted."""
         kb = self.runtime.kb
-        if all(known.corpus != self.corpus for known in kb.corpora()):
+        if all(known.corpus != self.corpus for known in kb.corpora.all()):
             return None
-        active = next((keyset for keyset in kb.keysets() if keyset.state == "active"), None)
+        active = next((keyset for keyset in kb.keysets.all() if keyset.state == "active"), None)
         if not changed and active is not None and active.num_unkeyed == 0:
             return active
         return key_everything(self.runtime, corpus=self.corpus, reporting=self.reporting, **how)

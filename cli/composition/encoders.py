@@ -12,11 +12,11 @@ import typer
 from numpy.typing import NDArray
 
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.kb.corpus.format import AnnotatedDocument
-from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.records import CheckpointInfo
 
 if TYPE_CHECKING:
+    from colmlm.kb.corpus.format import AnnotatedDocument
+    from colmlm.kb.keys.rekey import Encoder
     from colmlm.model.baselines.sentences import SentenceEncoder
 
 _REGISTERED = "encoder:"  # what stands for a path where a sentence encoder is registered

@@ -19,9 +19,9 @@ from colmlm.api.routes.streams import check_client
 from colmlm.cli.composition.logprobs import NO_LOGPROBS, Logprobs, logprobs
 from colmlm.cli.composition.model_encoder import describe
 from colmlm.kb.records import CheckpointInfo, NewGeneration, OutputTrace, Source, Splice
-from colmlm.kb.service import KnowledgeBase
 
 if TYPE_CHECKING:
+    from colmlm.kb.service import KnowledgeBase
     from colmlm.model.decoding.config import DecodeConfig
     from colmlm.model.decoding.decoder import Decoder, Generation
     from colmlm.model.decoding.lookup import Lookup
@@ -50,13 +50,13 @@ class LocalOutputs:
     kb: KnowledgeBase
 
     def store(self, generation: NewGeneration) -> OutputTrace:
-        return self.kb.trace_output(self.kb.record(generation))
+        return self.kb.outputs.trace(self.kb.outputs.record(generation))
 
     def source(self, fact_id: int) -> Source | None:
-        return self.kb.fact(fact_id).source
+        return self.kb.facts.show(fact_id).source
 
     def head_seq(self) -> int:
-        return self.kb.head_seq()
+        return self.kb.log.head_seq()
 
 
 @dataclass(slots=True)

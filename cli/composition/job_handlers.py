@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from colmlm.cli.composition import annotators
 from colmlm.cli.composition.adding import Adding
@@ -20,11 +20,12 @@ from colmlm.kb.forgetting.verbs import SAMPLE, Forgetting
 from colmlm.kb.jobs.handlers import HANDLERS, in_brief, ingest, named
 from colmlm.kb.jobs.kinds import Documents, Gate, Ingest, Rekey, VerifyForgetting
 from colmlm.kb.jobs.problems import Problem, problem_of
-from colmlm.kb.jobs.runner import Handler, Run
-from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.store.causes import refusal_of
-from colmlm.kb.switching.gate import GateLimits, check_keyset
-from colmlm.kb.switching.retraining import Retraining
+from colmlm.kb.switching.gate import GateLimits
+
+if TYPE_CHECKING:
+    from colmlm.kb.jobs.runner import Handler, Run
+    from colmlm.kb.keys.rekey import Encoder
 
 
 def handlers(runtime: Runtime) -> dict[str, Handler]:
@@ -69,8 +70,7 @@ class _Models:
         return self.runtime.encoder_at(_checkpoint(self.runtime, work.checkpoint))
 
     def gate(self, run: Run, work: Gate) -> object:
-        report = check_keyset(
-            run.kb,
+        report = run.kb.keysets.check(
             work.keyset_id,
             encoder_of(self.runtime, work.keyset_id),
             GateLimits(**work.limits),
@@ -80,7 +80,7 @@ class _Models:
         run.check()
         activated = work.activate and report.passed
         if activated:
-            Retraining(run.kb).activate(work.keyset_id, actor=run.job.actor, reason=work.reason)
+            run.kb.keysets.activate(work.keyset_id, actor=run.job.actor, reason=work.reason)
         return report.stored() | {"activated": activated}
 
     def ingest(self, run: Run, work: Ingest) -> object:

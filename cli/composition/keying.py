@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,11 +12,12 @@ from colmlm.cli.composition.encoders import keys_are_questions, registered
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.output import Reporting, note, progress
 from colmlm.kb.errors import InvalidValue, KBError, KeysetMismatch, NoActiveKeyset
-from colmlm.kb.keys import keysets
 from colmlm.kb.keys.calibration import Calibration, calibrate
-from colmlm.kb.keys.rekey import Encoder
-from colmlm.kb.records import KeysetRecord
-from colmlm.kb.service import KnowledgeBase
+
+if TYPE_CHECKING:
+    from colmlm.kb.keys.rekey import Encoder
+    from colmlm.kb.records import KeysetRecord
+    from colmlm.kb.service import KnowledgeBase
 
 DEFAULT_SAMPLE = 300
 
@@ -36,13 +38,13 @@ def key_everything(
     """
     encoder, kb = encoder or runtime.encoder, kb or runtime.kb
     with reporting("Keying facts") as advance:
-        keyset = kb.rekey(encoder, corpus=corpus, on_facts=advance, kinds=kinds.split(","))
+        keyset = kb.keysets.rekey(encoder, corpus=corpus, on_facts=advance, kinds=kinds.split(","))
     if keyset.state == "ready":
         note(
             "Another keyset is active. To let this one answer: "
             f"colmlm keysets check {keyset.keyset_id}, then: colmlm keysets activate {keyset.keyset_id}"
         )
-    if keyset.num_unkeyed or keyset.num_keys < 2 or kb.has_threshold(keyset.keyset_id):
+    if keyset.num_unkeyed or keyset.num_keys < 2 or kb.keysets.has_threshold(keyset.keyset_id):
         return keyset
     if keys_are_questions(encoder):
         note(f"Not calibrated: a fact's key is its own question. Its threshold is {keyset.threshold:.3f}.")
@@ -53,7 +55,7 @@ def key_everything(
         note(f"Not calibrated. {error}")
         return keyset
     note(describe_calibration(measured))
-    return kb.calibrate(keyset.keyset_id, measured)
+    return kb.keysets.calibrate(keyset.keyset_id, measured)
 
 
 def encoder_of(runtime: Runtime, keyset_id: int, named: Path | None = None) -> Encoder:
@@ -61,8 +63,7 @@ def encoder_of(runtime: Runtime, keyset_id: int, named: Path | None = None) -> E
 
     Raises `KeysetMismatch` where what lies there is another checkpoint.
     """
-    with runtime.kb.sessions() as session:
-        known = keysets.checkpoint_of(session, keyset_id)
+    known = runtime.kb.keysets.checkpoint(keyset_id)
     encoder = registered(runtime, known.path, named)
     if encoder.checkpoint.checkpoint_id != known.checkpoint_id:
         raise KeysetMismatch(encoder.checkpoint.checkpoint_id, known.checkpoint_id)
@@ -75,7 +76,7 @@ def active_encoder_of(runtime: Runtime, keyset_id: int, named: Path | None = Non
     from colmlm.model.lm.config import CheckpointError
 
     try:
-        active = runtime.kb.active_keyset()
+        active = runtime.kb.keysets.active()
         return None if active.keyset_id == keyset_id else encoder_of(runtime, active.keyset_id, named)
     except NoActiveKeyset:
         return None
@@ -94,7 +95,7 @@ def measure(
     sample: int,
 ) -> Calibration:
     """Calibrate on up to `sample` questions, evenly over the facts. Raises `InvalidValue` for want of them."""
-    fact_ids, keys_ND = kb.keys(keyset.keyset_id)
+    fact_ids, keys_ND = kb.keysets.keys(keyset.keyset_id)
     values, questions = _facts_by_id(kb)
     asked = [int(fact_id) for fact_id in fact_ids if questions.get(int(fact_id))]
     asked = asked[:: max(1, -(-len(asked) // sample))]
@@ -123,7 +124,7 @@ def _facts_by_id(kb: KnowledgeBase) -> tuple[dict[int, str], dict[int, str]]:
     values: dict[int, str] = {}
     questions: dict[int, str] = {}
     after = 0
-    while page := kb.facts(after=after, limit=5000):
+    while page := kb.facts.find(after=after, limit=5000):
         for fact in page:
             values[fact.fact_id] = fact.value
             questions[fact.fact_id] = fact.question or ""

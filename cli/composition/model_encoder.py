@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.records import CheckpointInfo
 
 if TYPE_CHECKING:
+    from colmlm.kb.corpus.format import AnnotatedDocument
     from colmlm.model.lm.checkpoint import Checkpoint
 
 

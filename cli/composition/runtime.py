@@ -82,14 +82,15 @@ class Runtime:
         from colmlm.cli.composition.generator import LocalOutputs, StoringGenerator
 
         most = self.settings.prompt_max_tokens
-        return StoringGenerator(self.checkpoint, LocalOutputs(self.kb), self.kb, prompt_max_tokens=most)
+        return StoringGenerator(
+            self.checkpoint, LocalOutputs(self.kb), self.kb.lookups, prompt_max_tokens=most
+        )
 
     def generator_as_of(self, seq: int) -> StoringGenerator:
         """A generator whose lookups find what was true at change `seq`, and whose outputs are dated by it."""
         from colmlm.cli.composition.generator import LocalOutputs, StoringGenerator
-        from colmlm.kb.lookup.history import kb_as_of
 
-        return StoringGenerator(self.checkpoint, LocalOutputs(self.kb), kb_as_of(self.kb, seq), seq)
+        return StoringGenerator(self.checkpoint, LocalOutputs(self.kb), self.kb.lookups.as_of(seq), seq)
 
     def actor(self, named: str | None) -> str:
         return named or self.settings.actor

@@ -16,7 +16,7 @@ from collections import deque
 from contextlib import suppress
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from msgspec.structs import replace
 
@@ -24,7 +24,9 @@ from colmlm.api.watch.logs import blotted
 from colmlm.kb import interpreter
 from colmlm.kb.jobs import attendance
 from colmlm.kb.jobs.attendance import STEADY_SECONDS, WorkerState
-from colmlm.kb.store.settings import Settings
+
+if TYPE_CHECKING:
+    from colmlm.kb.store.settings import Settings
 
 LONGEST_PAUSE = 60.0
 STOP_SECONDS = 30.0  # more than a worker's grace

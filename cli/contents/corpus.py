@@ -227,7 +227,7 @@ def delete(
         raise typer.BadParameter("say why.", param_hint="--reason")
     if not (yes or dry_run) and (as_json or not is_attended()):
         raise typer.BadParameter("there is nobody to ask; pass it to delete.", param_hint="--yes")
-    documents, facts = base.corpora.counted(corpus, document)
+    documents, facts = base.corpora.count(corpus, document)
     if not (dry_run or yes):
         typer.confirm(f"Delete {_counted(documents, facts)} of {corpus!r}?", abort=True, err=True)
     edit = None
@@ -264,7 +264,7 @@ def _as_edit(edit: Edit) -> dict[str, object]:
 @anywhere
 def stats(base: Base, corpus: CorpusName, as_json: AsJson = False) -> None:
     """Count a corpus: documents, live facts, deleted facts, characters."""
-    found = next((c for c in base.kb.corpora() if c.corpus == corpus), None)
+    found = next((c for c in base.corpora.all() if c.corpus == corpus), None)
     if found is None:
         raise CorpusNotFound(corpus)
     print_json(found) if as_json else _show_corpora([found])
@@ -274,7 +274,7 @@ def stats(base: Base, corpus: CorpusName, as_json: AsJson = False) -> None:
 @anywhere
 def list_corpora(base: Base, as_json: AsJson = False) -> None:
     """List the corpora."""
-    corpora = base.kb.corpora()
+    corpora = base.corpora.all()
     print_json({"corpora": corpora}) if as_json else _show_corpora(corpora)
 
 

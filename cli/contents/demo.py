@@ -41,7 +41,7 @@ def demo(
     over. The exit code is 0 where the first run passes and no lookup of any run returned a deleted fact.
     """
     with Runtime.from_environment(checkpoint=checkpoint) as runtime:
-        runtime.kb.facts(corpus=corpus, limit=1)  # an unknown corpus is not worth loading a model for
+        runtime.kb.facts.find(corpus=corpus, limit=1)  # an unknown corpus is not worth loading a model for
         from colmlm.cli.contents.demonstration import Demonstration
 
         demonstration = Demonstration(runtime, corpus, mode)

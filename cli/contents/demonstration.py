@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +20,10 @@ from colmlm.api.ports import GenerationRequest
 from colmlm.cli.composition.generator import LocalOutputs, StoringGenerator
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.keys.calibration import normalise
-from colmlm.kb.records import FactRecord, Lookup, OutputTrace, TracedSplice
-from colmlm.kb.service import KnowledgeBase
+
+if TYPE_CHECKING:
+    from colmlm.kb.records import FactRecord, Lookup, OutputTrace, TracedSplice
+    from colmlm.kb.service import KnowledgeBase
 
 STATEMENTS_SOUGHT = 50
 LEAKS_SOUGHT = 10
@@ -81,7 +83,7 @@ class Recorder:
     kb: KnowledgeBase
     queries: list[Vectors] = field(default_factory=list)
 
-    def lookup(
+    def find(
         self,
         queries_BD: Vectors,
         *,
@@ -91,7 +93,7 @@ class Recorder:
         min_seq: int | None = None,
     ) -> list[Lookup]:
         self.queries.append(queries_BD)
-        return self.kb.lookup(
+        return self.kb.lookups.find(
             queries_BD, checkpoint_id=checkpoint_id, k=k, threshold=threshold, min_seq=min_seq
         )
 
@@ -102,9 +104,9 @@ class Demonstration:
     def __init__(self, runtime: Runtime, corpus: str, mode: str) -> None:
         self.runtime, self.kb, self.mode = runtime, runtime.kb, mode
         self.facts = spread(all_facts(self.kb, corpus))
-        keyset = self.kb.active_keyset()
+        keyset = self.kb.keysets.active()
         self.checkpoint_id = runtime.encoder.checkpoint.checkpoint_id
-        fact_ids, keys_ND = self.kb.keys(keyset.keyset_id)
+        fact_ids, keys_ND = self.kb.keysets.keys(keyset.keyset_id)
         self.keys = dict(zip(fact_ids.tolist(), keys_ND, strict=True))
         self.recorder = Recorder(self.kb)
         self.generator = StoringGenerator(runtime.checkpoint, LocalOutputs(self.kb), self.recorder)
@@ -133,9 +135,9 @@ class Demonstration:
         if before.fact_id not in statements or not self._is_right_source(before):
             return None
         own_keys = [self.keys[fact_id][None] for fact_id in statements if fact_id in self.keys]
-        seq_before = self.kb.head_seq()
+        seq_before = self.kb.log.head_seq()
         try:
-            deleted = self.kb.delete(statements, actor=self.runtime.settings.actor, reason=REASON)
+            deleted = self.kb.facts.delete(statements, actor=self.runtime.settings.actor, reason=REASON)
             trace = self.generator.generate(replace(request, min_seq=deleted.seq))
             queries_BD = np.concatenate([question_key, *own_keys, *self.recorder.queries])
             returned = self._still_returned(queries_BD, set(statements), deleted.seq)
@@ -166,9 +168,9 @@ class Demonstration:
         Near is what a lookup of the question would accept. Further off, the same value is another fact: two
         things may have happened in one year.
         """
-        (near,) = self.kb.lookup(question_key, checkpoint_id=self.checkpoint_id, k=STATEMENTS_SOUGHT)
+        (near,) = self.kb.lookups.find(question_key, checkpoint_id=self.checkpoint_id, k=STATEMENTS_SOUGHT)
         found = {fact.fact_id} | {hit.fact_id for hit in near.hits if same(hit.value, fact.value)}
-        asked_alike = self.kb.facts(text=fact.question, limit=1000)
+        asked_alike = self.kb.facts.find(text=fact.question, limit=1000)
         return sorted(found | {other.fact_id for other in asked_alike if other.question == fact.question})
 
     def _ask(self, request: GenerationRequest) -> Said:
@@ -192,21 +194,21 @@ class Demonstration:
     def _is_right_source(self, said: Said) -> bool:
         if said.document_id is None:
             return False
-        return self.kb.document_text(said.document_id)[said.start : said.end] == said.value
+        return self.kb.documents.text(said.document_id)[said.start : said.end] == said.value
 
     def _still_returned(self, queries_BD: Vectors, deleted: set[int], seq: int) -> set[int]:
-        found = self.kb.lookup(
+        found = self.kb.lookups.find(
             queries_BD, checkpoint_id=self.checkpoint_id, k=LEAKS_SOUGHT, threshold=EVERYTHING, min_seq=seq
         )
         return {hit.fact_id for one in found for hit in one.hits} & deleted
 
     def _restore(self, statements: Sequence[int], seq_before: int) -> int:
         """Bring back what was deleted since `seq_before`, also where nobody saw the delete come through."""
-        records = [self.kb.fact(fact_id) for fact_id in statements]
+        records = self.kb.facts.show_many(statements)
         gone = [record.fact_id for record in records if (record.deleted_seq or 0) > seq_before]
         if not gone:
-            return self.kb.head_seq()
-        return self.kb.restore(gone, actor=self.runtime.settings.actor, reason=REASON).seq
+            return self.kb.log.head_seq()
+        return self.kb.facts.restore(gone, actor=self.runtime.settings.actor, reason=REASON).seq
 
 
 def _reasons(before: Said, restored: Said, cited: set[int], returned: set[int]) -> tuple[str, ...]:
@@ -241,7 +243,7 @@ def all_facts(kb: KnowledgeBase, corpus: str) -> list[FactRecord]:
     """Every live fact of a corpus that has a question."""
     facts: list[FactRecord] = []
     after = 0
-    while page := kb.facts(corpus=corpus, after=after, limit=5000):
+    while page := kb.facts.find(corpus=corpus, after=after, limit=5000):
         facts += [fact for fact in page if fact.question]
         after = page[-1].fact_id
     return facts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -23,7 +23,9 @@ from colmlm.cli.options import (
 )
 from colmlm.cli.output import is_attended, note, print_json, print_table, say, shorten
 from colmlm.kb.errors import FactDeleted
-from colmlm.kb.records import Edit, FactRecord
+
+if TYPE_CHECKING:
+    from colmlm.kb.records import Edit, FactRecord
 
 WITHHELD = "Marks stand for what was deleted or corrected: the server shows that to keys with the right 'audit' only."
 
@@ -51,7 +53,7 @@ def list_facts(
     """List live facts in the order of their ids."""
     if deleted and every:
         raise typer.BadParameter("--deleted and --all exclude each other.")
-    found = base.kb.facts(
+    found = base.facts.find(
         corpus=corpus, text=text, deleted=None if every else deleted, after=after, limit=limit
     )
     more = found[-1].fact_id if len(found) == limit else None
@@ -83,7 +85,7 @@ def _deleted(fact: FactRecord) -> str:
 @anywhere
 def show(base: Base, fact_id: FactId, as_json: AsJson = False) -> None:
     """Show a fact, live or deleted, and where it comes from. `colmlm trace fact` tells its history."""
-    fact = base.kb.fact(fact_id)
+    fact = base.facts.show(fact_id)
     print_json(fact) if as_json else _show(fact)
     if fact.withheld:
         note(WITHHELD)
@@ -145,7 +147,7 @@ def edit(
     as_json: AsJson = False,
 ) -> None:
     """Give a fact another value, from this commit on and in every process. It needs no new key."""
-    done = base.kb.update(fact_id, value, actor=base.actor(actor), reason=reason)
+    done = base.facts.edit(fact_id, value, actor=base.actor(actor), reason=reason)
     _done(done, as_json)
 
 
@@ -163,6 +165,10 @@ def delete(
         str | None, typer.Option("--reason", callback=some_text, help="Why; required unless --dry-run.")
     ] = None,
     actor: Actor = None,
+    abstain: Annotated[
+        bool,
+        typer.Option("--abstain", help="Let queries that point at one get no match, not the runner-up."),
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted and stop.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: AsJson = False,
@@ -172,17 +178,16 @@ def delete(
         raise typer.BadParameter("say why.", param_hint="--reason")
     if not (yes or dry_run) and (as_json or not is_attended()):
         raise typer.BadParameter("there is nobody to ask; pass it to delete.", param_hint="--yes")
-    facts = [base.kb.fact(fact_id) for fact_id in each_once(fact_ids)]
-    if gone := [fact.fact_id for fact in facts if fact.deleted_seq is not None]:
-        raise FactDeleted(gone)
-    if dry_run:
+    if not yes or dry_run:
+        facts = base.facts.show_many(each_once(fact_ids))
+        if gone := [fact.fact_id for fact in facts if fact.deleted_seq is not None]:
+            raise FactDeleted(gone)
         _preview(facts, as_json)
-        return
-    if not yes:
-        _preview(facts, as_json=False)
+        if dry_run:
+            return
         typer.confirm(f"Delete {_count(facts)}?", abort=True, err=True)
     assert reason is not None
-    done = base.kb.delete(fact_ids, actor=base.actor(actor), reason=reason)
+    done = base.facts.delete(each_once(fact_ids), actor=base.actor(actor), reason=reason, abstain=abstain)
     _done(done, as_json)
 
 
@@ -203,7 +208,7 @@ def restore(
     base: Base, fact_ids: FactIds, reason: Reason, actor: Actor = None, as_json: AsJson = False
 ) -> None:
     """Bring deleted facts back with the value they had last: all of them in one change, or none."""
-    done = base.kb.restore(fact_ids, actor=base.actor(actor), reason=reason)
+    done = base.facts.restore(fact_ids, actor=base.actor(actor), reason=reason)
     _done(done, as_json)
 
 

@@ -170,7 +170,7 @@ def lookup(
 def _as_dict(base: Base, question: str, found: Lookup) -> dict[str, object]:
     hits = []
     for hit in found.hits:
-        fact = base.kb.fact(hit.fact_id)
+        fact = base.facts.show(hit.fact_id)
         hits.append(
             {
                 "fact_id": hit.fact_id,
@@ -207,7 +207,7 @@ def _show(base: Base, found: Lookup) -> None:
         return
     rows = []
     for hit in found.hits:
-        fact = base.kb.fact(hit.fact_id)
+        fact = base.facts.show(hit.fact_id)
         rows.append(
             (f"{hit.score:.3f}", hit.fact_id, shorten(hit.value), shorten(fact.question), where(fact))
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,7 +14,9 @@ from colmlm.cli.nouns.base import Base
 from colmlm.cli.options import AsJson, CheckpointPath, KeysetId, examples, finite
 from colmlm.cli.output import print_json, say
 from colmlm.kb.errors import KeysetMismatch, KeysetNotFound
-from colmlm.kb.records import KeysetRecord
+
+if TYPE_CHECKING:
+    from colmlm.kb.records import KeysetRecord
 
 CALIBRATE_EXAMPLES = examples(
     "colmlm keysets calibrate", "colmlm keysets calibrate --false-accept-rate 0.05 --dry-run --json"
@@ -57,7 +59,7 @@ def calibrate(
         keyset = _keyset_of(runtime, keyset_id)
         measured = measure(runtime.kb, runtime.encoder, keyset, false_accept_rate, sample)
         if not dry_run:
-            runtime.kb.calibrate(keyset.keyset_id, measured)
+            runtime.kb.keysets.calibrate(keyset.keyset_id, measured)
     if as_json:
         print_json({"keyset_id": keyset.keyset_id, "dry_run": dry_run, **asdict(measured)})
     else:
@@ -67,10 +69,10 @@ def calibrate(
 def _keyset_of(runtime: Runtime, keyset_id: int | None) -> KeysetRecord:
     """The keyset to calibrate; questions can only be encoded by the checkpoint that made its keys."""
     checkpoint_id = runtime.encoder.checkpoint.checkpoint_id
-    wanted = [k for k in runtime.kb.keysets() if k.state != "retired"]
+    wanted = [k for k in runtime.kb.keysets.all() if k.state != "retired"]
     if keyset_id is None:
         found = next((k for k in wanted if k.checkpoint_id == checkpoint_id), None)
-        return found or runtime.kb.create_keyset(runtime.encoder.checkpoint)
+        return found or runtime.kb.keysets.create(runtime.encoder.checkpoint)
     found = next((k for k in wanted if k.keyset_id == keyset_id), None)
     if found is None:
         raise KeysetNotFound(keyset_id)
@@ -94,7 +96,7 @@ def threshold(
     """Say or set a keyset's threshold. It holds from the next lookup on, in every process."""
     if value is not None:
         base.keysets.set_threshold(keyset_id, value)
-    found = base.keysets.get(keyset_id)
+    found = base.keysets.show(keyset_id)
     if as_json:
         print_json({"keyset_id": keyset_id, "threshold": found.threshold, "calibrated": found.calibrated})
     else:

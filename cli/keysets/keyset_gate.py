@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,8 +13,10 @@ from colmlm.cli.nouns.base import Base
 from colmlm.cli.options import Actor, AsJson, CheckpointPath, KeysetId, Reason, examples, finite
 from colmlm.cli.output import note, print_json, print_table, say
 from colmlm.kb.keys.activation import MAX_EDITS
-from colmlm.kb.records import KeysetRecord
 from colmlm.kb.switching.gate import GateLimits
+
+if TYPE_CHECKING:
+    from colmlm.kb.records import KeysetRecord
 
 CHECK_EXAMPLES = examples(
     "colmlm keysets check 2", "colmlm keysets check 2 --plot drift.png --max-question-loss 0.05 --json"

@@ -17,11 +17,11 @@ from colmlm.cli.keysets import calibration, keyset_gate
 from colmlm.cli.nouns.base import Base
 from colmlm.cli.options import Actor, AsJson, CheckpointPath, KeysetId, Reason, examples
 from colmlm.cli.output import is_attended, print_json, print_table, progress, say
-from colmlm.kb.keys.activation import GateStanding
-from colmlm.kb.records import KeysetRecord
-from colmlm.kb.switching.retraining import Retraining
 
 if TYPE_CHECKING:
+    from colmlm.kb.keys.activation import GateStanding
+    from colmlm.kb.records import KeysetRecord
+
     pass
 
 REKEY_EXAMPLES = examples(
@@ -106,7 +106,7 @@ def create(
         made_by = chosen(runtime, encoder, checkpoint).checkpoint
         if index_spec is not None:
             KeyIndex(made_by.dim, index_spec)  # refuses now what a build would only refuse after the keying
-        keyset = runtime.kb.create_keyset(made_by, index_spec)
+        keyset = runtime.kb.keysets.create(made_by, index_spec)
     print_json(keyset) if as_json else _show([keyset])
 
 
@@ -132,7 +132,7 @@ def rekey_one(
 def build(keyset_id: KeysetId, as_json: AsJson = False) -> None:
     """Make a keyset's index anew, trained on all its keys, and write the snapshot that servers open."""
     with Runtime.from_environment() as runtime, progress("Building the index"):
-        built = Retraining(runtime.kb).build(keyset_id)
+        built = runtime.kb.keysets.build(keyset_id)
     if as_json:
         print_json(built)
     else:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from colmlm.kb.switching.gate import Drift
-from colmlm.kb.switching.measures import Scores
-
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from colmlm.kb.switching.gate import Drift
+    from colmlm.kb.switching.measures import Scores
 
 BINS = 40
 

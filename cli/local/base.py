@@ -14,19 +14,20 @@ from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.local.corpora import LocalCorpora
 from colmlm.cli.local.erasures import LocalErasures
 from colmlm.cli.local.forgetting import LocalForgetting
-from colmlm.cli.local.keys import LocalKeys
 from colmlm.cli.local.keysets import LocalKeysets
-from colmlm.cli.local.log import LocalLog
 from colmlm.cli.output import note, progress
-from colmlm.kb.facts.documents import Documents
-from colmlm.kb.lookup.history import kb_as_of
-from colmlm.kb.records import Edit, Lookup
-from colmlm.kb.upkeep.statistics import Statistics, statistics
 
 if TYPE_CHECKING:
     from colmlm.cli.composition.generator import StoringGenerator
+    from colmlm.kb.access.access import Access
+    from colmlm.kb.evidence.log import Log
+    from colmlm.kb.evidence.outputs import Outputs
+    from colmlm.kb.facts.documents import Documents
+    from colmlm.kb.facts.facts import Facts
     from colmlm.kb.jobs.queue import Jobs
+    from colmlm.kb.records import Edit, Lookup
     from colmlm.kb.service import KnowledgeBase
+    from colmlm.kb.upkeep.statistics import Statistics
 
 MOST_TO_KEY_AT_ONCE = 256
 
@@ -44,12 +45,20 @@ class LocalBase:
         return self.runtime.kb
 
     @property
-    def log(self) -> LocalLog:
-        return LocalLog(self.kb)
+    def facts(self) -> Facts:
+        return self.kb.facts
+
+    @property
+    def outputs(self) -> Outputs:
+        return self.kb.outputs
+
+    @property
+    def log(self) -> Log:
+        return self.kb.log
 
     @property
     def documents(self) -> Documents:
-        return Documents(self.kb)
+        return self.kb.documents
 
     @property
     def jobs(self) -> Jobs:
@@ -62,8 +71,8 @@ class LocalBase:
         return LocalKeysets(self.runtime)
 
     @property
-    def keys(self) -> LocalKeys:
-        return LocalKeys(self.kb)
+    def keys(self) -> Access:
+        return self.kb.access
 
     @property
     def forgetting(self) -> LocalForgetting:
@@ -98,7 +107,7 @@ class LocalBase:
         allow_erased: bool,
         is_keyed: bool,
     ) -> tuple[Edit, bool]:
-        edit = self.kb.insert(
+        edit = self.kb.facts.add(
             question, value, answer=answer, actor=actor, reason=reason, allow_erased=allow_erased
         )
         try:
@@ -110,21 +119,21 @@ class LocalBase:
     def _key_at_once(self) -> bool:
         """Key what is unkeyed, unless that is a whole corpus somebody has yet to rekey."""
         encoder = self.runtime.encoder
-        keyset = self.kb.create_keyset(encoder.checkpoint)
+        keyset = self.kb.keysets.create(encoder.checkpoint)
         if keyset.num_unkeyed > MOST_TO_KEY_AT_ONCE:
             note(f"{keyset.num_unkeyed} facts wait for keys; this is not done at once.")
             return False
         with progress("Keying") as advance:
-            self.kb.rekey(encoder, on_facts=advance)
+            self.kb.keysets.rekey(encoder, on_facts=advance)
         return True
 
     def look_up(
         self, question: str, *, k: int, threshold: float | None, min_seq: int | None, as_of: int | None
     ) -> Lookup:
-        self.kb.active_keyset()
-        asked = self.kb if as_of is None else kb_as_of(self.kb, as_of)
+        self.kb.keysets.active()
+        asked = self.kb.lookups if as_of is None else self.kb.lookups.as_of(as_of)
         encoder = self.runtime.encoder
-        (found,) = asked.lookup(
+        (found,) = asked.find(
             encoder.encode_questions([question]),
             checkpoint_id=encoder.checkpoint.checkpoint_id,
             k=k,
@@ -144,4 +153,4 @@ class LocalBase:
         yield self.runtime.generator if as_of is None else self.runtime.generator_as_of(as_of)
 
     def statistics(self) -> Statistics:
-        return statistics(self.kb)
+        return self.kb.upkeep.statistics()

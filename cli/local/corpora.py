@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.output import note, plain, progress
-from colmlm.kb.corpus.format import AnnotatedDocument, Parsed
-from colmlm.kb.corpus.raw.files import Found
-from colmlm.kb.corpus.raw.limits import Limits
 from colmlm.kb.corpus.raw.reading import read_corpus
 from colmlm.kb.facts.standing import Standing
-from colmlm.kb.records import Edit, IngestReport, KeysetRecord
-from colmlm.kb.switching.bulk import Bulk
 
 if TYPE_CHECKING:
     from colmlm.cli.composition.adding import Adding, Tally
+    from colmlm.kb.corpus.format import AnnotatedDocument, Parsed
+    from colmlm.kb.corpus.raw.files import Found
+    from colmlm.kb.corpus.raw.limits import Limits
+    from colmlm.kb.records import CorpusStats, Edit, IngestReport, KeysetRecord
     from colmlm.kb.service import KnowledgeBase
 
 
@@ -33,14 +32,17 @@ class LocalCorpora:
     def kb(self) -> KnowledgeBase:
         return self.runtime.kb
 
-    def counted(self, corpus: str, documents: Sequence[str] | None) -> tuple[int, int]:
-        return Bulk(self.kb).count_documents(corpus, documents)
+    def all(self) -> list[CorpusStats]:
+        return self.kb.corpora.all()
+
+    def count(self, corpus: str, documents: Sequence[str] | None) -> tuple[int, int]:
+        return self.kb.corpora.count(corpus, documents)
 
     def delete(self, corpus: str, documents: Sequence[str] | None, *, actor: str, reason: str) -> Edit:
-        return Bulk(self.kb).delete_documents(corpus, documents, actor=actor, reason=reason)
+        return self.kb.corpora.delete(corpus, documents, actor=actor, reason=reason)
 
     def export(self, corpus: str, *, live_only: bool) -> Iterator[AnnotatedDocument]:
-        return self.kb.export(corpus, live_only=live_only)
+        return self.kb.corpora.export(corpus, live_only=live_only)
 
     def ingest(self, file: Path, format_: str, corpus: str, **how: Any) -> tuple[IngestReport, int]:
         committed: list[IngestReport] = []
@@ -52,7 +54,7 @@ class LocalCorpora:
 
             try:
                 parsed = _read(file, format_, self.kb.settings.document_limits, on_bytes)
-                report = self.kb.ingest(parsed, corpus, on_piece=committed.append, **how)
+                report = self.kb.corpora.ingest(parsed, corpus, on_piece=committed.append, **how)
             except BaseException:
                 if committed and not how["dry_run"]:
                     done = committed[-1].documents + committed[-1].unchanged

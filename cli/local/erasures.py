@@ -12,14 +12,14 @@ import typer
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.nouns.removal import Erasing
 from colmlm.cli.output import note, progress
-from colmlm.kb.access.api_keys import ApiKeyRecord
-from colmlm.kb.erasure.residue import ResidueReport
 from colmlm.kb.erasure.traces import Probe, save_probes
-from colmlm.kb.erasure.two_person import ErasureRequest, ErasureRequests, admin_key
+from colmlm.kb.erasure.two_person import ErasureRequest, ErasureRequests
 from colmlm.kb.erasure.verbs import Erased, Erasure, ErasureReport
-from colmlm.kb.facts.redaction import Mentioned
 
 if TYPE_CHECKING:
+    from colmlm.kb.access.api_keys import ApiKeyRecord
+    from colmlm.kb.erasure.residue import ResidueReport
+    from colmlm.kb.facts.redaction import Mentioned
     from colmlm.kb.service import KnowledgeBase
 
 
@@ -80,8 +80,7 @@ class LocalErasures:
         return self._requests.withdraw(request_id, key=self._key())
 
     def _key(self) -> ApiKeyRecord:
-        with self.runtime.kb.sessions() as session:
-            return admin_key(session, self.runtime.settings.token)
+        return self._requests.key_of(self.runtime.settings.token)
 
 
 def scanned(kb: KnowledgeBase, probes: Sequence[Probe]) -> ResidueReport:

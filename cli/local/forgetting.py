@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.output import progress
 from colmlm.kb.forgetting import certificates
 from colmlm.kb.forgetting.certificate_check import CertificateCheck, check_here, trusted_keys
-from colmlm.kb.forgetting.records import Drift, ForgetPlan, Rates, RunRecord, Verification
 from colmlm.kb.forgetting.verbs import Forgetting
-from colmlm.kb.records import Edit, FactRecord
-from colmlm.kb.selectors import Selector
+
+if TYPE_CHECKING:
+    from colmlm.kb.forgetting.records import Drift, ForgetPlan, Rates, RunRecord, Verification
+    from colmlm.kb.records import Edit, FactRecord
+    from colmlm.kb.selectors import Selector
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class LocalForgetting:
     @contextmanager
     def _asking(self, model: bool, sample: int) -> Iterator[Forgetting]:
         """The verbs that ask questions, with the model unless it is not wanted."""
-        self.runtime.kb.active_keyset()
+        self.runtime.kb.keysets.active()
         encoder = self.runtime.encoder if model else None
         with progress("Encoding questions") as advance:
             yield Forgetting(self.runtime.kb, encoder, sample=sample, on_questions=advance)

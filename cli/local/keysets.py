@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.output import progress
-from colmlm.kb.errors import KeysetNotFound, KeysetNotReady
-from colmlm.kb.keys.activation import GateStanding
-from colmlm.kb.records import KeysetRecord
-from colmlm.kb.switching.gate import GateLimits, check_keyset
-from colmlm.kb.switching.retraining import Retraining
+from colmlm.kb.errors import KeysetNotReady
+
+if TYPE_CHECKING:
+    from colmlm.kb.keys.activation import GateStanding
+    from colmlm.kb.records import KeysetRecord
+    from colmlm.kb.switching.gate import GateLimits
+    from colmlm.kb.switching.keysets import Keysets
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,17 +24,16 @@ class LocalKeysets:
     runtime: Runtime
 
     @property
-    def _retraining(self) -> Retraining:
-        return Retraining(self.runtime.kb)
+    def _keysets(self) -> Keysets:
+        return self.runtime.kb.keysets
 
     def listed(self) -> list[tuple[KeysetRecord, GateStanding]]:
-        return [(keyset, self._retraining.standing(keyset.keyset_id)) for keyset in self.runtime.kb.keysets()]
+        return [
+            (keyset, self._keysets.standing(keyset.keyset_id)) for keyset in self.runtime.kb.keysets.all()
+        ]
 
-    def get(self, keyset_id: int) -> KeysetRecord:
-        for keyset in self.runtime.kb.keysets():
-            if keyset.keyset_id == keyset_id:
-                return keyset
-        raise KeysetNotFound(keyset_id)
+    def show(self, keyset_id: int) -> KeysetRecord:
+        return self._keysets.show(keyset_id)
 
     def check(
         self,
@@ -48,8 +49,8 @@ class LocalKeysets:
         encoder = encoder_of(self.runtime, keyset_id, checkpoint)
         active_encoder = active_encoder_of(self.runtime, keyset_id, active_checkpoint)
         with progress("Asking") as advance:
-            report = check_keyset(
-                self.runtime.kb, keyset_id, encoder, limits, active_encoder=active_encoder, on_texts=advance
+            report = self.runtime.kb.keysets.check(
+                keyset_id, encoder, limits, active_encoder=active_encoder, on_texts=advance
             )
         if plot is not None:
             from colmlm.cli.keysets.plots import score_histograms
@@ -60,28 +61,26 @@ class LocalKeysets:
     def activate(
         self, keyset_id: int, *, force: bool, max_edits: int, actor: str, reason: str
     ) -> KeysetRecord:
-        return self._retraining.activate(
-            keyset_id, force=force, max_edits=max_edits, actor=actor, reason=reason
-        )
+        return self._keysets.activate(keyset_id, force=force, max_edits=max_edits, actor=actor, reason=reason)
 
     def rollback(self, *, actor: str, reason: str) -> KeysetRecord:
-        return self._retraining.rollback(actor=actor, reason=reason)
+        return self._keysets.rollback(actor=actor, reason=reason)
 
     def retirable(self, keyset_id: int) -> KeysetRecord:
-        return self._retraining.retirable(keyset_id)
+        return self._keysets.retirable(keyset_id)
 
     def retire(self, keyset_id: int, *, actor: str, reason: str) -> KeysetRecord:
-        return self._retraining.retire(keyset_id, actor=actor, reason=reason)
+        return self._keysets.retire(keyset_id, actor=actor, reason=reason)
 
     def set_threshold(self, keyset_id: int, threshold: float) -> KeysetRecord:
-        return self._retraining.set_threshold(keyset_id, threshold, actor=self.runtime.settings.actor)
+        return self._keysets.set_threshold(keyset_id, threshold)
 
     def rekey(
         self, keyset_id: int, *, corpus: str | None, kinds: str, checkpoint: Path | None
     ) -> KeysetRecord:
         from colmlm.cli.composition.keying import encoder_of, key_everything
 
-        if (found := self.get(keyset_id)).state == "retired":  # its checkpoint's next one has another id
+        if (found := self.show(keyset_id)).state == "retired":  # its checkpoint's next one has another id
             raise KeysetNotReady(keyset_id, found.state)
         encoder = encoder_of(self.runtime, keyset_id, checkpoint)
         return key_everything(self.runtime, corpus=corpus, encoder=encoder, kinds=kinds)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from colmlm.api.ports import GenerationRequest, Item
-    from colmlm.cli.nouns.facts import CorpusVerbs, DocumentVerbs, Verbs
+    from colmlm.cli.nouns.facts import CorpusVerbs, DocumentVerbs, FactVerbs, OutputVerbs
     from colmlm.cli.nouns.log import Log
     from colmlm.cli.nouns.removal import ErasureVerbs, ForgetVerbs
     from colmlm.cli.nouns.running import JobVerbs, KeysetVerbs, KeyVerbs
@@ -35,7 +35,10 @@ class Base(Protocol):
         ...
 
     @property
-    def kb(self) -> Verbs: ...
+    def facts(self) -> FactVerbs: ...
+
+    @property
+    def outputs(self) -> OutputVerbs: ...
 
     @property
     def log(self) -> Log: ...

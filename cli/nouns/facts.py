@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from colmlm.kb.corpus.format import AnnotatedDocument
     from colmlm.kb.corpus.raw.files import Found
+    from colmlm.kb.evidence.impact import Impact
     from colmlm.kb.facts.documents import DocumentRecord
     from colmlm.kb.records import (
         CorpusStats,
@@ -21,10 +22,10 @@ if TYPE_CHECKING:
     )
 
 
-class Verbs(Protocol):
-    """Of `KnowledgeBase`."""
+class FactVerbs(Protocol):
+    """Of `kb.facts.facts.Facts`."""
 
-    def facts(
+    def find(
         self,
         *,
         corpus: str | None = None,
@@ -35,21 +36,27 @@ class Verbs(Protocol):
         limit: int = 50,
     ) -> list[FactRecord]: ...
 
-    def fact(self, fact_id: int) -> FactRecord: ...
+    def show(self, fact_id: int) -> FactRecord: ...
 
-    def update(self, fact_id: int, value: str, *, actor: str, reason: str) -> Edit: ...
+    def show_many(self, fact_ids: Sequence[int]) -> list[FactRecord]: ...
 
-    def delete(self, fact_ids: Sequence[int], *, actor: str, reason: str) -> Edit: ...
+    def edit(self, fact_id: int, value: str, *, actor: str, reason: str) -> Edit: ...
+
+    def delete(self, fact_ids: Sequence[int], *, actor: str, reason: str, abstain: bool = False) -> Edit: ...
 
     def restore(self, fact_ids: Sequence[int], *, actor: str, reason: str) -> Edit: ...
 
-    def corpora(self) -> list[CorpusStats]: ...
 
-    def generations(self, after: int = 0, limit: int = 50) -> list[GenerationRecord]: ...
+class OutputVerbs(Protocol):
+    """Of `kb.evidence.outputs.Outputs`."""
 
-    def trace_output(self, generation_id: int) -> OutputTrace: ...
+    def find(self, after: int = 0, limit: int = 50) -> list[GenerationRecord]: ...
+
+    def trace(self, generation_id: int) -> OutputTrace: ...
 
     def trace_fact(self, fact_id: int) -> FactTrace: ...
+
+    def impact(self, fact_id: int) -> Impact: ...
 
 
 class DocumentVerbs(Protocol):
@@ -65,7 +72,9 @@ class DocumentVerbs(Protocol):
 class CorpusVerbs(Protocol):
     """Corpora as a whole. `documents` names some of one by their ids in it; None: all."""
 
-    def counted(self, corpus: str, documents: Sequence[str] | None) -> tuple[int, int]:
+    def all(self) -> list[CorpusStats]: ...
+
+    def count(self, corpus: str, documents: Sequence[str] | None) -> tuple[int, int]:
         """How many documents and live facts a deletion would be about."""
         ...
 

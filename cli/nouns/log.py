@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from colmlm.kb.evidence.diff import Diff
-    from colmlm.kb.evidence.impact import Impact
+    from colmlm.kb.log.audit import Fitting
     from colmlm.kb.log.chain import Sealed
     from colmlm.kb.log.denials import DenialRecord
     from colmlm.kb.log.witness import AuditReport, Head
@@ -19,26 +17,13 @@ if TYPE_CHECKING:
 class Log(Protocol):
     """The change log and what follows from it."""
 
-    def changes(
-        self,
-        after: int,
-        limit: int,
-        *,
-        actor: str | None = None,
-        principal: str | None = None,
-        kind: str | None = None,
-        fact_id: int | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
-    ) -> list[ChangeRecord]: ...
+    def changes(self, after: int = 0, limit: int = 100, **fitting: Unpack[Fitting]) -> list[ChangeRecord]: ...
 
     def diff(self, first: int, last: int, *, corpus: str | None, after: int, limit: int) -> Diff: ...
 
     def denials(self, *, after: int, limit: int) -> list[DenialRecord]: ...
 
-    def impact(self, fact_id: int) -> Impact: ...
-
-    def verify(self, witnessed: Head | None) -> AuditReport: ...
+    def verify(self, witnessed: Head | None = None) -> AuditReport: ...
 
     def seal(self, seqs: Sequence[int], *, actor: str, reason: str, dry_run: bool) -> Sealed:
         """Acknowledge breaks of the log; a dry run is done and undone."""

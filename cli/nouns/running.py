@@ -41,11 +41,11 @@ class JobVerbs(Protocol):
 
 
 class KeysetVerbs(Protocol):
-    """Keysets; `kb.switching.retraining.Retraining` has most of it."""
+    """Keysets; `kb.switching.keysets.Keysets` has most of it."""
 
     def listed(self) -> list[tuple[KeysetRecord, GateStanding]]: ...
 
-    def get(self, keyset_id: int) -> KeysetRecord: ...
+    def show(self, keyset_id: int) -> KeysetRecord: ...
 
     def check(
         self,
@@ -79,11 +79,11 @@ class KeysetVerbs(Protocol):
 
 
 class KeyVerbs(Protocol):
-    """Of `kb.access.api_keys`. A dry run is done and undone."""
+    """Of `kb.access.access.Access`. A dry run is done and undone."""
 
-    def listed(self) -> list[ApiKeyRecord]: ...
+    def all(self) -> list[ApiKeyRecord]: ...
 
-    def get(self, name: str) -> ApiKeyRecord: ...
+    def show(self, name: str) -> ApiKeyRecord: ...
 
     def create(
         self, name: str, role: str, *, expires_in: timedelta | None, rate_limit: int | None, dry_run: bool

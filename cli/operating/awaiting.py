@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 from colmlm.cli.nouns.running import JobVerbs
 from colmlm.cli.output import progress
-from colmlm.kb.jobs.records import JobRecord
+
+if TYPE_CHECKING:
+    from colmlm.kb.jobs.records import JobRecord
 
 POLL_SECONDS = 0.5
 

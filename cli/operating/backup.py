@@ -134,7 +134,7 @@ def restore(
                 dry_run=dry_run,
                 on_bytes=lambda done: advance(done // MIB, None),
             )
-        is_sound = not report.needs_log if dry_run else runtime.kb.fsck().ok
+        is_sound = not report.needs_log if dry_run else runtime.kb.upkeep.fsck().ok
     if as_json:
         print_json({"ok": is_sound, "dry_run": dry_run, **plain(report)})
     else:

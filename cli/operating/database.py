@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,7 +13,9 @@ from colmlm.cli.options import AsJson, examples
 from colmlm.cli.output import print_json, say
 from colmlm.kb.store import database
 from colmlm.kb.store.embedded_server import EmbeddedServer
-from colmlm.kb.store.settings import Settings
+
+if TYPE_CHECKING:
+    from colmlm.kb.store.settings import Settings
 
 app = typer.Typer(help="Start, stop, migrate and describe the database.", epilog=examples("colmlm db status"))
 

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
-from sqlalchemy import Engine, select, text
+from sqlalchemy import Engine, text
 
 from colmlm.cli.errors import one_line
 from colmlm.cli.operating.findings import Finding
 from colmlm.kb.errors import DatabaseUnavailable, NoActiveKeyset
-from colmlm.kb.keys import keysets
-from colmlm.kb.keys.keysets import active_keyset_id
-from colmlm.kb.log import audit
-from colmlm.kb.lookup.replica import snapshots_of
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
-from colmlm.kb.store.settings import Settings
-from colmlm.kb.tables import Change
+
+if TYPE_CHECKING:
+    from colmlm.kb.store.settings import Settings
 
 OLDEST, NEWEST_TRIED = 15, 18  # releases of PostgreSQL
 CLOCK_SECONDS = 5.0
@@ -84,7 +81,7 @@ def _contents(settings: Settings, engine: Engine) -> Iterator[Finding]:
     kb = KnowledgeBase(settings, engine)
     try:
         try:
-            keyset = kb.active_keyset()
+            keyset = kb.keysets.active()
         except NoActiveKeyset:
             remedy = "Ingest a corpus, then: colmlm rekey"
             yield Finding("keyset", "warning", "none is active: nothing can be looked up", remedy)
@@ -104,28 +101,14 @@ def _contents(settings: Settings, engine: Engine) -> Iterator[Finding]:
 
 
 def _index(kb: KnowledgeBase) -> Finding:
-    """The snapshot's manifest against the database, by counts and without opening it: fsck compares the sets."""
     again = "The next process builds it anew; colmlm fsck --repair does so now."
-    with kb.sessions() as session:
-        keyset_id = active_keyset_id(session)
-        assert keyset_id is not None
-        directory = snapshots_of(session, kb.settings.index_directory)
-        head = audit.head_seq(session)
-        try:
-            manifest = json.loads((directory / f"keyset-{keyset_id}.json").read_text())
-            size = (directory / manifest["file"]).stat().st_size
-            held, applied_seq = int(manifest["count"]), int(manifest["applied_seq"])
-        except (OSError, ValueError, LookupError, TypeError) as error:
-            return Finding("index", "warning", one_line(f"no usable snapshot: {error}"), again)
-        found = f"snapshot of {held:,} keys, {size / 1e6:,.0f} MB, {head - applied_seq:,} changes behind"
-        if applied_seq > head:
-            return Finding("index", "warning", f"{found}: of another history", again)
-        touched = (
-            select(Change.seq).where(Change.seq > applied_seq, Change.kind.not_in(audit.NO_KEYS)).limit(1)
-        )
-        wanted = held if session.scalar(touched) else keysets.num_indexed_keys(session, keyset_id)
-        if held != wanted:
-            return Finding(
-                "index", "failed", f"{found}; the database has {wanted:,}", "Run: colmlm fsck --repair"
-            )
+    if (snapshot := kb.upkeep.snapshot()) is None:
+        return Finding("index", "warning", "no usable snapshot", again)
+    behind = snapshot.head_seq - snapshot.applied_seq
+    found = f"snapshot of {snapshot.num_keys:,} keys, {snapshot.num_bytes / 1e6:,.0f} MB, {behind:,} changes behind"
+    if behind < 0:
+        return Finding("index", "warning", f"{found}: of another history", again)
+    if snapshot.num_wanted not in (None, snapshot.num_keys):
+        told = f"{found}; the database has {snapshot.num_wanted:,}"
+        return Finding("index", "failed", told, "Run: colmlm fsck --repair")
     return Finding("index", "ok", found)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from colmlm.cli.operating.findings import Finding
 from colmlm.kb.errors import DatabaseUnavailable
-from colmlm.kb.jobs import attendance, tickets
-from colmlm.kb.jobs.attendance import WorkerState
+from colmlm.kb.jobs import attendance
+from colmlm.kb.jobs.queue import Jobs
 from colmlm.kb.store import database
-from colmlm.kb.store.settings import Settings
+from colmlm.kb.store.store import Store
+
+if TYPE_CHECKING:
+    from colmlm.kb.jobs.attendance import WorkerState
+    from colmlm.kb.store.settings import Settings
 
 _BY_HAND = "Its lines are in the server's log; colmlm worker --verbose runs one by hand."
 
@@ -37,14 +42,12 @@ def examine_worker(settings: Settings) -> Iterator[Finding]:
 
 def _asked(settings: Settings) -> tuple[int, int]:
     """Workers and jobs that wait; of a schema that is not this program's, neither."""
-    from sqlalchemy.orm import Session
-
     engine = database.connect(settings)
     try:
         if not database.is_at_head(engine):
             return 0, 0
-        with Session(engine) as session:
-            return tickets.num_workers(session), attendance.num_waiting(session)
+        jobs = Jobs(Store(settings, engine))
+        return jobs.num_workers(), jobs.num_waiting()
     finally:
         engine.dispose()
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,8 +20,10 @@ from colmlm.cli.operating.awaiting import awaited
 from colmlm.cli.options import MAX_BIGINT, Actor, AsJson, Limit, examples
 from colmlm.cli.output import note, print_json, print_table, say, shorten
 from colmlm.kb.jobs.kinds import KINDS, work_of
-from colmlm.kb.jobs.records import JobRecord
 from colmlm.kb.tables import job_states
+
+if TYPE_CHECKING:
+    from colmlm.kb.jobs.records import JobRecord
 
 WORKER_EXAMPLES = examples("colmlm worker", "colmlm worker --concurrency 2", "colmlm worker --once")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,7 +13,9 @@ from colmlm.cli.nouns.base import Base
 from colmlm.cli.options import AsJson, DryRun, Yes, examples, span
 from colmlm.cli.output import is_attended, note, print_json, print_table, say
 from colmlm.kb.access import api_keys as access
-from colmlm.kb.access.api_keys import ApiKeyRecord
+
+if TYPE_CHECKING:
+    from colmlm.kb.access.api_keys import ApiKeyRecord
 
 app = typer.Typer(
     help="Make, list, rotate and revoke access keys of the API.",
@@ -82,7 +84,7 @@ def create(
 @anywhere
 def list_keys(base: Base, as_json: AsJson = False) -> None:
     """List every key, the ended ones too; never a token."""
-    keys = base.keys.listed()
+    keys = base.keys.all()
     if as_json:
         print_json({"keys": [_shown(key) for key in keys]})
         return
@@ -128,7 +130,7 @@ def rotate(
     if not grace:
         _require_somebody(yes or dry_run, as_json, "end the old token at once")
     if not (grace or dry_run or yes):
-        base.keys.get(name)
+        base.keys.show(name)
         typer.confirm(f"End the token of {name} that is in use now?", abort=True, err=True)
     token, rotated = base.keys.rotate(name, grace=grace, expires_in=expires_in, dry_run=dry_run)
     if dry_run:
@@ -145,7 +147,7 @@ def revoke(
     """End a key for good and every token of it, from now on and in every process."""
     _require_somebody(yes or dry_run, as_json, "revoke")
     if not (dry_run or yes):
-        base.keys.get(name)
+        base.keys.show(name)
         typer.confirm(f"Revoke the key {name}?", abort=True, err=True)
     revoked = base.keys.revoke(name, dry_run=dry_run)
     if dry_run:

@@ -9,6 +9,7 @@ import sys
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -19,7 +20,6 @@ from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.composition.worker_process import WorkerProcess
 from colmlm.cli.options import AsJson, examples
 from colmlm.cli.output import note, print_json, progress, say
-from colmlm.kb.access import api_keys as access
 from colmlm.kb.corpus.format import read_annotated
 from colmlm.kb.demo import DEMO_CORPUS
 from colmlm.kb.errors import KBError
@@ -122,7 +122,7 @@ def _prepare(runtime: Runtime) -> None:
 
 def _ingest_demo(runtime: Runtime) -> None:
     with progress("Reading the demo corpus") as advance:
-        runtime.kb.ingest(
+        runtime.kb.corpora.ingest(
             read_annotated(DEMO_CORPUS),
             DEMO,
             actor=runtime.settings.actor,
@@ -133,19 +133,15 @@ def _ingest_demo(runtime: Runtime) -> None:
 
 def access_token(runtime: Runtime) -> str:
     """The token of this home: the stored one where the database knows it, else a new one, stored for later starts."""
-    from sqlalchemy.orm import Session
-
     file = runtime.settings.home / TOKEN_FILE
-    with Session(runtime.kb.engine) as session, session.begin():
-        if (
-            file.is_file()
-            and access.verify(session, token := file.read_text(errors="replace").strip()) is not None
-        ):
-            return token
-        taken = {key.name for key in access.list_keys(session)}
-        name = next(name for n in range(len(taken) + 1) if (name := f"up-{n}" if n else "up") not in taken)
-        token = access.create_key(session, name, "admin", actor=runtime.settings.actor)
-        _write_secret(file, token)
+    access = runtime.kb.access
+    stored = file.read_text(errors="replace").strip() if file.is_file() else None
+    if stored is not None and access.is_known(stored):
+        return stored
+    taken = {key.name for key in access.all()}
+    name = next(name for n in range(len(taken) + 1) if (name := f"up-{n}" if n else "up") not in taken)
+    actor, keep = runtime.settings.actor, partial(_write_secret, file)
+    token, _ = access.create(name, "admin", actor=actor, on_token=keep)
     return token
 
 
@@ -165,7 +161,7 @@ def _address(runtime: Runtime) -> str:
 
 def _announce(runtime: Runtime, token: str, *, served: bool, home: Path | None, as_json: bool) -> None:
     if as_json:
-        keyset = runtime.kb.active_keyset()
+        keyset = runtime.kb.keysets.active()
         print_json({"address": _address(runtime) if served else None, "token": token, "keyset": keyset})
         return
     say(f"Address: {_address(runtime)}" if served else "Ready. Serve it with: colmlm serve")

@@ -22,7 +22,7 @@ from colmlm.cli.remote.jobs import RemoteJobs
 from colmlm.cli.remote.keys import RemoteKeys
 from colmlm.cli.remote.keysets import RemoteKeysets
 from colmlm.cli.remote.log import RemoteLog
-from colmlm.cli.remote.verbs import RemoteVerbs, edit_of
+from colmlm.cli.remote.verbs import RemoteFacts, RemoteOutputs, edit_of
 from colmlm.kb.lookup.history import AsOfLookup
 from colmlm.kb.records import Edit, Lookup
 from colmlm.kb.upkeep.statistics import Statistics
@@ -44,8 +44,12 @@ class RemoteBase:
         return Api(self.connection)
 
     @property
-    def kb(self) -> RemoteVerbs:
-        return RemoteVerbs(self.api)
+    def facts(self) -> RemoteFacts:
+        return RemoteFacts(self.api)
+
+    @property
+    def outputs(self) -> RemoteOutputs:
+        return RemoteOutputs(self.api)
 
     @property
     def log(self) -> RemoteLog:

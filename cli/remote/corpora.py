@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import msgspec
@@ -21,10 +21,12 @@ from colmlm.cli.remote.jobs import RemoteJobs
 from colmlm.cli.remote.log import RemoteLog
 from colmlm.cli.remote.uploads import upload
 from colmlm.kb.corpus.format import AnnotatedDocument, parse_line
-from colmlm.kb.corpus.raw.files import Found, RawFile
 from colmlm.kb.facts.standing import Standing
 from colmlm.kb.jobs.kinds import Documents, Ingest, work_of
-from colmlm.kb.records import Edit, IngestReport
+from colmlm.kb.records import CorpusStats, Edit, IngestReport
+
+if TYPE_CHECKING:
+    from colmlm.kb.corpus.raw.files import Found, RawFile
 
 _FORMATS = ("annotated", "parquet", "squad")
 MOST_FILES = 100  # of a job
@@ -36,7 +38,10 @@ class RemoteCorpora:
 
     api: Api
 
-    def counted(self, corpus: str, documents: Sequence[str] | None) -> tuple[int, int]:
+    def all(self) -> list[CorpusStats]:
+        return self.api.listed("/corpora", CorpusStats, "corpora")
+
+    def count(self, corpus: str, documents: Sequence[str] | None) -> tuple[int, int]:
         refuse(document=documents)
         body = {"reason": "counted", "dry_run": True}
         counted = self.api.edit(_path(corpus), Deleted, body, method="DELETE")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from colmlm.api.routes.erasures import ErasureAnswer
 from colmlm.cli.nouns.removal import Erasing
@@ -13,7 +14,9 @@ from colmlm.cli.remote.here_only import refuse
 from colmlm.kb.erasure.two_person import ErasureRequest
 from colmlm.kb.erasure.verbs import Erased, ErasureReport
 from colmlm.kb.errors import ErasureRequestNotFound
-from colmlm.kb.facts.redaction import Mentioned
+
+if TYPE_CHECKING:
+    from colmlm.kb.facts.redaction import Mentioned
 
 
 @dataclass(frozen=True, slots=True)

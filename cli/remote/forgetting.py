@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from colmlm.api.routes.forgetting import PlanView, RunView
 from colmlm.api.schema.schemas import EditResult
@@ -16,7 +16,9 @@ from colmlm.kb.errors import FactNotFound
 from colmlm.kb.forgetting.certificate_check import CertificateCheck
 from colmlm.kb.forgetting.records import Drift, ForgetPlan, Rates, RunRecord, Verification
 from colmlm.kb.records import Edit, FactRecord
-from colmlm.kb.selectors import Selector
+
+if TYPE_CHECKING:
+    from colmlm.kb.selectors import Selector
 
 _ASKED_AT_ONCE = 8
 _LISTS = ("equivalents", "conflicting", "successors")

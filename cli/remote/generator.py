@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from colmlm.api.errors import Problem
-from colmlm.api.ports import GenerationRequest, Item
 from colmlm.cli.remote.api import Api
 from colmlm.cli.remote.errors import ServerUnreachable, error_of
 from colmlm.kb.records import OutputTrace
+
+if TYPE_CHECKING:
+    from colmlm.api.ports import GenerationRequest, Item
 
 _PATH = "/generations"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -13,8 +13,10 @@ from colmlm.cli.operating.awaiting import awaited
 from colmlm.cli.output import note
 from colmlm.cli.remote.api import Api
 from colmlm.cli.remote.errors import JobNotDone, error_of
-from colmlm.kb.jobs.kinds import Work
 from colmlm.kb.jobs.records import JobRecord
+
+if TYPE_CHECKING:
+    from colmlm.kb.jobs.kinds import Work
 
 
 @dataclass(frozen=True, slots=True)

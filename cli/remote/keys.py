@@ -21,11 +21,11 @@ class RemoteKeys:
 
     api: Api
 
-    def listed(self) -> list[ApiKeyRecord]:
+    def all(self) -> list[ApiKeyRecord]:
         return [_record(key) for key in self.api.listed("/keys", Key, "keys")]
 
-    def get(self, name: str) -> ApiKeyRecord:
-        for key in self.listed():
+    def show(self, name: str) -> ApiKeyRecord:
+        for key in self.all():
             if key.name == name:
                 return key
         raise ApiKeyNotFound(name)
@@ -42,11 +42,11 @@ class RemoteKeys:
     ) -> tuple[str, ApiKeyRecord]:
         refuse(dry_run=dry_run)
         asked = {"grace_seconds": _seconds(grace), "expires_in_seconds": _seconds(expires_in)}
-        return self._told(f"/keys/{self.get(name).key_id}/rotate", asked)
+        return self._told(f"/keys/{self.show(name).key_id}/rotate", asked)
 
     def revoke(self, name: str, *, dry_run: bool) -> ApiKeyRecord:
         refuse(dry_run=dry_run)
-        return _record(self.api.edit(f"/keys/{self.get(name).key_id}", Key, method="DELETE"))
+        return _record(self.api.edit(f"/keys/{self.show(name).key_id}", Key, method="DELETE"))
 
     def _told(self, path: str, asked: dict[str, Any]) -> tuple[str, ApiKeyRecord]:
         made = self.api.edit(path, KeyWithToken, asked)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -14,9 +14,11 @@ from colmlm.cli.remote.here_only import refuse
 from colmlm.cli.remote.jobs import RemoteJobs
 from colmlm.kb.errors import KeysetActive, KeysetNotReady
 from colmlm.kb.jobs.kinds import Gate, Rekey, work_of
-from colmlm.kb.keys.activation import GateStanding
 from colmlm.kb.records import KeysetRecord
-from colmlm.kb.switching.gate import GateLimits
+
+if TYPE_CHECKING:
+    from colmlm.kb.keys.activation import GateStanding
+    from colmlm.kb.switching.gate import GateLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,7 @@ class RemoteKeysets:
     def listed(self) -> list[tuple[KeysetRecord, GateStanding]]:
         return [(view.keyset, view.gate) for view in self.api.listed("/keysets", KeysetView, "keysets")]
 
-    def get(self, keyset_id: int) -> KeysetRecord:
+    def show(self, keyset_id: int) -> KeysetRecord:
         return self.api.get(f"/keysets/{keyset_id}", KeysetView).keyset
 
     def check(
@@ -41,7 +43,7 @@ class RemoteKeysets:
         active_checkpoint: Path | None,
     ) -> dict[str, Any]:
         refuse(plot=plot, checkpoint=checkpoint, active_checkpoint=active_checkpoint)
-        self.get(keyset_id)  # a wrong number should not cost a job
+        self.show(keyset_id)  # a wrong number should not cost a job
         report = RemoteJobs(self.api).done(Gate(keyset_id=keyset_id, **asdict(limits)))
         return {name: value for name, value in report.items() if name != "activated"}
 
@@ -55,7 +57,7 @@ class RemoteKeysets:
         return self._switch("/keysets/rollback", actor, reason)
 
     def retirable(self, keyset_id: int) -> KeysetRecord:
-        keyset = self.get(keyset_id)
+        keyset = self.show(keyset_id)
         if keyset.state == "active":
             raise KeysetActive(keyset_id)
         return keyset
@@ -71,7 +73,7 @@ class RemoteKeysets:
         self, keyset_id: int, *, corpus: str | None, kinds: str, checkpoint: Path | None
     ) -> KeysetRecord:
         refuse(checkpoint=checkpoint)
-        if (found := self.get(keyset_id)).state == "retired":  # its checkpoint's next one has another id
+        if (found := self.show(keyset_id)).state == "retired":  # its checkpoint's next one has another id
             raise KeysetNotReady(keyset_id, found.state)
         work = work_of(Rekey.kind, {"keyset_id": keyset_id, "corpus": corpus, "kinds": str(kinds)})
         return msgspec.convert(RemoteJobs(self.api).done(work), KeysetRecord)

@@ -78,7 +78,7 @@ class RemoteKnowledgeBase:
     def head_seq(self) -> int:
         return self.space().head_seq
 
-    def lookup(
+    def find(
         self,
         queries_BD: npt.NDArray[Any],
         *,

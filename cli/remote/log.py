@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
-from colmlm.api.routes.attributions import FactImpact
 from colmlm.api.routes.changes import Differences
 from colmlm.api.routes.verification import SigningKey
 from colmlm.cli.remote.api import Api
 from colmlm.kb.evidence.diff import Diff, FactDifference
-from colmlm.kb.evidence.impact import Impact, ImpactedOutput
 from colmlm.kb.log.chain import Sealed
 from colmlm.kb.log.denials import DenialRecord
 from colmlm.kb.log.witness import AuditReport, Head, check_log
 from colmlm.kb.records import ChangeRecord
+
+if TYPE_CHECKING:
+    from colmlm.kb.log.audit import Fitting
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +26,10 @@ class RemoteLog:
 
     api: Api
 
-    def changes(self, after: int, limit: int, **filters: Any) -> list[ChangeRecord]:
+    def changes(self, after: int = 0, limit: int = 100, **fitting: Unpack[Fitting]) -> list[ChangeRecord]:
         said = {
             name: value.isoformat() if isinstance(value, datetime) else value
-            for name, value in filters.items()
+            for name, value in fitting.items()
         }
         return self.api.listed("/changes", ChangeRecord, "changes", after=after, limit=limit, **said)
 
@@ -42,13 +43,7 @@ class RemoteLog:
     def denials(self, *, after: int, limit: int) -> list[DenialRecord]:
         return self.api.listed("/denials", DenialRecord, "denials", after=after, limit=limit)
 
-    def impact(self, fact_id: int) -> Impact:
-        path = f"/facts/{fact_id}/impact"
-        about = self.api.get(path, FactImpact, limit=1)
-        uses = self.api.listed(path, ImpactedOutput, "uses")
-        return Impact(fact_id, about.is_live, about.erased_seq, tuple(uses))
-
-    def verify(self, witnessed: Head | None) -> AuditReport:
+    def verify(self, witnessed: Head | None = None) -> AuditReport:
         """Fetches the whole log and checks it here: nothing is taken on the server's word but who signed it."""
         return check_log(self.export(), self.api.connection.url, witnessed)
 

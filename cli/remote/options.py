@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import typer
 
 from colmlm.cli.output import note
 from colmlm.cli.remote.connection import Connection, Patience
-from colmlm.kb.store.settings import Settings
+
+if TYPE_CHECKING:
+    from colmlm.kb.store.settings import Settings
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 PATIENCE = Patience(answer_seconds=600.0, attempts=6)  # a plan or an erasure may take minutes

@@ -106,7 +106,7 @@ def erase(
         _preview(base, wanted, mentions, as_json)
         return
     if wanted and not yes:
-        show_facts(base.kb, wanted)
+        show_facts(base.facts, wanted)
         count = "this fact" if len(wanted) == 1 else f"these {len(wanted)} facts"
         typer.confirm(f"Erase {count} for good? This cannot be undone.", abort=True, err=True)
     done = base.erasures.erase(
@@ -146,10 +146,10 @@ def _require_usage(reason: str | None, *, unasked: bool) -> None:
 def _preview(base: Base, fact_ids: list[int], mentions: Mentions, as_json: bool) -> None:
     preview = base.erasures.preview(fact_ids, mentions=mentions.value)
     if as_json:
-        facts = [base.kb.fact(fact_id) for fact_id in fact_ids]
+        facts = base.facts.show_many(fact_ids)
         print_json({"dry_run": True, "facts": facts, **counts(preview)})
         return
-    show_facts(base.kb, fact_ids)
+    show_facts(base.facts, fact_ids)
     say(f"Would redact {touched(preview)}, and drop {preview.num_keys} keys.")
     show_twins(preview)
     show_left(preview)

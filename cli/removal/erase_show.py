@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from colmlm.cli.contents.facts import where
-from colmlm.cli.nouns.facts import Verbs
+from colmlm.cli.nouns.facts import FactVerbs
 from colmlm.cli.output import note, print_json, print_table, say, shorten
 
 if TYPE_CHECKING:
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from colmlm.kb.erasure.verbs import Erased, ErasureReport
 
 
-def show_facts(kb: Verbs, fact_ids: Sequence[int]) -> None:
+def show_facts(facts: FactVerbs, fact_ids: Sequence[int]) -> None:
     """The facts as a table."""
-    facts = [kb.fact(fact_id) for fact_id in fact_ids]
-    rows = [(f.fact_id, shorten(f.value), shorten(f.question), where(f)) for f in facts]
+    found = facts.show_many(fact_ids)
+    rows = [(f.fact_id, shorten(f.value), shorten(f.question), where(f)) for f in found]
     print_table(("id", "value", "question", "source"), rows)
 
 

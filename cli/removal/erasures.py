@@ -77,7 +77,7 @@ def approve(
         _preview(base, asked, as_json)
         return
     if not yes:
-        show_facts(base.kb, asked.fact_ids)
+        show_facts(base.facts, asked.fact_ids)
         typer.confirm(
             f"Erase {how_many(asked.fact_ids)} for good? This cannot be undone.", abort=True, err=True
         )
@@ -107,12 +107,12 @@ def withdraw(
 
 def _preview(base: Base, asked: ErasureRequest, as_json: bool) -> None:
     if as_json:
-        facts = [base.kb.fact(fact_id) for fact_id in asked.fact_ids]
+        facts = base.facts.show_many(asked.fact_ids)
         print_json({"dry_run": True, "request": asked, "facts": facts})
         return
     behalf = f", for {asked.on_behalf_of}" if asked.on_behalf_of else ""
     say(f"Asked with the key {asked.asked_by}, {asked.at:%Y-%m-%d %H:%M}{behalf}: {asked.reason}")
-    show_facts(base.kb, asked.fact_ids)
+    show_facts(base.facts, asked.fact_ids)
 
 
 def _require_somebody(unasked: bool, as_json: bool, verb: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -47,8 +47,10 @@ from colmlm.cli.removal.forget_options import (
 from colmlm.cli.removal.forget_show import in_words, plan_json, show_plan, show_verification, texts_of
 from colmlm.kb.forgetting.records import Drift, RunRecord
 from colmlm.kb.forgetting.verbs import SAMPLE
-from colmlm.kb.records import Edit
 from colmlm.kb.selectors import Selector
+
+if TYPE_CHECKING:
+    from colmlm.kb.records import Edit
 
 app = typer.Typer(
     help="Forget sets of facts: plan, apply, verify, restore, certify.",

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from colmlm.cli.contents.facts import where
 from colmlm.cli.nouns.removal import ForgetVerbs
 from colmlm.cli.output import print_table, say, shorten
 from colmlm.kb.forgetting.certificates import LEVELS
 from colmlm.kb.forgetting.records import OUTCOMES, ForgetPlan, Rates, Verification
-from colmlm.kb.records import FactRecord
+
+if TYPE_CHECKING:
+    from colmlm.kb.records import FactRecord
 
 
 def texts_of(forgetting: ForgetVerbs, made: ForgetPlan, limit: int) -> dict[int, FactRecord]:

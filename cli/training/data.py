@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,13 +17,15 @@ from colmlm.cli.training.config import Method, Preset, chosen
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, read_annotated
 from colmlm.kb.corpus.squad import read_squad
 from colmlm.kb.demo import DEMO_CORPUS
-from colmlm.model.text.tokens import FactTokenizer
-from colmlm.model.training.config import TrainConfig
 from colmlm.model.training.corpora import Corpus, DataError, merged, tokenise
 from colmlm.model.training.plan import Ratios
 from colmlm.model.training.shards import Built, build_shards, open_shards, read_manifest
 from colmlm.model.training.start import tokenizer_of
 from colmlm.model.training.steps import hold_out
+
+if TYPE_CHECKING:
+    from colmlm.model.text.tokens import FactTokenizer
+    from colmlm.model.training.config import TrainConfig
 
 Squad = Annotated[
     list[Path] | None,

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from colmlm.cli.output import print_json, print_table, say
-from colmlm.model.training.config import TrainConfig
 from colmlm.model.training.plan import GPUS, Plan
+
+if TYPE_CHECKING:
+    from colmlm.model.training.config import TrainConfig
 
 GpuName = StrEnum("GpuName", list(GPUS))  # type: ignore[misc]
 _GIB = 1 << 30

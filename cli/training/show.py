@@ -6,13 +6,15 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from colmlm.cli.output import note
-from colmlm.model.training.task import Metrics
+
+if TYPE_CHECKING:
+    from colmlm.model.training.task import Metrics
 
 _EVERY_SECONDS = 10.0
 

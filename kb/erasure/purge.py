@@ -132,7 +132,7 @@ def _out_of_indexes(kb: SearchableStore, on_step: Heard) -> str:
     """Catch up, and write every snapshot anew; one that can't be is deleted."""
     on_step("Removing keys from the index and its snapshots")
     with suppress(NoActiveKeyset):
-        kb.catch_up()
+        kb.lookups.catch_up()
     with kb.sessions() as session:
         directory = kb.settings.index_directory / audit.database_id(session)
     for manifest in sorted(directory.glob("keyset-*.json")):

@@ -63,6 +63,11 @@ class ErasureRequests:
 
     kb: SearchableStore
 
+    def key_of(self, token: str | None) -> ApiKeyRecord:
+        """Gives the admin's key that a token belongs to. Raises `AdminKeyNeeded`."""
+        with self.kb.sessions() as session:
+            return admin_key(session, token)
+
     @tried_again
     def ask(
         self,

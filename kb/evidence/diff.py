@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from sqlalchemy import column, func, select, text
 from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import InvalidQuery
 from colmlm.kb.facts import reading
-from colmlm.kb.lookup.history import require_change
-
-if TYPE_CHECKING:
-    from colmlm.kb.store.store import Store
+from colmlm.kb.log.audit import require_change
 
 KINDS = ("inserted", "updated", "deleted", "restored", "erased")
 
@@ -75,7 +71,7 @@ class Diff:
 
 
 def diff(
-    kb: Store,
+    session: Session,
     first: int,
     last: int,
     *,
@@ -84,25 +80,24 @@ def diff(
     limit: int = 100,
 ) -> Diff:
     """Compare the facts as of two changes. Raises `NoSuchChange`, `CorpusNotFound`, `InvalidQuery`."""
-    with kb.sessions() as session:
-        session.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
-        _check(session, first, last, corpus)
-        between = {"first": first, "last": last, "corpus": corpus}
-        kind, fact_id = _DIFFERENCE.c.kind, _DIFFERENCE.c.fact_id
-        counts = select(kind, func.count().label("num_facts")).group_by(kind)
-        counted = {row.kind: row.num_facts for row in session.execute(counts, between)}
-        page = select(_DIFFERENCE).where(fact_id > after).order_by(fact_id).limit(limit)
-        found = tuple(
-            FactDifference(
-                fact_id=row.fact_id,
-                kind=row.kind,
-                corpus=row.corpus,
-                old=None if row.is_redacted else row.old,
-                new=None if row.is_redacted else row.new,
-                is_redacted=row.is_redacted,
-            )
-            for row in session.execute(page, between)
+    session.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
+    _check(session, first, last, corpus)
+    between = {"first": first, "last": last, "corpus": corpus}
+    kind, fact_id = _DIFFERENCE.c.kind, _DIFFERENCE.c.fact_id
+    counts = select(kind, func.count().label("num_facts")).group_by(kind)
+    counted = {row.kind: row.num_facts for row in session.execute(counts, between)}
+    page = select(_DIFFERENCE).where(fact_id > after).order_by(fact_id).limit(limit)
+    found = tuple(
+        FactDifference(
+            fact_id=row.fact_id,
+            kind=row.kind,
+            corpus=row.corpus,
+            old=None if row.is_redacted else row.old,
+            new=None if row.is_redacted else row.new,
+            is_redacted=row.is_redacted,
         )
+        for row in session.execute(page, between)
+    )
     return Diff(first, last, {kind: counted.get(kind, 0) for kind in KINDS}, found)
 
 

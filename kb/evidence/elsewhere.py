@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from sqlalchemy.orm import Session
@@ -13,24 +12,14 @@ from colmlm.kb.evidence import attribution
 from colmlm.kb.keys.keysets import STORED
 from colmlm.kb.log import audit
 from colmlm.kb.records import NewGeneration, OutputTrace
-from colmlm.kb.store.contention import tried_again
 from colmlm.kb.tables import Checkpoint
 
-if TYPE_CHECKING:
-    from colmlm.kb.store.store import Store
 
-
-@tried_again
-def store(kb: Store, generation: NewGeneration) -> OutputTrace:
-    """Keep the output and give its trace, without what became of its facts since.
-
-    Refused are a checkpoint without keys here, a change that is not there yet, a query that no key of the checkpoint
-    can be compared with, and (`InvalidSplice`) a span that is not the value of its fact's version.
-    """
-    with kb.sessions.begin() as session:
-        _check(session, generation)
-        generation_id = attribution.record(session, generation)
-        trace = attribution.trace_output(session, generation_id)
+def record(session: Session, generation: NewGeneration) -> OutputTrace:
+    """Keep the output and give its trace; see `Outputs.record_from_elsewhere`."""
+    _check(session, generation)
+    generation_id = attribution.record(session, generation)
+    trace = attribution.trace_output(session, generation_id)
     return replace(trace, splices=tuple(replace(splice, history=()) for splice in trace.splices))
 
 

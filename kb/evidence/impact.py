@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 from sqlalchemy import func, select, tuple_
 from sqlalchemy.orm import Session
@@ -15,9 +14,6 @@ from colmlm.kb.facts import edits as facts
 from colmlm.kb.facts import reading
 from colmlm.kb.selectors import Selector, select_facts
 from colmlm.kb.tables import Attribution, Fact, Generation
-
-if TYPE_CHECKING:
-    from colmlm.kb.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,32 +58,30 @@ class SelectionImpact:
 Place = tuple[int, int]  # of a use: the output's id, and the ordinal of the lookup in it
 
 
-def impact_of(kb: Store, fact_id: int, *, after: Place = (0, 0), limit: int | None = None) -> Impact:
+def impact_of(session: Session, fact_id: int, *, after: Place = (0, 0), limit: int | None = None) -> Impact:
     """What a fact was used for, past `after`. Raises `FactNotFound`."""
-    with kb.sessions() as session:
-        fact = session.get(Fact, fact_id) if 0 < fact_id <= facts.MAX_ID else None
-        if fact is None:
-            raise FactNotFound([fact_id])
-        return Impact(
-            fact_id=fact_id,
-            is_live=fact.deleted_seq is None,
-            erased_seq=fact.erased_seq,
-            outputs=_uses(session, [fact_id], after, limit),
-        )
+    fact = session.get(Fact, fact_id) if 0 < fact_id <= facts.MAX_ID else None
+    if fact is None:
+        raise FactNotFound([fact_id])
+    return Impact(
+        fact_id=fact_id,
+        is_live=fact.deleted_seq is None,
+        erased_seq=fact.erased_seq,
+        outputs=_uses(session, [fact_id], after, limit),
+    )
 
 
 def impact_of_selection(
-    kb: Store, selector: Selector, *, after: Place = (0, 0), limit: int | None = None
+    session: Session, selector: Selector, *, after: Place = (0, 0), limit: int | None = None
 ) -> SelectionImpact:
     """What the live facts that a selector chooses were used for, past `after`. Choosing none is no error."""
-    with kb.sessions() as session:
-        fact_ids = select_facts(session, selector, allow_empty=True)
-        used = select(func.count(Attribution.generation_id.distinct()))
-        return SelectionImpact(
-            num_facts=len(fact_ids),
-            num_outputs=session.scalar(used.where(Attribution.fact_id == func.any(fact_ids))) or 0,
-            outputs=_uses(session, fact_ids, after, limit),
-        )
+    fact_ids = select_facts(session, selector, allow_empty=True)
+    used = select(func.count(Attribution.generation_id.distinct()))
+    return SelectionImpact(
+        num_facts=len(fact_ids),
+        num_outputs=session.scalar(used.where(Attribution.fact_id == func.any(fact_ids))) or 0,
+        outputs=_uses(session, fact_ids, after, limit),
+    )
 
 
 def _uses(

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 from sqlalchemy import func, select, tuple_
+from sqlalchemy.orm import Session
 
 from colmlm.kb.tables import Attribution, Fact, Generation
-
-if TYPE_CHECKING:
-    from colmlm.kb.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +31,7 @@ class AttributionRecord:
 
 
 def attributions(
-    kb: Store,
+    session: Session,
     *,
     fact_id: int | None = None,
     generation_id: int | None = None,
@@ -60,21 +57,20 @@ def attributions(
     ):
         if wanted is not None:
             statement = statement.where(column == wanted)
-    with kb.sessions() as session:
-        return [
-            AttributionRecord(
-                generation_id=looked_up.generation_id,
-                ordinal=looked_up.ordinal,
-                output_start=looked_up.output_start,
-                output_end=looked_up.output_end,
-                outcome=looked_up.outcome,
-                value=said,
-                fact_id=looked_up.fact_id,
-                version=looked_up.fact_version,
-                document_id=read_from,
-                score=looked_up.score,
-                seq=seq,
-                at=at.astimezone(UTC),
-            )
-            for looked_up, said, seq, at, read_from in session.execute(statement)
-        ]
+    return [
+        AttributionRecord(
+            generation_id=looked_up.generation_id,
+            ordinal=looked_up.ordinal,
+            output_start=looked_up.output_start,
+            output_end=looked_up.output_end,
+            outcome=looked_up.outcome,
+            value=said,
+            fact_id=looked_up.fact_id,
+            version=looked_up.fact_version,
+            document_id=read_from,
+            score=looked_up.score,
+            seq=seq,
+            at=at.astimezone(UTC),
+        )
+        for looked_up, said, seq, at, read_from in session.execute(statement)
+    ]

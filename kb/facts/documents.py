@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import Row, Select, func, select
 
 from colmlm.kb.errors import DocumentNotFound
 from colmlm.kb.facts import reading
 from colmlm.kb.records import FactRecord
+from colmlm.kb.store.store import Store
 from colmlm.kb.tables import Document, Fact
-
-if TYPE_CHECKING:
-    from colmlm.kb.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +37,7 @@ class DocumentRecord:
 class Documents:
     """Reads the documents of a knowledge base."""
 
-    kb: Store
+    store: Store
 
     def find(
         self, *, corpus: str | None = None, replaced: bool = False, after: int = 0, limit: int = 50
@@ -50,7 +48,7 @@ class Documents:
         """
         gone = Document.replaced_seq.is_not(None) if replaced else Document.replaced_seq.is_(None)
         statement = _statement().where(Document.id > after, gone).order_by(Document.id).limit(limit)
-        with self.kb.sessions() as session:
+        with self.store.sessions() as session:
             if corpus is not None:
                 reading.require_corpus(session, corpus)
                 statement = statement.where(Document.corpus == corpus)
@@ -58,17 +56,22 @@ class Documents:
 
     def read(self, document_id: int) -> tuple[DocumentRecord, str]:
         """A document and its text. Raises `DocumentNotFound`."""
-        with self.kb.sessions() as session:
+        with self.store.sessions() as session:
             row = session.execute(_statement().where(Document.id == document_id)).one_or_none()
             if row is None:
                 raise DocumentNotFound(document_id)
             return _record(row), reading.document_text(session, document_id)
 
+    def text(self, document_id: int) -> str:
+        """Gives the text of a document. Raises `DocumentNotFound`."""
+        with self.store.sessions() as session:
+            return reading.document_text(session, document_id)
+
     def facts(
         self, document_id: int, *, deleted: bool | None = False, after: int = 0, limit: int = 50
     ) -> list[FactRecord]:
         """The facts that were read from a document, past id `after`. Raises `DocumentNotFound`."""
-        with self.kb.sessions() as session:
+        with self.store.sessions() as session:
             if session.scalar(select(Document.id).where(Document.id == document_id)) is None:
                 raise DocumentNotFound(document_id)
             return reading.list_facts(session, None, None, deleted, after, limit, document_id)

@@ -168,7 +168,7 @@ def ask(
         counts: Counter[str] = Counter()
         for start in range(0, len(probe.values), ASKED_AT_ONCE):
             rows = slice(start, start + ASKED_AT_ONCE)
-            answers = kb.lookup(probe.queries_BD[rows], checkpoint_id=checkpoint_id, k=HITS)
+            answers = kb.lookups.find(probe.queries_BD[rows], checkpoint_id=checkpoint_id, k=HITS)
             counts.update(
                 _outcome(answer, value, forgotten)
                 for answer, value in zip(answers, probe.values[rows], strict=True)

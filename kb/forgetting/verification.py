@@ -23,7 +23,7 @@ def verify(
     kb: SearchableStore, plan: ForgetPlan, questioner: Questioner, given: Sequence[str], most: int
 ) -> Verification:
     """Probe for the facts of an applied plan with its own probes and the `given` questions."""
-    seq = kb.catch_up()
+    seq = kb.lookups.catch_up()
     indexed = kb.searcher.current().index.ids
     ids = list(plan.fact_ids)
     with kb.sessions() as session:

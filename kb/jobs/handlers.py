@@ -37,7 +37,7 @@ def ingest(run: Run, work: Ingest) -> dict[str, Any]:
         limits=run.kb.settings.document_limits,
         on_bytes=lambda reached: run.progress(reached // KILO, total, "KB read"),
     )
-    report = run.kb.ingest(
+    report = run.kb.corpora.ingest(
         parsed,
         work.corpus,
         actor=run.job.actor,
@@ -106,14 +106,14 @@ def _is_of(job: JobRecord, file: Path) -> bool:
 
 def snapshot(run: Run, _: WriteSnapshot) -> dict[str, Any]:
     """Write the active keyset's index to disk."""
-    keyset = run.kb.active_keyset()
-    run.kb.snapshot()
-    return {"keyset_id": keyset.keyset_id, "seq": run.kb.catch_up()}
+    keyset = run.kb.keysets.active()
+    run.kb.lookups.snapshot()
+    return {"keyset_id": keyset.keyset_id, "seq": run.kb.lookups.catch_up()}
 
 
 def check(run: Run, _: Check) -> dict[str, Any]:
     """Compare everything with everything; `ok` where nothing is missing, left over or broken."""
-    found = asdict(run.kb.fsck())
+    found = asdict(run.kb.upkeep.fsck())
     return {name: value[:MOST_NAMED] if isinstance(value, tuple) else value for name, value in found.items()}
 
 

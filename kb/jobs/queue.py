@@ -10,23 +10,24 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import JobFinished, JobNotFound
 from colmlm.kb.facts import quotations, suppression
-from colmlm.kb.jobs import tickets
+from colmlm.kb.jobs import attendance, tickets
+from colmlm.kb.jobs.attendance import WorkerState
 from colmlm.kb.jobs.kinds import MAX_ID, Work
 from colmlm.kb.jobs.records import UNFINISHED, JobRecord, record_of
 from colmlm.kb.jobs.uploads import Uploads
 from colmlm.kb.log import audit
 from colmlm.kb.log.origin import current, mark, signed
-from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.contention import tried_again
+from colmlm.kb.store.store import Store
 from colmlm.kb.tables import Job, job_states
 
 
 class Jobs:
     """The jobs of a knowledge base. What runs them is `kb.jobs.worker.Worker`, in any process of this home."""
 
-    def __init__(self, kb: KnowledgeBase) -> None:
-        self.kb = kb
-        self.uploads = Uploads.of(kb.settings)
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.uploads = Uploads.of(store.settings)
 
     @tried_again
     def submit(self, work: Work, *, actor: str) -> JobRecord:
@@ -35,7 +36,7 @@ class Jobs:
         asked_in = current()
         for upload_id in work.uploads:
             self.uploads.file(upload_id)
-        with self.kb.sessions.begin() as session:
+        with self.store.sessions.begin() as session:
             suppression.hold_off_erasure(session)
             job = Job(
                 kind=work.kind,
@@ -55,7 +56,7 @@ class Jobs:
             return record_of(job)
 
     def get(self, job_id: int) -> JobRecord:
-        with self.kb.sessions() as session:
+        with self.store.sessions() as session:
             return record_of(_required(session, job_id))
 
     def list(
@@ -74,20 +75,37 @@ class Jobs:
             statement = statement.where(Job.state.in_(states))
         if before is not None:
             statement = statement.where(Job.id < before)
-        with self.kb.sessions() as session:
+        with self.store.sessions() as session:
             return [record_of(job) for job in session.scalars(statement)]
 
     def counts(self) -> dict[str, int]:
         """How many jobs there are in each state."""
-        with self.kb.sessions() as session:
+        with self.store.sessions() as session:
             found = session.execute(select(Job.state, func.count().label("number")).group_by(Job.state)).all()
         counted = {row.state: row.number for row in found}
         return {state: counted.get(state, 0) for state in job_states}
 
+    def counts_by_kind(self) -> dict[tuple[str, str], int]:
+        """How many jobs there are of each kind and state."""
+        number = func.count().label("number")
+        with self.store.sessions() as session:
+            found = session.execute(select(Job.kind, Job.state, number).group_by(Job.kind, Job.state)).all()
+        return {(row.kind, row.state): row.number for row in found}
+
     def num_workers(self) -> int:
         """How many workers were heard of lately. Where none is, jobs wait."""
-        with self.kb.sessions() as session:
+        with self.store.sessions() as session:
             return tickets.num_workers(session)
+
+    def num_waiting(self) -> int:
+        """How many jobs have waited for longer than a worker that lives lets them, unless it is busy."""
+        with self.store.sessions() as session:
+            return attendance.num_waiting(session)
+
+    def is_wanting(self, state: WorkerState | None) -> bool:
+        """Whether jobs are not done, or soon would not be; see `kb.jobs.attendance.is_wanting`."""
+        with self.store.sessions() as session:
+            return attendance.is_wanting(session, state)
 
     @tried_again
     def cancel(self, job_id: int, *, actor: str) -> JobRecord:
@@ -96,7 +114,7 @@ class Jobs:
         What a running job has committed stays. Raises `JobFinished`.
         """
         audit.check_name("actor", actor)
-        with self.kb.sessions.begin() as session:
+        with self.store.sessions.begin() as session:
             suppression.hold_off_erasure(session)
             job = _required(session, job_id, lock=True)
             if job.state not in UNFINISHED:

@@ -18,10 +18,10 @@ from typing import Any, TypedDict, Unpack
 
 from psycopg.errors import LockNotAvailable
 from psycopg.types.json import Jsonb
-from sqlalchemy import ColumnElement, Select, or_, select
+from sqlalchemy import ColumnElement, Select, func, or_, select
 from sqlalchemy.orm import Session
 
-from colmlm.kb.errors import InvalidValue, LogHeld
+from colmlm.kb.errors import InvalidValue, LogHeld, NoSuchChange
 from colmlm.kb.log.origin import evidence, mark, signed
 from colmlm.kb.principal import Principal
 from colmlm.kb.records import ChangeRecord
@@ -161,6 +161,13 @@ def head_seq(session: Session) -> int:
     return session.scalar(select(Change.seq).order_by(Change.seq.desc()).limit(1)) or 0
 
 
+def require_change(session: Session, seq: int) -> None:
+    """Raise `NoSuchChange` unless the log has change `seq`. 0 stands for the time before the first."""
+    head = head_seq(session)
+    if not 0 <= seq <= head:
+        raise NoSuchChange(seq, head)
+
+
 class Fitting(TypedDict, total=False):
     """What changes are chosen by; what is None or left out chooses all.
 
@@ -180,6 +187,12 @@ def changes(session: Session, after: int, limit: int, **fitting: Unpack[Fitting]
     """Up to `limit` changes past `after`, oldest first: all, or those that fit every filter."""
     past = select(Change).where(Change.seq > after).order_by(Change.seq)
     return _records(session, past.limit(limit), fitting)
+
+
+def counts(session: Session, after: int, last: int) -> dict[str, int]:
+    """How many changes there are past `after`, up to `last`, of each kind that was."""
+    between = select(Change.kind, func.count().label("number")).where(Change.seq > after, Change.seq <= last)
+    return {row.kind: row.number for row in session.execute(between.group_by(Change.kind))}
 
 
 def changes_before(

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -19,9 +19,6 @@ from sqlalchemy.orm import Session
 from colmlm.kb.errors import NoOpenBreak
 from colmlm.kb.log import audit
 from colmlm.kb.tables import Change
-
-if TYPE_CHECKING:
-    from colmlm.kb.store.store import Store
 
 SEAL = "seal"
 
@@ -175,11 +172,3 @@ def seal_breaks(session: Session, seqs: Sequence[int], actor: str, reason: str) 
     payload = {"breaks": [found.statement() for found in breaks]}
     seq = audit.append(session, pending, SEAL, payload=payload)
     return Sealed(seq, tuple(replace(found, sealed_by=seq) for found in breaks))
-
-
-def seal(kb: Store, seqs: Sequence[int], *, actor: str, reason: str, dry_run: bool = False) -> Sealed:
-    """`seal_breaks` in a transaction of its own; a dry run is rolled back."""
-    with kb.sessions() as session:
-        sealed = seal_breaks(session, seqs, actor, reason)
-        session.rollback() if dry_run else session.commit()
-    return sealed

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import select, text
@@ -20,9 +20,6 @@ from colmlm.kb.errors import LogRefused, SignatureRefused
 from colmlm.kb.log import audit, signing
 from colmlm.kb.log.chain import Break, Chain, Chained, log_of, verify_chain
 from colmlm.kb.tables import Change
-
-if TYPE_CHECKING:
-    from colmlm.kb.store.store import Store
 
 FORMAT = "change-log-head/1"
 _ENTRY = {"seq", "kind", "fact_ids", "num_facts", "actor", "reason", "at", "prev_hash", "payload", "hash"}
@@ -81,13 +78,12 @@ def hash_at(session: Session, seq: int) -> str | None:
     return session.scalar(select(Change.hash).where(Change.seq == seq))
 
 
-def export_log(kb: Store, key: Ed25519PrivateKey) -> Iterator[str]:
+def export_log(session: Session, key: Ed25519PrivateKey) -> Iterator[str]:
     """The log as JSON lines, from one snapshot of the database: its signed head, then every change. No fact text."""
-    with kb.sessions() as session:
-        session.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
-        yield _line(signed_head(session, key))
-        for change in log_of(session):
-            yield _line({**audit.entry(change), "hash": change.hash})
+    session.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
+    yield _line(signed_head(session, key))
+    for change in log_of(session):
+        yield _line({**audit.entry(change), "hash": change.hash})
 
 
 def _line(value: Mapping[str, Any]) -> str:
@@ -170,21 +166,19 @@ def check_log(lines: Iterable[str], what: str, witnessed: Head | None = None) ->
     return _report(head.database, chain.end(), refused, witnessed, found)
 
 
-def check_database(kb: Store, witnessed: Head | None = None) -> AuditReport:
-    """Check the log of this knowledge base, and whether a witnessed head is in it."""
-    with kb.sessions() as session:
-        session.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
-        found = None if witnessed is None else hash_at(session, witnessed.seq)
-        return _report(audit.database_id(session), verify_chain(session), None, witnessed, found)
+def check_database(session: Session, witnessed: Head | None = None) -> AuditReport:
+    """Check the log of this database, and whether a witnessed head is in it."""
+    session.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
+    found = None if witnessed is None else hash_at(session, witnessed.seq)
+    return _report(audit.database_id(session), verify_chain(session), None, witnessed, found)
 
 
-def holds(kb: Store, witnessed: Head) -> bool:
+def holds(session: Session, witnessed: Head) -> bool:
     """Whether this log has the witnessed head in its place. It does not check the chain up to there."""
-    with kb.sessions() as session:
-        return (witnessed.database, witnessed.hash) == (
-            audit.database_id(session),
-            hash_at(session, witnessed.seq),
-        )
+    return (witnessed.database, witnessed.hash) == (
+        audit.database_id(session),
+        hash_at(session, witnessed.seq),
+    )
 
 
 def _report(

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from colmlm.kb.errors import InvalidQuery, NoSuchChange, PastTooLarge
+from colmlm.kb.errors import InvalidQuery, PastTooLarge
 from colmlm.kb.keys.keyset_then import KeysetThen, keyset_then
 from colmlm.kb.keys.keysets import STORED, Vectors
 from colmlm.kb.log import audit
@@ -89,9 +89,9 @@ class AsOfLookup(Lookup):
 class History:
     """Lookups in the past of a knowledge base."""
 
-    kb: Store
+    store: Store
 
-    def lookup(
+    def find(
         self,
         queries_BD: npt.NDArray[Any],
         *,
@@ -108,13 +108,13 @@ class History:
         """
         check_options(k, threshold)
         queries = as_queries(queries_BD)
-        with self.kb.sessions() as session:
+        with self.store.sessions() as session:
             session.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
-            require_change(session, as_of)
+            audit.require_change(session, as_of)
             then = keyset_then(session, checkpoint_id, as_of)
             if queries.shape[1] != then.keyset.dim:
                 raise InvalidQuery(f"it has {queries.shape[1]} numbers, the keys have {then.keyset.dim}")
-            if len(queries) * then.keyset.num_keys > (limit := self.kb.settings.as_of_max_scores):
+            if len(queries) * then.keyset.num_keys > (limit := self.store.settings.as_of_max_scores):
                 raise PastTooLarge(len(queries), then.keyset.num_keys, limit)
             lost = session.execute(_LOST, _of(then, as_of)).one()
             rankings = _rankings(session, then, queries, as_of, k)
@@ -132,7 +132,7 @@ class AsOf:
     history: History
     seq: int
 
-    def lookup(
+    def find(
         self,
         queries_BD: npt.NDArray[Any],
         *,
@@ -141,26 +141,12 @@ class AsOf:
         threshold: float | None = None,
         min_seq: int | None = None,
     ) -> list[AsOfLookup]:
-        """As `SearchableStore.lookup`, in the past. Raises `InvalidQuery` where `min_seq` lies after it."""
+        """As `Lookups.find`, in the past. Raises `InvalidQuery` where `min_seq` lies after it."""
         if min_seq is not None and min_seq > self.seq:
             raise InvalidQuery(f"change {min_seq} had not been made as of change {self.seq}")
-        return self.history.lookup(
+        return self.history.find(
             queries_BD, checkpoint_id=checkpoint_id, as_of=self.seq, k=k, threshold=threshold
         )
-
-
-def kb_as_of(kb: Store, seq: int) -> AsOf:
-    """What stands in for the knowledge base in a decoder that is to answer as of change `seq`."""
-    with kb.sessions() as session:
-        require_change(session, seq)
-    return AsOf(History(kb), seq)
-
-
-def require_change(session: Session, seq: int) -> None:
-    """Raise `NoSuchChange` unless the log has change `seq`. 0 stands for the time before the first."""
-    head = audit.head_seq(session)
-    if not 0 <= seq <= head:
-        raise NoSuchChange(seq, head)
 
 
 def _of(then: KeysetThen, seq: int) -> dict[str, Any]:

@@ -8,17 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
 
-from colmlm.kb.log import audit
-from colmlm.kb.lookup.replica import snapshots_of
-
 if TYPE_CHECKING:
-    from sqlalchemy.orm import Session
-
-    from colmlm.kb.lookup.searchable import SearchableStore
     from colmlm.kb.records import Lookup
 
 
@@ -47,35 +39,3 @@ class Nobody:
 
 
 NOBODY = Nobody()
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """Where a process's index stands. `applied_seq` None: none is open yet; `snapshot_at` None: it has no snapshot."""
-
-    head_seq: int
-    applied_seq: int | None
-    snapshot_at: datetime | None
-
-    @property
-    def lag(self) -> int | None:
-        """Changes that the next lookup would have to apply first."""
-        return None if self.applied_seq is None else max(0, self.head_seq - self.applied_seq)
-
-
-def standing(kb: SearchableStore) -> Standing:
-    """Where the index of this process stands, without moving it. Two small statements."""
-    applied_seq, keyset_id = kb.searcher.applied_seq, kb.searcher.keyset_in_use
-    with kb.sessions() as session:
-        head = audit.head_seq(session)
-        snapshot_at = _snapshot_at(session, kb, keyset_id) if keyset_id is not None else None
-    return Standing(head, applied_seq, snapshot_at)
-
-
-def _snapshot_at(session: Session, kb: SearchableStore, keyset_id: int) -> datetime | None:
-    """When the snapshot on disk was written. Another process of this home may have written it."""
-    manifest = snapshots_of(session, kb.settings.index_directory) / f"keyset-{keyset_id}.json"
-    try:
-        return datetime.fromtimestamp(manifest.stat().st_mtime, UTC)
-    except FileNotFoundError:
-        return None

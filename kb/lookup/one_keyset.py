@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from colmlm.kb.lookup.searcher import Searcher
 from colmlm.kb.records import Lookup
-
-if TYPE_CHECKING:
-    from colmlm.kb.lookup.searchable import SearchableStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +19,11 @@ class KeysetLookup:
     searcher: Searcher
 
     @classmethod
-    def of(cls, kb: SearchableStore, keyset_id: int) -> Self:
+    def of(cls, active: Searcher, keyset_id: int) -> Self:
         """Opens nothing yet. It has an index of its own, beside that of the active keyset."""
-        active = kb.searcher
         return cls(Searcher(active.reader, active.sessions, active.directory, active.wait_seconds, keyset_id))
 
-    def lookup(
+    def find(
         self,
         queries_BD: npt.NDArray[Any],
         *,
@@ -36,7 +32,7 @@ class KeysetLookup:
         threshold: float | None = None,
         min_seq: int | None = None,
     ) -> list[Lookup]:
-        """As `SearchableStore.lookup`, in this keyset: `KeysetMismatch` where its keys are of another checkpoint.
+        """As `Lookups.find`, in this keyset: `KeysetMismatch` where its keys are of another checkpoint.
 
         Raises `KeysetNotFound`, and `KeysetNotReady` where it is building or retired.
         """

@@ -85,7 +85,7 @@ class Repair:
                     replica = rebuild(session, keysets.get_keyset(session, keyset_id))
                     save(session, replica, self.kb.settings.index_directory)
             if is_active:
-                self.kb.rebuild_index()  # this process's index too
+                self.kb.lookups.rebuild()  # this process's index too
 
 
 def _left(after: FsckReport, to_mend: Inspection | None) -> tuple[Left, ...]:

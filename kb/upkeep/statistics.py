@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import func, select
+from sqlalchemy.orm import Session
 
 from colmlm.kb.log import audit
 from colmlm.kb.tables import Document, Fact, ForgetRun, Generation, Keyset
-
-if TYPE_CHECKING:
-    from colmlm.kb.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +30,7 @@ class Statistics:
     forget_runs: int
 
 
-def statistics(kb: Store) -> Statistics:
+def statistics(session: Session) -> Statistics:
     """Count everything, in one statement for each table: reads as much as there is."""
     live, current = Fact.deleted_seq.is_(None), Document.replaced_seq.is_(None)
     counted: tuple[Any, ...] = (
@@ -41,21 +39,20 @@ def statistics(kb: Store) -> Statistics:
         func.count().filter(Fact.deleted_seq.is_not(None), Fact.erased_seq.is_(None)).label("deleted"),
         func.count(Fact.erased_seq).label("erased"),
     )
-    with kb.sessions() as session:
-        session.connection(execution_options={"isolation_level": "REPEATABLE READ"})
-        of_facts = session.execute(select(*counted).select_from(Fact)).one()
-        documents = select(func.count().filter(current), func.count(func.distinct(Document.corpus)))
-        num_documents, num_corpora = session.execute(documents.select_from(Document)).one()
-        return Statistics(
-            head_seq=audit.head_seq(session),
-            corpora=num_corpora,
-            documents=num_documents,
-            facts=of_facts.facts,
-            facts_without_document=of_facts.facts_without_document,
-            deleted=of_facts.deleted,
-            erased=of_facts.erased,
-            generations=session.scalar(select(func.count()).select_from(Generation)) or 0,
-            keysets=session.scalar(select(func.count()).where(Keyset.state != "retired")) or 0,
-            active_keyset_id=session.scalar(select(Keyset.id).where(Keyset.state == "active")),
-            forget_runs=session.scalar(select(func.count()).select_from(ForgetRun)) or 0,
-        )
+    session.connection(execution_options={"isolation_level": "REPEATABLE READ"})
+    of_facts = session.execute(select(*counted).select_from(Fact)).one()
+    documents = select(func.count().filter(current), func.count(func.distinct(Document.corpus)))
+    num_documents, num_corpora = session.execute(documents.select_from(Document)).one()
+    return Statistics(
+        head_seq=audit.head_seq(session),
+        corpora=num_corpora,
+        documents=num_documents,
+        facts=of_facts.facts,
+        facts_without_document=of_facts.facts_without_document,
+        deleted=of_facts.deleted,
+        erased=of_facts.erased,
+        generations=session.scalar(select(func.count()).select_from(Generation)) or 0,
+        keysets=session.scalar(select(func.count()).where(Keyset.state != "retired")) or 0,
+        active_keyset_id=session.scalar(select(Keyset.id).where(Keyset.state == "active")),
+        forget_runs=session.scalar(select(func.count()).select_from(ForgetRun)) or 0,
+    )

@@ -107,7 +107,6 @@ def _numbers(text: str) -> list[int]:
 def _synthetic(settings: Settings, facts: int, dim: int) -> None:
     from colmlm.kb.corpus.format import Parsed
     from colmlm.kb.records import CheckpointInfo
-    from colmlm.kb.switching.bulk import Bulk
     from colmlm.lab.bench.store import CHECKPOINT
     from colmlm.lab.bench.synthetic import documents, synthetic_keys
 
@@ -116,17 +115,17 @@ def _synthetic(settings: Settings, facts: int, dim: int) -> None:
     database.migrate(engine)
     engine.dispose()
     with KnowledgeBase.open(settings) as kb:
-        keyset = kb.create_keyset(CheckpointInfo(CHECKPOINT, CHECKPOINT, dim))
-        kb.ingest(map(Parsed, documents(facts)), "bench", actor="bench", reason="benchmark")
+        keyset = kb.keysets.create(CheckpointInfo(CHECKPOINT, CHECKPOINT, dim))
+        kb.corpora.ingest(map(Parsed, documents(facts)), "bench", actor="bench", reason="benchmark")
         ids = np.arange(1, facts + 1, dtype=np.int64)
         keys = synthetic_keys(facts, dim, seed=0)
-        Bulk(kb).store_keys(keyset.keyset_id, ids, keys, actor="bench", reason="benchmark")
-        Bulk(kb).finish_keyset(keyset.keyset_id)
+        kb.keysets.store_keys(keyset.keyset_id, ids, keys, actor="bench", reason="benchmark")
+        kb.keysets.finish(keyset.keyset_id)
 
 
 def _measure(settings: Settings, numbers: list[int], seconds: float, streams: int) -> ApiFigures:
     with KnowledgeBase.open(settings) as kb, _key(kb) as token:
-        keyset = kb.active_keyset()
+        keyset = kb.keysets.active()
         with kb.sessions() as session:
             sample = keysets.sample_keys(session, keyset.keyset_id, keyset.dim, NUM_QUERIES, keyset.num_keys)
         queries = sample[:NUM_QUERIES]
@@ -171,7 +170,7 @@ def _in_process(kb: KnowledgeBase, queries: npt.NDArray[np.float32], checkpoint_
     for n in range(50 + len(queries)):
         query = queries[n % len(queries)][None]
         started = time.perf_counter()
-        kb.lookup(query, checkpoint_id=checkpoint_id)
+        kb.lookups.find(query, checkpoint_id=checkpoint_id)
         took.append(1000 * (time.perf_counter() - started))
     return sorted(took[50:])
 
@@ -229,7 +228,7 @@ def _over_http(
 
 def _prompts(kb: KnowledgeBase, number: int) -> list[str]:
     """Prompts that ask for facts which are there."""
-    asked = [fact.question for fact in kb.facts(limit=10 * number + 1) if fact.question]
+    asked = [fact.question for fact in kb.facts.find(limit=10 * number + 1) if fact.question]
     return [f"Question: {question} Answer:" for question in asked[:number]]
 
 

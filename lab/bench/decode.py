@@ -91,8 +91,8 @@ def bench_decode(checkpoint: Checkpoint, home: Path, *, tokens: int, rounds: int
     ]
     alone, together = (against(checkpoint, some, tokens, rounds) for some in (prompts[:1], prompts))
     with _knowledge_base(checkpoint, home) as kb:
-        cost = lookup_cost(checkpoint, kb, questions, rounds)
-        shares = time_shares(checkpoint, kb, questions)
+        cost = lookup_cost(checkpoint, kb.lookups, questions, rounds)
+        shares = time_shares(checkpoint, kb.lookups, questions)
     return DecodeFigures(
         precision=str(checkpoint.lm.inference.embedding.dtype).removeprefix("torch."),
         batch1=alone,
@@ -173,12 +173,12 @@ class _Recorded:
     calls: int = 0
     answers: list[Sequence[Found]] = field(default_factory=list)
 
-    def lookup(self, queries_BD: NDArray[np.float32], **options: Any) -> Sequence[Found]:
+    def find(self, queries_BD: NDArray[np.float32], **options: Any) -> Sequence[Found]:
         if self.lookups is None:
             self.calls += 1
             return self.answers[self.calls - 1]
         started = time.perf_counter()
-        found = self.lookups.lookup(queries_BD, **options)
+        found = self.lookups.find(queries_BD, **options)
         self.seconds += time.perf_counter() - started
         self.answers.append(found)
         return found
@@ -271,6 +271,6 @@ def _knowledge_base(checkpoint: Checkpoint, home: Path) -> Iterator[KnowledgeBas
     engine.dispose()
     with KnowledgeBase.open(settings) as kb:
         known = islice(read_annotated(DEMO_CORPUS), _KNOWN)
-        kb.ingest(known, "demo", actor="bench", reason="benchmark")
-        kb.rekey(ModelEncoder(checkpoint))
+        kb.corpora.ingest(known, "demo", actor="bench", reason="benchmark")
+        kb.keysets.rekey(ModelEncoder(checkpoint))
         yield kb

@@ -19,7 +19,9 @@ def main() -> None:
     home, checkpoint_id = Path(sys.argv[1]), sys.argv[2]
     with KnowledgeBase.open(Settings(home=home, actor="bench")) as kb:
         before = _resident_bytes()
-        (found,) = kb.lookup(np.load(home / "query.npy")[None], checkpoint_id=checkpoint_id, threshold=-1)
+        (found,) = kb.lookups.find(
+            np.load(home / "query.npy")[None], checkpoint_id=checkpoint_id, threshold=-1
+        )
         sys.stdout.write(f"{found.hits[0].fact_id} {_resident_bytes() - before}\n")
         sys.stdout.flush()
         while "--leave" not in sys.argv:

@@ -27,8 +27,6 @@ from colmlm.kb.records import CheckpointInfo
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
-from colmlm.kb.switching.bulk import Bulk
-from colmlm.kb.switching.retraining import Retraining
 from colmlm.lab.bench import bare
 from colmlm.lab.bench.synthetic import documents, exact_top1, queries_near, synthetic_keys
 
@@ -108,7 +106,7 @@ class StoreBench:
             figures |= self._lookups(kb, queries, right + 1)  # fact ids count from 1
             figures |= self._deletes(kb, keys)
             figures |= self._forget(kb)
-            kb.snapshot()
+            kb.lookups.snapshot()
         figures |= self._reopen(settings, queries[0])
         with KnowledgeBase.open(settings) as kb:
             figures |= self._bare_ingest(kb, keys)
@@ -126,16 +124,16 @@ class StoreBench:
         )
 
     def _ingest(self, kb: KnowledgeBase, keys: npt.NDArray[np.float32]) -> dict[str, Any]:
-        keyset = kb.create_keyset(CheckpointInfo(CHECKPOINT, CHECKPOINT, self.dim), self.spec)
+        keyset = kb.keysets.create(CheckpointInfo(CHECKPOINT, CHECKPOINT, self.dim), self.spec)
         self.say("ingesting documents")
         started = time.perf_counter()
-        kb.ingest(
+        kb.corpora.ingest(
             (Parsed(document) for document in documents(self.num_facts)), "bench", actor=ACTOR, reason=REASON
         )
         ingested = time.perf_counter()
         self.say("storing keys")
         fact_ids = np.arange(1, self.num_facts + 1, dtype=np.int64)
-        Bulk(kb).store_keys(keyset.keyset_id, fact_ids, keys, actor=ACTOR, reason=REASON)
+        kb.keysets.store_keys(keyset.keyset_id, fact_ids, keys, actor=ACTOR, reason=REASON)
         stored = time.perf_counter()
         self.say("training and filling the index")
         trained: list[float] = []
@@ -143,7 +141,7 @@ class StoreBench:
             session.execute(text("UPDATE keyset SET state = 'ready'"))
         kb.searcher.prepare(keyset.keyset_id, on_keys=lambda done, total: trained.append(time.perf_counter()))
         filled = time.perf_counter()
-        Retraining(kb).activate(keyset.keyset_id)
+        kb.keysets.activate(keyset.keyset_id)
         self._settle(kb)
         return {
             "spec": kb.searcher.current().index.spec,
@@ -168,7 +166,7 @@ class StoreBench:
         with bare.statement(kb) as one_row:
             for number, query in enumerate(queries):  # one after the other, so that a busy second hits both
                 started = time.perf_counter()
-                (lookup,) = kb.lookup(query[None], checkpoint_id=CHECKPOINT, threshold=-1)
+                (lookup,) = kb.lookups.find(query[None], checkpoint_id=CHECKPOINT, threshold=-1)
                 looked_up = time.perf_counter()
                 ids = bare.search(index, query[None])
                 searched = time.perf_counter()
@@ -182,7 +180,8 @@ class StoreBench:
                     round_trips.append(asked - searched)
         batches = [queries[start : start + BATCH] for start in range(0, len(queries) - BATCH, BATCH)]
         ours_batch = [
-            _seconds(partial(kb.lookup, batch, checkpoint_id=CHECKPOINT, threshold=-1)) for batch in batches
+            _seconds(partial(kb.lookups.find, batch, checkpoint_id=CHECKPOINT, threshold=-1))
+            for batch in batches
         ]
         theirs_batch = [
             _seconds(partial(bare.search, index, batch, threads=os.cpu_count() or 1)) for batch in batches
@@ -218,9 +217,9 @@ class StoreBench:
         seconds, commits, found = [], [], 0
         with bare.statement(kb, "SELECT pg_logical_emit_message(true, %s, %s)") as commit:
             for fact_id in chosen.tolist():
-                seconds.append(_seconds(partial(kb.delete, [fact_id], actor=ACTOR, reason=REASON)))
+                seconds.append(_seconds(partial(kb.facts.delete, [fact_id], actor=ACTOR, reason=REASON)))
                 commits.append(_seconds(partial(commit, "bench", "x")))
-                (lookup,) = kb.lookup(keys[fact_id - 1][None], checkpoint_id=CHECKPOINT, threshold=-1)
+                (lookup,) = kb.lookups.find(keys[fact_id - 1][None], checkpoint_id=CHECKPOINT, threshold=-1)
                 found += any(hit.fact_id == fact_id for hit in lookup.hits)
         return {
             "delete_p50_ms": _ms(seconds[WARM_UP:], 50),
@@ -234,12 +233,12 @@ class StoreBench:
         self.say("forgetting")
         index = kb.searcher.current().index
         live = [
-            fact.fact_id for fact in kb.facts(limit=self.num_forgotten)
+            fact.fact_id for fact in kb.facts.find(limit=self.num_forgotten)
         ]  # in a new base also their keys' ids
         started = time.perf_counter()
-        kb.delete(live, actor=ACTOR, reason=REASON)
+        kb.facts.delete(live, actor=ACTOR, reason=REASON)
         committed = time.perf_counter()
-        kb.catch_up()
+        kb.lookups.catch_up()
         gone = time.perf_counter()
         left = len(live) - len(index.missing(live))
         assert left == 0, f"{left} forgotten keys are still in the index"

@@ -37,7 +37,6 @@ from colmlm.kb.selectors import Selector
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
-from colmlm.kb.switching.retraining import Retraining
 from colmlm.lab.crashlab import copies, migration
 from colmlm.lab.crashlab.encoder import ENCODERS
 from colmlm.lab.crashlab.killpoints import END, Trap
@@ -150,16 +149,16 @@ class Worker:
 
     def _insert(self, step: Step) -> None:
         (question,) = step.questions
-        (self.fact_ids[question],) = self.kb.insert(question, step.value, **WHO).fact_ids
+        (self.fact_ids[question],) = self.kb.facts.add(question, step.value, **WHO).fact_ids
 
     def _update(self, step: Step) -> None:
-        self.kb.update(self._ids(step)[0], step.value, **WHO)
+        self.kb.facts.edit(self._ids(step)[0], step.value, **WHO)
 
     def _delete(self, step: Step) -> None:
-        self.kb.delete(self._ids(step), abstain=step.abstain, **WHO)
+        self.kb.facts.delete(self._ids(step), abstain=step.abstain, **WHO)
 
     def _restore(self, step: Step) -> None:
-        self.kb.restore(self._ids(step), **WHO)
+        self.kb.facts.restore(self._ids(step), **WHO)
 
     def _forget(self, step: Step) -> None:
         forgetting = Forgetting(self.kb)
@@ -173,25 +172,27 @@ class Worker:
     def _say(self, step: Step) -> None:
         """Store an output that splices a fact, with the value once more in other capitals, whatever became of it."""
         (fact_id,) = self._ids(step)
-        fact = self.kb.fact(fact_id)
+        fact = self.kb.facts.show(fact_id)
         output = f"It is {fact.value}, {fact.value.upper()}."
-        version = self.kb.trace_fact(fact_id).versions[-1].version
+        version = self.kb.outputs.trace_fact(fact_id).versions[-1].version
         splice = Splice(6, 6 + len(fact.value), "hit", fact_id, version, 0.9, b"\0" * 8)
         checkpoint = ENCODERS[step.encoder].checkpoint.checkpoint_id
         # What it says of a fact that the other child corrects just then is refused, and that is an answer.
         with suppress(InvalidSplice):
-            made = NewGeneration(f"{fact.value}?", output, checkpoint, "auto", self.kb.head_seq(), (splice,))
-            self.kb.record(made)
+            made = NewGeneration(
+                f"{fact.value}?", output, checkpoint, "auto", self.kb.log.head_seq(), (splice,)
+            )
+            self.kb.outputs.record(made)
 
     def _propose(self, step: Step) -> None:
         """Plan to forget a fact by what it says, and do no more; the other child may erase it meanwhile."""
-        value = self.kb.fact(self._ids(step)[0]).value
+        value = self.kb.facts.show(self._ids(step)[0]).value
         with suppress(NothingSelected, NoActiveKeyset):
             Forgetting(self.kb).plan(Selector(text=value), actor=WHO["actor"], reason=f"of {value}")
 
     def _ask_for_work(self, step: Step) -> None:
         """Queue a job whose reason quotes a fact."""
-        value = self.kb.fact(self._ids(step)[0]).value
+        value = self.kb.facts.show(self._ids(step)[0]).value
         Jobs(self.kb).submit(Gate(keyset_id=1, reason=f"for {value}"), actor=WHO["actor"])
 
     def _ids(self, step: Step) -> list[int]:
@@ -199,35 +200,37 @@ class Worker:
 
     def _ingest(self, step: Step) -> None:
         parsed = [Parsed(text.document(external_id)) for external_id, text in step.documents]
-        self.kb.ingest(
+        self.kb.corpora.ingest(
             parsed, CORPUS, on_document=lambda _: self.trap.passing("while documents are read"), **WHO
         )
-        for fact in self.kb.facts(corpus=CORPUS, after=max(self.fact_ids.values(), default=0), limit=100):
+        for fact in self.kb.facts.find(
+            corpus=CORPUS, after=max(self.fact_ids.values(), default=0), limit=100
+        ):
             self.fact_ids[str(fact.question)] = fact.fact_id
 
     def _rekey(self, step: Step) -> None:
         encoder = ENCODERS[step.encoder]
-        self.kb.create_keyset(encoder.checkpoint, INDEX_SPECS[step.encoder])
-        self.kb.rekey(encoder, batch=8)
+        self.kb.keysets.create(encoder.checkpoint, INDEX_SPECS[step.encoder])
+        self.kb.keysets.rekey(encoder, batch=8)
 
     def _activate(self, step: Step) -> None:
-        Retraining(self.kb).activate(self._keyset(step), force=True)  # there is no gate to pass here
+        self.kb.keysets.activate(self._keyset(step), force=True)  # there is no gate to pass here
 
     def _retire(self, step: Step) -> None:
-        self.kb.retire(self._keyset(step))
+        self.kb.keysets.retire(self._keyset(step))
 
     def _keyset(self, step: Step) -> int:
         wanted = ENCODERS[step.encoder].checkpoint.checkpoint_id
         (found,) = [
-            k.keyset_id for k in self.kb.keysets() if k.checkpoint_id == wanted and k.state != "retired"
+            k.keyset_id for k in self.kb.keysets.all() if k.checkpoint_id == wanted and k.state != "retired"
         ]
         return found
 
     def _snapshot(self, step: Step) -> None:
-        self.kb.snapshot()
+        self.kb.lookups.snapshot()
 
     def _catch_up(self, step: Step) -> None:
-        self.kb.catch_up()
+        self.kb.lookups.catch_up()
 
     def _back_up(self, step: Step) -> None:
         copies.back_up(self.kb, self._target, lambda _: self.trap.passing("while a backup is written"))
@@ -258,7 +261,7 @@ class Worker:
 def ask(opened: KnowledgeBase, encoder: int, questions: tuple[str, ...]) -> list[str | None]:
     """What a lookup answers to each question: a value, or None for no match."""
     who = ENCODERS[encoder]
-    found = opened.lookup(
+    found = opened.lookups.find(
         who.encode_questions(questions), checkpoint_id=who.checkpoint.checkpoint_id, threshold=0.95
     )
     return [lookup.hits[0].value if lookup.hits else None for lookup in found]

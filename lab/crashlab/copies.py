@@ -12,7 +12,6 @@ from colmlm.kb.backup.restore import restore_backup
 from colmlm.kb.backup.write import Heard, tables, verify_backup, write_backup
 from colmlm.kb.errors import KBError
 from colmlm.kb.log.signing import signing_key
-from colmlm.kb.log.witness import export_log
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.tables import Secret
 from colmlm.lab.crashlab.journal import Journal
@@ -30,7 +29,7 @@ def back_up(opened: KnowledgeBase, target: Target, on_bytes: Heard = lambda _: N
 def restore(opened: KnowledgeBase, target: Target, on_bytes: Heard = lambda _: None) -> None:
     """Restore the backup with the log of the base as of now, which knows what was erased since."""
     with target.log.open("w", encoding="utf-8") as file:
-        file.writelines(export_log(opened, signing_key(opened.settings.home)))
+        file.writelines(opened.log.export())
     with KnowledgeBase.open(target.settings) as copy:
         restore_backup(
             copy, target.backup, actor=target.settings.actor, log_file=target.log, on_bytes=on_bytes

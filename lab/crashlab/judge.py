@@ -84,13 +84,13 @@ def judge(opened: KnowledgeBase, world: World, journals: Sequence[Journal], head
     ids = {question: fact.fact_id for question, fact in seen.facts.items()}
     world = world.seen(ids, seen.keysets)
     findings += [*_said(journals), *_logged(seen, journals), *_inside(opened, world)]
-    return Verdict(tuple(findings), world, opened.head_seq())
+    return Verdict(tuple(findings), world, opened.log.head_seq())
 
 
 def judge_as(opened: KnowledgeBase, world: World) -> list[Finding]:
     """How a base that nobody works on differs from the one world that it should be."""
     with opened.engine.connect() as connection:
-        seen = _see(connection, opened.head_seq())
+        seen = _see(connection, opened.log.head_seq())
     ids = {question: fact.fact_id for question, fact in seen.facts.items()}
     return [*_compare(world, seen), *_inside(opened, world.seen(ids, seen.keysets))]
 
@@ -241,7 +241,7 @@ def _saying(named: str, holding: str, kind: str, values: list[str]) -> Select[An
 
 def unsound(opened: KnowledgeBase) -> Iterator[Finding]:
     """What `fsck` finds."""
-    report = opened.fsck()
+    report = opened.upkeep.fsck()
     if not report.chain_ok:
         yield Finding("chain_breaks", f"the change log breaks at {report.chain_first_break}")
     elif not report.ok:
@@ -251,7 +251,7 @@ def unsound(opened: KnowledgeBase) -> Iterator[Finding]:
 def _answers(opened: KnowledgeBase, world: World) -> Iterator[Finding]:
     """Every question is asked, in one call; facts that wait for a key may answer or not."""
     questions, encoder = list(world.facts), ENCODERS[world.active]
-    found = opened.lookup(
+    found = opened.lookups.find(
         encoder.encode_questions(questions), checkpoint_id=encoder.checkpoint.checkpoint_id, threshold=0.95
     )
     for question, lookup in zip(questions, found, strict=True):
@@ -270,7 +270,7 @@ def _answers(opened: KnowledgeBase, world: World) -> Iterator[Finding]:
 
 def _index(opened: KnowledgeBase, world: World) -> Iterator[Finding]:
     """The index holds the keys of facts that are kept, and those alone."""
-    opened.catch_up()
+    opened.lookups.catch_up()
     with opened.engine.connect() as connection:
         keys = {row.id: row.fact_id for row in connection.execute(_KEYS)}
     kept = {fact.fact_id for fact in world.facts.values() if fact.kept}
@@ -286,7 +286,7 @@ def _other_space(opened: KnowledgeBase, world: World) -> Iterator[Finding]:
     """Queries of the encoder whose keyset is not active are refused."""
     other = ENCODERS[1 - world.active]
     try:
-        opened.lookup(other.encode_questions(["?"]), checkpoint_id=other.checkpoint.checkpoint_id)
+        opened.lookups.find(other.encode_questions(["?"]), checkpoint_id=other.checkpoint.checkpoint_id)
     except KeysetMismatch:
         return
     yield Finding("mismatched", "a query of the keyset that is not active was answered")

@@ -264,19 +264,19 @@ class Laboratory:
             for step in steps:
                 _populate(opened, step)
                 world = world.after(step)
-            opened.create_keyset(ENCODERS[0].checkpoint, INDEX_SPECS[0])
-            opened.rekey(ENCODERS[0])
+            opened.keysets.create(ENCODERS[0].checkpoint, INDEX_SPECS[0])
+            opened.keysets.rekey(ENCODERS[0])
             world = world.after(Step("rekey")).after(Step("activate"))
-            facts = {str(f.question): f.fact_id for f in opened.facts(deleted=None, limit=10_000)}
-            return Base(settings, world.seen(facts, world.keysets), opened.head_seq())
+            facts = {str(f.question): f.fact_id for f in opened.facts.find(deleted=None, limit=10_000)}
+            return Base(settings, world.seen(facts, world.keysets), opened.log.head_seq())
 
 
 def _populate(opened: KnowledgeBase, step: Step) -> None:
     if step.do == "ingest":
         parsed = [Parsed(text.document(name)) for name, text in step.documents]
-        opened.ingest(parsed, CORPUS, **WHO)
+        opened.corpora.ingest(parsed, CORPUS, **WHO)
     else:
-        opened.insert(step.questions[0], step.value, **WHO)
+        opened.facts.add(step.questions[0], step.value, **WHO)
 
 
 def _plan(planner: Planner, world: World, work: str) -> list[Step]:

@@ -111,7 +111,7 @@ def biographies(
             mode=who.mode, max_tokens=max_tokens, repetition_penalty=PENALTY, threshold=threshold
         )
         run = who.run | {
-            "checkpoint": who.decoder.checkpoint.config.name, "seq": runtime.kb.head_seq(),
+            "checkpoint": who.decoder.checkpoint.config.name, "seq": runtime.kb.log.head_seq(),
             "corpora": list(corpus or ()), "max_tokens": max_tokens, "threshold": threshold,
         }  # fmt: skip
         log = open_log(out, run)
@@ -189,8 +189,8 @@ def judge_biographies(
     written, people = read_biographies(file)
     people, target = people[:limit], judged_beside(file, out)
     with Runtime.from_environment() as runtime:
-        seq = runtime.kb.head_seq()
-        evidence = Evidence(document for name in corpus for document in runtime.kb.export(name))
+        seq = runtime.kb.log.head_seq()
+        evidence = Evidence(document for name in corpus for document in runtime.kb.corpora.export(name))
     run = options.run | {"corpora": list(corpus), "seq": seq}
     log = open_log(None if dry_run and not target.exists() else target, run | {"of": written})
     waiting = [one for one in people if not _is_done(log.rows.get(one.row))]

@@ -126,7 +126,11 @@ def _scorer(
     who = answerer(runtime, Method.co_lmlm, runtime.settings.checkpoint, mode, ())
     assert who.decoder.lookup is not None
     likely = WithLookups(who.decoder.checkpoint, who.decoder.lookup, threshold=threshold)
-    return who.decoder.checkpoint, likely, who.run | {"threshold": threshold, "seq": runtime.kb.head_seq()}
+    return (
+        who.decoder.checkpoint,
+        likely,
+        who.run | {"threshold": threshold, "seq": runtime.kb.log.head_seq()},
+    )
 
 
 def _score(

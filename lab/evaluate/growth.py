@@ -80,7 +80,7 @@ def growth(
     with Runtime.from_environment(checkpoint=checkpoint) as runtime:
         runtime.open()
         loaded = runtime.checkpoint
-        keyset = runtime.kb.active_keyset()
+        keyset = runtime.kb.keysets.active()
         if keyset.checkpoint_id != loaded.checkpoint_id:
             raise KeysetMismatch(loaded.checkpoint_id, keyset.checkpoint_id)
         most = facts or max(1, sizes[0] // 2)
@@ -151,7 +151,7 @@ def _measure(
         by_place = {place(fact): fact for fact in facts_of(kb, REAL)}
         questions = [_question(n, text, by_place[at]) for n, (text, at) in enumerate(asked)]
         np.save(home / "query.npy", queries[0])
-        decoder = Decoder(checkpoint, kb)
+        decoder = Decoder(checkpoint, kb.lookups)
         for size in sizes:
             growing.grow(size, note)
             note(f"{size} facts: asking")

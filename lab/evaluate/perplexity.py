@@ -162,7 +162,7 @@ def _measure(
     max_tokens: int,
     threshold: float | None,
 ) -> Measured:
-    finds = [_find(kb, checkpoint, -1), _find(kb, checkpoint, threshold)]
+    finds = [_find(kb.lookups, checkpoint, -1), _find(kb.lookups, checkpoint, threshold)]
     finds += [_find(one, checkpoint, -1) for one in trials.values()]
     beside: dict[str, tuple[list[Tally], list[Tally]]] = {other.config.name: ([], []) for other in others}
     found = Measured([], [], [], beside, {name: [] for name in trials})
@@ -197,9 +197,9 @@ def _trials(kb: KnowledgeBase, kinds: Sequence[IndexKind], unrelated: Sequence[s
     return made
 
 
-def _find(kb: Lookup, checkpoint: Checkpoint, threshold: float | None) -> Find:
+def _find(lookups: Lookup, checkpoint: Checkpoint, threshold: float | None) -> Find:
     def find(query: NDArray[np.float32]) -> str | None:
-        (found,) = kb.lookup(query[None], checkpoint_id=checkpoint.checkpoint_id, k=1, threshold=threshold)
+        (found,) = lookups.find(query[None], checkpoint_id=checkpoint.checkpoint_id, k=1, threshold=threshold)
         return found.hits[0].value if found.hits else None
 
     return find

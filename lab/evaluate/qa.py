@@ -110,7 +110,7 @@ def qa(
         run = who.run | {
             "corpora": list(corpus),
             "questions_sha256": digest(source),
-            "seq": runtime.kb.head_seq(),
+            "seq": runtime.kb.log.head_seq(),
             "max_tokens": max_tokens,
             "threshold": threshold,
         }
@@ -162,7 +162,7 @@ def _of_set(path: Path) -> list[AskedQuestion]:
 
 def _facts(kb: KnowledgeBase, corpus: str) -> Iterator[FactRecord]:
     after = 0
-    while page := kb.facts(corpus=corpus, after=after, limit=PAGE):
+    while page := kb.facts.find(corpus=corpus, after=after, limit=PAGE):
         yield from page
         after = page[-1].fact_id
 

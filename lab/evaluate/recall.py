@@ -93,8 +93,8 @@ def _report(
     started = monotonic()
     kb, encoder = runtime.kb, runtime.encoder
     with progress(f"keys of {corpus}") as update:
-        keyset = kb.rekey(encoder, corpus=corpus, on_facts=update)
-    fact_ids, keys_KD = kb.keys(keyset.keyset_id, corpus=corpus)
+        keyset = kb.keysets.rekey(encoder, corpus=corpus, on_facts=update)
+    fact_ids, keys_KD = kb.keysets.keys(keyset.keyset_id, corpus=corpus)
     facts = {fact.fact_id: fact for fact in _facts(runtime, corpus)}
     asked = _asked([facts[int(fact_id)] for fact_id in fact_ids])
     _refuse_empty(asked, generated)
@@ -115,7 +115,7 @@ def _report(
             "facts": sum(question is not None for question in generated.of_facts(asked)),
             "same_as_asked": generated.num_asked(asked),
         }
-    documents = list(kb.export(corpus)) if baselines or others else []
+    documents = list(kb.corpora.export(corpus)) if baselines or others else []
     for name, load in _others(runtime, others, baselines).items():
         started = monotonic()
         measured = _measure(
@@ -132,7 +132,7 @@ def _report(
 
 def _facts(runtime: Runtime, corpus: str) -> Iterator[FactRecord]:
     after = 0
-    while page := runtime.kb.facts(corpus=corpus, after=after, limit=PAGE):
+    while page := runtime.kb.facts.find(corpus=corpus, after=after, limit=PAGE):
         yield from page
         after = page[-1].fact_id
 
@@ -154,7 +154,7 @@ def _generated(
     if questions_by is not None:
         from colmlm.model.annotate.questions import QuestionGenerator
 
-        documents = list(runtime.kb.export(corpus))
+        documents = list(runtime.kb.corpora.export(corpus))
         generator = QuestionGenerator.load(questions_by, runtime.settings.home / "models")
         write_generated(generator, documents, file)
     return read_generated(file)

@@ -156,7 +156,7 @@ class _Answers:
         looks_up = self.checkpoint.tokenizer.markup.opens is not None
         self.maskings = [Masking.masked, Masking.spoken] if looks_up else [Masking.none]
         self.find: Find | None = self._find(runtime, threshold) if looks_up else None
-        self.decoder = Decoder(self.checkpoint, runtime.kb if looks_up else None)
+        self.decoder = Decoder(self.checkpoint, runtime.kb.lookups if looks_up else None)
         self.config = DecodeConfig(
             mode="auto" if looks_up else "off",
             max_tokens=max_tokens,
@@ -168,12 +168,12 @@ class _Answers:
             "mode": self.config.mode,
             "max_tokens": max_tokens,
             "threshold": threshold,
-            "seq": runtime.kb.head_seq() if looks_up else None,
+            "seq": runtime.kb.log.head_seq() if looks_up else None,
         }
 
     def _find(self, runtime: Runtime, threshold: float | None) -> Find:
         def find(query: NDArray[np.float32]) -> str | None:
-            (found,) = runtime.kb.lookup(
+            (found,) = runtime.kb.lookups.find(
                 query[None], checkpoint_id=self.checkpoint.checkpoint_id, threshold=threshold
             )
             return found.hits[0].value if found.hits else None

@@ -74,7 +74,7 @@ def updates(
             "corpus": corpus,
             "records_sha256": digest(records),
             "records": len(rewrites),
-            "live_facts": sum(one.facts for one in runtime.kb.corpora()),
+            "live_facts": sum(one.facts for one in runtime.kb.corpora.all()),
             "max_tokens": max_tokens,
             "threshold": threshold,
         }

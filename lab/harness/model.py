@@ -40,7 +40,7 @@ class ColmlmLM(LM):  # type: ignore[misc]  # lm_eval need not be installed where
             runtime.open()
             who = answerer(runtime, Method.co_lmlm, runtime.settings.checkpoint, mode, ())
             decoder = who.decoder
-            self.info |= who.run | {"seq": runtime.kb.head_seq()}
+            self.info |= who.run | {"seq": runtime.kb.log.head_seq()}
         self.info |= {
             "checkpoint": decoder.checkpoint.config.name,
             "checkpoint_id": decoder.checkpoint.checkpoint_id,

@@ -98,7 +98,7 @@ class Found:
 class NoMatch:
     """A knowledge base that has nothing."""
 
-    def lookup(self, queries_BD: NDArray[np.float32], **_: Any) -> list[Lookup]:
+    def find(self, queries_BD: NDArray[np.float32], **_: Any) -> list[Lookup]:
         return [Lookup((), None, 1.0, 0) for _ in queries_BD]
 
 
@@ -121,7 +121,7 @@ class DeletionAudit:
         self.encoder, self.checkpoint, self.actor = runtime.encoder, runtime.checkpoint, runtime.actor(None)
         self.sample, self.others = sample, others
         self.forgetting = Forgetting(self.kb, self.encoder, sample=max(1, len(self.sample)))
-        self.keyset = self.kb.active_keyset()
+        self.keyset = self.kb.keysets.active()
         if self.keyset.checkpoint_id != self.checkpoint.checkpoint_id:
             raise KeysetMismatch(self.checkpoint.checkpoint_id, self.keyset.checkpoint_id)
         self.queries = self._encoded(self.sample)
@@ -147,7 +147,7 @@ class DeletionAudit:
 
     def said(self, mode: str, on_done: OnDone) -> Said:
         """What the model says with lookups "forced"; "off" forbids it to look up, and "null" answers it no match."""
-        decoder = Decoder(self.checkpoint, NoMatch() if mode == "null" else self.kb)
+        decoder = Decoder(self.checkpoint, NoMatch() if mode == "null" else self.kb.lookups)
         mode = "forced" if mode == "null" else mode
         config = DecodeConfig(mode=mode, max_tokens=32, repetition_penalty=1.0)
         made: list[Generation] = []
@@ -211,7 +211,7 @@ class DeletionAudit:
         """What each query finds first."""
         if not len(queries_BD):
             return []
-        found = self.kb.lookup(queries_BD, checkpoint_id=self.checkpoint.checkpoint_id)
+        found = self.kb.lookups.find(queries_BD, checkpoint_id=self.checkpoint.checkpoint_id)
         return [one.hits[0] if one.hits else None for one in found]
 
     def plan(self, policy: str, radius: float | None) -> ForgetPlan:
@@ -255,7 +255,7 @@ def as_json(run: Run) -> dict[str, Any]:
 
 def _facts(kb: KnowledgeBase, corpus: str) -> Iterator[FactRecord]:
     after = 0
-    while page := kb.facts(corpus=corpus, after=after, limit=PAGE):
+    while page := kb.facts.find(corpus=corpus, after=after, limit=PAGE):
         yield from page
         after = page[-1].fact_id
 

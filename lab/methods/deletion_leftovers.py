@@ -34,9 +34,9 @@ def set_back(kb: KnowledgeBase, actor: str) -> tuple[int, int]:
             except (FactNotDeleted, FactErased) as error:
                 note(f"warning: forget run {run.run_id}, which a killed one left, is not undone: {error}")
     planted = [i for change in _inserts(kb) if change.reason == PLANTED for i in change.fact_ids]
-    left = [i for i in planted if kb.fact(i).deleted_seq is None]
+    left = [i for i in planted if kb.facts.show(i).deleted_seq is None]
     if left:
-        kb.delete(left, actor=actor, reason=PLANTED)
+        kb.facts.delete(left, actor=actor, reason=PLANTED)
     return restored, len(left)
 
 

@@ -22,7 +22,6 @@ from colmlm.kb.records import CheckpointInfo, FactRecord
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
-from colmlm.kb.switching.bulk import Bulk
 from colmlm.kb.tables import Fact
 
 REAL, FILLER = "real", "filler"
@@ -47,13 +46,13 @@ class Source:
     @classmethod
     def of(cls, kb: KnowledgeBase, corpus: str, checkpoint: CheckpointInfo, most: int) -> Source:
         """Whole documents, at most so many facts in all; facts without a key are none."""
-        keyset = kb.active_keyset()
+        keyset = kb.keysets.active()
         places = {fact.fact_id: place(fact) for fact in facts_of(kb, corpus)}
-        ids, keys_ND = kb.keys(keyset.keyset_id, corpus=corpus)
+        ids, keys_ND = kb.keysets.keys(keyset.keyset_id, corpus=corpus)
         by_place = {places[i]: key for i, key in zip(ids.tolist(), keys_ND, strict=True) if i in places}
         documents: list[AnnotatedDocument] = []
         left = most
-        for one in kb.export(corpus):
+        for one in kb.corpora.export(corpus):
             if one.facts and len(one.facts) <= left:
                 documents.append(one)
                 left -= len(one.facts)
@@ -112,15 +111,15 @@ class Growing:
     def start(cls, kb: KnowledgeBase, source: Source, queries_QD: Floats, seed: int) -> Growing:
         """Ingest the real facts and store their keys."""
         empty = database_bytes(kb)
-        keyset = kb.create_keyset(source.checkpoint)
-        kb.ingest((Parsed(one) for one in source.documents), REAL, actor=ACTOR, reason=REASON)
+        keyset = kb.keysets.create(source.checkpoint)
+        kb.corpora.ingest((Parsed(one) for one in source.documents), REAL, actor=ACTOR, reason=REASON)
         facts = list(facts_of(kb, REAL))
         keyed = [fact for fact in facts if place(fact) in source.keys]
         keys_ND = np.stack([source.keys[place(fact)] for fact in keyed])
         ids = np.array([fact.fact_id for fact in keyed], dtype=np.int64)
-        Bulk(kb).store_keys(keyset.keyset_id, ids, keys_ND, actor=ACTOR, reason=REASON)
-        Bulk(kb).finish_keyset(keyset.keyset_id)
-        kb.set_threshold(keyset.keyset_id, source.threshold)
+        kb.keysets.store_keys(keyset.keyset_id, ids, keys_ND, actor=ACTOR, reason=REASON)
+        kb.keysets.finish(keyset.keyset_id)
+        kb.keysets.set_threshold(keyset.keyset_id, source.threshold)
         values = [fact.value for fact in facts]
         cloud = Cloud.of(keys_ND, seed)
         return cls(kb, source, values, cloud, queries_QD, keyset.keyset_id, empty, len(facts))
@@ -136,18 +135,18 @@ class Growing:
             say(f"{size} facts: ingesting")
             last = self._last_id()
             documents = (Parsed(one) for one in filler(self.values, start, end, self.cloud.seed))
-            self.kb.ingest(documents, FILLER, actor=ACTOR, reason=REASON)
+            self.kb.corpora.ingest(documents, FILLER, actor=ACTOR, reason=REASON)
             ids = self._ids_after(last)
             say(f"{size} facts: storing keys")
             done = 0
             for keys in self.cloud.draw(start, end):
                 chosen = ids[done : done + len(keys)]
-                Bulk(self.kb).store_keys(self.keyset_id, chosen, keys, actor=ACTOR, reason=REASON)
+                self.kb.keysets.store_keys(self.keyset_id, chosen, keys, actor=ACTOR, reason=REASON)
                 self.nearest_Q = np.maximum(self.nearest_Q, (self.queries_QD @ keys.T).max(axis=1))
                 done += len(keys)
             self.facts = size
         say(f"{size} facts: building the index")
-        self.kb.rebuild_index()
+        self.kb.lookups.rebuild()
         with self.kb.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             connection.execute(
                 text("VACUUM ANALYZE")
@@ -186,7 +185,7 @@ class Growing:
         lookups, searches = [], []
         for query in self.queries_QD:
             begun = time.perf_counter()
-            self.kb.lookup(query[None], checkpoint_id=self.source.checkpoint.checkpoint_id)
+            self.kb.lookups.find(query[None], checkpoint_id=self.source.checkpoint.checkpoint_id)
             looked_up = time.perf_counter()
             index.search(query[None], index.over_fetch(1))
             lookups.append(looked_up - begun)
@@ -230,6 +229,6 @@ def place(fact: FactRecord) -> tuple[str, int]:
 
 def facts_of(kb: KnowledgeBase, corpus: str) -> Iterator[FactRecord]:
     after = 0
-    while page := kb.facts(corpus=corpus, after=after, limit=PAGE):
+    while page := kb.facts.find(corpus=corpus, after=after, limit=PAGE):
         yield from page
         after = page[-1].fact_id

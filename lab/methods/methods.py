@@ -12,7 +12,6 @@ import typer
 
 from colmlm.cli.composition.encoders import EncoderName, SentenceKeys
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.kb.lookup.one_keyset import KeysetLookup
 from colmlm.kb.records import CheckpointInfo, KeysetRecord
 from colmlm.lab.methods.passages import LivePassages
 
@@ -59,7 +58,7 @@ def answerer(
     if mode != "off":
         asks_by = _in_words() if spoken in ("asker", "rel-lmlm") else None
         keyset = _keyset_of(runtime, asks_by.checkpoint if asks_by else None, loaded)
-        lookup = KeysetLookup.of(runtime.kb, keyset.keyset_id)
+        lookup = runtime.kb.lookups.in_keyset(keyset.keyset_id)
         decoder = Decoder(loaded, lookup, query_encoder=asks_by.sentences if asks_by else None)
         run |= {"keyset_id": keyset.keyset_id, "keys_of": keyset.checkpoint_id}
     passages = LivePassages(runtime.kb, corpora) if method is Method.rag else None
@@ -93,7 +92,8 @@ def _keyset_of(runtime: Runtime, sentences: CheckpointInfo | None, loaded: Check
     checkpoint_id = sentences.checkpoint_id if sentences else loaded.checkpoint_id
     how = "--encoder minilm" if sentences else f"--checkpoint {loaded.path}"
     found = next(
-        (k for k in runtime.kb.keysets() if k.checkpoint_id == checkpoint_id and k.state != "retired"), None
+        (k for k in runtime.kb.keysets.all() if k.checkpoint_id == checkpoint_id and k.state != "retired"),
+        None,
     )
     if found is None or found.state == "building" or found.num_unkeyed:
         raise typer.BadParameter(

@@ -32,8 +32,8 @@ class LivePassages:
     def _current(self) -> PassageIndex:
         from colmlm.model.baselines.passages import PassageIndex, passages_of
 
-        seq = self.kb.head_seq()  # before the texts: what changes meanwhile is seen at the next call
+        seq = self.kb.log.head_seq()  # before the texts: what changes meanwhile is seen at the next call
         if self._index is None or seq != self._seq:
-            documents = (document for corpus in self.corpora for document in self.kb.export(corpus))
+            documents = (document for corpus in self.corpora for document in self.kb.corpora.export(corpus))
             self._index, self._seq = PassageIndex(passages_of(documents)), seq
         return self._index

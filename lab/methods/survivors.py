@@ -17,12 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from colmlm.cli.composition.model_encoder import ModelEncoder
-from colmlm.kb.facts.batches import Batches
 from colmlm.kb.forgetting.paraphrase import paraphrases
 from colmlm.kb.keys.calibration import normalise
 from colmlm.kb.records import FactDraft, FactRecord, Hit, KeysetRecord
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.switching.bulk import Bulk
 from colmlm.model.evaluate.answers import Share, share
 
 if TYPE_CHECKING:
@@ -87,7 +85,7 @@ def choose(
     asked_ND: Floats,
 ) -> list[Wording]:
     """The wording of each fact that is planted; `asked_ND` are the keys of the facts' own questions."""
-    rivals = kb.lookup(asked_ND, checkpoint_id=keyset.checkpoint_id, k=RIVALS, threshold=-1)
+    rivals = kb.lookups.find(asked_ND, checkpoint_id=keyset.checkpoint_id, k=RIVALS, threshold=-1)
     found = []
     for fact, asked_D, near in zip(sample, asked_ND, rivals, strict=True):
         others = [hit.score for hit in near.hits if normalise(hit.value) != normalise(fact.value)]
@@ -112,15 +110,15 @@ def planted(
     ]
     ids: Sequence[int] = ()
     try:
-        ids = Batches(kb).insert(drafts, actor=actor, reason=REASON).fact_ids
+        ids = kb.facts.add_many(drafts, actor=actor, reason=REASON).fact_ids
         keys_ND = np.stack([one.key for one in wordings])
-        Bulk(kb).store_keys(
+        kb.keysets.store_keys(
             keyset_id, np.array(ids, dtype=np.int64), keys_ND, "question", actor=actor, reason=REASON
         )
         yield list(ids)
     finally:
         if ids:
-            kb.delete(ids, actor=actor, reason=REASON)
+            kb.facts.delete(ids, actor=actor, reason=REASON)
 
 
 def gives(value: str, said: str) -> bool:

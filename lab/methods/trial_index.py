@@ -97,7 +97,7 @@ class TrialIndex:
         )
         return cls(searcher, index.spec, num_keys)
 
-    def lookup(
+    def find(
         self,
         queries_BD: npt.NDArray[Any],
         *,

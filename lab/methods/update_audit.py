@@ -17,7 +17,6 @@ from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.output import note
 from colmlm.kb.corpus.format import Parsed
 from colmlm.kb.errors import CorpusNotFound, KeysetMismatch, NoActiveKeyset
-from colmlm.kb.facts.batches import Batches
 from colmlm.kb.records import FactRecord
 from colmlm.kb.service import KnowledgeBase
 from colmlm.model.decoding.config import DecodeConfig
@@ -76,10 +75,10 @@ class UpdateAudit:
         standing = Standing.of(kb, corpus, rewrites)
         if standing.missing:
             parsed = [Parsed(one) for one in documents(rewrites)]
-            kb.ingest(parsed, corpus, actor=actor, reason=reason)
+            kb.corpora.ingest(parsed, corpus, actor=actor, reason=reason)
             standing = Standing.of(kb, corpus, rewrites)
         key_everything(runtime, corpus=corpus)
-        audit = cls(kb, Decoder(checkpoint, kb), config, rewrites, standing.facts, actor)
+        audit = cls(kb, Decoder(checkpoint, kb.lookups), config, rewrites, standing.facts, actor)
         audit._require_whole(corpus, standing.missing)
         if left := audit.set_back():
             note(f"{left} values that a run had left updated are set back.")
@@ -115,7 +114,7 @@ class UpdateAudit:
     def _updated(self) -> Iterator[None]:
         values = {self.facts[one.document].fact_id: one.new_value for one in self.rewrites}
         try:
-            Batches(self.kb).update(values, actor=self.actor, reason=REASON)
+            self.kb.facts.edit_many(values, actor=self.actor, reason=REASON)
             yield
         finally:
             self.set_back()
@@ -129,7 +128,7 @@ class UpdateAudit:
             fact.fact_id: one.value for one, fact in self._now() if fact.value == one.new_value != one.value
         }
         if values:
-            Batches(self.kb).update(values, actor=self.actor, reason=f"{REASON}: undone")
+            self.kb.facts.edit_many(values, actor=self.actor, reason=f"{REASON}: undone")
         return len(values)
 
     def is_restored(self) -> bool:
@@ -137,7 +136,7 @@ class UpdateAudit:
 
     def _now(self) -> Iterator[tuple[Rewrite, FactRecord]]:
         for one in self.rewrites:
-            yield one, self.kb.fact(self.facts[one.document].fact_id)
+            yield one, self.kb.facts.show(self.facts[one.document].fact_id)
 
     def _require_whole(self, corpus: str, missing: int) -> None:
         if missing or len(self.facts) < len(self.rewrites):
@@ -154,7 +153,7 @@ class UpdateAudit:
 def _require_keyset(kb: KnowledgeBase, checkpoint_id: str) -> None:
     """Refuse before anything is ingested where the decoder could not look it up."""
     try:
-        active = kb.active_keyset()
+        active = kb.keysets.active()
     except NoActiveKeyset:
         return
     if active.checkpoint_id != checkpoint_id:
@@ -164,7 +163,7 @@ def _require_keyset(kb: KnowledgeBase, checkpoint_id: str) -> None:
 def _facts(kb: KnowledgeBase, corpus: str) -> Iterator[FactRecord]:
     after = 0
     try:
-        while page := kb.facts(corpus=corpus, after=after, limit=PAGE):
+        while page := kb.facts.find(corpus=corpus, after=after, limit=PAGE):
             yield from page
             after = page[-1].fact_id
     except CorpusNotFound:  # it is about to be made

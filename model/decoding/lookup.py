@@ -34,7 +34,7 @@ class Found(Protocol):
 class Lookup(Protocol):
     """What the decoder asks of a knowledge base: the best facts for unit-norm queries."""
 
-    def lookup(
+    def find(
         self,
         queries_BD: NDArray[np.float32],
         *,

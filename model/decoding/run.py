@@ -194,7 +194,7 @@ class Run:
     def _answer(self, rows: Sequence[Row], queries_ND: np.ndarray) -> list[tuple[Row, Tensor]]:
         """Splice what is found; the rows that find nothing, each with the logits to go on from."""
         assert self.lookup is not None
-        results = self.lookup.lookup(
+        results = self.lookup.find(
             queries_ND,
             checkpoint_id=self.queries.checkpoint_id,
             k=1,

@@ -71,7 +71,7 @@ class MemoryLookup:
     def __init__(self, keys_KD: Floats, values: Sequence[str], threshold: float) -> None:
         self.keys_KD, self.values, self.threshold = keys_KD, values, threshold
 
-    def lookup(
+    def find(
         self, queries_BD: Floats, *, checkpoint_id: str, k: int = 1, threshold: float | None = None,
         min_seq: int | None = None,
     ) -> list[Found]:  # fmt: skip

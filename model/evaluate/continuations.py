@@ -125,7 +125,7 @@ class WithLookups:
     def _values(self, queries: dict[int, NDArray[np.float32]]) -> dict[int, str]:
         if not queries:
             return {}
-        found = self.lookup.lookup(
+        found = self.lookup.find(
             np.stack(list(queries.values())),
             checkpoint_id=self.checkpoint.checkpoint_id,
             k=1,

@@ -111,7 +111,7 @@ def run(home: Path, kills: int, pause: float = 1.0) -> Outcome:
     with ExitStack() as stack:
         kb = stack.enter_context(KnowledgeBase.open(settings))
         ingest(kb, *numbered(FACTS))
-        kb.set_threshold(kb.rekey(FakeEncoder()).keyset_id, 0.9)
+        kb.keysets.set_threshold(kb.keysets.rekey(FakeEncoder()).keyset_id, 0.9)
         with kb.sessions.begin() as session:
             token = create_key(session, "the clients", "operator")
         server = stack.enter_context(server_process(settings, COLMLM_LOG_LEVEL="warning"))
@@ -125,8 +125,8 @@ def run(home: Path, kills: int, pause: float = 1.0) -> Outcome:
 
 
 def _outcome(kb: KnowledgeBase, load: _Load, seconds: list[float], job_state: str, log: str) -> Outcome:
-    kb.catch_up()
-    report = kb.fsck()
+    kb.lookups.catch_up()
+    report = kb.upkeep.fsck()
     unexpected = sum((counts.unexpected for counts in load.counts), Counter[str]())
     sys.stderr.write(log)
     return Outcome(
@@ -156,7 +156,7 @@ def _lost(kb: KnowledgeBase, load: _Load) -> list[Acknowledged]:
     lost = []
     for counts in load.counts:
         for edit in counts.edits:
-            trace = kb.trace_fact(edit.fact_id)
+            trace = kb.outputs.trace_fact(edit.fact_id)
             edited = load.edited[edit.fact_id]
             is_there = (
                 any(change.seq == edit.seq and change.kind == "update" for change in trace.history)
@@ -190,7 +190,7 @@ class _Load:
         self.is_over = threading.Event()
         self.was_alive = True
         self.counts = [Counts() for _ in range(LOOKERS + EDITORS)]
-        facts = {int(fact.value.split()[1]): fact.fact_id for fact in kb.facts(limit=FACTS)}
+        facts = {int(fact.value.split()[1]): fact.fact_id for fact in kb.facts.find(limit=FACTS)}
         half = FACTS // 2
         self.asked = list(range(half))
         self.edited = {facts[n]: Edited(f"value {n}") for n in range(half, FACTS)}

@@ -31,7 +31,6 @@ from colmlm.kb.facts.redaction import MARK
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
-from colmlm.kb.upkeep.repair import Repair
 from tests.acceptance.server import server_process
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import document, ingest
@@ -109,13 +108,13 @@ def run(settings: Settings, erasures: int, decoders: int) -> Outcome:
     started = time.monotonic()
     with KnowledgeBase.open(settings) as kb:
         ingest(kb, *(_said(n) for n in range(erasures + STAYING)))
-        kb.set_threshold(kb.rekey(ENCODER).keyset_id, 0.9)
-        facts = {f.fact_id: f.value for f in kb.facts(limit=erasures)}
+        kb.keysets.set_threshold(kb.keysets.rekey(ENCODER).keyset_id, 0.9)
+        facts = {f.fact_id: f.value for f in kb.facts.find(limit=erasures)}
         with kb.sessions.begin() as session:
             token = create_key(session, "race", "admin")
         with server_process(settings, COLMLM_LOG_LEVEL="error") as server:
             counts = _race(lambda: Client(server.address, token), facts, decoders)
-        fsck = kb.fsck()
+        fsck = kb.upkeep.fsck()
         with kb.engine.connect() as connection:
             outputs, plans = _outputs(connection), _plans(connection)
         found, repaired = _plant(kb, facts)
@@ -263,8 +262,8 @@ def _plant(kb: KnowledgeBase, facts: dict[int, str]) -> tuple[bool, bool]:
     )
     with kb.engine.begin() as connection:
         num = connection.execute(planting, {"said": f"So it is {value.upper()}?", "id": fact_id}).rowcount
-    found = num == 1 and len(kb.fsck().quoting) == 1
-    after = Repair(kb).run().after
+    found = num == 1 and len(kb.upkeep.fsck().quoting) == 1
+    after = kb.upkeep.repair().after
     with kb.engine.connect() as connection:
         return found, after.ok and _keeping(_outputs(connection), [value]) == 0
 

@@ -36,8 +36,6 @@ from colmlm.kb.selectors import Selector
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
-from colmlm.kb.switching.gate import check_keyset
-from colmlm.kb.switching.retraining import Retraining
 from tests.acceptance.server import ServerProcess, environment, server_process
 from tests.fakes import FakeEncoder, measured
 from tests.kb.corpora import ingest, numbered
@@ -183,7 +181,7 @@ def run(settings: Settings, seconds: float) -> Outcome:
                 worker.kill()  # SIGKILL, whatever it is at
                 stack.enter_context(worker_process(settings))
                 load.await_steps(seconds / 3)
-                Retraining(kb).activate(new, max_edits=10**9)
+                kb.keysets.activate(new, max_edits=10**9)
                 load.await_steps(seconds / 3)
             finally:
                 load.is_over.set()
@@ -191,8 +189,8 @@ def run(settings: Settings, seconds: float) -> Outcome:
         last = load.memory()
         took = time.monotonic() - started
         codes = [_stopped(server) for server in servers]
-        kb.catch_up()
-        report = kb.fsck()
+        kb.lookups.catch_up()
+        report = kb.upkeep.fsck()
     return Outcome(
         seconds=round(took, 1),
         keyset_switches=1,
@@ -224,8 +222,11 @@ def worker_process(settings: Settings) -> Iterator[subprocess.Popen[bytes]]:
 def _prepare(kb: KnowledgeBase) -> int:
     """Facts with keys of both models; the id of the keyset that is to take over."""
     ingest(kb, *numbered(FACTS))
-    _, new = (kb.calibrate(kb.rekey(encoder).keyset_id, measured(0.9)).keyset_id for encoder in (OLD, NEW))
-    assert check_keyset(kb, new, NEW, active_encoder=OLD).passed
+    _, new = (
+        kb.keysets.calibrate(kb.keysets.rekey(encoder).keyset_id, measured(0.9)).keyset_id
+        for encoder in (OLD, NEW)
+    )
+    assert kb.keysets.check(new, NEW, active_encoder=OLD).passed
     return new
 
 
@@ -264,7 +265,7 @@ class _Load:
             self.work,
         ]
         self.num_ended = [0] * len(self.steps)
-        ids = {int(f.value.split()[1]): f.fact_id for f in kb.facts(limit=FACTS)}
+        ids = {int(f.value.split()[1]): f.fact_id for f in kb.facts.find(limit=FACTS)}
         self.edited = [(n, ids[n]) for n in range(ASKED, FACTS - 20)]
         self.forgotten = [(n, ids[n]) for n in range(FACTS - 20, FACTS)]
 

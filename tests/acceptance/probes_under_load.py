@@ -129,7 +129,7 @@ def run(settings: Settings, load: Load) -> Outcome:
     """What a server on the empty database of `settings` does under this load."""
     with KnowledgeBase.open(settings) as kb:
         ingest(kb, *numbered(load.facts))
-        kb.rekey(FakeEncoder())
+        kb.keysets.rekey(FakeEncoder())
         with Session(kb.engine) as session, session.begin():
             token = create_key(session, "the load", "operator")
         # Nobody reads its log meanwhile, and a full pipe would keep it from answering.
@@ -152,7 +152,7 @@ def _measured(kb: KnowledgeBase, address: str, token: str, load: Load) -> Outcom
                 for _ in range(load.edits)
             ]
             _await_an_edit(kb)
-            with _asking(address, token, load, loaded, kb.head_seq()):
+            with _asking(address, token, load, loaded, kb.log.head_seq()):
                 time.sleep(load.seconds)
             while_held = loaded.done["edits"]
         afterwards = [edit.result() for edit in edits].count(200) - while_held

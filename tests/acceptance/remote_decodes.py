@@ -80,9 +80,9 @@ class Watched:
     given: list[Answered] = field(default_factory=list)
     queries: int = 0
 
-    def lookup(self, queries_BD: np.ndarray, **options: Any) -> Sequence[Any]:
+    def find(self, queries_BD: np.ndarray, **options: Any) -> Sequence[Any]:
         sent = time.monotonic()
-        found = self.inner.lookup(queries_BD, **options)
+        found = self.inner.find(queries_BD, **options)
         answered = time.monotonic()
         self.queries += len(queries_BD)
         self.given += [Answered(hit.fact_id, sent, answered) for one in found for hit in one.hits]
@@ -109,7 +109,7 @@ class Editor:
             if wanted is None:
                 time.sleep(0.001)
                 continue
-            self.kb.delete([wanted], **WHO)
+            self.kb.facts.delete([wanted], **WHO)
             self.gone.setdefault(wanted, []).append((time.monotonic(), float("inf")))
             deleted.append(wanted)
             self.deletes += 1
@@ -119,7 +119,7 @@ class Editor:
     def _restore(self, fact_id: int) -> None:
         since, _ = self.gone[fact_id][-1]
         self.gone[fact_id][-1] = (since, time.monotonic())
-        self.kb.restore([fact_id], **WHO)
+        self.kb.facts.restore([fact_id], **WHO)
         self.restores += 1
 
     def was_gone(self, answer: Answered) -> bool:
@@ -169,7 +169,7 @@ def run(
 def prepare(kb: KnowledgeBase, checkpoint: Checkpoint) -> str:
     """Facts with keys of the checkpoint, any of which answers a query that is nearest to it; a decoder's key."""
     ingest(kb, *numbered(FACTS))
-    kb.set_threshold(kb.rekey(ModelEncoder(checkpoint)).keyset_id, -1.0)
+    kb.keysets.set_threshold(kb.keysets.rekey(ModelEncoder(checkpoint)).keyset_id, -1.0)
     with Session(kb.engine) as session, session.begin():
         return create_key(session, "a GPU", "decoder")
 
@@ -181,9 +181,9 @@ def _request(number: int) -> GenerationRequest:
 
 
 def _is_lost(kb: KnowledgeBase, generation_id: int, output: str, splices: int) -> bool:
-    stored = kb.trace_output(generation_id)
+    stored = kb.outputs.trace(generation_id)
     return (stored.output, len(stored.splices)) != (output, splices) or any(
-        kb.trace_fact(s.fact_id).uses == () for s in stored.splices if s.fact_id is not None
+        kb.outputs.trace_fact(s.fact_id).uses == () for s in stored.splices if s.fact_id is not None
     )
 
 
@@ -222,9 +222,9 @@ class Stale:
         self.inner = inner
         self.first: Lookup | None = None
 
-    def lookup(self, queries_BD: np.ndarray, **options: Any) -> Sequence[Any]:
+    def find(self, queries_BD: np.ndarray, **options: Any) -> Sequence[Any]:
         if self.first is None:
-            (self.first,) = self.inner.lookup(queries_BD[:1], **options)
+            (self.first,) = self.inner.find(queries_BD[:1], **options)
         return [self.first] * len(queries_BD)
 
 

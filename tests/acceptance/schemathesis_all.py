@@ -25,7 +25,6 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from colmlm.api.app import create_app
-from colmlm.api.door.auth import key_of
 from colmlm.api.door.tuning import Tuning
 from colmlm.api.schema.openapi import described
 from colmlm.kb.access.api_keys import ROLES, create_key
@@ -70,11 +69,11 @@ class Outcome:
 def fill(kb: KnowledgeBase, encoder: FakeEncoder) -> Litestar:
     """The app on a base with something of everything."""
     parsed = [Parsed(document) for document in numbered(20)]
-    kb.ingest(parsed, "atlas", actor="tester", reason="set up")
-    kb.rekey(encoder)
+    kb.corpora.ingest(parsed, "atlas", actor="tester", reason="set up")
+    kb.keysets.rekey(encoder)
     at_once = Tuning(longest_seconds=0)  # streams are read to their end
     app = create_app(kb, encoder, LookupGenerator(kb, encoder), tuning=at_once)
-    kb.delete([kb.facts(limit=1)[0].fact_id], actor="tester", reason="set up")
+    kb.facts.delete([kb.facts.find(limit=1)[0].fact_id], actor="tester", reason="set up")
     with kb.engine.begin() as connection:
         for statement in _KEEP:
             connection.execute(text(statement))
@@ -197,7 +196,7 @@ def _as(role: str, kb: KnowledgeBase, app: Litestar, asked: argparse.Namespace) 
         seed=asked.seed,
         only=asked.operation,
     )
-    if key_of(kb.engine, token) is None:
+    if kb.access.of_token(token) is None:
         raise RuntimeError(f"the key of {role} was ended on the way, and what came after it says nothing")
     said = outcome.report if not outcome.ok else f"{role}: {outcome.cases} cases"
     print(said, file=sys.stderr, flush=True)

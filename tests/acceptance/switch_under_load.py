@@ -24,13 +24,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from colmlm.kb.lookup.follower import Follower
+from colmlm.kb.lookup.questions import Questions
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
-from colmlm.kb.switching.gate import check_keyset
-from colmlm.kb.switching.retraining import Retraining
+from colmlm.kb.switching.keysets import Keysets
 from colmlm.kb.tables import FactKey
-from colmlm.lab.methods.questions import Questions
 from tests.fakes import FakeEncoder, measured
 from tests.kb.corpora import ingest, numbered
 
@@ -71,8 +70,10 @@ def run(settings: Settings, seconds: float) -> Outcome:
     """Load the empty, migrated database of `settings` for so long."""
     with KnowledgeBase.open(settings) as kb, KnowledgeBase.open(settings) as editing:
         ingest(kb, *numbered(FACTS))
-        old, new = (kb.calibrate(kb.rekey(e).keyset_id, measured(0.9)).keyset_id for e in (OLD, NEW))
-        assert check_keyset(kb, new, NEW, active_encoder=OLD).passed
+        old, new = (
+            kb.keysets.calibrate(kb.keysets.rekey(e).keyset_id, measured(0.9)).keyset_id for e in (OLD, NEW)
+        )
+        assert kb.keysets.check(new, NEW, active_encoder=OLD).passed
         stop = threading.Event()
         with _reader(
             settings, {OLD.checkpoint.checkpoint_id: old, NEW.checkpoint.checkpoint_id: new}
@@ -80,14 +81,14 @@ def run(settings: Settings, seconds: float) -> Outcome:
             assert pipe.recv() == "asking"
             with ThreadPoolExecutor(max_workers=1) as editor:
                 edits, started = editor.submit(_edit, editing, stop), time.monotonic()
-                activations, rollbacks = _switch(Retraining(kb), new, started + seconds)
+                activations, rollbacks = _switch(kb.keysets, new, started + seconds)
                 stop.set()
                 num_edits = edits.result()
             took = time.monotonic() - started
             pipe.send("stop")
             answers: list[Answers] = pipe.recv()
-        kb.catch_up()
-        report = kb.fsck()
+        kb.lookups.catch_up()
+        report = kb.upkeep.fsck()
     return Outcome(
         requests=sum(a.requests for a in answers),
         failed=sum(a.failed for a in answers),
@@ -104,7 +105,7 @@ def run(settings: Settings, seconds: float) -> Outcome:
     )
 
 
-def _switch(retraining: Retraining, new: int, until: float) -> tuple[int, int]:
+def _switch(retraining: Keysets, new: int, until: float) -> tuple[int, int]:
     """Activate and roll back until the time is over, at least twice each; how often."""
     activations = rollbacks = 0
     while time.monotonic() < until or activations < 2:
@@ -119,13 +120,13 @@ def _switch(retraining: Retraining, new: int, until: float) -> tuple[int, int]:
 
 def _edit(kb: KnowledgeBase, stop: threading.Event) -> int:
     """Delete, restore and correct the facts that nobody asks for; how many edits."""
-    facts = [f.fact_id for f in kb.facts(limit=FACTS) if int(f.value.split()[1]) >= ASKED]
+    facts = [f.fact_id for f in kb.facts.find(limit=FACTS) if int(f.value.split()[1]) >= ASKED]
     edits = 0
     while not stop.is_set():
         fact_id = facts[edits % len(facts)]
-        kb.delete([fact_id], **WHO)
-        kb.restore([fact_id], **WHO)
-        kb.update(fact_id, f"edited {edits}", **WHO)
+        kb.facts.delete([fact_id], **WHO)
+        kb.facts.restore([fact_id], **WHO)
+        kb.facts.edit(fact_id, f"edited {edits}", **WHO)
         edits += 3
     return edits
 

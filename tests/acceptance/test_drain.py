@@ -25,7 +25,7 @@ from tests.kb.corpora import CAPITAL, PERU, ingest
 @pytest.fixture
 def peru(kb: KnowledgeBase, encoder: FakeEncoder) -> KnowledgeBase:
     ingest(kb, PERU)
-    kb.rekey(encoder)
+    kb.keysets.rekey(encoder)
     return kb
 
 

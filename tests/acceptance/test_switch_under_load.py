@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from colmlm.kb.errors import KeysetMismatch
+from colmlm.kb.lookup.questions import Questions
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
-from colmlm.lab.methods.questions import Questions
 from tests.acceptance.switch_under_load import run
 from tests.fakes import FakeEncoder, activated
 from tests.kb.corpora import CAPITAL, PERU, ingest
@@ -23,10 +23,10 @@ def test_no_lookup_fails_and_no_answer_is_mixed_while_the_keyset_switches(settin
 def test_whoever_has_only_the_old_encoder_is_refused_after_the_switch(kb: KnowledgeBase):
     old, new = FakeEncoder(), FakeEncoder(salt="2", dim=16)
     ingest(kb, PERU)
-    kb.rekey(old)
+    kb.keysets.rekey(old)
     both, only_old = Questions(kb, [old, new]), Questions(kb, [old])
     assert both.ask([CAPITAL])[0] == only_old.ask([CAPITAL])[0] == "fake"
-    activated(kb, kb.rekey(new).keyset_id)
+    activated(kb, kb.keysets.rekey(new).keyset_id)
     checkpoint_id, (lookup,) = both.ask([CAPITAL], k=2)
     assert checkpoint_id == "fake2" and lookup.hits[0].value == "Lima"
     with pytest.raises(KeysetMismatch):

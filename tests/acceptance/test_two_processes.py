@@ -21,17 +21,17 @@ def test_no_process_gives_an_old_answer_once_the_edit_is_acknowledged(settings: 
 
 def test_writers_take_turns_on_the_log(kb: KnowledgeBase, settings: Settings, encoder: FakeEncoder):
     ingest(kb, *numbered(40))
-    kb.rekey(encoder)
-    before = kb.head_seq()
-    facts = [fact.fact_id for fact in kb.facts(limit=100)]
+    kb.keysets.rekey(encoder)
+    before = kb.log.head_seq()
+    facts = [fact.fact_id for fact in kb.facts.find(limit=100)]
 
     def write(writer: int) -> list[int]:
         """50 edits, of facts that the other writers edit too."""
         with KnowledgeBase.open(settings) as own:
-            return [own.update(facts[(7 * n) % 40], f"by {writer}: {n}", **WHO).seq for n in range(50)]
+            return [own.facts.edit(facts[(7 * n) % 40], f"by {writer}: {n}", **WHO).seq for n in range(50)]
 
     with ThreadPoolExecutor(max_workers=4) as writers:
         seqs = sorted(seq for done in writers.map(write, range(4)) for seq in done)
     assert seqs == list(range(before + 1, before + 201))
-    report = kb.fsck()
+    report = kb.upkeep.fsck()
     assert report.ok and report.chain_ok and report.changes_checked == before + 200

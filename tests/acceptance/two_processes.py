@@ -64,12 +64,12 @@ def run(settings: Settings, operations: int, seed: int = 0) -> Outcome:
     encoder = FakeEncoder()
     with KnowledgeBase.open(settings) as kb:
         ingest(kb, *numbered(FACTS))
-        kb.rekey(encoder)
+        kb.keysets.rekey(encoder)
         with _reader(settings) as pipe:
             started = time.monotonic()
             kinds = _write(kb, pipe, operations // 2, random.Random(seed))
             wrong, milliseconds = pipe.recv()
-        report = kb.fsck()
+        report = kb.upkeep.fsck()
     milliseconds.sort()
     return Outcome(
         operations=2 * len(milliseconds),
@@ -87,7 +87,7 @@ def run(settings: Settings, operations: int, seed: int = 0) -> Outcome:
 
 def _write(kb: KnowledgeBase, pipe: Connection, edits: int, choose: random.Random) -> list[str]:
     """Edit, tell, and collect confirmations; the kinds of edits made."""
-    by_number = {int(fact.value.split()[1]): fact.fact_id for fact in kb.facts(limit=FACTS)}
+    by_number = {int(fact.value.split()[1]): fact.fact_id for fact in kb.facts.find(limit=FACTS)}
     live: dict[int, str] = {number: f"value {number}" for number in by_number}
     last = dict(live)
     unconfirmed: set[int] = set()
@@ -98,13 +98,13 @@ def _write(kb: KnowledgeBase, pipe: Connection, edits: int, choose: random.Rando
         number = choose.choice([one for one in by_number if one not in unconfirmed])
         fact_id = by_number[number]
         if number not in live:
-            kinds.append(kb.restore([fact_id], **WHO).kind)
+            kinds.append(kb.facts.restore([fact_id], **WHO).kind)
             live[number] = last[number]
         elif choose.random() < 0.5:
-            kinds.append(kb.delete([fact_id], **WHO, abstain=choose.random() < 0.3).kind)
+            kinds.append(kb.facts.delete([fact_id], **WHO, abstain=choose.random() < 0.3).kind)
             del live[number]
         else:
-            kinds.append(kb.update(fact_id, f"edited {n}", **WHO).kind)
+            kinds.append(kb.facts.edit(fact_id, f"edited {n}", **WHO).kind)
             live[number] = last[number] = f"edited {n}"
         unconfirmed.add(number)
         pipe.send(Told(number, live.get(number)))

@@ -46,8 +46,8 @@ PERU = AnnotatedDocument(
 @pytest.fixture
 def atlas(kb: KnowledgeBase, encoder: FakeEncoder) -> KnowledgeBase:
     """A keyed knowledge base of one document with two facts."""
-    kb.ingest([Parsed(PERU)], "atlas", actor="tester", reason="set up")
-    kb.rekey(encoder)
+    kb.corpora.ingest([Parsed(PERU)], "atlas", actor="tester", reason="set up")
+    kb.keysets.rekey(encoder)
     return kb
 
 
@@ -101,5 +101,5 @@ def operator(app: Litestar, connect: Connect) -> Client:
 @pytest.fixture
 def fact_id(atlas: KnowledgeBase) -> int:
     """The fact that Lima is the capital."""
-    (fact,) = atlas.facts(text="Lima")
+    (fact,) = atlas.facts.find(text="Lima")
     return fact.fact_id

@@ -50,12 +50,12 @@ class LookupGenerator:
         return trace
 
     def stream(self, request: GenerationRequest) -> Iterator[Item]:
-        seq, splices, value = self.kb.head_seq(), (), "I do not know"
+        seq, splices, value = self.kb.log.head_seq(), (), "I do not know"
         prompt = text_of(request)
         if request.mode != "off":
             query_1D = self.encoder.encode_questions([prompt])
             asked = query_1D.astype("<f2").tobytes()
-            (found,) = self.kb.lookup(
+            (found,) = self.kb.lookups.find(
                 query_1D,
                 checkpoint_id=self.encoder.checkpoint.checkpoint_id,
                 threshold=request.threshold,
@@ -81,7 +81,7 @@ class LookupGenerator:
             seq=seq,
             splices=splices,
         )
-        yield self.kb.trace_output(self.kb.record(stored))
+        yield self.kb.outputs.trace(self.kb.outputs.record(stored))
 
     def _event(self, splice: Splice, value: str) -> Item:
         if splice.fact_id is None:
@@ -93,7 +93,7 @@ class LookupGenerator:
             version=splice.version or 0,
             value=value,
             score=splice.score or 0.0,
-            document=self.kb.fact(splice.fact_id).source,
+            document=self.kb.facts.show(splice.fact_id).source,
         )
 
 

@@ -39,7 +39,7 @@ HANGS = WorkerState(running=True, since=LONG_AGO)
 @pytest.fixture
 def asked(atlas: KnowledgeBase, encoder: FakeEncoder, connect: Connect, new_key: Callable[[str], str]) -> Any:
     """Asks a server with a worker in this state."""
-    atlas.catch_up()
+    atlas.lookups.catch_up()
 
     tokens = {role: new_key(role) for role in ("reader", "admin")}
 

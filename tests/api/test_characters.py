@@ -20,7 +20,7 @@ def test_nobody_is_named_with_what_does_not_show(operator: Client, fact_id: int)
 def test_pages_show_what_does_not_show(
     app: Litestar, atlas: KnowledgeBase, connect: Connect, fact_id: int
 ) -> None:
-    atlas.update(fact_id, "a\u202eb\u200b<i>", actor="ann", reason="test")
+    atlas.facts.edit(fact_id, "a\u202eb\u200b<i>", actor="ann", reason="test")
     page = connect(app, "operator").get(f"/console/facts/{fact_id}").text
     assert r"a\u202eb\u200b&lt;i&gt;" in page
 

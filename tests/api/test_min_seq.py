@@ -66,12 +66,12 @@ def told(answer: Any) -> tuple[int, str]:
 def test_a_change_that_nobody_made_is_not_waited_for(
     reader: Client, atlas: KnowledgeBase, encoder: FakeEncoder, name: str, fields: dict[str, Any]
 ) -> None:
-    seen = ask(reader, encoder, name, atlas.head_seq(), **fields)
+    seen = ask(reader, encoder, name, atlas.log.head_seq(), **fields)
     assert seen.status_code < 300, seen.text
-    stored = len(atlas.generations())
-    refused = ask(reader, encoder, name, atlas.head_seq() + 1, **fields)
+    stored = len(atlas.outputs.find())
+    refused = ask(reader, encoder, name, atlas.log.head_seq() + 1, **fields)
     assert told(refused) in ((404, "no_such_change"), (404, "urn:colmlm:NoSuchChange"))
-    assert len(atlas.generations()) == stored, "nothing was decoded"
+    assert len(atlas.outputs.find()) == stored, "nothing was decoded"
 
 
 @EACH
@@ -83,10 +83,10 @@ def test_a_change_that_the_index_does_not_reach_in_time_is_not_now(
     name: str,
     fields: dict[str, Any],
 ) -> None:
-    atlas.catch_up()
-    seq = atlas.insert("Q?", "A", actor="tester", reason="test").seq
+    atlas.lookups.catch_up()
+    seq = atlas.facts.add("Q?", "A", actor="tester", reason="test").seq
     standing_still = type(atlas.searcher.current())
     monkeypatch.setattr(standing_still, "catch_up", lambda replica, session: replica.applied_seq)
     behind = ask(reader, encoder, name, seq, **fields)
     assert told(behind) in ((503, "index_behind"), (503, "urn:colmlm:IndexBehind"))
-    assert behind.headers["retry-after"] == "1" and atlas.generations() == []
+    assert behind.headers["retry-after"] == "1" and atlas.outputs.find() == []

@@ -46,7 +46,7 @@ def client(tiny: TinyServer) -> Iterator[openai.OpenAI]:
 
 def check_citations(tiny: TinyServer, cited: list[dict[str, Any]], text: str, generation_id: int) -> None:
     """Each says what stands in the text and in the document, and leads to the stored trace."""
-    trace = tiny.kb.trace_output(generation_id)
+    trace = tiny.kb.outputs.trace(generation_id)
     hits = [splice for splice in trace.splices if splice.outcome == "hit"]
     assert cited and [c["fact_id"] for c in cited] == [s.fact_id for s in hits]
     for citation in cited:
@@ -68,7 +68,7 @@ def test_a_completion_cites_what_it_spliced_whole_and_streamed(
     check_citations(tiny, choice.model_extra["citations"], choice.text, choice.model_extra["generation_id"])
     assert whole.model_extra["citations"] == choice.model_extra["citations"]
     assert whole.usage and whole.usage.prompt_tokens == len(PROMPT) and 0 < whole.usage.completion_tokens <= 8
-    assert tiny.kb.trace_output(choice.model_extra["generation_id"]).prompt == PROMPT
+    assert tiny.kb.outputs.trace(choice.model_extra["generation_id"]).prompt == PROMPT
 
     *chunks, last = client.completions.create(
         prompt=PROMPT, extra_body=LOOKING_UP, stream=True, stream_options={"include_usage": True}, **GREEDY
@@ -97,7 +97,7 @@ def test_a_chat_answers_its_last_question_and_cites(tiny: TinyServer, client: op
     content, extra = choice.message.content, choice.model_extra
     assert content and extra and choice.message.role == "assistant" and not content.startswith(" ")
     check_citations(tiny, extra["citations"], content, extra["generation_id"])
-    stored = tiny.kb.trace_output(extra["generation_id"])
+    stored = tiny.kb.outputs.trace(extra["generation_id"])
     assert stored.prompt == (
         "Be brief.\n\nQuestion: Where?\nAnswer: There.\n\nQuestion: What is the capital of Peru?\nAnswer:"
     )
@@ -121,7 +121,7 @@ def test_a_deleted_fact_is_cited_no_more(tiny: TinyServer, client: openai.OpenAI
     first = client.completions.create(prompt=PROMPT, extra_body=LOOKING_UP, **GREEDY)
     assert first.model_extra
     gone = {citation["fact_id"] for citation in first.model_extra["citations"]}
-    edit = tiny.kb.delete(sorted(gone), actor="tester", reason="wrong")
+    edit = tiny.kb.facts.delete(sorted(gone), actor="tester", reason="wrong")
     again = client.completions.create(prompt=PROMPT, extra_body={**LOOKING_UP, "min_seq": edit.seq}, **GREEDY)
     assert again.model_extra and gone.isdisjoint(c["fact_id"] for c in again.model_extra["citations"])
 
@@ -200,10 +200,10 @@ def test_a_harness_reads_how_likely_a_text_is(tiny: TinyServer) -> None:
         text = tokenizer.decode(prompt)
         assert choice["text"].startswith(text) and choice["citations"] == []
         assert told["text_offset"][-1] == len(text)
-    before = tiny.kb.generations()
+    before = tiny.kb.outputs.find()
     (scored,) = harness(tiny, [prompts[0]], max_tokens=0)
     assert scored["text"] == PROMPT and len(scored["logprobs"]["tokens"]) == len(prompts[0])
-    assert scored["generation_id"] is None and tiny.kb.generations() == before
+    assert scored["generation_id"] is None and tiny.kb.outputs.find() == before
     assert {generation.mode for generation in before} == {"off"}
 
 

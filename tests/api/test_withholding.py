@@ -18,7 +18,6 @@ from colmlm.api.door.rights import right_of
 from colmlm.api.ports import GenerationRequest
 from colmlm.kb.access.api_keys import ROLES, Right
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
-from colmlm.kb.facts.documents import Documents
 from colmlm.kb.facts.redaction import MARK
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import Client, Connect
@@ -80,13 +79,15 @@ def planted(atlas: KnowledgeBase, encoder: FakeEncoder) -> Planted:
     """Facts that were looked up and spliced, and then deleted, corrected and replaced."""
 
     def fact_of(text: str) -> int:
-        (fact,) = atlas.facts(text=text)
+        (fact,) = atlas.facts.find(text=text)
         return fact.fact_id
 
     why = {"actor": "tester", "reason": "set up"}
-    atlas.ingest([Parsed(METALS), Parsed(RARE)], "metals", **why)
-    noted = atlas.insert(f"What is {ASKED}?", "a small thing", answer=f"A small {NOTED}.", **why).fact_ids[0]
-    atlas.rekey(encoder, kinds=("context", "question"))
+    atlas.corpora.ingest([Parsed(METALS), Parsed(RARE)], "metals", **why)
+    noted = atlas.facts.add(f"What is {ASKED}?", "a small thing", answer=f"A small {NOTED}.", **why).fact_ids[
+        0
+    ]
+    atlas.keysets.rekey(encoder, kinds=("context", "question"))
     generator = LookupGenerator(atlas, encoder)
     questions = (
         "Which metal is oldest?",
@@ -96,14 +97,14 @@ def planted(atlas: KnowledgeBase, encoder: FakeEncoder) -> Planted:
     )
     outputs = [generator.generate(GenerationRequest(prompt=q, threshold=0.9)) for q in questions]
     assert all(one.splices[0].outcome == "hit" for one in outputs)
-    seq = atlas.head_seq()
+    seq = atlas.log.head_seq()
     deleted, corrected, rare = (fact_of(word) for word in (DELETED, CORRECTED, REPLACED))
-    (old,) = (one for one in Documents(atlas).find(corpus="metals") if one.external_id == "rare")
-    atlas.delete([deleted, noted], **why)
-    atlas.update(corrected, "Hydrogen", **why)
-    atlas.ingest([Parsed(replace(RARE, text="Nobody knows the rarest.", facts=()))], "metals", **why)
-    assert atlas.fact(rare).deleted_seq is not None
-    source = atlas.fact(deleted).source
+    (old,) = (one for one in atlas.documents.find(corpus="metals") if one.external_id == "rare")
+    atlas.facts.delete([deleted, noted], **why)
+    atlas.facts.edit(corrected, "Hydrogen", **why)
+    atlas.corpora.ingest([Parsed(replace(RARE, text="Nobody knows the rarest.", facts=()))], "metals", **why)
+    assert atlas.facts.show(rare).deleted_seq is not None
+    source = atlas.facts.show(deleted).source
     assert source is not None
     return Planted(
         deleted,
@@ -314,7 +315,7 @@ def test_what_stands_or_was_brought_back_is_shown(
 ) -> None:
     standing = reader.get(f"/v1/facts/{planted.standing}").json()
     assert standing["value"] == STANDING and not standing["withheld"] and standing["answer"]
-    atlas.restore([planted.deleted], actor="tester", reason="settled")
+    atlas.facts.restore([planted.deleted], actor="tester", reason="settled")
     fact = reader.get(f"/v1/facts/{planted.deleted}").json()
     assert fact["value"] == DELETED and fact["question"] and not fact["withheld"]
     assert DELETED in reader.get(f"/v1/documents/{planted.metals}").json()["text"]
@@ -325,7 +326,7 @@ def test_a_digest_of_a_text_confirms_no_guess_at_what_is_withheld(
     reader: Client, atlas: KnowledgeBase, planted: Planted
 ) -> None:
     (whole,) = (
-        one.sha256 for one in Documents(atlas).find(corpus="metals") if one.document_id == planted.metals
+        one.sha256 for one in atlas.documents.find(corpus="metals") if one.document_id == planted.metals
     )
     listed = reader.get("/v1/documents?corpus=metals").json()["items"]
     (shown,) = (one["sha256"] for one in listed if one["document_id"] == planted.metals)

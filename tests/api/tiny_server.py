@@ -44,9 +44,11 @@ class TinyServer:
 def tiny_server(kb: KnowledgeBase, checkpoint: Checkpoint) -> Iterator[TinyServer]:
     """Two facts of one document, keyed by the model, and a key of each role that asks."""
     encoder = ModelEncoder(checkpoint)
-    kb.ingest([Parsed(PERU)], "atlas", actor="tester", reason="set up")
-    kb.set_threshold(kb.rekey(encoder).keyset_id, -1.0)  # a random model's queries are near to nothing
-    generator = StoringGenerator(checkpoint, LocalOutputs(kb), kb)
+    kb.corpora.ingest([Parsed(PERU)], "atlas", actor="tester", reason="set up")
+    kb.keysets.set_threshold(
+        kb.keysets.rekey(encoder).keyset_id, -1.0
+    )  # a random model's queries are near to nothing
+    generator = StoringGenerator(checkpoint, LocalOutputs(kb), kb.lookups)
     with Session(kb.engine) as session, session.begin():
         keys = {role: create_key(session, role, role) for role in ("reader", "decoder", "operator")}
     with served(create_app(kb, encoder, generator)) as address:

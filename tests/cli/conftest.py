@@ -124,7 +124,7 @@ def there(
 @pytest.fixture
 def facts(there: There) -> list[int]:
     """The ids of its two facts: the capital, and the lake."""
-    return [fact.fact_id for fact in there.kb.facts()]
+    return [fact.fact_id for fact in there.kb.facts.find()]
 
 
 def program(

@@ -56,8 +56,8 @@ def pruned(value: Any, volatile: tuple[str, ...]) -> Any:
 @contextmanager
 def served_base(kb: KnowledgeBase, encoder: FakeEncoder, folder: Path) -> Iterator[There]:
     """Two facts, keyed; a stored output that used one; and a key of every role."""
-    kb.ingest([Parsed(PERU)], "atlas", actor="tester", reason="set up")
-    kb.rekey(encoder)
+    kb.corpora.ingest([Parsed(PERU)], "atlas", actor="tester", reason="set up")
+    kb.keysets.rekey(encoder)
     keys = {role: folder / f"{role}.key" for role in ROLES}
     with Session(kb.engine) as session, session.begin():
         for role, file in keys.items():

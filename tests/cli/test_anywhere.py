@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +19,8 @@ from tests.cli.elsewhere import WHY, There
 
 def test_what_is_read_is_the_same(there: There, facts: list[int]) -> None:
     capital, lake = facts
-    there.kb.update(lake, "Poopó", actor="ann", reason="wrong")
-    there.kb.delete([lake], actor="ann", reason="wrong again")
+    there.kb.facts.edit(lake, "Poopó", actor="ann", reason="wrong")
+    there.kb.facts.delete([lake], actor="ann", reason="wrong again")
     assert invoke("facts", "list", "--server", there.address, "--key-file", there.keys["decoder"]).code == 2
     for words in (
         "facts list",
@@ -47,7 +48,7 @@ def test_what_is_read_is_the_same(there: There, facts: list[int]) -> None:
         said = there.same(*(word.replace("_", " ") for word in words.split()))
         assert any(said.values()), words
     there.same("lookup", CAPITAL, "-k", 2)
-    there.same("lookup", CAPITAL, "-k", 2, "--as-of", there.kb.head_seq() - 2)  # before both edits
+    there.same("lookup", CAPITAL, "-k", 2, "--as-of", there.kb.log.head_seq() - 2)  # before both edits
 
 
 def test_what_is_edited_is_the_same(there: There, facts: list[int]) -> None:
@@ -68,17 +69,33 @@ def test_what_is_edited_is_the_same(there: There, facts: list[int]) -> None:
     assert there.run("lookup", "Who wrote Persuasion?", "--json").json["hits"][0]["value"] == "Jane Austen"
 
 
+def test_many_facts_are_deleted_by_one_request_and_queries_at_them_abstain(
+    there: There, facts: list[int]
+) -> None:
+    def requests() -> dict[str, float]:
+        token = there.keys["admin"].read_text().strip()
+        told = httpx2.get(f"{there.address}/metrics", headers={"Authorization": f"Bearer {token}"}).text
+        counted = re.findall(r"^colmlm_http_requests_total\{(.*/v1/.*)\} (\S+)$", told, re.MULTILINE)
+        return {labels: float(number) for labels, number in counted}
+
+    before = requests()
+    assert there.run("facts", "delete", *facts, *WHY, "--abstain", "--yes").code == 0
+    asked = {labels: n - before.get(labels, 0) for labels, n in requests().items() if n != before.get(labels)}
+    assert sum(asked.values()) == 1 and "DELETE" in next(iter(asked))
+    assert there.run("lookup", CAPITAL, "--json").json["abstained"] == facts[0]
+
+
 def test_an_edit_is_the_keys_whoever_is_named(there: There, facts: list[int]) -> None:
     for words, behalf in (((), None), (("--actor", "ann"), "ann")):
         edit = ("facts", "edit", facts[0], "--value", f"by {behalf}", *WHY, *words)
         assert there.run(*edit, role="operator").code == 0
-        change = there.kb.changes()[-1]
+        change = there.kb.log.changes()[-1]
         assert (change.actor, change.on_behalf_of) == ("the operator", behalf)
         assert change.principal is not None and change.principal.kind == "key"
 
 
 def test_it_refuses_with_the_same_words_and_exit_code(there: There, facts: list[int]) -> None:
-    there.kb.delete(facts[:1], actor="ann", reason="wrong")
+    there.kb.facts.delete(facts[:1], actor="ann", reason="wrong")
     for words in (
         ("facts", "show", 99),
         ("facts", "restore", facts[1], *WHY),
@@ -120,9 +137,9 @@ def test_the_log_is_checked_here_against_a_head_that_was_kept(
 ) -> None:
     head, log = tmp_path / "head.json", tmp_path / "log.jsonl"
     assert there.run("audit", "export", "--output", head).code == 0
-    there.kb.update(facts[0], "Cus\u2028co", actor="ann", reason="a value with a separator of lines")
+    there.kb.facts.edit(facts[0], "Cus\u2028co", actor="ann", reason="a value with a separator of lines")
     assert there.run("audit", "export", "--log", "--output", log).code == 0
-    assert len(log.read_text(encoding="utf-8").split("\n")) == there.kb.head_seq() + 2
+    assert len(log.read_text(encoding="utf-8").split("\n")) == there.kb.log.head_seq() + 2
     assert there.same("audit", "verify", "--against", head)["holds_witnessed"]
 
 
@@ -192,10 +209,10 @@ def test_an_edit_whose_answer_was_lost_is_made_once(
         self._client = httpx2.Client(base_url=self.url, headers=self._client.headers, transport=passing)
 
     monkeypatch.setattr(Connection, "__init__", connected)
-    seq = there.kb.head_seq()
+    seq = there.kb.log.head_seq()
     ran = there.run("facts", "edit", facts[0], "--value", "Cusco", *WHY, "--json")
     assert ran.code == code, ran.err
-    assert [change.kind for change in there.kb.changes(after=seq)] == ["update"]
+    assert [change.kind for change in there.kb.log.changes(after=seq)] == ["update"]
     if code:
         assert ran.err.count("\n") == 1 and "colmlm changes" in ran.err
     else:
@@ -224,7 +241,7 @@ def test_a_key_sent_in_the_clear_is_said_in_one_line(home: Path, tmp_path: Path)
 
 
 def test_who_may_not_audit_is_told_which_right_the_past_takes(there: There, facts: list[int]) -> None:
-    there.kb.delete(facts[:1], actor="ann", reason="disputed")
+    there.kb.facts.delete(facts[:1], actor="ann", reason="disputed")
     shown = there.run("facts", "show", facts[0], role="reader")
     assert shown.code == 0 and "Lima" not in shown.out and "'audit'" in shown.err
     traced = there.run("trace", "fact", facts[0], role="reader")

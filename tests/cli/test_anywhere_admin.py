@@ -40,7 +40,7 @@ def test_a_keyset_is_keyed_checked_activated_and_retired_there(
     there: There, facts: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = FakeEncoder(salt="2")
-    there.kb.create_keyset(other.checkpoint)
+    there.kb.keysets.create(other.checkpoint)
     monkeypatch.setattr("colmlm.cli.composition.runtime.Runtime.encoder", other)
     with working(there.kb):
         keyed = there.run("keysets", "rekey", 2, "--json", role="trainer").json
@@ -52,10 +52,10 @@ def test_a_keyset_is_keyed_checked_activated_and_retired_there(
     here = invoke(*check, "--json")
     assert here.code == report.code == table.code and {**here.json, "at": ""} == {**report.json, "at": ""}
     active = there.run("keysets", "activate", 2, "--force", *WHY, "--json", role="trainer").json
-    assert active["state"] == "active" and there.kb.changes()[-1].actor == "the trainer"
+    assert active["state"] == "active" and there.kb.log.changes()[-1].actor == "the trainer"
     assert there.run("keysets", "retire", 2, "--yes").code == 4
     back = there.run("keysets", "rollback", "--actor", "ann", "--json").json
-    assert back["keyset_id"] == 1 and there.kb.changes()[-1].on_behalf_of == "ann"
+    assert back["keyset_id"] == 1 and there.kb.log.changes()[-1].on_behalf_of == "ann"
     there.same("keysets", "threshold", 1, "--set", 0.5)
     there.same("keysets", "retire", 2, "--dry-run")
     assert there.run("keysets", "retire", 2, "--yes", "--json").json["num_keys"] == 2

@@ -15,7 +15,7 @@ from tests.cli.elsewhere import WHY, There, pruned, working
 def test_a_corpus_is_counted_given_back_and_deleted_there(
     there: There, facts: list[int], tmp_path: Path
 ) -> None:
-    there.kb.update(facts[0], "Cusco\u2028", actor="ann", reason="a separator of lines")
+    there.kb.facts.edit(facts[0], "Cusco\u2028", actor="ann", reason="a separator of lines")
     there.same("corpus", "list")
     there.same("corpus", "stats", "atlas")
     for options in ((), ("--live-only",)):

@@ -26,7 +26,7 @@ def test_a_run_from_its_plan_to_its_certificate_and_back(
     there.same("forget", "apply", run_id, "--dry-run")
     assert "'edit'" in there.run("forget", "apply", run_id, "--yes", role="auditor").err
     applied = there.run("forget", "apply", run_id, "--yes", "--json", role="operator").json
-    assert applied["fact_ids"] == facts[:1] and there.kb.changes()[-1].reason == "a test"
+    assert applied["fact_ids"] == facts[:1] and there.kb.log.changes()[-1].reason == "a test"
     questions = tmp_path / "questions.txt"
     questions.write_text("Peru's capital?\n")
     verify = ("forget", "verify", run_id, "--paraphrases", questions)
@@ -41,7 +41,7 @@ def test_a_run_from_its_plan_to_its_certificate_and_back(
     assert there.run("audit", "public-key").out == invoke("audit", "public-key").out
     there.same("forget", "restore", run_id, "--dry-run")
     back = there.run("forget", "restore", run_id, *WHY, "--yes", "--json").json
-    assert back["kind"] == "restore" and there.kb.fact(facts[0]).deleted_seq is None
+    assert back["kind"] == "restore" and there.kb.facts.show(facts[0]).deleted_seq is None
     for words, code in (
         (("forget", "show", 99), 3),
         (("forget", "apply", run_id, "--yes"), 4),
@@ -61,7 +61,7 @@ def test_what_is_to_be_confirmed_is_asked_with_the_count(
     monkeypatch.setattr("colmlm.cli.removal.forget.is_attended", lambda: True)
     asked = there.run("forget", "apply", run_id, stdin="n\n")
     assert asked.code == 1 and "Forget 2 facts" in asked.err
-    assert len(there.kb.facts()) == 2
+    assert len(there.kb.facts.find()) == 2
 
 
 def test_facts_are_erased_there_by_one_admin(there: There, facts: list[int]) -> None:

@@ -60,17 +60,17 @@ def queries(tiny: TinyServer, count: int = 3) -> np.ndarray:
 def test_it_answers_as_the_base_itself(tiny: TinyServer, remote: RemoteKnowledgeBase) -> None:
     of = tiny.checkpoint.checkpoint_id
     for asked in (queries(tiny), queries(tiny, MAX_VECTORS + 1)):
-        there = remote.lookup(asked, checkpoint_id=of, k=2)
-        assert there == tiny.kb.lookup(asked, checkpoint_id=of, k=2) and len(there[0].hits) == 2
-    (none,) = remote.lookup(queries(tiny, 1), checkpoint_id=of, threshold=1.0)
+        there = remote.find(asked, checkpoint_id=of, k=2)
+        assert there == tiny.kb.lookups.find(asked, checkpoint_id=of, k=2) and len(there[0].hits) == 2
+    (none,) = remote.find(queries(tiny, 1), checkpoint_id=of, threshold=1.0)
     assert none.hits == () and none.runner_up is not None
-    before = tiny.kb.head_seq()
-    edit = tiny.kb.delete([there[0].hits[0].fact_id], **WHO)
-    (now,) = remote.lookup(asked[:1], checkpoint_id=of, min_seq=edit.seq)
+    before = tiny.kb.log.head_seq()
+    edit = tiny.kb.facts.delete([there[0].hits[0].fact_id], **WHO)
+    (now,) = remote.find(asked[:1], checkpoint_id=of, min_seq=edit.seq)
     with pytest.raises(KeyRefused, match="'audit'"):
-        remote.as_of(before).lookup(asked[:1], checkpoint_id=of)
+        remote.as_of(before).find(asked[:1], checkpoint_id=of)
     with RemoteKnowledgeBase.open(tiny.address, tiny.keys["operator"]) as of_an_operator:
-        (then,) = of_an_operator.as_of(before).lookup(asked[:1], checkpoint_id=of)
+        (then,) = of_an_operator.as_of(before).find(asked[:1], checkpoint_id=of)
     assert now.hits[0].fact_id != edit.fact_ids[0] == then.hits[0].fact_id and now.seq >= edit.seq
 
 
@@ -80,7 +80,7 @@ def test_what_is_decoded_here_is_stored_there_as_if_decoded_there(
     request = GenerationRequest(prompt=CAPITAL, mode="forced", max_tokens=8)
     here = StoringGenerator(tiny.checkpoint, remote, remote)
     there, told = tiny.generator.generate(request), here.generate(request)
-    stored = tiny.kb.trace_output(told.generation_id)
+    stored = tiny.kb.outputs.trace(told.generation_id)
     assert stored == replace(told, splices=stored.splices) and told.splices
     assert [replace(s, history=()) for s in stored.splices] == list(told.splices)
     assert (stored.output, stored.splices) == (there.output, there.splices)
@@ -92,14 +92,14 @@ def test_what_is_decoded_here_is_stored_there_as_if_decoded_there(
 def test_its_refusals_are_those_of_the_base(tiny: TinyServer, remote: RemoteKnowledgeBase) -> None:
     of, asked = tiny.checkpoint.checkpoint_id, queries(tiny, 1)
     with pytest.raises(NoSuchChange, match="10000"):
-        remote.lookup(asked, checkpoint_id=of, min_seq=10_000)
+        remote.find(asked, checkpoint_id=of, min_seq=10_000)
     with pytest.raises(KeysetMismatch) as mismatch:
-        remote.lookup(asked, checkpoint_id="another")
+        remote.find(asked, checkpoint_id="another")
     assert (mismatch.value.wanted, mismatch.value.active) == ("another", of)
     with pytest.raises(InvalidQuery, match="the keys have"):
-        remote.lookup(asked[:, :5], checkpoint_id=of)
+        remote.find(asked[:, :5], checkpoint_id=of)
     with pytest.raises(InvalidQuery, match="NaN"):
-        remote.lookup(np.full_like(asked, np.nan), checkpoint_id=of)
+        remote.find(np.full_like(asked, np.nan), checkpoint_id=of)
     lying = NewGeneration("p", "said", of, "auto", 1, (Splice(0, 4, "hit", 1, 1, 0.9),))
     with pytest.raises(InvalidSplice, match="another value"):
         remote.store(lying)
@@ -214,7 +214,7 @@ def test_generate_decodes_here_against_a_server(
         key,
     )
     said = invoke(*words, "--json").json
-    stored = tiny.kb.trace_output(said["generation_id"])
+    stored = tiny.kb.outputs.trace(said["generation_id"])
     assert (
         stored.output == said["output"] and stored.splices and said["splices"][0]["source"]["title"] == "Peru"
     )

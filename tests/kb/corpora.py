@@ -44,12 +44,12 @@ def numbered(count: int) -> list[AnnotatedDocument]:
 
 
 def ingest(kb: KnowledgeBase, *documents: AnnotatedDocument, corpus: str = "lands") -> IngestReport:
-    return kb.ingest([Parsed(d) for d in documents], corpus, actor="tester", reason="test")
+    return kb.corpora.ingest([Parsed(d) for d in documents], corpus, actor="tester", reason="test")
 
 
 def ask(kb: KnowledgeBase, encoder: FakeEncoder, *questions: str, **options: object) -> list[Lookup]:
     queries = encoder.encode_questions(questions)
-    return kb.lookup(queries, checkpoint_id=encoder.checkpoint.checkpoint_id, **options)
+    return kb.lookups.find(queries, checkpoint_id=encoder.checkpoint.checkpoint_id, **options)
 
 
 def best(kb: KnowledgeBase, encoder: FakeEncoder, question: str, **options: object) -> Hit:
@@ -64,6 +64,6 @@ def values(kb: KnowledgeBase, encoder: FakeEncoder, questions: Sequence[str]) ->
 def fact_id(kb: KnowledgeBase, value: str) -> int:
     """The fact with exactly this shown value, deleted or not."""
     (found,) = [
-        fact.fact_id for fact in kb.facts(text=value, deleted=None, limit=1000) if fact.value == value
+        fact.fact_id for fact in kb.facts.find(text=value, deleted=None, limit=1000) if fact.value == value
     ]
     return found

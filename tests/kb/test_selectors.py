@@ -22,7 +22,7 @@ def lands(kb: KnowledgeBase) -> KnowledgeBase:
     """Three facts of Peru (change 1), one of Chile (change 2), and one without a document (change 3)."""
     ingest(kb, replace(PERU, uri="https://example.org/peru", licence="CC0"))
     ingest(kb, replace(CHILE, uri="https://example.org/chile", licence="CC-BY"), corpus="others")
-    kb.insert(CAPITAL, "Lima", **WHO)
+    kb.facts.add(CAPITAL, "Lima", **WHO)
     return kb
 
 
@@ -30,7 +30,7 @@ def chosen(kb: KnowledgeBase, **parts: object) -> list[str]:
     with kb.sessions() as session:
         ids = select_facts(session, Selector(**parts), allow_empty=True)  # type: ignore[arg-type]
     assert ids == sorted(ids)
-    return [kb.fact(fact_id).value for fact_id in ids]
+    return [kb.facts.show(fact_id).value for fact_id in ids]
 
 
 def test_each_part_matches_what_it_says_and_all_must(lands: KnowledgeBase):
@@ -54,21 +54,21 @@ def test_each_part_matches_what_it_says_and_all_must(lands: KnowledgeBase):
 
 
 def test_time_is_that_of_the_change_that_made_the_fact(lands: KnowledgeBase):
-    first, second, _ = (change.at for change in lands.changes())
+    first, second, _ = (change.at for change in lands.log.changes())
     assert chosen(lands, since=second) == EVERY[3:] and chosen(lands, until=first) == EVERY[:3]
     assert chosen(lands, since=first, until=second - timedelta(microseconds=1)) == EVERY[:3]
 
 
 def test_facts_like_one_are_those_with_a_near_key(lands: KnowledgeBase, encoder: FakeEncoder):
-    lands.rekey(encoder)
+    lands.keysets.rekey(encoder)
     assert chosen(lands, like=1) == ["Lima", "Lima"] and chosen(lands, like=1, corpus="lands") == ["Lima"]
     assert chosen(lands, like=2, radius=-1.0) == EVERY
-    lands.delete([1], **WHO)
+    lands.facts.delete([1], **WHO)
     assert chosen(lands, like=1) == ["Lima"], "a deleted fact still says what to resemble"
 
 
 def test_only_live_facts_are_chosen(lands: KnowledgeBase):
-    lands.delete([fact_id(lands, "Santiago")], **WHO)
+    lands.facts.delete([fact_id(lands, "Santiago")], **WHO)
     assert chosen(lands, text="Santiago") == []
     with lands.sessions() as session, pytest.raises(NothingSelected):
         select_facts(session, Selector(text="Santiago"))

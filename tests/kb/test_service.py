@@ -24,7 +24,7 @@ def test_a_question_finds_its_fact_and_another_question_finds_nothing(
     kb: KnowledgeBase, encoder: FakeEncoder
 ):
     ingest(kb, PERU)
-    kb.rekey(encoder)
+    kb.keysets.rekey(encoder)
     assert best(kb, encoder, CAPITAL).value == "Lima"
     (missed,) = ask(kb, encoder, "Who wrote Emma?")
     assert missed.hits == () and missed.runner_up is not None and missed.runner_up < missed.threshold
@@ -34,12 +34,12 @@ def test_deleted_fact_is_gone_before_the_index_catches_up(
     kb: KnowledgeBase, another_process: KnowledgeBase, encoder: FakeEncoder, monkeypatch: pytest.MonkeyPatch
 ):
     ingest(kb, PERU)
-    kb.rekey(encoder)
+    kb.keysets.rekey(encoder)
     assert best(another_process, encoder, CAPITAL).value == "Lima"
     replica = another_process.searcher.current()
     monkeypatch.setattr(type(replica), "catch_up", lambda self, session: setattr(self, "applied_seq", 10**6))
-    kb.delete([fact_id(kb, "Lima")], **WHO)
-    kb.update(fact_id(kb, "Amazon"), "Ucayali", **WHO)
+    kb.facts.delete([fact_id(kb, "Lima")], **WHO)
+    kb.facts.edit(fact_id(kb, "Amazon"), "Ucayali", **WHO)
     assert values(another_process, encoder, [CAPITAL, RIVER, HEIGHT]) == [None, "Ucayali", "6,768 m"]
     assert len(replica.index) == 3, "the index was to lag in this test"
 
@@ -48,11 +48,11 @@ def test_lookup_widens_until_it_has_passed_every_dead_candidate(
     kb: KnowledgeBase, another_process: KnowledgeBase, encoder: FakeEncoder, monkeypatch: pytest.MonkeyPatch
 ):
     ingest(kb, *numbered(100))
-    kb.rekey(encoder)
+    kb.keysets.rekey(encoder)
     replica = another_process.searcher.current()
     monkeypatch.setattr(type(replica), "catch_up", lambda self, session: setattr(self, "applied_seq", 10**6))
     survivor = fact_id(kb, "value 7")
-    kb.delete([fact.fact_id for fact in kb.facts(limit=200) if fact.fact_id != survivor], **WHO)
+    kb.facts.delete([fact.fact_id for fact in kb.facts.find(limit=200) if fact.fact_id != survivor], **WHO)
     (lookup,) = ask(another_process, encoder, "Nothing like it?", k=3, threshold=-1)
     assert [hit.fact_id for hit in lookup.hits] == [survivor]
 
@@ -61,9 +61,9 @@ def test_an_edit_is_read_back_with_its_seq_in_another_process(
     kb: KnowledgeBase, another_process: KnowledgeBase, encoder: FakeEncoder
 ):
     ingest(kb, PERU)
-    kb.rekey(encoder)
-    another_process.catch_up()
-    seq = kb.update(fact_id(kb, "Lima"), "Cusco", **WHO).seq
+    kb.keysets.rekey(encoder)
+    another_process.lookups.catch_up()
+    seq = kb.facts.edit(fact_id(kb, "Lima"), "Cusco", **WHO).seq
     (lookup,) = ask(another_process, encoder, CAPITAL, min_seq=seq)
     assert lookup.hits[0].value == "Cusco" and lookup.hits[0].version == 2 and lookup.seq >= seq
 
@@ -72,12 +72,12 @@ def test_index_follows_deletes_and_restores_of_another_process(
     kb: KnowledgeBase, another_process: KnowledgeBase, encoder: FakeEncoder
 ):
     ingest(kb, PERU, CHILE)
-    kb.rekey(encoder)
+    kb.keysets.rekey(encoder)
     index = another_process.searcher.current().index
-    kb.delete([fact_id(kb, "Lima"), fact_id(kb, "Santiago")], **WHO)
-    assert another_process.catch_up() == kb.head_seq() and len(index) == 2
-    kb.restore([fact_id(kb, "Lima")], **WHO)
-    another_process.catch_up()
+    kb.facts.delete([fact_id(kb, "Lima"), fact_id(kb, "Santiago")], **WHO)
+    assert another_process.lookups.catch_up() == kb.log.head_seq() and len(index) == 2
+    kb.facts.restore([fact_id(kb, "Lima")], **WHO)
+    another_process.lookups.catch_up()
     assert len(index) == 3 and best(another_process, encoder, CAPITAL).value == "Lima"
 
 
@@ -85,11 +85,11 @@ def test_facts_keyed_by_another_process_are_found(
     kb: KnowledgeBase, another_process: KnowledgeBase, encoder: FakeEncoder
 ):
     ingest(kb, PERU)
-    kb.rekey(encoder)
+    kb.keysets.rekey(encoder)
     assert values(another_process, encoder, [CAPITAL, "Who wrote Emma?"]) == ["Lima", None]
-    kb.insert("Who wrote Emma?", "Jane Austen", **WHO)
+    kb.facts.add("Who wrote Emma?", "Jane Austen", **WHO)
     assert values(another_process, encoder, ["Who wrote Emma?"]) == [None], "it has no key yet"
-    kb.rekey(encoder)
+    kb.keysets.rekey(encoder)
     assert values(another_process, encoder, ["Who wrote Emma?"]) == ["Jane Austen"]
 
 
@@ -97,10 +97,10 @@ def test_activation_flips_every_process_and_back(
     kb: KnowledgeBase, another_process: KnowledgeBase, encoder: FakeEncoder
 ):
     ingest(kb, PERU)
-    old = kb.rekey(encoder)
+    old = kb.keysets.rekey(encoder)
     assert best(another_process, encoder, CAPITAL).value == "Lima"
     newer = FakeEncoder(salt="2", dim=16)
-    new = kb.rekey(newer)
+    new = kb.keysets.rekey(newer)
     assert (old.state, new.state) == ("active", "ready")
     with pytest.raises(KeysetMismatch):
         ask(another_process, newer, CAPITAL)
@@ -116,24 +116,24 @@ def test_a_keyset_that_was_active_before_is_caught_up_when_it_comes_back(
     kb: KnowledgeBase, encoder: FakeEncoder
 ):
     ingest(kb, PERU)
-    old = kb.rekey(encoder)
+    old = kb.keysets.rekey(encoder)
     newer = FakeEncoder(salt="2")
-    activated(kb, kb.rekey(newer).keyset_id)
-    kb.delete([fact_id(kb, "Lima")], **WHO)
+    activated(kb, kb.keysets.rekey(newer).keyset_id)
+    kb.facts.delete([fact_id(kb, "Lima")], **WHO)
     activated(kb, old.keyset_id)
     assert values(kb, encoder, [CAPITAL, RIVER]) == [None, "Amazon"]
-    assert kb.fsck().ok
+    assert kb.upkeep.fsck().ok
 
 
 def test_an_index_can_be_made_from_the_database_alone(
     kb: KnowledgeBase, settings: Settings, encoder: FakeEncoder
 ):
     ingest(kb, PERU)
-    kb.rekey(encoder)
+    kb.keysets.rekey(encoder)
     elsewhere = replace(settings, home=settings.home / "elsewhere")
     with KnowledgeBase.open(elsewhere) as moved:
         assert best(moved, encoder, CAPITAL).value == "Lima"
-        moved.rebuild_index()
+        moved.lookups.rebuild()
         assert list(elsewhere.index_directory.rglob("*.faiss"))
         assert best(moved, encoder, RIVER).value == "Amazon"
 
@@ -142,9 +142,9 @@ def test_reopening_starts_from_the_snapshot_and_catches_up(
     kb: KnowledgeBase, settings: Settings, encoder: FakeEncoder, monkeypatch: pytest.MonkeyPatch
 ):
     ingest(kb, PERU)
-    kb.rekey(encoder)
-    kb.snapshot()
-    kb.delete([fact_id(kb, "Lima")], **WHO)
+    kb.keysets.rekey(encoder)
+    kb.lookups.snapshot()
+    kb.facts.delete([fact_id(kb, "Lima")], **WHO)
     monkeypatch.setattr("colmlm.kb.lookup.replica.rebuild", lambda *_: pytest.fail("the snapshot is good"))
     with KnowledgeBase.open(settings) as reopened:
         assert values(reopened, encoder, [CAPITAL, RIVER]) == [None, "Amazon"]
@@ -155,15 +155,15 @@ def test_a_damaged_snapshot_is_refused_and_rebuilt(
     kb: KnowledgeBase, settings: Settings, encoder: FakeEncoder
 ):
     ingest(kb, PERU)
-    kb.rekey(encoder)
-    kb.snapshot()
+    kb.keysets.rekey(encoder)
+    kb.lookups.snapshot()
     (snapshot,) = settings.index_directory.rglob("*.faiss")
     content = bytearray(snapshot.read_bytes())
     content[len(content) // 2] ^= 0xFF
     snapshot.write_bytes(content)
     with KnowledgeBase.open(settings) as reopened:
         assert values(reopened, encoder, [CAPITAL, RIVER]) == ["Lima", "Amazon"]
-        assert reopened.fsck().ok
+        assert reopened.upkeep.fsck().ok
 
 
 def test_a_snapshot_of_a_history_that_was_rolled_back_is_refused(
@@ -171,25 +171,25 @@ def test_a_snapshot_of_a_history_that_was_rolled_back_is_refused(
 ):
     """As after restoring the database from a backup: the seqs are the same, what happened is not."""
     ingest(kb, PERU)
-    kb.rekey(encoder)
-    kb.delete([fact_id(kb, "Lima")], **WHO)
-    kb.snapshot()
+    kb.keysets.rekey(encoder)
+    kb.facts.delete([fact_id(kb, "Lima")], **WHO)
+    kb.lookups.snapshot()
     with kb.engine.begin() as backup:
         backup.execute(text("ALTER TABLE change DISABLE TRIGGER change_append_only"))
         backup.execute(text("DELETE FROM change WHERE kind = 'delete'"))
         backup.execute(text("ALTER TABLE change ENABLE TRIGGER change_append_only"))
         backup.execute(text("UPDATE fact SET deleted_seq = NULL"))
         backup.execute(text("UPDATE fact_version SET to_seq = NULL"))
-    kb.update(fact_id(kb, "Amazon"), "Ucayali", **WHO)
+    kb.facts.edit(fact_id(kb, "Amazon"), "Ucayali", **WHO)
     with KnowledgeBase.open(settings) as reopened:
         assert values(reopened, encoder, [CAPITAL, RIVER]) == ["Lima", "Ucayali"]
-        assert reopened.fsck().ok
+        assert reopened.upkeep.fsck().ok
 
 
 def test_lookups_beside_edits_never_answer_with_a_deleted_fact(kb: KnowledgeBase, encoder: FakeEncoder):
     ingest(kb, *numbered(40))
-    kb.rekey(encoder)
-    ids = {fact.value: fact.fact_id for fact in kb.facts(limit=100)}
+    kb.keysets.rekey(encoder)
+    ids = {fact.value: fact.fact_id for fact in kb.facts.find(limit=100)}
     gone: set[str] = set()
     wrong: list[str] = []
     stop = threading.Event()
@@ -209,12 +209,12 @@ def test_lookups_beside_edits_never_answer_with_a_deleted_fact(kb: KnowledgeBase
         thread.start()
     for n in range(0, 40, 2):
         deleting.add(f"value {n}")
-        kb.delete([ids[f"value {n}"]], **WHO)
+        kb.facts.delete([ids[f"value {n}"]], **WHO)
         gone.add(f"value {n}")
     stop.set()
     for thread in threads:
         thread.join()
-    assert wrong == [] and kb.fsck().ok
+    assert wrong == [] and kb.upkeep.fsck().ok
 
 
 def test_a_database_without_the_schema_is_refused_with_the_remedy(settings: Settings):

@@ -67,7 +67,7 @@ class Machine(RuleBasedStateMachine):
         self.kb = KnowledgeBase.open(self.settings)
         self.other = KnowledgeBase.open(self.settings)
         ingest(self.kb, *(edition(n, 0) for n in range(FACTS)))
-        for fact in self.kb.facts():
+        for fact in self.kb.facts.find():
             assert fact.question is not None
             self.live[fact.fact_id], self.questions[fact.fact_id] = fact.value, fact.question
             self.editions[fact.fact_id] = 0
@@ -84,7 +84,7 @@ class Machine(RuleBasedStateMachine):
     def insert(self) -> None:
         self.count += 1
         question, value = f"Inserted {self.count}?", f"inserted {self.count}"
-        (fact_id,) = self.kb.insert(question, value, **WHO).fact_ids
+        (fact_id,) = self.kb.facts.add(question, value, **WHO).fact_ids
         self.live[fact_id], self.questions[fact_id] = value, question
 
     @rule(pick=PICKS)
@@ -92,12 +92,12 @@ class Machine(RuleBasedStateMachine):
         if self.live:
             fact_id = sorted(self.live)[pick % len(self.live)]
             self.live[fact_id] = f"updated {pick}"
-            self.kb.update(fact_id, self.live[fact_id], **WHO)
+            self.kb.facts.edit(fact_id, self.live[fact_id], **WHO)
 
     @rule(picks=strategies.lists(PICKS, min_size=1, max_size=6), abstain=strategies.booleans())
     def delete(self, picks: list[int], abstain: bool) -> None:
         def delete(fact_ids: list[int]) -> None:
-            self.kb.delete(fact_ids, abstain=abstain, **WHO)
+            self.kb.facts.delete(fact_ids, abstain=abstain, **WHO)
             self.abstaining |= set(fact_ids) if abstain else set()
 
         self._move(picks, self.live, self.dead, delete)
@@ -105,7 +105,7 @@ class Machine(RuleBasedStateMachine):
     @rule(picks=strategies.lists(PICKS, min_size=1, max_size=3))
     def restore(self, picks: list[int]) -> None:
         def restore(fact_ids: list[int]) -> None:
-            self.other.restore(fact_ids, **WHO)
+            self.other.facts.restore(fact_ids, **WHO)
             self.abstaining -= set(fact_ids)
 
         self._move(picks, self.dead, self.live, restore)
@@ -157,8 +157,8 @@ class Machine(RuleBasedStateMachine):
 
     @rule(which=strategies.integers(0, 1))
     def rekey(self, which: int) -> None:
-        self.kb.create_keyset(self.encoders[which].checkpoint, SPECS[which])
-        self.kb.rekey(self.encoders[which], batch=8)
+        self.kb.keysets.create(self.encoders[which].checkpoint, SPECS[which])
+        self.kb.keysets.rekey(self.encoders[which], batch=8)
         self.keyed[which] |= {*self.live, *self.abstaining}
 
     @rule()
@@ -170,20 +170,20 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def retire(self) -> None:
         for keyset in self._ready():
-            self.kb.retire(keyset)
+            self.kb.keysets.retire(keyset)
             self.keyed[1 - self.active] = set()
 
     def _ready(self) -> list[int]:
         """The keyset that does not answer and could; there may be none."""
-        return [keyset.keyset_id for keyset in self.kb.keysets() if keyset.state == "ready"]
+        return [keyset.keyset_id for keyset in self.kb.keysets.all() if keyset.state == "ready"]
 
     @rule()
     def snapshot(self) -> None:
-        self.other.snapshot()
+        self.other.lookups.snapshot()
 
     @rule()
     def catch_up(self) -> None:
-        assert self.other.catch_up() == self.kb.head_seq()
+        assert self.other.lookups.catch_up() == self.kb.log.head_seq()
 
     @rule(pick=PICKS, bit=strategies.integers(0, 7), cut=strategies.booleans())
     def damage_a_snapshot(self, pick: int, bit: int, cut: bool) -> None:
@@ -228,7 +228,7 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def nothing_is_missing_or_left_over(self) -> None:
         if self.questions:
-            report = self.kb.fsck()
+            report = self.kb.upkeep.fsck()
             assert report.ok, report
             assert report.live_facts == len(self.live)
             assert report.unkeyed_facts == len({*self.live, *self.abstaining} - self.keyed[self.active])

@@ -50,7 +50,7 @@ class FakeLookup:
     asked: list[dict[str, Any]] = field(default_factory=list)
     abstained: int | None = None
 
-    def lookup(self, queries_BD: np.ndarray, **options: Any) -> list[Result]:
+    def find(self, queries_BD: np.ndarray, **options: Any) -> list[Result]:
         assert queries_BD.dtype == np.float32 and queries_BD.ndim == 2
         np.testing.assert_allclose(np.linalg.norm(queries_BD, axis=1), 1, atol=1e-5)
         self.calls.append(len(queries_BD))

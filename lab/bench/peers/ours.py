@@ -16,7 +16,6 @@ from colmlm.kb.records import CheckpointInfo, Lookup
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
-from colmlm.kb.switching.bulk import Bulk
 from colmlm.lab.bench.peers import Found, Keys, bytes_of
 
 CHECKPOINT = "synthetic"
@@ -37,17 +36,17 @@ class Ours:
         database.migrate(engine)
         engine.dispose()
         self._kb = KnowledgeBase.open(settings)
-        self._keyset_id = self._kb.create_keyset(CheckpointInfo(CHECKPOINT, CHECKPOINT, dim)).keyset_id
+        self._keyset_id = self._kb.keysets.create(CheckpointInfo(CHECKPOINT, CHECKPOINT, dim)).keyset_id
 
     def ingest(
         self, ids: npt.NDArray[np.int64], keys: Keys, texts: Sequence[str], sources: Sequence[str]
     ) -> None:
         documents = (Parsed(document) for document in _documents(int(ids[0]), texts, sources))
-        self._kb.ingest(documents, "bench", actor="bench", reason="benchmark")
-        Bulk(self._kb).store_keys(self._keyset_id, ids + 1, keys, actor="bench", reason="benchmark")
+        self._kb.corpora.ingest(documents, "bench", actor="bench", reason="benchmark")
+        self._kb.keysets.store_keys(self._keyset_id, ids + 1, keys, actor="bench", reason="benchmark")
 
     def build(self) -> None:
-        Bulk(self._kb).finish_keyset(self._keyset_id)
+        self._kb.keysets.finish(self._keyset_id)
 
     def version(self) -> str:
         with self._kb.sessions() as session:
@@ -60,14 +59,17 @@ class Ours:
         return self.lookup_batch(query[None])[0]
 
     def lookup_batch(self, queries: Keys) -> list[Found | None]:
-        return [_found(lookup) for lookup in self._kb.lookup(queries, checkpoint_id=CHECKPOINT, threshold=-1)]
+        return [
+            _found(lookup)
+            for lookup in self._kb.lookups.find(queries, checkpoint_id=CHECKPOINT, threshold=-1)
+        ]
 
     def delete(self, fact_id: int) -> None:
-        self._kb.delete([fact_id + 1], actor="bench", reason="benchmark")
+        self._kb.facts.delete([fact_id + 1], actor="bench", reason="benchmark")
 
     def clean_up(self) -> None:
         """Erase what was deleted, to the highest level."""
-        deleted = [fact.fact_id for fact in self._kb.facts(deleted=True, limit=10_000)]
+        deleted = [fact.fact_id for fact in self._kb.facts.find(deleted=True, limit=10_000)]
         Erasure(self._kb).erase(deleted, actor="bench", reason="benchmark", now=True)
 
     def bytes_on_disk(self) -> int:

@@ -29,8 +29,8 @@ def cases() -> Iterator[Case]:
 
 
 def _fsck(world: World) -> str:
-    world.kb.catch_up()
-    report = world.kb.fsck()
+    world.kb.lookups.catch_up()
+    report = world.kb.upkeep.fsck()
     expect(report.chain_ok, f"the log is broken at {report.chain_first_break}")
     expect(report.ok, f"{report}"[:1000])
     return f"{report.changes_checked} changes, {report.live_facts} live facts"

@@ -168,7 +168,7 @@ class World:
         with self._making:
             self._made += 1
             salt = str(self._made)
-        return self.kb.rekey(FakeEncoder(salt=salt)).keyset_id
+        return self.kb.keysets.rekey(FakeEncoder(salt=salt)).keyset_id
 
     def lives(self) -> None:
         """Raise `Wrong` unless both processes run and the probes answer."""
@@ -221,7 +221,7 @@ def _prepare(kb: KnowledgeBase) -> int:
     ingest(
         kb, *(document(f"d{n}", f"Text {n} says ", (f"value {n}", f"Question {n}?"), ".") for n in range(50))
     )
-    return kb.set_threshold(kb.rekey(FakeEncoder()).keyset_id, 0.9).keyset_id
+    return kb.keysets.set_threshold(kb.keysets.rekey(FakeEncoder()).keyset_id, 0.9).keyset_id
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import pytest
 from litestar import Litestar
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
 
-from colmlm.api.door.auth import COOKIE, begin_session, key_of
+from colmlm.api.door.auth import COOKIE
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import CAPITAL
@@ -41,15 +41,15 @@ def almanac(atlas: KnowledgeBase, encoder: FakeEncoder) -> KnowledgeBase:
     start = ALMANAC.index("Lima")
     fact = FactSpan(start, start + 4, "Lima", CAPITAL, "Lima")
     document = AnnotatedDocument("coast", ALMANAC, (fact,), title="The coast")
-    atlas.ingest([Parsed(document)], "almanac", actor="tester", reason="a second source")
-    atlas.rekey(encoder)
+    atlas.corpora.ingest([Parsed(document)], "almanac", actor="tester", reason="a second source")
+    atlas.keysets.rekey(encoder)
     return atlas
 
 
 @pytest.fixture
 def fact_id(atlas: KnowledgeBase) -> int:
     """The atlas's fact that Lima is the capital."""
-    (fact,) = atlas.facts(text="Lima", corpus="atlas")
+    (fact,) = atlas.facts.find(text="Lima", corpus="atlas")
     return fact.fact_id
 
 
@@ -103,9 +103,9 @@ def open_page(
 
 def session_with(kb: KnowledgeBase, token: str) -> str:
     """What the cookie of a browser holds that has signed in with this token."""
-    key = key_of(kb.engine, token)
+    key = kb.access.of_token(token)
     assert key is not None
-    return begin_session(kb.engine, key, None)
+    return kb.access.begin_session(key, None)
 
 
 def ask(page: Page, prompt: str) -> None:

@@ -6,7 +6,6 @@ import pytest
 from playwright.sync_api import expect
 from sqlalchemy import text
 
-from colmlm.kb.log.chain import seal
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import CAPITAL
 from tests.api.console.conftest import OpenPage, ask
@@ -25,7 +24,7 @@ def test_chain_is_checked_and_a_break_is_shown(open_page: OpenPage, almanac: Kno
     page.get_by_role("link", name="Check the chain").click()
     expect(page.locator(".chain")).to_contain_text("It breaks at change 2")
     bogus = put_in(almanac, payload='{"principal": {"kind": 3}, "on_behalf_of": 7}')
-    seal(almanac, [2, bogus], actor="ann", reason="known")
+    almanac.log.seal([2, bogus], actor="ann", reason="known")
     page.get_by_role("link", name="Check the chain").click()
     expect(page.locator(".chain")).to_contain_text("except at breaks that were sealed")
     expect(page.locator(".chain")).to_contain_text(
@@ -36,7 +35,7 @@ def test_chain_is_checked_and_a_break_is_shown(open_page: OpenPage, almanac: Kno
 
 
 def test_log_is_filtered_newest_first(open_page: OpenPage, almanac: KnowledgeBase, fact_id: int) -> None:
-    almanac.update(fact_id, "Cusco", actor="ann", reason="it moved")
+    almanac.facts.edit(fact_id, "Cusco", actor="ann", reason="it moved")
     page = open_page("auditor", "/console/audit")
     rows = page.locator("#found tbody tr")
     expect(rows.first).to_contain_text("make the API key the auditor")
@@ -55,7 +54,7 @@ def test_fact_leads_to_the_outputs_that_used_it(
 ) -> None:
     page = open_page("operator")
     ask(page, CAPITAL)
-    almanac.delete([fact_id], actor="ann", reason="disputed")
+    almanac.facts.delete([fact_id], actor="ann", reason="disputed")
     page.goto(f"/console/facts/{fact_id}")
     page.get_by_role("link", name="Impact").click()
     row = page.get_by_role("region", name="Outputs that spliced it").locator("tbody tr")
@@ -70,8 +69,8 @@ def test_fact_leads_to_the_outputs_that_used_it(
 def test_slider_shows_what_was_answered_then(
     open_page: OpenPage, almanac: KnowledgeBase, fact_id: int
 ) -> None:
-    before = almanac.head_seq()
-    almanac.update(fact_id, "Cusco", actor="ann", reason="it moved")
+    before = almanac.log.head_seq()
+    almanac.facts.edit(fact_id, "Cusco", actor="ann", reason="it moved")
     page = open_page("auditor", "/console/audit/time")
     page.get_by_label("Question").fill(CAPITAL)
     page.get_by_label("As of change").fill(str(before))

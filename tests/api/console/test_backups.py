@@ -36,7 +36,7 @@ def test_backup_is_written_verified_and_found_damaged(open_page: OpenPage, alman
 
     page.goto("/console/backups")
     row = page.get_by_role("region", name="Backups", exact=True).locator("tbody tr")
-    expect(row).to_contain_text(f"change {almanac.head_seq()}")
+    expect(row).to_contain_text(f"change {almanac.log.head_seq()}")
     expect(row).to_contain_text("not since it was written")
     page.get_by_role("button", name="Verify monday.backup").click()
     work(almanac)

@@ -50,7 +50,7 @@ def test_uploaded_file_is_cited(
 
     def ingest_and_key(run: Run, work: Ingest) -> object:
         taken = ingest(run, work)
-        run.kb.rekey(encoder)
+        run.kb.keysets.rekey(encoder)
         return taken
 
     worker = Worker(almanac, {**HANDLERS, Ingest.kind: ingest_and_key}, beat_seconds=0.05)

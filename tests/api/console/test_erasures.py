@@ -34,7 +34,7 @@ def test_erasing_shows_what_goes_and_what_is_left(
     expect(page.get_by_role("heading", level=1)).to_have_text("Erase two facts?")
     page.get_by_role("button", name="Erase two facts for good").click()
     expect(page.locator("#reason-mistake")).to_contain_text("may not be empty")
-    assert len(almanac.facts(text="Lima")) == 2
+    assert len(almanac.facts.find(text="Lima")) == 2
 
     page.get_by_label("Reason").fill("request 12")
     page.get_by_label("Search all files before and after").check()
@@ -47,7 +47,7 @@ def test_erasing_shows_what_goes_and_what_is_left(
         .get_by_role("cell")
     )
     assert int(keys.nth(1).inner_text()) > 0 and keys.nth(2).inner_text() == "0"
-    assert almanac.facts(text="Lima", deleted=None) == []
+    assert almanac.facts.find(text="Lima", deleted=None) == []
     page.goto("/console/ask?output=1")
     expect(page.locator("a.splice")).to_have_class("splice erased")
     page.goto("/console/erasures")
@@ -66,7 +66,7 @@ def test_too_many_files_are_not_read_while_somebody_waits(
     page.get_by_label("Search all files before and after").check()
     page.get_by_role("button", name="Erase one fact for good").click()
     expect(page.locator("#scan-mistake")).to_contain_text("GB to read")
-    assert len(almanac.facts(text="Lima")) == 2
+    assert len(almanac.facts.find(text="Lima")) == 2
 
 
 def signed_in(page: Page, kb: KnowledgeBase, name: str) -> None:
@@ -92,7 +92,7 @@ def test_second_admin_approves_what_the_first_asked_for(
     page.get_by_role("button", name="Withdraw, and keep it").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Erasure request 2")
     expect(page.locator(".badge.withdrawn")).to_be_visible()
-    assert len(almanac.facts(text="Lima")) == 2
+    assert len(almanac.facts.find(text="Lima")) == 2
 
     signed_in(page, almanac, "the second admin")
     page.goto("/console/erasures")
@@ -101,7 +101,7 @@ def test_second_admin_approves_what_the_first_asked_for(
     asked.first.get_by_role("link").click()
     page.get_by_role("button", name="Approve, and erase one fact for good").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Erased one fact")
-    assert len(almanac.facts(text="Lima", deleted=None)) == 1
+    assert len(almanac.facts.find(text="Lima", deleted=None)) == 1
     page.goto("/console/erasures/1")
     expect(page.locator(".badge.approved")).to_be_visible()
     expect(page.get_by_text("the second admin").first).to_be_visible()

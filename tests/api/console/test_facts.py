@@ -26,18 +26,18 @@ def test_correction_is_undone_from_its_note(
     page.get_by_role("button", name="Correct").click()
     expect(page.locator("#reason-mistake")).to_contain_text("may not be empty")
     expect(page.get_by_label("New value")).to_have_value("Cusco")
-    assert almanac.fact(fact_id).value == "Lima"
+    assert almanac.facts.show(fact_id).value == "Lima"
 
     page.get_by_label("Reason").fill("it moved")
     page.get_by_role("button", name="Correct").click()
     expect(page.locator(".note.good")).to_contain_text("corrected one fact")
     expect(page.locator(".note.good")).to_be_focused()
-    assert almanac.fact(fact_id).value == "Cusco"
+    assert almanac.facts.show(fact_id).value == "Cusco"
     expect(page.get_by_text("The document says “Lima”")).to_be_visible()
     page.get_by_role("button", name="Undo").click()
     expect(page.get_by_role("heading", name="Lima")).to_be_visible()
-    assert almanac.fact(fact_id).value == "Lima"
-    assert [change.actor for change in almanac.changes(limit=100)][-2:] == ["the operator"] * 2
+    assert almanac.facts.show(fact_id).value == "Lima"
+    assert [change.actor for change in almanac.log.changes(limit=100)][-2:] == ["the operator"] * 2
 
 
 def test_deleting_asks_with_the_count_and_is_undone(open_page: OpenPage, almanac: KnowledgeBase) -> None:
@@ -49,10 +49,10 @@ def test_deleting_asks_with_the_count_and_is_undone(open_page: OpenPage, almanac
     page.get_by_label("Reason").fill("disputed")
     page.get_by_role("button", name="Delete two facts").click()
     expect(page.locator(".note.good")).to_contain_text("deleted two facts")
-    assert almanac.facts(text="Lima") == []
+    assert almanac.facts.find(text="Lima") == []
     page.get_by_role("button", name="Undo").click()
     expect(page.locator(".note.good")).to_contain_text("brought back two facts")
-    assert len(almanac.facts(text="Lima")) == 2
+    assert len(almanac.facts.find(text="Lima")) == 2
 
 
 def test_added_fact_is_found_and_a_second_delete_is_refused_in_place(
@@ -64,10 +64,10 @@ def test_added_fact_is_found_and_a_second_delete_is_refused_in_place(
     page.get_by_label("Reason").fill("asked for")
     page.get_by_role("button", name="Add").click()
     expect(page.locator(".note.good")).to_contain_text("added one fact")
-    (fact,) = almanac.facts(text="Emma")
-    assert almanac.active_keyset().num_unkeyed == 0
+    (fact,) = almanac.facts.find(text="Emma")
+    assert almanac.keysets.active().num_unkeyed == 0
     page.get_by_role("link", name="Delete…").click()
-    almanac.delete([fact.fact_id], actor="somebody", reason="was quicker")
+    almanac.facts.delete([fact.fact_id], actor="somebody", reason="was quicker")
     page.get_by_label("Reason").fill("too late")
     page.get_by_role("button", name="Delete one fact").click()
     expect(page.get_by_role("alert")).to_contain_text("Already deleted")
@@ -76,7 +76,7 @@ def test_added_fact_is_found_and_a_second_delete_is_refused_in_place(
 
 def test_pages_of_facts_end_where_the_facts_do(open_page: OpenPage, almanac: KnowledgeBase) -> None:
     for n in range(60):
-        almanac.insert(f"What is number {n}?", f"value {n}", actor="tester", reason="many")
+        almanac.facts.add(f"What is number {n}?", f"value {n}", actor="tester", reason="many")
     page = open_page("reader", "/console/facts")
     expect(page.locator("#found tbody tr")).to_have_count(50)
     page.get_by_role("link", name="Next page").click()

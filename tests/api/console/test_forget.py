@@ -31,13 +31,13 @@ def test_forgetting_ends_with_a_certificate_and_can_be_undone(
     expect(page.get_by_role("heading", name="Forget run 1")).to_be_visible()
     expect(page.get_by_role("region", name="Facts that say the same elsewhere")).to_contain_text("The coast")
     expect(page.get_by_role("region", name="What their questions would get")).to_contain_text("abstained")
-    assert len(almanac.facts(text="Lima")) == 2
+    assert len(almanac.facts.find(text="Lima")) == 2
 
     page.get_by_role("link", name="Apply…").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Forget two facts?")
     page.get_by_role("button", name="Forget two facts").click()
     expect(page.locator(".note.good")).to_contain_text("forgot two facts")
-    assert almanac.facts(text="Lima") == []
+    assert almanac.facts.find(text="Lima") == []
 
     page.get_by_label("Ask in other words too").fill("Which city is the capital?\n\nAnd of Peru?")
     page.get_by_role("button", name="Verify").click()
@@ -55,7 +55,7 @@ def test_forgetting_ends_with_a_certificate_and_can_be_undone(
     page.get_by_label("Reason").fill("withdrawn")
     page.get_by_role("button", name="Bring back two facts").click()
     expect(page.locator(".steps")).to_contain_text("Restored")
-    assert len(almanac.facts(text="Lima")) == 2
+    assert len(almanac.facts.find(text="Lima")) == 2
 
 
 def test_plan_that_is_out_of_date_says_so(open_page: OpenPage, almanac: KnowledgeBase, fact_id: int) -> None:
@@ -64,7 +64,7 @@ def test_plan_that_is_out_of_date_says_so(open_page: OpenPage, almanac: Knowledg
     page.get_by_label("Reason").fill("request 13")
     page.get_by_role("button", name="Plan").click()
     page.get_by_role("link", name="Apply…").click()
-    almanac.update(fact_id, "Cusco", actor="somebody", reason="was quicker")
+    almanac.facts.edit(fact_id, "Cusco", actor="somebody", reason="was quicker")
     page.get_by_role("button", name="Forget one fact").click()
     expect(page.get_by_role("alert")).to_contain_text("plan again")
     page.get_by_role("link", name="Run 1").click()

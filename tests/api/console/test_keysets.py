@@ -6,7 +6,6 @@ import pytest
 from playwright.sync_api import expect
 
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.switching.gate import check_keyset
 from tests.api.console.conftest import OpenPage
 from tests.fakes import FakeEncoder, measured
 
@@ -17,16 +16,16 @@ def test_keyset_is_gated_activated_and_rolled_back(
     open_page: OpenPage, almanac: KnowledgeBase, encoder: FakeEncoder
 ) -> None:
     newer = FakeEncoder(salt="newer")
-    ready = almanac.rekey(newer).keyset_id
+    ready = almanac.keysets.rekey(newer).keyset_id
     page = open_page("trainer", "/console/keysets")
     page.get_by_role("link", name="Activate…").click()
     page.get_by_label("Reason").fill("newer")
     page.get_by_role("button", name=f"Activate keyset {ready}").click()
     expect(page.get_by_role("alert")).to_contain_text("never checked")
-    assert almanac.active_keyset().keyset_id != ready
+    assert almanac.keysets.active().keyset_id != ready
 
-    almanac.calibrate(ready, measured(0.7))
-    assert check_keyset(almanac, ready, newer, active_encoder=encoder).passed
+    almanac.keysets.calibrate(ready, measured(0.7))
+    assert almanac.keysets.check(ready, newer, active_encoder=encoder).passed
     page.goto(f"/console/keysets/{ready}")
     expect(page.get_by_role("region", name="Criteria of the gate")).to_contain_text("question recall@1")
     expect(page.get_by_role("img", name="active keyset")).to_be_visible()
@@ -34,12 +33,12 @@ def test_keyset_is_gated_activated_and_rolled_back(
     page.get_by_label("Reason").fill("newer")
     page.get_by_role("button", name=f"Activate keyset {ready}").click()
     expect(page.locator(".keyset.active")).to_contain_text(f"Keyset {ready}")
-    assert almanac.active_keyset().keyset_id == ready
+    assert almanac.keysets.active().keyset_id == ready
 
     page.get_by_role("link", name="Roll back…").click()
     page.get_by_role("button", name="Roll back").click()
     expect(page.locator(".keyset.active")).not_to_contain_text(f"Keyset {ready}")
-    assert almanac.active_keyset().keyset_id != ready
+    assert almanac.keysets.active().keyset_id != ready
 
     page.get_by_role("link", name="Retire…").click()
     expect(page.get_by_text("drops three keys")).to_be_visible()

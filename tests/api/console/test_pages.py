@@ -18,7 +18,6 @@ from colmlm.kb.jobs.queue import Jobs
 from colmlm.kb.log.signing import signing_key
 from colmlm.kb.selectors import Selector
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.switching.gate import check_keyset
 from tests.api.conftest import CAPITAL
 from tests.api.console.conftest import OpenPage, ask
 from tests.fakes import FakeEncoder
@@ -38,13 +37,13 @@ PATHS = (
 @pytest.fixture
 def lived_in(almanac: KnowledgeBase, encoder: FakeEncoder, fact_id: int) -> KnowledgeBase:
     """A base to which everything has happened that a page can show."""
-    almanac.update(fact_id, "Lima!", actor="ann", reason="louder")
-    almanac.update(fact_id, "Lima", actor="ann", reason="softer")
+    almanac.facts.edit(fact_id, "Lima!", actor="ann", reason="louder")
+    almanac.facts.edit(fact_id, "Lima", actor="ann", reason="softer")
     forgetting = Forgetting(almanac, encoder)
     run = forgetting.plan(Selector(text="Titicaca"), actor="ann", reason="request 12", policy="abstain")
     forgetting.apply(run.run_id, actor="ann", reason="request 12")
     forgetting.verify(run.run_id)
-    check_keyset(almanac, 1, encoder)
+    almanac.keysets.check(1, encoder)
     Jobs(almanac).submit(Gate(keyset_id=1), actor="ann")
     Jobs(almanac).submit(MakeBackup(name="tuesday.backup"), actor="ann")
     folder = backup_folder(almanac.settings)

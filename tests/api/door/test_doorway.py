@@ -78,9 +78,9 @@ def test_change_keeps_the_request_that_made_it(operator: Client, atlas: Knowledg
     last = operator.get("/v1/changes").json()["items"][-1]
     assert (last["actor"], last["client_request_id"]) == ("the operator", "ticket-7")
     assert last["request_id"] == answer.headers["x-request-id"]
-    atlas.restore([fact_id], actor="tester", reason="back")
-    assert atlas.changes(after=last["seq"])[0].request_id is None
-    assert atlas.fsck().ok
+    atlas.facts.restore([fact_id], actor="tester", reason="back")
+    assert atlas.log.changes(after=last["seq"])[0].request_id is None
+    assert atlas.upkeep.fsck().ok
 
 
 def test_edits_and_denials_are_logged_with_who_and_where(

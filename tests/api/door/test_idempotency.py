@@ -34,13 +34,13 @@ def test_same_request_again_gives_the_stored_answer_and_edits_nothing(
     operator: Client, atlas: KnowledgeBase
 ) -> None:
     first = operator.post("/v1/facts", json=FACT, headers=ONCE)
-    head = atlas.head_seq()
+    head = atlas.log.head_seq()
     again = operator.post("/v1/facts", json=FACT, headers=ONCE)
     assert first.status_code == again.status_code == 201 and first.content == again.content
     assert again.headers["content-type"] == first.headers["content-type"]
     assert again.headers["idempotency-replayed"] == "true" and "idempotency-replayed" not in first.headers
     assert again.headers["x-request-id"] != first.headers["x-request-id"]
-    assert atlas.head_seq() == head
+    assert atlas.log.head_seq() == head
     assert operator.post("/v1/facts", json=FACT).json()["seq"] > head  # without a key each one counts
 
 
@@ -48,7 +48,7 @@ def test_other_body_or_route_under_the_same_key_is_refused(
     operator: Client, atlas: KnowledgeBase, fact_id: int
 ) -> None:
     operator.post("/v1/facts", json=FACT, headers=ONCE)
-    head = atlas.head_seq()
+    head = atlas.log.head_seq()
     for method, path, body in (
         ("POST", "/v1/facts", {**FACT, "value": "George Eliot"}),
         ("POST", "/v1/facts?x=1", FACT),
@@ -56,7 +56,7 @@ def test_other_body_or_route_under_the_same_key_is_refused(
     ):
         answer = operator.request(method, path, json=body, headers=ONCE)
         assert (answer.status_code, answer.json()["type"]) == (422, "urn:colmlm:RequestDiffers"), path
-    assert atlas.head_seq() == head
+    assert atlas.log.head_seq() == head
 
 
 def test_keys_of_two_callers_do_not_meet(
@@ -89,7 +89,7 @@ def test_of_many_at_once_one_is_carried_out(
     app: Litestar, atlas: KnowledgeBase, new_key: Callable[[str], str]
 ) -> None:
     headers = {"Authorization": f"Bearer {new_key('operator')}", **ONCE}
-    before = len(atlas.facts())
+    before = len(atlas.facts.find())
     with served(app) as address, httpx.Client(base_url=address, headers=headers, timeout=60) as client:
         with ThreadPoolExecutor(8) as threads:
             answers = list(threads.map(lambda _: client.post("/v1/facts", json=FACT), range(8)))
@@ -97,7 +97,7 @@ def test_of_many_at_once_one_is_carried_out(
     assert {answer.status_code for answer in answers} <= {201, 409}
     assert all(a.headers["retry-after"] == "1" for a in answers if a.status_code == 409)
     assert {a.content for a in answers if a.status_code == 201} == {last.content}
-    assert len(atlas.facts()) == before + 1
+    assert len(atlas.facts.find()) == before + 1
 
 
 @pytest.fixture
@@ -137,12 +137,12 @@ def test_process_that_died_before_it_edited_leaves_the_key_free(atlas: Knowledge
         claim(atlas, key_id)
     elapse(atlas, 3)
     heir = claim(atlas, key_id)
-    head = atlas.head_seq()
+    head = atlas.log.head_seq()
     with under(dead), pytest.raises(RequestUnderWay):  # it was only slow: now it must not edit any more
-        atlas.insert("Q?", "A", **WHO)
-    assert atlas.head_seq() == head
+        atlas.facts.add("Q?", "A", **WHO)
+    assert atlas.log.head_seq() == head
     with under(heir):
-        atlas.insert("Q?", "A", **WHO)
+        atlas.facts.add("Q?", "A", **WHO)
     assert isinstance(dead, Claim) and isinstance(heir, Claim)
     settle(atlas, dead, Answer(200, "text/plain", b"late"))
     settle(atlas, heir, Answer(201, "text/plain", b"done"))
@@ -151,7 +151,7 @@ def test_process_that_died_before_it_edited_leaves_the_key_free(atlas: Knowledge
 
 def test_process_that_died_after_it_edited_is_not_repeated(atlas: KnowledgeBase, key_id: int) -> None:
     with under(claim(atlas, key_id)):
-        edit = atlas.insert("Q?", "A", **WHO)
+        edit = atlas.facts.add("Q?", "A", **WHO)
     elapse(atlas, 3)
     with pytest.raises(AnswerGone, match=f"change {edit.seq}"):
         claim(atlas, key_id)
@@ -172,7 +172,7 @@ def test_failure_after_an_edit_is_an_answer_and_a_day_later_the_key_is_new(
 ) -> None:
     held = claim(atlas, key_id)
     with under(held):
-        atlas.insert("Q?", "A", **WHO)
+        atlas.facts.add("Q?", "A", **WHO)
     assert isinstance(held, Claim)
     settle(atlas, held, Answer(500, "text/plain", b"keying failed"))
     assert claim(atlas, key_id) == Answer(500, "text/plain", b"keying failed")
@@ -187,4 +187,4 @@ def test_erasure_drops_kept_answers_and_their_requests_stay_done(
     Erasure(atlas).erase([fact_id], actor="tester", reason="request")
     answer = operator.post("/v1/facts", json=FACT, headers=ONCE)
     assert (answer.status_code, answer.json()["type"]) == (409, "urn:colmlm:AnswerGone")
-    assert len(atlas.facts(text="Austen")) == 1
+    assert len(atlas.facts.find(text="Austen")) == 1

@@ -59,7 +59,7 @@ def test_everything_else_is_answered_while_edits_wait(
     atlas: KnowledgeBase, encoder: FakeEncoder, keys: dict[str, dict[str, str]]
 ) -> None:
     """More edits than there are threads; they end when the lock is let go of, and all others before."""
-    atlas.catch_up()
+    atlas.lookups.catch_up()
     app = create_app(atlas, encoder, LookupGenerator(atlas, encoder), tuning=Tuning(longest_seconds=0))
     edits = 3 * SIZES[Lane.edits].threads
     with (
@@ -118,7 +118,7 @@ def test_a_lookup_does_not_wait_without_end_for_a_table_that_is_rewritten(
 ) -> None:
     limited = replace(atlas.settings, lock_timeout_seconds=0.05)
     with KnowledgeBase.open(limited) as kb:
-        kb.catch_up()
+        kb.lookups.catch_up()
         reader = connect(create_app(kb, encoder), "reader")
         with atlas.engine.begin() as connection:
             connection.execute(text("LOCK TABLE fact_version IN ACCESS EXCLUSIVE MODE"))
@@ -147,7 +147,7 @@ def test_what_is_no_request_may_take_as_long_as_it_takes(atlas: KnowledgeBase) -
 def test_a_full_lane_says_which_it_is_and_the_others_go_on(
     atlas: KnowledgeBase, encoder: FakeEncoder, keys: dict[str, dict[str, str]]
 ) -> None:
-    atlas.catch_up()
+    atlas.lookups.catch_up()
     app = create_app(atlas, encoder, tuning=Tuning(lanes=SMALL | {Lane.door: SIZES[Lane.door]}))
     with (
         served(app) as address,
@@ -201,7 +201,7 @@ def test_a_body_that_does_not_come_takes_no_place(
     request_line: str,
 ) -> None:
     """Those whose bodies are waited for may be strangers, where keys are checked."""
-    atlas.catch_up()
+    atlas.lookups.catch_up()
     app = create_app(atlas, encoder, LookupGenerator(atlas, encoder), tuning=Tuning(lanes=SMALL))
     with (
         served(app) as address,

@@ -23,9 +23,9 @@ WHO = {"actor": "ana", "reason": "test"}
 def test_what_differs_between_two_changes_is_told(
     operator: Client, atlas: KnowledgeBase, fact_id: int
 ) -> None:
-    before = atlas.head_seq()
-    atlas.update(fact_id, "Cusco", **WHO)
-    after = atlas.insert("Q?", "A", **WHO).seq
+    before = atlas.log.head_seq()
+    atlas.facts.edit(fact_id, "Cusco", **WHO)
+    after = atlas.facts.add("Q?", "A", **WHO).seq
     found = operator.get("/v1/changes/diff", params={"first": before, "last": after}).json()
     assert (found["counts"]["updated"], found["counts"]["inserted"]) == (1, 1)
     assert [(d["kind"], d["old"], d["new"]) for d in found["items"]] == [
@@ -39,14 +39,14 @@ def test_a_head_that_was_kept_is_held_to_the_log(
     operator: Client, atlas: KnowledgeBase, fact_id: int
 ) -> None:
     head = operator.get("/v1/changes/head").json()
-    assert head["seq"] == atlas.head_seq()
-    atlas.delete([fact_id], **WHO)
+    assert head["seq"] == atlas.log.head_seq()
+    atlas.facts.delete([fact_id], **WHO)
     assert operator.post("/v1/changes/head/check", json={"head": head}).json()["held"]
     forged = operator.post("/v1/changes/head/check", json={"head": {**head, "seq": 1}})
     assert (forged.status_code, forged.json()["title"]) == (422, "Signature refused")
     log = operator.get("/v1/changes/export").text.splitlines(keepends=True)
     report = witness.check_log(log, "export")
-    assert report.ok and report.seq == atlas.head_seq()
+    assert report.ok and report.seq == atlas.log.head_seq()
 
 
 def test_a_break_is_sealed_by_an_admin(app: Litestar, connect: Connect, atlas: KnowledgeBase) -> None:
@@ -74,16 +74,16 @@ def test_a_feed_gives_what_was_and_waits_for_what_comes(
     atlas: KnowledgeBase, new_key: Callable[[str], str], fact_id: int
 ) -> None:
     app = create_app(atlas, tuning=Tuning(poll_seconds=0.05, idle_seconds=0.05))
-    headers, head = {"Authorization": f"Bearer {new_key('auditor')}"}, atlas.head_seq()
+    headers, head = {"Authorization": f"Bearer {new_key('auditor')}"}, atlas.log.head_seq()
     with served(app) as address, httpx.Client(base_url=address, headers=headers, timeout=20) as client:
         with client.stream("GET", "/v1/changes/events", params={"after": head - 1}) as stream:
             lines = stream.iter_lines()
             assert next(events(lines))[1] == head
             while next(lines) != ": nothing new":  # idle, and still there
                 pass
-            deleted = atlas.delete([fact_id], **WHO).seq
+            deleted = atlas.facts.delete([fact_id], **WHO).seq
             assert next(events(lines)) == ("delete", deleted)
-        restored = atlas.restore([fact_id], **WHO).seq
+        restored = atlas.facts.restore([fact_id], **WHO).seq
         missed = {"Last-Event-ID": str(deleted)}
         with client.stream("GET", "/v1/changes/events", headers=missed) as stream:
             assert next(events(stream.iter_lines())) == ("restore", restored)

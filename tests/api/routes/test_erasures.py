@@ -17,9 +17,9 @@ def test_an_erasure_is_previewed_and_reports_how_far_it_got(
     app: Litestar, connect: Connect, atlas: KnowledgeBase, fact_id: int
 ) -> None:
     admin = connect(app, "admin")
-    head = atlas.head_seq()
+    head = atlas.log.head_seq()
     preview = admin.post("/v1/erasures/preview", json={"fact_ids": [fact_id]}).json()
-    assert (preview["num_keys"], len(preview["documents"]), atlas.head_seq()) == (1, 1, head)
+    assert (preview["num_keys"], len(preview["documents"]), atlas.log.head_seq()) == (1, 1, head)
     done = admin.post("/v1/erasures", json={"fact_ids": [fact_id], **WHY}).json()
     assert done["request"] is None and done["report"]["erased"]["seq"] == head + 1
     assert done["report"]["level"] >= 1
@@ -28,7 +28,7 @@ def test_an_erasure_is_previewed_and_reports_how_far_it_got(
     assert admin.get(f"/v1/facts/{fact_id}").json()["erased_seq"] == head + 1
     again = admin.post("/v1/erasures", json={"fact_ids": [fact_id], **WHY})
     assert (again.status_code, again.json()["report"]["erased"]["seq"]) == (200, None)
-    assert atlas.head_seq() == head + 1
+    assert atlas.log.head_seq() == head + 1
 
 
 def second_key(kb: KnowledgeBase) -> str:
@@ -43,7 +43,7 @@ def test_where_two_keys_are_needed_one_only_asks(
     admin: Client = connect(app, "admin")
     asked = [admin.post("/v1/erasures", json={"fact_ids": [f], **WHY}).json() for f in (fact_id, fact_id + 1)]
     first, second = (f"/v1/erasures/{answer['request']['erasure_request_id']}" for answer in asked)
-    assert asked[0]["report"] is None and len(atlas.facts()) == 2
+    assert asked[0]["report"] is None and len(atlas.facts.find()) == 2
     assert admin.post(f"{first}/approve").json()["type"] == "urn:colmlm:SamePerson"
     assert admin.post(f"{second}/withdraw").json()["state"] == "withdrawn"
     other = {"Authorization": f"Bearer {second_key(atlas)}"}
@@ -53,4 +53,4 @@ def test_where_two_keys_are_needed_one_only_asks(
     ]
     assert admin.post(f"{second}/approve", headers=other).status_code == 409
     states = [request["state"] for request in admin.get("/v1/erasures").json()["items"]]
-    assert states == ["approved", "withdrawn"] and len(atlas.facts()) == 1
+    assert states == ["approved", "withdrawn"] and len(atlas.facts.find()) == 1

@@ -99,7 +99,7 @@ def test_insert_leaves_a_backlog_to_a_rekey(
 ) -> None:
     text = "One and two."
     spans = (FactSpan(0, 3, "One", "1?"), FactSpan(8, 11, "two", "2?"))
-    atlas.ingest(
+    atlas.corpora.ingest(
         [Parsed(AnnotatedDocument("numbers", text, spans))], "more", actor="tester", reason="backlog"
     )
     calls = list(encoder.calls)
@@ -173,7 +173,7 @@ def test_health_says_what_is_missing(
     assert (healthy.status_code, healthy.json()["missing"]) == (200, [])
     assert healthy.json()["index_seq"] == healthy.json()["head_seq"]
     assert healthy.json()["active_keyset"]["num_keys"] == 2
-    kb.insert("Who?", "Ann", actor="tester", reason="test")
+    kb.facts.add("Who?", "Ann", actor="tester", reason="test")
     assert [reader.get("/health").json()["index_lag"] for _ in range(2)] == [1, 0]
     other = connect(create_app(kb, FakeEncoder(salt="other")), "operator").get("/health")
     assert other.status_code == 503

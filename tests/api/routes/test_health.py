@@ -45,7 +45,7 @@ def test_ready_is_what_can_answer(atlas: KnowledgeBase, app: Litestar, connect: 
         "missing": ["index"],
         "degraded": [],
     }, "none is open yet"
-    atlas.catch_up()
+    atlas.lookups.catch_up()
     answer = client.get("/readyz")
     assert (answer.status_code, answer.json()) == (200, {"ready": True, "missing": [], "degraded": []})
 
@@ -53,7 +53,7 @@ def test_ready_is_what_can_answer(atlas: KnowledgeBase, app: Litestar, connect: 
 def test_not_ready_says_what_is_missing(
     atlas: KnowledgeBase, settings: Settings, encoder: FakeEncoder, connect: Connect
 ) -> None:
-    atlas.catch_up()
+    atlas.lookups.catch_up()
     operations = Operations.of(atlas)
     client = connect(create_app(atlas, encoder, operations=operations, tuning=FRESH))
     missing = lambda: client.get("/readyz").json()["missing"]  # noqa: E731
@@ -73,18 +73,18 @@ def test_not_ready_says_what_is_missing(
 def test_an_index_too_far_behind_is_not_ready(
     atlas: KnowledgeBase, settings: Settings, encoder: FakeEncoder, connect: Connect
 ) -> None:
-    atlas.catch_up()
+    atlas.lookups.catch_up()
     atlas.settings = replace(settings, ready_lag=1)
     client = connect(create_app(atlas, encoder, tuning=FRESH))
     for value, status in (("Cusco", 200), ("Callao", 503)):
-        atlas.update(1, value, actor="tester", reason="behind")
+        atlas.facts.edit(1, value, actor="tester", reason="behind")
         assert client.get("/readyz").status_code == status
 
 
 def test_a_server_goes_on_after_the_next_releases_migration(
     atlas: KnowledgeBase, encoder: FakeEncoder, connect: Connect
 ) -> None:
-    atlas.catch_up()
+    atlas.lookups.catch_up()
     with atlas.engine.begin() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     client = connect(create_app(atlas, encoder))
@@ -94,7 +94,7 @@ def test_a_server_goes_on_after_the_next_releases_migration(
 def test_a_database_that_is_gone_is_missing_and_the_process_lives(
     atlas: KnowledgeBase, encoder: FakeEncoder, connect: Connect
 ) -> None:
-    atlas.catch_up()
+    atlas.lookups.catch_up()
     client = connect(create_app(atlas, encoder))
     door = atlas.pools["door"]
     door.dispose()
@@ -106,7 +106,7 @@ def test_a_database_that_is_gone_is_missing_and_the_process_lives(
 def test_a_database_that_hangs_is_missing_and_does_not_hang_the_probe(
     atlas: KnowledgeBase, encoder: FakeEncoder, connect: Connect
 ) -> None:
-    atlas.catch_up()
+    atlas.lookups.catch_up()
     client = connect(create_app(atlas, encoder, tuning=Tuning(readiness_seconds=-1.0, look_seconds=0.5)))
     assert client.get("/readyz").status_code == 200
     asked = text(
@@ -139,5 +139,5 @@ def test_the_database_is_asked_once_a_second_at_most(
 ) -> None:
     client = connect(create_app(atlas, encoder, tuning=Tuning(readiness_seconds=60.0)))
     assert client.get("/readyz").json()["missing"] == ["index"]
-    atlas.catch_up()
+    atlas.lookups.catch_up()
     assert client.get("/readyz").json()["missing"] == ["index"]

@@ -7,7 +7,7 @@ from typing import Any
 from litestar import Litestar
 
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.switching.gate import GateLimits, check_keyset
+from colmlm.kb.switching.gate import GateLimits
 from tests.api.conftest import Connect
 from tests.fakes import FakeEncoder
 
@@ -19,7 +19,7 @@ def test_a_keyset_answers_after_its_gate_and_until_it_is_rolled_back(
 ) -> None:
     trainer = connect(app, "trainer")
     other = FakeEncoder(salt="other")
-    keyset_id = atlas.rekey(other).keyset_id
+    keyset_id = atlas.keysets.rekey(other).keyset_id
     path = f"/v1/keysets/{keyset_id}"
 
     def states() -> list[str]:
@@ -31,7 +31,7 @@ def test_a_keyset_answers_after_its_gate_and_until_it_is_rolled_back(
         "report": None,
     }
     assert trainer.post(f"{path}/activate", json=WHY).json()["title"] == "Keyset has not passed its gate"
-    checked = check_keyset(atlas, keyset_id, other, GateLimits(max_question_loss=1))
+    checked = atlas.keysets.check(keyset_id, other, GateLimits(max_question_loss=1))
     assert trainer.get(f"{path}/gate").json()["report"]["seq"] == checked.seq
     assert trainer.post(f"{path}/activate", json={**WHY, "force": True}).json()["state"] == "active"
     assert states() == ["ready", "active"]
@@ -44,10 +44,10 @@ def test_a_keyset_answers_after_its_gate_and_until_it_is_rolled_back(
 
 def test_a_threshold_is_set_with_a_reason(app: Litestar, atlas: KnowledgeBase, connect: Connect) -> None:
     trainer = connect(app, "trainer")
-    keyset_id = atlas.active_keyset().keyset_id
+    keyset_id = atlas.keysets.active().keyset_id
     body: dict[str, Any] = {"threshold": 0.9, "reason": "by hand"}
     set_ = trainer.put(f"/v1/keysets/{keyset_id}/threshold", json=body).json()
     assert (set_["threshold"], set_["calibrated"]) == (0.9, False)
-    change = atlas.changes(after=atlas.head_seq() - 1)[0]
+    change = atlas.log.changes(after=atlas.log.head_seq() - 1)[0]
     assert (change.kind, change.actor, change.reason) == ("threshold", "the trainer", "by hand")
     assert trainer.put(f"/v1/keysets/{keyset_id}/threshold", json={**body, "threshold": 2}).status_code == 400

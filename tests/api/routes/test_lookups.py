@@ -79,8 +79,8 @@ def test_keysets_are_listed(reader: Client) -> None:
 
 
 def test_the_past_is_answered_with_its_values(operator: Client, atlas: KnowledgeBase) -> None:
-    then, (lima, *_) = atlas.head_seq(), atlas.facts(text="Lima")
-    atlas.update(lima.fact_id, "Cusco", actor="tester", reason="test")
+    then, (lima, *_) = atlas.log.head_seq(), atlas.facts.find(text="Lima")
+    atlas.facts.edit(lima.fact_id, "Cusco", actor="tester", reason="test")
     for as_of, value in ((then, "Lima"), (None, "Cusco")):
         answer = operator.post("/v1/lookups", json={"questions": [CAPITAL], "as_of": as_of}).json()[
             "answers"

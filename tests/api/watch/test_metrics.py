@@ -40,7 +40,7 @@ def test_lookups_are_counted_by_outcome_and_their_parts_timed(
     client = connect(app, "reader")
     ask = {"questions": [CAPITAL, "What is nobody asking?"], "threshold": 0.9}
     client.post("/v1/lookups", json=ask)
-    atlas.delete([fact_id], actor="tester", reason="abstain", abstain=True)
+    atlas.facts.delete([fact_id], actor="tester", reason="abstain", abstain=True)
     client.post("/v1/lookups", json=ask)
     found = samples(client)
     outcomes = {o: value(found, "colmlm_lookups_total", outcome=o) for o in ("hit", "no_match", "abstained")}
@@ -84,9 +84,9 @@ def test_the_index_the_log_and_the_pools_are_read_when_asked(
 ) -> None:
     client = connect(create_app(atlas, encoder, LookupGenerator(atlas, encoder)), "reader")
     assert value(samples(client), "colmlm_index_open") == 0
-    atlas.catch_up()
-    atlas.update(fact_id, "Cusco", actor="tester", reason="lag")
-    atlas.update(fact_id, "Callao", actor="tester", reason="lag")
+    atlas.lookups.catch_up()
+    atlas.facts.edit(fact_id, "Cusco", actor="tester", reason="lag")
+    atlas.facts.edit(fact_id, "Callao", actor="tester", reason="lag")
     found = samples(client)
     assert value(found, "colmlm_index_lag_changes") == 2
     assert value(found, "colmlm_changes_total", kind="update") == 2

@@ -53,21 +53,21 @@ def test_documents_of_three_kinds_become_facts_that_can_be_cited(
 ) -> None:
     dry = run("corpus", "add", town, *INTO, "--dry-run")
     assert dry.code == 3 and (dry.json["new"], dry.json["facts"], light.loaded) == (3, 0, 0)
-    assert kb.corpora() == [] and kb.keysets() == []
+    assert kb.corpora.all() == [] and kb.keysets.all() == []
     ran = run("corpus", "add", town, *INTO)
     assert ran.code == 3 and ran.json["passed_over"] == {".png": 1}
     assert [refusal["document"] for refusal in ran.json["refusals"]] == ["noise.txt"]
     assert (ran.json["new"], ran.json["facts"], ran.json["citable"]) == (3, 3, True)
     assert ran.json["keyset"]["num_keys"] == 3 and ran.json["keyset"]["num_unkeyed"] == 0
-    for fact in kb.facts():
+    for fact in kb.facts.find():
         source = fact.source
         assert (
             source is not None
-            and kb.document_text(source.document_id)[source.start : source.end] == fact.value
+            and kb.documents.text(source.document_id)[source.start : source.end] == fact.value
         )
         assert fact.question == f"When did {source.title} open?"
         assert source.uri == (town / source.external_id).as_uri()
-    assert {fact.source.external_id for fact in kb.facts() if fact.source} == {
+    assert {fact.source.external_id for fact in kb.facts.find() if fact.source} == {
         "harbour.md", "museum.html", "old/light.pdf"
     }  # fmt: skip
     command = shlex.split(ran.json["try"])
@@ -80,22 +80,22 @@ def test_unchanged_files_are_passed_over_and_a_changed_one_replaces_its_document
 ) -> None:
     (town / "noise.txt").unlink()
     assert run("corpus", "add", town, "--corpus", "town").code == 0
-    before, head = kb.facts(), kb.head_seq()
+    before, head = kb.facts.find(), kb.log.head_seq()
     again = run("corpus", "add", town, *INTO)
     assert again.code == 0 and (again.json["unchanged"], again.json["facts"], again.json["seq"]) == (
         3,
         0,
         None,
     )
-    assert light.loaded == 1 and kb.head_seq() == head
+    assert light.loaded == 1 and kb.log.head_seq() == head
     assert "Nothing to add" in run("corpus", "add", town, "--corpus", "town").out
     (town / "museum.html").write_text("<h1>Museum</h1><p>The museum opened in 1904.")
     changed = run("corpus", "add", town, *INTO).json
     assert (changed["changed"], changed["unchanged"], changed["facts"]) == (1, 2, 1)
     assert [one["document"] for one in changed["added"]] == ["museum.html"]
-    values = {fact.value for fact in kb.facts()}
+    values = {fact.value for fact in kb.facts.find()}
     assert values == {"1834", "1870", "1904"} and {fact.value for fact in before} == {"1834", "1870", "1902"}
-    assert kb.keysets()[0].num_unkeyed == 0
+    assert kb.keysets.all()[0].num_unkeyed == 0
     spoken = run("corpus", "add", town, "--corpus", "town", "--again").out
     assert light.loaded == 3 and "can be cited now" in spoken and "Try: colmlm generate" in spoken
 
@@ -128,7 +128,7 @@ def test_an_interrupted_run_is_gone_on_with_and_everything_is_keyed_in_the_end(
 
         patch.setattr("colmlm.cli.composition.adding.key_everything", killed)
         assert run("corpus", "add", folder, *INTO).code == 130
-    assert len(kb.facts(limit=100)) == 50
+    assert len(kb.facts.find(limit=100)) == 50
     done = run("corpus", "add", folder, *INTO).json
     assert (done["unchanged"], done["facts"], light.loaded) == (50, 0, 2)
     assert done["keyset"]["num_keys"] == 50 and done["citable"]
@@ -138,11 +138,11 @@ def test_what_was_erased_does_not_make_a_file_look_changed(
     run: Run, kb: KnowledgeBase, light: Annotators, town: Path
 ) -> None:
     assert run("corpus", "add", town, "--corpus", "town").code == 3
-    assert run("erase", kb.facts()[0].fact_id, "--reason", "asked for", "--yes").code == 0
+    assert run("erase", kb.facts.find()[0].fact_id, "--reason", "asked for", "--yes").code == 0
     again = run("corpus", "add", town, *INTO).json
     assert (again["unchanged"], again["facts"], light.loaded) == (3, 0, 1)
     forced = run("corpus", "add", town, *INTO, "--again").json
-    assert (forced["suppressed"], forced["facts"], len(kb.facts())) == (1, 0, 2)
+    assert (forced["suppressed"], forced["facts"], len(kb.facts.find())) == (1, 0, 2)
 
 
 def test_texts_are_compared_apart_from_what_was_erased() -> None:

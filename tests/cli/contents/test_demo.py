@@ -10,6 +10,8 @@ import pytest
 from colmlm.cli.composition.generator import StoringGenerator
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.contents.demonstration import Demonstration, Run, says_unaided, spread
+from colmlm.kb.facts.facts import Facts
+from colmlm.kb.lookup.searchable import Lookups
 from colmlm.kb.records import FactRecord, Lookup, OutputTrace, Source
 from colmlm.kb.service import KnowledgeBase
 from tests.cli.conftest import Run as Invoke
@@ -74,9 +76,15 @@ def test_a_model_that_finds_nothing_is_no_success(run: Invoke, findable: list[in
 class StaleBase(KnowledgeBase):
     """A knowledge base with the fault the demo looks for: it answers from what it once found."""
 
-    def lookup(self, queries_BD: Any, **options: Any) -> list[Lookup]:
-        remembered: dict[tuple[bytes, int], Lookup] = self.__dict__.setdefault("remembered", {})
-        fresh = super().lookup(queries_BD, **options)
+    @property
+    def lookups(self) -> Lookups:
+        return StaleLookups(self, self.searcher)
+
+
+class StaleLookups(Lookups):
+    def find(self, queries_BD: Any, **options: Any) -> list[Lookup]:
+        remembered: dict[tuple[bytes, int], Lookup] = self.store.__dict__.setdefault("remembered", {})
+        fresh = super().find(queries_BD, **options)
         return [
             remembered.setdefault((query.tobytes(), options["k"]), found)
             for query, found in zip(queries_BD, fresh, strict=True)
@@ -111,14 +119,14 @@ def test_whatever_interrupts_the_demo_the_facts_are_back(
 def test_a_request_to_terminate_restores_too(
     run: Invoke, findable: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    was, delete = live(run), KnowledgeBase.delete
+    was, delete = live(run), Facts.delete
 
-    def terminated(self: KnowledgeBase, *words: Any, **names: Any) -> Any:
+    def terminated(self: Facts, *words: Any, **names: Any) -> Any:
         delete(self, *words, **names)
         os.kill(os.getpid(), signal.SIGTERM)
 
     handler = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(KnowledgeBase, "delete", terminated)
+    monkeypatch.setattr(Facts, "delete", terminated)
     assert run(*DEMO).code == 130
     assert live(run) == was and signal.getsignal(signal.SIGTERM) is handler
 
@@ -139,9 +147,9 @@ def test_a_value_in_a_spliced_span_is_not_from_the_weights(run: Invoke, findable
     with Runtime.from_environment() as runtime:
         ran = first(Demonstration(runtime, "atlas", "forced"))
         trace = next(
-            runtime.kb.trace_output(g.generation_id)
-            for g in reversed(runtime.kb.generations())
-            if runtime.kb.trace_output(g.generation_id).splices
+            runtime.kb.outputs.trace(g.generation_id)
+            for g in reversed(runtime.kb.outputs.find())
+            if runtime.kb.outputs.trace(g.generation_id).splices
         )
     assert ran.before.value is not None
     assert not says_unaided(trace, trace.splices[0].value)

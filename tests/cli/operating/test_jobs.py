@@ -69,10 +69,10 @@ def test_uploaded_documents_are_annotated_taken_in_and_keyed(
     assert run("worker", "--once").code == 0
     result = result_of(run, job_id)
     assert (result["new"], result["facts"], result["refused"], result["citable"]) == (1, 1, 1, True)
-    (fact,) = kb.facts()
+    (fact,) = kb.facts.find()
     assert fact.value == "1834" and fact.source is not None
     assert (fact.source.external_id, fact.source.uri) == ("harbour.md", None)
-    assert kb.changes()[0].actor == "ana" and list((home / "uploads").iterdir()) == []
+    assert kb.log.changes()[0].actor == "ana" and list((home / "uploads").iterdir()) == []
 
 
 def test_what_cannot_be_done_is_said_in_one_line(run: Run, atlas: list[int]) -> None:

@@ -19,7 +19,7 @@ def keyed(
     """The two facts of the atlas, keyed by an encoder that needs no model."""
     monkeypatch.setattr("colmlm.cli.composition.runtime.Runtime.encoder", FakeEncoder())
     with KnowledgeBase.open(Settings(home=home, database_url=database_url)) as kb:
-        kb.rekey(FakeEncoder())
+        kb.keysets.rekey(FakeEncoder())
     return atlas
 
 

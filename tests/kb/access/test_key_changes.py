@@ -10,11 +10,8 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.access.api_keys import create_key, revoke_key, rotate_key
 from colmlm.kb.errors import ApiKeyEnded
-from colmlm.kb.evidence.diff import diff
 from colmlm.kb.principal import local_user
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.switching.retraining import Retraining
-from colmlm.kb.upkeep.statistics import statistics
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import PERU, ingest, values
 
@@ -33,7 +30,7 @@ def live_a_life(kb: KnowledgeBase) -> list[str]:
 
 def test_making_rotating_and_revoking_a_key_are_changes_without_its_secret(kb: KnowledgeBase) -> None:
     tokens = live_a_life(kb)
-    made, rotated, revoked = kb.changes()
+    made, rotated, revoked = kb.log.changes()
     assert [made.kind, rotated.kind, revoked.kind] == KINDS
     assert (made.actor, made.on_behalf_of, revoked.actor) == ("ann", "ann", local_user())
     assert "laptop" in made.reason and "operator" in made.reason
@@ -43,7 +40,7 @@ def test_making_rotating_and_revoking_a_key_are_changes_without_its_secret(kb: K
     assert not [part for token in tokens for part in (token, token[7:], token[:13]) if part in log]
     assert (kept[0]["role"], kept[0]["rate_limit"], kept[0]["expires_at"]) == ("operator", 7, None)
     assert kept[1]["expires_at"] is not None and kept[1]["previous_until"] is not None
-    assert kb.fsck().ok and kb.fsck().changes_checked == 3
+    assert kb.upkeep.fsck().ok and kb.upkeep.fsck().changes_checked == 3
 
 
 def test_what_is_refused_or_undone_leaves_no_change(kb: KnowledgeBase) -> None:
@@ -52,21 +49,21 @@ def test_what_is_refused_or_undone_leaves_no_change(kb: KnowledgeBase) -> None:
         revoke_key(session, "laptop")
     with Session(kb.engine) as session:
         create_key(session, "desktop", "reader")
-    assert kb.head_seq() == 3
+    assert kb.log.head_seq() == 3
 
 
 def test_nothing_that_follows_facts_minds_them(
     kb: KnowledgeBase, encoder: FakeEncoder, another_process: KnowledgeBase
 ) -> None:
     ingest(kb, PERU)
-    keyset = kb.rekey(encoder)
-    kb.snapshot()
+    keyset = kb.keysets.rekey(encoder)
+    kb.lookups.snapshot()
     assert values(another_process, encoder, ["What is the capital of Peru?"]) == ["Lima"]
-    before, counted = kb.head_seq(), statistics(kb)
+    before, counted = kb.log.head_seq(), kb.upkeep.statistics()
     live_a_life(kb)
-    assert another_process.catch_up() == kb.head_seq() == before + 3
+    assert another_process.lookups.catch_up() == kb.log.head_seq() == before + 3
     assert values(another_process, encoder, ["What is the capital of Peru?"]) == ["Lima"]
-    assert set(diff(kb, before, kb.head_seq()).counts.values()) == {0}
-    after = statistics(kb)
+    assert set(kb.log.diff(before, kb.log.head_seq()).counts.values()) == {0}
+    after = kb.upkeep.statistics()
     assert (after.facts, after.deleted, after.corpora) == (counted.facts, counted.deleted, counted.corpora)
-    assert not Retraining(kb).standing(keyset.keyset_id).checked and kb.fsck().ok
+    assert not kb.keysets.standing(keyset.keyset_id).checked and kb.upkeep.fsck().ok

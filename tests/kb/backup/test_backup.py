@@ -33,14 +33,14 @@ WHO = {"actor": "tester", "reason": "test"}
 def original(kb: KnowledgeBase, encoder: FakeEncoder) -> KnowledgeBase:
     """A base with something in every table."""
     ingest(kb, PERU)
-    kb.rekey(encoder)
-    kb.rekey(FakeEncoder(salt="2"))
-    kb.insert("Who wrote Emma?", "Jane Austen", **WHO)
-    kb.delete([fact_id(kb, "Amazon")], abstain=True, **WHO)
-    kb.update(fact_id(kb, "Lima"), "Cusco", **WHO)
+    kb.keysets.rekey(encoder)
+    kb.keysets.rekey(FakeEncoder(salt="2"))
+    kb.facts.add("Who wrote Emma?", "Jane Austen", **WHO)
+    kb.facts.delete([fact_id(kb, "Amazon")], abstain=True, **WHO)
+    kb.facts.edit(fact_id(kb, "Lima"), "Cusco", **WHO)
     lima = fact_id(kb, "Cusco")
     splice = Splice(6, 11, "hit", lima, 2, 0.9, b"\x00\x3c" * 32)
-    kb.record(NewGeneration(CAPITAL, "It is Cusco.", "fake", "auto", kb.head_seq(), (splice,)))
+    kb.outputs.record(NewGeneration(CAPITAL, "It is Cusco.", "fake", "auto", kb.log.head_seq(), (splice,)))
     with kb.engine.begin() as connection:
         connection.execute(
             text("INSERT INTO api_key (name, key_hash, role) VALUES ('ann', '\\x00', 'reader')")
@@ -88,7 +88,7 @@ def empty(server: URL, tmp_path: Path) -> Iterator[KnowledgeBase]:
 
 
 def _backup(kb: KnowledgeBase, tmp_path: Path) -> Path:
-    file = tmp_path / "colmlm.kb.backup.write"
+    file = tmp_path / "kb.backup"
     write_backup(kb, file, signing_key(kb.settings.home))
     return file
 
@@ -104,7 +104,8 @@ def _head(kb: KnowledgeBase, tmp_path: Path) -> Path:
 def _log(kb: KnowledgeBase, tmp_path: Path, home: Path | None = None) -> Path:
     """The exported log as a file, signed by the key of this base or of another home."""
     file = tmp_path / "log.jsonl"
-    file.write_text("".join(export_log(kb, signing_key(home or kb.settings.home))))
+    with kb.sessions() as session:
+        file.write_text("".join(export_log(session, signing_key(home or kb.settings.home))))
     return file
 
 
@@ -120,9 +121,9 @@ def test_a_restored_base_is_the_original_to_the_last_row(
     original: KnowledgeBase, empty: KnowledgeBase, encoder: FakeEncoder, tmp_path: Path
 ):
     file = _backup(original, tmp_path)
-    assert file.stat().st_mode & 0o777 == 0o600 and verify_backup(file).seq == original.head_seq()
+    assert file.stat().st_mode & 0o777 == 0o600 and verify_backup(file).seq == original.log.head_seq()
     assert restore_backup(empty, file, actor="tester", dry_run=True).backup.rows["fact"] == 4
-    assert empty.head_seq() == 0 and empty.fsck().ok
+    assert empty.log.head_seq() == 0 and empty.upkeep.fsck().ok
     assert restore_backup(empty, file, actor="tester", log_file=_head(original, tmp_path)).repeated == ()
     rows = _rows(original)
     restored = _rows(empty)
@@ -130,14 +131,14 @@ def test_a_restored_base_is_the_original_to_the_last_row(
     restored["change"].remove(noted)
     assert "restore-backup" in noted and all(rows.values())
     assert restored == {**rows, "browser_session": []}
-    assert empty.fsck().ok
+    assert empty.upkeep.fsck().ok
     questions = (CAPITAL, RIVER, HEIGHT, "Unheard of?")
     here, there = (
         [replace(found, seq=0) for found in ask(base, encoder, *questions, k=3)] for base in (empty, original)
     )
     assert here == there
-    edits = [base.insert("New?", "new", **WHO).fact_ids for base in (original, empty)]
-    assert edits[0] == edits[1] and empty.rekey(encoder).num_keys == 5
+    edits = [base.facts.add("New?", "new", **WHO).fact_ids for base in (original, empty)]
+    assert edits[0] == edits[1] and empty.keysets.rekey(encoder).num_keys == 5
     with pytest.raises(Exception, match="append-only"), empty.engine.begin() as connection:
         connection.execute(text("DELETE FROM change"))
     with pytest.raises(DatabaseNotEmpty):
@@ -179,9 +180,7 @@ def test_a_failed_backup_leaves_no_file(original: KnowledgeBase, tmp_path: Path)
         raise OSError(28, "No space left on device")
 
     with pytest.raises(OSError, match="No space"):
-        write_backup(
-            original, tmp_path / "colmlm.kb.backup.write", signing_key(original.settings.home), on_bytes=full
-        )
+        write_backup(original, tmp_path / "kb.backup", signing_key(original.settings.home), on_bytes=full)
     assert not list(tmp_path.glob("*backup*"))
 
 
@@ -199,27 +198,27 @@ def test_what_was_erased_after_the_backup_stays_erased(
     file = _backup(original, tmp_path)
     cusco, height = fact_id(original, "Cusco"), fact_id(original, "6,768 m")
     Erasure(original).erase([cusco], **WHO)
-    original.delete([height], **WHO)
-    original.restore([height], **WHO)
-    original.delete([height], **WHO)
-    (later,) = original.insert("Later?", "later", **WHO).fact_ids
+    original.facts.delete([height], **WHO)
+    original.facts.restore([height], **WHO)
+    original.facts.delete([height], **WHO)
+    (later,) = original.facts.add("Later?", "later", **WHO).fact_ids
     Erasure(original).erase([later], **WHO)
     log = _log(original, tmp_path)
     report = restore_backup(empty, file, actor="tester", log_file=log, reapply_deletes=True)
     assert (report.erased_again, report.deleted_again) == ((cusco,), (height,))
     (repeated,) = report.repeated
-    erased = next(change for change in original.changes() if change.kind == "erase")
+    erased = next(change for change in original.log.changes() if change.kind == "erase")
     assert (repeated.seq, repeated.seq_here, repeated.fact_ids) == (
         erased.seq,
         report.backup.seq + 1,
         (cusco,),
     )
-    assert report.log_head is not None and report.log_head.seq == original.head_seq()
+    assert report.log_head is not None and report.log_head.seq == original.log.head_seq()
     assert [lookup.hits for lookup in ask(empty, encoder, CAPITAL, HEIGHT)] == [(), ()]
     told = " ".join(row for rows in _rows(empty).values() for row in rows)
     assert "Cusco" not in told and "Lima" not in told and "6,768 m" in told
-    assert empty.fsck().ok
-    assert [change.kind for change in empty.changes()][-2:] == ["delete", "restore-backup"]
+    assert empty.upkeep.fsck().ok
+    assert [change.kind for change in empty.log.changes()][-2:] == ["delete", "restore-backup"]
 
 
 def test_a_repeated_erasure_reaches_as_far_as_it_did(
@@ -227,7 +226,9 @@ def test_a_repeated_erasure_reaches_as_far_as_it_did(
 ):
     """In other documents that mention the value, and in outputs that it left at first."""
     ingest(original, document("news", ("Nobody", "Who moved?"), " moved to Cusco, and none to 6,768 m."))
-    original.record(NewGeneration("How high?", "It has 6,768 m.", "fake", "auto", original.head_seq(), ()))
+    original.outputs.record(
+        NewGeneration("How high?", "It has 6,768 m.", "fake", "auto", original.log.head_seq(), ())
+    )
     file = _backup(original, tmp_path)
     cusco, height = fact_id(original, "Cusco"), fact_id(original, "6,768 m")
     Erasure(original).erase([cusco], mentions="all", **WHO)
@@ -242,7 +243,7 @@ def test_a_repeated_erasure_reaches_as_far_as_it_did(
     told = " ".join(here["document"])
     assert "Cusco" not in told and "none to 6,768 m" in told
     assert here["document"] == there["document"]
-    assert empty.fsck().quoting == original.fsck().quoting
+    assert empty.upkeep.fsck().quoting == original.upkeep.fsck().quoting
 
 
 def test_without_the_newer_log_nothing_that_was_erased_comes_back_unasked(
@@ -254,7 +255,7 @@ def test_without_the_newer_log_nothing_that_was_erased_comes_back_unasked(
         restore_backup(empty, file, actor="tester")
     with pytest.raises(LogRefused, match="ends here"):  # the head says that more came, and not what
         restore_backup(empty, file, actor="tester", log_file=_head(original, tmp_path))
-    assert empty.head_seq() == 0
+    assert empty.log.head_seq() == 0
     assert restore_backup(empty, file, actor="tester", dry_run=True).needs_log
     report = restore_backup(empty, file, actor="tester", without_later_erasures=True)
     assert report.without_later_erasures and not report.needs_log and report.log_head is None
@@ -271,7 +272,7 @@ def test_a_log_without_its_erasure_is_refused_whoever_signed_it(
     with original.engine.begin() as connection:
         connection.execute(text("ALTER TABLE change DISABLE TRIGGER change_append_only"))
         connection.execute(text("DELETE FROM change WHERE kind = 'erase'"))
-    original.insert("Who?", "Me", **WHO)
+    original.facts.add("Who?", "Me", **WHO)
     forged = _log(original, tmp_path, stranger)
     with pytest.raises(SignatureRefused, match="signed by key"):
         restore_backup(empty, file, actor="tester", log_file=forged)
@@ -284,7 +285,7 @@ def test_a_log_without_its_erasure_is_refused_whoever_signed_it(
     assert restore_backup(
         empty, file, actor="tester", log_file=log, keys=[known, other], dry_run=True
     ).log_head
-    assert empty.head_seq() == 0
+    assert empty.log.head_seq() == 0
 
 
 def _public(home: Path) -> bytes:
@@ -292,12 +293,12 @@ def _public(home: Path) -> bytes:
 
 
 def test_a_log_of_another_life_is_refused(original: KnowledgeBase, empty: KnowledgeBase, tmp_path: Path):
-    before = list(export_log(original, signing_key(original.settings.home)))
-    original.insert("Later?", "later", **WHO)
+    before = list(original.log.export())
+    original.facts.add("Later?", "later", **WHO)
     file, log = _backup(original, tmp_path), tmp_path / "log.jsonl"
     ingest(empty, PERU)
-    other = list(export_log(empty, signing_key(empty.settings.home)))
-    newer = list(export_log(original, signing_key(original.settings.home)))
+    other = list(empty.log.export())
+    newer = list(original.log.export())
     with empty.engine.begin() as connection:
         connection.execute(text("ALTER TABLE change DISABLE TRIGGER change_append_only"))
         connection.execute(text("TRUNCATE document, fact, fact_version, change CASCADE"))
@@ -306,4 +307,4 @@ def test_a_log_of_another_life_is_refused(original: KnowledgeBase, empty: Knowle
         log.write_text("".join(lines))
         with pytest.raises(LogRefused):
             restore_backup(empty, file, actor="tester", log_file=log, keys=keys)
-    assert empty.head_seq() == 0
+    assert empty.log.head_seq() == 0

@@ -38,17 +38,17 @@ def speak(
     """Store an output that splices (fact, version, value) where it says them first."""
     splices = tuple(Splice(output.index(v), output.index(v) + len(v), "hit", f, n, 0.9) for f, n, v in spoken)
     checkpoint = encoder.checkpoint.checkpoint_id
-    return kb.record(NewGeneration(prompt, output, checkpoint, "lookup", kb.head_seq(), splices))
+    return kb.outputs.record(NewGeneration(prompt, output, checkpoint, "lookup", kb.log.head_seq(), splices))
 
 
 def test_no_table_says_an_erased_fact_and_everything_else_stands(
     kb: KnowledgeBase, another_process: KnowledgeBase, encoder: FakeEncoder
 ) -> None:
     ingest(kb, PERU)
-    kb.rekey(encoder)
-    another_process.catch_up()
+    kb.keysets.rekey(encoder)
+    another_process.lookups.catch_up()
     river = fact_id(kb, "Amazon")
-    kb.update(river, "Ucayali", **BY)
+    kb.facts.edit(river, "Ucayali", **BY)
     output = "The Ucayali rises in Peru, and Lima is its capital. Ucayali, Ucayalian."
     generation = speak(
         kb, encoder, f"{RIVER} The Ucayali?", output, (river, 2, "Ucayali"), (fact_id(kb, "Lima"), 1, "Lima")
@@ -61,12 +61,12 @@ def test_no_table_says_an_erased_fact_and_everything_else_stands(
     stored = everything_stored(kb)
     for gone in ("Amazon", RIVER, 'Ucayali"', " Ucayali ", "Ucayali,"):
         assert gone not in stored
-    fact = kb.fact(river)
+    fact = kb.facts.show(river)
     assert (fact.value, fact.question, fact.answer) == (MARK * 6, None, None)
-    assert fact.erased_seq == fact.deleted_seq == report.erased.seq == kb.head_seq()
-    assert PERU.text.replace("Amazon", MARK * 6) == kb.document_text(fact.source.document_id)
+    assert fact.erased_seq == fact.deleted_seq == report.erased.seq == kb.log.head_seq()
+    assert PERU.text.replace("Amazon", MARK * 6) == kb.documents.text(fact.source.document_id)
 
-    traced = kb.trace_output(generation)
+    traced = kb.outputs.trace(generation)
     assert traced.output == output.replace("Ucayali,", MARK * 7 + ",").replace(
         "The Ucayali", "The " + MARK * 7
     )
@@ -74,23 +74,23 @@ def test_no_table_says_an_erased_fact_and_everything_else_stands(
         traced.prompt == f"{MARK * len(RIVER)} The {MARK * 7}?" and traced.redacted_seq == report.erased.seq
     )
     assert [(s.value, s.erased) for s in traced.splices] == [(MARK * 7, True), ("Lima", False)]
-    assert [v.value for v in kb.trace_fact(river).versions] == [MARK * 6] * 2
+    assert [v.value for v in kb.outputs.trace_fact(river).versions] == [MARK * 6] * 2
 
     assert values(kb, encoder, [CAPITAL, RIVER, HEIGHT]) == ["Lima", None, "6,768 m"]
-    another_process.catch_up()
+    another_process.lookups.catch_up()
     assert key_id not in another_process.searcher.current().index.ids
-    fsck = kb.fsck()
+    fsck = kb.upkeep.fsck()
     assert fsck.ok and fsck.chain_ok, fsck
 
 
 def test_the_change_names_ids_and_counts_only(kb: KnowledgeBase, encoder: FakeEncoder) -> None:
     ingest(kb, PERU)
-    kb.rekey(encoder)
+    kb.keysets.rekey(encoder)
     lima = fact_id(kb, "Lima")
     key_id = best(kb, encoder, CAPITAL).key_id
-    document_id = kb.fact(lima).source.document_id
+    document_id = kb.facts.show(lima).source.document_id
     report = erase(kb, lima)
-    change = kb.changes()[-1]
+    change = kb.log.changes()[-1]
     assert (change.kind, change.fact_ids, change.actor) == ("erase", (lima,), "tester")
     with kb.engine.connect() as connection:
         payload = connection.scalar(text("SELECT payload FROM change WHERE kind = 'erase'"))
@@ -114,42 +114,42 @@ def test_an_erasure_is_all_or_nothing_and_final(kb: KnowledgeBase) -> None:
     lima, amazon = fact_id(kb, "Lima"), fact_id(kb, "Amazon")
     with pytest.raises(FactNotFound, match="999"):
         erase(kb, lima, 999)
-    kb.delete([lima], **BY, abstain=True)
+    kb.facts.delete([lima], **BY, abstain=True)
     erase(kb, lima)
     for refused in (
-        lambda: kb.restore([lima], **BY),
-        lambda: kb.update(lima, "Cusco", **BY),
-        lambda: kb.delete([lima], **BY),
+        lambda: kb.facts.restore([lima], **BY),
+        lambda: kb.facts.edit(lima, "Cusco", **BY),
+        lambda: kb.facts.delete([lima], **BY),
     ):
         with pytest.raises(FactErased, match=str(lima)):
             refused()
-    assert kb.fact(amazon).value == "Amazon"
+    assert kb.facts.show(amazon).value == "Amazon"
     assert fsck_ok(kb)
 
 
 def fsck_ok(kb: KnowledgeBase) -> bool:
-    return kb.fsck().ok
+    return kb.upkeep.fsck().ok
 
 
 def test_a_preview_counts_and_changes_nothing(kb: KnowledgeBase, encoder: FakeEncoder) -> None:
     ingest(kb, PERU)
-    kb.rekey(encoder)
+    kb.keysets.rekey(encoder)
     before = everything_stored(kb)
     preview = Erasure(kb).preview([fact_id(kb, "Lima")])
-    assert (preview.num_keys, len(preview.documents), preview.seq) == (1, 1, kb.head_seq() + 1)
+    assert (preview.num_keys, len(preview.documents), preview.seq) == (1, 1, kb.log.head_seq() + 1)
     assert everything_stored(kb) == before
 
 
 def test_a_fact_without_a_document_is_erased_and_does_not_come_back_unasked(kb: KnowledgeBase) -> None:
-    (emma,) = kb.insert("Who wrote Emma?", "Jane Austen", **BY).fact_ids
+    (emma,) = kb.facts.add("Who wrote Emma?", "Jane Austen", **BY).fact_ids
     erase(kb, emma)
-    assert (kb.fact(emma).value, kb.fact(emma).question) == (MARK, MARK)
+    assert (kb.facts.show(emma).value, kb.facts.show(emma).question) == (MARK, MARK)
     assert "Emma" not in everything_stored(kb) and "Austen" not in everything_stored(kb)
     with pytest.raises(FactSuppressed):
-        kb.insert("who  wrote Emma?", "JANE AUSTEN", **BY)
-    kb.insert("Who wrote Emma?", "Harriet Smith", **BY)
-    kb.insert("Who wrote Emma?", "Jane Austen", **BY, allow_erased=True)
-    kb.insert("Who wrote Emma?", "Jane Austen", **BY)
+        kb.facts.add("who  wrote Emma?", "JANE AUSTEN", **BY)
+    kb.facts.add("Who wrote Emma?", "Harriet Smith", **BY)
+    kb.facts.add("Who wrote Emma?", "Jane Austen", **BY, allow_erased=True)
+    kb.facts.add("Who wrote Emma?", "Jane Austen", **BY)
 
 
 def test_replaced_texts_of_the_document_are_redacted_too(kb: KnowledgeBase) -> None:
@@ -161,7 +161,7 @@ def test_replaced_texts_of_the_document_are_redacted_too(kb: KnowledgeBase) -> N
     with kb.engine.connect() as connection:
         texts = connection.scalars(text("SELECT text FROM document ORDER BY id")).all()
     assert texts == [PERU.text.replace("Lima", MARK * 4), longer.text.replace("Lima", MARK * 4)]
-    assert kb.fact(amazon).value == "Amazon" and fsck_ok(kb)
+    assert kb.facts.show(amazon).value == "Amazon" and fsck_ok(kb)
 
 
 def pieces_of_peru() -> list[str | tuple[str, str]]:
@@ -200,7 +200,7 @@ def test_an_erased_fact_in_another_text_is_left_out_and_redacted_there(kb: Knowl
     )
     report = ingest(kb, other)
     assert (report.facts, report.suppressed) == (1, 1)
-    assert kb.document_text(kb.fact(fact_id(kb, "May")).source.document_id) == other.text.replace(
+    assert kb.documents.text(kb.facts.show(fact_id(kb, "May")).source.document_id) == other.text.replace(
         "Lima", MARK * 4
     )
     assert fsck_ok(kb)
@@ -210,12 +210,12 @@ def test_allowing_what_was_erased_brings_it_back_as_a_new_fact_for_good(
     kb: KnowledgeBase, encoder: FakeEncoder
 ) -> None:
     ingest(kb, PERU)
-    kb.rekey(encoder)
+    kb.keysets.rekey(encoder)
     erased = fact_id(kb, "Lima")
     erase(kb, erased)
-    report = kb.ingest([Parsed(PERU)], "lands", **BY, allow_erased=True)
+    report = kb.corpora.ingest([Parsed(PERU)], "lands", **BY, allow_erased=True)
     assert (report.replaced, report.facts, report.suppressed) == (1, 2, 0)  # and the one after it
-    assert fact_id(kb, "Lima") != erased and kb.fact(erased).erased_seq
+    assert fact_id(kb, "Lima") != erased and kb.facts.show(erased).erased_seq
     with kb.engine.connect() as connection:
         assert (
             connection.scalar(
@@ -232,11 +232,11 @@ def test_allowing_what_was_erased_brings_it_back_as_a_new_fact_for_good(
 def test_what_another_fact_says_as_well_is_named_and_survives_its_own_ingest(kb: KnowledgeBase) -> None:
     twin = document("twin", "A second source has it that the capital is ", ("Lima", CAPITAL), ".")
     ingest(kb, PERU, twin)
-    of_peru, of_twin = [f.fact_id for f in kb.facts(text="Lima")]
+    of_peru, of_twin = [f.fact_id for f in kb.facts.find(text="Lima")]
     assert erase(kb, of_peru).erased.also_said_by == (of_twin,)
     report = ingest(kb, PERU, twin)
     assert (report.unchanged, report.suppressed) == (2, 1)
-    assert kb.fact(of_twin).value == "Lima"
+    assert kb.facts.show(of_twin).value == "Lima"
 
 
 def test_forget_runs_quote_no_erased_fact(kb: KnowledgeBase) -> None:
@@ -280,9 +280,9 @@ def test_a_forget_run_ends_as_erased_once_all_of_it_is(kb: KnowledgeBase) -> Non
 
 def test_level_two_takes_the_key_out_of_every_snapshot(kb: KnowledgeBase, encoder: FakeEncoder) -> None:
     ingest(kb, PERU)
-    kb.rekey(encoder)
+    kb.keysets.rekey(encoder)
     other = FakeEncoder(salt="2")
-    kb.rekey(other)  # a keyset beside the active one, with a snapshot of its own
+    kb.keysets.rekey(other)  # a keyset beside the active one, with a snapshot of its own
     lima = fact_id(kb, "Lima")
     with kb.engine.connect() as connection:
         keys = connection.scalars(text("SELECT key FROM fact_key WHERE fact_id = :f"), {"f": lima}).all()

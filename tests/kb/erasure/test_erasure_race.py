@@ -24,7 +24,6 @@ from colmlm.kb.principal import Principal
 from colmlm.kb.records import NewGeneration, Splice
 from colmlm.kb.selectors import Selector
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.upkeep.repair import Repair
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import CAPITAL, PERU, fact_id, ingest, numbered
 
@@ -65,7 +64,7 @@ def spoken(
 ) -> NewGeneration:
     output = f"It is {value}, {value.upper()} they say, not Limassol."
     splice = Splice(6, 6 + len(value), "hit", of, 1, 0.9, query=b"\0" * 32)
-    return NewGeneration(prompt, output, "fake", "auto", kb.head_seq() if seq is None else seq, (splice,))
+    return NewGeneration(prompt, output, "fake", "auto", kb.log.head_seq() if seq is None else seq, (splice,))
 
 
 def test_output_recorded_while_its_fact_is_erased_is_stored_redacted(kb: KnowledgeBase) -> None:
@@ -73,42 +72,46 @@ def test_output_recorded_while_its_fact_is_erased_is_stored_redacted(kb: Knowled
     lima = fact_id(kb, "Lima")
     made = spoken(kb, lima, "Lima", prompt=f"{CAPITAL} LIMA?")
     with erasing(kb, lima) as beside:
-        recorded = beside(lambda: kb.record(made))
-    traced = kb.trace_output(recorded.result())
+        recorded = beside(lambda: kb.outputs.record(made))
+    traced = kb.outputs.trace(recorded.result())
     assert traced.output == f"It is {MARK * 4}, {MARK * 4} they say, not Limassol."
     assert traced.prompt == f"{MARK * len(CAPITAL)} {MARK * 4}?"
-    assert traced.redacted_seq == kb.head_seq()
+    assert traced.redacted_seq == kb.log.head_seq()
     assert [(s.value, s.erased) for s in traced.splices] == [(MARK * 4, True)]
     with kb.engine.connect() as connection:
         assert connection.scalar(text("SELECT query FROM attribution")) is None
-    assert kb.fsck().ok
+    assert kb.upkeep.fsck().ok
 
 
 def test_output_of_before_an_erasure_is_redacted_where_it_says_the_fact_without_a_splice(
     kb: KnowledgeBase,
 ) -> None:
     ingest(kb, PERU)
-    lima, before = fact_id(kb, "Lima"), kb.head_seq()
+    lima, before = fact_id(kb, "Lima"), kb.log.head_seq()
     Erasure(kb).erase([lima], **BY)
-    of_before = kb.record(NewGeneration("Of lima", "Peru's LI\u00adMA, Ｌｉｍａ", "fake", "auto", before, ()))
-    later = kb.record(NewGeneration("Of Lima", "Lima beans", "fake", "auto", kb.head_seq(), ()))
-    traced = kb.trace_output(of_before)
+    of_before = kb.outputs.record(
+        NewGeneration("Of lima", "Peru's LI\u00adMA, Ｌｉｍａ", "fake", "auto", before, ())
+    )
+    later = kb.outputs.record(NewGeneration("Of Lima", "Lima beans", "fake", "auto", kb.log.head_seq(), ()))
+    traced = kb.outputs.trace(of_before)
     assert (traced.prompt, traced.output) == (f"Of {MARK * 4}", f"Peru's {MARK * 5}, {MARK * 4}")
-    assert kb.trace_output(later).output == "Lima beans"  # people may say the word; it is not the fact's
-    assert kb.fsck().ok
+    assert kb.outputs.trace(later).output == "Lima beans"  # people may say the word; it is not the fact's
+    assert kb.upkeep.fsck().ok
 
 
 def test_whoever_guesses_an_erased_value_is_not_told(kb: KnowledgeBase) -> None:
     ingest(kb, PERU)
     lima = fact_id(kb, "Lima")
     Erasure(kb).erase([lima], **BY)
-    answers = {kb.trace_output(kb.record(spoken(kb, lima, guess))).output for guess in ("Lima", "Rome")}
+    answers = {
+        kb.outputs.trace(kb.outputs.record(spoken(kb, lima, guess))).output for guess in ("Lima", "Rome")
+    }
     assert answers == {f"It is {MARK * 4}, {MARK * 4} they say, not Limassol."}
 
 
 def test_nothing_keeps_a_value_that_decoders_say_while_it_is_erased(kb: KnowledgeBase) -> None:
     ingest(kb, *numbered(ERASED))
-    facts = {f.fact_id: f.value for f in kb.facts(limit=ERASED)}
+    facts = {f.fact_id: f.value for f in kb.facts.find(limit=ERASED)}
     made = {n: spoken(kb, n, value, prompt=f"{value}?") for n, value in facts.items()}
     done = threading.Event()
     current = list(facts)[:1]
@@ -116,7 +119,7 @@ def test_nothing_keeps_a_value_that_decoders_say_while_it_is_erased(kb: Knowledg
     def decode() -> int:
         stored = 0
         while not done.is_set():
-            kb.record(made[current[0]])
+            kb.outputs.record(made[current[0]])
             stored += 1
         return stored
 
@@ -133,14 +136,14 @@ def test_nothing_keeps_a_value_that_decoders_say_while_it_is_erased(kb: Knowledg
         stored = connection.execute(text("SELECT prompt, output FROM generation")).all()
     kept = [row for row in stored for value in facts.values() if value.casefold() in " ".join(row).casefold()]
     assert (len(kept), bool(stored)) == (0, True)
-    assert kb.fsck().ok
+    assert kb.upkeep.fsck().ok
 
 
 def test_plan_worked_out_while_its_fact_is_erased_keeps_no_value(
     kb: KnowledgeBase, encoder: FakeEncoder
 ) -> None:
     ingest(kb, PERU)
-    kb.rekey(encoder)
+    kb.keysets.rekey(encoder)
     lima = fact_id(kb, "Lima")
     selector = Selector(text="Lim")
     plan = lambda: Forgetting(kb).plan(selector, actor="tester", reason="as Lima asked")  # noqa: E731
@@ -148,7 +151,7 @@ def test_plan_worked_out_while_its_fact_is_erased_keeps_no_value(
         planned = beside(plan)
     run, _, _ = Forgetting(kb).run(planned.result().run_id)
     assert (dict(run.selector), run.reason) == ({"text": MARK * 3}, f"as {MARK * 4} asked")
-    assert kb.fsck().ok
+    assert kb.upkeep.fsck().ok
 
 
 def test_job_asked_for_and_ended_beside_an_erasure_says_nothing_of_it(kb: KnowledgeBase) -> None:
@@ -175,7 +178,7 @@ def test_an_erasure_redacts_jobs_and_requests_that_say_the_fact(kb: KnowledgeBas
     assert Jobs(kb).get(job.job_id).arguments["reason"] == f"for {MARK * 4}"
     assert Jobs(kb).get(over.job_id).result == {"a": [f"in {MARK * 4}"]}
     assert report.erased.jobs == (job.job_id, over.job_id)
-    assert kb.changes()[-1].reason == f"{MARK * 4} must go"
+    assert kb.log.changes()[-1].reason == f"{MARK * 4} must go"
 
 
 @pytest.mark.parametrize("how", ["cancelled", "left by its worker"])
@@ -199,7 +202,7 @@ def test_a_job_that_nobody_runs_to_its_end_says_nothing_of_what_was_erased(
             )
             assert [one.state for one in tickets.rescue(session)] == ["failed"]
     assert Jobs(kb).get(job.job_id).arguments["corpus"] == f"of {MARK * 4}"
-    assert kb.fsck().quoting == ()
+    assert kb.upkeep.fsck().quoting == ()
 
 
 def test_on_whose_behalf_an_erasure_is_asked_for_does_not_keep_the_fact(kb: KnowledgeBase) -> None:
@@ -207,13 +210,13 @@ def test_on_whose_behalf_an_erasure_is_asked_for_does_not_keep_the_fact(kb: Know
     ingest(kb, PERU)
     by_key = Principal("key", "the desk", 1)
     with acting_as(by_key, "Lima"):
-        kb.update(fact_id(kb, "Amazon"), "Ucayali", **BY)
+        kb.facts.edit(fact_id(kb, "Amazon"), "Ucayali", **BY)
     with acting_as(by_key, "Ms LIMA"):
         report = Erasure(kb).erase([fact_id(kb, "Lima")], **BY)
     assert report.erased is not None and report.erased.left.reasons == (2,)
-    change = kb.changes()[-1]
+    change = kb.log.changes()[-1]
     assert (change.actor, change.on_behalf_of) == ("the desk", f"Ms {MARK * 4}")
-    assert kb.fsck().chain_ok
+    assert kb.upkeep.fsck().chain_ok
 
 
 def test_answer_that_was_made_before_an_erasure_is_not_kept_after_it(kb: KnowledgeBase) -> None:
@@ -240,7 +243,7 @@ def test_what_still_says_an_erased_fact_is_found_and_erasing_again_redacts_it(
 ) -> None:
     ingest(kb, PERU)
     lima = fact_id(kb, "Lima")
-    generation = kb.record(spoken(kb, lima, "Lima"))
+    generation = kb.outputs.record(spoken(kb, lima, "Lima"))
     job = Jobs(kb).submit(Gate(keyset_id=1, reason="for it"), actor="tester")
     with kb.engine.begin() as connection:
         connection.execute(
@@ -251,7 +254,7 @@ def test_what_still_says_an_erased_fact_is_found_and_erasing_again_redacts_it(
             {"ids": [lima]},
         )
     Erasure(kb).erase([lima], **BY)
-    assert kb.fsck().ok
+    assert kb.upkeep.fsck().ok
     statement = {
         "output": "UPDATE generation SET output = replace(output, 'It is', 'lima')",
         "prompt": "UPDATE generation SET prompt = 'Is it Lima?'",
@@ -260,14 +263,14 @@ def test_what_still_says_an_erased_fact_is_found_and_erasing_again_redacts_it(
     }[planted]
     with kb.engine.begin() as connection:
         connection.execute(text(statement))
-    before = kb.head_seq()
-    report = kb.fsck()
+    before = kb.log.head_seq()
+    report = kb.upkeep.fsck()
     assert not report.ok and len(report.quoting) == 1
     done = Erasure(kb).erase([lima], **BY).erased
     assert (done.seq, done.again, done.num_keys) == (before + 1, (lima,), 0)
-    assert kb.fsck().ok
+    assert kb.upkeep.fsck().ok
     again = Erasure(kb).erase([lima], **BY).erased
-    assert (again.seq, kb.head_seq()) == (None, before + 1)
+    assert (again.seq, kb.log.head_seq()) == (None, before + 1)
     assert (generation in done.generations) == (planted in ("output", "prompt"))
     assert (job.job_id in done.jobs) == (planted == "job")
 
@@ -276,28 +279,28 @@ def test_repair_redacts_a_splice_that_an_earlier_release_left(kb: KnowledgeBase)
     ingest(kb, PERU)
     lima = fact_id(kb, "Lima")
     made = spoken(kb, lima, "Lima")
-    kb.record(made)
+    kb.outputs.record(made)
     Erasure(kb).erase([lima], **BY)
     with kb.engine.begin() as connection:
         connection.execute(text("DELETE FROM erased_text"))
         connection.execute(text("UPDATE generation SET output = :said"), {"said": made.output})
-    report = Repair(kb).run(dry_run=True)
+    report = kb.upkeep.repair(dry_run=True)
     assert not report.after.ok and any("outputs" in one for one in report.mended)
-    assert kb.head_seq() == 2
-    report = Repair(kb).run()
+    assert kb.log.head_seq() == 2
+    report = kb.upkeep.repair()
     assert report.after.ok and not report.left
     with kb.engine.connect() as connection:
         assert connection.scalar(text("SELECT output FROM generation")).count(MARK) == 8
-    assert (kb.changes()[-1].kind, kb.changes()[-1].fact_ids) == ("erase", (lima,))
+    assert (kb.log.changes()[-1].kind, kb.log.changes()[-1].fact_ids) == ("erase", (lima,))
 
 
 def test_what_another_fact_says_too_is_left_where_the_erased_one_was_not_spliced(kb: KnowledgeBase) -> None:
     ingest(kb, PERU)
-    kb.insert("Which beans?", "lima", **BY)
+    kb.facts.add("Which beans?", "lima", **BY)
     lima = fact_id(kb, "Lima")
-    said = kb.record(NewGeneration("Lima?", "Lima!", "fake", "auto", kb.head_seq(), ()))
-    spliced = kb.record(spoken(kb, lima, "Lima"))
+    said = kb.outputs.record(NewGeneration("Lima?", "Lima!", "fake", "auto", kb.log.head_seq(), ()))
+    spliced = kb.outputs.record(spoken(kb, lima, "Lima"))
     done = Erasure(kb).erase([lima], **BY).erased
     assert done.generations == (spliced,)
-    assert kb.trace_output(said).output == "Lima!"
-    assert kb.fsck().ok
+    assert kb.outputs.trace(said).output == "Lima!"
+    assert kb.upkeep.fsck().ok

@@ -51,26 +51,26 @@ def scan(kb: KnowledgeBase, probes: tuple[Probe, ...]) -> ResidueReport:
 
 def speak_of(kb: KnowledgeBase, encoder: FakeEncoder, fact_id: int) -> None:
     """Store an output that splices the fact."""
-    fact = kb.fact(fact_id)
+    fact = kb.facts.show(fact_id)
     output = f"As I was told in passing, it is {fact.value}, or so they say."
     start = output.index(fact.value, 31)
     splice = Splice(start, start + len(fact.value), "hit", fact_id, fact.version, 0.9)
     checkpoint = encoder.checkpoint.checkpoint_id
-    kb.record(
-        NewGeneration(f"Tell me: {fact.question}", output, checkpoint, "lookup", kb.head_seq(), (splice,))
+    kb.outputs.record(
+        NewGeneration(f"Tell me: {fact.question}", output, checkpoint, "lookup", kb.log.head_seq(), (splice,))
     )
 
 
 @pytest.mark.slow
 def test_a_hundred_erased_facts_are_in_no_file(own_kb: KnowledgeBase, encoder: FakeEncoder) -> None:
     kb = own_kb
-    kb.ingest(read_annotated(DEMO), "demo", **BY)
-    kb.rekey(encoder)
-    chosen = [fact.fact_id for fact in kb.facts(limit=5000)][::23][:100]
+    kb.corpora.ingest(read_annotated(DEMO), "demo", **BY)
+    kb.keysets.rekey(encoder)
+    chosen = [fact.fact_id for fact in kb.facts.find(limit=5000)][::23][:100]
     for fact in chosen[:20]:
         speak_of(kb, encoder, fact)
-    kb.update(chosen[0], "a correction of what was said there", **BY)
-    kb.delete(chosen[1:3], **BY)
+    kb.facts.edit(chosen[0], "a correction of what was said there", **BY)
+    kb.facts.delete(chosen[1:3], **BY)
     with kb.engine.begin() as connection:
         connection.execute(text("ANALYZE"))
         setting = connection.scalar(text("SHOW wal_recycle"))
@@ -89,7 +89,7 @@ def test_a_hundred_erased_facts_are_in_no_file(own_kb: KnowledgeBase, encoder: F
     assert (report.level, [level.state for level in report.levels]) == (4, ["reached"] * 4), report.levels
     assert after.clean and after.num_found == 0, after
     assert set(after.found.values()) == {0} and after.num_probes == before.num_probes
-    fsck = kb.fsck()
+    fsck = kb.upkeep.fsck()
     assert fsck.ok, fsck
     with kb.engine.connect() as connection:
         assert connection.scalar(text("SHOW wal_recycle")) == setting
@@ -132,7 +132,7 @@ def test_probes_tell_a_fact_from_what_others_say_too(kb: KnowledgeBase, encoder:
     said = document("one", "The longest of them is ", ("the Amazon River", "Which is longest?"), " by far.")
     also = document("two", "Others prefer the Amazon River.")
     ingest(kb, said, also)
-    kb.rekey(encoder)
+    kb.keysets.rekey(encoder)
     probes = Erasure(kb).probes([fact_id(kb, "the Amazon River")])
     assert {p.needle: p.shared for p in probes if p.kind != "key"} == {
         b"gest of them is the Amazon River by far.": False,

@@ -49,14 +49,14 @@ def test_nothing_is_erased_before_another_key_approves(
     asked = requests.ask([lima], key=ann, **WHO)
     with pytest.raises(SamePerson):
         requests.approve(asked.erasure_request_id, key=ann)
-    assert strict.fact(lima).value == "Lima" and requests.requests(waiting=True) == [asked]
+    assert strict.facts.show(lima).value == "Lima" and requests.requests(waiting=True) == [asked]
 
     done, report = requests.approve(asked.erasure_request_id, key=bob)
 
     assert (done.state, done.asked_by, done.decided_by) == ("approved", "ann", "bob")
     assert report.erased is not None and report.erased.seq == done.seq and report.level == 2
-    assert strict.fact(lima).erased_seq == done.seq and requests.requests(waiting=True) == []
-    change = strict.changes(after=report.erased.seq - 1)[0]
+    assert strict.facts.show(lima).erased_seq == done.seq and requests.requests(waiting=True) == []
+    change = strict.log.changes(after=report.erased.seq - 1)[0]
     assert (change.actor, change.kind, change.principal) == ("bob", "erase", bob.principal)
     assert "asked with the key ann, approved with the key bob" in change.reason
     with pytest.raises(ErasureRequestState, match="approved already"):
@@ -77,7 +77,7 @@ def test_request_can_be_withdrawn_by_either(
             requests.approve(asked.erasure_request_id, key=bob)
     with pytest.raises(ErasureRequestNotFound):
         requests.withdraw(99, key=ann)
-    assert strict.fact(fact_id(strict, "Lima")).erased_seq is None
+    assert strict.facts.show(fact_id(strict, "Lima")).erased_seq is None
 
 
 def test_of_two_who_decide_at_once_one_does(

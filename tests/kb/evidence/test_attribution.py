@@ -16,36 +16,36 @@ WHO = {"actor": "tester", "reason": "wrong"}
 
 
 def _spliced(kb: KnowledgeBase, value: str = "Lima") -> NewGeneration:
-    fact = kb.fact(fact_id(kb, value))
+    fact = kb.facts.show(fact_id(kb, value))
     output = f"It is {value}."
     hit = Splice(6, 6 + len(value), "hit", fact.fact_id, fact.version, 0.9)
     splices = (hit, Splice(len(output), len(output), "no_match", score=0.2))
-    return NewGeneration(CAPITAL, output, "fake", "generate", kb.head_seq(), splices)
+    return NewGeneration(CAPITAL, output, "fake", "generate", kb.log.head_seq(), splices)
 
 
 def test_an_output_is_traced_to_the_words_of_a_document(kb: KnowledgeBase, encoder: FakeEncoder):
     ingest(kb, PERU)
-    kb.rekey(encoder)
+    kb.keysets.rekey(encoder)
     hit = best(kb, encoder, CAPITAL)
-    trace = kb.trace_output(kb.record(_spliced(kb)))
+    trace = kb.outputs.trace(kb.outputs.record(_spliced(kb)))
     spliced, missed = trace.splices
     assert (spliced.value, spliced.fact_id, spliced.version) == ("Lima", hit.fact_id, hit.version)
     assert spliced.live and spliced.current_value == "Lima" and spliced.history == ()
     assert spliced.source is not None and trace.output[spliced.output_start : spliced.output_end] == "Lima"
     source = spliced.source
-    assert kb.document_text(source.document_id)[source.start : source.end] == "Lima"
+    assert kb.documents.text(source.document_id)[source.start : source.end] == "Lima"
     assert (missed.outcome, missed.fact_id, missed.value, missed.live) == ("no_match", None, "", False)
 
 
 def test_a_trace_answers_after_its_fact_was_corrected_and_deleted(kb: KnowledgeBase):
     ingest(kb, PERU)
     lima = fact_id(kb, "Lima")
-    generation_id = kb.record(_spliced(kb))
-    updated = kb.update(lima, "Cusco", **WHO)
-    (spliced, _) = kb.trace_output(generation_id).splices
+    generation_id = kb.outputs.record(_spliced(kb))
+    updated = kb.facts.edit(lima, "Cusco", **WHO)
+    (spliced, _) = kb.outputs.trace(generation_id).splices
     assert (spliced.value, spliced.current_value, spliced.live) == ("Lima", "Cusco", True)
-    deleted = kb.delete([lima], **WHO)
-    (spliced, _) = kb.trace_output(generation_id).splices
+    deleted = kb.facts.delete([lima], **WHO)
+    (spliced, _) = kb.outputs.trace(generation_id).splices
     assert (spliced.value, spliced.version, spliced.current_value, spliced.live) == ("Lima", 1, None, False)
     assert [(c.seq, c.kind, c.actor, c.reason) for c in spliced.history] == [
         (updated.seq, "update", "tester", "wrong"),
@@ -55,23 +55,23 @@ def test_a_trace_answers_after_its_fact_was_corrected_and_deleted(kb: KnowledgeB
 
 def test_a_fact_is_traced_to_its_sentence_its_past_and_its_uses(kb: KnowledgeBase, encoder: FakeEncoder):
     ingest(kb, PERU)
-    kb.rekey(encoder)
+    kb.keysets.rekey(encoder)
     lima = fact_id(kb, "Lima")
-    generation_id = kb.record(_spliced(kb))
-    seq = kb.update(lima, "Cusco", **WHO).seq
-    trace = kb.trace_fact(lima)
+    generation_id = kb.outputs.record(_spliced(kb))
+    seq = kb.facts.edit(lima, "Cusco", **WHO).seq
+    trace = kb.outputs.trace_fact(lima)
     assert trace.context == "Its capital is Lima."
     assert trace.versions == (Version(1, "Lima", 1, seq), Version(2, "Cusco", seq, None))
     assert [c.kind for c in trace.history] == ["ingest", "update"], "keying is no edit"
-    at = kb.trace_output(generation_id).at
+    at = kb.outputs.trace(generation_id).at
     assert trace.uses == (Use(generation_id, 1, 6, 10, at),)
 
 
 def test_versions_tell_when_a_fact_was_live(kb: KnowledgeBase):
-    insert = kb.insert("Who wrote Emma?", "Jane Austen", **WHO)
-    deleted = kb.delete(insert.fact_ids, **WHO)
-    restored = kb.restore(insert.fact_ids, **WHO)
-    trace = kb.trace_fact(insert.fact_ids[0])
+    insert = kb.facts.add("Who wrote Emma?", "Jane Austen", **WHO)
+    deleted = kb.facts.delete(insert.fact_ids, **WHO)
+    restored = kb.facts.restore(insert.fact_ids, **WHO)
+    trace = kb.outputs.trace_fact(insert.fact_ids[0])
     assert trace.context is None
     assert [(v.from_seq, v.to_seq) for v in trace.versions] == [
         (insert.seq, deleted.seq),
@@ -97,20 +97,20 @@ def test_a_splice_that_is_not_evidence_is_refused(kb: KnowledgeBase, damage: dic
     generation = _spliced(kb)
     wrong = replace(generation, splices=(replace(generation.splices[0], **damage),))
     with pytest.raises(InvalidSplice):
-        kb.record(wrong)
-    assert kb.generations() == []
+        kb.outputs.record(wrong)
+    assert kb.outputs.find() == []
 
 
 def test_stored_outputs_are_listed_newest_first(kb: KnowledgeBase):
     ingest(kb, PERU)
-    first, second, third = (kb.record(_spliced(kb)) for _ in range(3))
-    assert [g.generation_id for g in kb.generations(limit=2)] == [third, second]
-    (oldest,) = kb.generations(after=second)
+    first, second, third = (kb.outputs.record(_spliced(kb)) for _ in range(3))
+    assert [g.generation_id for g in kb.outputs.find(limit=2)] == [third, second]
+    (oldest,) = kb.outputs.find(after=second)
     assert (oldest.generation_id, oldest.num_splices, oldest.num_hits) == (first, 2, 1)
 
 
 def test_what_was_never_stored_cannot_be_traced(kb: KnowledgeBase):
     with pytest.raises(GenerationNotFound):
-        kb.trace_output(1)
+        kb.outputs.trace(1)
     with pytest.raises(FactNotFound):
-        kb.trace_fact(1)
+        kb.outputs.trace_fact(1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from colmlm.kb.errors import KeysetMismatch
-from colmlm.kb.evidence.neighbours import Neighbours
 from colmlm.kb.records import NewGeneration, Splice
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder, activated
@@ -15,40 +14,40 @@ QUESTIONS = ("Who wrote Emma?", "Who wrote Persuasion?")
 
 def stored(kb: KnowledgeBase, encoder: FakeEncoder, query: bytes | None) -> int:
     splice = Splice(0, 0, "no_match", score=0.1, query=query)
-    return kb.record(
-        NewGeneration("Who?", "", encoder.checkpoint.checkpoint_id, "auto", kb.head_seq(), (splice,))
+    return kb.outputs.record(
+        NewGeneration("Who?", "", encoder.checkpoint.checkpoint_id, "auto", kb.log.head_seq(), (splice,))
     )
 
 
 def test_neighbours_are_those_of_the_query_that_was_kept(kb: KnowledgeBase, encoder: FakeEncoder) -> None:
     emma, persuasion = (
-        kb.insert(question, "Jane Austen", actor="tester", reason="two facts").fact_ids[0]
+        kb.facts.add(question, "Jane Austen", actor="tester", reason="two facts").fact_ids[0]
         for question in QUESTIONS
     )
-    kb.rekey(encoder)
+    kb.keysets.rekey(encoder)
     query = encoder.encode_questions([QUESTIONS[1]]).astype("<f2").tobytes()
     output = stored(kb, encoder, query)
-    found = Neighbours(kb).of(output, 0)
+    found = kb.outputs.neighbours(output, 0)
     assert found is not None
     assert [hit.fact_id for hit in found] == [persuasion, emma]  # also the one far below the threshold
     assert found[0].score == pytest.approx(1, abs=0.01) and found[1].score < 0.7
-    kb.delete([persuasion], actor="tester", reason="gone")
-    assert [hit.fact_id for hit in Neighbours(kb).of(output, 0) or []] == [emma]
+    kb.facts.delete([persuasion], actor="tester", reason="gone")
+    assert [hit.fact_id for hit in kb.outputs.neighbours(output, 0) or []] == [emma]
 
 
 def test_lookup_without_a_query_has_none(kb: KnowledgeBase, encoder: FakeEncoder) -> None:
-    kb.insert(QUESTIONS[0], "Jane Austen", actor="tester", reason="a fact")
-    kb.rekey(encoder)
+    kb.facts.add(QUESTIONS[0], "Jane Austen", actor="tester", reason="a fact")
+    kb.keysets.rekey(encoder)
     output = stored(kb, encoder, None)
-    assert Neighbours(kb).of(output, 0) is None
-    assert Neighbours(kb).of(output, 1) is None
-    assert Neighbours(kb).of(output + 1, 0) is None
+    assert kb.outputs.neighbours(output, 0) is None
+    assert kb.outputs.neighbours(output, 1) is None
+    assert kb.outputs.neighbours(output + 1, 0) is None
 
 
 def test_query_of_another_checkpoint_is_refused(kb: KnowledgeBase, encoder: FakeEncoder) -> None:
-    kb.insert(QUESTIONS[0], "Jane Austen", actor="tester", reason="a fact")
-    kb.rekey(encoder)
+    kb.facts.add(QUESTIONS[0], "Jane Austen", actor="tester", reason="a fact")
+    kb.keysets.rekey(encoder)
     output = stored(kb, encoder, encoder.encode_questions([QUESTIONS[0]]).astype("<f2").tobytes())
-    activated(kb, kb.rekey(FakeEncoder(salt="newer")).keyset_id)
+    activated(kb, kb.keysets.rekey(FakeEncoder(salt="newer")).keyset_id)
     with pytest.raises(KeysetMismatch):
-        Neighbours(kb).of(output, 0)
+        kb.outputs.neighbours(output, 0)

@@ -44,7 +44,7 @@ def standing(old: AnnotatedDocument, new: AnnotatedDocument) -> dict[int, int]:
 
 
 def in_order(kb: KnowledgeBase, corpus: str) -> list[FactRecord]:
-    found = [fact for fact in kb.facts(corpus=corpus, deleted=None, limit=1000) if fact.source]
+    found = [fact for fact in kb.facts.find(corpus=corpus, deleted=None, limit=1000) if fact.source]
     return sorted(found, key=lambda fact: fact.source.start if fact.source else 0)
 
 
@@ -66,20 +66,20 @@ def test_a_new_edition_changes_no_more_than_it_must(
     kept_from, kept_to = sorted(data.draw(st.tuples(*[st.integers(0, len(before))] * 2)))
     new = document("d", "Start. ", *after[:2], *before[kept_from:], *before[:kept_to], ".")
     ingest(kb, old, corpus=corpus)
-    kb.rekey(encoder)
+    kb.keysets.rekey(encoder)
     was = in_order(kb, corpus)
     for number, fact in enumerate(was):
         action = data.draw(st.sampled_from(["leave", "update", "delete"]))
         if action == "update":
-            kb.update(fact.fact_id, f"corrected {number}", **WHO)
+            kb.facts.edit(fact.fact_id, f"corrected {number}", **WHO)
         elif action == "delete":
-            kb.delete([fact.fact_id], **WHO)
+            kb.facts.delete([fact.fact_id], **WHO)
     was = in_order(kb, corpus)
     report = ingest(kb, new, corpus=corpus)
     assert report.seq is not None, "the full stop at the end makes it another text"
 
     kept = standing(old, new)
-    (exported,) = kb.export(corpus, live_only=False)
+    (exported,) = kb.corpora.export(corpus, live_only=False)
     everything = {fact.fact_id: fact for fact in in_order(kb, corpus)}
     edition = (
         max(fact.source.document_id for fact in everything.values() if fact.source) if new.facts else None
@@ -99,13 +99,13 @@ def test_a_new_edition_changes_no_more_than_it_must(
         assert everything[fact.fact_id].deleted_seq == (fact.deleted_seq or report.seq)
         assert everything[fact.fact_id].value == fact.value
     assert len(everything) == len(now) + len(gone) and report.facts == len(now) - len(kept)
-    (change,) = kb.changes(after=report.seq - 1)
+    (change,) = kb.log.changes(after=report.seq - 1)
     assert set(change.fact_ids) == {f.fact_id for f in gone if f.deleted_seq is None} | {
         was[ordinal].fact_id for ordinal in kept.values()
     }
     fresh = [o for o in range(len(new.facts)) if o not in kept]
     moved = [o for o, k in kept.items() if new.text[: new.facts[o].start] != old.text[: old.facts[k].start]]
     waiting = [now[o] for o in (*fresh, *moved) if now[o].deleted_seq is None]
-    assert kb.fsck().ok and kb.fsck().unkeyed_facts == len(waiting)
+    assert kb.upkeep.fsck().ok and kb.upkeep.fsck().unkeyed_facts == len(waiting)
     assert exported.text == new.text and len(exported.facts) == len(new.facts)
-    kb.rekey(encoder)
+    kb.keysets.rekey(encoder)

@@ -20,7 +20,9 @@ WHO = {"actor": "tester", "reason": "test"}
 
 
 def written(kb: KnowledgeBase, path: Path) -> bytes:
-    lines = (json.dumps(to_record(document)) + "\n" for document in kb.export("lands", live_only=False))
+    lines = (
+        json.dumps(to_record(document)) + "\n" for document in kb.corpora.export("lands", live_only=False)
+    )
     path.write_text("".join(lines))
     return path.read_bytes()
 
@@ -29,14 +31,14 @@ def edited(kb: KnowledgeBase) -> None:
     """A corpus with every state a fact can be in."""
     ingest(kb, PERU, CHILE, *numbered(6))
     ids = {value: fact_id(kb, value) for value in ("Lima", "Amazon", *(f"value {n}" for n in range(6)))}
-    kb.update(ids["Lima"], "Cusco", **WHO)
-    kb.update(ids["Lima"], "Puno", **WHO)
-    kb.delete([ids["value 0"], ids["value 2"]], **WHO)
-    kb.restore([ids["value 2"]], **WHO)
-    kb.update(ids["value 1"], "corrected", **WHO)
-    kb.delete([ids["value 1"], ids["value 3"]], **WHO, abstain=True)
-    kb.update(ids["value 4"], "corrected", **WHO)
-    kb.update(ids["value 4"], "value 4", **WHO)
+    kb.facts.edit(ids["Lima"], "Cusco", **WHO)
+    kb.facts.edit(ids["Lima"], "Puno", **WHO)
+    kb.facts.delete([ids["value 0"], ids["value 2"]], **WHO)
+    kb.facts.restore([ids["value 2"]], **WHO)
+    kb.facts.edit(ids["value 1"], "corrected", **WHO)
+    kb.facts.delete([ids["value 1"], ids["value 3"]], **WHO, abstain=True)
+    kb.facts.edit(ids["value 4"], "corrected", **WHO)
+    kb.facts.edit(ids["value 4"], "value 4", **WHO)
     ingest(kb, CHANGED)
 
 
@@ -51,37 +53,40 @@ def test_an_export_ingests_to_the_same_state_and_exports_to_the_same_bytes(
         records["d1"]["facts"][0]["current"] == "corrected" and records["d1"]["facts"][0]["deleted"] is True
     )
     assert records["d4"] == to_record(numbered(5)[4])
-    head = kb.head_seq()
-    again = kb.ingest(read_annotated(tmp_path / "first.jsonl"), "lands", **WHO)
-    assert (again.unchanged, again.still_deleted, again.seq, kb.head_seq()) == (8, 3, None, head)
+    head = kb.log.head_seq()
+    again = kb.corpora.ingest(read_annotated(tmp_path / "first.jsonl"), "lands", **WHO)
+    assert (again.unchanged, again.still_deleted, again.seq, kb.log.head_seq()) == (8, 3, None, head)
 
     with clone(server) as url, KnowledgeBase.open(Settings(home=tmp_path / "o", database_url=url)) as other:
-        report = other.ingest(read_annotated(tmp_path / "first.jsonl"), "lands", **WHO)
+        report = other.corpora.ingest(read_annotated(tmp_path / "first.jsonl"), "lands", **WHO)
         assert (report.documents, report.facts, report.refusals) == (8, 10, ())
         assert written(other, tmp_path / "second.jsonl") == exported
-        other.rekey(encoder)
+        other.keysets.rekey(encoder)
         questions = [CAPITAL, RIVER, HEIGHT, *(f"Question {n}?" for n in range(6))]
-        kb.rekey(encoder)
+        kb.keysets.rekey(encoder)
         expected = ["Puno", "Amazon", "6,768 m", None, None, "value 2", None, "value 4", "value 5"]
         assert values(other, encoder, questions) == values(kb, encoder, questions) == expected
-        other.restore([fact_id(other, "corrected"), fact_id(other, "value 0")], **WHO)
-        assert [v.value for v in other.trace_fact(fact_id(other, "Puno")).versions] == ["Lima", "Puno"]
+        other.facts.restore([fact_id(other, "corrected"), fact_id(other, "value 0")], **WHO)
+        assert [v.value for v in other.outputs.trace_fact(fact_id(other, "Puno")).versions] == [
+            "Lima",
+            "Puno",
+        ]
         assert values(other, encoder, questions)[3:5] == [None, None], "it has no key until a rekey"
-        other.rekey(encoder)
-        assert values(other, encoder, questions)[3:5] == ["value 0", "corrected"] and other.fsck().ok
+        other.keysets.rekey(encoder)
+        assert values(other, encoder, questions)[3:5] == ["value 0", "corrected"] and other.upkeep.fsck().ok
 
 
 def test_parquet_holds_the_same_as_json_lines(kb: KnowledgeBase, tmp_path: Path):
     edited(kb)
-    exported = list(kb.export("lands", live_only=False))
+    exported = list(kb.corpora.export("lands", live_only=False))
     assert write_parquet(exported, tmp_path / "x.parquet") == 8
     assert [parsed.document for parsed in read_parquet(tmp_path / "x.parquet")] == exported
-    assert kb.ingest(read_parquet(tmp_path / "x.parquet"), "lands", **WHO).unchanged == 8
+    assert kb.corpora.ingest(read_parquet(tmp_path / "x.parquet"), "lands", **WHO).unchanged == 8
 
 
 def test_for_training_only_what_lives_and_stands_in_the_text_is_exported(kb: KnowledgeBase):
     edited(kb)
-    exported = {document.external_id: document for document in kb.export("lands")}
+    exported = {document.external_id: document for document in kb.corpora.export("lands")}
     assert [span.value for span in exported["peru"].facts] == ["Amazon", "6,768 m"]
     assert exported["d0"].facts == exported["d1"].facts == () and exported["d2"] == numbered(3)[2]
 
@@ -91,7 +96,7 @@ def test_erased_facts_are_in_no_export(kb: KnowledgeBase):
     with kb.sessions.begin() as session:
         session.execute(text("UPDATE fact SET erased_seq = 1 WHERE question = :q"), {"q": CAPITAL})
     for live_only in (True, False):
-        (document,) = kb.export("lands", live_only=live_only)
+        (document,) = kb.corpora.export("lands", live_only=live_only)
         assert [span.value for span in document.facts] == ["Amazon", "6,768 m"]
 
 
@@ -99,6 +104,6 @@ def test_a_new_fact_of_a_changed_document_arrives_in_its_state(kb: KnowledgeBase
     ingest(kb, AnnotatedDocument("d", "One and two.", (FactSpan(0, 3, "One"),)))
     spans = (FactSpan(0, 3, "One", current="Eins", deleted=True), FactSpan(8, 11, "two", current="zwei"))
     ingest(kb, AnnotatedDocument("d", "One and two.", spans))
-    assert {fact.value for fact in kb.facts()} == {"One", "zwei"}, (
+    assert {fact.value for fact in kb.facts.find()} == {"One", "zwei"}, (
         "edits of what was there are not the file's business"
     )

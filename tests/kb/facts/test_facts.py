@@ -19,117 +19,120 @@ WHO = {"actor": "tester", "reason": "test"}
 
 
 def test_an_inserted_fact_has_no_source(kb: KnowledgeBase):
-    edit = kb.insert("Who wrote Emma?", "Jane Austen", answer="Jane Austen did.", **WHO)
-    fact = kb.fact(edit.fact_ids[0])
+    edit = kb.facts.add("Who wrote Emma?", "Jane Austen", answer="Jane Austen did.", **WHO)
+    fact = kb.facts.show(edit.fact_ids[0])
     assert (fact.value, fact.version, fact.source, fact.created_seq) == ("Jane Austen", 1, None, edit.seq)
 
 
 def test_an_ingested_fact_names_its_place_in_its_document(kb: KnowledgeBase):
     ingest(kb, PERU)
-    source = kb.fact(fact_id(kb, "Amazon")).source
+    source = kb.facts.show(fact_id(kb, "Amazon")).source
     assert source is not None and (source.corpus, source.external_id) == ("lands", "peru")
-    assert kb.document_text(source.document_id)[source.start : source.end] == "Amazon"
+    assert kb.documents.text(source.document_id)[source.start : source.end] == "Amazon"
 
 
 def test_update_opens_the_next_version(kb: KnowledgeBase):
     ingest(kb, PERU)
     lima = fact_id(kb, "Lima")
-    edit = kb.update(lima, "Cusco", **WHO)
-    fact = kb.fact(lima)
+    edit = kb.facts.edit(lima, "Cusco", **WHO)
+    fact = kb.facts.show(lima)
     assert (fact.value, fact.version, edit.kind, edit.fact_ids) == ("Cusco", 2, "update", (lima,))
 
 
 def test_delete_and_restore_give_the_last_value_back(kb: KnowledgeBase):
     ingest(kb, PERU)
     lima = fact_id(kb, "Lima")
-    kb.update(lima, "Cusco", **WHO)
-    deleted = kb.delete([lima, lima], **WHO)
-    assert deleted.fact_ids == (lima,) and kb.fact(lima).deleted_seq == deleted.seq
-    assert kb.fact(lima).value == "Cusco"
-    kb.restore([lima], **WHO)
-    assert kb.fact(lima).deleted_seq is None and kb.fact(lima).value == "Cusco"
+    kb.facts.edit(lima, "Cusco", **WHO)
+    deleted = kb.facts.delete([lima, lima], **WHO)
+    assert deleted.fact_ids == (lima,) and kb.facts.show(lima).deleted_seq == deleted.seq
+    assert kb.facts.show(lima).value == "Cusco"
+    kb.facts.restore([lima], **WHO)
+    assert kb.facts.show(lima).deleted_seq is None and kb.facts.show(lima).value == "Cusco"
 
 
 def test_a_refused_edit_names_every_id_and_does_nothing(kb: KnowledgeBase):
     ingest(kb, PERU)
     lima, amazon = fact_id(kb, "Lima"), fact_id(kb, "Amazon")
     with pytest.raises(FactNotFound) as missing:
-        kb.delete([lima, 998, 2**70, -1], **WHO)
+        kb.facts.delete([lima, 998, 2**70, -1], **WHO)
     assert missing.value.fact_ids == (-1, 998, 2**70)
     with pytest.raises(FactNotDeleted):
-        kb.restore([lima], **WHO)
-    kb.delete([amazon], **WHO)
+        kb.facts.restore([lima], **WHO)
+    kb.facts.delete([amazon], **WHO)
     with pytest.raises(FactDeleted) as deleted:
-        kb.delete([lima, amazon], **WHO)
+        kb.facts.delete([lima, amazon], **WHO)
     assert deleted.value.fact_ids == (amazon,)
     with pytest.raises(FactDeleted):
-        kb.update(amazon, "Ucayali", **WHO)
-    assert kb.fact(lima).deleted_seq is None and [c.kind for c in kb.changes()] == ["ingest", "delete"]
+        kb.facts.edit(amazon, "Ucayali", **WHO)
+    assert kb.facts.show(lima).deleted_seq is None and [c.kind for c in kb.log.changes()] == [
+        "ingest",
+        "delete",
+    ]
 
 
 @pytest.mark.parametrize("value", ["", " \n", "a\x00b", "x" * 10_001, "\ud800"])
 def test_a_value_that_cannot_be_stored_is_refused(kb: KnowledgeBase, value: str):
     with pytest.raises(InvalidValue):
-        kb.insert("Who?", value, **WHO)
+        kb.facts.add("Who?", value, **WHO)
     ingest(kb, PERU)
     with pytest.raises(InvalidValue):
-        kb.update(fact_id(kb, "Lima"), value, **WHO)
+        kb.facts.edit(fact_id(kb, "Lima"), value, **WHO)
 
 
 def test_an_edit_needs_an_actor(kb: KnowledgeBase):
     with pytest.raises(InvalidValue, match="actor"):
-        kb.insert("Who?", "Me", actor=" ", reason="")
+        kb.facts.add("Who?", "Me", actor=" ", reason="")
 
 
 def test_search_takes_wildcards_as_they_stand(kb: KnowledgeBase):
-    kb.insert("Which share?", "50 % of_it", **WHO)
-    kb.insert("Which other?", "50 x ofxit", **WHO)
-    assert [f.value for f in kb.facts(text="0 %")] == ["50 % of_it"]
-    assert [f.value for f in kb.facts(text="F_IT")] == ["50 % of_it"]
-    assert [f.value for f in kb.facts(text="other")] == ["50 x ofxit"]
-    assert kb.facts(text="\\") == []
+    kb.facts.add("Which share?", "50 % of_it", **WHO)
+    kb.facts.add("Which other?", "50 x ofxit", **WHO)
+    assert [f.value for f in kb.facts.find(text="0 %")] == ["50 % of_it"]
+    assert [f.value for f in kb.facts.find(text="F_IT")] == ["50 % of_it"]
+    assert [f.value for f in kb.facts.find(text="other")] == ["50 x ofxit"]
+    assert kb.facts.find(text="\\") == []
 
 
 def test_lists_page_by_id_and_tell_deleted_from_live(kb: KnowledgeBase):
     ingest(kb, PERU)
     ingest(kb, CHILE, corpus="others")
-    first = kb.facts(limit=2)
-    assert [f.value for f in first + kb.facts(after=first[-1].fact_id)] == [
+    first = kb.facts.find(limit=2)
+    assert [f.value for f in first + kb.facts.find(after=first[-1].fact_id)] == [
         "Lima",
         "Amazon",
         "6,768 m",
         "Santiago",
     ]
-    kb.delete([fact_id(kb, "Lima")], **WHO)
-    assert [f.value for f in kb.facts(deleted=True)] == ["Lima"]
-    assert len(kb.facts(deleted=None, corpus="lands")) == 3 and len(kb.facts(corpus="lands")) == 2
+    kb.facts.delete([fact_id(kb, "Lima")], **WHO)
+    assert [f.value for f in kb.facts.find(deleted=True)] == ["Lima"]
+    assert len(kb.facts.find(deleted=None, corpus="lands")) == 3 and len(kb.facts.find(corpus="lands")) == 2
 
 
 def test_corpora_count_what_is_there(kb: KnowledgeBase):
     ingest(kb, PERU)
-    kb.delete([fact_id(kb, "Lima")], **WHO)
-    (stats,) = kb.corpora()
+    kb.facts.delete([fact_id(kb, "Lima")], **WHO)
+    (stats,) = kb.corpora.all()
     assert (stats.corpus, stats.documents, stats.facts, stats.deleted) == ("lands", 1, 2, 1)
     assert stats.characters == len(PERU.text)
 
 
 def test_export_gives_back_what_was_ingested(kb: KnowledgeBase):
     ingest(kb, PERU, CHILE)
-    assert list(kb.export("lands")) == [PERU, CHILE]
+    assert list(kb.corpora.export("lands")) == [PERU, CHILE]
 
 
 def test_export_leaves_out_deleted_facts_and_corrected_values(kb: KnowledgeBase):
     ingest(kb, PERU)
-    kb.delete([fact_id(kb, "Lima")], **WHO)
-    kb.update(fact_id(kb, "Amazon"), "Ucayali", **WHO)
-    (document,) = kb.export("lands")
+    kb.facts.delete([fact_id(kb, "Lima")], **WHO)
+    kb.facts.edit(fact_id(kb, "Amazon"), "Ucayali", **WHO)
+    (document,) = kb.corpora.export("lands")
     assert [span.value for span in document.facts] == ["6,768 m"]
 
 
 def test_what_does_not_exist_is_named(kb: KnowledgeBase):
     with pytest.raises(FactNotFound):
-        kb.fact(2**80)
+        kb.facts.show(2**80)
     with pytest.raises(DocumentNotFound):
-        kb.document_text(1)
+        kb.documents.text(1)
     with pytest.raises(CorpusNotFound):
-        kb.export("nowhere")
+        kb.corpora.export("nowhere")

@@ -31,7 +31,7 @@ WHO = {"actor": "tester", "reason": "request 12"}
 def issued(kb: KnowledgeBase, encoder: FakeEncoder) -> bytes:
     """The certificate of a run that forgot Peru's capital, as a file has it."""
     ingest(kb, PERU, CHILE)
-    kb.rekey(encoder)
+    kb.keysets.rekey(encoder)
     forgetting = Forgetting(kb, encoder)
     plan = forgetting.plan(Selector(text="Lima"), policy="abstain", **WHO)
     forgetting.apply(plan.run_id, **WHO)
@@ -78,7 +78,7 @@ def test_a_certificate_says_what_was_done_and_holds_no_fact_text(
     for found in (check_here(kb, issued), offline(home, issued)):
         assert found.ok and found.problems == ()
         assert (found.level, found.policy, found.num_facts) == (1, "abstain", 1)
-        change = kb.changes()[-1]
+        change = kb.log.changes()[-1]
         assert (found.applied_seq, found.applied_hash, change.kind) == (change.seq, change.hash, "forget")
     statement = statement_of(issued)
     for text in ("Lima", "capital", "Peru"):
@@ -172,9 +172,9 @@ def test_a_key_put_beside_its_certificate_does_not_make_it_the_signer(
 def test_the_base_is_asked_what_became_of_the_run(kb: KnowledgeBase, encoder: FakeEncoder, issued: bytes):
     forgetting = Forgetting(kb, encoder)
     (lima,) = forgetting.run(1)[1].fact_ids
-    kb.restore([lima], **WHO)
+    kb.facts.restore([lima], **WHO)
     assert failed(check_here(kb, issued)) == ["state"]
-    kb.delete([lima], **WHO)
+    kb.facts.delete([lima], **WHO)
     assert check_here(kb, issued).ok
     Erasure(kb).erase([lima], **WHO)
     assert check_here(kb, issued).ok, "what was forgotten and then erased is still forgotten"

@@ -25,7 +25,6 @@ from colmlm.kb.forgetting.verbs import Forgetting
 from colmlm.kb.records import Lookup, NewGeneration, Splice
 from colmlm.kb.selectors import Selector
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.switching.retraining import Retraining
 from tests.fakes import FakeEncoder, Vectors, WordEncoder
 from tests.kb.corpora import CAPITAL, CHILE, HEIGHT, PERU, RIVER, ask, best, document, fact_id, ingest
 
@@ -40,10 +39,10 @@ DOUBTFUL = document("doubtful", "Some say it was opened in ", ("1890", OPENED), 
 def demo(kb: KnowledgeBase) -> tuple[KnowledgeBase, WordEncoder]:
     """The demo corpus, and two documents more on the Eiffel Tower, with keys that words make."""
     encoder = WordEncoder()
-    kb.ingest(read_annotated(DEMO_CORPUS), "demo", **WHO)
+    kb.corpora.ingest(read_annotated(DEMO_CORPUS), "demo", **WHO)
     ingest(kb, FRENCH, DOUBTFUL)
-    keyset = kb.rekey(encoder)
-    kb.set_threshold(keyset.keyset_id, 0.8)
+    keyset = kb.keysets.rekey(encoder)
+    kb.keysets.set_threshold(keyset.keyset_id, 0.8)
     return kb, encoder
 
 
@@ -51,14 +50,14 @@ def demo(kb: KnowledgeBase) -> tuple[KnowledgeBase, WordEncoder]:
 def peru(kb: KnowledgeBase, encoder: FakeEncoder) -> KnowledgeBase:
     """Four facts with keys that have nothing to do with one another."""
     ingest(kb, PERU, CHILE)
-    kb.rekey(encoder)
+    kb.keysets.rekey(encoder)
     return kb
 
 
 def in_document(kb: KnowledgeBase, external_id: str, question: str) -> int:
     (found,) = [
         fact.fact_id
-        for fact in kb.facts(text=question, limit=100)
+        for fact in kb.facts.find(text=question, limit=100)
         if fact.question == question and fact.source and fact.source.external_id == external_id
     ]
     return found
@@ -70,7 +69,7 @@ def test_a_fact_is_forgotten_with_all_that_restate_it_and_comes_back_as_it_was(
     kb, encoder = demo
     tower, builders = in_document(kb, "eiffel-tower", OPENED), in_document(kb, "builders", OPENED)
     french, doubtful = in_document(kb, "french", REWORDED), in_document(kb, "doubtful", OPENED)
-    questions = sorted({fact.question for fact in kb.facts(text="Eiffel", limit=50) if fact.question})
+    questions = sorted({fact.question for fact in kb.facts.find(text="Eiffel", limit=50) if fact.question})
     before = ask(kb, encoder, *questions, k=5)
     forgetting = Forgetting(kb, encoder)
 
@@ -80,14 +79,14 @@ def test_a_fact_is_forgotten_with_all_that_restate_it_and_comes_back_as_it_was(
     assert plan.fact_ids == tuple(sorted((tower, builders, french)))
     assert set(plan.equivalents) == {builders, french} and plan.conflicting == (doubtful,)
     assert plan.before["question"].leaks == plan.before["question"].probes == 3
-    assert kb.fact(tower).deleted_seq is None and forgetting.drift(plan.run_id).stale == ()
+    assert kb.facts.show(tower).deleted_seq is None and forgetting.drift(plan.run_id).stale == ()
     assert {s.asked_fact_id for s in plan.successors} == {tower, french} and plan.affected == 2
     for successor in plan.successors:
         assert (successor.successor_id, successor.outcome, successor.encoded) == (doubtful, "answers", True)
     assert plan.collateral.displaced >= 1, "the conflicting fact's question gets a forgotten fact first"
 
     edit = forgetting.apply(plan.run_id, **WHO)
-    assert edit.kind == "forget" and kb.changes(after=edit.seq - 1)[0].num_facts == 3
+    assert edit.kind == "forget" and kb.log.changes(after=edit.seq - 1)[0].num_facts == 3
     assert best(another_process, encoder, OPENED).value == "1890"
     found = forgetting.verify(plan.run_id, ["The year of the opening of the Eiffel Tower"])
     assert {"question", "prompt", "key", "paraphrase", "given"} <= set(found.probes)
@@ -109,14 +108,14 @@ def test_a_preview_says_what_lookups_give_afterwards(
     demo: tuple[KnowledgeBase, WordEncoder], policy: str, with_encoder: bool
 ):
     kb, encoder = demo
-    kb.set_threshold(kb.active_keyset().keyset_id, 0.6)
+    kb.keysets.set_threshold(kb.keysets.active().keyset_id, 0.6)
     earlier = Forgetting(kb).plan(Selector(text="bridge"), policy="abstain", **WHO)
     Forgetting(kb).apply(earlier.run_id, **WHO)
     forgetting = Forgetting(kb, encoder if with_encoder else None)
     plan = forgetting.plan(Selector(text="tower"), policy=policy, equivalents="exclude", **WHO)
-    keys = dict(zip(*(side.tolist() for side in kb.keys(plan.keyset_id)), strict=True))
+    keys = dict(zip(*(side.tolist() for side in kb.keysets.keys(plan.keyset_id)), strict=True))
     asked = [
-        encoder.encode_questions([kb.fact(s.asked_fact_id).question or ""])[0]
+        encoder.encode_questions([kb.facts.show(s.asked_fact_id).question or ""])[0]
         if s.encoded
         else np.array(keys[s.asked_fact_id], dtype=np.float32)
         for s in plan.successors
@@ -125,7 +124,7 @@ def test_a_preview_says_what_lookups_give_afterwards(
     brute = np.array(list(remaining.values()), dtype=np.float32) @ np.stack(asked).T
     np.testing.assert_allclose([s.score for s in plan.successors], brute.max(axis=0), atol=1e-5)
     forgetting.apply(plan.run_id, **WHO)
-    answers = kb.lookup(np.stack(asked), checkpoint_id=encoder.checkpoint.checkpoint_id)
+    answers = kb.lookups.find(np.stack(asked), checkpoint_id=encoder.checkpoint.checkpoint_id)
     assert len(plan.successors) > 10 and all(s.encoded == with_encoder for s in plan.successors)
     for successor, answer in zip(plan.successors, answers, strict=True):
         outcome = "answers" if answer.hits else "no_match" if answer.abstained is None else "abstained"
@@ -158,10 +157,10 @@ def test_stored_queries_of_outputs_are_asked_again(peru: KnowledgeBase, encoder:
     asked = (encoder.encode_questions([CAPITAL]).astype("<f2")).tobytes()
     hit = Splice(0, 4, "hit", lima, 1, 0.9, asked)
     missed = Splice(4, 4, "abstained", query=asked)
-    other = NewGeneration("P", "Lima", "fake", "auto", peru.head_seq(), (hit, missed))
-    peru.record(other)
-    peru.record(other)
-    assert [s.outcome for s in peru.trace_output(1).splices] == ["hit", "abstained"]
+    other = NewGeneration("P", "Lima", "fake", "auto", peru.log.head_seq(), (hit, missed))
+    peru.outputs.record(other)
+    peru.outputs.record(other)
+    assert [s.outcome for s in peru.outputs.trace(1).splices] == ["hit", "abstained"]
     plan = Forgetting(peru).plan(Selector(text="Lima"), **WHO)
     assert (plan.collateral.generations, plan.collateral.splices) == (2, 2)
     assert set(plan.before) == {"key", "stored_query"} and plan.before["stored_query"].leaks == 2
@@ -184,7 +183,7 @@ def test_a_fact_still_found_is_a_leak_of_level_0(peru: KnowledgeBase, encoder: F
     forgetting = Forgetting(peru, encoder)
     plan = forgetting.plan(Selector(text="Lima"), **WHO)
     forgetting.apply(plan.run_id, **WHO)
-    peru.restore(plan.fact_ids, **WHO)
+    peru.facts.restore(plan.fact_ids, **WHO)
     found = forgetting.verify(plan.run_id)
     assert (found.level, found.holds, found.leaked, found.still_live) == (0, False, plan.fact_ids, 1)
     assert found.probes["question"].leaks == 1 and found.probes["question"].rate("leaks") == 1
@@ -196,26 +195,26 @@ def test_a_stale_plan_is_refused_and_does_nothing(peru: KnowledgeBase):
     forgetting = Forgetting(peru)
     plan = forgetting.plan(Selector(corpus="lands"), **WHO)
     lima, amazon = fact_id(peru, "Lima"), fact_id(peru, "Amazon")
-    peru.update(lima, "Cusco", **WHO)
-    peru.delete([amazon], **WHO)
+    peru.facts.edit(lima, "Cusco", **WHO)
+    peru.facts.delete([amazon], **WHO)
     assert forgetting.drift(plan.run_id).stale == (lima, amazon)
     with pytest.raises(PlanStale) as stale:
         forgetting.apply(plan.run_id, **WHO)
     assert stale.value.fact_ids == (lima, amazon)
-    assert len(peru.facts()) == 3 and forgetting.run(plan.run_id)[0].state == "planned"
+    assert len(peru.facts.find()) == 3 and forgetting.run(plan.run_id)[0].state == "planned"
 
 
 def test_facts_that_came_after_the_plan_are_reported_and_stay(peru: KnowledgeBase, encoder: FakeEncoder):
     forgetting = Forgetting(peru)
     plan = forgetting.plan(Selector(document="lands/peru"), equivalents="include", **WHO)
-    again = peru.insert(CAPITAL, "Lima.", **WHO).fact_ids
+    again = peru.facts.add(CAPITAL, "Lima.", **WHO).fact_ids
     drift = forgetting.drift(plan.run_id)
     assert (drift.stale, drift.newly_selected, drift.newly_equivalent) == ((), (), again)
     listed = forgetting.plan(Selector(text="Lima"), **WHO)
-    extra = peru.insert("Which town?", "lima la real", **WHO).fact_ids
+    extra = peru.facts.add("Which town?", "lima la real", **WHO).fact_ids
     assert forgetting.drift(listed.run_id).newly_selected == extra
     forgetting.apply(plan.run_id, **WHO)
-    assert {fact.fact_id for fact in peru.facts()} == {fact_id(peru, "Santiago"), *again, *extra}
+    assert {fact.fact_id for fact in peru.facts.find()} == {fact_id(peru, "Santiago"), *again, *extra}
 
 
 def test_plans_are_worked_out_one_at_a_time(peru: KnowledgeBase):
@@ -237,7 +236,7 @@ def test_plans_are_worked_out_one_at_a_time(peru: KnowledgeBase):
 
 
 def test_a_base_too_large_for_a_servers_plan_is_told_so(peru: KnowledgeBase):
-    live = len(peru.facts())
+    live = len(peru.facts.find())
     plan = Forgetting(peru, largest=live).plan(Selector(text="Lima"), equivalents="include", **WHO)
     small = Forgetting(peru, largest=live - 1)
     for refused in (
@@ -277,7 +276,7 @@ def test_a_plan_is_kept_as_it_was_given(demo: tuple[KnowledgeBase, WordEncoder])
     plan = forgetting.plan(Selector(text="Eiffel"), equivalents="include", **WHO)
     record, kept, checked = forgetting.run(plan.run_id)
     assert kept == plan and isinstance(kept, ForgetPlan) and checked is None
-    assert record.num_facts == len(plan.fact_ids) and record.planned_seq == kb.head_seq()
+    assert record.num_facts == len(plan.fact_ids) and record.planned_seq == kb.log.head_seq()
     assert plan.previewed == len(plan.successors) == plan.affected
 
 
@@ -311,15 +310,27 @@ class SwitchedWhileAsked:
     def __getattr__(self, name: str) -> object:
         return getattr(self.kb, name)
 
-    def lookup(self, *arguments: Any, **options: Any) -> list[Lookup]:
-        if self.keyset_ids:
-            Retraining(self.kb).activate(self.keyset_ids.pop(0), force=True)
-        return self.kb.lookup(*arguments, **options)
+    @property
+    def lookups(self) -> Any:
+        return LookupsWhileSwitched(self)
+
+
+class LookupsWhileSwitched:
+    def __init__(self, switched: SwitchedWhileAsked) -> None:
+        self.switched = switched
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.switched.kb.lookups, name)
+
+    def find(self, *arguments: Any, **options: Any) -> list[Lookup]:
+        if self.switched.keyset_ids:
+            self.switched.kb.keysets.activate(self.switched.keyset_ids.pop(0), force=True)
+        return self.switched.kb.lookups.find(*arguments, **options)
 
 
 def test_a_switch_of_the_keyset_meanwhile_is_lived_with(peru: KnowledgeBase, encoder: FakeEncoder):
-    first, other = peru.active_keyset().keyset_id, FakeEncoder("2")
-    second = peru.rekey(other).keyset_id
+    first, other = peru.keysets.active().keyset_id, FakeEncoder("2")
+    second = peru.keysets.rekey(other).keyset_id
     switched: Any = SwitchedWhileAsked(peru, [second])
     plan = Forgetting(switched).plan(Selector(text="Lima"), **WHO)
     assert plan.keyset_id == second and plan.before["key"].leaks == plan.before["key"].probes > 0
@@ -333,10 +344,10 @@ def test_a_switch_of_the_keyset_meanwhile_is_lived_with(peru: KnowledgeBase, enc
 
 
 def test_facts_without_a_key_are_forgotten_too(peru: KnowledgeBase, encoder: FakeEncoder):
-    added = peru.insert("Which lake?", "Titicaca", **WHO).fact_ids
+    added = peru.facts.add("Which lake?", "Titicaca", **WHO).fact_ids
     plan = Forgetting(peru).plan(Selector(fact_ids=(*added, fact_id(peru, "Lima"))), **WHO)
     assert plan.unkeyed == 1 and plan.affected == 2 and plan.previewed == 1
     Forgetting(peru).apply(plan.run_id, **WHO)
-    assert {fact.value for fact in peru.facts()} == {"Amazon", "6,768 m", "Santiago"}
-    assert [v is None for v in (peru.fact(added[0]).deleted_seq,)] == [False]
+    assert {fact.value for fact in peru.facts.find()} == {"Amazon", "6,768 m", "Santiago"}
+    assert [v is None for v in (peru.facts.show(added[0]).deleted_seq,)] == [False]
     assert ask(peru, encoder, RIVER, HEIGHT)[0].hits

@@ -27,7 +27,7 @@ class SlowEncoder(FakeEncoder):
 
 
 def rekey(run: Run, work: Rekey) -> object:
-    return run.kb.rekey(
+    return run.kb.keysets.rekey(
         SlowEncoder(), batch=5, on_facts=lambda done, total: run.progress(done, total, "facts")
     )
 

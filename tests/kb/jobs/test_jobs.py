@@ -63,7 +63,7 @@ def test_an_uploaded_file_is_ingested_in_its_askers_name_and_then_gone(kb: Knowl
     ended = jobs.get(job.job_id)
     assert (ended.state, ended.attempts, ended.error) == ("succeeded", 1, None)
     assert ended.result is not None and (ended.result["documents"], ended.result["refused"]) == (1, 1)
-    change = kb.changes()[-1]
+    change = kb.log.changes()[-1]
     assert (change.actor, change.on_behalf_of, change.request_id) == ("ana", "ana", "r1")
     assert change.principal == Principal("local", "ann", job_id=job.job_id)
     with pytest.raises(UploadNotFound):
@@ -133,7 +133,7 @@ def test_a_queued_job_is_cancelled_at_once_and_never_runs(kb: KnowledgeBase, job
     job = jobs.submit(Ingest(upload_id=upload_id, corpus="atlas"), actor="ana")
     cancelled = jobs.cancel(job.job_id, actor="ben")
     assert (cancelled.state, cancelled.cancelled_by) == ("cancelled", "ben") and cancelled.finished_at
-    assert worker(kb).run(once=True) == 0 and kb.corpora() == []
+    assert worker(kb).run(once=True) == 0 and kb.corpora.all() == []
     assert list(jobs.uploads.directory.iterdir()) == []
     with pytest.raises(JobFinished):
         jobs.cancel(job.job_id, actor="ben")
@@ -160,7 +160,7 @@ def test_a_running_job_ends_at_its_next_step_when_it_is_cancelled(kb: KnowledgeB
 
 def test_what_fails_keeps_a_problem_and_tells_no_secret_of_a_fault(kb: KnowledgeBase, jobs: Jobs):
     def refuses(run: Run, _: WriteSnapshot) -> None:
-        run.kb.active_keyset()
+        run.kb.keysets.active()
 
     def breaks(run: Run, _: Check) -> None:
         raise RuntimeError("password=hunter2")
@@ -330,7 +330,7 @@ def test_jobs_that_ended_long_ago_go_and_what_they_changed_stays(kb: KnowledgeBa
     worker(kb).run(once=True)
     with pytest.raises(JobNotFound):
         jobs.get(old.job_id)
-    assert not left.exists() and kb.changes()[-1].actor == "ana"
+    assert not left.exists() and kb.log.changes()[-1].actor == "ana"
     assert {job.job_id for job in jobs.list()} == {cancelled.job_id, waiting.job_id}
     assert prune(kb, timedelta(0)).states == {"cancelled": 1, "succeeded": 1}
     with pytest.raises(InvalidValue):

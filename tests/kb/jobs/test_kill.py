@@ -60,9 +60,9 @@ def test_a_rekey_goes_on_after_a_kill(kb: KnowledgeBase, start: Callable[[], sub
     ended = killed_at_work(jobs, job_id, start, lambda: jobs.get(job_id).done)
     assert (ended.state, ended.attempts) == ("succeeded", 2)
     assert ended.total is not None and 0 < ended.total < MANY  # what the first one keyed was not keyed again
-    (keyset,) = kb.keysets()
+    (keyset,) = kb.keysets.all()
     assert (keyset.state, keyset.num_keys, keyset.num_unkeyed) == ("active", MANY, 0)
-    report = kb.fsck()
+    report = kb.upkeep.fsck()
     assert report.ok and report.unkeyed_facts == 0 and report.index_ids == MANY
 
 
@@ -78,7 +78,7 @@ def test_a_worker_told_to_stop_hands_back_and_ends_well(
     assert worker.wait(60) == 0
     handed_back = jobs.get(job_id)
     assert (handed_back.state, handed_back.attempts, jobs.num_workers()) == ("queued", 0, 0)
-    assert 0 < kb.keysets()[0].num_keys < MANY  # what it keyed stays, and is not keyed again
+    assert 0 < kb.keysets.all()[0].num_keys < MANY  # what it keyed stays, and is not keyed again
 
 
 def test_an_ingest_goes_on_after_a_kill(kb: KnowledgeBase, start: Callable[[], subprocess.Popen[bytes]]):
@@ -86,10 +86,10 @@ def test_an_ingest_goes_on_after_a_kill(kb: KnowledgeBase, start: Callable[[], s
     lines = [json.dumps(to_record(document)).encode() + b"\n" for document in numbered(10 * MANY)]
     upload_id = jobs.uploads.save("many.jsonl", lines).upload_id
     work = Ingest(upload_id=upload_id, corpus="many", commit_every=20)
-    ended = killed_at_work(jobs, jobs.submit(work, actor="ana").job_id, start, kb.corpora)
+    ended = killed_at_work(jobs, jobs.submit(work, actor="ana").job_id, start, kb.corpora.all)
     assert (ended.state, ended.attempts) == ("succeeded", 2) and ended.result is not None
     assert ended.result["unchanged"] > 0
     assert ended.result["documents"] + ended.result["unchanged"] == 10 * MANY
-    (corpus,) = kb.corpora()
+    (corpus,) = kb.corpora.all()
     assert (corpus.documents, corpus.facts) == (10 * MANY, 10 * MANY)
-    assert kb.fsck().ok and list(jobs.uploads.directory.iterdir()) == []
+    assert kb.upkeep.fsck().ok and list(jobs.uploads.directory.iterdir()) == []

@@ -46,24 +46,24 @@ def test_questions_are_keyed_once_asked_for_and_of_all_facts_from_then_on(
     kb: KnowledgeBase, encoder: ContextEncoder
 ):
     ingest(kb, PERU)
-    kb.insert("Who was it?", "Ann", **WHO)
-    keyset = kb.rekey(encoder)
+    kb.facts.add("Who was it?", "Ann", **WHO)
+    keyset = kb.keysets.rekey(encoder)
     assert [kind for _, kind in kinds(kb, keyset.keyset_id)] == ["context"] * 3 + ["question"]
     assert found(kb, encoder, CAPITAL) is None and found(kb, encoder, "Who was it?") == "Ann"
 
     heard: list[tuple[int, int]] = []
-    keyset = kb.rekey(encoder, kinds=BOTH, on_facts=lambda *of: heard.append(of))
+    keyset = kb.keysets.rekey(encoder, kinds=BOTH, on_facts=lambda *of: heard.append(of))
     assert heard == [(3, 3)] and keyset.num_unkeyed == 0
     assert [kind for _, kind in kinds(kb, keyset.keyset_id)] == [*BOTH * 3, "question"]
     assert found(kb, encoder, CAPITAL) == "Lima"
     assert best(kb, encoder, PERU.text[: PERU.facts[0].start]).value == "Lima"
 
     ingest(kb, *numbered(3), corpus="more")
-    assert kb.active_keyset().num_unkeyed == 3
-    keyset = kb.rekey(encoder, corpus="more")  # asked for once, not again
+    assert kb.keysets.active().num_unkeyed == 3
+    keyset = kb.keysets.rekey(encoder, corpus="more")  # asked for once, not again
     assert keyset.num_keys == 7 + 6 and keyset.num_unkeyed == 0
     assert found(kb, encoder, "Question 1?") == "value 1"
-    assert kb.rekey(encoder).num_keys == 13 and kb.fsck().ok
+    assert kb.keysets.rekey(encoder).num_keys == 13 and kb.upkeep.fsck().ok
 
 
 def test_a_corpus_alone_is_keyed_by_questions_and_the_rest_counts_as_unkeyed(
@@ -71,8 +71,8 @@ def test_a_corpus_alone_is_keyed_by_questions_and_the_rest_counts_as_unkeyed(
 ):
     ingest(kb, PERU)
     ingest(kb, *numbered(2), corpus="more")
-    kb.rekey(encoder)
-    keyset = kb.rekey(encoder, corpus="more", kinds=BOTH)
+    kb.keysets.rekey(encoder)
+    keyset = kb.keysets.rekey(encoder, corpus="more", kinds=BOTH)
     assert (keyset.num_keys, keyset.num_unkeyed) == (3 + 4, 3)
     assert found(kb, encoder, "Question 1?") == "value 1" and found(kb, encoder, CAPITAL) is None
 
@@ -81,7 +81,7 @@ def test_k_facts_are_found_though_each_takes_two_places_in_the_search(
     kb: KnowledgeBase, encoder: ContextEncoder
 ):
     ingest(kb, *numbered(40))
-    kb.rekey(encoder, kinds=BOTH)
+    kb.keysets.rekey(encoder, kinds=BOTH)
     for k in (1, 7, 39, 40):
         (lookup,) = ask(kb, encoder, "Question 3?", k=k, threshold=-1)
         facts = [hit.fact_id for hit in lookup.hits]
@@ -100,12 +100,12 @@ def test_a_deleted_fact_is_found_by_neither_key_and_an_erased_one_has_none(
     from colmlm.kb.erasure.verbs import Erasure
 
     ingest(kb, PERU)
-    keyset = kb.rekey(encoder, kinds=BOTH)
+    keyset = kb.keysets.rekey(encoder, kinds=BOTH)
     lima = fact_id(kb, "Lima")
     before = PERU.text[: PERU.facts[0].start]
-    kb.delete([lima], **WHO)
+    kb.facts.delete([lima], **WHO)
     assert found(kb, encoder, CAPITAL) is None and found(kb, encoder, before) is None
-    kb.restore([lima], **WHO)
+    kb.facts.restore([lima], **WHO)
     assert found(kb, encoder, CAPITAL) == "Lima"
     Erasure(kb).erase([lima], **WHO)
     assert len(kinds(kb, keyset.keyset_id)) == 4 and found(kb, encoder, CAPITAL) is None
@@ -115,14 +115,14 @@ def test_a_corrected_question_is_keyed_anew_and_the_old_one_finds_nothing(
     kb: KnowledgeBase, encoder: ContextEncoder
 ):
     ingest(kb, document("peru", "Its capital is ", ("Lima", "What is its capital?"), ". It is old."))
-    kb.rekey(encoder, kinds=BOTH)
+    kb.keysets.rekey(encoder, kinds=BOTH)
     ingest(kb, document("peru", "Its capital is ", ("Lima", "Which city rules it?"), ". It is old."))
     assert found(kb, encoder, "What is its capital?") is None
-    kb.rekey(encoder)
+    kb.keysets.rekey(encoder)
     assert found(kb, encoder, "Which city rules it?") == "Lima"
     assert found(kb, encoder, "What is its capital?") is None
     ingest(kb, document("peru", "Now its capital is ", ("Lima", "Which city rules it?"), ". It is old."))
-    keyset = kb.rekey(encoder)
-    live = {fact.fact_id for fact in kb.facts()}
+    keyset = kb.keysets.rekey(encoder)
+    live = {fact.fact_id for fact in kb.facts.find()}
     assert [kind for of, kind in kinds(kb, keyset.keyset_id) if of in live] == list(BOTH)
-    assert best(kb, encoder, "Now its capital is ").value == "Lima" and kb.fsck().ok
+    assert best(kb, encoder, "Now its capital is ").value == "Lima" and kb.upkeep.fsck().ok

@@ -14,16 +14,16 @@ WHO = {"actor": "tester", "reason": "test"}
 
 
 def test_a_checkpoint_has_one_keyset_until_that_is_retired(kb: KnowledgeBase, encoder: FakeEncoder):
-    first = kb.create_keyset(encoder.checkpoint)
+    first = kb.keysets.create(encoder.checkpoint)
     assert (first.state, first.calibrated, first.dim, first.index_spec) == (
         "building",
         False,
         32,
         "auto",
     )
-    assert kb.create_keyset(encoder.checkpoint) == first and kb.keysets() == [first]
-    kb.retire(first.keyset_id)
-    assert kb.create_keyset(encoder.checkpoint).keyset_id != first.keyset_id
+    assert kb.keysets.create(encoder.checkpoint) == first and kb.keysets.all() == [first]
+    kb.keysets.retire(first.keyset_id)
+    assert kb.keysets.create(encoder.checkpoint).keyset_id != first.keyset_id
 
 
 def test_the_first_keyset_to_be_finished_is_active_and_the_next_only_ready(
@@ -31,14 +31,14 @@ def test_the_first_keyset_to_be_finished_is_active_and_the_next_only_ready(
 ):
     ingest(kb, PERU)
     heard: list[tuple[int, int]] = []
-    first = kb.rekey(encoder, batch=1, on_facts=lambda done, total: heard.append((done, total)))
+    first = kb.keysets.rekey(encoder, batch=1, on_facts=lambda done, total: heard.append((done, total)))
     assert (first.state, first.num_keys, first.num_unkeyed) == ("active", 3, 0) and heard == [(3, 3)]
-    assert kb.rekey(FakeEncoder(salt="2")).state == "ready"
-    assert kb.active_keyset().keyset_id == first.keyset_id
+    assert kb.keysets.rekey(FakeEncoder(salt="2")).state == "ready"
+    assert kb.keysets.active().keyset_id == first.keyset_id
 
 
 def test_an_unfinished_keyset_cannot_be_activated(kb: KnowledgeBase, encoder: FakeEncoder):
-    keyset = kb.create_keyset(encoder.checkpoint)
+    keyset = kb.keysets.create(encoder.checkpoint)
     with pytest.raises(KeysetNotReady):
         activated(kb, keyset.keyset_id)
     with pytest.raises(KeysetNotFound):
@@ -53,27 +53,27 @@ def test_rekey_resumes_where_it_was_stopped(kb: KnowledgeBase, encoder: FakeEnco
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        kb.rekey(encoder, batch=2, on_facts=stop_at_six)
-    (keyset,) = kb.keysets()
+        kb.keysets.rekey(encoder, batch=2, on_facts=stop_at_six)
+    (keyset,) = kb.keysets.all()
     assert (keyset.state, keyset.num_keys, keyset.num_unkeyed) == ("building", 6, 4)
     encoder.calls.clear()
-    assert kb.rekey(encoder, batch=2).num_keys == 10 and encoder.calls == [2, 2]
+    assert kb.keysets.rekey(encoder, batch=2).num_keys == 10 and encoder.calls == [2, 2]
 
 
 def test_rekey_leaves_deleted_facts_out_and_keys_them_once_restored(kb: KnowledgeBase, encoder: FakeEncoder):
     ingest(kb, PERU)
-    kb.delete([fact_id(kb, "Lima")], **WHO)
-    assert kb.rekey(encoder).num_keys == 2
-    kb.restore([fact_id(kb, "Lima")], **WHO)
-    assert kb.active_keyset().num_unkeyed == 1
-    kb.rekey(encoder)
+    kb.facts.delete([fact_id(kb, "Lima")], **WHO)
+    assert kb.keysets.rekey(encoder).num_keys == 2
+    kb.facts.restore([fact_id(kb, "Lima")], **WHO)
+    assert kb.keysets.active().num_unkeyed == 1
+    kb.keysets.rekey(encoder)
     assert values(kb, encoder, [CAPITAL]) == ["Lima"]
 
 
 def test_an_encoder_sees_the_text_as_it_was_whatever_was_edited(kb: KnowledgeBase, encoder: FakeEncoder):
     ingest(kb, PERU)
-    kb.update(fact_id(kb, "Lima"), "Cusco", **WHO)
-    kb.delete([fact_id(kb, "Amazon")], **WHO)
+    kb.facts.edit(fact_id(kb, "Lima"), "Cusco", **WHO)
+    kb.facts.delete([fact_id(kb, "Amazon")], **WHO)
     seen: list[object] = []
 
     class Listening(FakeEncoder):
@@ -81,7 +81,7 @@ def test_an_encoder_sees_the_text_as_it_was_whatever_was_edited(kb: KnowledgeBas
             seen.extend(documents)
             return super().encode_documents(documents)
 
-    kb.rekey(Listening())
+    kb.keysets.rekey(Listening())
     assert seen == [PERU]
 
 
@@ -90,19 +90,19 @@ def test_a_fact_deleted_while_it_is_encoded_gets_no_key(kb: KnowledgeBase):
 
     class Deleting(FakeEncoder):
         def encode_documents(self, documents):
-            kb.delete([fact_id(kb, "Lima")], **WHO)
+            kb.facts.delete([fact_id(kb, "Lima")], **WHO)
             return super().encode_documents(documents)
 
-    assert kb.rekey(Deleting()).num_keys == 2 and kb.fsck().ok
+    assert kb.keysets.rekey(Deleting()).num_keys == 2 and kb.upkeep.fsck().ok
 
 
 def test_rekey_of_one_corpus_leaves_the_others(kb: KnowledgeBase, encoder: FakeEncoder):
     ingest(kb, PERU)
     ingest(kb, CHILE, corpus="others")
-    assert kb.rekey(encoder, corpus="others").num_keys == 1
-    ids, keys = kb.keys(kb.active_keyset().keyset_id, corpus="others")
+    assert kb.keysets.rekey(encoder, corpus="others").num_keys == 1
+    ids, keys = kb.keysets.keys(kb.keysets.active().keyset_id, corpus="others")
     assert ids.tolist() == [fact_id(kb, "Santiago")] and keys.shape == (1, 32) and keys.dtype == np.float32
-    assert kb.keys(kb.active_keyset().keyset_id, corpus="lands")[1].shape == (0, 32)
+    assert kb.keysets.keys(kb.keysets.active().keyset_id, corpus="lands")[1].shape == (0, 32)
 
 
 @pytest.mark.parametrize(
@@ -116,63 +116,63 @@ def test_keys_that_cannot_be_compared_are_refused(kb: KnowledgeBase, damage):
             return [damage(keys) for keys in super().encode_documents(documents)]
 
     with pytest.raises(InvalidKeys):
-        kb.rekey(Damaged())
+        kb.keysets.rekey(Damaged())
 
 
 def test_a_threshold_holds_from_the_next_lookup_on(
     kb: KnowledgeBase, another_process: KnowledgeBase, encoder: FakeEncoder
 ):
     ingest(kb, PERU)
-    keyset = kb.rekey(encoder)
+    keyset = kb.keysets.rekey(encoder)
     assert values(another_process, encoder, [CAPITAL]) == ["Lima"]
-    assert kb.calibrate(keyset.keyset_id, measured(1.0)).calibrated
-    assert not kb.set_threshold(keyset.keyset_id, 1.0).calibrated
+    assert kb.keysets.calibrate(keyset.keyset_id, measured(1.0)).calibrated
+    assert not kb.keysets.set_threshold(keyset.keyset_id, 1.0).calibrated
     (lookup,) = ask(another_process, encoder, "Other?")
     assert lookup.hits == () and lookup.threshold == 1.0
     with pytest.raises(InvalidValue):
-        kb.set_threshold(keyset.keyset_id, float("nan"))
+        kb.keysets.set_threshold(keyset.keyset_id, float("nan"))
 
 
 def test_retiring_drops_the_keys_and_never_the_active_ones(kb: KnowledgeBase, encoder: FakeEncoder):
     ingest(kb, PERU)
-    old = kb.rekey(encoder)
+    old = kb.keysets.rekey(encoder)
     with pytest.raises(KeysetActive):
-        kb.retire(old.keyset_id)
-    activated(kb, kb.rekey(FakeEncoder(salt="2")).keyset_id)
-    retired = kb.retire(old.keyset_id)
+        kb.keysets.retire(old.keyset_id)
+    activated(kb, kb.keysets.rekey(FakeEncoder(salt="2")).keyset_id)
+    retired = kb.keysets.retire(old.keyset_id)
     assert (retired.state, retired.num_keys) == ("retired", 0)
     with pytest.raises(KeysetNotReady):
         activated(kb, old.keyset_id)
-    assert kb.fsck().ok
+    assert kb.upkeep.fsck().ok
 
 
 def test_an_index_of_the_papers_kind_follows_edits(kb: KnowledgeBase, encoder: FakeEncoder):
     ingest(kb, *numbered(300))
-    kb.create_keyset(encoder.checkpoint, index_spec="IVF4,Flat")
-    kb.rekey(encoder, batch=300)
+    kb.keysets.create(encoder.checkpoint, index_spec="IVF4,Flat")
+    kb.keysets.rekey(encoder, batch=300)
     questions = [f"Question {n}?" for n in range(0, 300, 10)]
     assert values(kb, encoder, questions) == [f"value {n}" for n in range(0, 300, 10)]
-    kb.delete([fact_id(kb, "value 10"), fact_id(kb, "value 20")], **WHO)
-    kb.insert("New?", "fresh", **WHO)
-    kb.rekey(encoder)
+    kb.facts.delete([fact_id(kb, "value 10"), fact_id(kb, "value 20")], **WHO)
+    kb.facts.add("New?", "fresh", **WHO)
+    kb.keysets.rekey(encoder)
     assert values(kb, encoder, ["Question 10?", "New?", "Question 30?"]) == [None, "fresh", "value 30"]
-    assert kb.fsck().ok
+    assert kb.upkeep.fsck().ok
 
 
 def test_a_spec_that_needs_more_keys_to_train_is_searched_exactly_until_then(
     kb: KnowledgeBase, encoder: FakeEncoder
 ):
     ingest(kb, PERU)
-    kb.create_keyset(encoder.checkpoint, index_spec="IVF64,PQ8")
-    kb.rekey(encoder)
+    kb.keysets.create(encoder.checkpoint, index_spec="IVF64,PQ8")
+    kb.keysets.rekey(encoder)
     assert values(kb, encoder, [CAPITAL]) == ["Lima"]
 
 
 def test_a_keyset_is_on_disk_before_it_is_activated(kb: KnowledgeBase, encoder: FakeEncoder, monkeypatch):
     ingest(kb, PERU)
-    kb.rekey(encoder)
+    kb.keysets.rekey(encoder)
     newer = FakeEncoder(salt="2")
-    keyset = kb.rekey(newer)
+    keyset = kb.keysets.rekey(newer)
     activated(kb, keyset.keyset_id)
     monkeypatch.setattr(
         "colmlm.kb.lookup.replica.rebuild", lambda *_: pytest.fail("the index was to be ready")

@@ -21,7 +21,7 @@ BUSY = "state = 'idle in transaction' AND datname = current_database()"
 def test_workers_share_the_queue_and_encode_nothing_twice(kb: KnowledgeBase, settings: Settings):
     ingest(kb, *numbered(300))
     for n in range(30):
-        kb.insert(f"Without a document {n}?", f"one {n}", **WHO)
+        kb.facts.add(f"Without a document {n}?", f"one {n}", **WHO)
     together = threading.Barrier(3)
     seen: list[str] = []
 
@@ -40,14 +40,14 @@ def test_workers_share_the_queue_and_encode_nothing_twice(kb: KnowledgeBase, set
 
     def work(encoder: FakeEncoder) -> int:
         with KnowledgeBase.open(settings) as own:
-            return own.rekey(encoder, batch=8).num_unkeyed
+            return own.keysets.rekey(encoder, batch=8).num_unkeyed
 
     encoders = [Watched() for _ in range(3)]
     with ThreadPoolExecutor(max_workers=3) as workers:
         assert list(workers.map(work, encoders)) == [0, 0, 0]
     assert len(seen) == len(set(seen)) == 330
     assert sum(sum(encoder.calls) for encoder in encoders) == 300 and all(e.calls for e in encoders)
-    assert kb.active_keyset().num_keys == 330 and kb.fsck().ok
+    assert kb.keysets.active().num_keys == 330 and kb.upkeep.fsck().ok
 
 
 def test_what_a_killed_worker_had_claimed_is_left_to_the_others_and_edits_wait_for_nobody(
@@ -81,20 +81,20 @@ def test_what_a_killed_worker_had_claimed_is_left_to_the_others_and_edits_wait_f
 
     def work(encoder: FakeEncoder) -> int:
         with KnowledgeBase.open(settings) as own:
-            return own.rekey(encoder, batch=10).num_keys
+            return own.keysets.rekey(encoder, batch=10).num_keys
 
     with ThreadPoolExecutor(max_workers=1) as workers:
         stuck = workers.submit(work, Stuck())
         assert encoding.wait(60)
-        facts = [fact.fact_id for fact in kb.facts(limit=100)]
-        kb.delete(facts[:1], **WHO)  # claimed by the stuck worker
-        assert kb.restore(facts[:1], **WHO).fact_ids == (facts[0],)
+        facts = [fact.fact_id for fact in kb.facts.find(limit=100)]
+        kb.facts.delete(facts[:1], **WHO)  # claimed by the stuck worker
+        assert kb.facts.restore(facts[:1], **WHO).fact_ids == (facts[0],)
         last = Last()
         assert work(last) == 40 and sum(last.calls) == 40
         killed.set()
         with pytest.raises(OperationalError):
             stuck.result()
-    assert kb.fsck().ok
+    assert kb.upkeep.fsck().ok
 
 
 def test_a_worker_waits_for_the_last_claims_of_another(kb: KnowledgeBase, settings: Settings):
@@ -109,7 +109,7 @@ def test_a_worker_waits_for_the_last_claims_of_another(kb: KnowledgeBase, settin
 
     def work(encoder: FakeEncoder) -> int:
         with KnowledgeBase.open(settings) as own:
-            return own.rekey(encoder).num_unkeyed
+            return own.keysets.rekey(encoder).num_unkeyed
 
     def waiting() -> bool:
         with kb.engine.connect() as connection:

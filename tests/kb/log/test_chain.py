@@ -13,13 +13,11 @@ from colmlm.kb.backup.restore import restore_backup
 from colmlm.kb.backup.write import write_backup
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import LogRefused, NoFormerKeyset, NoOpenBreak
-from colmlm.kb.evidence.diff import diff
 from colmlm.kb.log import audit
-from colmlm.kb.log.chain import Chained, seal, verify_chain
+from colmlm.kb.log.chain import Chained, verify_chain
 from colmlm.kb.log.signing import signing_key
-from colmlm.kb.log.witness import check_database, check_log, export_log, read_log
+from colmlm.kb.log.witness import check_log, read_log
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.switching.retraining import Retraining
 from tests.fakes import FakeEncoder
 from tests.kb.backup.test_backup import empty
 from tests.kb.corpora import CAPITAL, PERU, ask, fact_id, ingest
@@ -32,15 +30,15 @@ WHO = {"actor": "tester", "reason": "because"}
 @pytest.fixture
 def edited(kb: KnowledgeBase, encoder: FakeEncoder) -> KnowledgeBase:
     ingest(kb, PERU)
-    kb.rekey(encoder)
-    kb.update(fact_id(kb, "Lima"), "Cusco", **WHO)
+    kb.keysets.rekey(encoder)
+    kb.facts.edit(fact_id(kb, "Lima"), "Cusco", **WHO)
     return kb
 
 
 def put_in(kb: KnowledgeBase, *, in_order: bool = True, readable: bool = True, **other: Any) -> int:
     """Insert a row as the database's owner can; and what guards the log off where that is in the way."""
     row = {
-        "seq": kb.head_seq() + 1,
+        "seq": kb.log.head_seq() + 1,
         "kind": "update",
         "fact_ids": "{1}",
         "num_facts": 1,
@@ -91,8 +89,8 @@ def causes(chained: Chained) -> dict[int, tuple[str, ...]]:
 
 def test_a_row_put_in_is_named_and_what_comes_after_is_checked(edited: KnowledgeBase):
     bogus = put_in(edited)
-    edited.insert("Who wrote Emma?", "Jane Austen", **WHO)
-    edited.update(fact_id(edited, "Cusco"), "Lima", **WHO)
+    edited.facts.add("Who wrote Emma?", "Jane Austen", **WHO)
+    edited.facts.edit(fact_id(edited, "Cusco"), "Lima", **WHO)
     found = verified(edited)
     assert causes(found) == {bogus: ("prev_hash", "hash")} and found.checked == found.seq == bogus + 2
     assert found.breaks[0].hash == "made up too" and found.breaks[0].expected_prev_hash != "made up"
@@ -107,28 +105,28 @@ def test_a_row_put_in_is_named_and_what_comes_after_is_checked(edited: Knowledge
 
 def test_a_sealed_break_is_told_and_any_other_still_fails(edited: KnowledgeBase):
     bogus = put_in(edited)
-    assert not edited.fsck().ok and not check_database(edited).ok
-    preview = seal(edited, [bogus], **WHO, dry_run=True)
-    assert preview.seq == bogus + 1 and edited.head_seq() == bogus
-    sealed = seal(edited, [bogus], actor="ann", reason="inserted by hand")
-    report, fsck = check_database(edited), edited.fsck()
+    assert not edited.upkeep.fsck().ok and not edited.log.verify().ok
+    preview = edited.log.seal([bogus], **WHO, dry_run=True)
+    assert preview.seq == bogus + 1 and edited.log.head_seq() == bogus
+    sealed = edited.log.seal([bogus], actor="ann", reason="inserted by hand")
+    report, fsck = edited.log.verify(), edited.upkeep.fsck()
     assert report.ok and report.first_break is None and report.breaks == ()
     assert report.sealed == sealed.breaks and report.sealed[0].sealed_by == sealed.seq == bogus + 1
     assert fsck.ok and fsck.chain_ok and (fsck.chain_breaks, fsck.chain_sealed) == ((), (bogus,))
-    change = edited.changes()[-1]
+    change = edited.log.changes()[-1]
     assert (change.kind, change.actor, change.reason) == ("seal", "ann", "inserted by hand")
     for seqs in ([bogus], [1], [bogus, 99]):
         with pytest.raises(NoOpenBreak):
-            seal(edited, seqs, **WHO)
+            edited.log.seal(seqs, **WHO)
     another = put_in(edited)
-    fsck = edited.fsck()
+    fsck = edited.upkeep.fsck()
     assert (fsck.ok, fsck.chain_breaks, fsck.chain_sealed) == (False, (another,), (bogus,))
     assert fsck.chain_first_break == another
 
 
 def test_what_is_altered_after_it_was_sealed_is_a_new_break(edited: KnowledgeBase):
     bogus = put_in(edited)
-    seal(edited, [bogus], **WHO)
+    edited.log.seal([bogus], **WHO)
     tamper(edited, f"UPDATE change SET reason = 'yet another' WHERE seq = {bogus}")
     assert causes(verified(edited)) == {bogus: ("prev_hash", "hash")} and verified(edited).sealed == ()
 
@@ -147,14 +145,14 @@ def test_edits_and_lookups_go_on_after_a_row_far_ahead(
     with pytest.raises(DBAPIError, match="goes on with change"):
         put_in(edited, seq=2**62)
     ahead = put_in(edited, seq=2**62, in_order=False)
-    edited.update(fact_id(edited, "Cusco"), "Lima", **WHO)
+    edited.facts.edit(fact_id(edited, "Cusco"), "Lima", **WHO)
     for base in (edited, another_process):
         (found,) = ask(base, encoder, CAPITAL)
-        assert found.hits[0].value == "Lima" and base.head_seq() == ahead + 1
-    edited.snapshot()
+        assert found.hits[0].value == "Lima" and base.log.head_seq() == ahead + 1
+    edited.lookups.snapshot()
     assert causes(verified(edited)) == {ahead: ("gap", "prev_hash", "hash")}
-    seal(edited, [ahead], **WHO)
-    assert edited.fsck().ok and edited.insert("Q?", "A", **WHO).seq == ahead + 3
+    edited.log.seal([ahead], **WHO)
+    assert edited.upkeep.fsck().ok and edited.facts.add("Q?", "A", **WHO).seq == ahead + 3
 
 
 NO_OBJECTS = ("[]", '"x"', "1", "null", '[{"abstain": true}]')
@@ -183,23 +181,22 @@ def test_rows_of_no_sense_break_nothing_but_the_chain(
 
 def _use(kb: KnowledgeBase, follower: KnowledgeBase, encoder: FakeEncoder, bogus: list[int]) -> None:
     """Everything that reads the log."""
-    assert kb.changes()[-1].seq == bogus[-1]
-    kb.trace_fact(fact_id(kb, "Cusco"))
-    diff(kb, 0, bogus[-1])
+    assert kb.log.changes()[-1].seq == bogus[-1]
+    kb.outputs.trace_fact(fact_id(kb, "Cusco"))
+    kb.log.diff(0, bogus[-1])
     for base in (kb, follower):
         (found,) = ask(base, encoder, CAPITAL)
         assert found.hits[0].value == "Cusco"
     with pytest.raises(NoFormerKeyset):
-        Retraining(kb).rollback(**WHO)
-    report = kb.fsck()
+        kb.keysets.rollback(**WHO)
+    report = kb.upkeep.fsck()
     assert report.chain_breaks == tuple(bogus) and not report.keys_missing_from_index and not report.problems
-    key = signing_key(kb.settings.home)
-    lines = list(export_log(kb, key))
+    lines = list(kb.log.export())
     assert [found.seq for found in check_log(lines, "log").breaks] == bogus
     with pytest.raises(LogRefused):
         list(read_log(lines, "log")[1])
-    seal(kb, bogus, **WHO)
-    assert kb.fsck().ok and check_log(list(export_log(kb, key)), "log").ok
+    kb.log.seal(bogus, **WHO)
+    assert kb.upkeep.fsck().ok and check_log(list(kb.log.export()), "log").ok
 
 
 @pytest.mark.parametrize(
@@ -214,7 +211,7 @@ def test_a_row_that_no_reader_could_take_in_is_refused_by_the_database(
 ):
     with pytest.raises(DBAPIError, match="change_readable"):
         put_in(edited, **other)
-    assert edited.fsck().ok
+    assert edited.upkeep.fsck().ok
 
 
 def test_a_base_with_a_break_is_backed_up_and_restored_and_its_bogus_erasure_is_not_repeated(
@@ -222,19 +219,19 @@ def test_a_base_with_a_break_is_backed_up_and_restored_and_its_bogus_erasure_is_
 ):
     key = signing_key(edited.settings.home)
     before = put_in(edited)
-    write_backup(edited, file := tmp_path / "colmlm.kb.backup.write", key)
-    (emma,) = edited.insert("Who wrote Emma?", "Jane Austen", **WHO).fact_ids
+    write_backup(edited, file := tmp_path / "kb.backup", key)
+    (emma,) = edited.facts.add("Who wrote Emma?", "Jane Austen", **WHO).fact_ids
     Erasure(edited).erase([emma, river := fact_id(edited, "Amazon")], **WHO)
     bogus = put_in(edited, kind="erase", fact_ids="{1}")
     log = tmp_path / "log.jsonl"
-    log.write_text("".join(export_log(edited, key)))
+    log.write_text("".join(edited.log.export()))
     with pytest.raises(LogRefused):
         restore_backup(empty, file, actor="tester", log_file=log)
-    seal(edited, [before, bogus], **WHO)
-    log.write_text("".join(export_log(edited, key)))
+    edited.log.seal([before, bogus], **WHO)
+    log.write_text("".join(edited.log.export()))
     report = restore_backup(empty, file, actor="tester", log_file=log)
     assert (report.erased_again, report.sealed) == ((river,), (bogus,))
-    assert empty.fsck().chain_breaks == (before,) and fact_id(empty, "Cusco") == 1
+    assert empty.upkeep.fsck().chain_breaks == (before,) and fact_id(empty, "Cusco") == 1
     with pytest.raises(DBAPIError, match="goes on with change"):  # the guard is back in its place
         put_in(empty, seq=999)
 
@@ -242,5 +239,5 @@ def test_a_base_with_a_break_is_backed_up_and_restored_and_its_bogus_erasure_is_
 def test_the_log_says_of_a_bogus_row_only_what_can_be_shown(edited: KnowledgeBase):
     put_in(edited, payload=json.dumps({"request_id": 3, "principal": {"kind": "key", "name": "root"}}))
     with edited.sessions() as session:
-        (shown,) = audit.changes(session, edited.head_seq() - 1, 1)
+        (shown,) = audit.changes(session, edited.log.head_seq() - 1, 1)
     assert shown.request_id is None and shown.actor == "mallory"

@@ -23,24 +23,24 @@ def _tamper(kb: KnowledgeBase, statement: str) -> None:
 
 def _edit_everything(kb: KnowledgeBase, encoder: FakeEncoder) -> None:
     ingest(kb, PERU)
-    keyset = kb.rekey(encoder)
-    kb.set_threshold(keyset.keyset_id, 0.1 + 0.2)
+    keyset = kb.keysets.rekey(encoder)
+    kb.keysets.set_threshold(keyset.keyset_id, 0.1 + 0.2)
     lima = fact_id(kb, "Lima")
-    kb.insert("Who wrote Emma?", "Jane Austen", **WHO)
-    kb.update(lima, "Cusco", **WHO)
-    kb.delete([lima], **WHO)
-    kb.restore([lima], **WHO)
+    kb.facts.add("Who wrote Emma?", "Jane Austen", **WHO)
+    kb.facts.edit(lima, "Cusco", **WHO)
+    kb.facts.delete([lima], **WHO)
+    kb.facts.restore([lima], **WHO)
 
 
 def test_every_edit_appends_one_chained_change(kb: KnowledgeBase, encoder: FakeEncoder):
     _edit_everything(kb, encoder)
-    changes = kb.changes()
+    changes = kb.log.changes()
     kinds = ["ingest", "key", "activate", "threshold", "insert", "update", "delete", "restore"]
     assert [c.kind for c in changes] == kinds and [c.seq for c in changes] == list(range(1, 9))
     assert [c.prev_hash for c in changes] == [audit.GENESIS, *(c.hash for c in changes[:-1])]
     assert (changes[-1].actor, changes[-1].reason, changes[-1].num_facts) == ("tester", "because", 1)
-    assert kb.changes(after=6, limit=1) == [changes[6]]
-    assert kb.fsck().changes_checked == 8 and kb.fsck().chain_ok
+    assert kb.log.changes(after=6, limit=1) == [changes[6]]
+    assert kb.upkeep.fsck().changes_checked == 8 and kb.upkeep.fsck().chain_ok
 
 
 def test_the_log_holds_no_fact_text(kb: KnowledgeBase, encoder: FakeEncoder):
@@ -53,7 +53,7 @@ def test_the_log_holds_no_fact_text(kb: KnowledgeBase, encoder: FakeEncoder):
 def test_a_rewritten_entry_is_found(kb: KnowledgeBase, encoder: FakeEncoder):
     _edit_everything(kb, encoder)
     _tamper(kb, "UPDATE change SET reason = 'another' WHERE seq = 5")
-    report = kb.fsck()
+    report = kb.upkeep.fsck()
     assert (
         not report.ok
         and not report.chain_ok
@@ -65,24 +65,24 @@ def test_a_rewritten_entry_is_found(kb: KnowledgeBase, encoder: FakeEncoder):
 def test_a_removed_entry_is_found(kb: KnowledgeBase, encoder: FakeEncoder):
     _edit_everything(kb, encoder)
     _tamper(kb, "DELETE FROM change WHERE seq = 6")
-    assert kb.fsck().chain_first_break == 6
+    assert kb.upkeep.fsck().chain_first_break == 6
 
 
 def test_a_cut_off_end_is_found(kb: KnowledgeBase, encoder: FakeEncoder):
     _edit_everything(kb, encoder)
     _tamper(kb, "DELETE FROM change WHERE seq = 8")
-    report = kb.fsck()
+    report = kb.upkeep.fsck()
     assert report.chain_ok and not report.ok and "not in the log" in report.problems[0]
 
 
 def test_editors_at_once_leave_neither_gaps_nor_forks(kb: KnowledgeBase):
     def edit(number: int) -> None:
         for n in range(10):
-            kb.insert(f"Question {number}/{n}?", "value", **WHO)
+            kb.facts.add(f"Question {number}/{n}?", "value", **WHO)
 
     threads = [threading.Thread(target=edit, args=[number]) for number in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert kb.head_seq() == 40 and kb.fsck().chain_ok and kb.fsck().changes_checked == 40
+    assert kb.log.head_seq() == 40 and kb.upkeep.fsck().chain_ok and kb.upkeep.fsck().changes_checked == 40

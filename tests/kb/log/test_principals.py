@@ -11,8 +11,6 @@ import pytest
 from colmlm.kb.forgetting.verbs import Forgetting
 from colmlm.kb.log import audit
 from colmlm.kb.log.origin import Origin, acting_as, origin
-from colmlm.kb.log.signing import signing_key
-from colmlm.kb.log.witness import export_log
 from colmlm.kb.principal import Principal, local_user
 from colmlm.kb.selectors import Selector
 from colmlm.kb.service import KnowledgeBase
@@ -34,11 +32,11 @@ def asked_by(principal: Principal, **said: str) -> Iterator[None]:
 def test_a_key_is_the_actor_of_what_it_changes_whoever_is_named(kb: KnowledgeBase) -> None:
     ingest(kb, PERU)
     with asked_by(KEY, on_behalf_of="ann", client_request_id="mine"):
-        edit = kb.delete([fact_id(kb, "Lima")], actor="admin", reason="wrong")
-        kb.restore(edit.fact_ids, actor="admin", reason="right")
+        edit = kb.facts.delete([fact_id(kb, "Lima")], actor="admin", reason="wrong")
+        kb.facts.restore(edit.fact_ids, actor="admin", reason="right")
         with acting_as(KEY, "curator"):
-            kb.delete(edit.fact_ids, actor="admin", reason="wrong")
-    deleted, restored, last = kb.changes(after=edit.seq - 1)
+            kb.facts.delete(edit.fact_ids, actor="admin", reason="wrong")
+    deleted, restored, last = kb.log.changes(after=edit.seq - 1)
     assert (deleted.actor, deleted.principal, deleted.on_behalf_of) == ("curator", KEY, "ann")
     assert (restored.request_id, restored.client_request_id) == ("r1", "mine")
     assert (last.actor, last.on_behalf_of) == ("curator", None)
@@ -51,8 +49,8 @@ def test_on_the_machine_itself_the_system_says_who_it_is(
         monkeypatch.setenv(variable, "admin")
     assert Settings.from_environment({"COLMLM_HOME": "/nowhere"}).actor == local_user() != "admin"
     for actor in ("ann", local_user()):
-        kb.insert("Who?", actor, actor=actor, reason="test")
-    named, own = kb.changes()
+        kb.facts.add("Who?", actor, actor=actor, reason="test")
+    named, own = kb.log.changes()
     assert named.principal == own.principal == Principal("local", local_user())
     assert (named.actor, named.on_behalf_of) == ("ann", "ann")
     assert (own.actor, own.on_behalf_of) == (local_user(), None)
@@ -60,10 +58,10 @@ def test_on_the_machine_itself_the_system_says_who_it_is(
 
 def test_the_hash_covers_who_was_authenticated(kb: KnowledgeBase) -> None:
     with asked_by(KEY):
-        kb.insert("Who?", "Ann", actor="ann", reason="test")
-    assert kb.fsck().chain_ok
+        kb.facts.add("Who?", "Ann", actor="ann", reason="test")
+    assert kb.upkeep.fsck().chain_ok
     _tamper(kb, """UPDATE change SET payload = jsonb_set(payload, '{principal,key_id}', '4')""")
-    assert kb.fsck().chain_first_break == 1
+    assert kb.upkeep.fsck().chain_first_break == 1
 
 
 def test_changes_from_before_principals_were_kept_still_verify(
@@ -71,17 +69,17 @@ def test_changes_from_before_principals_were_kept_still_verify(
 ) -> None:
     with monkeypatch.context() as before:
         before.setattr(audit, "evidence", lambda _: {})
-        kb.insert("Who?", "Ann", actor="ann", reason="test")
-    kb.insert("Who else?", "Bob", actor="ann", reason="test")
-    old, new = kb.changes()
+        kb.facts.add("Who?", "Ann", actor="ann", reason="test")
+    kb.facts.add("Who else?", "Bob", actor="ann", reason="test")
+    old, new = kb.log.changes()
     assert (old.principal, old.on_behalf_of, old.request_id) == (None, None, None)
-    assert new.principal is not None and kb.fsck().chain_ok
+    assert new.principal is not None and kb.upkeep.fsck().chain_ok
 
 
 def test_changes_are_found_by_who_was_authenticated(kb: KnowledgeBase) -> None:
     with asked_by(KEY):
-        kb.insert("Who?", "Ann", actor="ann", reason="test")
-    kb.insert("Who else?", "Bob", actor="curator", reason="test")
+        kb.facts.add("Who?", "Ann", actor="ann", reason="test")
+    kb.facts.add("Who else?", "Bob", actor="curator", reason="test")
     with kb.sessions() as session:
         by_key = audit.changes(session, 0, 10, principal="curator")
         by_name = audit.changes(session, 0, 10, actor="curator")
@@ -90,15 +88,15 @@ def test_changes_are_found_by_who_was_authenticated(kb: KnowledgeBase) -> None:
 
 def test_an_exported_log_names_them_too(kb: KnowledgeBase) -> None:
     with asked_by(KEY, on_behalf_of="ann"):
-        kb.insert("Who?", "Ann", actor="ann", reason="test")
-    _, line = export_log(kb, signing_key(kb.settings.home))
+        kb.facts.add("Who?", "Ann", actor="ann", reason="test")
+    _, line = kb.log.export()
     payload = json.loads(line)["payload"]
     assert (payload["principal"], payload["on_behalf_of"]) == (KEY.to_json(), "ann")
 
 
 def test_a_plan_to_forget_is_the_keys_too(kb: KnowledgeBase, encoder: FakeEncoder) -> None:
     ingest(kb, PERU)
-    kb.rekey(encoder)
+    kb.keysets.rekey(encoder)
     with asked_by(KEY, on_behalf_of="ann"):
         Forgetting(kb).plan(Selector(text="Lima"), actor="admin", reason="test")
     (run,) = Forgetting(kb).runs(0, 10)

@@ -8,14 +8,11 @@ import pytest
 from sqlalchemy import select, text
 
 from colmlm.kb.errors import InvalidValue, LogRefused, SignatureRefused
-from colmlm.kb.evidence.impact import impact_of
 from colmlm.kb.log import audit
 from colmlm.kb.log.signing import signing_key
 from colmlm.kb.log.witness import (
     Head,
-    check_database,
     check_log,
-    export_log,
     read_head,
     read_log,
     signed_head,
@@ -32,8 +29,8 @@ WHO = {"actor": "tester", "reason": "because"}
 @pytest.fixture
 def edited(kb: KnowledgeBase) -> KnowledgeBase:
     ingest(kb, PERU)
-    kb.update(fact_id(kb, "Lima"), "Cusco", **WHO)
-    kb.delete([fact_id(kb, "Amazon")], **WHO)
+    kb.facts.edit(fact_id(kb, "Lima"), "Cusco", **WHO)
+    kb.facts.delete([fact_id(kb, "Amazon")], **WHO)
     return kb
 
 
@@ -57,12 +54,12 @@ def _rewrite(kb: KnowledgeBase, seq: int, reason: str) -> None:
 
 def test_a_rewritten_log_fits_together_and_not_the_witnessed_head(edited: KnowledgeBase):
     witnessed = read_head(_head(edited), "head.json")
-    edited.restore([fact_id(edited, "Amazon")], **WHO)
-    report = check_database(edited, witnessed)
+    edited.facts.restore([fact_id(edited, "Amazon")], **WHO)
+    report = edited.log.verify(witnessed)
     assert report.ok and report.holds_witnessed and (report.changes_checked, witnessed.seq) == (4, 3)
     _rewrite(edited, 2, "another reason")
-    assert check_database(edited).ok
-    report = check_database(edited, witnessed)
+    assert edited.log.verify().ok
+    report = edited.log.verify(witnessed)
     assert not report.ok and report.first_break is None and report.holds_witnessed is False
 
 
@@ -72,7 +69,7 @@ def test_a_log_that_was_cut_off_lacks_the_witnessed_head(edited: KnowledgeBase):
         connection.execute(text("ALTER TABLE change DISABLE TRIGGER change_append_only"))
         connection.execute(text("DELETE FROM change WHERE seq = 3"))
         connection.execute(text("ALTER TABLE change ENABLE TRIGGER change_append_only"))
-    assert check_database(edited, witnessed).holds_witnessed is False
+    assert edited.log.verify(witnessed).holds_witnessed is False
 
 
 def test_a_log_of_the_release_before_is_still_accepted():
@@ -90,7 +87,7 @@ def test_a_head_is_evidence_only_as_it_was_signed(edited: KnowledgeBase):
 
 
 def test_an_exported_log_is_checked_without_its_database(edited: KnowledgeBase):
-    lines = list(export_log(edited, signing_key(edited.settings.home)))
+    lines = list(edited.log.export())
     witnessed = read_head(_head(edited), "head.json")
     report = check_log(lines, "log", witnessed)
     assert report.ok and report.holds_witnessed and report.changes_checked == 3
@@ -111,7 +108,7 @@ def test_an_exported_log_is_checked_without_its_database(edited: KnowledgeBase):
 
 def test_the_log_is_filtered_by_person_kind_fact_and_time(edited: KnowledgeBase):
     lima = fact_id(edited, "Cusco")
-    edited.update(lima, "Lima", actor="ann", reason="it was right")
+    edited.facts.edit(lima, "Lima", actor="ann", reason="it was right")
 
     def found(**filters: object) -> list[int]:
         with edited.sessions() as session:
@@ -119,7 +116,7 @@ def test_the_log_is_filtered_by_person_kind_fact_and_time(edited: KnowledgeBase)
 
     assert found(actor="ann") == [4] and found(kind="delete") == [3]
     assert found(fact_id=lima) == [1, 2, 4]
-    second = edited.changes()[1].at
+    second = edited.log.changes()[1].at
     assert found(since=second) == [2, 3, 4] and found(until=second) == [1]
     with edited.sessions() as session:
         newest = [change.seq for change in audit.changes_before(session, 5, 2)]
@@ -130,21 +127,21 @@ def test_the_log_is_filtered_by_person_kind_fact_and_time(edited: KnowledgeBase)
 def test_an_edit_without_a_reason_is_refused(edited: KnowledgeBase):
     fact = fact_id(edited, "Cusco")
     for edit in (
-        lambda: edited.update(fact, "Lima", actor="tester", reason=" "),
-        lambda: edited.delete([fact], actor="tester", reason=""),
-        lambda: edited.insert("Who?", "Me", actor=" ", reason="because"),
-        lambda: edited.ingest([], "lands", actor="tester", reason=""),
+        lambda: edited.facts.edit(fact, "Lima", actor="tester", reason=" "),
+        lambda: edited.facts.delete([fact], actor="tester", reason=""),
+        lambda: edited.facts.add("Who?", "Me", actor=" ", reason="because"),
+        lambda: edited.corpora.ingest([], "lands", actor="tester", reason=""),
     ):
         with pytest.raises(InvalidValue):
             edit()
-    assert edited.head_seq() == 3
+    assert edited.log.head_seq() == 3
 
 
 def test_impact_names_every_output_and_what_became_of_the_fact(edited: KnowledgeBase):
     fact = fact_id(edited, "Cusco")
     output, splice = "It is Cusco.", Splice(6, 11, "hit", fact, 2, 0.9)
-    stored = edited.record(NewGeneration("Where?", output, "fake", "auto", 3, (splice,)))
-    (used,) = impact_of(edited, fact).outputs
+    stored = edited.outputs.record(NewGeneration("Where?", output, "fake", "auto", 3, (splice,)))
+    (used,) = edited.outputs.impact(fact).outputs
     assert (
         used.generation_id,
         used.prompt,
@@ -157,8 +154,10 @@ def test_impact_names_every_output_and_what_became_of_the_fact(edited: Knowledge
         2,
     )
     assert used.since == "current"
-    edited.update(fact, "Lima", **WHO)
-    assert impact_of(edited, fact).outputs[0].since == "corrected"
-    edited.delete([fact], **WHO)
-    assert impact_of(edited, fact).outputs[0].since == "deleted" and not impact_of(edited, fact).is_live
-    assert impact_of(edited, fact_id(edited, "Amazon")).outputs == ()
+    edited.facts.edit(fact, "Lima", **WHO)
+    assert edited.outputs.impact(fact).outputs[0].since == "corrected"
+    edited.facts.delete([fact], **WHO)
+    assert (
+        edited.outputs.impact(fact).outputs[0].since == "deleted" and not edited.outputs.impact(fact).is_live
+    )
+    assert edited.outputs.impact(fact_id(edited, "Amazon")).outputs == ()

@@ -28,7 +28,7 @@ def until(happened: Callable[[], bool]) -> None:
 
 
 def followed(follower: KnowledgeBase, writer: KnowledgeBase) -> None:
-    until(lambda: follower.searcher.applied_seq == writer.head_seq())
+    until(lambda: follower.searcher.applied_seq == writer.log.head_seq())
 
 
 def listeners(kb: KnowledgeBase) -> list[int]:
@@ -47,9 +47,9 @@ def test_an_edit_reaches_an_index_that_nobody_asks(
             with kb.engine.begin() as connection:
                 connection.execute(text("DROP TRIGGER change_announced ON change"))
         ingest(kb, PERU)
-        kb.rekey(encoder)
+        kb.keysets.rekey(encoder)
         followed(another_process, kb)
-        kb.delete([fact_id(kb, "Lima")], **WHO)
+        kb.facts.delete([fact_id(kb, "Lima")], **WHO)
         followed(another_process, kb)
     assert len(another_process.searcher.current().index) == 2
 
@@ -67,14 +67,14 @@ def test_a_follower_survives_a_lost_connection_and_says_so_once(
     kb: KnowledgeBase, another_process: KnowledgeBase, encoder: FakeEncoder, caplog: pytest.LogCaptureFixture
 ):
     ingest(kb, PERU)
-    kb.rekey(encoder)
+    kb.keysets.rekey(encoder)
     with caplog.at_level(logging.INFO), Follower(another_process, poll_seconds=NEVER):
         until(lambda: bool(listeners(kb)))
         (lost,) = listeners(kb)
         with kb.engine.connect() as connection:
             connection.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": lost})
         until(lambda: bool(listeners(kb)) and listeners(kb) != [lost])
-        kb.delete([fact_id(kb, "Lima")], **WHO)
+        kb.facts.delete([fact_id(kb, "Lima")], **WHO)
         followed(another_process, kb)
     said = [record.levelname for record in caplog.records if record.name == "colmlm.kb.lookup.follower"]
     assert said == ["WARNING", "INFO"]
@@ -84,9 +84,9 @@ def test_a_switch_to_a_keyset_that_passed_its_gate_and_back_opens_no_index_in_a_
     kb: KnowledgeBase, another_process: KnowledgeBase, encoder: FakeEncoder, monkeypatch: pytest.MonkeyPatch
 ):
     ingest(kb, PERU)
-    old = kb.rekey(encoder)
+    old = kb.keysets.rekey(encoder)
     newer = FakeEncoder(salt="2")
-    new = kb.rekey(newer)
+    new = kb.keysets.rekey(newer)
     with kb.sessions.begin() as session:
         session.execute(
             update(Keyset)
@@ -96,10 +96,10 @@ def test_a_switch_to_a_keyset_that_passed_its_gate_and_back_opens_no_index_in_a_
     with Follower(another_process, poll_seconds=0.01):
         until(lambda: another_process.searcher._standby is not None)
     monkeypatch.setattr("colmlm.kb.lookup.searcher.open_replica", lambda *_: pytest.fail("it was to be open"))
-    kb.delete([fact_id(kb, "Lima")], **WHO)
+    kb.facts.delete([fact_id(kb, "Lima")], **WHO)
     activated(kb, new.keyset_id)
     assert values(another_process, newer, [CAPITAL, RIVER]) == [None, "Amazon"]
-    kb.restore([fact_id(kb, "Lima")], **WHO)
+    kb.facts.restore([fact_id(kb, "Lima")], **WHO)
     activated(kb, old.keyset_id)
     assert values(another_process, encoder, [CAPITAL, RIVER]) == ["Lima", "Amazon"]
 
@@ -108,12 +108,12 @@ def test_the_index_of_a_retired_keyset_is_let_go(
     kb: KnowledgeBase, another_process: KnowledgeBase, encoder: FakeEncoder
 ):
     ingest(kb, PERU)
-    old = kb.rekey(encoder)
+    old = kb.keysets.rekey(encoder)
     with Follower(another_process, poll_seconds=NEVER):
         followed(another_process, kb)
-        activated(kb, kb.rekey(FakeEncoder(salt="2")).keyset_id)
+        activated(kb, kb.keysets.rekey(FakeEncoder(salt="2")).keyset_id)
         until(lambda: another_process.searcher._standby is not None)
-        kb.retire(old.keyset_id)
+        kb.keysets.retire(old.keyset_id)
         until(lambda: another_process.searcher._standby is None)
 
 
@@ -122,19 +122,19 @@ def test_a_process_that_starts_late_comes_to_the_same_index(
     kb: KnowledgeBase, another_process: KnowledgeBase, encoder: FakeEncoder, snapshot: str
 ):
     ingest(kb, *numbered(20))
-    kb.rekey(encoder)
+    kb.keysets.rekey(encoder)
     for file in kb.settings.index_directory.rglob("keyset-*"):
         if snapshot == "none":
             file.unlink()
         elif snapshot == "of another history" and file.suffix == ".history":
             file.write_text('{"seq": 1, "hash": "of nothing"}')
-    facts = [fact.fact_id for fact in kb.facts(limit=100)]
-    kb.delete(facts[:5], **WHO)
-    kb.restore(facts[:2], **WHO)
-    kb.update(facts[7], "corrected", **WHO)
+    facts = [fact.fact_id for fact in kb.facts.find(limit=100)]
+    kb.facts.delete(facts[:5], **WHO)
+    kb.facts.restore(facts[:2], **WHO)
+    kb.facts.edit(facts[7], "corrected", **WHO)
     with Follower(another_process):
         followed(another_process, kb)
-    kb.catch_up()
+    kb.lookups.catch_up()
     ours, theirs = (k.searcher.current().index.ids for k in (kb, another_process))
     assert ours.tolist() == theirs.tolist() and len(ours) == 17
     asked = [f"Question {n}?" for n in (0, 3, 7)]

@@ -10,8 +10,7 @@ from sqlalchemy import text
 
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import InvalidQuery, NoSuchChange, NotAnsweredThen, PastTooLarge
-from colmlm.kb.evidence.diff import diff
-from colmlm.kb.lookup.history import AsOfLookup, History, kb_as_of
+from colmlm.kb.lookup.history import AsOfLookup, History
 from colmlm.kb.records import Lookup
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder, activated
@@ -26,25 +25,25 @@ def _ask_as_of(
     kb: KnowledgeBase, encoder: FakeEncoder, seq: int, *questions: str, **options
 ) -> list[AsOfLookup]:
     queries = encoder.encode_questions(questions)
-    return History(kb).lookup(queries, checkpoint_id="fake", as_of=seq, **options)
+    return History(kb).find(queries, checkpoint_id="fake", as_of=seq, **options)
 
 
-def _edit_at_random(kb: KnowledgeBase, chance: random.Random, state: State, facts: list[int]) -> None:
+def _edit_at_random(kb: KnowledgeBase, chance: random.Random, state: State, fact_ids: list[int]) -> None:
     """One edit of the base and the same edit of the dictionary."""
     live = sorted(f for f, value in state.items() if value is not None)
-    gone = sorted(set(facts) - set(live))
+    gone = sorted(set(fact_ids) - set(live))
     verb = chance.choice(["update", "delete", "abstain", "restore"])
     if verb == "restore" and gone:
         chosen = chance.sample(gone, min(2, len(gone)))
-        kb.restore(chosen, **WHO)
-        state.update({f: kb.fact(f).value for f in chosen})
+        kb.facts.restore(chosen, **WHO)
+        state.update({f: kb.facts.show(f).value for f in chosen})
     elif verb == "update" and live:
         chosen = chance.choice(live)
         state[chosen] = f"corrected {chance.random()}"
-        kb.update(chosen, state[chosen], **WHO)
+        kb.facts.edit(chosen, state[chosen], **WHO)
     elif len(live) > 2:
         chosen = chance.sample(live, 2)
-        kb.delete(chosen, abstain=verb == "abstain", **WHO)
+        kb.facts.delete(chosen, abstain=verb == "abstain", **WHO)
         for fact in chosen:
             state.pop(fact)
             if verb == "abstain":
@@ -59,24 +58,24 @@ def _double_keys(kb: KnowledgeBase) -> None:
                 "INSERT INTO fact_key SELECT keyset_id, nextval('fact_key_id_seq'), fact_id, 'alias', key FROM fact_key"
             )
         )
-    kb.rebuild_index()
+    kb.lookups.rebuild()
 
 
 def test_more_of_the_past_than_is_taken_at_once_is_refused_with_the_numbers(
     kb: KnowledgeBase, encoder: FakeEncoder
 ):
     ingest(kb, *numbered(8))
-    kb.rekey(encoder)
+    kb.keysets.rekey(encoder)
     kb.settings = replace(kb.settings, as_of_max_scores=16)
     asked = [f"Question {n}?" for n in range(3)]
-    assert len(_ask_as_of(kb, encoder, kb.head_seq(), *asked[:2])) == 2
+    assert len(_ask_as_of(kb, encoder, kb.log.head_seq(), *asked[:2])) == 2
     with pytest.raises(
         PastTooLarge, match=r"3 queries with 8 keys are 24 scores, and 16 are taken.*Ask 2 quer"
     ):
-        _ask_as_of(kb, encoder, kb.head_seq(), *asked)
+        _ask_as_of(kb, encoder, kb.log.head_seq(), *asked)
     kb.settings = replace(kb.settings, as_of_max_scores=7)
     with pytest.raises(PastTooLarge, match="a base with fewer keys"):
-        _ask_as_of(kb, encoder, kb.head_seq(), asked[0])
+        _ask_as_of(kb, encoder, kb.log.head_seq(), asked[0])
 
 
 def test_as_of_any_change_answers_as_a_replay_of_the_edits(
@@ -87,16 +86,16 @@ def test_as_of_any_change_answers_as_a_replay_of_the_edits(
     )  # several chunks, and a fact's keys in two of them
     monkeypatch.setattr("colmlm.kb.lookup.history.QUERIES_AT_ONCE", 3)
     ingest(kb, *numbered(8))
-    kb.rekey(encoder)
+    kb.keysets.rekey(encoder)
     _double_keys(kb)
-    facts = [fact.fact_id for fact in kb.facts()]
+    facts = [fact.fact_id for fact in kb.facts.find()]
     questions = [f"Question {n}?" for n in range(8)]
     chance = random.Random(7)
-    state: State = {fact.fact_id: fact.value for fact in kb.facts()}
-    states: dict[int, State] = {kb.head_seq(): dict(state)}
+    state: State = {fact.fact_id: fact.value for fact in kb.facts.find()}
+    states: dict[int, State] = {kb.log.head_seq(): dict(state)}
     for _ in range(25):
         _edit_at_random(kb, chance, state, facts)
-        states[kb.head_seq()] = dict(state)
+        states[kb.log.head_seq()] = dict(state)
     assert len(states) > 20
     for seq, then in states.items():
         found = _ask_as_of(kb, encoder, seq, *questions, threshold=0.9, k=2)
@@ -108,7 +107,7 @@ def test_as_of_any_change_answers_as_a_replay_of_the_edits(
         ]
         assert all(f.seq == seq and f.redacted == 0 for f in found)
     now = ask(kb, encoder, *questions, k=3, threshold=-1)
-    head = _ask_as_of(kb, encoder, kb.head_seq(), *questions, k=3, threshold=-1)
+    head = _ask_as_of(kb, encoder, kb.log.head_seq(), *questions, k=3, threshold=-1)
     assert [_said(found) for found in head] == [_said(found) for found in now]
     _diffs_agree(kb, states, chance)
 
@@ -126,7 +125,7 @@ def _diffs_agree(kb: KnowledgeBase, states: dict[int, State], chance: random.Ran
         expected = {
             (fact, was.get(fact), now.get(fact)) for fact in {*was, *now} if was.get(fact) != now.get(fact)
         }
-        found = diff(kb, first, last)
+        found = kb.log.diff(first, last)
         assert {(d.fact_id, d.old, d.new) for d in found.facts} == expected
         assert all((d.kind == "updated") == (d.old is not None and d.new is not None) for d in found.facts)
         assert sum(found.counts.values()) == len(expected)
@@ -134,52 +133,52 @@ def _diffs_agree(kb: KnowledgeBase, states: dict[int, State], chance: random.Ran
 
 def test_a_diff_says_what_was_done_and_to_which_corpus(kb: KnowledgeBase):
     ingest(kb, PERU)
-    before = kb.head_seq()
+    before = kb.log.head_seq()
     ingest(kb, CHILE, corpus="others")
     lima, amazon = fact_id(kb, "Lima"), fact_id(kb, "Amazon")
-    kb.delete([amazon], **WHO)
-    deleted = kb.head_seq()
-    kb.update(lima, "Cusco", **WHO)
-    kb.restore([amazon], **WHO)
-    assert [(d.kind, d.old, d.new) for d in diff(kb, before, kb.head_seq()).facts] == [
+    kb.facts.delete([amazon], **WHO)
+    deleted = kb.log.head_seq()
+    kb.facts.edit(lima, "Cusco", **WHO)
+    kb.facts.restore([amazon], **WHO)
+    assert [(d.kind, d.old, d.new) for d in kb.log.diff(before, kb.log.head_seq()).facts] == [
         ("updated", "Lima", "Cusco"),
         ("inserted", None, "Santiago"),
     ]
-    assert [(d.kind, d.new) for d in diff(kb, deleted, kb.head_seq(), corpus="lands").facts] == [
+    assert [(d.kind, d.new) for d in kb.log.diff(deleted, kb.log.head_seq(), corpus="lands").facts] == [
         ("updated", "Cusco"),
         ("restored", "Amazon"),
     ]
-    assert diff(kb, before, kb.head_seq(), corpus="others").counts["inserted"] == 1
-    assert [d.fact_id for d in diff(kb, before, kb.head_seq(), after=lima, limit=1).facts] == [
+    assert kb.log.diff(before, kb.log.head_seq(), corpus="others").counts["inserted"] == 1
+    assert [d.fact_id for d in kb.log.diff(before, kb.log.head_seq(), after=lima, limit=1).facts] == [
         fact_id(kb, "Santiago")
     ]
     with pytest.raises(InvalidQuery):
-        diff(kb, 2, 1)
+        kb.log.diff(2, 1)
 
 
 def test_what_was_erased_since_is_counted_and_never_told(kb: KnowledgeBase, encoder: FakeEncoder):
     ingest(kb, PERU)
-    kb.rekey(encoder)
-    then, lima = kb.head_seq(), fact_id(kb, "Lima")
-    kb.update(lima, "Cusco", **WHO)
+    kb.keysets.rekey(encoder)
+    then, lima = kb.log.head_seq(), fact_id(kb, "Lima")
+    kb.facts.edit(lima, "Cusco", **WHO)
     Erasure(kb).erase([lima], **WHO)
     for seq in (then, then + 1):
         (found,) = _ask_as_of(kb, encoder, seq, CAPITAL)
         assert (found.hits, found.abstained, found.redacted, found.unkeyed) == ((), None, 1, 0)
-    assert _ask_as_of(kb, encoder, kb.head_seq(), CAPITAL)[0].redacted == 0
-    (erased,) = diff(kb, then, kb.head_seq()).facts
+    assert _ask_as_of(kb, encoder, kb.log.head_seq(), CAPITAL)[0].redacted == 0
+    (erased,) = kb.log.diff(then, kb.log.head_seq()).facts
     assert (erased.kind, erased.old, erased.new, erased.is_redacted) == ("erased", None, None, True)
-    (corrected,) = diff(kb, then, then + 1).facts
+    (corrected,) = kb.log.diff(then, then + 1).facts
     assert (corrected.kind, corrected.old, corrected.new) == ("updated", None, None)
 
 
 def test_what_was_keyed_later_was_not_found_then_and_is_counted(kb: KnowledgeBase, encoder: FakeEncoder):
     ingest(kb, PERU)
-    kb.rekey(encoder)
+    kb.keysets.rekey(encoder)
     ingest(kb, CHILE)
-    then = kb.head_seq()
-    kb.rekey(encoder)
-    for seq, found in ((then, None), (kb.head_seq(), "Santiago")):
+    then = kb.log.head_seq()
+    kb.keysets.rekey(encoder)
+    for seq, found in ((then, None), (kb.log.head_seq(), "Santiago")):
         santiago, river = _ask_as_of(kb, encoder, seq, "What is the capital of Chile?", RIVER)
         assert [hit.value for hit in santiago.hits] == ([found] if found else [])
         assert santiago.unkeyed == (0 if found else 1) and river.hits[0].value == "Amazon"
@@ -187,16 +186,16 @@ def test_what_was_keyed_later_was_not_found_then_and_is_counted(kb: KnowledgeBas
 
 def test_a_past_that_was_not_is_refused(kb: KnowledgeBase, encoder: FakeEncoder):
     ingest(kb, PERU)
-    kb.rekey(encoder)
-    for seq in (-1, kb.head_seq() + 1):
+    kb.keysets.rekey(encoder)
+    for seq in (-1, kb.log.head_seq() + 1):
         with pytest.raises(NoSuchChange):
             _ask_as_of(kb, encoder, seq, CAPITAL)
         with pytest.raises(NoSuchChange):
-            kb_as_of(kb, seq)
+            kb.lookups.as_of(seq)
     with pytest.raises(NotAnsweredThen, match="'another'"):
-        kb_as_of(kb, kb.head_seq()).lookup(encoder.encode_questions([CAPITAL]), checkpoint_id="another")
+        kb.lookups.as_of(kb.log.head_seq()).find(encoder.encode_questions([CAPITAL]), checkpoint_id="another")
     with pytest.raises(InvalidQuery):
-        kb_as_of(kb, 1).lookup(encoder.encode_questions([CAPITAL]), checkpoint_id="fake", min_seq=2)
+        kb.lookups.as_of(1).find(encoder.encode_questions([CAPITAL]), checkpoint_id="fake", min_seq=2)
     for seq in (0, 1):
         with pytest.raises(NotAnsweredThen, match="no keyset was active"):
             _ask_as_of(kb, encoder, seq, CAPITAL)
@@ -206,20 +205,20 @@ def test_another_keyset_threshold_or_question_keys_change_nothing_of_the_past(
     kb: KnowledgeBase, encoder: FakeEncoder
 ) -> None:
     ingest(kb, PERU)
-    kb.rekey(encoder)
-    (was,) = _ask_as_of(kb, encoder, seq := kb.head_seq(), CAPITAL)
-    kb.rekey(encoder, kinds=("question",))
-    kb.set_threshold(kb.active_keyset().keyset_id, 1.0)
+    kb.keysets.rekey(encoder)
+    (was,) = _ask_as_of(kb, encoder, seq := kb.log.head_seq(), CAPITAL)
+    kb.keysets.rekey(encoder, kinds=("question",))
+    kb.keysets.set_threshold(kb.keysets.active().keyset_id, 1.0)
     other = FakeEncoder(salt="2")
-    keyset = kb.rekey(other).keyset_id
-    first = kb.active_keyset().keyset_id
+    keyset = kb.keysets.rekey(other).keyset_id
+    first = kb.keysets.active().keyset_id
     activated(kb, keyset)
     assert _ask_as_of(kb, encoder, seq, CAPITAL) == [was] and was.threshold < 1.0
-    now = kb.head_seq()
+    now = kb.log.head_seq()
     for asked_at, asking, cause in ((now, encoder, "'fake2'"), (seq, other, "'fake'")):
         of = asking.checkpoint.checkpoint_id
         with pytest.raises(NotAnsweredThen, match=cause):
-            kb_as_of(kb, asked_at).lookup(asking.encode_questions([CAPITAL]), checkpoint_id=of)
-    kb.retire(first)
+            kb.lookups.as_of(asked_at).find(asking.encode_questions([CAPITAL]), checkpoint_id=of)
+    kb.keysets.retire(first)
     with pytest.raises(NotAnsweredThen, match="retired"):
         _ask_as_of(kb, encoder, seq, CAPITAL)

@@ -23,11 +23,10 @@ from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import KeysetMismatch, NotAnsweredThen
 from colmlm.kb.log import audit
-from colmlm.kb.lookup.history import AsOfLookup, kb_as_of
+from colmlm.kb.lookup.history import AsOfLookup
 from colmlm.kb.records import Lookup
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
-from colmlm.kb.switching.bulk import Bulk
 from tests.conftest import clone
 from tests.fakes import FakeEncoder, Vectors, activated
 from tests.kb.corpora import document, ingest
@@ -91,7 +90,7 @@ class Machine(RuleBasedStateMachine):
         url = self.stack.enter_context(clone(self.server))
         self.kb = KnowledgeBase.open(Settings(home=home, database_url=url, actor="machine"))
         ingest(self.kb, *(edition(n, 0) for n in self.editions))
-        self.kb.rekey(self.encoders[0])
+        self.kb.keysets.rekey(self.encoders[0])
         self.ask()
 
     def teardown(self) -> None:
@@ -106,14 +105,14 @@ class Machine(RuleBasedStateMachine):
         texts = [text for n, last in self.editions.items() for text in (f"Question {n}?", before(n, last))]
         for which, encoder in enumerate(self.encoders):
             queries, of = encoder._stack(texts), {"checkpoint_id": encoder.checkpoint.checkpoint_id}
-            seq = self.kb.head_seq()
+            seq = self.kb.log.head_seq()
             try:
-                now = self.kb.lookup(queries, k=2, **of)
+                now = self.kb.lookups.find(queries, k=2, **of)
             except KeysetMismatch:
                 with pytest.raises(NotAnsweredThen):
-                    kb_as_of(self.kb, seq).lookup(queries, k=2, **of)
+                    self.kb.lookups.as_of(seq).find(queries, k=2, **of)
                 continue
-            then = kb_as_of(self.kb, seq).lookup(queries, k=2, **of)
+            then = self.kb.lookups.as_of(seq).find(queries, k=2, **of)
             assert [said(one) for one in now] == [said(one) for one in then]
             self.answers += [
                 Answer(which, seq, query_D, said(one), missing(one))
@@ -125,7 +124,7 @@ class Machine(RuleBasedStateMachine):
         for answer in self.answers:
             of = self.encoders[answer.encoder].checkpoint.checkpoint_id
             try:
-                (found,) = kb_as_of(self.kb, answer.seq).lookup(
+                (found,) = self.kb.lookups.as_of(answer.seq).find(
                     answer.query_D[np.newaxis], checkpoint_id=of, k=2
                 )
             except NotAnsweredThen as error:
@@ -133,55 +132,55 @@ class Machine(RuleBasedStateMachine):
                 continue
             assert missing(found) >= answer.missing
             if missing(found) == answer.missing:
-                assert said(found) == answer.said, (answer.seq, self.kb.changes(limit=1000))
+                assert said(found) == answer.said, (answer.seq, self.kb.log.changes(limit=1000))
 
     @rule(which=strategies.integers(0, 1), questions=strategies.booleans())
     def rekey(self, which: int, questions: bool) -> None:
         kinds = ("context", "question") if questions else ("context",)
-        self.kb.rekey(self.encoders[which], kinds=kinds)
+        self.kb.keysets.rekey(self.encoders[which], kinds=kinds)
 
     @rule(pick=PICKS)
     def activate(self, pick: int) -> None:
-        ready = [one.keyset_id for one in self.kb.keysets() if one.state == "ready"]
+        ready = [one.keyset_id for one in self.kb.keysets.all() if one.state == "ready"]
         if ready:
             activated(self.kb, ready[pick % len(ready)])
 
     @rule(pick=PICKS)
     def retire(self, pick: int) -> None:
-        ready = [one.keyset_id for one in self.kb.keysets() if one.state == "ready"]
+        ready = [one.keyset_id for one in self.kb.keysets.all() if one.state == "ready"]
         if ready and pick % 3 == 0:  # seldom: it ends what can be asked
-            self.kb.retire(ready[0])
+            self.kb.keysets.retire(ready[0])
 
     @rule(threshold=strategies.sampled_from((0.5, THRESHOLD, 1.0)))
     def set_threshold(self, threshold: float) -> None:
-        self.kb.set_threshold(self.kb.active_keyset().keyset_id, threshold)
+        self.kb.keysets.set_threshold(self.kb.keysets.active().keyset_id, threshold)
 
     @rule(pick=PICKS)
     def add_an_alias(self, pick: int) -> None:
         """A key by which the question of another fact finds this one."""
-        live = self.kb.facts(limit=1000)
+        live = self.kb.facts.find(limit=1000)
         if live:
-            active = self.kb.active_keyset()
+            active = self.kb.keysets.active()
             (encoder,) = (e for e in self.encoders if e.checkpoint.checkpoint_id == active.checkpoint_id)
             key = encoder.encode_questions([f"Question {pick % FACTS}?"])
             facts = np.array([live[pick % len(live)].fact_id])
-            Bulk(self.kb).store_keys(active.keyset_id, facts, key, "alias", **WHO)
+            self.kb.keysets.store_keys(active.keyset_id, facts, key, "alias", **WHO)
 
     @rule(pick=PICKS, abstain=strategies.booleans())
     def delete(self, pick: int, abstain: bool) -> None:
-        if live := self.kb.facts(limit=1000):
-            self.kb.delete([live[pick % len(live)].fact_id], abstain=abstain, **WHO)
+        if live := self.kb.facts.find(limit=1000):
+            self.kb.facts.delete([live[pick % len(live)].fact_id], abstain=abstain, **WHO)
 
     @rule(pick=PICKS)
     def restore(self, pick: int) -> None:
-        gone = [fact for fact in self.kb.facts(deleted=True, limit=1000) if fact.erased_seq is None]
+        gone = [fact for fact in self.kb.facts.find(deleted=True, limit=1000) if fact.erased_seq is None]
         if gone:
-            self.kb.restore([gone[pick % len(gone)].fact_id], **WHO)
+            self.kb.facts.restore([gone[pick % len(gone)].fact_id], **WHO)
 
     @rule(pick=PICKS)
     def update(self, pick: int) -> None:
-        if live := self.kb.facts(limit=1000):
-            self.kb.update(live[pick % len(live)].fact_id, f"corrected {pick}", **WHO)
+        if live := self.kb.facts.find(limit=1000):
+            self.kb.facts.edit(live[pick % len(live)].fact_id, f"corrected {pick}", **WHO)
 
     @rule(pick=PICKS)
     def ingest_another_edition(self, pick: int) -> None:
@@ -191,7 +190,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(pick=PICKS)
     def erase(self, pick: int) -> None:
-        live = self.kb.facts(limit=1000)
+        live = self.kb.facts.find(limit=1000)
         if live and pick % 3 == 0:
             Erasure(self.kb).erase([live[pick % len(live)].fact_id], **WHO)
 
@@ -223,7 +222,7 @@ def test_keys_of_a_log_that_did_not_tell_their_ids_are_dated_by_the_facts_it_nam
 
     def ask(seq: int) -> list[tuple[object, ...]]:
         queries = encoder._stack([f"Question {n}?" for n in range(3)] + [before(n, 0) for n in range(3)])
-        return [said(one) for one in kb_as_of(kb, seq).lookup(queries, checkpoint_id="fake", threshold=0.9)]
+        return [said(one) for one in kb.lookups.as_of(seq).find(queries, checkpoint_id="fake", threshold=0.9)]
 
     append = audit.append
 
@@ -234,13 +233,13 @@ def test_keys_of_a_log_that_did_not_tell_their_ids_are_dated_by_the_facts_it_nam
     with monkeypatch.context() as before_then:
         before_then.setattr(audit, "append", untold)
         ingest(kb, *(edition(n, 0) for n in range(3)))
-        kb.rekey(encoder)
-        first = kb.head_seq()
+        kb.keysets.rekey(encoder)
+        first = kb.log.head_seq()
         asked = {first: ask(first)}
-        kb.rekey(encoder, kinds=("question",))
-        second = kb.head_seq()
+        kb.keysets.rekey(encoder, kinds=("question",))
+        second = kb.log.head_seq()
         asked[second] = ask(second)
     assert asked[first] != asked[second]
     ingest(kb, edition(7, 0))
-    kb.rekey(encoder)
+    kb.keysets.rekey(encoder)
     assert {seq: ask(seq) for seq in asked} == asked

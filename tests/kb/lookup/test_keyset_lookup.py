@@ -15,16 +15,16 @@ WHO = {"actor": "tester", "reason": "test"}
 
 def asked(lookup: KeysetLookup, encoder: FakeEncoder, *questions: str) -> list[str | None]:
     queries = encoder.encode_questions(questions)
-    found = lookup.lookup(queries, checkpoint_id=encoder.checkpoint.checkpoint_id)
+    found = lookup.find(queries, checkpoint_id=encoder.checkpoint.checkpoint_id)
     return [one.hits[0].value if one.hits else None for one in found]
 
 
 def test_a_keyset_that_is_not_active_answers_beside_the_one_that_is(kb: KnowledgeBase, encoder: FakeEncoder):
     ingest(kb, PERU)
-    kb.rekey(encoder)
+    kb.keysets.rekey(encoder)
     other = FakeEncoder("other", dim=16)
-    second = kb.rekey(other)
-    lookup = KeysetLookup.of(kb, second.keyset_id)
+    second = kb.keysets.rekey(other)
+    lookup = kb.lookups.in_keyset(second.keyset_id)
     assert asked(lookup, other, CAPITAL, RIVER) == ["Lima", "Amazon"]
     assert values(kb, encoder, [CAPITAL, RIVER]) == ["Lima", "Amazon"]
     with pytest.raises(KeysetMismatch) as refused:
@@ -33,10 +33,10 @@ def test_a_keyset_that_is_not_active_answers_beside_the_one_that_is(kb: Knowledg
     with pytest.raises(KeysetMismatch):
         ask(kb, other, CAPITAL)
 
-    edit = kb.delete([fact_id(kb, "Lima")], **WHO)
-    kb.update(fact_id(kb, "Amazon"), "Marañón", **WHO)
+    edit = kb.facts.delete([fact_id(kb, "Lima")], **WHO)
+    kb.facts.edit(fact_id(kb, "Amazon"), "Marañón", **WHO)
     assert asked(lookup, other, CAPITAL, RIVER) == [None, "Marañón"]
-    (late,) = lookup.lookup(
+    (late,) = lookup.find(
         other.encode_questions([RIVER]), checkpoint_id="fakeother", k=5, threshold=-1, min_seq=edit.seq
     )
     assert len(late.hits) == 2 and late.threshold == -1 and late.seq >= edit.seq
@@ -46,15 +46,15 @@ def test_a_keyset_that_is_not_active_answers_beside_the_one_that_is(kb: Knowledg
 
 def test_a_keyset_that_cannot_answer_is_refused_by_name(kb: KnowledgeBase, encoder: FakeEncoder):
     ingest(kb, PERU)
-    kb.rekey(encoder)
+    kb.keysets.rekey(encoder)
     with pytest.raises(KeysetNotFound):
-        asked(KeysetLookup.of(kb, 77), encoder, CAPITAL)
+        asked(kb.lookups.in_keyset(77), encoder, CAPITAL)
     other = FakeEncoder("other")
-    building = KeysetLookup.of(kb, kb.create_keyset(other.checkpoint).keyset_id)
+    building = kb.lookups.in_keyset(kb.keysets.create(other.checkpoint).keyset_id)
     with pytest.raises(KeysetNotReady, match="building"):
         asked(building, other, CAPITAL)
-    second = kb.rekey(other)
+    second = kb.keysets.rekey(other)
     assert asked(building, other, CAPITAL) == ["Lima"]
-    kb.retire(second.keyset_id)
+    kb.keysets.retire(second.keyset_id)
     with pytest.raises(KeysetNotReady, match="retired"):
         asked(building, other, CAPITAL)

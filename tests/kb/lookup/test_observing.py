@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from colmlm.kb.lookup.observing import NOBODY, standing
+from colmlm.kb.lookup.observing import NOBODY
 from colmlm.kb.records import Lookup
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder
@@ -30,7 +30,7 @@ class Watcher:
 
 def test_an_observer_sees_the_parts_in_each_other_and_the_answers(kb: KnowledgeBase, encoder: FakeEncoder):
     ingest(kb, PERU)
-    kb.rekey(encoder)
+    kb.keysets.rekey(encoder)
     assert kb.searcher.observer is NOBODY
     unwatched = ask(kb, encoder, CAPITAL, "nothing?")
     watcher = Watcher()
@@ -44,13 +44,17 @@ def test_an_observer_sees_the_parts_in_each_other_and_the_answers(kb: KnowledgeB
 
 def test_standing_says_how_far_the_index_is_and_moves_nothing(kb: KnowledgeBase, encoder: FakeEncoder):
     ingest(kb, PERU)
-    assert (standing(kb).applied_seq, standing(kb).lag, standing(kb).snapshot_at) == (None, None, None)
-    kb.rekey(encoder)
+    assert (
+        kb.lookups.standing().applied_seq,
+        kb.lookups.standing().lag,
+        kb.lookups.standing().snapshot_at,
+    ) == (None, None, None)
+    kb.keysets.rekey(encoder)
     ask(kb, encoder, CAPITAL)
-    kb.update(1, "Cusco", actor="tester", reason="lag")
+    kb.facts.edit(1, "Cusco", actor="tester", reason="lag")
     for _ in range(2):
-        found = standing(kb)
+        found = kb.lookups.standing()
         assert (found.lag, found.head_seq - 1) == (1, found.applied_seq)
     assert found.snapshot_at is not None
-    kb.catch_up()
-    assert standing(kb).lag == 0
+    kb.lookups.catch_up()
+    assert kb.lookups.standing().lag == 0

@@ -27,7 +27,7 @@ BY = {"actor": "tester", "reason": "request"}
 
 def test_restore_of_a_run_waits_for_the_erasure_of_its_fact(kb: KnowledgeBase, encoder: FakeEncoder) -> None:
     ingest(kb, PERU)
-    kb.rekey(encoder)
+    kb.keysets.rekey(encoder)
     lima, forgetting = fact_id(kb, "Lima"), Forgetting(kb)
     run = forgetting.plan(Selector(fact_ids=(lima,)), **BY)
     forgetting.apply(run.run_id, **BY)
@@ -40,7 +40,7 @@ def test_restore_of_a_run_waits_for_the_erasure_of_its_fact(kb: KnowledgeBase, e
         session.commit()
         with pytest.raises(ForgetRunState, match="erased"):
             restoring.result()
-    assert kb.fact(lima).erased_seq == kb.head_seq() and kb.fsck().ok
+    assert kb.facts.show(lima).erased_seq == kb.log.head_seq() and kb.upkeep.fsck().ok
 
 
 def test_transactions_that_wait_for_each_other_are_both_done(kb: KnowledgeBase) -> None:

@@ -43,11 +43,11 @@ def test_a_snapshot_that_does_not_fit_leaves_the_one_before(
 ) -> None:
     kb.searcher.directory = small_disk
     ingest(kb, *numbered(20))
-    kb.rekey(encoder)
+    kb.keysets.rekey(encoder)
     before = sorted(small_disk.rglob("*"))
     ingest(kb, *numbered(1000), corpus="more")
     with pytest.raises(OSError, match="No space") as failed:
-        kb.rekey(encoder)
+        kb.keysets.rekey(encoder)
     refusal = refusal_of(failed.value)
     assert isinstance(refusal, StorageFull) and str(small_disk) in str(refusal)
     assert sorted(small_disk.rglob("*")) == before
@@ -86,9 +86,9 @@ def test_a_database_without_space_is_said_and_nothing_was_edited(kb: KnowledgeBa
             text("CREATE TRIGGER no_space BEFORE INSERT ON change EXECUTE FUNCTION no_space()")
         )
     with pytest.raises(Exception, match="could not extend") as failed:
-        kb.update(1, "Valparaiso", **WHO)
+        kb.facts.edit(1, "Valparaiso", **WHO)
     assert isinstance(refusal_of(failed.value), StorageFull)
-    assert kb.fact(1).value == "Santiago"
+    assert kb.facts.show(1).value == "Santiago"
 
 
 def test_a_database_that_can_only_be_read_is_said(kb: KnowledgeBase) -> None:
@@ -98,9 +98,9 @@ def test_a_database_that_can_only_be_read_is_said(kb: KnowledgeBase) -> None:
         connection.execute(text(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on'))
     kb.engine.dispose()
     with pytest.raises(Exception, match="read-only transaction") as failed:
-        kb.update(1, "Valparaiso", **WHO)
+        kb.facts.edit(1, "Valparaiso", **WHO)
     assert isinstance(refusal_of(failed.value), StorageReadOnly)
-    assert kb.fact(1).value == "Santiago"
+    assert kb.facts.show(1).value == "Santiago"
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])

@@ -11,8 +11,7 @@ import pytest
 from colmlm.kb.errors import GateRefused, KeysetMismatch, KeysetNotFound, KeysetNotReady, NoFormerKeyset
 from colmlm.kb.records import KeysetRecord, NewGeneration, Splice
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.switching.gate import Criterion, GateLimits, GateReport, check_keyset
-from colmlm.kb.switching.retraining import Retraining
+from colmlm.kb.switching.gate import Criterion, GateLimits, GateReport
 from tests.fakes import FakeEncoder, Vectors, measured
 from tests.kb.corpora import CAPITAL, PERU, RIVER, ask, fact_id, ingest, numbered, values
 
@@ -34,7 +33,7 @@ class Confused(FakeEncoder):
 
 def ready(kb: KnowledgeBase, encoder: FakeEncoder) -> KeysetRecord:
     """The encoder's keyset, keyed and with a threshold of its own."""
-    return kb.calibrate(kb.rekey(encoder).keyset_id, measured(0.6))
+    return kb.keysets.calibrate(kb.keysets.rekey(encoder).keyset_id, measured(0.6))
 
 
 def criterion(report: GateReport, name: str) -> Criterion:
@@ -45,9 +44,9 @@ def criterion(report: GateReport, name: str) -> Criterion:
 def record(kb: KnowledgeBase, encoder: FakeEncoder, question: str, value: str) -> None:
     prompt = f"Question: {question} Answer:"
     splice = Splice(1, 1 + len(value), "hit", fact_id(kb, value), 1, 1.0)
-    kb.record(
+    kb.outputs.record(
         NewGeneration(
-            prompt, f" {value}.", encoder.checkpoint.checkpoint_id, "auto", kb.head_seq(), (splice,)
+            prompt, f" {value}.", encoder.checkpoint.checkpoint_id, "auto", kb.log.head_seq(), (splice,)
         )
     )
 
@@ -56,7 +55,7 @@ def record(kb: KnowledgeBase, encoder: FakeEncoder, question: str, value: str) -
 def two(kb: KnowledgeBase, encoder: FakeEncoder) -> tuple[KeysetRecord, KeysetRecord]:
     """An active keyset and a ready one, of 40 facts and Peru's three, one of which abstains."""
     ingest(kb, *numbered(40), PERU)
-    kb.delete([fact_id(kb, "Lima")], **WHO, abstain=True)
+    kb.facts.delete([fact_id(kb, "Lima")], **WHO, abstain=True)
     old = ready(kb, encoder)
     return old, ready(kb, FakeEncoder(salt="2"))
 
@@ -64,14 +63,13 @@ def two(kb: KnowledgeBase, encoder: FakeEncoder) -> tuple[KeysetRecord, KeysetRe
 def test_a_sound_keyset_passes_and_its_figures_are_stored(kb: KnowledgeBase, encoder: FakeEncoder, two):
     record(kb, encoder, RIVER, "Amazon")
     heard: list[tuple[int, int]] = []
-    report = check_keyset(
-        kb,
+    report = kb.keysets.check(
         two[1].keyset_id,
         FakeEncoder(salt="2"),
         active_encoder=encoder,
         on_texts=lambda *at: heard.append(at),
     )
-    assert report.passed and report.failed == () and report.seq == kb.head_seq()
+    assert report.passed and report.failed == () and report.seq == kb.log.head_seq()
     assert {c.name: c.figure for c in report.criteria} == {
         "index recall@1": 1,
         "index recall@10": 1,
@@ -86,7 +84,7 @@ def test_a_sound_keyset_passes_and_its_figures_are_stored(kb: KnowledgeBase, enc
     assert (report.num_questions, report.num_contexts, heard[-1]) == (42, 1, (85, 85))
     assert report.mean_scores["genuine"] > 0.999 > report.mean_scores["impostor"]
     assert report.drift.active_genuine is not None and len(report.drift.active_genuine) == 42
-    standing = Retraining(kb).standing(two[1].keyset_id)
+    standing = kb.keysets.standing(two[1].keyset_id)
     assert (standing.passed, standing.seq, standing.edits_since) == (True, report.seq, 0)
     kept = json.loads(json.dumps(report.stored()))
     assert kept["criteria"][0]["name"] == "index recall@1"
@@ -100,14 +98,14 @@ def test_each_fault_fails_its_own_criterion(kb: KnowledgeBase, encoder: FakeEnco
     record(kb, encoder, RIVER, "Amazon")
     mistakes = {f"Question {n}?": f"Question {n + 1}?" for n in range(0, 40, 2)}
     mistakes |= {f"Question: {RIVER} Answer: ": CAPITAL}
-    kb.insert("Not keyed?", "lost", **WHO)
-    kb.delete([fact_id(kb, "6,768 m")], **WHO, abstain=True)
+    kb.facts.add("Not keyed?", "lost", **WHO)
+    kb.facts.delete([fact_id(kb, "6,768 m")], **WHO, abstain=True)
     new = two[1].keyset_id
     with kb.engine.begin() as connection:
         connection.exec_driver_sql(f"UPDATE keyset SET calibrated = false WHERE id = {new}")
         grave = fact_id(kb, "6,768 m")
         connection.exec_driver_sql(f"DELETE FROM fact_key WHERE keyset_id = {new} AND fact_id = {grave}")
-    report = check_keyset(kb, new, Confused(salt="2", mistakes=mistakes), active_encoder=encoder)
+    report = kb.keysets.check(new, Confused(salt="2", mistakes=mistakes), active_encoder=encoder)
     assert not report.passed
     assert report.failed == (
         "index ids wrong",
@@ -122,72 +120,72 @@ def test_each_fault_fails_its_own_criterion(kb: KnowledgeBase, encoder: FakeEnco
     assert lost.figure == 1 and str(fact_id(kb, "lost")) in lost.note
     assert criterion(report, "question recall@1").figure == pytest.approx(21 / 41)
     with pytest.raises(GateRefused, match=r"failed at change \d+: index ids wrong, facts lost"):
-        Retraining(kb).activate(new)
+        kb.keysets.activate(new)
 
 
 def test_an_index_that_approximates_too_coarsely_fails(kb: KnowledgeBase):
     ingest(kb, *numbered(300))
     coarse = FakeEncoder()
-    kb.create_keyset(coarse.checkpoint, index_spec="IVF200,PQ1x1")
+    kb.keysets.create(coarse.checkpoint, index_spec="IVF200,PQ1x1")
     keyset = ready(kb, coarse)
-    Retraining(kb).build(keyset.keyset_id)
-    report = check_keyset(kb, keyset.keyset_id, coarse, GateLimits(min_recall_at_10=0.99))
+    kb.keysets.build(keyset.keyset_id)
+    report = kb.keysets.check(keyset.keyset_id, coarse, GateLimits(min_recall_at_10=0.99))
     assert report.failed == ("index recall@10",) and criterion(report, "question recall@1").figure == 1
-    assert check_keyset(kb, keyset.keyset_id, coarse, GateLimits(min_recall_at_10=0.5)).passed
+    assert kb.keysets.check(keyset.keyset_id, coarse, GateLimits(min_recall_at_10=0.5)).passed
 
 
 def test_without_an_encoder_of_the_active_keyset_its_own_gate_is_compared_with(
     kb: KnowledgeBase, encoder: FakeEncoder, two
 ):
     newer = FakeEncoder(salt="2")
-    alone = check_keyset(kb, two[1].keyset_id, newer)
+    alone = kb.keysets.check(two[1].keyset_id, newer)
     assert alone.failed == ("question recall@1", "question MRR")
     assert "was not measured" in criterion(alone, "question MRR").note
-    assert check_keyset(kb, two[0].keyset_id, encoder).passed
-    assert check_keyset(kb, two[1].keyset_id, newer).passed
+    assert kb.keysets.check(two[0].keyset_id, encoder).passed
+    assert kb.keysets.check(two[1].keyset_id, newer).passed
     with pytest.raises(KeysetMismatch):
-        check_keyset(kb, two[1].keyset_id, encoder)
+        kb.keysets.check(two[1].keyset_id, encoder)
     with pytest.raises(KeysetMismatch):
-        check_keyset(kb, two[1].keyset_id, newer, active_encoder=newer)
+        kb.keysets.check(two[1].keyset_id, newer, active_encoder=newer)
 
 
 def test_a_base_without_questions_is_measured_by_its_keys(kb: KnowledgeBase, encoder: FakeEncoder):
     with pytest.raises(KeysetNotReady):
-        check_keyset(kb, kb.create_keyset(encoder.checkpoint).keyset_id, encoder)
-    empty = check_keyset(kb, kb.rekey(encoder).keyset_id, encoder)
+        kb.keysets.check(kb.keysets.create(encoder.checkpoint).keyset_id, encoder)
+    empty = kb.keysets.check(kb.keysets.rekey(encoder).keyset_id, encoder)
     assert empty.passed and criterion(empty, "index recall@1").figure is None
 
 
 def test_activation_needs_a_gate_that_passed_lately_or_force(kb: KnowledgeBase, encoder: FakeEncoder, two):
-    new, retraining = two[1].keyset_id, Retraining(kb)
+    new, retraining = two[1].keyset_id, kb.keysets
     with pytest.raises(GateRefused, match="never checked"):
         retraining.activate(new)
     with pytest.raises(KeysetNotFound):
         retraining.activate(77)
     with pytest.raises(KeysetNotReady):
-        retraining.activate(kb.create_keyset(FakeEncoder(salt="3").checkpoint).keyset_id)
-    assert check_keyset(kb, new, FakeEncoder(salt="2"), active_encoder=encoder).passed
+        retraining.activate(kb.keysets.create(FakeEncoder(salt="3").checkpoint).keyset_id)
+    assert kb.keysets.check(new, FakeEncoder(salt="2"), active_encoder=encoder).passed
     for n in range(3):
-        kb.update(fact_id(kb, "value 1" if n == 0 else f"other {n - 1}"), f"other {n}", **WHO)
+        kb.facts.edit(fact_id(kb, "value 1" if n == 0 else f"other {n - 1}"), f"other {n}", **WHO)
     with pytest.raises(GateRefused, match="3 edits of facts ago"):
         retraining.activate(new, max_edits=2)
-    assert kb.active_keyset().keyset_id == two[0].keyset_id
+    assert kb.keysets.active().keyset_id == two[0].keyset_id
     assert retraining.activate(new, max_edits=3, **WHO).state == "active"
     assert _payload(kb)["forced"] is False and _payload(kb)["was"] == two[0].keyset_id
-    kb.update(fact_id(kb, "value 2"), "other", **WHO)
+    kb.facts.edit(fact_id(kb, "value 2"), "other", **WHO)
     assert retraining.activate(two[0].keyset_id, force=True).state == "active"
-    assert _payload(kb) | {"forced": True, "gate_seq": None} == _payload(kb) and kb.fsck().ok
+    assert _payload(kb) | {"forced": True, "gate_seq": None} == _payload(kb) and kb.upkeep.fsck().ok
 
 
 def test_a_forced_activation_keeps_what_spoke_against_it(
     kb: KnowledgeBase, encoder: FakeEncoder, two: tuple[KeysetRecord, KeysetRecord]
 ) -> None:
-    new, retraining = two[1].keyset_id, Retraining(kb)
+    new, retraining = two[1].keyset_id, kb.keysets
     retraining.activate(new, force=True)
     assert _payload(kb)["refusal"] == "its gate was never checked" and _payload(kb)["failed"] == []
     retraining.rollback()
-    assert check_keyset(kb, new, FakeEncoder(salt="2"), active_encoder=encoder).passed
-    kb.set_threshold(new, 0.1)
+    assert kb.keysets.check(new, FakeEncoder(salt="2"), active_encoder=encoder).passed
+    kb.keysets.set_threshold(new, 0.1)
     assert retraining.standing(new).failed == ("threshold calibrated",)
     with pytest.raises(GateRefused, match="threshold calibrated"):
         retraining.activate(new)
@@ -195,23 +193,23 @@ def test_a_forced_activation_keeps_what_spoke_against_it(
     assert _payload(kb)["failed"] == [
         {"name": "threshold calibrated", "figure": "0.0", "limit": "1.0", "note": ""}
     ]
-    assert kb.fsck().chain_ok
+    assert kb.upkeep.fsck().chain_ok
 
 
 def test_a_threshold_set_by_hand_does_not_pass(kb: KnowledgeBase, encoder: FakeEncoder) -> None:
     ingest(kb, PERU)
-    keyset_id = kb.rekey(encoder).keyset_id
-    kb.set_threshold(keyset_id, 0.6)
-    assert check_keyset(kb, keyset_id, encoder).failed == ("threshold calibrated",)
-    kb.calibrate(keyset_id, measured(0.6))
-    assert check_keyset(kb, keyset_id, encoder).passed
+    keyset_id = kb.keysets.rekey(encoder).keyset_id
+    kb.keysets.set_threshold(keyset_id, 0.6)
+    assert kb.keysets.check(keyset_id, encoder).failed == ("threshold calibrated",)
+    kb.keysets.calibrate(keyset_id, measured(0.6))
+    assert kb.keysets.check(keyset_id, encoder).passed
 
 
 def test_force_that_nothing_spoke_against_is_none(
     kb: KnowledgeBase, encoder: FakeEncoder, two: tuple[KeysetRecord, KeysetRecord]
 ) -> None:
-    assert check_keyset(kb, two[1].keyset_id, FakeEncoder(salt="2"), active_encoder=encoder).passed
-    Retraining(kb).activate(two[1].keyset_id, force=True)
+    assert kb.keysets.check(two[1].keyset_id, FakeEncoder(salt="2"), active_encoder=encoder).passed
+    kb.keysets.activate(two[1].keyset_id, force=True)
     assert _payload(kb)["forced"] is False and "failed" not in _payload(kb)
 
 
@@ -224,13 +222,13 @@ def _payload(kb: KnowledgeBase) -> dict[str, object]:
 def test_rollback_goes_back_at_once_and_answers_for_all_that_is_keyed(
     kb: KnowledgeBase, encoder: FakeEncoder, two
 ):
-    retraining, newer = Retraining(kb), FakeEncoder(salt="2")
+    retraining, newer = kb.keysets, FakeEncoder(salt="2")
     with pytest.raises(NoFormerKeyset):
         retraining.rollback()
     retraining.activate(two[1].keyset_id, force=True)
-    kb.insert("Since then?", "new", **WHO)
-    kb.delete([fact_id(kb, "value 5")], **WHO)
-    kb.rekey(newer)
+    kb.facts.add("Since then?", "new", **WHO)
+    kb.facts.delete([fact_id(kb, "value 5")], **WHO)
+    kb.keysets.rekey(newer)
     back = retraining.rollback(**WHO)
     assert (back.keyset_id, back.state, back.num_unkeyed) == (two[0].keyset_id, "active", 1)
     asked = ["Since then?", "Question 5?", "Question 6?"]
@@ -243,9 +241,9 @@ def test_rollback_goes_back_at_once_and_answers_for_all_that_is_keyed(
 
 def test_a_built_index_is_on_disk_and_whole(kb: KnowledgeBase, encoder: FakeEncoder, monkeypatch):
     ingest(kb, *numbered(300))
-    kb.create_keyset(encoder.checkpoint, index_spec="IVF4,Flat")
-    keyset = kb.rekey(encoder, batch=300)
-    built = Retraining(kb).build(keyset.keyset_id)
-    assert (built.num_keys, built.index_spec, built.seq) == (300, "IVF4,Flat", kb.head_seq())
+    kb.keysets.create(encoder.checkpoint, index_spec="IVF4,Flat")
+    keyset = kb.keysets.rekey(encoder, batch=300)
+    built = kb.keysets.build(keyset.keyset_id)
+    assert (built.num_keys, built.index_spec, built.seq) == (300, "IVF4,Flat", kb.log.head_seq())
     monkeypatch.setattr("colmlm.kb.lookup.replica.rebuild", lambda *_: pytest.fail("it was to be on disk"))
     assert values(kb, encoder, ["Question 7?"]) == ["value 7"]

@@ -24,10 +24,10 @@ BLANK = ("\u200b", "\u2060\ufeff", " \u3000", "\u3164", "\u2800\u115f", "\ufe0f"
 def test_what_does_not_show_is_not_written_into_the_log(kb: KnowledgeBase, text: str) -> None:
     for who in ({"actor": text, "reason": "test"}, {"actor": "ann", "reason": text}):
         with pytest.raises(InvalidValue):
-            kb.insert("Who?", "Ann", **who)
+            kb.facts.add("Who?", "Ann", **who)
     with Session(kb.engine) as session, pytest.raises(InvalidValue):
         create_key(session, text, "reader")
-    assert kb.head_seq() == 0
+    assert kb.log.head_seq() == 0
 
 
 @pytest.mark.parametrize("text", BLANK)
@@ -35,15 +35,15 @@ def test_what_has_nothing_to_see_is_blank(kb: KnowledgeBase, text: str) -> None:
     assert is_blank(text)
     for said in ({"value": text}, {"question": text}, {"reason": text}, {"actor": text}):
         with pytest.raises(InvalidValue, match="blank"):
-            kb.insert(**{"question": "Who?", "value": "Ann", "actor": "ann", "reason": "test", **said})
+            kb.facts.add(**{"question": "Who?", "value": "Ann", "actor": "ann", "reason": "test", **said})
     with Session(kb.engine) as session, pytest.raises(InvalidValue):
         create_key(session, text, "reader")
 
 
 def test_a_reason_may_be_in_any_language_and_a_value_keeps_what_it_has(kb: KnowledgeBase) -> None:
     persian = "می\u200cشود"
-    kb.insert("Who?", "a\u200bb\u202e", actor="آنا", reason=persian)
-    assert kb.facts()[0].value == "a\u200bb\u202e" and kb.changes()[0].reason == persian
+    kb.facts.add("Who?", "a\u200bb\u202e", actor="آنا", reason=persian)
+    assert kb.facts.find()[0].value == "a\u200bb\u202e" and kb.log.changes()[0].reason == persian
     with pytest.raises(InvalidValue):
         audit.check_name("actor", "admin\u200d")
 

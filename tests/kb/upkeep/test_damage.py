@@ -20,6 +20,7 @@ from colmlm.kb.log.signing import KEY_FILE, signing_key
 from colmlm.kb.lookup import replica
 from colmlm.kb.lookup.index import FLAT_SPEC
 from colmlm.kb.lookup.replica import Replica, open_replica
+from colmlm.kb.records import KeysetRecord
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
 from tests.fakes import FakeEncoder
@@ -44,11 +45,11 @@ def damaged(data: bytes, flips: int) -> Iterator[bytes]:
 def saved(request: pytest.FixtureRequest, kb: KnowledgeBase, encoder: FakeEncoder) -> KnowledgeBase:
     """A base with a snapshot, and edits since: two facts deleted, one of them abstaining, one corrected."""
     ingest(kb, *numbered(FACTS))
-    kb.create_keyset(encoder.checkpoint, request.param)
-    kb.rekey(encoder)
-    kb.delete([1], actor="tester", reason="test")
-    kb.delete([2], actor="tester", reason="test", abstain=True)
-    kb.update(3, "corrected", actor="tester", reason="test")
+    kb.keysets.create(encoder.checkpoint, request.param)
+    kb.keysets.rekey(encoder)
+    kb.facts.delete([1], actor="tester", reason="test")
+    kb.facts.delete([2], actor="tester", reason="test", abstain=True)
+    kb.facts.edit(3, "corrected", actor="tester", reason="test")
     return kb
 
 
@@ -64,7 +65,7 @@ def files(kb: KnowledgeBase) -> list[Path]:
 def test_a_damaged_snapshot_is_never_loaded(saved: KnowledgeBase, monkeypatch: pytest.MonkeyPatch):
     rebuilt: list[int] = []
 
-    def counting(session: Session, keyset: keysets.KeysetRecord, *rest: Any) -> Replica:
+    def counting(session: Session, keyset: KeysetRecord, *rest: Any) -> Replica:
         rebuilt.append(keyset.keyset_id)
         return rebuild(session, keyset, *rest)
 
@@ -93,31 +94,31 @@ def test_lookups_are_right_after_any_file_is_damaged_or_gone(saved: KnowledgeBas
             file.unlink() if data is None else file.write_bytes(data)
             with KnowledgeBase.open(saved.settings) as opened:
                 assert values(opened, encoder, QUESTIONS) == EXPECTED
-                assert opened.fsck().ok
+                assert opened.upkeep.fsck().ok
         file.write_bytes(sound)
 
 
 def test_an_old_snapshot_put_back_is_caught_up(saved: KnowledgeBase, encoder: FakeEncoder, tmp_path: Path):
     shutil.copytree(saved.settings.index_directory, tmp_path / "old")
-    saved.snapshot()
-    saved.restore([1], actor="tester", reason="test")
-    saved.snapshot()
+    saved.lookups.snapshot()
+    saved.facts.restore([1], actor="tester", reason="test")
+    saved.lookups.snapshot()
     shutil.rmtree(saved.settings.index_directory)
     shutil.copytree(tmp_path / "old", saved.settings.index_directory)
     with KnowledgeBase.open(saved.settings) as opened:
         assert values(opened, encoder, QUESTIONS) == ["value 0", *EXPECTED[1:]]
-        assert opened.fsck().ok
+        assert opened.upkeep.fsck().ok
 
 
 def test_files_of_two_snapshots_do_not_mix(saved: KnowledgeBase, encoder: FakeEncoder):
     old = {file.suffix: file.read_bytes() for file in files(saved)}
-    saved.snapshot()
+    saved.lookups.snapshot()
     for file in files(saved):
         new = file.read_bytes()
         file.write_bytes(old[file.suffix])
         with KnowledgeBase.open(saved.settings) as opened:
             assert values(opened, encoder, QUESTIONS) == EXPECTED
-            assert opened.fsck().ok
+            assert opened.upkeep.fsck().ok
         file.write_bytes(new)
 
 

@@ -15,7 +15,7 @@ WHO = {"actor": "tester", "reason": "test"}
 @pytest.fixture
 def keyed(kb: KnowledgeBase, encoder: FakeEncoder) -> KnowledgeBase:
     ingest(kb, PERU)
-    kb.rekey(encoder)
+    kb.keysets.rekey(encoder)
     return kb
 
 
@@ -25,42 +25,42 @@ def _damage(kb: KnowledgeBase, statement: str) -> None:
 
 
 def test_a_sound_base_is_ok(keyed: KnowledgeBase):
-    keyed.delete([fact_id(keyed, "Lima")], **WHO)
-    report = keyed.fsck()
+    keyed.facts.delete([fact_id(keyed, "Lima")], **WHO)
+    report = keyed.upkeep.fsck()
     assert report.ok and (report.live_facts, report.live_keys, report.index_ids) == (2, 2, 2)
 
 
 def test_an_empty_base_is_ok(kb: KnowledgeBase):
-    report = kb.fsck()
+    report = kb.upkeep.fsck()
     assert report.ok and report.live_facts == report.changes_checked == 0
 
 
 def test_facts_without_a_key_are_work_and_not_damage(keyed: KnowledgeBase):
-    keyed.insert("Who?", "Me", **WHO)
-    report = keyed.fsck()
+    keyed.facts.add("Who?", "Me", **WHO)
+    report = keyed.upkeep.fsck()
     assert report.ok and report.unkeyed_facts == 1 and report.live_facts == 4
 
 
 def test_a_key_that_the_index_lacks_is_named(keyed: KnowledgeBase):
     """The counts agree here: one id too many and one too few."""
-    keyed.snapshot()
+    keyed.lookups.snapshot()
     _damage(keyed, "UPDATE fact_key SET id = 1000 WHERE id = (SELECT min(id) FROM fact_key)")
-    report = keyed.fsck()
+    report = keyed.upkeep.fsck()
     assert not report.ok and report.live_keys == report.index_ids == 3
     assert report.keys_missing_from_index == (1000,) and len(report.index_ids_without_live_key) == 1
-    keyed.rebuild_index()
-    assert keyed.fsck().ok
+    keyed.lookups.rebuild()
+    assert keyed.upkeep.fsck().ok
 
 
 def test_a_value_that_its_document_does_not_say_is_named(keyed: KnowledgeBase):
     lima = fact_id(keyed, "Lima")
     _damage(keyed, f"UPDATE fact SET span_start = span_start + 1 WHERE id = {lima}")
-    assert keyed.fsck().non_verbatim_facts == (lima,) and not keyed.fsck().ok
+    assert keyed.upkeep.fsck().non_verbatim_facts == (lima,) and not keyed.upkeep.fsck().ok
 
 
 def test_a_corrected_value_is_not_damage(keyed: KnowledgeBase):
-    keyed.update(fact_id(keyed, "Lima"), "Cusco", **WHO)
-    assert keyed.fsck().ok
+    keyed.facts.edit(fact_id(keyed, "Lima"), "Cusco", **WHO)
+    assert keyed.upkeep.fsck().ok
 
 
 @pytest.mark.parametrize(
@@ -73,5 +73,5 @@ def test_a_corrected_value_is_not_damage(keyed: KnowledgeBase):
 )
 def test_other_damage_is_told_in_words(keyed: KnowledgeBase, statement: str):
     _damage(keyed, statement)
-    report = keyed.fsck()
+    report = keyed.upkeep.fsck()
     assert not report.ok and len(report.problems) == 1

@@ -9,7 +9,6 @@ import pytest
 from sqlalchemy import text
 
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.upkeep.repair import Repair
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import CAPITAL, PERU, fact_id, ingest, values
 
@@ -20,8 +19,8 @@ WHO = {"actor": "tester", "reason": "test"}
 def keyed(kb: KnowledgeBase, encoder: FakeEncoder) -> KnowledgeBase:
     """Two keysets with snapshots; the first is active."""
     ingest(kb, PERU)
-    kb.rekey(encoder)
-    kb.rekey(FakeEncoder(salt="2"))
+    kb.keysets.rekey(encoder)
+    kb.keysets.rekey(FakeEncoder(salt="2"))
     return kb
 
 
@@ -37,7 +36,7 @@ def _snapshot(kb: KnowledgeBase, pattern: str) -> Path:
 
 
 def test_a_sound_base_has_nothing_to_mend(keyed: KnowledgeBase):
-    report = Repair(keyed).run()
+    report = keyed.upkeep.repair()
     assert (report.mended, report.left) == ((), ()) and report.after.ok
 
 
@@ -49,12 +48,12 @@ def test_a_snapshot_with_other_keys_is_written_anew(
         keyed,
         f"UPDATE fact_key SET id = 1000 WHERE id = (SELECT min(id) FROM fact_key WHERE keyset_id = {keyset_id})",
     )
-    assert not keyed.fsck().ok
-    dry = Repair(keyed).run(dry_run=True)
-    assert len(dry.mended) == 1 and dry.left == () and not keyed.fsck().ok
-    report = Repair(keyed).run()
+    assert not keyed.upkeep.fsck().ok
+    dry = keyed.upkeep.repair(dry_run=True)
+    assert len(dry.mended) == 1 and dry.left == () and not keyed.upkeep.fsck().ok
+    report = keyed.upkeep.repair()
     assert report.mended == dry.mended and report.left == () and report.after.ok
-    assert keyed.fsck().ok and values(keyed, encoder, [CAPITAL]) == ["Lima"]
+    assert keyed.upkeep.fsck().ok and values(keyed, encoder, [CAPITAL]) == ["Lima"]
 
 
 def test_what_no_answer_depends_on_is_cleared_up(keyed: KnowledgeBase):
@@ -66,16 +65,16 @@ def test_what_no_answer_depends_on_is_cleared_up(keyed: KnowledgeBase):
         (directory / name).write_text("left over")
     (directory / "notes.txt").write_text("not ours")
     _damage(keyed, "UPDATE keyset SET state = 'building' WHERE id = 2")
-    before = keyed.fsck()
+    before = keyed.upkeep.fsck()
     assert before.ok and len(before.mendable) == 7
-    report = Repair(keyed).run()
+    report = keyed.upkeep.repair()
     assert report.mended == before.mendable and report.after.ok and report.after.mendable == ()
     assert {file.name for file in directory.glob("*") if ".faiss" not in file.name} == {
         *("keyset-1.json", "keyset-1.history", "keyset-2.json", "keyset-2.history", "notes.txt")
     }
     assert len(list(directory.glob("*.faiss"))) == 2
-    assert json.loads((directory / "keyset-2.history").read_text())["seq"] == keyed.head_seq()
-    assert [keyset.state for keyset in keyed.keysets()] == ["active", "ready"]
+    assert json.loads((directory / "keyset-2.history").read_text())["seq"] == keyed.log.head_seq()
+    assert [keyset.state for keyset in keyed.keysets.all()] == ["active", "ready"]
 
 
 def test_the_truth_is_reported_and_never_touched(keyed: KnowledgeBase):
@@ -87,8 +86,8 @@ def test_the_truth_is_reported_and_never_touched(keyed: KnowledgeBase):
         "UPDATE change SET reason = 'another' WHERE seq = 2",
         "ALTER TABLE change ENABLE TRIGGER change_append_only",
     )
-    report = Repair(keyed).run()
+    report = keyed.upkeep.repair()
     assert not report.after.ok and len(report.left) == 3
     assert str(lima) in report.left[0].problem and "change 2" in report.left[1].problem
     assert "sha256" in report.left[2].problem and all(left.remedy for left in report.left)
-    assert keyed.document_text(1).count("LIMA") == 1 and keyed.changes()[1].reason == "another"
+    assert keyed.documents.text(1).count("LIMA") == 1 and keyed.log.changes()[1].reason == "another"

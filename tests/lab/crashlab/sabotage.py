@@ -12,22 +12,22 @@ from colmlm.kb.backup import restore as backup_restore
 from colmlm.kb.backup.newer_log import NewerLog
 from colmlm.kb.backup.restore import Repeated
 from colmlm.kb.backup.write import Archive, Heard
-from colmlm.kb.facts import edits as facts
+from colmlm.kb.facts import edits
+from colmlm.kb.facts.facts import Facts
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.replica import Replica
 from colmlm.kb.records import Edit
-from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 
 
 def deletes_are_acknowledged_and_rolled_back() -> None:
     def delete(
-        self: KnowledgeBase, fact_ids: Sequence[int], *, actor: str, reason: str, abstain: bool = False
+        self: Facts, fact_ids: Sequence[int], *, actor: str, reason: str, abstain: bool = False
     ) -> Edit:
-        with self.sessions() as session:
-            return facts.delete_facts(session, fact_ids, actor, reason, abstain=abstain)
+        with self.store.sessions() as session:
+            return edits.delete_facts(session, fact_ids, actor, reason, abstain=abstain)
 
-    KnowledgeBase.delete = delete  # type: ignore[method-assign]
+    Facts.delete = delete  # type: ignore[method-assign]
 
 
 def indexes_claim_changes_they_have_not_applied() -> None:

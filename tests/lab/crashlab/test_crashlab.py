@@ -132,10 +132,12 @@ PERU, CHILE = Text(0, (("Capital of Peru", "Lima"),)), Text(0, (("Capital of Chi
 @pytest.fixture
 def opened(kb: KnowledgeBase) -> Iterator[KnowledgeBase]:
     """A base of three facts: one is live, one deleted, one of a document."""
-    kb.insert("Live", "1", actor="test", reason="test")
-    kb.delete(kb.insert("Dead", "2", actor="test", reason="test").fact_ids, actor="test", reason="test")
-    kb.ingest([Parsed(PERU.document("peru"))], "lands", actor="test", reason="test")
-    kb.rekey(ENCODERS[0])
+    kb.facts.add("Live", "1", actor="test", reason="test")
+    kb.facts.delete(
+        kb.facts.add("Dead", "2", actor="test", reason="test").fact_ids, actor="test", reason="test"
+    )
+    kb.corpora.ingest([Parsed(PERU.document("peru"))], "lands", actor="test", reason="test")
+    kb.keysets.rekey(ENCODERS[0])
     return kb
 
 
@@ -152,7 +154,7 @@ WORLD = (
 
 def kinds_found(opened: KnowledgeBase, *steps: Step, in_doubt: Step | None = None) -> set[str]:
     """What the judge says where a child claims that these steps were acknowledged to it."""
-    head = opened.head_seq()
+    head = opened.log.head_seq()
     verdict = judge(opened, WORLD, [Journal(acknowledged=steps, in_doubt=in_doubt)], head)
     return {finding.kind for finding in verdict.findings}
 
@@ -173,12 +175,12 @@ def test_the_judge_takes_a_step_in_doubt_as_done_or_not_but_not_by_half(opened: 
     assert kinds_found(opened, in_doubt=Step("rekey", encoder=1)) == set()
     both = Step("ingest", documents=(("chile", CHILE), ("peru", replace(PERU, intro=1))))
     assert kinds_found(opened, in_doubt=both) == set()
-    opened.ingest([Parsed(CHILE.document("chile"))], "lands", actor="test", reason="test")
+    opened.corpora.ingest([Parsed(CHILE.document("chile"))], "lands", actor="test", reason="test")
     assert "mismatched" in kinds_found(opened, in_doubt=both)
 
 
 def test_the_judge_sees_a_rekey_that_came_only_halfway(opened: KnowledgeBase) -> None:
-    opened.create_keyset(ENCODERS[1].checkpoint)
+    opened.keysets.create(ENCODERS[1].checkpoint)
     assert kinds_found(opened, in_doubt=Step("rekey", encoder=1)) == set()
     assert "mismatched" in kinds_found(opened)
     assert WORLD.keysets[1] == NO_KEYSET and WORLD.with_keyset(1, BUILDING).keysets[1] == BUILDING
@@ -230,11 +232,11 @@ def test_the_judge_sees_a_file_that_says_what_was_erased(opened: KnowledgeBase) 
     file = opened.settings.home / "uploads" / "kept.jsonl"
     file.parent.mkdir(parents=True)
     file.write_text("The capital of Chile is Santiago.")
-    opened.ingest([Parsed(CHILE.document("chile"))], "lands", actor="test", reason="test")
-    (chile,) = [fact.fact_id for fact in opened.facts(text="Santiago")]
+    opened.corpora.ingest([Parsed(CHILE.document("chile"))], "lands", actor="test", reason="test")
+    (chile,) = [fact.fact_id for fact in opened.facts.find(text="Santiago")]
     Erasure(opened).erase([chile], actor="test", reason="test")
     done = (Step("ingest", documents=(("chile", CHILE),)), Step("erase", ("Capital of Chile",)))
-    verdict = judge(opened, WORLD, [Journal(acknowledged=done)], opened.head_seq())
+    verdict = judge(opened, WORLD, [Journal(acknowledged=done)], opened.log.head_seq())
     assert "residue" in {finding.kind for finding in verdict.findings}
 
 
@@ -265,7 +267,7 @@ def test_the_judge_restores_an_empty_copy_and_looks_into_it(opened: KnowledgeBas
     copies.back_up(opened, target)
     assert kinds_found_in_copy(opened, target, COPIED[0]) == set()
     with KnowledgeBase.open(target.settings) as copy:
-        copy.delete([1], actor="test", reason="test")
+        copy.facts.delete([1], actor="test", reason="test")
     assert "lost" in kinds_found_in_copy(opened, target, *COPIED)
 
 

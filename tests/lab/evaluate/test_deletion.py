@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from colmlm.kb.corpus.format import to_record
+from colmlm.kb.facts.facts import Facts
 from colmlm.kb.forgetting.verbs import Forgetting
-from colmlm.kb.service import KnowledgeBase
 from colmlm.lab.methods.deletion_audit import DeletionAudit
 from tests.cli.conftest import Run
 from tests.kb.corpora import numbered
@@ -121,7 +121,7 @@ def test_what_a_killed_run_has_left_is_undone_by_the_next(
         if at == "insert":
             killed.setattr(DeletionAudit, "run", lambda *_: None)
             killed.setattr("colmlm.lab.methods.survivors._survival", restore)
-            killed.setattr(KnowledgeBase, "delete", restore)
+            killed.setattr(Facts, "delete", restore)
         killed.setattr(Forgetting, "restore", restore)
         assert run(*words).code == 130
     expected = (2, 0) if at == "forget" else (0, 2)

@@ -133,7 +133,7 @@ def test_a_step_has_a_knowledge_base_of_its_own_that_is_filled_once(
     words = ("evaluate", "paper", "--quick", "--out", out, "--data", data, "--only", "recall-squad", "--json")
     done = run(*words)
     assert done.code == 0, done.err
-    assert kb.corpora() == [] and "COLMLM_DATABASE_URL" in os.environ
+    assert kb.corpora.all() == [] and "COLMLM_DATABASE_URL" in os.environ
     recall = state(out)["recall-squad"]
     assert (recall["result"]["facts"], recall["result"]["questions"]) == (6, 6)
     page = (out / "results.md").read_text()

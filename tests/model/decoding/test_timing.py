@@ -84,10 +84,10 @@ def test_margins_inside_a_text_are_those_of_its_beginning_as_a_prompt(eager: Che
 def test_a_lookup_in_memory_gives_the_nearest_fact_or_none():
     lookup = MemoryLookup(np.eye(3, dtype=np.float32), ["a", "b", "c"], 0.5)
     near = np.array([[0.1, 0.9, 0.0], [0.4, 0.3, 0.2]], dtype=np.float32)
-    first, second = lookup.lookup(near, checkpoint_id="x")
+    first, second = lookup.find(near, checkpoint_id="x")
     assert [(hit.value, hit.fact_id) for hit in first.hits] == [("b", 2)]
     assert second.hits == () and second.runner_up == pytest.approx(0.4)
-    assert lookup.lookup(near[1:], checkpoint_id="x", threshold=0.3)[0].hits[0].value == "a"
+    assert lookup.find(near[1:], checkpoint_id="x", threshold=0.3)[0].hits[0].value == "a"
 
 
 class Angles:

@@ -11,8 +11,8 @@ from typing import Any
 
 from colmlm.kb.errors import KeysetMismatch
 from colmlm.kb.keys.rekey import Encoder
+from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.records import Lookup
-from colmlm.kb.service import KnowledgeBase
 
 ATTEMPTS = 3  # a switch and its rollback may both fall between encoding and asking
 
@@ -20,14 +20,14 @@ ATTEMPTS = 3  # a switch and its rollback may both fall between encoding and ask
 class Questions:
     """Asks questions of a knowledge base with the encoder of whichever keyset is active. Safe to share."""
 
-    def __init__(self, kb: KnowledgeBase, encoders: Sequence[Encoder]) -> None:
+    def __init__(self, kb: SearchableStore, encoders: Sequence[Encoder]) -> None:
         """The encoders may be of keysets yet to be activated. At least one is needed."""
         self.kb = kb
         self._encoders: Mapping[str, Encoder] = {e.checkpoint.checkpoint_id: e for e in encoders}
         self._last = encoders[0].checkpoint.checkpoint_id
 
     def ask(self, questions: Sequence[str], **options: Any) -> tuple[str, list[Lookup]]:
-        """The checkpoint that asked, and a lookup for each question; `options` are those of `KnowledgeBase.lookup`.
+        """The checkpoint that asked, and a lookup for each question; `options` are those of `Lookups.find`.
 
         Raises `KeysetMismatch` where no encoder is of the active checkpoint.
         """
@@ -35,7 +35,7 @@ class Questions:
         for attempt in range(1, ATTEMPTS + 1):
             queries_BD = self._encoders[checkpoint_id].encode_questions(questions)
             try:
-                return checkpoint_id, self.kb.lookup(queries_BD, checkpoint_id=checkpoint_id, **options)
+                return checkpoint_id, self.kb.lookups.find(queries_BD, checkpoint_id=checkpoint_id, **options)
             except KeysetMismatch as refused:
                 if refused.active not in self._encoders or attempt == ATTEMPTS:
                     raise

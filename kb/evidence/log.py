@@ -1,0 +1,98 @@
+"""The change log as people ask for it: read, compared, verified, signed, exported, and its breaks acknowledged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Unpack
+
+from colmlm.kb.evidence.diff import Diff, diff
+from colmlm.kb.log import audit, denials
+from colmlm.kb.log.audit import Fitting
+from colmlm.kb.log.chain import Sealed, seal_breaks
+from colmlm.kb.log.denials import DenialRecord, NewDenial
+from colmlm.kb.log.signing import as_pem, signing_key
+from colmlm.kb.log.witness import AuditReport, Head, check_database, export_log, hash_at, holds, signed_head
+from colmlm.kb.records import ChangeRecord
+from colmlm.kb.store.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """The change log of a store."""
+
+    store: Store
+
+    def head_seq(self) -> int:
+        """Gives the number of the last change, 0 where there is none."""
+        with self.store.sessions() as session:
+            return audit.head_seq(session)
+
+    def changes(self, after: int = 0, limit: int = 100, **fitting: Unpack[Fitting]) -> list[ChangeRecord]:
+        """Lists changes past `after`, oldest first, that fit every part given."""
+        with self.store.sessions() as session:
+            return audit.changes(session, after, limit, **fitting)
+
+    def counts(self, after: int, last: int) -> dict[str, int]:
+        """Counts the changes past `after`, up to `last`, by kind."""
+        with self.store.sessions() as session:
+            return audit.counts(session, after, last)
+
+    def changes_before(self, before: int, limit: int = 100, **fitting: Unpack[Fitting]) -> list[ChangeRecord]:
+        """Lists changes before `before`, newest first, that fit every part given."""
+        with self.store.sessions() as session:
+            return audit.changes_before(session, before, limit, **fitting)
+
+    def diff(
+        self, first: int, last: int, *, corpus: str | None = None, after: int = 0, limit: int = 100
+    ) -> Diff:
+        """Compares the facts as of two changes. Raises `NoSuchChange`, `CorpusNotFound`, `InvalidQuery`."""
+        with self.store.sessions() as session:
+            return diff(session, first, last, corpus=corpus, after=after, limit=limit)
+
+    def hash_at(self, seq: int) -> str | None:
+        """Gives the hash of change `seq`, or None where the log has none; 0 has the genesis hash."""
+        with self.store.sessions() as session:
+            return hash_at(session, seq)
+
+    def verify(self, witnessed: Head | None = None) -> AuditReport:
+        """Checks the whole chain, and whether a witnessed head is in it."""
+        with self.store.sessions() as session:
+            return check_database(session, witnessed)
+
+    def seal(self, seqs: Sequence[int], *, actor: str, reason: str, dry_run: bool = False) -> Sealed:
+        """Acknowledges the breaks at these changes, all or none; a dry run is done and undone. Raises `NoOpenBreak`."""
+        with self.store.sessions() as session:
+            sealed = seal_breaks(session, seqs, actor, reason)
+            session.rollback() if dry_run else session.commit()
+        return sealed
+
+    def head(self) -> dict[str, Any]:
+        """Gives the end of the log as of now, signed with the key of this home."""
+        with self.store.sessions() as session:
+            return signed_head(session, signing_key(self.store.settings.home))
+
+    def public_key(self) -> str:
+        """Gives the key that the evidence of this home is checked with, as PEM."""
+        return as_pem(signing_key(self.store.settings.home).public_key())
+
+    def holds(self, witnessed: Head) -> bool:
+        """Tells whether the log has this head in its place. The chain up to there is not checked."""
+        with self.store.sessions() as session:
+            return holds(session, witnessed)
+
+    def export(self) -> Iterator[str]:
+        """Gives the log as JSON lines, from one snapshot of the database: its signed head, then every change."""
+        key = signing_key(self.store.settings.home)
+        with self.store.sessions() as session:
+            yield from export_log(session, key)
+
+    def denials(self, *, after: int = 0, limit: int = 100) -> list[DenialRecord]:
+        """Lists who was refused what, newest first; `after` an id gives those older than it."""
+        with self.store.sessions() as session:
+            return denials.list_denials(session, after=after, limit=limit)
+
+    def deny(self, denial: NewDenial) -> None:
+        """Keeps that somebody was refused something."""
+        with self.store.sessions.begin() as session:
+            denials.record_denial(session, denial)

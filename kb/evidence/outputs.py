@@ -1,0 +1,91 @@
+"""Outputs: what a decoder said, kept with where each spliced word came from, and asked about afterwards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from colmlm.kb.evidence import attribution, elsewhere
+from colmlm.kb.evidence.impact import Impact, Place, SelectionImpact, impact_of, impact_of_selection
+from colmlm.kb.evidence.listing import AttributionRecord, attributions
+from colmlm.kb.evidence.neighbours import neighbours_of
+from colmlm.kb.lookup.searchable import SearchableStore
+from colmlm.kb.records import FactTrace, GenerationRecord, Hit, NewGeneration, OutputTrace
+from colmlm.kb.selectors import Selector
+from colmlm.kb.store.contention import tried_again
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """The stored outputs of a store."""
+
+    store: SearchableStore
+
+    @tried_again
+    def record(self, generation: NewGeneration) -> int:
+        """Stores an output that was decoded here, with its splices, and gives its id."""
+        with self.store.sessions.begin() as session:
+            return attribution.record(session, generation)
+
+    @tried_again
+    def record_from_elsewhere(self, generation: NewGeneration) -> OutputTrace:
+        """Stores an output of another process's decoder, and gives its trace without what became of its facts since.
+
+        Refused are a checkpoint without keys here, a change that is not there yet, a query that no key of the
+        checkpoint can be compared with, and (`InvalidSplice`) a span that is not the value of its fact's version.
+        """
+        with self.store.sessions.begin() as session:
+            return elsewhere.record(session, generation)
+
+    def trace(self, generation_id: int) -> OutputTrace:
+        """Traces each spliced word of an output to its fact. Raises `GenerationNotFound`."""
+        with self.store.sessions() as session:
+            return attribution.trace_output(session, generation_id)
+
+    def trace_fact(self, fact_id: int) -> FactTrace:
+        """Traces a fact to its source, its edits and the outputs that used it. Raises `FactNotFound`."""
+        with self.store.sessions() as session:
+            return attribution.trace_fact(session, fact_id)
+
+    def find(self, after: int = 0, limit: int = 50) -> list[GenerationRecord]:
+        """Lists stored outputs, newest first; `after` an id gives those older than it."""
+        with self.store.sessions() as session:
+            return attribution.generations(session, after, limit)
+
+    def attributions(
+        self,
+        *,
+        fact_id: int | None = None,
+        generation_id: int | None = None,
+        document_id: int | None = None,
+        after: Place = (0, 0),
+        limit: int = 50,
+    ) -> list[AttributionRecord]:
+        """Lists the lookups that fit every part given, by output and ordinal, past `after` (of both)."""
+        with self.store.sessions() as session:
+            return attributions(
+                session,
+                fact_id=fact_id,
+                generation_id=generation_id,
+                document_id=document_id,
+                after=after,
+                limit=limit,
+            )
+
+    def impact(self, fact_id: int, *, after: Place = (0, 0), limit: int | None = None) -> Impact:
+        """Lists what a fact was used for, past `after`. Raises `FactNotFound`."""
+        with self.store.sessions() as session:
+            return impact_of(session, fact_id, after=after, limit=limit)
+
+    def impact_of_selection(
+        self, selector: Selector, *, after: Place = (0, 0), limit: int | None = None
+    ) -> SelectionImpact:
+        """Lists what the live facts that a selector chooses were used for. Choosing none is no error."""
+        with self.store.sessions() as session:
+            return impact_of_selection(session, selector, after=after, limit=limit)
+
+    def neighbours(self, generation_id: int, ordinal: int, k: int = 5) -> list[Hit] | None:
+        """Finds the k live facts that are nearest now to what lookup `ordinal` of an output asked, at any score.
+
+        None where the output kept no query. Raises `KeysetMismatch` where its checkpoint's keyset is not active.
+        """
+        return neighbours_of(self.store, generation_id, ordinal, k)

@@ -1,0 +1,89 @@
+"""What somebody is shown: all of it, or without the right to audit only what stands.
+
+Where the past is met on the way, as in the text of a document, marks stand for it (`kb.evidence.withholding`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from colmlm.kb.corpus.format import AnnotatedDocument
+from colmlm.kb.evidence import withholding
+from colmlm.kb.evidence.impact import ImpactedOutput
+from colmlm.kb.evidence.outputs import Outputs
+from colmlm.kb.facts.corpora import Corpora
+from colmlm.kb.facts.documents import DocumentRecord, Documents
+from colmlm.kb.facts.facts import Facts
+from colmlm.kb.lookup.searchable import SearchableStore
+from colmlm.kb.records import FactRecord, FactTrace, GenerationRecord, OutputTrace
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Reads a store for somebody; not `past`: without what it says no more."""
+
+    store: SearchableStore
+    past: bool
+
+    def fact(self, fact_id: int) -> FactRecord:
+        (fact,) = self.facts([Facts(self.store).show(fact_id)])
+        return fact
+
+    def facts(self, found: list[FactRecord]) -> list[FactRecord]:
+        if self.past:
+            return found
+        with self.store.sessions() as session:
+            return withholding.facts(session, found)
+
+    def trace_fact(self, fact_id: int) -> FactTrace:
+        traced = Outputs(self.store).trace_fact(fact_id)
+        if self.past:
+            return traced
+        with self.store.sessions() as session:
+            return withholding.trace(session, traced)
+
+    def uses(self, fact_id: int) -> tuple[ImpactedOutput, ...]:
+        found = Outputs(self.store).impact(fact_id).outputs
+        if self.past:
+            return found
+        with self.store.sessions() as session:
+            return tuple(withholding.outputs(session, found))
+
+    def documents(self, found: list[DocumentRecord]) -> list[DocumentRecord]:
+        if self.past:
+            return found
+        with self.store.sessions() as session:
+            return withholding.documents(session, found)
+
+    def document(self, document_id: int) -> tuple[DocumentRecord, str]:
+        """A document, and its text."""
+        found, text = Documents(self.store).read(document_id)
+        (document,) = self.documents([found])
+        return document, text if self.past else self.document_text(document_id)
+
+    def document_text(self, document_id: int) -> str:
+        if self.past:
+            return Documents(self.store).text(document_id)
+        with self.store.sessions() as session:
+            return withholding.text(session, document_id)
+
+    def export(self, corpus: str) -> Iterator[AnnotatedDocument]:
+        """The corpus with its live facts that the texts still say."""
+        if self.past:
+            return Corpora(self.store).export(corpus, live_only=True)
+        return withholding.corpus(Corpora(self.store).export(corpus, live_only=False))
+
+    def trace_output(self, generation_id: int) -> OutputTrace:
+        traced = Outputs(self.store).trace(generation_id)
+        if self.past:
+            return traced
+        with self.store.sessions() as session:
+            return withholding.output(session, traced)
+
+    def generations(self, after: int = 0, limit: int = 50) -> list[GenerationRecord]:
+        found = Outputs(self.store).find(after=after, limit=limit)
+        if self.past:
+            return found
+        with self.store.sessions() as session:
+            return withholding.outputs(session, found)

@@ -1,0 +1,109 @@
+"""Facts: added, corrected, deleted, brought back, and found. Each verb is one transaction and one change of the log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from colmlm.kb.errors import FactNotFound, InvalidValue
+from colmlm.kb.facts import edits, reading
+from colmlm.kb.records import Edit, FactDraft, FactRecord
+from colmlm.kb.store.contention import tried_again
+from colmlm.kb.store.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The facts of a store."""
+
+    store: Store
+
+    def add(
+        self,
+        question: str,
+        value: str,
+        *,
+        answer: str | None = None,
+        actor: str,
+        reason: str,
+        allow_erased: bool = False,
+    ) -> Edit:
+        """Adds a fact that no document says. Lookups find it once a rekey has given it a key.
+
+        Raises `FactSuppressed` where this question and value were erased, unless `allow_erased`.
+        """
+        draft = FactDraft(question, value, answer)
+        return self.add_many([draft], actor=actor, reason=reason, allow_erased=allow_erased)
+
+    @tried_again
+    def add_many(
+        self, drafts: Sequence[FactDraft], *, actor: str, reason: str, allow_erased: bool = False
+    ) -> Edit:
+        """Adds these facts in one change, all or none. Raises as `add` does."""
+        _require_some(len(drafts))
+        with self.store.sessions.begin() as session:
+            return edits.insert_facts(session, drafts, actor, reason, allow_erased=allow_erased)
+
+    def edit(self, fact_id: int, value: str, *, actor: str, reason: str) -> Edit:
+        """Corrects the value of a fact; at commit every process answers with it."""
+        return self.edit_many({fact_id: value}, actor=actor, reason=reason)
+
+    @tried_again
+    def edit_many(self, values: Mapping[int, str], *, actor: str, reason: str) -> Edit:
+        """Gives each of these facts its new value, in one change.
+
+        Raises `FactNotFound`, `FactDeleted` or `FactErased`.
+        """
+        _require_some(len(values))
+        with self.store.sessions.begin() as session:
+            return edits.update_facts(session, values, actor, reason)
+
+    @tried_again
+    def delete(self, fact_ids: Sequence[int], *, actor: str, reason: str, abstain: bool = False) -> Edit:
+        """Deletes facts, all or none; at commit no process answers with them.
+
+        With `abstain` a query that points at one of them gets no match instead of the runner-up.
+        """
+        with self.store.sessions.begin() as session:
+            return edits.delete_facts(session, fact_ids, actor, reason, abstain=abstain)
+
+    @tried_again
+    def restore(self, fact_ids: Sequence[int], *, actor: str, reason: str) -> Edit:
+        """Undoes the delete of facts, all or none."""
+        with self.store.sessions.begin() as session:
+            return edits.restore_facts(session, fact_ids, actor, reason)
+
+    def show(self, fact_id: int) -> FactRecord:
+        """Gives one fact, live or deleted. Raises `FactNotFound`."""
+        with self.store.sessions() as session:
+            return reading.get_fact(session, fact_id)
+
+    def show_many(self, fact_ids: Sequence[int]) -> list[FactRecord]:
+        """Gives these facts in the order they are asked for. Raises `FactNotFound`, which names all missing ones."""
+        with self.store.sessions() as session:
+            found = reading.fact_records(session, fact_ids)
+        if missing := [fact_id for fact_id in fact_ids if fact_id not in found]:
+            raise FactNotFound(missing)
+        return [found[fact_id] for fact_id in fact_ids]
+
+    def find(
+        self,
+        *,
+        corpus: str | None = None,
+        document_id: int | None = None,
+        text: str | None = None,
+        deleted: bool | None = False,
+        after: int = 0,
+        limit: int = 50,
+    ) -> list[FactRecord]:
+        """Finds facts past id `after`, by id.
+
+        `deleted=None` gives both; `text` is sought in value and question as it is.
+        """
+        with self.store.sessions() as session:
+            return reading.list_facts(session, corpus, text, deleted, after, limit, document_id)
+
+
+def _require_some(count: int) -> None:
+    if not count:
+        raise InvalidValue("batch", "it holds no fact")

@@ -1,0 +1,260 @@
+"""Keysets: made, keyed, measured, switched to and dropped; when one may answer is for `kb.keys.activation` to say.
+
+A retraining is: rekey -> build -> check (the gate) -> activate -> retire; rollback goes back at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+from colmlm.kb.errors import InvalidValue, KeysetActive, KeysetNotReady
+from colmlm.kb.facts import reading
+from colmlm.kb.facts.ingest import MANY_FACTS
+from colmlm.kb.keys import activation, keysets
+from colmlm.kb.keys.activation import MAX_EDITS, GateStanding
+from colmlm.kb.keys.calibration import Calibration
+from colmlm.kb.keys.keycopy import Keys
+from colmlm.kb.keys.keysets import Ids, Vectors
+from colmlm.kb.keys.rekey import Encoder, Rekey
+from colmlm.kb.lookup.replica import rebuild, save
+from colmlm.kb.lookup.searchable import SearchableStore
+from colmlm.kb.records import CheckpointInfo, Edit, KeysetHead, KeysetRecord
+from colmlm.kb.store.contention import tried_again
+from colmlm.kb.switching.bulk import store_keys
+from colmlm.kb.switching.gate import GateLimits, GateReport, check_keyset
+
+KEYS_A_CHANGE = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """An index made anew from the database, and its snapshot on disk."""
+
+    keyset_id: int
+    index_spec: str
+    num_keys: int
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Keysets:
+    """The keysets of a store."""
+
+    store: SearchableStore
+
+    @tried_again
+    def create(self, checkpoint: CheckpointInfo, index_spec: str | None = None) -> KeysetRecord:
+        """Registers a checkpoint and gives its keyset: the one it has, unless that is retired, or a new one."""
+        with self.store.sessions.begin() as session:
+            return keysets.create_keyset(session, checkpoint, index_spec, self._actor)
+
+    def all(self) -> list[KeysetRecord]:
+        """Lists the keysets by id, retired ones too."""
+        with self.store.sessions() as session:
+            return keysets.list_keysets(session)
+
+    def show(self, keyset_id: int) -> KeysetRecord:
+        """Gives one keyset. Raises `KeysetNotFound`."""
+        with self.store.sessions() as session:
+            return keysets.get_keyset(session, keyset_id)
+
+    def active(self) -> KeysetRecord:
+        """Gives the keyset that answers. Raises `NoActiveKeyset`."""
+        with self.store.sessions() as session:
+            return keysets.active_keyset(session)
+
+    def answering(self) -> KeysetHead:
+        """Gives what opening the active keyset takes, in a small statement. Raises `NoActiveKeyset`."""
+        with self.store.sessions() as session:
+            return keysets.keyset_head(session, keysets.active_keyset_id(session))
+
+    def checkpoint(self, keyset_id: int) -> CheckpointInfo:
+        """Tells which checkpoint makes the keys of a keyset. Raises `KeysetNotFound`."""
+        with self.store.sessions() as session:
+            return keysets.checkpoint_of(session, keyset_id)
+
+    def has_question_keys(self, keyset_id: int) -> bool:
+        """Tells whether a keyset keys facts of documents from their questions too."""
+        with self.store.sessions() as session:
+            return keysets.has_question_keys(session, keyset_id)
+
+    def keys(self, keyset_id: int, *, corpus: str | None = None) -> tuple[Ids, Vectors]:
+        """Gives fact ids [n] and context keys [n, d] of live facts, by fact id."""
+        with self.store.sessions() as session:
+            return keysets.context_keys(session, keyset_id, corpus)
+
+    def rekey(
+        self,
+        encoder: Encoder,
+        *,
+        corpus: str | None = None,
+        batch: int = 64,
+        on_facts: Callable[[int, int], None] | None = None,
+        kinds: Collection[str] = ("context",),
+    ) -> KeysetRecord:
+        """Gives every live fact (of `corpus`) a key of the encoder's checkpoint; kill it and call again to resume.
+
+        Several transactions: one a batch of documents, then the keyset is ready (active if none was)
+        and its index lies on disk, so that activating it keeps no lookup waiting.
+        `on_facts` hears (keyed, of how many). With "question" among the `kinds`, facts of documents get a second key
+        from their question, in this keyset from now on.
+        """
+        if corpus is not None:
+            with self.store.sessions() as session:
+                reading.require_corpus(session, corpus)
+        keyset = self.create(encoder.checkpoint)
+        rekey = Rekey(
+            self.store.sessions, encoder, keyset.keyset_id, self._actor, corpus, batch, on_facts, kinds
+        )
+        rekey.run()
+        return self.finish(keyset.keyset_id)
+
+    def store_keys(
+        self,
+        keyset_id: int,
+        fact_ids: Keys,
+        keys_ND: Keys,
+        kind: str = "context",
+        *,
+        actor: str,
+        reason: str,
+        on_facts: Callable[[int, int], None] | None = None,
+    ) -> list[Edit]:
+        """Stores one unit vector [n, d] of a kind for each fact [n], 100,000 in a transaction and change.
+
+        Raises `InvalidKeys`, `FactNotFound` or `FactDeleted`; then nothing of that transaction is stored.
+        """
+        if len(fact_ids) != len(keys_ND):
+            raise InvalidValue("keys", f"there are {len(keys_ND)} for {len(fact_ids)} facts")
+        edits: list[Edit] = []
+        for start in range(0, len(fact_ids), KEYS_A_CHANGE):
+            piece = slice(start, start + KEYS_A_CHANGE)
+            with self.store.sessions.begin() as session:
+                edits.append(
+                    store_keys(
+                        session, keyset_id, fact_ids[piece], keys_ND[piece], kind, actor=actor, reason=reason
+                    )
+                )
+            if on_facts is not None:
+                on_facts(min(piece.stop, len(fact_ids)), len(fact_ids))
+        if len(fact_ids) >= MANY_FACTS:
+            with self.store.sessions.begin() as session:
+                keysets.analyze(session, keyset_id)
+        return edits
+
+    def finish(self, keyset_id: int) -> KeysetRecord:
+        """Marks a keyset as ready (active where none is) and writes its index, as a rekey does at its end."""
+        with self.store.sessions.begin() as session:
+            activation.finish_building(session, keyset_id, self._actor)
+        self.store.searcher.prepare(keyset_id)
+        return self.show(keyset_id)
+
+    def build(self, keyset_id: int) -> Built:
+        """Makes a keyset's index anew from the database, trained on all keys there are, and writes its snapshot.
+
+        A server then opens it in the time it takes to read the file.
+        """
+        with self.store.sessions.begin() as session:
+            keyset = keysets.get_keyset(session, keyset_id)
+            if keyset.state == "retired":
+                raise KeysetNotReady(keyset_id, keyset.state)
+            replica = rebuild(session, keyset)
+            save(session, replica, self.store.settings.index_directory)
+        return Built(keyset_id, replica.index.spec, len(replica.index), replica.applied_seq)
+
+    @tried_again
+    def calibrate(self, keyset_id: int, measured: Calibration) -> KeysetRecord:
+        """Gives a keyset the threshold that was measured for it: below this score a lookup is no match."""
+        with self.store.sessions.begin() as session:
+            return keysets.set_threshold(
+                session, keyset_id, measured.threshold, self._actor, "calibrated", measured=measured
+            )
+
+    @tried_again
+    def set_threshold(
+        self, keyset_id: int, threshold: float, *, actor: str | None = None, reason: str = "set by hand"
+    ) -> KeysetRecord:
+        """Sets the score below which a lookup is no match, by hand: the keyset is not calibrated then.
+
+        Raises `InvalidValue`.
+        """
+        with self.store.sessions.begin() as session:
+            return keysets.set_threshold(session, keyset_id, threshold, actor or self._actor, reason)
+
+    def has_threshold(self, keyset_id: int) -> bool:
+        """Tells whether a keyset's threshold was measured or set by hand, and so is not to be chosen unasked."""
+        with self.store.sessions() as session:
+            return keysets.is_threshold_chosen(session, keyset_id)
+
+    def check(
+        self,
+        keyset_id: int,
+        encoder: Encoder,
+        limits: GateLimits | None = None,
+        *,
+        active_encoder: Encoder | None = None,
+        on_texts: Callable[[int, int], None] | None = None,
+    ) -> GateReport:
+        """Measures a keyset beside the one that answers, and keeps the report; see `kb.switching.gate`."""
+        return check_keyset(
+            self.store, keyset_id, encoder, limits, active_encoder=active_encoder, on_texts=on_texts
+        )
+
+    def standing(self, keyset_id: int) -> GateStanding:
+        """Tells what the last report of a keyset's gate is worth now."""
+        with self.store.sessions() as session:
+            return activation.standing(session, keysets.get_keyset(session, keyset_id))
+
+    def gate(self, keyset_id: int) -> dict[str, Any] | None:
+        """Gives the last report of a keyset's gate, as it was stored; None where it was never checked."""
+        with self.store.sessions() as session:
+            keysets.get_keyset(session, keyset_id)
+            return keysets.gate_of(session, keyset_id)
+
+    @tried_again
+    def activate(
+        self,
+        keyset_id: int,
+        *,
+        force: bool = False,
+        max_edits: int = MAX_EDITS,
+        actor: str | None = None,
+        reason: str = "activate",
+    ) -> KeysetRecord:
+        """Lets this keyset answer from now on, in every process, if its gate says so (`kb.keys.activation`).
+
+        Raises `GateRefused`, unless `force`, which is recorded with what spoke against it.
+        """
+        with self.store.sessions.begin() as session:
+            return activation.activate(
+                session, keyset_id, actor or self._actor, reason, force=force, max_edits=max_edits
+            )
+
+    @tried_again
+    def rollback(self, *, actor: str | None = None, reason: str = "rollback") -> KeysetRecord:
+        """Lets the keyset answer that was active before this one; doing it twice ends where it began.
+
+        It needs no gate. Facts that came since and have no key there (`num_unkeyed`) are silent until it is rekeyed;
+        for all others it answers at once.
+        """
+        with self.store.sessions.begin() as session:
+            return activation.roll_back(session, actor or self._actor, reason)
+
+    def retirable(self, keyset_id: int) -> KeysetRecord:
+        """Gives the keyset as it is before its keys are dropped. Raises `KeysetActive`."""
+        keyset = self.show(keyset_id)
+        if keyset.state == "active":
+            raise KeysetActive(keyset_id)
+        return keyset
+
+    @tried_again
+    def retire(self, keyset_id: int, *, actor: str | None = None, reason: str = "retire") -> KeysetRecord:
+        """Drops a keyset's keys for good. Raises `KeysetActive`."""
+        with self.store.sessions.begin() as session:
+            return keysets.retire(session, keyset_id, actor or self._actor, reason)
+
+    @property
+    def _actor(self) -> str:
+        return self.store.settings.actor

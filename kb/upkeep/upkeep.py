@@ -1,0 +1,41 @@
+"""Upkeep: checks, repair, and counts of everything."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from colmlm.kb.lookup.searchable import SearchableStore
+from colmlm.kb.records import FsckReport
+from colmlm.kb.upkeep.fsck import fsck
+from colmlm.kb.upkeep.repair import Repair, RepairReport
+from colmlm.kb.upkeep.snapshot_standing import SnapshotStanding, snapshot_standing
+from colmlm.kb.upkeep.statistics import Statistics, statistics
+
+
+@dataclass(frozen=True, slots=True)
+class Upkeep:
+    """What keeps a store sound."""
+
+    store: SearchableStore
+
+    def fsck(self) -> FsckReport:
+        """Compares facts, keys, index, texts and log, and changes nothing."""
+        with self.store.sessions() as session:
+            return fsck(session, self.store.settings.index_directory)
+
+    def repair(self, *, dry_run: bool = False) -> RepairReport:
+        """Checks everything, mends what is derived, checks again; a dry run says what it would mend."""
+        return Repair(self.store).run(dry_run=dry_run)
+
+    def snapshot(self) -> SnapshotStanding | None:
+        """Compares the active keyset's snapshot with the database by counts, and opens nothing: `fsck` compares sets.
+
+        None where there is none that can be read. Raises `NoActiveKeyset`.
+        """
+        with self.store.sessions() as session:
+            return snapshot_standing(session, self.store.settings.index_directory)
+
+    def statistics(self) -> Statistics:
+        """Counts everything, in one statement for each table: reads as much as there is."""
+        with self.store.sessions() as session:
+            return statistics(session)
