@@ -1,34 +1,20 @@
-"""The command `colmlm`: mounts one module per noun."""
+"""The command `colmlm`."""
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
-from types import MappingProxyType
 from typing import Annotated
 
 import typer
 
-from colmlm.cli.auditing import audit, changes, trace
-from colmlm.cli.contents import corpus, demo, documents, facts, generation
-from colmlm.cli.keysets import checkpoint, keysets
-from colmlm.cli.operating import backup, database, doctor, jobs, keys, serving, sizing
+from colmlm.cli.commands import COMMANDS
 from colmlm.cli.options import examples
-from colmlm.cli.removal import certificates, erase, erasures, forget
-from colmlm.cli.root import LABORATORY, Debug, Heavy, Root, start
+from colmlm.cli.root import Debug, Root, start
 
 
 class Colmlm(Root):
-    """The root of `colmlm`. What measures is in the laboratory, and keeps its names here."""
+    """The root of `colmlm`."""
 
-    heavy = MappingProxyType(
-        {
-            "train": Heavy("colmlm.cli.training.train", "Train a checkpoint on an annotated corpus."),
-            "annotator": Heavy(
-                "colmlm.cli.annotation.annotator", "Train, release and measure the annotators of raw text."
-            ),
-            **LABORATORY,
-        }
-    )
+    lazy = COMMANDS
 
 
 app = typer.Typer(
@@ -40,35 +26,6 @@ app = typer.Typer(
     ),
     pretty_exceptions_enable=False,
 )
-app.command("up", epilog=serving.UP_EXAMPLES)(serving.up)
-app.command("serve", epilog=serving.SERVE_EXAMPLES)(serving.serve)
-app.command("demo", epilog=demo.EXAMPLES)(demo.demo)
-app.command("generate", epilog=generation.GENERATE_EXAMPLES)(generation.generate)
-app.command("lookup", epilog=generation.LOOKUP_EXAMPLES)(generation.lookup)
-app.add_typer(facts.app, name="facts")
-app.command("erase", epilog=erase.ERASE_EXAMPLES)(erase.erase)
-app.add_typer(erasures.app, name="erasures")
-app.command("scan-residue", epilog=erase.SCAN_EXAMPLES)(erase.scan_residue)
-app.add_typer(forget.app, name="forget")
-app.command("verify-certificate", epilog=certificates.CHECK_EXAMPLES)(certificates.verify_certificate)
-app.add_typer(corpus.app, name="corpus")
-app.add_typer(documents.app, name="documents")
-app.command("stats", epilog=documents.STATS_EXAMPLES)(documents.stats)
-app.add_typer(trace.app, name="trace")
-app.add_typer(changes.app, name="changes")
-app.add_typer(audit.app, name="audit")
-app.add_typer(backup.app, name="backup")
-app.command("impact", epilog=audit.IMPACT_EXAMPLES)(audit.impact)
-app.command("fsck", epilog=changes.FSCK_EXAMPLES)(changes.fsck)
-app.command("rekey", epilog=keysets.REKEY_EXAMPLES)(keysets.rekey)
-app.add_typer(keysets.app, name="keysets")
-app.add_typer(checkpoint.app, name="checkpoint")
-app.add_typer(database.app, name="db")
-app.add_typer(keys.app, name="keys")
-app.add_typer(jobs.app, name="jobs")
-app.command("worker", epilog=jobs.WORKER_EXAMPLES)(jobs.worker)
-app.command("doctor", epilog=doctor.EXAMPLES)(doctor.doctor)
-app.command("sizing", epilog=sizing.EXAMPLES)(sizing.sizing)
 
 
 @app.callback(invoke_without_command=True)
@@ -85,6 +42,8 @@ def root(
 
 
 def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version("colmlm")
     except PackageNotFoundError:  # run from a source tree that was never installed

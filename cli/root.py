@@ -45,28 +45,39 @@ _AS_A_JOB = {"rekey": "rekey", "fsck": "fsck", "backup create": "backup"}
 
 
 @dataclass(frozen=True, slots=True)
-class Heavy:
-    """A command whose module is imported when it is called, and what `--help` says of it until then."""
+class Lazy:
+    """A command that is imported when it is called: `where` is its module and its function or Typer app there.
 
-    module: str
+    `help` is what a list of commands says of it, and `examples` names what the module shows below a function's help.
+    """
+
+    where: str
     help: str
+    examples: str | None = None
 
     def command(self, name: str) -> Any:
         """Import the module and give its command, under this name."""
-        command = typer.main.get_command(import_module(self.module).app)
+        module_name, _, attribute = self.where.partition(":")
+        module = import_module(module_name)
+        app = getattr(module, attribute)
+        if not isinstance(app, typer.Typer):
+            alone = typer.Typer(add_completion=False)
+            alone.command(name, epilog=getattr(module, self.examples) if self.examples else None)(app)
+            app = alone
+        command = typer.main.get_command(app)
         command.name = name
         return command
 
 
 LABORATORY = MappingProxyType(
     {
-        "bench": Heavy("colmlm.lab.bench.command", "Measure this program on this machine."),
-        "evaluate": Heavy(
-            "colmlm.lab.evaluate.command",
+        "bench": Lazy("colmlm.lab.bench.command:app", "Measure this program on this machine."),
+        "evaluate": Lazy(
+            "colmlm.lab.evaluate.command:app",
             "Measure a checkpoint: recall of its keys, answers, and unlearning.",
         ),
-        "crashlab": Heavy(
-            "colmlm.lab.crashlab.command",
+        "crashlab": Lazy(
+            "colmlm.lab.crashlab.command:app",
             "Kill processes at seeded instants and check that nothing was lost.",
         ),
     }
@@ -76,21 +87,21 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show where an error came f
 
 
 class Root(TyperGroup):
-    """The command group that knows the heavy commands by name and lets no traceback out."""
+    """The command group that knows its commands by name and lets no traceback out."""
 
-    heavy: ClassVar[Mapping[str, Heavy]] = MappingProxyType({})
+    lazy: ClassVar[Mapping[str, Lazy]] = MappingProxyType({})
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return [*super().list_commands(ctx), *self.heavy]
+        return list(self.lazy)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name in self.heavy:
-            return TyperCommand(cmd_name, help=self.heavy[cmd_name].help)
-        return super().get_command(ctx, cmd_name)
+        """The command as it is listed; `resolve_command` gives the one that runs."""
+        found = self.lazy.get(cmd_name)
+        return None if found is None else TyperCommand(cmd_name, help=found.help)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        if args and args[0] in self.heavy:
-            return args[0], self.heavy[args[0]].command(args[0]), args[1:]
+        if args and args[0] in self.lazy:
+            return args[0], self.lazy[args[0]].command(args[0]), args[1:]
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:

@@ -11,7 +11,7 @@ from colmlm.cli.root import LABORATORY, Debug, Root, start
 class Laboratory(Root):
     """The root of `colmlm-lab`."""
 
-    heavy = LABORATORY
+    lazy = LABORATORY
 
 
 app = typer.Typer(

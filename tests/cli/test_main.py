@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 import typer.main
 
+from colmlm.cli.commands import COMMANDS
 from colmlm.cli.main import app
+from colmlm.cli.root import LABORATORY
 from colmlm.kb import interpreter
-from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.facts.facts import Facts
 from tests.cli.conftest import ROOT, Ran, Run, invoke, program
 
 # What must start at once. Whoever imports torch here makes every one of them take seconds.
@@ -74,13 +76,25 @@ UNKNOWN = (
 )
 
 
+HEAVY = {"train", "annotator", *LABORATORY}  # their modules take seconds
+
+
 def commands() -> Iterator[tuple[str, ...]]:
     """Every group and command that is light enough to be imported here."""
-    todo: list[tuple[tuple[str, ...], Any]] = [((), typer.main.get_command(app))]
+    yield ()
+    light = {name: lazy for name, lazy in COMMANDS.items() if name not in HEAVY}
+    todo: list[tuple[tuple[str, ...], Any]] = [((name,), lazy.command(name)) for name, lazy in light.items()]
     while todo:
         path, command = todo.pop()
         yield path
         todo += [((*path, name), child) for name, child in getattr(command, "commands", {}).items()]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_is_listed_with_the_words_it_has_for_itself(name: str) -> None:
+    listed, itself = COMMANDS[name].help, COMMANDS[name].command(name).help
+    words = " ".join(itself.partition("\n\n")[0].split())
+    assert words.startswith(listed.rstrip(".")) or name in HEAVY
 
 
 @pytest.mark.parametrize("path", sorted(commands()), ids=" ".join)
@@ -158,7 +172,7 @@ def test_interrupting_is_exit_code_130(run: Run, monkeypatch: pytest.MonkeyPatch
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(KnowledgeBase, "facts", interrupted)
+    monkeypatch.setattr(Facts, "find", interrupted)
     ran = run("facts", "list")
     assert ran.code == 130 and is_one_error_line(ran)
 
@@ -169,7 +183,7 @@ def test_a_fault_of_the_program_is_one_line_and_debug_shows_where(
     def fault(*_: object, **__: object) -> None:
         raise AssertionError("cannot\nbe")
 
-    monkeypatch.setattr(KnowledgeBase, "facts", fault)
+    monkeypatch.setattr(Facts, "find", fault)
     ran = run("facts", "list")
     assert ran.code == 70 and is_one_error_line(ran) and "--debug" in ran.err
     shown = typer.testing.CliRunner().invoke(app, ["--debug", "facts", "list"])

@@ -1,0 +1,131 @@
+"""Every command of `colmlm` by name: where it is, and what `--help` says of it until it is called.
+
+A command's module is imported when the command is called or completed, so that `colmlm --help` and a TAB cost little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from colmlm.cli.root import LABORATORY, Lazy
+
+COMMANDS: Mapping[str, Lazy] = MappingProxyType(
+    {
+        "up": Lazy(
+            "colmlm.cli.operating.serving:up",
+            "Start everything: database, demo corpus, keys, an access token, and the API and console.",
+            examples="UP_EXAMPLES",
+        ),
+        "serve": Lazy(
+            "colmlm.cli.operating.serving:serve",
+            "Serve the API and the console on a knowledge base that is there already.",
+            examples="SERVE_EXAMPLES",
+        ),
+        "demo": Lazy(
+            "colmlm.cli.contents.demo:demo",
+            "Ask for facts, delete them, ask again, restore them, ask a third time. Run `colmlm up` first.",
+            examples="EXAMPLES",
+        ),
+        "generate": Lazy(
+            "colmlm.cli.contents.generation:generate",
+            "Decode a prompt with lookups, and store the output with the evidence for every spliced span.",
+            examples="GENERATE_EXAMPLES",
+        ),
+        "lookup": Lazy(
+            "colmlm.cli.contents.generation:lookup",
+            "Find the facts nearest to a question, without decoding. No match is a normal result.",
+            examples="LOOKUP_EXAMPLES",
+        ),
+        "facts": Lazy("colmlm.cli.contents.facts:app", "List, show, add, edit, delete and restore facts."),
+        "erase": Lazy(
+            "colmlm.cli.removal.erase:erase",
+            "Erase facts for good, live or deleted, all of them or none. Nothing brings them back.",
+            examples="ERASE_EXAMPLES",
+        ),
+        "erasures": Lazy(
+            "colmlm.cli.removal.erasures:app",
+            "Erasures that wait for a second person, with COLMLM_ERASE_NEEDS_TWO=yes.",
+        ),
+        "scan-residue": Lazy(
+            "colmlm.cli.removal.erase:scan_residue",
+            "Search the files of server, index and home for erased texts and keys. Changes nothing.",
+            examples="SCAN_EXAMPLES",
+        ),
+        "forget": Lazy(
+            "colmlm.cli.removal.forget:app", "Forget sets of facts: plan, apply, verify, restore, certify."
+        ),
+        "verify-certificate": Lazy(
+            "colmlm.cli.removal.certificates:verify_certificate",
+            "Check a certificate: who signed it, what it says, and whether the base bears it out.",
+            examples="CHECK_EXAMPLES",
+        ),
+        "corpus": Lazy(
+            "colmlm.cli.contents.corpus:app", "Add, annotate, ingest, export, delete, list and count corpora."
+        ),
+        "documents": Lazy(
+            "colmlm.cli.contents.documents:app", "List and show the documents that facts were read from."
+        ),
+        "stats": Lazy(
+            "colmlm.cli.contents.documents:stats",
+            "Count everything: corpora, documents, facts, stored outputs, keysets and forget runs, as of one change.",
+            examples="STATS_EXAMPLES",
+        ),
+        "trace": Lazy("colmlm.cli.auditing.trace:app", "Trace outputs to facts and facts to outputs."),
+        "changes": Lazy(
+            "colmlm.cli.auditing.changes:app",
+            "Show the change log: who changed what, when and why, oldest first. It holds no fact text.",
+        ),
+        "audit": Lazy("colmlm.cli.auditing.audit:app", "Read, verify and witness the change log."),
+        "backup": Lazy(
+            "colmlm.cli.operating.backup:app",
+            "Write a knowledge base to one file, check the file, restore it.",
+        ),
+        "impact": Lazy(
+            "colmlm.cli.auditing.audit:impact",
+            "Show every stored output that a fact was spliced into, and what became of it since.",
+            examples="IMPACT_EXAMPLES",
+        ),
+        "fsck": Lazy(
+            "colmlm.cli.auditing.changes:fsck",
+            "Compare facts, keys, indexes, documents and the change log; change nothing unless told to.",
+            examples="FSCK_EXAMPLES",
+        ),
+        "rekey": Lazy(
+            "colmlm.cli.keysets.keysets:rekey",
+            "Give every live fact without a key one of the checkpoint's. Stop it and start it again to resume.",
+            examples="REKEY_EXAMPLES",
+        ),
+        "keysets": Lazy(
+            "colmlm.cli.keysets.keysets:app", "Make, check, activate, calibrate and retire keysets."
+        ),
+        "checkpoint": Lazy("colmlm.cli.keysets.checkpoint:app", "Describe and export checkpoints."),
+        "db": Lazy("colmlm.cli.operating.database:app", "Start, stop, migrate and describe the database."),
+        "keys": Lazy(
+            "colmlm.cli.operating.keys:app", "Make, list, rotate and revoke access keys of the API."
+        ),
+        "jobs": Lazy(
+            "colmlm.cli.operating.jobs:app", "Start, list, show, await, cancel and prune long work."
+        ),
+        "worker": Lazy(
+            "colmlm.cli.operating.jobs:worker",
+            "Do the long work that the server, the console and `colmlm jobs start` queue.",
+            examples="WORKER_EXAMPLES",
+        ),
+        "doctor": Lazy(
+            "colmlm.cli.operating.doctor:doctor",
+            "Check this installation and change nothing: packages, settings, home, disk, database, keys, index, model.",
+            examples="EXAMPLES",
+        ),
+        "sizing": Lazy(
+            "colmlm.cli.operating.sizing:sizing",
+            "Say what so many facts take: database, index, memory, disk, lookups a second.",
+            examples="EXAMPLES",
+        ),
+        "train": Lazy("colmlm.cli.training.train:app", "Train a checkpoint on an annotated corpus."),
+        "annotator": Lazy(
+            "colmlm.cli.annotation.annotator:app", "Train, release and measure the annotators of raw text."
+        ),
+        **LABORATORY,
+    }
+)
