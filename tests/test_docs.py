@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -76,7 +77,7 @@ def typed_in(block: str) -> list[tuple[str, ...]]:
     ]
 
 
-@pytest.mark.parametrize("package", ["api", "cli", "kb", "model"])
+@pytest.mark.parametrize("package", ["api", "cli", "kb", "lab", "model"])
 def test_every_command_that_a_message_names_exists(package: str) -> None:
     wrong = [
         f"{path.name}: {line}: {fault}"
@@ -93,6 +94,11 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         f"{file}#{anchor}" for file, anchor in LINK.findall(page.read_text()) if not leads(page, file, anchor)
     ]
     assert broken == []
+
+
+def test_the_picture_of_the_rooms_is_todays() -> None:
+    drawn = subprocess.run([ROOT / "scripts" / "rooms"], capture_output=True, text=True, check=True).stdout
+    assert (ROOT / "docs" / "rooms.md").read_text() == drawn, "draw it again: scripts/rooms > docs/rooms.md"
 
 
 def test_every_make_target_named_exists() -> None:

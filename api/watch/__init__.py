@@ -1,0 +1,1 @@
+"""What watches a server: metrics, logs, spans, and whether it is ready."""

@@ -1,0 +1,1 @@
+"""Commands that annotate raw texts and train annotators."""

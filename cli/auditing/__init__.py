@@ -1,0 +1,1 @@
+"""Commands of auditors: the log, traces and impact."""

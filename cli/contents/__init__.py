@@ -1,0 +1,1 @@
+"""Commands on what a knowledge base says: facts, documents, corpora, lookups, outputs."""

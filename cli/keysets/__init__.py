@@ -1,0 +1,1 @@
+"""Commands on keysets and checkpoints."""

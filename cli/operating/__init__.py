@@ -1,0 +1,1 @@
+"""Commands of operators: serve, jobs, database, backups, API keys, doctor."""

@@ -1,0 +1,1 @@
+"""Commands that forget and erase, and certificates of it."""

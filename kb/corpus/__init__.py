@@ -1,0 +1,1 @@
+"""Documents with facts as files: the annotated format, Parquet, SQuAD."""

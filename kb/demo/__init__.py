@@ -1,4 +1,4 @@
-"""A small demo corpus of short documents with annotated facts; `build` makes it from the JSON files here."""
+"""A small demo corpus of short documents with annotated facts; `lab.demo_corpus` makes it from the JSON files here."""
 
 from __future__ import annotations
 

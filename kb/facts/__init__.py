@@ -1,0 +1,1 @@
+"""Facts, documents and corpora: edited, read, ingested, exported and redacted."""

@@ -1,0 +1,1 @@
+"""Sets of facts forgotten on purpose: plans, their verification by questions, and certificates."""

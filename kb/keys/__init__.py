@@ -1,0 +1,1 @@
+"""Keys and keysets: made, calibrated, compared, and which of them answers."""

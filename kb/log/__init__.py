@@ -1,0 +1,1 @@
+"""The change log: appended to, chained, witnessed and signed."""

@@ -1,0 +1,1 @@
+"""Words, characters and lines of texts."""

@@ -1,0 +1,1 @@
+"""Checks, repair and counts of all that is stored."""

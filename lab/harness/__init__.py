@@ -1,0 +1,1 @@
+"""lm_eval on a checkpoint."""

@@ -1,0 +1,1 @@
+"""How deletions, updates and growth are measured on a base."""

@@ -1,0 +1,1 @@
+"""Annotators: what marks facts in raw texts and asks about them."""

@@ -1,0 +1,1 @@
+"""Decoding with lookups."""

@@ -1,0 +1,1 @@
+"""Measures of checkpoints: recall, answers, perplexity, unlearning."""

@@ -1,0 +1,1 @@
+"""Texts for the model: tokens, the tokens that a method adds, sentences."""
