@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import typer.main
 
+from colmlm.cli.commands import COMMANDS
 from colmlm.cli.main import app
 from tests.blocks import commands
 from tests.places import ROOT
@@ -192,7 +193,7 @@ def test_the_commands_that_take_a_server_are_those_listed() -> None:
 
 def commands_with(option: str) -> Iterator[str]:
     """Every command and group that has this option, by its path."""
-    waiting: list[tuple[str, Any]] = [("", whole())]
+    waiting: list[tuple[str, Any]] = [(name, lazy.command(name)) for name, lazy in COMMANDS.items()]
     while waiting:
         path, command = waiting.pop()
         waiting += [(f"{path} {name}".strip(), sub) for name, sub in getattr(command, "commands", {}).items()]

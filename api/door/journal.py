@@ -28,7 +28,7 @@ RECORDED_A_MINUTE = 60
 
 _DENIED = frozenset({401, 403, 421, 429})
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("colmlm.journal")
 
 
 class Journal:
