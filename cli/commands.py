@@ -1,6 +1,6 @@
 """Every command of `colmlm` by name: where it is, and what `--help` says of it until it is called.
 
-A command's module is imported when the command is called or completed, so that `colmlm --help` and a TAB cost little.
+A command's module is imported when the command is called or completed, so that `colmlm --help` costs little.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 from collections.abc import Iterator
@@ -103,6 +104,20 @@ def test_every_command_has_help_with_an_example(path: tuple[str, ...]) -> None:
     assert ran.code == 0
     assert "Examples:" in ran.out
     assert f"colmlm {' '.join(path)}".strip() in ran.out.partition("Examples:")[2]
+
+
+def test_help_and_the_completion_of_a_name_load_no_database_and_no_arrays() -> None:
+    code = (
+        "import sys; from colmlm.cli.main import app\n"
+        "try: app(['--help'], prog_name='colmlm')\n"
+        "except SystemExit: pass\n"
+        "print([m for m in ('sqlalchemy', 'psycopg', 'numpy', 'litestar') if m in sys.modules], file=sys.stderr)"
+    )
+    completing = {"_COLMLM_COMPLETE": "complete_bash", "COMP_WORDS": "colmlm tr", "COMP_CWORD": "1"}
+    for more in ({}, completing):
+        command, env = interpreter.command("-c", code), {**os.environ, **more}
+        ran = subprocess.run(command, cwd=ROOT, env=env, text=True, capture_output=True, timeout=60)
+        assert ran.stderr.strip().endswith("[]"), ran.stderr
 
 
 def test_a_command_that_needs_no_model_does_not_import_torch(home: Path) -> None:
