@@ -7,6 +7,7 @@ traces) run on Debian's PostgreSQL 15 too, the oldest version supported.
 from __future__ import annotations
 
 import getpass
+import logging
 import os
 import pwd
 import subprocess
@@ -50,6 +51,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def _no_outage_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each test starts as a process does: what an earlier one had to say of its database is not remembered."""
     monkeypatch.setattr(outages, "_told", {})
+
+
+@pytest.fixture(autouse=True)
+def _log_goes_where_it_went() -> Iterator[None]:
+    """What a command sends its log to, in this process, does not get what later tests log."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import logging
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -18,16 +17,7 @@ from tests.api.conftest import CAPITAL, Connect
 
 
 @pytest.fixture
-def _root_as_it_was() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-
-
-@pytest.fixture
-def log(settings: Settings, _root_as_it_was: None) -> io.StringIO:
+def log(settings: Settings) -> io.StringIO:
     stream = io.StringIO()
     logs.configure(replace(settings, log_format="json"), stream)
     return stream
@@ -85,7 +75,7 @@ def test_probes_are_not_logged_unless_asked_for(
     assert "/healthz" in [line.get("route") for line in lines(log)]
 
 
-def test_on_a_terminal_it_is_text_without_local_variables(settings: Settings, _root_as_it_was: None) -> None:
+def test_on_a_terminal_it_is_text_without_local_variables(settings: Settings) -> None:
     stream = io.StringIO()
     logs.configure(replace(settings, log_format="text"), stream)
     asked = "-".join(("what", "was", "asked"))
