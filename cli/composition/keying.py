@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from colmlm.kb.service import KnowledgeBase
 
 DEFAULT_SAMPLE = 300
+_BATCH = 32  # questions that are encoded at once
 
 
 def key_everything(
@@ -110,12 +111,12 @@ def measure(
     )
 
 
-def _encode(encoder: Encoder, questions: list[str], batch: int = 32) -> NDArray[np.float32]:
+def _encode(encoder: Encoder, questions: list[str]) -> NDArray[np.float32]:
     pieces = [encoder.encode_questions([])]
     with progress("Calibrating") as advance:
-        for start in range(0, len(questions), batch):
-            pieces.append(encoder.encode_questions(questions[start : start + batch]))
-            advance(min(start + batch, len(questions)), len(questions))
+        for start in range(0, len(questions), _BATCH):
+            pieces.append(encoder.encode_questions(questions[start : start + _BATCH]))
+            advance(min(start + _BATCH, len(questions)), len(questions))
     return np.concatenate(pieces)
 
 

@@ -140,34 +140,6 @@ def parse_inline(marked: str) -> tuple[str, tuple[FactSpan, ...]]:
     return "".join(pieces), tuple(spans)
 
 
-def format_inline(document: AnnotatedDocument) -> str:
-    """The document's text in the paper's inline form; the inverse of `parse_inline`.
-
-    Raises `InlineError` where the text itself holds such a tag: write that document as offsets.
-    """
-    pieces: list[str] = []
-    at = 0
-    for span in document.facts:
-        q = f' q="{html.escape(span.question)}"' if span.question else ""
-        a = f' a="{html.escape(span.answer)}"' if span.answer else ""
-        before, value = (
-            _untagged(document.text, at, span.start),
-            _untagged(document.text, span.start, span.end),
-        )
-        pieces += (before, f"<FACT{q}{a}>{value}{CLOSE_TAG}")
-        at = span.end
-    pieces.append(_untagged(document.text, at, len(document.text)))
-    return "".join(pieces)
-
-
-def _untagged(text: str, start: int, end: int) -> str:
-    """``text[start:end]``, searched by itself: "<FACTor" is a tag once a span begins before its "or"."""
-    piece = text[start:end]
-    if (tag := _ANY_TAG.search(piece)) is not None:
-        raise InlineError(start + tag.start(), "the text itself contains a FACT tag")
-    return piece
-
-
 def check_spans(
     document: str, text: str, spans: Sequence[FactSpan]
 ) -> tuple[tuple[FactSpan, ...], tuple[Refusal, ...]]:

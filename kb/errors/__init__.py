@@ -30,7 +30,6 @@ KBError
 │   ├── FactNotDeleted
 │   ├── FactErased
 │   ├── FactSuppressed
-│   ├── CorpusInUse
 │   ├── NoActiveKeyset
 │   ├── KeysetNotReady
 │   ├── GateRefused
@@ -81,7 +80,6 @@ from __future__ import annotations
 from colmlm.kb.errors.conflicts import (
     AnswerGone,
     ApiKeyEnded,
-    CorpusInUse,
     DatabaseNotEmpty,
     ErasureRequestState,
     FactDeleted,
@@ -163,7 +161,6 @@ __all__ = [
     "BackupRefused",
     "Collided",
     "Conflict",
-    "CorpusInUse",
     "CorpusNotFound",
     "DatabaseNotEmpty",
     "DatabaseUnavailable",

@@ -45,14 +45,6 @@ class FactSuppressed(Conflict):
         )
 
 
-class CorpusInUse(Conflict):
-    title = "Corpus is in use"
-
-    def __init__(self, corpus: str) -> None:
-        self.corpus = corpus
-        super().__init__(f"Corpus {corpus!r} still has live facts. Delete them first.")
-
-
 class NoActiveKeyset(Conflict):
     title = "No active keyset"
 
@@ -190,7 +182,6 @@ class AnswerGone(Conflict):
     title = "Answer is not kept"
 
     def __init__(self, seq: int | None) -> None:
-        self.change_seq = seq
         done = "was carried out" if seq is None else f"was carried out, up to change {seq}"
         super().__init__(
             f"The request with this Idempotency-Key {done}, and its answer is not kept. Nothing was done now; "

@@ -74,10 +74,10 @@ def withdraw(session: Session, job: Job, *, only_waiting: bool = False) -> None:
     session.execute(text(statement), {"id": job.ticket})
 
 
-def num_workers(session: Session, stalled_seconds: float = STALLED_SECONDS) -> int:
+def num_workers(session: Session) -> int:
     """How many workers have a heartbeat."""
     heard = "SELECT count(*) FROM procrastinate_workers WHERE last_heartbeat >= now() - CAST(:stalled AS interval)"
-    return session.scalar(text(heard), {"stalled": timedelta(seconds=stalled_seconds)}) or 0
+    return session.scalar(text(heard), {"stalled": timedelta(seconds=STALLED_SECONDS)}) or 0
 
 
 def rescue(session: Session, stalled_seconds: float = STALLED_SECONDS) -> list[Job]:

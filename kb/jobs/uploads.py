@@ -25,7 +25,6 @@ UNCLAIMED_SECONDS = 24 * 3600.0
 WAITING_AT_ONCE = 4  # times the largest upload: what may lie there in all
 
 _ID = re.compile(r"[0-9a-f]{32}")
-_BLOCK = 1 << 20
 _UNFINISHED = ".part"
 
 

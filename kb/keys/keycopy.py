@@ -21,6 +21,7 @@ from colmlm.kb.store.database import connection_of
 from colmlm.kb.tables import KEY_IDS
 
 _ROWS = 2_000  # of one message to the server
+_BATCH = 20_000  # keys that are read at once
 _COPY_KEYS = b"COPY fact_key (keyset_id, id, fact_id, kind, key) FROM STDIN (FORMAT binary)"
 _COPY_INDEXED = sql.SQL("""
 COPY (
@@ -77,9 +78,7 @@ def _blocks(keyset_id: int, kind: str, first: int, fact_ids: Keys, keys_ND: Keys
     yield _TRAILER
 
 
-def indexed_keys(
-    session: Session, keyset_id: int, dim: int, batch: int = 20_000
-) -> Iterator[tuple[Ids, Vectors]]:
+def indexed_keys(session: Session, keyset_id: int, dim: int) -> Iterator[tuple[Ids, Vectors]]:
     """The ids [n] and keys [n, d] that an index holds, those of live facts and of tombstones; by id, in batches.
 
     The session's connection is taken until the last batch.
@@ -88,7 +87,7 @@ def indexed_keys(
     layout = _layout([("id", ">i8", 8), ("key", f"V{width}", width)])
     statement = _COPY_INDEXED.format(keyset_id=sql.Literal(keyset_id))
     with connection_of(session).cursor() as cursor, cursor.copy(statement) as copy:
-        for data in _whole_rows(copy, layout.itemsize, batch):
+        for data in _whole_rows(copy, layout.itemsize, _BATCH):
             rows = np.frombuffer(data, layout)
             keys = np.ascontiguousarray(rows["key"]).view(STORED).reshape(-1, dim)
             yield rows["id"].astype(np.int64), keys.astype(np.float32)

@@ -295,10 +295,6 @@ def context_keys(session: Session, keyset_id: int, corpus: str | None) -> tuple[
     return np.array([row.fact_id for row in rows], dtype=np.int64), decode([row.key for row in rows], dim)
 
 
-def encode(keys_ND: Vectors) -> list[bytes]:
-    return [key.tobytes() for key in keys_ND.astype(STORED)]
-
-
 def decode(stored: list[bytes], dim: int) -> Vectors:
     """The exact keys [n, d] that are stored, as float32."""
     return np.frombuffer(b"".join(stored), dtype=STORED).reshape(-1, dim).astype(np.float32)

@@ -112,13 +112,6 @@ def name_of_database(do: str | None) -> str:
     return f"database killed {f'during {PHASES[do]}' if do else 'between steps'}"
 
 
-def names() -> set[str]:
-    """Every name that a kill may count under."""
-    points = {name_of(point, do) for do in PHASES for point, _ in points_of(do)}
-    outside = {name_of(OUTSIDE, do) for do in PHASES}
-    return points | outside | {END} | {name_of_database(do) for do in (*PHASES, None)}
-
-
 @dataclass(slots=True)
 class Trap:
     """Kills this process at the `nth` passing of `point` once it is armed. `tell` hears of it a moment before."""

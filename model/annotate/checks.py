@@ -1,6 +1,6 @@
 """What makes an annotation acceptable (section 3.3, and the specification of the annotation prompt).
 
-Every annotator's work goes through `review`, whoever wrote it. A fault has a code (`CODES`) and a sentence that names
+Every annotator's work goes through `review`, whoever wrote it. A fault has a code (`Code`) and a sentence that names
 what is wrong. Only what is at fault goes: a bad answer leaves the question, a bad question leaves the fact.
 
 **The sentence-boundary test** (code "forward"). What a question may use is the document's title and its text up to the
@@ -21,26 +21,16 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
+from typing import Literal
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, InlineError, parse_inline, unstorable
 from colmlm.model.annotate.words import Word, words
 from colmlm.model.text.sentences import sentence_around, sentence_ends
 
-CODES = {
-    "altered": "the annotated text without its tags is not the source",
-    "malformed": "the tags cannot be read",
-    "span": "the span is no stretch of whole words, or says nothing",
-    "subject": "the span only names what the document is about",
-    "form": "the question is not one line of 3 to 300 characters without tags",
-    "pointing": "the question points into the text, or at somebody whom it does not name",
-    "vague": "the question names nothing",
-    "answered": "the question holds the answer",
-    "forward": "the question uses what the text says only later, or not at all",
-    "reveals": "the question gives away a fact that comes later",
-    "clause": "the answer is a clause or a sentence, not a snippet",
-    "lossy": "the answer leaves out a number or a name of the span",
-    "refused": "the annotator would not take the document",
-}
+Code = Literal[
+    "altered", "malformed", "span", "subject", "form", "pointing", "vague", "answered", "forward", "reveals", "clause",
+    "lossy", "refused",
+]  # fmt: skip
 
 _LONGEST_QUESTION = 300
 _TEXT = re.compile(
@@ -66,9 +56,9 @@ _FINITE = frozenset(_AUXILIARIES.split())
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What is wrong: a key of `CODES`, and a sentence."""
+    """What is wrong: a code, and a sentence."""
 
-    code: str
+    code: Code
     reason: str
 
 
@@ -82,7 +72,7 @@ class Rejected:
     document: str
     start: int
     end: int
-    code: str
+    code: Code
     reason: str
     value: str = ""
     question: str | None = None

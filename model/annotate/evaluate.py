@@ -42,7 +42,6 @@ THRESHOLDS = (
     0.9,
 )
 Questions = Sequence[Sequence[GeneratedQuestion | None]]
-OnDone = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ Floats = NDArray[np.float32]
 OnDone = Callable[[int], None]
 
 BIASES = (0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0)
+_PENALTY = DecodeConfig().repetition_penalty
 _POSITIONS = 256  # whose logits are held at once
 
 
@@ -205,7 +206,6 @@ def text_margins(
     checkpoint: Checkpoint,
     documents: Iterable[AnnotatedDocument],
     *,
-    penalty: float = DecodeConfig().repetition_penalty,
     on_done: OnDone = lambda more: None,
 ) -> Margins:
     """Margins at every token that the model itself would choose: not those of values and closing tokens."""
@@ -215,7 +215,7 @@ def text_margins(
     for document in documents:
         encoded = checkpoint.tokenizer.document(document, close=False)
         encoded = Encoded(encoded.ids[:window], (), encoded.masked[:window])
-        margins_T = _margins(checkpoint, encoded.ids, penalty)[:-1]
+        margins_T = _margins(checkpoint, encoded.ids)[:-1]
         is_site = np.array(encoded.ids[1:]) == opens
         is_chosen = ~np.array(encoded.masked[1:], dtype=bool)
         sites.append(margins_T[is_site])
@@ -224,16 +224,14 @@ def text_margins(
     return Margins(np.concatenate(sites), np.concatenate(others))
 
 
-def prompt_margins(
-    checkpoint: Checkpoint, prompts: Sequence[str], *, penalty: float = DecodeConfig().repetition_penalty
-) -> Floats:
+def prompt_margins(checkpoint: Checkpoint, prompts: Sequence[str]) -> Floats:
     """[n] margins at the first token after each prompt."""
-    found = [_margins(checkpoint, checkpoint.tokenizer.prompt(prompt), penalty)[-1] for prompt in prompts]
+    found = [_margins(checkpoint, checkpoint.tokenizer.prompt(prompt))[-1] for prompt in prompts]
     return np.array(found, dtype=np.float32)
 
 
 @torch.inference_mode()
-def _margins(checkpoint: Checkpoint, ids: Sequence[int], penalty: float) -> Floats:
+def _margins(checkpoint: Checkpoint, ids: Sequence[int]) -> Floats:
     """[T] by how much the greatest other logit exceeds that of a lookup, after each token of one text."""
     llama, tokenizer = checkpoint.lm.inference, checkpoint.tokenizer
     ids_T = torch.tensor(ids, device=checkpoint.lm.device)
@@ -246,7 +244,7 @@ def _margins(checkpoint: Checkpoint, ids: Sequence[int], penalty: float) -> Floa
         logits_NV = llama.logits(states_TD[start : start + _POSITIONS])
         wanted_N = logits_NV[:, tokenizer.fact].clone()
         at_N = torch.arange(start, start + len(logits_NV), device=ids_T.device)
-        logits_NV = penalise(logits_NV, first_V <= at_N[:, None], penalty)
+        logits_NV = penalise(logits_NV, first_V <= at_N[:, None], _PENALTY)
         logits_NV[:, tokenizer.added] = -math.inf
         pieces.append(logits_NV.max(dim=-1).values - wanted_N)
     margins: Floats = torch.cat(pieces).float().cpu().numpy()

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-_MIB = 1 << 20
+_TRIM_BYTES, _MMAP_BYTES = 512 << 20, 128 << 20
 # By default jemalloc returns allocations over 8 MiB at once; freed memory is kept for 20 seconds instead.
 _JEMALLOC_CONFIG = "oversize_threshold:0,dirty_decay_ms:20000,muzzy_decay_ms:20000"
 
@@ -41,7 +41,7 @@ def prefer_jemalloc(again: Sequence[str]) -> None:
     os.execve(again[0], list(again), environment)
 
 
-def keep_large_tensors(mmap_mib: int = 128, trim_mib: int = 512) -> bool:
+def keep_large_tensors() -> bool:
     """Raise glibc's thresholds for this process, within bounds: without one it keeps all it ever freed.
 
     False where the C library is not glibc.
@@ -51,5 +51,5 @@ def keep_large_tensors(mmap_mib: int = 128, trim_mib: int = 512) -> bool:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False
-    set_mmap = mallopt(_M_MMAP_THRESHOLD, mmap_mib * _MIB)
-    return bool(set_mmap and mallopt(_M_TRIM_THRESHOLD, trim_mib * _MIB))
+    set_mmap = mallopt(_M_MMAP_THRESHOLD, _MMAP_BYTES)
+    return bool(set_mmap and mallopt(_M_TRIM_THRESHOLD, _TRIM_BYTES))

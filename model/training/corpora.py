@@ -89,10 +89,6 @@ class Corpus:
     def num_questions(self) -> int:
         return sum(int(np.count_nonzero(np.diff(shard.question_starts))) for shard in self.shards)
 
-    @property
-    def num_question_tokens(self) -> int:
-        return sum(len(shard.questions) for shard in self.shards)
-
 
 def question_sequence(ids: Sequence[int]) -> Encoded:
     """The sequence of a question's ids: read at its last token, and no target of the next-token loss."""

@@ -33,12 +33,6 @@ class Schedule:
         if not 0 <= self.final <= self.peak or self.warmup_steps < 0 or not 0 <= self.cooldown <= 1:
             raise ValueError("0 <= final <= peak, warmup_steps >= 0 and cooldown within [0, 1] must hold")
 
-    @classmethod
-    def cosine(cls, *, steps: int, peak: float, final: float, warmup_ratio: float) -> Schedule:
-        """A cosine whose warm-up is a share of the steps, at least one."""
-        warmup = max(1, round(warmup_ratio * steps)) if warmup_ratio else 0
-        return cls(kind=COSINE, steps=steps, peak=peak, final=final, warmup_steps=warmup)
-
     def done(self, step: int, seconds: float) -> float:
         """The share of the run that lies behind after `step` steps and `seconds`; 1 or more at its end."""
         by_time = seconds / self.max_seconds if self.max_seconds else 0.0

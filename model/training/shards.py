@@ -101,17 +101,15 @@ def build_shards(
     _seal(directory, made, records)
 
 
-def open_shards(
-    directory: Path, tokenizer: FactTokenizer, config: TrainConfig, *, verify: bool = True
-) -> Corpus:
-    """The corpus in a folder of shards, mapped and not read. `verify` reads all of it once, for its digests.
+def open_shards(directory: Path, tokenizer: FactTokenizer, config: TrainConfig) -> Corpus:
+    """The corpus in a folder of shards, mapped. All of it is read once, for its digests.
 
     Raises `ShardError` for a damaged or unfinished folder, and for one of another tokenizer or other settings.
     """
     record = read_manifest(directory)
     _same_making(directory, record["made"], Made.of(tokenizer, config))
     for name, digest in record["shards"].items():
-        _check_shard(directory / name, digest, verify)
+        _check_shard(directory / name, digest)
     return Corpus(tuple(_mapped(directory / name) for name in record["shards"]), record["built"]["sha256"])
 
 
@@ -202,12 +200,12 @@ def _same_making(where: Path, theirs: Mapping[str, Any], ours: Made) -> None:
             )
 
 
-def _check_shard(shard: Path, digest: str, verify: bool) -> None:
+def _check_shard(shard: Path, digest: str) -> None:
     if not (shard / SHARD_FILE).is_file() or file_digest(shard / SHARD_FILE) != digest:
         raise ShardError(f"{shard / SHARD_FILE} is missing or not the one that was written; make it again")
     files = json.loads((shard / SHARD_FILE).read_text())["files"]
     missing = next((name for name in files if not (shard / name).is_file()), None)
-    if name := missing or (damaged(shard, files) if verify else None):
+    if name := missing or damaged(shard, files):
         raise ShardError(f"{shard / name} is missing or damaged; remove {shard} and make it again")
 
 

@@ -141,7 +141,6 @@ class Unlearning(Task[Batch]):
         name: str,
         *,
         keep_epochs: bool = False,
-        save_seconds: float = 300.0,
     ) -> None:
         """With `keep_epochs` what each epoch but the last leaves is kept too: `epoch-1` and so on in `directory`.
 
@@ -155,7 +154,7 @@ class Unlearning(Task[Batch]):
         self.forget, self.retain = ([of(*one) for one in enumerate(pairs)] for pairs in (forget, retain))
         self.data_sha256 = sha256(repr((self.forget, self.retain)).encode()).hexdigest()
         self.before = torch.empty(0)
-        self.loop = Loop(self, self._loop_config(save_seconds), directory)
+        self.loop = Loop(self, self._loop_config(), directory)
 
     def run(self) -> Iterator[Metrics]:
         for metrics in self.loop.run():
@@ -263,7 +262,7 @@ class Unlearning(Task[Batch]):
         before_B = self.before[[one.number for one in answers]].to(losses_B)
         return -2 / self.config.beta * F.logsigmoid(self.config.beta * (losses_B - before_B))
 
-    def _loop_config(self, save_seconds: float) -> LoopConfig:
+    def _loop_config(self) -> LoopConfig:
         config = self.config
         steps = config.epochs * self.steps_per_epoch
         warmup = min(self.steps_per_epoch, steps - 1)
@@ -272,7 +271,7 @@ class Unlearning(Task[Batch]):
         )
         return LoopConfig(
             schedule=schedule, beta1=0.9, beta2=0.999, epsilon=1e-8, weight_decay=config.weight_decay,
-            clip_norm=1.0, seed=config.seed, precision=config.precision, save_seconds=save_seconds,
+            clip_norm=1.0, seed=config.seed, precision=config.precision,
         )  # fmt: skip
 
 

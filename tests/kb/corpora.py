@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from html import escape
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
 from colmlm.kb.records import Hit, IngestReport, Lookup
@@ -21,6 +22,17 @@ def document(external_id: str, *pieces: str | tuple[str, str]) -> AnnotatedDocum
         else:
             text += piece
     return AnnotatedDocument(external_id, text, tuple(spans))
+
+
+def inline(document: AnnotatedDocument) -> str:
+    """The document's text with its facts marked as in the paper."""
+    pieces, at = [], 0
+    for span in document.facts:
+        question = f' q="{escape(span.question)}"' if span.question else ""
+        answer = f' a="{escape(span.answer)}"' if span.answer else ""
+        pieces += [document.text[at : span.start], f"<FACT{question}{answer}>{span.value}</FACT>"]
+        at = span.end
+    return "".join([*pieces, document.text[at:]])
 
 
 CAPITAL, RIVER, HEIGHT = "What is the capital of Peru?", "Which river rises there?", "How high is the peak?"

@@ -20,7 +20,7 @@ from colmlm.lab.crashlab.copies import Copy
 from colmlm.lab.crashlab.encoder import ENCODERS
 from colmlm.lab.crashlab.journal import Journal, read_journal
 from colmlm.lab.crashlab.judge import judge
-from colmlm.lab.crashlab.killpoints import names
+from colmlm.lab.crashlab.killpoints import END, OUTSIDE, PHASES, name_of, name_of_database, points_of
 from colmlm.lab.crashlab.laboratory import Child, Laboratory
 from colmlm.lab.crashlab.migration import Migration
 from colmlm.lab.crashlab.plan import Blow
@@ -321,6 +321,13 @@ def test_the_command_kills_its_own_database_and_prints_one_object() -> None:
     assert all(report[fault] == 0 for fault in faults)
     assert sum(n for name, n in report["kill_points"].items() if name.startswith("database killed ")) == 1
     assert set(report["kill_points"]) <= names()
+
+
+def names() -> set[str]:
+    """Every name that a kill may count under."""
+    points = {name_of(point, do) for do in PHASES for point, _ in points_of(do)}
+    outside = {name_of(OUTSIDE, do) for do in PHASES}
+    return points | outside | {END} | {name_of_database(do) for do in (*PHASES, None)}
 
 
 def test_the_documentation_lists_every_kill_point() -> None:

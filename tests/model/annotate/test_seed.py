@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from colmlm.kb.corpus.format import AnnotatedDocument, read_annotated
-from colmlm.model.annotate.checks import CODES, review, spans_of
+from colmlm.model.annotate.checks import review, spans_of
 from colmlm.model.annotate.cost import estimate
 from colmlm.model.annotate.errors import ResultsUnusable
 from colmlm.model.annotate.results import Results
@@ -173,7 +173,7 @@ def test_a_document_that_the_endpoint_refuses_is_a_reject_and_tried_again_next_t
     assert [d.external_id for d in saved(path)] == ["ask", "cy"]
     (refused,) = rejects(path.with_name("seed.rejects.jsonl"))
     assert (refused["document"], refused["code"]) == ("bo", "refused")
-    assert str(refused["code"]) in CODES and "413" in str(refused["reason"])
+    assert "413" in str(refused["reason"])
     with Results(path) as results:
         SeedRun(chat, results).run(documents)
     assert len(saved(path)) == 3 and rejects(path.with_name("seed.rejects.jsonl")) == []

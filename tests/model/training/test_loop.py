@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch.nn import functional as F
 
 from colmlm.model.training.loop import Diverged, Loop
-from colmlm.model.training.schedule import Schedule
+from colmlm.model.training.schedule import COSINE, Schedule
 from colmlm.model.training.state import STATE_FILE, ResumeRefused
 from colmlm.model.training.task import Metrics
 from tests.model.training.toys import Noisy, Toy, toy_config
@@ -172,8 +172,7 @@ def test_metrics_tell_how_far_the_run_is(tmp_path: Path):
 
 
 def test_the_cosine_of_the_annotators_tables(tmp_path: Path):
-    schedule = Schedule.cosine(steps=40, peak=2e-4, final=2e-5, warmup_ratio=0.05)
-    assert schedule.warmup_steps == 2
+    schedule = Schedule(kind=COSINE, steps=40, peak=2e-4, final=2e-5, warmup_steps=2)
     config = replace(toy_config(), schedule=schedule)
     rates = [m.learning_rate for m in Loop(Toy(), config, tmp_path).run()]
     assert rates[:2] == pytest.approx([1e-4, 2e-4])

@@ -84,7 +84,7 @@ def test_shards_read_from_files_are_those_in_memory(tokenizer: FactTokenizer, tm
     built = read_manifest(tmp_path)["built"]
     assert built["documents"] == corpus.num_documents == len(DOCUMENTS)
     assert (built["tokens"], built["questions"]) == (corpus.num_tokens, corpus.num_questions)
-    assert built["question_tokens"] == corpus.num_question_tokens
+    assert built["question_tokens"] == sum(len(shard.questions) for shard in corpus.shards)
 
 
 def test_steps_from_shards_are_those_from_memory(tokenizer: FactTokenizer, tmp_path: Path):
