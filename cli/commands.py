@@ -1,6 +1,7 @@
 """Every command of `colmlm` by name: where it is, and what `--help` says of it until it is called.
 
-A command's module is imported when the command is called or completed, so that `colmlm --help` costs little.
+A command's module is imported when the command is called or its options are completed, so that help and names
+cost little.
 """
 
 from __future__ import annotations
@@ -8,7 +9,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from colmlm.cli.root import LABORATORY, Lazy
+from colmlm.cli.lazy import Lazy
+
+LABORATORY: Mapping[str, Lazy] = MappingProxyType(
+    {
+        "bench": Lazy("colmlm.lab.bench.command:app", "Measure this program on this machine."),
+        "evaluate": Lazy(
+            "colmlm.lab.evaluate.command:app",
+            "Measure a checkpoint: recall of its keys, answers, and unlearning.",
+        ),
+        "crashlab": Lazy(
+            "colmlm.lab.crashlab.command:app",
+            "Kill processes at seeded instants and check that nothing was lost.",
+        ),
+    }
+)  # by name alone: nothing imports the laboratory
 
 COMMANDS: Mapping[str, Lazy] = MappingProxyType(
     {

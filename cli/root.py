@@ -9,8 +9,6 @@ import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from importlib import import_module
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar
 
@@ -18,8 +16,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from colmlm.cli.errors import BROKEN_PIPE, CHECK_FAILED, explain, one_line
+from colmlm.cli.lazy import Lazy
 from colmlm.kb import interpreter
-from colmlm.model.lm.memory import prefer_jemalloc
 
 # Commands that train or encode: the allocator decides how fast those are.
 _TENSOR_COMMANDS = frozenset(
@@ -42,46 +40,6 @@ _TENSOR_COMMANDS = frozenset(
 
 # What only the machine of a knowledge base can do by itself, and a worker there for anybody: command, kind of job.
 _AS_A_JOB = {"rekey": "rekey", "fsck": "fsck", "backup create": "backup"}
-
-
-@dataclass(frozen=True, slots=True)
-class Lazy:
-    """A command that is imported when it is called: `where` is its module and its function or Typer app there.
-
-    `help` is what a list of commands says of it, and `examples` names what the module shows below a function's help.
-    """
-
-    where: str
-    help: str
-    examples: str | None = None
-
-    def command(self, name: str) -> Any:
-        """Import the module and give its command, under this name."""
-        module_name, _, attribute = self.where.partition(":")
-        module = import_module(module_name)
-        app = getattr(module, attribute)
-        if not isinstance(app, typer.Typer):
-            alone = typer.Typer(add_completion=False)
-            alone.command(name, epilog=getattr(module, self.examples) if self.examples else None)(app)
-            app = alone
-        command = typer.main.get_command(app)
-        command.name = name
-        return command
-
-
-LABORATORY = MappingProxyType(
-    {
-        "bench": Lazy("colmlm.lab.bench.command:app", "Measure this program on this machine."),
-        "evaluate": Lazy(
-            "colmlm.lab.evaluate.command:app",
-            "Measure a checkpoint: recall of its keys, answers, and unlearning.",
-        ),
-        "crashlab": Lazy(
-            "colmlm.lab.crashlab.command:app",
-            "Kill processes at seeded instants and check that nothing was lost.",
-        ),
-    }
-)  # by name alone: nothing imports the laboratory
 
 Debug = Annotated[bool, typer.Option("--debug", help="Show where an error came from.")]
 
@@ -180,6 +138,8 @@ def start(app: typer.Typer, name: str) -> None:
     """Run a console script."""
     interpreter.shut_out_current_directory()
     if any(argument in _TENSOR_COMMANDS for argument in sys.argv[1:3]):
+        from colmlm.model.lm.memory import prefer_jemalloc
+
         prefer_jemalloc(interpreter.again())
     if not sys.warnoptions:
         warnings.simplefilter(

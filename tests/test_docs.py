@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import typer.main
 
+from colmlm.cli.app import app
 from colmlm.cli.commands import COMMANDS
-from colmlm.cli.main import app
 from tests.blocks import commands
 from tests.places import ROOT
 

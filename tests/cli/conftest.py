@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
-from colmlm.cli.main import app
+from colmlm.cli.app import app
 from colmlm.kb import interpreter
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, to_record
 from tests.places import ROOT

@@ -1,13 +1,22 @@
+"""Completion in the shell: names from the tables, exactly as Typer would say them, and the rest from Typer."""
+
 from __future__ import annotations
 
 import os
 import shlex
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import typer.main
+from typer.core import TyperCommand, TyperGroup
 
+from colmlm.cli import completion
+from colmlm.cli.app import app
+from colmlm.cli.commands import COMMANDS
+from colmlm.cli.verbs import VERBS
 from colmlm.kb import interpreter
 from tests.cli.conftest import ROOT, program
 
@@ -35,3 +44,68 @@ def test_completion_installs_itself_for_the_shell_that_asks(tmp_path: Path) -> N
     script = tmp_path / ".bash_completions" / "colmlm.sh"
     assert "_COLMLM_COMPLETE=complete_bash" in script.read_text()
     assert str(script) in (tmp_path / ".bashrc").read_text()
+
+
+LINES = ("colmlm ", "colmlm s", "colmlm facts", "colmlm facts ", "colmlm keysets a", "colmlm annotator ")
+SHELLS = ("bash", "zsh", "fish", "powershell", "pwsh")
+
+
+def asking(shell: str, line: str) -> Iterator[dict[str, str]]:
+    """The environments in which the script of a shell asks what may follow a line."""
+    words = line.split()
+    begun = "" if line.endswith(" ") else words[-1]
+    asked = {
+        "_COLMLM_COMPLETE": f"complete_{shell}",
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(len(words) - bool(begun)),
+        "_TYPER_COMPLETE_ARGS": line.rstrip() if "p" in shell else line,
+        "_TYPER_COMPLETE_WORD_TO_COMPLETE": begun,
+    }
+    for action in ("is-args", "get-args") if shell == "fish" else ("",):
+        yield {**asked, "_TYPER_COMPLETE_FISH_ACTION": action}
+
+
+def by_typer(capsys: pytest.CaptureFixture[str]) -> str:
+    """What Typer itself says of groups with these names, in the environment of this process."""
+    groups = {
+        name: TyperGroup(
+            name=name,
+            short_help=lazy.help,
+            commands={
+                verb: TyperCommand(verb, short_help=said) for verb, said in VERBS.get(name, {}).items()
+            },
+        )
+        for name, lazy in COMMANDS.items()
+    }
+    typer.main.get_command(app)  # makes the shells known
+    with pytest.raises(SystemExit) as ended:
+        TyperGroup(name="colmlm", commands=groups).main(prog_name="colmlm")
+    assert ended.value.code == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("line", LINES)
+def test_every_shell_is_told_of_names_as_typer_tells_it(
+    shell: str, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "1000")  # rich wraps what is said of a name to the terminal
+    for env in asking(shell, line):
+        for name, value in env.items():
+            monkeypatch.setenv(name, value)
+        said = completion.offered("colmlm", env)
+        assert said is not None
+        assert said == by_typer(capsys)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize(
+    "line", ["colmlm -", "colmlm nothing", "colmlm facts list ", "colmlm --debug f", "colmlm 'fa"]
+)
+def test_what_is_no_name_is_left_to_typer(shell: str, line: str) -> None:
+    assert [completion.offered("colmlm", env) for env in asking(shell, line)] in ([None], [None, None])
+
+
+def test_nobody_is_offered_names_who_does_not_ask() -> None:
+    assert completion.offered("colmlm", {}) is None
+    assert completion.offered("colmlm", {"_COLMLM_COMPLETE": "source_bash"}) is None

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 import os
 import shlex
 import subprocess
@@ -10,9 +11,9 @@ from typing import Any
 import pytest
 import typer.main
 
-from colmlm.cli.commands import COMMANDS
-from colmlm.cli.main import app
-from colmlm.cli.root import LABORATORY
+from colmlm.cli.app import app
+from colmlm.cli.commands import COMMANDS, LABORATORY
+from colmlm.cli.verbs import VERBS
 from colmlm.kb import interpreter
 from colmlm.kb.facts.facts import Facts
 from tests.cli.conftest import ROOT, Ran, Run, invoke, program
@@ -106,32 +107,56 @@ def test_every_command_has_help_with_an_example(path: tuple[str, ...]) -> None:
     assert f"colmlm {' '.join(path)}".strip() in ran.out.partition("Examples:")[2]
 
 
-def test_help_and_the_completion_of_a_name_load_no_database_and_no_arrays() -> None:
-    code = (
-        "import sys; from colmlm.cli.main import app\n"
-        "try: app(['--help'], prog_name='colmlm')\n"
-        "except SystemExit: pass\n"
-        "print([m for m in ('sqlalchemy', 'psycopg', 'numpy', 'litestar') if m in sys.modules], file=sys.stderr)"
+@pytest.mark.parametrize("noun", VERBS)
+def test_a_verb_is_completed_with_the_words_it_has_for_itself(noun: str) -> None:
+    verbs = COMMANDS[noun].command(noun).commands
+    assert list(VERBS[noun]) == list(verbs)
+    for name, verb in verbs.items():
+        assert " ".join(verb.help.split()).startswith(VERBS[noun][name].rstrip("."))
+
+
+def test_a_noun_is_what_has_verbs() -> None:
+    has_verbs = {name for name, lazy in COMMANDS.items() if hasattr(lazy.command(name), "commands")}
+    assert set(VERBS) == has_verbs
+
+
+def loaded(code: str, modules: tuple[str, ...], **env: str) -> list[str]:
+    """Which of these modules a process of its own has loaded when this code has run."""
+    code += f"\nimport sys; print([m for m in {modules} if m in sys.modules], file=sys.stderr)"
+    command = interpreter.command("-c", code)
+    ran = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, **env}, text=True, capture_output=True, timeout=60
     )
-    completing = {"_COLMLM_COMPLETE": "complete_bash", "COMP_WORDS": "colmlm tr", "COMP_CWORD": "1"}
-    for more in ({}, completing):
-        command, env = interpreter.command("-c", code), {**os.environ, **more}
-        ran = subprocess.run(command, cwd=ROOT, env=env, text=True, capture_output=True, timeout=60)
-        assert ran.stderr.strip().endswith("[]"), ran.stderr
+    found = ast.literal_eval(ran.stderr.strip().splitlines()[-1])
+    assert isinstance(found, list)
+    return found
+
+
+RUN = """
+import sys
+from colmlm.cli.app import app
+try: app({words}, prog_name="colmlm")
+except SystemExit: pass
+"""
+
+
+def test_help_loads_no_database_no_arrays_and_no_http() -> None:
+    heavy = ("sqlalchemy", "psycopg", "numpy", "litestar", "httpx2", "ctypes.util")
+    assert loaded(RUN.format(words=["--help"]), heavy) == []
+
+
+@pytest.mark.parametrize("line", ["colmlm tr", "colmlm facts l", "colmlm keysets a"])
+def test_the_completion_of_a_name_loads_no_command_and_not_what_runs_commands(line: str) -> None:
+    completing = {"_COLMLM_COMPLETE": "complete_bash", "COMP_WORDS": line}
+    completing["COMP_CWORD"] = str(len(line.split()) - 1)
+    heavy = ("typer", "pydantic", "rich", "sqlalchemy", "numpy", "dataclasses")
+    code = "from colmlm.cli.main import main; main()"
+    assert loaded(code, heavy, **completing) == []
 
 
 def test_a_command_that_needs_no_model_does_not_import_torch(home: Path) -> None:
-    code = (
-        "import sys; from colmlm.cli.main import app\n"
-        f"for words in {LIGHT!r}:\n"
-        "    try: app(words, prog_name='colmlm')\n"
-        "    except SystemExit: pass\n"
-        "print([m for m in ('torch', 'transformers') if m in sys.modules], file=sys.stderr)"
-    )
-    ran = subprocess.run(
-        interpreter.command("-c", code), cwd=ROOT, text=True, capture_output=True, timeout=60
-    )
-    assert ran.stderr.strip().endswith("[]")
+    code = "".join(RUN.format(words=words) for words in LIGHT)
+    assert loaded(code, ("torch", "transformers")) == []
 
 
 def is_one_error_line(ran: Ran) -> bool:

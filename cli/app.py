@@ -1,0 +1,50 @@
+"""The command `colmlm` as Typer runs it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from colmlm.cli.commands import COMMANDS
+from colmlm.cli.options import examples
+from colmlm.cli.root import Debug, Root
+
+
+class Colmlm(Root):
+    """The root of `colmlm`."""
+
+    lazy = COMMANDS
+
+
+app = typer.Typer(
+    cls=Colmlm,
+    name="colmlm",
+    help="A knowledge base that a language model reads and people can edit, audit and trust.",
+    epilog=examples(
+        "colmlm up", "colmlm demo", 'colmlm generate "Question: Who discovered hydrogen? Answer:"'
+    ),
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context,
+    debug: Debug = False,
+    show_version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    if show_version:
+        typer.echo(_version())
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("colmlm")
+    except PackageNotFoundError:  # run from a source tree that was never installed
+        return "unknown"

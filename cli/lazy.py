@@ -1,0 +1,33 @@
+"""Commands by name: where each is, and what is said of it until it is called. Importing this costs next to nothing."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+
+class Lazy(NamedTuple):
+    """A command that is imported when it is called: `where` is its module and its function or Typer app there.
+
+    `help` is what a list of commands says of it, and `examples` names what the module shows below a function's help.
+    """
+
+    where: str
+    help: str
+    examples: str | None = None
+
+    def command(self, name: str) -> Any:
+        """Import the module and give its command, under this name."""
+        from importlib import import_module
+
+        import typer
+
+        module_name, _, attribute = self.where.partition(":")
+        module = import_module(module_name)
+        app = getattr(module, attribute)
+        if not isinstance(app, typer.Typer):
+            alone = typer.Typer(add_completion=False)
+            alone.command(name, epilog=getattr(module, self.examples) if self.examples else None)(app)
+            app = alone
+        command = typer.main.get_command(app)
+        command.name = name
+        return command

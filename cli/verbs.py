@@ -1,0 +1,143 @@
+"""What follows a noun on the command line, and what a shell shows beside it while it is completed.
+
+Beside the commands themselves, so that the key that asks for them imports none; a test holds the two together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        "facts": {
+            "list": "List live facts in the order of their ids.",
+            "show": "Show a fact, live or deleted, and where it comes from.",
+            "add": "Add a fact that has no document.",
+            "edit": "Give a fact another value, from this commit on and in every process.",
+            "delete": "Delete facts: all of them in one change, or none.",
+            "restore": "Bring deleted facts back with the value they had last: all of them in one change, or none.",
+        },
+        "erasures": {
+            "list": "List what was asked to be erased, and who decided it.",
+            "approve": "Erase for good what another admin asked for.",
+            "withdraw": "End a request; nothing is erased.",
+        },
+        "forget": {
+            "plan": "Choose facts (every option given must fit) and show what forgetting them would do.",
+            "apply": "Forget the facts of a plan: all of them in one change, or none.",
+            "restore": "Undo an applied run: all its facts are back in one change, as they were.",
+            "verify": "Ask for the forgotten facts in every way there is.",
+            "list": "List forget runs, oldest first.",
+            "show": "Show a run: its plan as it was made, what became of it, and its last verification.",
+            "certificate": "Give the signed certificate of a verified run, as JSON on stdout or as a file.",
+        },
+        "corpus": {
+            "add": "Read documents, mark their facts, take them in and give the facts keys.",
+            "annotate": "Mark the facts of raw documents, with a question for each.",
+            "ingest": "Take a file of annotated documents in: every sound document.",
+            "export": "Write a corpus as `colmlm corpus ingest` takes it back.",
+            "delete": "Delete every live fact of a corpus, or of some of its documents, in one change.",
+            "stats": "Count a corpus: documents, live facts, deleted facts, characters.",
+            "list": "List the corpora.",
+        },
+        "documents": {
+            "list": "List documents in the order of their ids, without their texts.",
+            "show": "Show a document's text as it was taken in, and where it came from; also one that was replaced.",
+        },
+        "trace": {
+            "output": "Show a stored output with the fact, document and offsets behind every spliced span.",
+            "outputs": "List stored outputs, newest first.",
+            "fact": "Show a fact's source sentence, its versions, who changed it and why.",
+        },
+        "changes": {
+            "diff": "Show which facts were not the same at two changes, with the values then and then, by their ids.",
+        },
+        "audit": {
+            "log": "Show the changes that fit every filter, oldest first.",
+            "verify": "Check the hash of every change.",
+            "seal": "Acknowledge breaks of the log that are known, such as a row that somebody inserted by hand.",
+            "export": "Write the head of the change log, signed by the key of this installation.",
+            "public-key": "Write the public key that heads, logs and certificates are signed with, as PEM.",
+            "denials": "Show requests to the API that were refused for who asked, newest first.",
+        },
+        "backup": {
+            "create": "Write everything to one file, from one moment, while edits and lookups go on.",
+            "verify": "Read a backup to its last byte and compare every checksum; needs no database.",
+            "restore": "Fill an empty, migrated database from a backup: everything, or nothing.",
+        },
+        "keysets": {
+            "check": "Measure a keyset before it answers, and store the report.",
+            "activate": "Let this keyset answer from now on, in every process.",
+            "rollback": "Let the keyset answer again that was active before this one, at once.",
+            "calibrate": "Choose the score below which a lookup is no match, from the facts' own questions.",
+            "threshold": "Say or set a keyset's threshold.",
+            "list": "List the keysets: who made them, which one is active, what is still to be keyed.",
+            "create": "Make an empty keyset of a checkpoint, or name the one it has.",
+            "rekey": "Key what a keyset has no key of, with its own checkpoint, from where that was registered.",
+            "build": "Make a keyset's index anew, trained on all its keys, and write the snapshot that servers open.",
+            "retire": "Drop a keyset's keys for good; only a rekey brings them back.",
+        },
+        "checkpoint": {
+            "info": "Say which checkpoint this is, how wide its keys are and how it was trained.",
+            "export": "Write the checkpoint as a plain Llama that transformers loads alone.",
+            "release": "Write a run's adapter in half precision.",
+        },
+        "db": {
+            "up": "Start the embedded database, migrate it and leave it running until `colmlm db down`.",
+            "down": "Stop the embedded database, also where a program still uses it.",
+            "migrate": "Bring the schema to what this program needs.",
+            "status": "Say whether the database runs, where it is and whether it needs a migration.",
+            "url": "Print the database's URL, for psql and other programs.",
+        },
+        "keys": {
+            "create": "Make a key and print its token, this once: only a digest of it is kept.",
+            "list": "List every key, the ended ones too; never a token.",
+            "rotate": "Give a key a new token, printed this once.",
+            "revoke": "End a key for good and every token of it, from now on and in every process.",
+        },
+        "jobs": {
+            "start": "Queue a job.",
+            "list": "List jobs, newest first.",
+            "show": "Show a job: what it was asked, how far it is, and what came of it.",
+            "wait": "Wait until a job has ended.",
+            "cancel": "Cancel a job: one that waits at once, one that runs before its next piece of work.",
+            "prune": "Remove jobs that ended long ago.",
+        },
+        "train": {
+            "shards": "Tokenise files once, for runs that read them as they go.",
+            "unlearn": "Train a checkpoint until it no longer says some answers.",
+            "plot": "Draw a run's losses, rate, gradient norm and speed against its steps.",
+        },
+        "annotator": {
+            "release": "Write a run's adapter in half precision.",
+            "evaluate": "Measure the annotators against marked documents.",
+            "train": "Train an annotator on annotated documents.",
+        },
+        "bench": {
+            "api": "Measure lookups a second, p50 and p99 over HTTP from several clients.",
+            "encode": "Keys of a corpus, beside the bare forward pass of the same tokens in the same batches.",
+            "decode": "Greedy decoding beside `transformers.generate`, alone and eight at once; and what lookups cost.",
+            "query": "Time the forming of queries at gold lookups, the text before them in the cache.",
+            "train": "An optimiser step with the joint loss, beside transformers' Trainer with plain next-token loss.",
+            "store": "Measure ingest, lookup, delete, forget and reopen on synthetic keys with exact ground truth.",
+        },
+        "evaluate": {
+            "recall": "Recall of question -> fact over all facts of a corpus.",
+            "qa": "Ask questions without their paragraphs, greedily, and count the answers that hold a gold one.",
+            "judge-answers": "Have kept answers judged correct, incorrect or not attempted.",
+            "biographies": "Write a biography of each name as the paper does.",
+            "judge-biographies": "Have biographies split into claims, each checked against passages of the corpora.",
+            "timing": "Lookups made where a text has them, lookups made beside them, and answers.",
+            "choices": "Count the items whose right choice is the likeliest after the context.",
+            "deletion": "Forget a sample of facts in each way there is, ask for them, look others up, and undo it.",
+            "paper": "Run the paper's measurements one after another.",
+            "growth": "Fill a knowledge base with unrelated facts, step by step.",
+            "updates": "Give facts other values and ask for them.",
+            "perplexity": "Perplexity outside of the marked spans.",
+            "tofu": "Measure forgetting as TOFU does.",
+            "tofu-documents": "Write each question and answer as a document, the facts of its answer marked.",
+            "tofu-log": "Model utility, its nine numbers, the scores of the forget set.",
+        },
+    }
+)
