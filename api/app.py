@@ -16,14 +16,15 @@ from colmlm.api.door.doorway import GatedLitestar, doorway
 from colmlm.api.door.idempotency import once
 from colmlm.api.door.lanes import Lane, Lanes
 from colmlm.api.door.tuning import Tuning
-from colmlm.api.ports import Generator, Ports
+from colmlm.api.ports import Ports
 from colmlm.api.routes import health
 from colmlm.api.routes import listing as routes
 from colmlm.api.schema import openapi
-from colmlm.api.schema.schemas import MAX_BODY_BYTES
 from colmlm.api.watch.operations import Operations
 from colmlm.api.watch.readiness import Readiness
+from colmlm.api.wire.requests import MAX_BODY_BYTES
 from colmlm.kb.keys.rekey import Encoder
+from colmlm.kb.nouns.generation import Generator
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.waits import AT_THE_DOOR, Waits
 

@@ -5,8 +5,6 @@ KBError (kb/errors: status and title are class attributes)
 └── Refused
     ├── ModelMissing      503  the server runs without a model
     ├── Busy              503  all places for this kind of work are taken
-    ├── PromptRefused     422  the model cannot read it
-    ├── ContextLengthExceeded 400  the prompt has more tokens than are read
     ├── ClientLeft        499  nobody waits for the answer any more
     ├── Draining          503  the server is ending
     ├── NotSignedIn       401
@@ -32,6 +30,7 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.response.base import ASGIResponse
 
 from colmlm.api.door import requests
+from colmlm.api.wire.answers import FieldError, Problem
 from colmlm.kb.access.api_keys import ROLES, Right
 from colmlm.kb.errors import (
     Collided,
@@ -75,27 +74,6 @@ class Busy(Refused):
         self.work = work
         super().__init__(
             f"All {places} places for {work} are taken. Nothing was done; try again in a moment."
-        )
-
-
-class PromptRefused(Refused):
-    title = "Prompt refused"
-    status = 422
-    exit_code = 2
-
-    def __init__(self, cause: str) -> None:
-        super().__init__(f"The prompt cannot be read: {cause}. Nothing was decoded.")
-
-
-class ContextLengthExceeded(Refused):
-    title = "Prompt too long"
-    status = 400
-    exit_code = 2
-
-    def __init__(self, num_tokens: int, most: int) -> None:
-        super().__init__(
-            f"A prompt may have {most} tokens here, and this one has {num_tokens}. Nothing was decoded; shorten it, "
-            "or raise COLMLM_PROMPT_MAX_TOKENS where the model reads more."
         )
 
 
@@ -193,29 +171,6 @@ class UnknownHost(Refused):
 
     def __init__(self) -> None:
         super().__init__("The Host header is none of this server's names. Add the name to its allowed hosts.")
-
-
-class FieldError(msgspec.Struct, frozen=True):
-    """One fault of a request; `field` is a path into the body, or a parameter's name."""
-
-    field: str
-    message: str
-    source: str
-
-
-class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Why a request was refused. `about` holds the ids it is about; `errors` the faults of a malformed one.
-
-    `request_id` is the answer's X-Request-ID, by which the server's log knows the request.
-    """
-
-    type: str
-    title: str
-    status: int
-    detail: str
-    about: dict[str, int | list[int]] = {}
-    errors: list[FieldError] = []
-    request_id: str | None = None
 
 
 PROBLEMS = {

@@ -13,10 +13,13 @@ from typing import Annotated, Any, Concatenate, ParamSpec
 
 import typer
 
+from colmlm.cli.base import Base
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.nouns.base import Base
+from colmlm.kb.errors import NotHeeded
 
 P = ParamSpec("P")
+
+_HINTS = {"found": "PATH", "format_": "--format"}  # parameters that are no option of their own name
 
 Server = Annotated[
     str | None,
@@ -43,7 +46,7 @@ def anywhere(command: Callable[Concatenate[Base, P], None]) -> Callable[..., Non
 
     @wraps(command)
     def run(*args: Any, server: str | None, key_file: Path | None, **kwargs: Any) -> None:
-        with base_of(server, key_file) as base:
+        with base_of(server, key_file) as base, _options_named():
             command(base, *args, **kwargs)
 
     run.__signature__ = told.replace(parameters=[*own, *added])  # type: ignore[attr-defined]  # what Typer reads
@@ -56,16 +59,26 @@ def base_of(server: str | None, key_file: Path | None) -> Iterator[Base]:
     runtime = Runtime.from_environment()
     settings = runtime.settings
     if address := settings.server if server is None else server:
-        from colmlm.cli.remote.base import RemoteBase
-        from colmlm.cli.remote.options import connected
+        from colmlm.cli.composition.remote import RemoteBase
+        from colmlm.cli.connecting import connected
 
         with connected(address, key_file, settings) as connection:
             yield RemoteBase(connection, runtime)
         return
     if key_file is not None:
         raise typer.BadParameter("name the server that it is for.", param_hint="--server")
-    from colmlm.cli.local.base import LocalBase
+    from colmlm.cli.composition.local.local import LocalBase
 
     runtime.settings = replace(settings, server=None)
     with runtime:
         yield LocalBase(runtime)
+
+
+@contextmanager
+def _options_named() -> Iterator[None]:
+    """What a server cannot be told is said by the name of the command's option."""
+    try:
+        yield
+    except NotHeeded as error:
+        hint = _HINTS.get(error.parameter, f"--{error.parameter.replace('_', '-')}")
+        raise typer.BadParameter(error.why, param_hint=hint) from error

@@ -10,7 +10,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, is_dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -27,6 +27,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from colmlm.kb.nouns.telling import Advance, Telling
 from colmlm.kb.texts.characters import json_visible, visible
 
 _WIDE = 10_000  # into a file or a pipe a row is one line, however long
@@ -73,10 +74,6 @@ def _console() -> Console:
     return Console(file=sys.stdout, width=None if on_terminal else _WIDE, highlight=False)
 
 
-Advance = Callable[[int, int | None], None]
-Reporting = Callable[[str], AbstractContextManager[Advance]]  # `progress`, or what tells somebody else
-
-
 @contextmanager
 def progress(description: str) -> Iterator[Advance]:
     """A bar on stderr while the block runs; call what it gives with (done, total or None).
@@ -96,6 +93,9 @@ def progress(description: str) -> Iterator[Advance]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(description, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+ON_STDERR = Telling(note, progress)
 
 
 @contextmanager

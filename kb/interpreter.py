@@ -11,9 +11,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
-import colmlm
-
-ROOT = Path(colmlm.__file__).absolute().parents[1]  # what the program is imported from
+ROOT = Path(__file__).absolute().parents[2]  # what the program is imported from
 
 
 def command(*words: object) -> list[str]:

@@ -63,11 +63,15 @@ class FactDraft:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """What an edit did: its change `seq` (pass it as `min_seq` to read it back) and the facts it touched."""
+    """What an edit did: its change `seq` (pass it as `min_seq` to read it back) and the facts it touched.
+
+    Where not all are `keyed`, lookups find the others after the next rekey.
+    """
 
     seq: int
     kind: str
     fact_ids: tuple[int, ...]
+    keyed: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +164,19 @@ class Lookup:
     threshold: float
     seq: int
     abstained: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AsOfLookup(Lookup):
+    """What a query would have found as of change `seq`.
+
+    `redacted` facts were live then and are erased now; `unkeyed` ones were live then without a key that is still there:
+    they were not keyed yet, or lost it since, as a later ingest changed the text before them. Any of these may be
+    missing from the hits; all else is as it was.
+    """
+
+    redacted: int = 0
+    unkeyed: int = 0
 
 
 @dataclass(frozen=True, slots=True)

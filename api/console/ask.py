@@ -17,10 +17,11 @@ from colmlm.api.console.passages import Passage, Piece, became_of, passage, piec
 from colmlm.api.console.views import Page, PageRequest
 from colmlm.api.door.rights import Lane, Right, needs
 from colmlm.api.errors import problem_of
-from colmlm.api.ports import FromPorts, GenerationRequest, Ports
+from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.schema.shown import shown_to
 from colmlm.kb.errors import KBError, KeysetMismatch, NoActiveKeyset
 from colmlm.kb.evidence.shown import Shown
+from colmlm.kb.nouns.generation import GenerationRequest
 from colmlm.kb.records import FactRecord, Hit, OutputTrace, TracedSplice
 
 MODES = ("auto", "forced", "off")

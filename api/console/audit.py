@@ -16,8 +16,7 @@ from colmlm.api.schema.shown import shown_to
 from colmlm.kb.errors import KBError
 from colmlm.kb.evidence.impact import Impact
 from colmlm.kb.log import audit, denials
-from colmlm.kb.lookup.history import AsOfLookup
-from colmlm.kb.records import FactRecord, Lookup
+from colmlm.kb.records import AsOfLookup, FactRecord, Lookup
 
 ON_A_PAGE = 50
 NEAREST = 5

@@ -13,10 +13,12 @@ from colmlm.api.console.forms import Form, Sent, form_page
 from colmlm.api.console.views import Page, PageRequest, page
 from colmlm.api.door.rights import Right, needs
 from colmlm.api.ports import FromPorts, Ports
-from colmlm.api.schema.schemas import MAX_FACTS_PER_EDIT, PathId
+from colmlm.api.schema.schemas import PathId
+from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT
+from colmlm.kb.erasure.records import Erased, ErasureReport
 from colmlm.kb.erasure.residue import ResidueReport, num_bytes_to_scan
 from colmlm.kb.erasure.two_person import ErasureRequests
-from colmlm.kb.erasure.verbs import Erased, Erasure, ErasureReport
+from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import KBError
 from colmlm.kb.facts.redaction import Mentioned
 from colmlm.kb.records import FactRecord

@@ -14,8 +14,9 @@ from colmlm.api.console.views import Page, PageRequest, page
 from colmlm.api.door.rights import Right, needs
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.edits import key_at_once
-from colmlm.api.schema.schemas import MAX_FACTS_PER_EDIT, PathId
+from colmlm.api.schema.schemas import PathId
 from colmlm.api.schema.shown import require_past, shown_to
+from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT
 from colmlm.kb.errors import KBError
 from colmlm.kb.records import ChangeRecord, Edit, FactTrace
 

@@ -21,7 +21,7 @@ from colmlm.api.door import requests
 from colmlm.api.door.lanes import Lane, Lanes
 from colmlm.api.door.rights import is_edit, right_of
 from colmlm.api.errors import BadIdempotencyKey
-from colmlm.api.schema.schemas import MAX_BODY_BYTES
+from colmlm.api.wire.requests import MAX_BODY_BYTES
 from colmlm.kb.access.access import Access
 from colmlm.kb.access.api_keys import ApiKeyRecord
 from colmlm.kb.access.idempotency import MAX_KEPT_BYTES, Answer

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from colmlm.api.ports import Finished, TokenLogprob
+from colmlm.kb.nouns.generation import Finished, TokenLogprob
 from colmlm.kb.records import OutputTrace, Source, TracedSplice
 
 _REASONS = {"end": "stop", "stop": "stop", "length": "length", "context": "length"}

@@ -12,7 +12,8 @@ from litestar.response.base import ASGIResponse
 
 from colmlm.api import errors
 from colmlm.api.door.rights import Lane, Right, needs
-from colmlm.api.errors import Problem, Refused, problem_of
+from colmlm.api.errors import Refused, problem_of
+from colmlm.api.wire.answers import Problem
 
 PATHS = ("/v1/completions", "/v1/chat/completions", "/v1/models")
 

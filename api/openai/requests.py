@@ -13,8 +13,8 @@ import msgspec
 from msgspec import Meta
 
 from colmlm.api.openai.errors import Unsupported
-from colmlm.api.ports import GenerationRequest
-from colmlm.api.schema.schemas import MinSeq, Request, Threshold
+from colmlm.api.wire.requests import MinSeq, Request, Threshold
+from colmlm.kb.nouns.generation import GenerationRequest
 
 MAX_PROMPTS = 32
 MAX_TOKENS = 512

@@ -13,9 +13,12 @@ from colmlm.api.door.rights import Lane, Right, needs
 from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts
 from colmlm.api.routes.facts import OfDocument
-from colmlm.api.schema.paging import Cursor, Limit, Page, page, place_of
-from colmlm.api.schema.schemas import MAX_ID, PathId, Request
+from colmlm.api.schema.paging import Cursor, Limit, page, place_of
+from colmlm.api.schema.schemas import PathId
 from colmlm.api.schema.selectors import SelectorParts
+from colmlm.api.wire.answers import FactImpact
+from colmlm.api.wire.pages import Page
+from colmlm.api.wire.requests import MAX_ID, Request
 from colmlm.kb.evidence.impact import ImpactedOutput
 from colmlm.kb.evidence.listing import AttributionRecord
 
@@ -51,16 +54,6 @@ def list_attributions(
         limit=limit + 1,
     )
     return page(found, limit, "attributions", lambda a: (a.generation_id, a.ordinal))
-
-
-class FactImpact(msgspec.Struct, frozen=True, kw_only=True):
-    """A fact and a page of its uses, oldest first. `next` is the cursor of the page after it."""
-
-    fact_id: int
-    is_live: bool
-    erased_seq: int | None
-    items: list[ImpactedOutput]
-    next: str | None
 
 
 class SelectionImpact(msgspec.Struct, frozen=True, kw_only=True):

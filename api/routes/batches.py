@@ -12,7 +12,8 @@ from colmlm.api.door.rights import Right, needs
 from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts
 from colmlm.api.routes.edits import WithKey, actor_of, keyed, result
-from colmlm.api.schema.schemas import MAX_FACTS_PER_EDIT, EditResult, Id, Question, Request, Value, Why
+from colmlm.api.wire.answers import EditResult
+from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT, Id, Question, Request, Value, Why
 from colmlm.kb.errors import InvalidValue
 from colmlm.kb.records import FactDraft
 

@@ -18,9 +18,9 @@ from colmlm.api.routes.corpora import JSON_LINES
 from colmlm.api.routes.edits import WithKey, actor_of
 from colmlm.api.routes.facts import Corpus
 from colmlm.api.schema.paging import Cursor, Limit, after_of, page
-from colmlm.api.schema.schemas import MAX_ID, Request, Why
+from colmlm.api.wire.answers import Differences
+from colmlm.api.wire.requests import MAX_ID, Request, Why
 from colmlm.kb.errors import InvalidQuery
-from colmlm.kb.evidence.diff import FactDifference
 from colmlm.kb.log import witness
 from colmlm.kb.log.chain import Sealed
 from colmlm.kb.records import ChangeRecord
@@ -51,16 +51,6 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
 
     head_seq: int
     items: list[ChangeRecord]
-    next: str | None
-
-
-class Differences(msgspec.Struct, frozen=True, kw_only=True):
-    """How many facts differ between two changes, by kind, and a page of them, by id."""
-
-    first: int
-    last: int
-    counts: dict[str, int]
-    items: list[FactDifference]
     next: str | None
 
 

@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator
 from typing import Annotated
 
-import msgspec
 from litestar import delete, get
 from litestar.params import JSONBody, PathParameter, QueryParameter
 from litestar.response import Stream
@@ -15,10 +14,12 @@ from colmlm.api.door.rights import Lane, Right, needs
 from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts
 from colmlm.api.routes.edits import WithKey, actor_of
-from colmlm.api.schema.paging import Cursor, Limit, Page, after_of
-from colmlm.api.schema.paging import cursor as cursor_of
-from colmlm.api.schema.schemas import Why
+from colmlm.api.schema.paging import Cursor, Limit, after_of
 from colmlm.api.schema.shown import require_past, shown_to
+from colmlm.api.wire.answers import Deleted
+from colmlm.api.wire.pages import Page
+from colmlm.api.wire.pages import cursor as cursor_of
+from colmlm.api.wire.requests import Why
 from colmlm.kb.corpus.format import AnnotatedDocument, to_record
 from colmlm.kb.errors import CorpusNotFound
 from colmlm.kb.records import CorpusStats
@@ -35,15 +36,6 @@ class Deletion(Why, frozen=True, kw_only=True):
     """Why; with `dry_run` what would be deleted is counted and nothing is changed."""
 
     dry_run: bool = False
-
-
-class Deleted(msgspec.Struct, frozen=True, kw_only=True):
-    """How many live facts of how many documents went, or would go. `seq` is the change; null where there was none."""
-
-    dry_run: bool
-    documents: int
-    facts: int
-    seq: int | None
 
 
 @get("/corpora", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)

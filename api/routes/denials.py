@@ -7,7 +7,8 @@ from litestar import get
 from colmlm.api.door.rights import Right, needs
 from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts
-from colmlm.api.schema.paging import Cursor, Limit, Page, after_of, page
+from colmlm.api.schema.paging import Cursor, Limit, after_of, page
+from colmlm.api.wire.pages import Page
 from colmlm.kb.log.denials import DenialRecord
 
 

@@ -12,12 +12,15 @@ from msgspec import Meta
 from colmlm.api.door.rights import Right, needs
 from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts
-from colmlm.api.routes.corpora import Deleted, Deletion, delete_of
+from colmlm.api.routes.corpora import Deletion, delete_of
 from colmlm.api.routes.edits import WithKey, actor_of, key_at_once
 from colmlm.api.routes.facts import DELETED, Corpus, State
-from colmlm.api.schema.paging import Cursor, Limit, Page, after_of, page
-from colmlm.api.schema.schemas import PathId, Request, Why
+from colmlm.api.schema.paging import Cursor, Limit, after_of, page
+from colmlm.api.schema.schemas import PathId
 from colmlm.api.schema.shown import require_past, shown_to
+from colmlm.api.wire.answers import Deleted, DocumentText
+from colmlm.api.wire.pages import Page
+from colmlm.api.wire.requests import Request, Why
 from colmlm.kb.corpus.format import Refusal, parse_record
 from colmlm.kb.facts.documents import DocumentRecord
 from colmlm.kb.records import FactRecord
@@ -29,13 +32,6 @@ Replaced = Annotated[
 ]
 Words = Annotated[str, Meta(min_length=1, max_length=10_000)]
 Offset = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-
-
-class DocumentText(msgspec.Struct, frozen=True, kw_only=True):
-    """A document with its text as it was ingested. Facts' `start` and `end` count its Unicode code points."""
-
-    document: DocumentRecord
-    text: str
 
 
 class NewSpan(Request, frozen=True, kw_only=True):

@@ -7,7 +7,8 @@ from typing import Any
 from litestar import Request
 
 from colmlm.api.ports import Ports
-from colmlm.api.schema.schemas import EditResult, Why
+from colmlm.api.wire.answers import EditResult
+from colmlm.api.wire.requests import Why
 from colmlm.kb.access.api_keys import ApiKeyRecord
 from colmlm.kb.log.audit import check_name
 from colmlm.kb.log.origin import act_for

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import msgspec
 from litestar import get, post
 from litestar.params import JSONBody
 from msgspec import Meta
@@ -13,10 +12,14 @@ from colmlm.api.door.rights import Lane, Right, needs
 from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts
 from colmlm.api.routes.edits import WithKey, actor_of
-from colmlm.api.schema.paging import Cursor, Limit, Page, after_of, page
-from colmlm.api.schema.schemas import MAX_FACTS_PER_EDIT, Id, PathId, Request, Why
-from colmlm.kb.erasure.two_person import ErasureRequest, ErasureRequests
-from colmlm.kb.erasure.verbs import Erased, Erasure, ErasureReport
+from colmlm.api.schema.paging import Cursor, Limit, after_of, page
+from colmlm.api.schema.schemas import PathId
+from colmlm.api.wire.answers import ErasureAnswer
+from colmlm.api.wire.pages import Page
+from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT, Id, Request, Why
+from colmlm.kb.erasure.records import Erased, ErasureRequest
+from colmlm.kb.erasure.two_person import ErasureRequests
+from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.facts.redaction import Mentioned
 
 FactIds = Annotated[list[Id], Meta(min_length=1, max_length=MAX_FACTS_PER_EDIT)]
@@ -37,13 +40,6 @@ class NewErasure(Why, frozen=True, kw_only=True):
 
     fact_ids: FactIds
     mentions: Mentioned = "same-document"
-
-
-class ErasureAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What was erased and how far that got; or, where two keys are needed, the request that waits for the second."""
-
-    report: ErasureReport | None
-    request: ErasureRequest | None
 
 
 @post(

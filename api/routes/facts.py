@@ -12,9 +12,12 @@ from colmlm.api.door.rights import Right, needs
 from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts
 from colmlm.api.routes.edits import WithKey, actor_of, keyed, result
-from colmlm.api.schema.paging import Cursor, Limit, Page, after_of, page
-from colmlm.api.schema.schemas import MAX_FACTS_PER_EDIT, MAX_ID, EditResult, Id, PathId, Question, Value, Why
+from colmlm.api.schema.paging import Cursor, Limit, after_of, page
+from colmlm.api.schema.schemas import PathId
 from colmlm.api.schema.shown import require_past, shown_to
+from colmlm.api.wire.answers import EditResult
+from colmlm.api.wire.pages import Page
+from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT, MAX_ID, Id, Question, Value, Why
 from colmlm.kb.errors import InvalidQuery
 from colmlm.kb.records import FactRecord, FactTrace
 

@@ -16,7 +16,7 @@ from colmlm.api.door.tuning import LONGEST_SECONDS
 from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts
 from colmlm.api.routes.following import Seen, followed
-from colmlm.api.schema.schemas import MAX_ID
+from colmlm.api.wire.requests import MAX_ID
 from colmlm.kb.errors import InvalidQuery
 from colmlm.kb.service import KnowledgeBase
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-import msgspec
 from litestar import get, post
 from litestar.params import JSONBody
 from msgspec import Meta
@@ -13,18 +12,17 @@ from colmlm.api.door.rights import Lane, Right, needs
 from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.edits import WithKey, actor_of, keyed, result
-from colmlm.api.schema.paging import Cursor, Limit, Page, after_of, page
-from colmlm.api.schema.paging import cursor as cursor_of
-from colmlm.api.schema.schemas import EditResult, PathId, Threshold, Why
+from colmlm.api.schema.paging import Cursor, Limit, after_of, page
+from colmlm.api.schema.schemas import PathId
 from colmlm.api.schema.selectors import SelectorParts
+from colmlm.api.wire.answers import EditResult, PlanView, RunView
+from colmlm.api.wire.pages import Page
+from colmlm.api.wire.pages import cursor as cursor_of
+from colmlm.api.wire.requests import Threshold, Why
 from colmlm.kb.forgetting.records import (
-    Collateral,
     Drift,
     ForgetPlan,
-    Rates,
     RunRecord,
-    Successor,
-    Verification,
 )
 from colmlm.kb.forgetting.verbs import Forgetting
 from colmlm.kb.records import FactRecord
@@ -45,42 +43,6 @@ class NewRun(Why, frozen=True, kw_only=True):
     allow_empty: bool = False
     sample: Sample = 100
     model: bool = True
-
-
-class PlanView(msgspec.Struct, frozen=True, kw_only=True):
-    """What forgetting would do: `num_facts` go, of them `selected` by the selector. Lists hold up to 100.
-
-    `equivalents` say the same elsewhere (`included`, or only listed); `conflicting` answer one of the questions with
-    another value and stay. `previewed` of `affected` questions have a successor; `before` tells how probes are
-    answered now. See docs/forgetting.md.
-    """
-
-    num_facts: int
-    selected: int
-    num_equivalents: int
-    equivalents: list[int]
-    included: bool
-    num_conflicting: int
-    conflicting: list[int]
-    successors: list[Successor]
-    affected: int
-    previewed: int
-    collateral: Collateral
-    live_facts: int
-    unkeyed: int
-    keyset_id: int
-    checkpoint_id: str
-    threshold: float
-    radius: float
-    before: dict[str, Rates]
-
-
-class RunView(msgspec.Struct, frozen=True, kw_only=True):
-    """A run, its plan, and its last verification (null: none)."""
-
-    run: RunRecord
-    plan: PlanView
-    verification: Verification | None
 
 
 @get("/forget-runs", opt=needs(Right.audit), responses=PROBLEMS, sync_to_thread=True)

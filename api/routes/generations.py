@@ -14,9 +14,11 @@ from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts, await_seen
 from colmlm.api.routes.edits import WithKey
 from colmlm.api.routes.streams import events
-from colmlm.api.schema.paging import Cursor, Limit, Page, after_of, page
-from colmlm.api.schema.schemas import NewGeneration, PathId
+from colmlm.api.schema.paging import Cursor, Limit, after_of, page
+from colmlm.api.schema.schemas import PathId
 from colmlm.api.schema.shown import shown_to
+from colmlm.api.wire.pages import Page
+from colmlm.api.wire.requests import NewGeneration
 from colmlm.kb.records import GenerationRecord, OutputTrace
 
 

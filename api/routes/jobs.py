@@ -19,8 +19,9 @@ from colmlm.api.door.rights import Lane, Right, needs
 from colmlm.api.errors import PROBLEMS, RightMissing
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.following import Seen, followed
-from colmlm.api.schema.paging import Cursor, Limit, Page, after_of, page
+from colmlm.api.schema.paging import Cursor, Limit, after_of, page
 from colmlm.api.schema.schemas import PathId
+from colmlm.api.wire.pages import Page
 from colmlm.kb.access.api_keys import ApiKeyRecord
 from colmlm.kb.jobs.kinds import (
     KINDS,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Annotated, Literal
 
-import msgspec
 from litestar import delete, get, post
 from litestar.params import JSONBody
 from msgspec import Meta
@@ -14,8 +13,11 @@ from colmlm.api.door.idempotency import TELLS_SECRET
 from colmlm.api.door.rights import Right, needs
 from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts
-from colmlm.api.schema.paging import Cursor, Limit, Page, after_of, page
-from colmlm.api.schema.schemas import PathId, Request
+from colmlm.api.schema.paging import Cursor, Limit, after_of, page
+from colmlm.api.schema.schemas import PathId
+from colmlm.api.wire.answers import Key, KeyWithToken
+from colmlm.api.wire.pages import Page
+from colmlm.api.wire.requests import Request
 from colmlm.kb.access import api_keys as access
 from colmlm.kb.access.api_keys import MAX_RATE, ApiKeyRecord
 
@@ -40,31 +42,6 @@ class Rotation(Request, frozen=True, kw_only=True):
 
     grace_seconds: Annotated[int, Meta(ge=0, le=_MAX_SECONDS)] = 0
     expires_in_seconds: ExpiresIn = None
-
-
-class Key(msgspec.Struct, frozen=True, kw_only=True):
-    """A key without its secret; see `kb.access.api_keys.ApiKeyRecord`. `state` is "in use", "expired" or "revoked"."""
-
-    key_id: int
-    name: str
-    role: str
-    state: str
-    prefix: str | None
-    created_at: datetime
-    expires_at: datetime | None
-    last_used_at: datetime | None
-    rate_limit: int | None
-    rotated_at: datetime | None
-    previous_until: datetime | None
-    previous_used_at: datetime | None
-    revoked_at: datetime | None
-
-
-class KeyWithToken(msgspec.Struct, frozen=True, kw_only=True):
-    """A key and its token, which is not shown again."""
-
-    key: Key
-    token: str
 
 
 @get("/keys", opt=needs(Right.admin), responses=PROBLEMS, sync_to_thread=True)

@@ -13,18 +13,14 @@ from colmlm.api.door.rights import Right, needs
 from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.edits import WithKey, actor_of
-from colmlm.api.schema.paging import Cursor, Limit, Page, after_of, page
-from colmlm.api.schema.schemas import MAX_ID, PathId, Threshold, Why
+from colmlm.api.schema.paging import Cursor, Limit, after_of, page
+from colmlm.api.schema.schemas import PathId
+from colmlm.api.wire.answers import KeysetView
+from colmlm.api.wire.pages import Page
+from colmlm.api.wire.requests import MAX_ID, Threshold, Why
 from colmlm.kb.errors import KeysetNotFound
 from colmlm.kb.keys.activation import MAX_EDITS, GateStanding
 from colmlm.kb.records import KeysetRecord
-
-
-class KeysetView(msgspec.Struct, frozen=True, kw_only=True):
-    """A keyset, how much of it is keyed, and what its gate is worth now."""
-
-    keyset: KeysetRecord
-    gate: GateStanding
 
 
 class KeysetGate(msgspec.Struct, frozen=True, kw_only=True):

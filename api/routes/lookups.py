@@ -15,11 +15,11 @@ from colmlm.api.door.rights import Lane, Right, needs
 from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.edits import WithKey
-from colmlm.api.schema.schemas import MAX_QUERIES, LookupAnswer, LookupAnswers, LookupRequest
 from colmlm.api.schema.shown import require_past
+from colmlm.api.wire.answers import LookupAnswer, LookupAnswers
+from colmlm.api.wire.requests import MAX_QUERIES, LookupRequest
 from colmlm.kb.errors import InvalidQuery, KeysetMismatch
-from colmlm.kb.lookup.history import AsOfLookup
-from colmlm.kb.records import Lookup
+from colmlm.kb.records import AsOfLookup, Lookup
 
 
 @post("/lookups", status_code=200, opt=needs(Right.lookup), responses=PROBLEMS)

@@ -13,7 +13,7 @@ from msgspec import Meta
 from colmlm.api.door.rights import Right, needs
 from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts
-from colmlm.api.schema.schemas import Id, Request, Seq
+from colmlm.api.wire.requests import Id, Request, Seq
 from colmlm.kb.errors import InvalidValue
 from colmlm.kb.records import NewGeneration, OutputTrace, Splice
 

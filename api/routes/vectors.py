@@ -22,20 +22,17 @@ from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts
 from colmlm.api.routes.edits import WithKey
 from colmlm.api.routes.lookups import answer, past_apart
-from colmlm.api.schema.schemas import MAX_ID, SEEN, LookupAnswers
 from colmlm.api.schema.shown import require_past
+from colmlm.api.wire.answers import LookupAnswers
+from colmlm.api.wire.requests import MAX_ID, SEEN
+from colmlm.api.wire.vectors import JSON, LOOKUPS, MAX_DIM, MAX_VECTORS, MSGPACK, OCTETS, VECTORS
 from colmlm.kb.errors import InvalidQuery
 from colmlm.kb.lookup.space import LookupSpace
 
 if TYPE_CHECKING:
     from litestar.types import HTTPScope
 
-MAX_VECTORS = 1024
-MAX_DIM = 16_384
 MAX_BYTES = 16 * 1024 * 1024
-LOOKUPS, VECTORS = "/v1/lookups", "/v1/lookups/vectors"
-OCTETS = b"application/octet-stream"
-JSON, MSGPACK = "application/json", "application/msgpack"
 _MSGPACKS = (MSGPACK, "application/x-msgpack", "application/vnd.msgpack")
 _DTYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "float16": np.dtype("<f2")}
 

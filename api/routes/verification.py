@@ -6,13 +6,15 @@ from typing import Annotated, Any
 
 from litestar import Response, get, post
 from litestar.params import JSONBody
-from msgspec import Meta, Struct, field
+from msgspec import Meta, field
 
 from colmlm.api.door.rights import Lane, Right, needs
 from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts
 from colmlm.api.routes.forgetting import Sample
-from colmlm.api.schema.schemas import PathId, Question, Request
+from colmlm.api.schema.schemas import PathId
+from colmlm.api.wire.answers import SigningKey
+from colmlm.api.wire.requests import Question, Request
 from colmlm.kb.forgetting import certificates
 from colmlm.kb.forgetting.certificate_check import CertificateCheck, check_here, check_offline, trusted_keys
 from colmlm.kb.forgetting.records import Verification
@@ -38,14 +40,6 @@ class CertificateText(Request, frozen=True, kw_only=True):
     key: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
     public_key: Annotated[str, Meta(min_length=1, max_length=10_000)] | None = None
     offline: bool = False
-
-
-class SigningKey(Struct, frozen=True, kw_only=True):
-    """A public key, with its id (the SHA-256 of its SPKI) and its fingerprint."""
-
-    keyid: str
-    fingerprint: str
-    pem: str
 
 
 @post(

@@ -11,9 +11,7 @@ from typing import Any
 
 import msgspec
 
-from colmlm.api.errors import Problem
 from colmlm.api.openai import examples as openai
-from colmlm.api.ports import Finished, Spliced
 from colmlm.api.routes import (
     attributions,
     batches,
@@ -28,21 +26,13 @@ from colmlm.api.routes import (
     verification,
 )
 from colmlm.api.routes.records import OutputMade, SpliceMade
-from colmlm.api.schema.paging import cursor
-from colmlm.api.schema.schemas import (
-    EditResult,
-    Health,
-    LookupAnswer,
-    LookupAnswers,
-    LookupRequest,
-    NewGeneration,
-    OwnWorkerHealth,
-    Why,
-)
+from colmlm.api.schema.schemas import Health, OwnWorkerHealth
 from colmlm.api.schema.selectors import SelectorParts
-from colmlm.kb.erasure.purge import Level
-from colmlm.kb.erasure.two_person import ErasureRequest
-from colmlm.kb.erasure.verbs import Erased, ErasureReport
+from colmlm.api.wire import answers
+from colmlm.api.wire.answers import EditResult, LookupAnswer, LookupAnswers, Problem
+from colmlm.api.wire.pages import cursor
+from colmlm.api.wire.requests import LookupRequest, NewGeneration, Why
+from colmlm.kb.erasure.records import Erased, ErasureReport, ErasureRequest, Level
 from colmlm.kb.evidence.diff import FactDifference
 from colmlm.kb.evidence.impact import ImpactedOutput
 from colmlm.kb.evidence.listing import AttributionRecord
@@ -56,6 +46,7 @@ from colmlm.kb.keys.activation import GateStanding
 from colmlm.kb.log import chain, envelope, witness
 from colmlm.kb.log.denials import DenialRecord
 from colmlm.kb.lookup.space import LookupSpace
+from colmlm.kb.nouns.generation import Finished, Spliced
 from colmlm.kb.records import (
     ChangeRecord,
     CorpusStats,
@@ -94,7 +85,7 @@ _KEYSET = KeysetRecord(2, "c0ffee", "co-lmlm-135m", 576, "IDMap2,Flat", 0.71, Tr
 _GATE = GateStanding(True, True, 40, 1)
 _RATES = {"questions": Rates(1, 0, 0, 0, 0, 1)}
 _RUN = RunRecord(5, "applied", "successor", {"text": "Lima"}, 1, 40, 41, None, True, 2, "ana", _WHY, _AT)
-_PLAN = forgetting.PlanView(
+_PLAN = answers.PlanView(
     num_facts=1,
     selected=1,
     num_equivalents=0,
@@ -140,7 +131,7 @@ _ASKED = ErasureRequest(
 _SIGNED = {"format": witness.FORMAT, **_json(_HEAD), "signature": "bWFkZSB1cA=="}
 _SELECTOR = SelectorParts(text="Lima", corpus="atlas")
 
-_KEY = keys.Key(
+_KEY = answers.Key(
     key_id=7,
     name="gpu-host",
     role="decoder",
@@ -221,11 +212,11 @@ _EXAMPLES: tuple[Any, ...] = (
     NewGeneration(prompt=_PROMPT, max_tokens=16),
     # Answered
     CorpusStats("atlas", 1, 2, 0, 78),
-    corpora.Deleted(dry_run=True, documents=1, facts=2, seq=None),
+    answers.Deleted(dry_run=True, documents=1, facts=2, seq=None),
     _DOCUMENT := DocumentRecord(
         3, "atlas", "peru", "Peru", "https://example.org/peru", "CC-BY-4.0", "1", _HASH, 28, 1, _AT, None
     ),
-    documents.DocumentText(document=_DOCUMENT, text=_TEXT),
+    answers.DocumentText(document=_DOCUMENT, text=_TEXT),
     documents.Ingested(
         corpus="atlas",
         documents=1,
@@ -256,15 +247,13 @@ _EXAMPLES: tuple[Any, ...] = (
     _TRACE,
     GenerationRecord(7, _PROMPT, " Lima.", "c0ffee", "auto", 40, _AT, 1, 1),
     AttributionRecord(7, 0, 0, 5, "hit", " Lima", 12, 1, 3, 0.93, 40, _AT),
-    attributions.FactImpact(fact_id=12, is_live=True, erased_seq=None, items=[_USE], next=None),
+    answers.FactImpact(fact_id=12, is_live=True, erased_seq=None, items=[_USE], next=None),
     attributions.SelectionImpact(num_facts=1, num_outputs=1, items=[_USE], next=None),
     _RUN,
-    forgetting.RunView(run=_RUN, plan=_PLAN, verification=_VERIFIED),
+    answers.RunView(run=_RUN, plan=_PLAN, verification=_VERIFIED),
     Drift((), (), ()),
     _VERIFIED,
-    verification.SigningKey(
-        keyid=_HASH, fingerprint="0123456789abcdef", pem="-----BEGIN PUBLIC KEY-----\n..."
-    ),
+    answers.SigningKey(keyid=_HASH, fingerprint="0123456789abcdef", pem="-----BEGIN PUBLIC KEY-----\n..."),
     certificate_check.CertificateCheck(
         ok=True,
         checks=(certificate_check.CertificateFinding("signature", True, "it fits, by key " + _HASH),),
@@ -280,10 +269,10 @@ _EXAMPLES: tuple[Any, ...] = (
         level=2,
     ),
     _KEYSET,
-    keysets.KeysetView(keyset=_KEYSET, gate=_GATE),
+    answers.KeysetView(keyset=_KEYSET, gate=_GATE),
     keysets.KeysetGate(standing=_GATE, report={"passed": True, "seq": 40, "criteria": []}),
     changes.Changes(head_seq=41, items=[_CHANGE], next=None),
-    changes.Differences(
+    answers.Differences(
         first=12,
         last=41,
         counts={"deleted": 1},
@@ -294,11 +283,11 @@ _EXAMPLES: tuple[Any, ...] = (
     chain.Sealed(41, (_BREAK,)),
     _ERASED,
     _ASKED,
-    erasures.ErasureAnswer(report=_REPORT, request=None),
+    answers.ErasureAnswer(report=_REPORT, request=None),
     _JOB,
     _UPLOAD,
     _KEY,
-    keys.KeyWithToken(key=_KEY, token="colmlm_Xb3fQ1...the rest of it"),
+    answers.KeyWithToken(key=_KEY, token="colmlm_Xb3fQ1...the rest of it"),
     keys.NewKey(name="gpu-host", role="decoder", expires_in_seconds=7_776_000, rate_limit=60_000),
     keys.Rotation(grace_seconds=86_400),
     DenialRecord(

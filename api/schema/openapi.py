@@ -21,10 +21,10 @@ from litestar.openapi.spec import Components, SecurityScheme
 from litestar.routes import HTTPRoute
 
 from colmlm.api.door.rights import EDITING, SAFE_METHODS, Right, needs, right_of
-from colmlm.api.errors import Problem
 from colmlm.api.openai.errors import OpenAIProblem
 from colmlm.api.schema.examples import BY_OPERATION, EVENTS, OCTETS, REFUSALS, example_of
-from colmlm.api.schema.schemas import MAX_ID
+from colmlm.api.wire.answers import Problem
+from colmlm.api.wire.requests import MAX_ID
 from colmlm.kb.access.api_keys import ROLES
 
 # A noun for each first segment of a path; the order is the reader's.

@@ -9,16 +9,13 @@ import base64
 import binascii
 import json
 from collections.abc import Callable, Sequence
-from typing import Annotated, Generic, TypeVar
+from typing import Annotated
 
-import msgspec
 from litestar.params import QueryParameter
 
 from colmlm.api.errors import InvalidCursor
-from colmlm.api.schema.schemas import MAX_ID, MAX_PAGE
-
-T = TypeVar("T")
-Place = tuple[int, ...]
+from colmlm.api.wire.pages import Page, Place, T, cursor
+from colmlm.api.wire.requests import MAX_ID, MAX_PAGE
 
 Cursor = Annotated[
     str | None,
@@ -29,23 +26,10 @@ Cursor = Annotated[
 Limit = Annotated[int, QueryParameter(ge=1, le=MAX_PAGE, description="The longest page to give")]
 
 
-class Page(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    """A page of a list. `next` is the cursor of the page after it; null where this is the last."""
-
-    items: list[T]
-    next: str | None
-
-
 def page(found: Sequence[T], limit: int, of: str, place: Callable[[T], Place]) -> Page[T]:
     """The page of `limit` items, of up to `limit + 1` that were found: one more says that there is a next page."""
     items = list(found[:limit])
     return Page(items=items, next=cursor(of, place(items[-1])) if len(found) > limit else None)
-
-
-def cursor(of: str, place: Place) -> str:
-    """The cursor of what comes after this place of a list."""
-    said = json.dumps([of, *place], separators=(",", ":")).encode()
-    return base64.urlsafe_b64encode(said).decode().rstrip("=")
 
 
 def place_of(given: str | None, of: str, length: int = 1) -> Place:

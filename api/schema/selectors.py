@@ -8,7 +8,7 @@ from typing import Annotated
 from msgspec import Meta, field
 from msgspec.structs import asdict
 
-from colmlm.api.schema.schemas import Id, Request, Threshold
+from colmlm.api.wire.requests import Id, Request, Threshold
 from colmlm.kb.selectors import Selector
 
 Said = Annotated[str, Meta(min_length=1, max_length=10_000)]

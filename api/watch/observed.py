@@ -8,9 +8,9 @@ from contextlib import AbstractContextManager, ExitStack, closing, contextmanage
 from dataclasses import dataclass
 from typing import Any
 
-from colmlm.api.ports import Generator
 from colmlm.api.watch.metrics import Metrics
 from colmlm.api.watch.tracing import Tracing
+from colmlm.kb.nouns.generation import Generator
 from colmlm.kb.records import Lookup
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from colmlm.cli.anywhere import anywhere
+from colmlm.cli.base import Base
 from colmlm.cli.composition import annotators
 from colmlm.cli.composition.annotators import (
     Encoding,
@@ -17,7 +18,6 @@ from colmlm.cli.composition.annotators import (
     SpanThreshold,
 )
 from colmlm.cli.errors import REFUSED
-from colmlm.cli.nouns.base import Base
 from colmlm.cli.options import Actor, AllowErased, AsJson, CheckpointPath, examples, some_text
 from colmlm.cli.output import print_json, print_table, say
 from colmlm.kb.corpus.raw.files import find_files

@@ -15,8 +15,8 @@ import typer
 
 from colmlm.cli.anywhere import anywhere
 from colmlm.cli.auditing.trace import show_changes
+from colmlm.cli.base import Base
 from colmlm.cli.errors import CHECK_FAILED
-from colmlm.cli.nouns.base import Base
 from colmlm.cli.options import (
     MAX_BIGINT,
     Actor,

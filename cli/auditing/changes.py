@@ -8,9 +8,9 @@ import typer
 
 from colmlm.cli.anywhere import anywhere
 from colmlm.cli.auditing.trace import show_changes
+from colmlm.cli.base import Base
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import CHECK_FAILED
-from colmlm.cli.nouns.base import Base
 from colmlm.cli.options import MAX_BIGINT, After, AsJson, Limit, examples
 from colmlm.cli.output import note, plain, print_json, print_table, say, shorten
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from colmlm.cli.composition.keying import key_everything
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.output import Reporting, note, progress
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, Refusal
 from colmlm.kb.corpus.raw.reading import read_raw
 from colmlm.kb.facts.standing import Standing
+from colmlm.kb.nouns.telling import Telling
 
 if TYPE_CHECKING:
     from colmlm.kb.corpus.raw.files import Found
@@ -55,8 +55,8 @@ class Adding:
     found: Found
     encoding: str | None = None
     again: bool = False
-    reporting: Reporting = progress
     kept_in: Path | None = None
+    telling: Telling = field(kw_only=True)
     tally: Tally = field(default_factory=Tally)
 
     def wanted(self) -> Iterator[AnnotatedDocument]:
@@ -64,7 +64,7 @@ class Adding:
         standings = self.runtime.kb.corpora.standings(self.corpus)
         total = sum(file.size for file in self.found.files) // 1000
         self.tally.refusals += self.found.refusals
-        with self.reporting("Reading and annotating (KB)") as advance:
+        with self.telling.progress("Reading and annotating (KB)") as advance:
             reading = read_raw(
                 self.found.files,
                 encoding=self.encoding,
@@ -115,7 +115,7 @@ class Adding:
             )
         except BaseException:
             if committed:
-                note(
+                self.telling.note(
                     f"{committed[-1].documents} documents are in {self.corpus!r}, their facts not keyed. "
                     "Run the same command again to go on from there."
                 )
@@ -129,4 +129,4 @@ class Adding:
         active = next((keyset for keyset in kb.keysets.all() if keyset.state == "active"), None)
         if not changed and active is not None and active.num_unkeyed == 0:
             return active
-        return key_everything(self.runtime, corpus=self.corpus, reporting=self.reporting, **how)
+        return key_everything(self.runtime, corpus=self.corpus, telling=self.telling, **how)

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from colmlm.api.errors import ContextLengthExceeded, PromptRefused
-from colmlm.api.ports import (
-    Completed,
-    Finished,
-    GenerationRequest,
-    Item,
-    Missed,
-    Spliced,
-)
-from colmlm.api.routes.streams import check_client
 from colmlm.cli.composition.logprobs import NO_LOGPROBS, Logprobs, logprobs
 from colmlm.cli.composition.model_encoder import describe
+from colmlm.kb.errors import ContextLengthExceeded, PromptRefused
+from colmlm.kb.nouns.generation import Completed, Finished, GenerationRequest, Item, Missed, Spliced
 from colmlm.kb.records import CheckpointInfo, NewGeneration, OutputTrace, Source, Splice
 
 if TYPE_CHECKING:
@@ -61,10 +53,11 @@ class LocalOutputs:
 
 @dataclass(slots=True)
 class StoringGenerator:
-    """Decodes and stores every output with its attribution, as `api.ports.Generator` wants it.
+    """Decodes and stores every output with its attribution, as `kb.nouns.generation.Generator` wants it.
 
     `lookup` is the knowledge base, or something that stands before it. `seq` dates an output that looked nothing up:
-    by default the last change. A prompt may have `prompt_max_tokens`, or as many as the model reads.
+    by default the last change. A prompt may have `prompt_max_tokens`, or as many as the model reads. `check` is
+    called at every step, and what it raises ends the decoding.
     """
 
     checkpoint: Checkpoint
@@ -72,6 +65,7 @@ class StoringGenerator:
     lookup: Lookup
     seq: int | None = None
     prompt_max_tokens: int | None = None
+    check: Callable[[], None] = lambda: None
 
     @property
     def model(self) -> CheckpointInfo:
@@ -79,7 +73,7 @@ class StoringGenerator:
 
     def generate(self, request: GenerationRequest) -> OutputTrace:
         self._check_prompts([request])
-        (generation,) = self._decoder().generate([request.prompt], decode_config(request), check_client)
+        (generation,) = self._decoder().generate([request.prompt], decode_config(request), self.check)
         return self._store(generation)
 
     def stream(self, request: GenerationRequest) -> Iterator[Item]:
@@ -88,7 +82,7 @@ class StoringGenerator:
 
         self._check_prompts([request])
         said = ""
-        for item in self._decoder().stream(request.prompt, decode_config(request), check_client):
+        for item in self._decoder().stream(request.prompt, decode_config(request), self.check):
             if isinstance(item, str):
                 said += item
                 yield item
@@ -99,7 +93,7 @@ class StoringGenerator:
                 yield self._looked_up(item, said)
 
     def complete(self, requests: Sequence[GenerationRequest], top: int | None = None) -> list[Completed]:
-        """See `api.ports.Generator.complete`."""
+        """See `kb.nouns.generation.Generator.complete`."""
         self._check_prompts(requests)
         generations = self._generations(requests)
         if top is None:
@@ -129,7 +123,7 @@ class StoringGenerator:
         generations: list[Generation] = []
         for start in range(0, len(requests), ROWS_TOGETHER):
             prompts = [request.prompt for request in requests[start : start + ROWS_TOGETHER]]
-            generations += decoder.generate(prompts, config, check_client)
+            generations += decoder.generate(prompts, config, self.check)
         return generations
 
     def _completed(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,13 +12,13 @@ from colmlm.cli.composition.adding import Adding
 from colmlm.cli.composition.keying import active_encoder_of, encoder_of, key_everything
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import FAULT, explain
-from colmlm.cli.output import Advance
 from colmlm.kb.corpus.raw.files import find_files
 from colmlm.kb.errors import InvalidWork, KBError
 from colmlm.kb.forgetting.verbs import SAMPLE, Forgetting
 from colmlm.kb.jobs.handlers import HANDLERS, in_brief, ingest, named
 from colmlm.kb.jobs.kinds import Documents, Gate, Ingest, Rekey, VerifyForgetting
 from colmlm.kb.jobs.problems import Problem, problem_of
+from colmlm.kb.nouns.telling import Advance, Telling
 from colmlm.kb.store.causes import refusal_of
 from colmlm.kb.switching.gate import GateLimits
 
@@ -61,8 +60,12 @@ class _Models:
             encoder=self._encoder(work),
             kinds=work.kinds,
             kb=run.kb,
-            reporting=_reporting(run),
+            telling=self._telling(run),
         )
+
+    def _telling(self, run: Run) -> Telling:
+        """How far the work is becomes the job's own progress."""
+        return Telling(self.runtime.telling.note, lambda description: nullcontext(_advance(run, description)))
 
     def _encoder(self, work: Rekey) -> Encoder:
         if work.keyset_id is not None:
@@ -86,7 +89,7 @@ class _Models:
     def ingest(self, run: Run, work: Ingest) -> object:
         taken = ingest(run, work)
         if work.key:
-            keyset = key_everything(self.runtime, corpus=work.corpus, kb=run.kb, reporting=_reporting(run))
+            keyset = key_everything(self.runtime, corpus=work.corpus, kb=run.kb, telling=self._telling(run))
             taken["keyset"] = asdict(keyset)
         return taken
 
@@ -98,7 +101,7 @@ class _Models:
             work.corpus,
             find_files(files),
             work.encoding,
-            reporting=_reporting(run),
+            telling=self._telling(run),
             kept_in=run.uploads.directory.absolute(),
         )
 
@@ -148,8 +151,3 @@ def _checkpoint(runtime: Runtime, name: str | None) -> Path | None:
 
 def _advance(run: Run, what: str) -> Advance:
     return lambda done, total: run.progress(done, total, what)
-
-
-def _reporting(run: Run) -> Callable[[str], AbstractContextManager[Advance]]:
-    """What stands in for a progress bar."""
-    return lambda description: nullcontext(_advance(run, description))

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from colmlm.cli.composition.encoders import keys_are_questions, registered
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.output import Reporting, note, progress
 from colmlm.kb.errors import InvalidValue, KBError, KeysetMismatch, NoActiveKeyset
 from colmlm.kb.keys.calibration import Calibration, calibrate
+from colmlm.kb.nouns.telling import Telling
 
 if TYPE_CHECKING:
     from colmlm.kb.keys.rekey import Encoder
@@ -30,32 +30,34 @@ def key_everything(
     encoder: Encoder | None = None,
     kinds: str = "context",
     kb: KnowledgeBase | None = None,
-    reporting: Reporting = progress,
+    telling: Telling | None = None,
 ) -> KeysetRecord:
     """Key what is unkeyed, and calibrate a keyset whose threshold nobody has chosen.
 
     The encoder is by default the settings'. `kb` is the runtime's, unless this is done in somebody else's name;
-    `reporting` gives what hears how far it is.
+    `telling` hears how far it is, by default the runtime's.
     """
-    encoder, kb = encoder or runtime.encoder, kb or runtime.kb
-    with reporting("Keying facts") as advance:
+    encoder, kb, telling = encoder or runtime.encoder, kb or runtime.kb, telling or runtime.telling
+    with telling.progress("Keying facts") as advance:
         keyset = kb.keysets.rekey(encoder, corpus=corpus, on_facts=advance, kinds=kinds.split(","))
     if keyset.state == "ready":
-        note(
+        telling.note(
             "Another keyset is active. To let this one answer: "
             f"colmlm keysets check {keyset.keyset_id}, then: colmlm keysets activate {keyset.keyset_id}"
         )
     if keyset.num_unkeyed or keyset.num_keys < 2 or kb.keysets.has_threshold(keyset.keyset_id):
         return keyset
     if keys_are_questions(encoder):
-        note(f"Not calibrated: a fact's key is its own question. Its threshold is {keyset.threshold:.3f}.")
+        telling.note(
+            f"Not calibrated: a fact's key is its own question. Its threshold is {keyset.threshold:.3f}."
+        )
         return keyset
     try:
-        measured = measure(kb, encoder, keyset, None, DEFAULT_SAMPLE)
+        measured = measure(kb, encoder, keyset, None, DEFAULT_SAMPLE, telling)
     except InvalidValue as error:  # a base without questions is keyed all the same
-        note(f"Not calibrated. {error}")
+        telling.note(f"Not calibrated. {error}")
         return keyset
-    note(describe_calibration(measured))
+    telling.note(describe_calibration(measured))
     return kb.keysets.calibrate(keyset.keyset_id, measured)
 
 
@@ -84,7 +86,9 @@ def active_encoder_of(runtime: Runtime, keyset_id: int, named: Path | None = Non
     except (KBError, CheckpointError, BaseNotFound, OSError) as error:
         if named is not None:
             raise
-        note(f"The active keyset's encoder cannot be loaded, its own gate is compared with. {error}")
+        runtime.telling.note(
+            f"The active keyset's encoder cannot be loaded, its own gate is compared with. {error}"
+        )
         return None
 
 
@@ -94,13 +98,14 @@ def measure(
     keyset: KeysetRecord,
     false_accept_rate: float | None,
     sample: int,
+    telling: Telling,
 ) -> Calibration:
     """Calibrate on up to `sample` questions, evenly over the facts. Raises `InvalidValue` for want of them."""
     fact_ids, keys_ND = kb.keysets.keys(keyset.keyset_id)
     values, questions = _facts_by_id(kb)
     asked = [int(fact_id) for fact_id in fact_ids if questions.get(int(fact_id))]
     asked = asked[:: max(1, -(-len(asked) // sample))]
-    queries_BD = _encode(encoder, [questions[fact_id] for fact_id in asked])
+    queries_BD = _encode(encoder, [questions[fact_id] for fact_id in asked], telling)
     return calibrate(
         queries_BD,
         asked,
@@ -111,9 +116,9 @@ def measure(
     )
 
 
-def _encode(encoder: Encoder, questions: list[str]) -> NDArray[np.float32]:
+def _encode(encoder: Encoder, questions: list[str], telling: Telling) -> NDArray[np.float32]:
     pieces = [encoder.encode_questions([])]
-    with progress("Calibrating") as advance:
+    with telling.progress("Calibrating") as advance:
         for start in range(0, len(questions), _BATCH):
             pieces.append(encoder.encode_questions(questions[start : start + _BATCH]))
             advance(min(start + _BATCH, len(questions)), len(questions))

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from colmlm.cli.composition.model_encoder import ModelEncoder
-from colmlm.cli.output import note
+from colmlm.cli.output import ON_STDERR
+from colmlm.kb.nouns.telling import Telling
 from colmlm.kb.store.settings import Settings
 
 if TYPE_CHECKING:
@@ -28,14 +29,16 @@ RELEASED = Path("released", "co-lmlm-135m")
 class Runtime:
     """One process's knowledge base and model, each opened on first use and closed with the runtime.
 
-    `application` is what the database calls it, and so whoever waits for it.
+    `application` is what the database calls it, and so whoever waits for it; `telling` hears how far long work is.
     """
 
-    def __init__(self, settings: Settings, application: str = "colmlm") -> None:
-        self.settings, self.application = settings, application
+    def __init__(self, settings: Settings, application: str = "colmlm", telling: Telling = ON_STDERR) -> None:
+        self.settings, self.application, self.telling = settings, application, telling
 
     @classmethod
-    def from_environment(cls, *, home: Path | None = None, checkpoint: Path | None = None) -> Self:
+    def from_environment(
+        cls, *, home: Path | None = None, checkpoint: Path | None = None, telling: Telling = ON_STDERR
+    ) -> Self:
         """A runtime on `COLMLM_*`, where the arguments given override them. Opens nothing yet."""
         settings = Settings.from_environment(os.environ)
         return cls(
@@ -43,7 +46,8 @@ class Runtime:
                 settings,
                 home=home.expanduser().absolute() if home else settings.home,
                 checkpoint=checkpoint or settings.checkpoint,
-            )
+            ),
+            telling=telling,
         )
 
     @cached_property
@@ -51,7 +55,7 @@ class Runtime:
         from colmlm.kb.service import KnowledgeBase
 
         if self.settings.server is not None:
-            note("COLMLM_SERVER is set, but this works with the knowledge base of this machine.")
+            self.telling.note("COLMLM_SERVER is set, but this works with the knowledge base of this machine.")
         return KnowledgeBase.open(self.settings, self.application)
 
     def open(self) -> None:
@@ -99,6 +103,9 @@ class Runtime:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         if "kb" in self.__dict__:
             self.kb.close()
 

@@ -13,8 +13,8 @@ import typer
 
 from colmlm.cli.annotation import annotate, corpus_add
 from colmlm.cli.anywhere import anywhere
+from colmlm.cli.base import Base
 from colmlm.cli.errors import REFUSED
-from colmlm.cli.nouns.base import Base
 from colmlm.cli.options import Actor, AllowErased, AsJson, examples, some_text
 from colmlm.cli.output import is_attended, note, print_json, print_table, say
 from colmlm.kb.corpus.format import Refusal, to_record

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from colmlm.cli.anywhere import anywhere
-from colmlm.cli.nouns.base import Base
+from colmlm.cli.base import Base
 from colmlm.cli.options import MAX_BIGINT, After, AsJson, Limit, examples
 from colmlm.cli.output import note, print_json, print_table, say, shorten
 
@@ -75,7 +75,7 @@ def show(
 @anywhere
 def stats(base: Base, as_json: AsJson = False) -> None:
     """Count everything: corpora, documents, facts, stored outputs, keysets and forget runs, as of one change."""
-    found = base.statistics()
+    found = base.upkeep.statistics()
     if as_json:
         print_json(found)
         return

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from colmlm.cli.anywhere import anywhere
-from colmlm.cli.nouns.base import Base
+from colmlm.cli.base import Base
 from colmlm.cli.options import (
     Actor,
     After,
@@ -122,17 +122,17 @@ def add(
     as_json: AsJson = False,
 ) -> None:
     """Add a fact that has no document. It is keyed from its question at once, so lookups find it."""
-    edit, keyed = base.insert(
+    edit = base.facts.add(
         question,
         value,
         answer=answer,
         actor=base.actor(actor),
         reason=reason,
         allow_erased=allow_erased,
-        is_keyed=not no_key,
+        keyed=not no_key,
     )
-    _done(edit, as_json, keyed=keyed)
-    if not keyed and not as_json:
+    _done(edit, as_json, keyed=edit.keyed)
+    if not edit.keyed and not as_json:
         note("It has no key yet, so no lookup finds it. Run: colmlm rekey")
 
 

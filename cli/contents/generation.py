@@ -10,8 +10,8 @@ import typer
 
 from colmlm.cli.anywhere import anywhere
 from colmlm.cli.auditing.trace import show_output
+from colmlm.cli.base import Base
 from colmlm.cli.contents.facts import where
-from colmlm.cli.nouns.base import Base, Decoder
 from colmlm.cli.options import (
     MAX_BIGINT,
     AsJson,
@@ -25,12 +25,12 @@ from colmlm.cli.options import (
     some_text,
 )
 from colmlm.cli.output import note, print_json, print_table, say, shorten
-from colmlm.kb.lookup.history import AsOfLookup
-from colmlm.kb.records import Lookup, OutputTrace
+from colmlm.kb.nouns.generation import Decoder
+from colmlm.kb.records import AsOfLookup, Lookup, OutputTrace
 from colmlm.kb.texts.characters import visible
 
 if TYPE_CHECKING:
-    from colmlm.api.ports import GenerationRequest
+    from colmlm.kb.nouns.generation import GenerationRequest
 
 GENERATE_EXAMPLES = examples(
     'colmlm generate "Question: What is the capital of Peru? Answer:" --mode forced',
@@ -96,7 +96,7 @@ def generate(
 
     With --server it is decoded here, with lookups there, and stored there; with --there as well it needs no model here.
     """
-    from colmlm.api.ports import GenerationRequest
+    from colmlm.kb.nouns.generation import GenerationRequest
 
     if stream and as_json:
         raise typer.BadParameter("it prints text as it comes, --json one object at the end; take one of them.",
@@ -160,7 +160,7 @@ def lookup(
     """Find the facts nearest to a question, without decoding. No match is a normal result."""
     _one_time(min_seq, as_of)
     base.use_checkpoint(checkpoint)
-    found = base.look_up(question, k=k, threshold=threshold, min_seq=min_seq, as_of=as_of)
+    found = base.lookups.ask(question, k=k, threshold=threshold, min_seq=min_seq, as_of=as_of)
     if as_json:
         print_json(_as_dict(base, question, found))
     else:

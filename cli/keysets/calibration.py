@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from colmlm.cli.anywhere import anywhere
+from colmlm.cli.base import Base
 from colmlm.cli.composition.keying import DEFAULT_SAMPLE, describe_calibration, measure
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.nouns.base import Base
 from colmlm.cli.options import AsJson, CheckpointPath, KeysetId, examples, finite
 from colmlm.cli.output import print_json, say
 from colmlm.kb.errors import KeysetMismatch, KeysetNotFound
@@ -57,7 +57,7 @@ def calibrate(
     with Runtime.from_environment(checkpoint=checkpoint) as runtime:
         runtime.open()
         keyset = _keyset_of(runtime, keyset_id)
-        measured = measure(runtime.kb, runtime.encoder, keyset, false_accept_rate, sample)
+        measured = measure(runtime.kb, runtime.encoder, keyset, false_accept_rate, sample, runtime.telling)
         if not dry_run:
             runtime.kb.keysets.calibrate(keyset.keyset_id, measured)
     if as_json:

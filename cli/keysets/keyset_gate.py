@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from colmlm.cli.anywhere import anywhere
+from colmlm.cli.base import Base
 from colmlm.cli.errors import CHECK_FAILED
-from colmlm.cli.nouns.base import Base
 from colmlm.cli.options import Actor, AsJson, CheckpointPath, KeysetId, Reason, examples, finite
 from colmlm.cli.output import note, print_json, print_table, say
 from colmlm.kb.keys.activation import MAX_EDITS

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from colmlm.cli.anywhere import anywhere
+from colmlm.cli.base import Base
 from colmlm.cli.composition.encoders import ByEncoder, chosen
 from colmlm.cli.composition.keying import key_everything
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.keysets import calibration, keyset_gate
-from colmlm.cli.nouns.base import Base
 from colmlm.cli.options import Actor, AsJson, CheckpointPath, KeysetId, Reason, examples
 from colmlm.cli.output import is_attended, print_json, print_table, progress, say
 

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from colmlm.cli.anywhere import anywhere
+from colmlm.cli.base import Base
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import CHECK_FAILED
-from colmlm.cli.nouns.base import Base
 from colmlm.cli.operating import job_pruning
-from colmlm.cli.operating.awaiting import awaited
 from colmlm.cli.options import MAX_BIGINT, Actor, AsJson, Limit, examples
-from colmlm.cli.output import note, print_json, print_table, say, shorten
+from colmlm.cli.output import note, print_json, print_table, progress, say, shorten
 from colmlm.kb.jobs.kinds import KINDS, work_of
+from colmlm.kb.nouns.awaiting import awaited
 from colmlm.kb.tables import job_states
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def wait(
     as_json: AsJson = False,
 ) -> None:
     """Wait until a job has ended. The exit code is 1 where it failed, was cancelled, or has not ended in time."""
-    job = awaited(base.jobs, job_id, timeout)
+    job = awaited(base.jobs, job_id, timeout, progress)
     print_json(job) if as_json else _show(job)
     if job.state != "succeeded":
         raise typer.Exit(CHECK_FAILED)

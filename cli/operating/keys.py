@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from colmlm.cli.anywhere import anywhere
-from colmlm.cli.nouns.base import Base
+from colmlm.cli.base import Base
 from colmlm.cli.options import AsJson, DryRun, Yes, examples, span
 from colmlm.cli.output import is_attended, note, print_json, print_table, say
 from colmlm.kb.access import api_keys as access

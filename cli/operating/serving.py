@@ -176,13 +176,15 @@ def _announce(runtime: Runtime, token: str, *, served: bool, home: Path | None, 
 
 def _serve(runtime: Runtime, listener: socket.socket, *, with_model: bool, with_worker: bool) -> None:
     """Serve until a signal comes, with a worker beside it; then drain. The log goes to stderr."""
+    from colmlm.api.routes.streams import check_client
     from colmlm.api.serving import run_server
     from colmlm.api.watch import logs
     from colmlm.api.watch.tracing import tracing_from
     from colmlm.kb.jobs.attendance import no_worker
 
     logs.configure(runtime.settings)
-    encoder, generator = (runtime.encoder, runtime.generator) if with_model else (None, None)
+    encoder = runtime.encoder if with_model else None
+    generator = replace(runtime.generator, check=check_client) if with_model else None
     sys.stdout.flush()  # whoever started this reads the address now, not when the server has ended
     with WorkerProcess(runtime.settings) if with_worker else nullcontext() as worker:
         run_server(

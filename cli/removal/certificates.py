@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from colmlm.cli.anywhere import anywhere
+from colmlm.cli.base import Base
 from colmlm.cli.errors import CHECK_FAILED
-from colmlm.cli.nouns.base import Base
 from colmlm.cli.options import AsJson, examples, some_text
 from colmlm.cli.output import note, print_json, say
 from colmlm.cli.removal.forget_options import RunId

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from colmlm.cli.anywhere import anywhere
+from colmlm.cli.base import Base
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import CHECK_FAILED
-from colmlm.cli.nouns.base import Base
-from colmlm.cli.nouns.removal import Erasing
 from colmlm.cli.options import Actor, AsJson, each_once, examples, some_text
 from colmlm.cli.output import is_attended, print_json, print_table, say
 from colmlm.cli.removal.erase_show import (
@@ -25,6 +24,7 @@ from colmlm.cli.removal.erase_show import (
     show_twins,
     touched,
 )
+from colmlm.kb.nouns.removal import Erasing
 
 if TYPE_CHECKING:
     from colmlm.kb.erasure.residue import ResidueReport
@@ -183,14 +183,14 @@ def scan_residue(
 
     The exit code is 1 where any is found.
     """
-    from colmlm.cli.local.erasures import scanned
+    from colmlm.cli.composition.local.erasures import scanned
     from colmlm.kb.erasure.traces import Probe, load_probes
 
     if bool(probes) == bool(texts):
         raise typer.BadParameter("pass either --probes or --text.", param_hint="--probes")
     wanted = load_probes(probes) if probes else [Probe(0, "text", said.encode()) for said in texts or ()]
     with Runtime.from_environment() as runtime:
-        report = scanned(runtime.kb, wanted)
+        report = scanned(runtime, wanted)
     if as_json:
         print_json(report)
     else:

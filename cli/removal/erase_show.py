@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from colmlm.cli.contents.facts import where
-from colmlm.cli.nouns.facts import FactVerbs
 from colmlm.cli.output import note, print_json, print_table, say, shorten
+from colmlm.kb.nouns.contents import FactVerbs
 
 if TYPE_CHECKING:
-    from colmlm.kb.erasure.two_person import ErasureRequest
-    from colmlm.kb.erasure.verbs import Erased, ErasureReport
+    from colmlm.kb.erasure.records import Erased, ErasureReport, ErasureRequest
 
 
 def show_facts(facts: FactVerbs, fact_ids: Sequence[int]) -> None:

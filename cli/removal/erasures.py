@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from colmlm.cli.anywhere import anywhere
-from colmlm.cli.nouns.base import Base
+from colmlm.cli.base import Base
 from colmlm.cli.options import AsJson, examples
 from colmlm.cli.output import is_attended, print_json, print_table, say, shorten
 from colmlm.cli.removal.erase_show import as_dict, how_many, show_facts, show_report
 
 if TYPE_CHECKING:
-    from colmlm.kb.erasure.two_person import ErasureRequest
+    from colmlm.kb.erasure.records import ErasureRequest
 
 app = typer.Typer(
     help="Erasures that wait for a second person, with COLMLM_ERASE_NEEDS_TWO=yes.",

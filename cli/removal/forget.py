@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from colmlm.cli.anywhere import anywhere
+from colmlm.cli.base import Base
 from colmlm.cli.errors import CHECK_FAILED
-from colmlm.cli.nouns.base import Base
 from colmlm.cli.options import Actor, After, AsJson, CheckpointPath, Limit, Reason, examples
 from colmlm.cli.output import is_attended, note, print_json, print_table, say, shorten
 from colmlm.cli.removal.certificates import certificate

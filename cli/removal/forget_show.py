@@ -7,10 +7,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from colmlm.cli.contents.facts import where
-from colmlm.cli.nouns.removal import ForgetVerbs
 from colmlm.cli.output import print_table, say, shorten
 from colmlm.kb.forgetting.certificates import LEVELS
 from colmlm.kb.forgetting.records import OUTCOMES, ForgetPlan, Rates, Verification
+from colmlm.kb.nouns.removal import ForgetVerbs
 
 if TYPE_CHECKING:
     from colmlm.kb.records import FactRecord

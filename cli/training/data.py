@@ -12,11 +12,12 @@ import typer
 
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import AsJson, examples
-from colmlm.cli.output import Advance, note, print_json, progress, say
+from colmlm.cli.output import note, print_json, progress, say
 from colmlm.cli.training.config import Method, Preset, chosen
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, read_annotated
 from colmlm.kb.corpus.squad import read_squad
 from colmlm.kb.demo import DEMO_CORPUS
+from colmlm.kb.nouns.telling import Advance
 from colmlm.model.training.corpora import Corpus, DataError, merged, tokenise
 from colmlm.model.training.plan import Ratios
 from colmlm.model.training.shards import Built, build_shards, open_shards, read_manifest

@@ -14,13 +14,13 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from psycopg.errors import Diagnostic
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
+from colmlm.kb.erasure.records import Level
 from colmlm.kb.errors import KBError, NoActiveKeyset
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.searchable import SearchableStore
@@ -45,20 +45,6 @@ TRIES = 5
 LOCK_SECONDS = 60
 
 Heard = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Level:
-    """How one level went. `state` is reached, left (not asked for, or something is in the way) or refused.
-
-    `left` says what is still there, or when the last of it goes, and `remedy` what to do.
-    """
-
-    level: int
-    name: str
-    state: str
-    left: str = ""
-    remedy: str = ""
 
 
 class _Notice(NamedTuple):

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session, aliased
 
 from colmlm.kb.access.api_keys import ApiKeyRecord, Right, verify
-from colmlm.kb.erasure.verbs import Erased, Erasure, ErasureReport, Heard, erase_facts, load_targets
+from colmlm.kb.erasure.records import Erased, ErasureReport, ErasureRequest
+from colmlm.kb.erasure.verbs import Erasure, Heard, erase_facts, load_targets
 from colmlm.kb.errors import AdminKeyNeeded, ErasureRequestNotFound, ErasureRequestState, SamePerson
 from colmlm.kb.facts import quotations, suppression
 from colmlm.kb.facts.erased_texts import Said
@@ -26,27 +26,6 @@ from colmlm.kb.store.contention import tried_again
 from colmlm.kb.tables import ApiKey
 from colmlm.kb.tables import ErasureRequest as Row
 from colmlm.kb.texts.characters import visible
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ErasureRequest:
-    """An erasure that was asked for; `state` is waiting, approved or withdrawn. Keys are named.
-
-    `actor` is who asked, with the key `asked_by`, and `on_behalf_of` whom they said to act for.
-    """
-
-    erasure_request_id: int
-    state: str
-    fact_ids: tuple[int, ...]
-    actor: str
-    reason: str
-    asked_by: str
-    at: datetime
-    decided_by: str | None
-    decided_at: datetime | None
-    seq: int | None
-    on_behalf_of: str | None = None
-    mentions: Mentioned | None = None
 
 
 def admin_key(session: Session, token: str | None) -> ApiKeyRecord:

@@ -10,7 +10,7 @@ nothing and appends nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sqlalchemy import case, delete, func, select, text, update
@@ -18,8 +18,8 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.access import idempotency
 from colmlm.kb.erasure import mentions as mentioned
-from colmlm.kb.erasure.mentions import Mentions
-from colmlm.kb.erasure.purge import Level, purge, reached
+from colmlm.kb.erasure.purge import purge, reached
+from colmlm.kb.erasure.records import Erased, ErasureReport
 from colmlm.kb.erasure.residue import OnFile, ResidueReport, scan_residue
 from colmlm.kb.erasure.traces import Probe, make_probes
 from colmlm.kb.errors import FactNotFound, SecondPersonNeeded
@@ -36,37 +36,6 @@ from colmlm.kb.tables import Document, Fact, FactKey, FactVersion, Tombstone
 from colmlm.kb.texts.wording import Phrases, normalised
 
 Heard = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Erased:
-    """What one erasure did in the database. `also_said_by` are other facts that say the same and still stand.
-
-    `left` is what else says them; it is empty where an erasure was not looked at closely, as in a restore.
-    `again` are those of the facts that were erased before. `seq` is None where that was all, and nothing said them.
-    """
-
-    seq: int | None
-    fact_ids: tuple[int, ...]
-    again: tuple[int, ...] = ()
-    documents: tuple[int, ...] = ()
-    generations: tuple[int, ...] = ()
-    forget_runs: tuple[int, ...] = ()
-    jobs: tuple[int, ...] = ()
-    erasure_requests: tuple[int, ...] = ()
-    num_keys: int = 0
-    num_digests: int = 0
-    also_said_by: tuple[int, ...] = ()
-    left: Mentions = field(default_factory=Mentions)
-
-
-@dataclass(frozen=True, slots=True)
-class ErasureReport:
-    """What was erased (None: that had been done before), and how far: `level` and all below it are reached."""
-
-    erased: Erased | None
-    level: int
-    levels: tuple[Level, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,9 @@ KBError
 │   ├── InvalidKeys
 │   ├── RequestDiffers
 │   ├── AdminKeyNeeded
+│   ├── PromptRefused       the model cannot read it
+│   ├── ContextLengthExceeded  the prompt has more tokens than are read
+│   ├── NotHeeded           a parameter means nothing where this is done
 │   ├── InvalidWork
 │   ├── SignerNeeded
 │   └── UploadTooLarge
@@ -124,13 +127,16 @@ from colmlm.kb.errors.failures import (
 )
 from colmlm.kb.errors.invalid import (
     AdminKeyNeeded,
+    ContextLengthExceeded,
     InvalidKeys,
     InvalidQuery,
     InvalidSelector,
     InvalidSplice,
     InvalidValue,
     InvalidWork,
+    NotHeeded,
     PastTooLarge,
+    PromptRefused,
     RequestDiffers,
     SignerNeeded,
     UploadTooLarge,
@@ -161,6 +167,7 @@ __all__ = [
     "BackupRefused",
     "Collided",
     "Conflict",
+    "ContextLengthExceeded",
     "CorpusNotFound",
     "DatabaseNotEmpty",
     "DatabaseUnavailable",
@@ -205,11 +212,13 @@ __all__ = [
     "NoSuchChange",
     "NotAnsweredThen",
     "NotFound",
+    "NotHeeded",
     "NothingSelected",
     "PastTooLarge",
     "PlanStale",
     "PlanTooLarge",
     "PlanUnderWay",
+    "PromptRefused",
     "ReaderUnavailable",
     "RequestDiffers",
     "RequestUnderWay",

@@ -56,6 +56,34 @@ class InvalidKeys(Invalid):
         super().__init__(f"Checkpoint {checkpoint_id!r} made keys that cannot be used: {cause}.")
 
 
+class PromptRefused(Invalid):
+    title = "Prompt refused"
+
+    def __init__(self, cause: str) -> None:
+        super().__init__(f"The prompt cannot be read: {cause}. Nothing was decoded.")
+
+
+class ContextLengthExceeded(Invalid):
+    title = "Prompt too long"
+    status = 400
+
+    def __init__(self, num_tokens: int, most: int) -> None:
+        super().__init__(
+            f"A prompt may have {most} tokens here, and this one has {num_tokens}. Nothing was decoded; shorten it, "
+            "or raise COLMLM_PROMPT_MAX_TOKENS where the model reads more."
+        )
+
+
+class NotHeeded(Invalid):
+    """`parameter` is named as in Python; `why` says what to do."""
+
+    title = "Cannot be heeded"
+
+    def __init__(self, parameter: str, why: str) -> None:
+        self.parameter, self.why = parameter, why
+        super().__init__(f"`{parameter}`: {why}")
+
+
 class RequestDiffers(Invalid):
     title = "Another request had this key"
 

@@ -21,7 +21,7 @@ from colmlm.kb.keys.keyset_then import KeysetThen, keyset_then
 from colmlm.kb.keys.keysets import STORED, Vectors
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.searcher import Candidate, Ranking, as_queries, check_options, decide, rank
-from colmlm.kb.records import Hit, Lookup
+from colmlm.kb.records import AsOfLookup, Hit, Lookup
 from colmlm.kb.store.database import connection_of
 
 if TYPE_CHECKING:
@@ -70,19 +70,6 @@ SELECT count(*) FILTER (WHERE f.erased_seq IS NOT NULL) AS redacted,
 FROM fact f JOIN fact_version v ON v.fact_id = f.id
 WHERE v.from_seq <= :seq AND (v.to_seq IS NULL OR v.to_seq > :seq)
 """)
-
-
-@dataclass(frozen=True, slots=True)
-class AsOfLookup(Lookup):
-    """What a query would have found as of change `seq`.
-
-    `redacted` facts were live then and are erased now; `unkeyed` ones were live then without a key that is still there:
-    they were not keyed yet, or lost it since, as a later ingest changed the text before them. Any of these may be
-    missing from the hits; all else is as it was.
-    """
-
-    redacted: int = 0
-    unkeyed: int = 0
 
 
 @dataclass(frozen=True, slots=True)

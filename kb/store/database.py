@@ -14,7 +14,6 @@ from sqlalchemy.exc import DisconnectionError, OperationalError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
 
-import colmlm
 from colmlm.kb.errors import DatabaseUnavailable, MigrationNeeded
 from colmlm.kb.store.embedded_server import EmbeddedServer
 from colmlm.kb.store.pool import WatchedPool
@@ -24,7 +23,7 @@ from colmlm.kb.store.waits import Waits
 if TYPE_CHECKING:
     from alembic.config import Config
 
-MIGRATIONS = Path(colmlm.__file__).absolute().with_name("migrations")  # which import this, so by its path
+MIGRATIONS = Path(__file__).absolute().parents[2] / "migrations"  # which import this, so by its path
 MIGRATION_LOCK = 0x636F6C6D01  # advisory lock keys of this program start with "colm"
 
 PAUSE_SECONDS = 1.0  # a connection that was used so recently is taken to be alive

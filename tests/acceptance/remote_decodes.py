@@ -29,12 +29,13 @@ from typing import Any
 import numpy as np
 from sqlalchemy.orm import Session
 
-from colmlm.api.ports import GenerationRequest
+from colmlm.api.client.client import Client
 from colmlm.cli.composition.generator import StoringGenerator
 from colmlm.cli.composition.model_encoder import ModelEncoder
-from colmlm.cli.remote.knowledge_base import RemoteKnowledgeBase
+from colmlm.cli.composition.remote import OutputsElsewhere
 from colmlm.kb import interpreter
 from colmlm.kb.access.api_keys import create_key
+from colmlm.kb.nouns.generation import GenerationRequest
 from colmlm.kb.records import Lookup
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
@@ -140,14 +141,14 @@ def run(
     checkpoint = load(checkpoint_at, checkpoint_at, precision="fp32")
     with KnowledgeBase.open(settings) as kb:
         key = prepare(kb, checkpoint)
-        with serving(settings, checkpoint_at) as address, _open(address, key, checkpoint) as remote:
-            watched = Watched(wrap(remote))
+        with serving(settings, checkpoint_at) as address, _open(address, key, checkpoint) as client:
+            watched = Watched(wrap(client.lookups))
             editor = Editor(kb, watched)
             editing = threading.Thread(target=editor.run)
             editing.start()
             try:
                 started = time.monotonic()
-                generator = StoringGenerator(checkpoint, remote, watched)
+                generator = StoringGenerator(checkpoint, OutputsElsewhere(client), watched)
                 said = [generator.generate(_request(n)) for n in range(decodes)]
                 took = time.monotonic() - started
             finally:
@@ -187,8 +188,8 @@ def _is_lost(kb: KnowledgeBase, generation_id: int, output: str, splices: int) -
     )
 
 
-def _open(address: str, key: str, checkpoint: Checkpoint) -> RemoteKnowledgeBase:
-    return RemoteKnowledgeBase.open(address, key, checkpoint_id=checkpoint.checkpoint_id)
+def _open(address: str, key: str, checkpoint: Checkpoint) -> Client:
+    return Client.open(address, key, checkpoint_id=checkpoint.checkpoint_id)
 
 
 @contextmanager

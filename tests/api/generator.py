@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from colmlm.api.errors import PromptRefused
-from colmlm.api.ports import Completed, Finished, GenerationRequest, Item, Missed, Spliced, TokenLogprob
+from colmlm.kb.errors import PromptRefused
+from colmlm.kb.nouns.generation import (
+    Completed,
+    Finished,
+    GenerationRequest,
+    Item,
+    Missed,
+    Spliced,
+    TokenLogprob,
+)
 from colmlm.kb.records import CheckpointInfo, NewGeneration, OutputTrace, Splice
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder

@@ -14,7 +14,7 @@ from sqlalchemy import create_engine
 from colmlm.api.app import create_app
 from colmlm.api.door.auth import gate
 from colmlm.api.door.lanes import Lanes
-from colmlm.api.schema.schemas import MAX_BODY_BYTES
+from colmlm.api.wire.requests import MAX_BODY_BYTES
 from colmlm.kb.access.access import Access
 from colmlm.kb.errors import KBError
 from colmlm.kb.service import KnowledgeBase

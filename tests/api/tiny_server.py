@@ -10,6 +10,7 @@ from pathlib import Path
 from sqlalchemy.orm import Session
 
 from colmlm.api.app import create_app
+from colmlm.api.routes.streams import check_client
 from colmlm.cli.composition.generator import LocalOutputs, StoringGenerator
 from colmlm.cli.composition.model_encoder import ModelEncoder
 from colmlm.kb.access.api_keys import create_key
@@ -48,7 +49,7 @@ def tiny_server(kb: KnowledgeBase, checkpoint: Checkpoint) -> Iterator[TinyServe
     kb.keysets.set_threshold(
         kb.keysets.rekey(encoder).keyset_id, -1.0
     )  # a random model's queries are near to nothing
-    generator = StoringGenerator(checkpoint, LocalOutputs(kb), kb.lookups)
+    generator = StoringGenerator(checkpoint, LocalOutputs(kb), kb.lookups, check=check_client)
     with Session(kb.engine) as session, session.begin():
         keys = {role: create_key(session, role, role) for role in ("reader", "decoder", "operator")}
     with served(create_app(kb, encoder, generator)) as address:

@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from colmlm.cli.remote.connection import Connection
+from colmlm.api.client.connection import Connection
 from tests.api.conftest import CAPITAL
 from tests.cli.conftest import invoke
 from tests.cli.elsewhere import WHY, There

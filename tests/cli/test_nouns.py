@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import inspect
+from types import ModuleType
 from typing import Any, get_type_hints
 
 import pytest
 
-from colmlm.cli.local.base import LocalBase
-from colmlm.cli.nouns import facts, log, removal, running
-from colmlm.cli.remote.base import RemoteBase
+from colmlm.api.client.client import Client
+from colmlm.api.client.connection import Connection
+from colmlm.cli.composition import generator
+from colmlm.cli.composition.local import local
 from colmlm.kb.access.access import Access
 from colmlm.kb.evidence.log import Log
 from colmlm.kb.evidence.outputs import Outputs
@@ -17,28 +19,32 @@ from colmlm.kb.facts.corpora import Corpora
 from colmlm.kb.facts.documents import Documents
 from colmlm.kb.facts.facts import Facts
 from colmlm.kb.jobs.queue import Jobs
+from colmlm.kb.lookup.searchable import Lookups
+from colmlm.kb.nouns import contents, generation, log, lookups, nouns, removal, running, upkeep
 from colmlm.kb.switching.keysets import Keysets
+from colmlm.kb.upkeep.upkeep import Upkeep
 
-# A noun of a base, its protocol, and the class of `kb` whose verbs it should have.
-NOUNS: dict[str, tuple[type, type | None]] = {
-    "facts": (facts.FactVerbs, Facts),
-    "documents": (facts.DocumentVerbs, Documents),
-    "corpora": (facts.CorpusVerbs, Corpora),
-    "outputs": (facts.OutputVerbs, Outputs),
-    "log": (log.Log, Log),
-    "jobs": (running.JobVerbs, Jobs),
-    "keysets": (running.KeysetVerbs, Keysets),
-    "keys": (running.KeyVerbs, Access),
-    "forgetting": (removal.ForgetVerbs, None),
-    "erasures": (removal.ErasureVerbs, None),
+# The class of `kb` whose verbs a noun should have.
+OURS: dict[str, type] = {
+    "facts": Facts,
+    "documents": Documents,
+    "corpora": Corpora,
+    "lookups": Lookups,
+    "outputs": Outputs,
+    "log": Log,
+    "jobs": Jobs,
+    "keysets": Keysets,
+    "keys": Access,
+    "upkeep": Upkeep,
 }
 
-# Verbs of `kb` that no command asks for of a base elsewhere, and why.
+# Verbs of `kb` that nobody asks for of a base elsewhere, and why.
 HERE_ONLY = {
-    "facts": {"add", "add_many", "edit_many"},  # a base adds and keys in one: `Base.insert`
+    "facts": {"add_many", "edit_many"},  # not over HTTP
     "documents": {"text", "facts"},  # `read` gives both in one
     "corpora": {"standings"},  # compared where the documents are annotated
-    "outputs": {"record", "record_from_elsewhere", "attributions", "impact_of_selection", "neighbours"},
+    "lookups": {"catch_up", "rebuild", "snapshot", "standing", "in_keyset"},  # of the index of one process
+    "outputs": {"record", "attributions", "impact_of_selection", "neighbours"},
     "log": {"head_seq", "changes_before", "counts", "hash_at", "holds", "deny"},  # the server's own and its console's
     "jobs": {"counts", "counts_by_kind", "num_waiting", "is_wanting"},  # what watches a server
     "keysets": {
@@ -49,7 +55,27 @@ HERE_ONLY = {
     "keys": {
         "name_of", "of_token", "of_session", "is_known", "begin_session", "end_session", "claim", "settle"
     },  # what a server asks at its door
+    "upkeep": {"fsck", "repair", "snapshot"},  # of the files of this machine
 }  # fmt: skip
+
+
+def hints(of: type, *modules: ModuleType) -> dict[str, Any]:
+    """What the nouns of a class are, though it imports those types for a type checker alone."""
+    known = {name: found for module in modules for name, found in vars(module).items()}
+    known |= {ours.__name__: ours for ours in OURS.values()}
+    names = [name for name, found in vars(nouns.Nouns).items() if isinstance(found, property)]
+    return {name: get_type_hints(vars(of)[name].fget, known)["return"] for name in names}
+
+
+PROTOCOLS = hints(nouns.Nouns, contents, generation, log, lookups, removal, running, upkeep)
+
+
+def _elsewhere() -> dict[str, type]:
+    with Client(Connection("http://127.0.0.1:9", "nobody")) as client:
+        return {name: type(getattr(client, name)) for name in PROTOCOLS}
+
+
+BASES = {"here": hints(local.LocalBase, local, generator), "elsewhere": _elsewhere()}
 
 
 def verbs(noun: type) -> dict[str, inspect.Signature]:
@@ -57,21 +83,19 @@ def verbs(noun: type) -> dict[str, inspect.Signature]:
     return {name: inspect.signature(found) for name, found in public if not name.startswith("_")}
 
 
-def noun_of(base: type, name: str) -> Any:
-    found = inspect.getattr_static(base, name)
-    ours = {noun.__name__: noun for _, noun in NOUNS.values() if noun is not None}
-    return get_type_hints(found.fget, vars(inspect.getmodule(base)) | ours)["return"]
-
-
 def named(signature: inspect.Signature) -> list[str]:
     return [parameter for parameter in signature.parameters if parameter != "self"]
 
 
-@pytest.mark.parametrize("name", NOUNS)
-@pytest.mark.parametrize("base", [LocalBase, RemoteBase])
-def test_a_noun_has_every_verb_of_its_protocol_with_its_parameters(base: type, name: str) -> None:
-    there = verbs(noun_of(base, name))
-    for verb, wanted in verbs(NOUNS[name][0]).items():
+def test_a_base_has_the_nouns_that_are_compared() -> None:
+    assert set(OURS) | {"decoder", "forgetting", "erasures"} == set(PROTOCOLS)
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+@pytest.mark.parametrize("base", BASES)
+def test_a_noun_has_every_verb_of_its_protocol_with_its_parameters(base: str, name: str) -> None:
+    there = verbs(BASES[base][name])
+    for verb, wanted in verbs(PROTOCOLS[name]).items():
         assert verb in there, f"{name}.{verb}"
         found = there[verb]
         takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in found.parameters.values())
@@ -84,11 +108,10 @@ def test_a_noun_has_every_verb_of_its_protocol_with_its_parameters(base: type, n
             and found.parameters[p].default is inspect.Parameter.empty
             and found.parameters[p].kind is not inspect.Parameter.VAR_KEYWORD
         ]
-        assert not added, f"{name}.{verb} wants {added}, which no command gives"
+        assert not added, f"{name}.{verb} wants {added}, which nobody gives"
 
 
-@pytest.mark.parametrize("name", [name for name, (_, ours) in NOUNS.items() if ours is not None])
+@pytest.mark.parametrize("name", OURS)
 def test_a_verb_of_the_knowledge_base_is_asked_for_elsewhere_or_said_to_be_for_here(name: str) -> None:
-    protocol, ours = NOUNS[name]
-    assert ours is not None
-    assert set(verbs(ours)) - set(verbs(protocol)) == HERE_ONLY.get(name, set())
+    left = set(verbs(OURS[name])) - set(verbs(PROTOCOLS[name]))
+    assert left == HERE_ONLY[name]

@@ -13,13 +13,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from colmlm.api.ports import GenerationRequest
-from colmlm.api.routes.vectors import MAX_VECTORS
+from colmlm.api.client.client import Client
+from colmlm.api.client.connection import Connection, Patience
+from colmlm.api.client.errors import KeyRefused, ServerUnreachable
+from colmlm.api.wire.vectors import MAX_VECTORS
 from colmlm.cli.composition.generator import StoringGenerator
-from colmlm.cli.remote.connection import Connection, Patience
-from colmlm.cli.remote.errors import KeyRefused, ServerUnreachable
-from colmlm.cli.remote.knowledge_base import RemoteKnowledgeBase
+from colmlm.cli.composition.remote import OutputsElsewhere
 from colmlm.kb.errors import InvalidQuery, InvalidSplice, KBError, KeysetMismatch, NoSuchChange
+from colmlm.kb.nouns.generation import GenerationRequest
 from colmlm.kb.records import NewGeneration, Splice
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.texts.characters import visible
@@ -44,11 +45,9 @@ def tiny(kb: KnowledgeBase, eager: Checkpoint) -> Iterator[TinyServer]:
 
 
 @pytest.fixture
-def remote(tiny: TinyServer) -> Iterator[RemoteKnowledgeBase]:
+def remote(tiny: TinyServer) -> Iterator[Client]:
     of = tiny.checkpoint.checkpoint_id
-    with RemoteKnowledgeBase.open(
-        tiny.address, tiny.keys["decoder"], checkpoint_id=of, patience=HASTY
-    ) as opened:
+    with Client.open(tiny.address, tiny.keys["decoder"], checkpoint_id=of, patience=HASTY) as opened:
         yield opened
 
 
@@ -57,28 +56,26 @@ def queries(tiny: TinyServer, count: int = 3) -> np.ndarray:
     return (drawn / np.linalg.norm(drawn, axis=1, keepdims=True)).astype(np.float32)
 
 
-def test_it_answers_as_the_base_itself(tiny: TinyServer, remote: RemoteKnowledgeBase) -> None:
+def test_it_answers_as_the_base_itself(tiny: TinyServer, remote: Client) -> None:
     of = tiny.checkpoint.checkpoint_id
     for asked in (queries(tiny), queries(tiny, MAX_VECTORS + 1)):
-        there = remote.find(asked, checkpoint_id=of, k=2)
+        there = remote.lookups.find(asked, checkpoint_id=of, k=2)
         assert there == tiny.kb.lookups.find(asked, checkpoint_id=of, k=2) and len(there[0].hits) == 2
-    (none,) = remote.find(queries(tiny, 1), checkpoint_id=of, threshold=1.0)
+    (none,) = remote.lookups.find(queries(tiny, 1), checkpoint_id=of, threshold=1.0)
     assert none.hits == () and none.runner_up is not None
     before = tiny.kb.log.head_seq()
     edit = tiny.kb.facts.delete([there[0].hits[0].fact_id], **WHO)
-    (now,) = remote.find(asked[:1], checkpoint_id=of, min_seq=edit.seq)
+    (now,) = remote.lookups.find(asked[:1], checkpoint_id=of, min_seq=edit.seq)
     with pytest.raises(KeyRefused, match="'audit'"):
-        remote.as_of(before).find(asked[:1], checkpoint_id=of)
-    with RemoteKnowledgeBase.open(tiny.address, tiny.keys["operator"]) as of_an_operator:
-        (then,) = of_an_operator.as_of(before).find(asked[:1], checkpoint_id=of)
+        remote.lookups.as_of(before).find(asked[:1], checkpoint_id=of)
+    with Client.open(tiny.address, tiny.keys["operator"]) as of_an_operator:
+        (then,) = of_an_operator.lookups.as_of(before).find(asked[:1], checkpoint_id=of)
     assert now.hits[0].fact_id != edit.fact_ids[0] == then.hits[0].fact_id and now.seq >= edit.seq
 
 
-def test_what_is_decoded_here_is_stored_there_as_if_decoded_there(
-    tiny: TinyServer, remote: RemoteKnowledgeBase
-) -> None:
+def test_what_is_decoded_here_is_stored_there_as_if_decoded_there(tiny: TinyServer, remote: Client) -> None:
     request = GenerationRequest(prompt=CAPITAL, mode="forced", max_tokens=8)
-    here = StoringGenerator(tiny.checkpoint, remote, remote)
+    here = StoringGenerator(tiny.checkpoint, OutputsElsewhere(remote), remote.lookups)
     there, told = tiny.generator.generate(request), here.generate(request)
     stored = tiny.kb.outputs.trace(told.generation_id)
     assert stored == replace(told, splices=stored.splices) and told.splices
@@ -89,27 +86,27 @@ def test_what_is_decoded_here_is_stored_there_as_if_decoded_there(
     assert streamed == replace(told, generation_id=streamed.generation_id, at=streamed.at)  # type: ignore[union-attr]
 
 
-def test_its_refusals_are_those_of_the_base(tiny: TinyServer, remote: RemoteKnowledgeBase) -> None:
+def test_its_refusals_are_those_of_the_base(tiny: TinyServer, remote: Client) -> None:
     of, asked = tiny.checkpoint.checkpoint_id, queries(tiny, 1)
     with pytest.raises(NoSuchChange, match="10000"):
-        remote.find(asked, checkpoint_id=of, min_seq=10_000)
+        remote.lookups.find(asked, checkpoint_id=of, min_seq=10_000)
     with pytest.raises(KeysetMismatch) as mismatch:
-        remote.find(asked, checkpoint_id="another")
+        remote.lookups.find(asked, checkpoint_id="another")
     assert (mismatch.value.wanted, mismatch.value.active) == ("another", of)
     with pytest.raises(InvalidQuery, match="the keys have"):
-        remote.find(asked[:, :5], checkpoint_id=of)
+        remote.lookups.find(asked[:, :5], checkpoint_id=of)
     with pytest.raises(InvalidQuery, match="NaN"):
-        remote.find(np.full_like(asked, np.nan), checkpoint_id=of)
+        remote.lookups.find(np.full_like(asked, np.nan), checkpoint_id=of)
     lying = NewGeneration("p", "said", of, "auto", 1, (Splice(0, 4, "hit", 1, 1, 0.9),))
     with pytest.raises(InvalidSplice, match="another value"):
-        remote.store(lying)
+        remote.outputs.record_from_elsewhere(lying)
 
 
 def test_another_checkpoint_or_key_is_refused_at_once(tiny: TinyServer) -> None:
     with pytest.raises(KeysetMismatch):
-        RemoteKnowledgeBase.open(tiny.address, tiny.keys["decoder"], checkpoint_id="another")
+        Client.open(tiny.address, tiny.keys["decoder"], checkpoint_id="another")
     with pytest.raises(KeyRefused) as refused:
-        RemoteKnowledgeBase.open(tiny.address, "colmlm_nobody")
+        Client.open(tiny.address, "colmlm_nobody")
     assert "colmlm_nobody" not in str(refused.value)
 
 

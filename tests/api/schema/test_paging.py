@@ -8,7 +8,8 @@ import json
 import pytest
 
 from colmlm.api.errors import InvalidCursor
-from colmlm.api.schema.paging import cursor, place_of
+from colmlm.api.schema.paging import place_of
+from colmlm.api.wire.pages import cursor
 from tests.api.conftest import Client
 
 LISTS = (

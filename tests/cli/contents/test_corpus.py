@@ -149,7 +149,7 @@ def test_an_interrupted_ingest_says_how_far_it_came_and_goes_on(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("colmlm.cli.local.corpora.read_corpus", interrupted)
+        patch.setattr("colmlm.cli.composition.local.corpora.read_corpus", interrupted)
         ran = run(*INGEST, file, *INTO, "--commit-every", 2)
     assert ran.code == 130 and "4 documents are in 'atlas'. Run the same command again" in ran.err
     ran = run(*INGEST, file, *INTO, "--commit-every", 2)

@@ -23,8 +23,7 @@ from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import KeysetMismatch, NotAnsweredThen
 from colmlm.kb.log import audit
-from colmlm.kb.lookup.history import AsOfLookup
-from colmlm.kb.records import Lookup
+from colmlm.kb.records import AsOfLookup, Lookup
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
 from tests.conftest import clone

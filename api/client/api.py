@@ -1,0 +1,102 @@
+"""Requests to API v1 by what they do: read, list, ask, edit, follow a file of lines; answers are records of `kb`."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import msgspec
+
+from colmlm.api.client.connection import Connection
+from colmlm.api.client.errors import AnswerLost, ServerUnreachable
+from colmlm.api.wire.pages import Page, cursor
+from colmlm.api.wire.requests import MAX_PAGE
+from colmlm.kb.nouns.telling import Telling
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """API v1 of one server. What it refuses is raised as the `KBError` that it was there."""
+
+    connection: Connection
+    telling: Telling = field(default_factory=Telling)
+
+    def get(self, path: str, kind: type[T], /, **given: Any) -> T:
+        response = self.connection.request("GET", f"/v1{path}", is_repeatable=True, params=_said(given))
+        return self.read(response.content, kind)
+
+    def listed(
+        self, path: str, kind: type[T], of: str, /, *, after: int = 0, limit: int | None = None, **given: Any
+    ) -> list[T]:
+        """What comes after the place `after` in the list `of`, as many as there are or `limit`, page by page."""
+        found: list[T] = []
+        at = cursor(of, (after,)) if after else None
+        while limit is None or len(found) < limit:
+            size = MAX_PAGE if limit is None else min(MAX_PAGE, limit - len(found))
+            page: Page[T] = self.get(path, Page[kind], **given, cursor=at, limit=size)  # type: ignore[valid-type]
+            found += page.items
+            if (at := page.next) is None:
+                break
+        return found
+
+    def ask(self, path: str, kind: type[T], body: Any) -> T:
+        """A POST that edits nothing."""
+        return self._send("POST", path, kind, body, {})
+
+    def edit(self, path: str, kind: type[T], body: Any = None, *, method: str = "POST") -> T:
+        """Carried out once, however often it is sent: under a name that the server knows again.
+
+        Raises `AnswerLost` where it may have been done and nobody can say.
+        """
+        try:
+            return self._send(method, path, kind, body, {"Idempotency-Key": secrets.token_hex(16)})
+        except ServerUnreachable as error:
+            raise (AnswerLost(error) if error.was_sent else error) from error
+
+    def once(self, path: str, kind: type[T], body: dict[str, Any]) -> T:
+        """A POST that is sent again only where nobody was reached, since it would be carried out twice."""
+        response = self.connection.request("POST", f"/v1{path}", is_repeatable=False, **_json(body))
+        return self.read(response.content, kind)
+
+    def _send(self, method: str, path: str, kind: type[T], body: Any, headers: dict[str, str]) -> T:
+        options = {} if body is None else _json(body)
+        options["headers"] = headers | options.get("headers", {})
+        response = self.connection.request(method, f"/v1{path}", is_repeatable=True, **options)
+        return self.read(response.content, kind)
+
+    def text(self, path: str) -> str:
+        """The very bytes of an answer, which are UTF-8."""
+        response = self.connection.request("GET", f"/v1{path}", is_repeatable=True)
+        return response.content.decode()
+
+    def lines(self, path: str, **given: Any) -> Iterator[str]:
+        """An answer of lines as it arrives, each with its end."""
+        return self.connection.lines("GET", f"/v1{path}", params=_said(given))
+
+    def lines_of(self, path: str, body: dict[str, Any]) -> Iterator[str]:
+        """The lines that a POST is answered with."""
+        return self.connection.lines("POST", f"/v1{path}", **_json(body))
+
+    def read(self, content: bytes, kind: type[T]) -> T:
+        """The answer as this type. One of another shape is of another program, or of another release."""
+        try:
+            return msgspec.json.decode(content, type=kind)
+        except msgspec.DecodeError as error:
+            raise self.not_ours(error) from error
+
+    def not_ours(self, error: Exception) -> ServerUnreachable:
+        """What to raise where an answer is not of this program."""
+        return ServerUnreachable(self.connection.url, f"its answer cannot be read ({error})")
+
+
+def _json(body: Any) -> dict[str, Any]:
+    content = msgspec.json.encode(_said(body) if isinstance(body, dict) else body)
+    return {"content": content, "headers": {"Content-Type": "application/json"}}
+
+
+def _said(given: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if value is not None}

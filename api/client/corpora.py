@@ -1,0 +1,152 @@
+"""Corpora of a knowledge base elsewhere. What takes long is uploaded and done there as a job: ingests, annotation."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import msgspec
+
+from colmlm.api.client.api import Api
+from colmlm.api.client.errors import ServerUnreachable
+from colmlm.api.client.jobs import RemoteJobs
+from colmlm.api.client.log import RemoteLog
+from colmlm.api.client.only_there import refuse
+from colmlm.api.client.uploads import upload
+from colmlm.api.wire.answers import Deleted
+from colmlm.kb.corpus.format import AnnotatedDocument, parse_line
+from colmlm.kb.errors import NotHeeded
+from colmlm.kb.facts.standing import Standing
+from colmlm.kb.jobs.kinds import Documents, Ingest, work_of
+from colmlm.kb.records import CorpusStats, Edit, IngestReport
+
+if TYPE_CHECKING:
+    from colmlm.kb.corpus.raw.files import Found, RawFile
+
+_FORMATS = ("annotated", "parquet", "squad")
+MOST_FILES = 100  # of a job
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteCorpora:
+    """See `kb.nouns.contents.CorpusVerbs`."""
+
+    api: Api
+
+    def all(self) -> list[CorpusStats]:
+        return self.api.listed("/corpora", CorpusStats, "corpora")
+
+    def count(self, corpus: str, documents: Sequence[str] | None) -> tuple[int, int]:
+        refuse(document=documents)
+        body = {"reason": "counted", "dry_run": True}
+        counted = self.api.edit(_path(corpus), Deleted, body, method="DELETE")
+        return counted.documents, counted.facts
+
+    def delete(self, corpus: str, documents: Sequence[str] | None, *, actor: str, reason: str) -> Edit:
+        refuse(document=documents)
+        body = {"reason": reason, "on_behalf_of": actor or None}
+        done = self.api.edit(_path(corpus), Deleted, body, method="DELETE")
+        if done.seq is None:
+            return Edit(0, "delete", ())
+        (change,) = RemoteLog(self.api).changes(done.seq - 1, 1)
+        return Edit(done.seq, change.kind, change.fact_ids)
+
+    def export(self, corpus: str, *, live_only: bool) -> Iterator[AnnotatedDocument]:
+        lines = self.api.lines(f"{_path(corpus)}/export", live_only=live_only or None)
+        first = next(lines, None)  # what refuses the request does so here
+        return self._documents(lines if first is None else chain([first], lines))
+
+    def _documents(self, lines: Iterator[str]) -> Iterator[AnnotatedDocument]:
+        for number, line in enumerate(lines, start=1):
+            parsed = parse_line(line, where=f"line {number}")
+            if parsed.document is None or parsed.refusals:
+                raise ServerUnreachable(self.api.connection.url, f"line {number} is no document")
+            yield parsed.document
+
+    def ingest(
+        self,
+        file: Path,
+        format_: str,
+        corpus: str,
+        *,
+        actor: str,
+        reason: str,
+        commit_every: int | None,
+        dry_run: bool,
+        allow_erased: bool,
+    ) -> tuple[IngestReport, int]:
+        refuse(actor=actor, dry_run=dry_run, allow_erased=allow_erased)
+        if format_ not in _FORMATS:
+            raise NotHeeded("format_", f"a server takes {', '.join(_FORMATS)}.")
+        about = {"corpus": corpus, "format": format_, "reason": reason, "commit_every": commit_every}
+        sent = upload(self.api, file)
+        result = self._jobs.done(work_of(Ingest.kind, {**about, "upload_id": sent.upload_id}))
+        return msgspec.convert(result, IngestReport), result["refused"]
+
+    def add(
+        self,
+        found: Found,
+        corpus: str,
+        *,
+        actor: str,
+        reason: str,
+        encoding: str | None,
+        questions: bool,
+        span_threshold: float | None,
+        span_annotator: Path | None,
+        question_generator: Path | None,
+        again: bool,
+        allow_erased: bool,
+        dry_run: bool,
+    ) -> dict[str, Any]:
+        refuse(actor=actor, dry_run=dry_run, again=again, allow_erased=allow_erased)
+        refuse(span_annotator=span_annotator, question_generator=question_generator)
+        result: dict[str, Any] = {}
+        if found.files:
+            _check_files(found.files)
+            ids = [upload(self.api, file.path).upload_id for file in found.files]
+            about = {"corpus": corpus, "reason": reason, "encoding": encoding, "questions": questions}
+            work = {"upload_ids": ids, "span_threshold": span_threshold, **about}
+            result = self._jobs.done(work_of(Documents.kind, work))
+        return _told(found, corpus, result)
+
+    @property
+    def _jobs(self) -> RemoteJobs:
+        return RemoteJobs(self.api)
+
+
+def _told(found: Found, corpus: str, result: dict[str, Any]) -> dict[str, Any]:
+    """The job's result under the names that `colmlm corpus add` has here, with what was refused before it was sent."""
+    standings = {standing.value: result.get(standing.value, 0) for standing in Standing}
+    numbers = {name: result.get(name, 0) for name in ("facts", "still_deleted", "suppressed")}
+    refusals = [*(asdict(one) for one in found.refusals), *result.get("refusals", ())]
+    return {
+        "dry_run": False, "corpus": corpus, "documents": sum(standings.values()), **standings,
+        "characters": None, **numbers, "seq": result.get("seq"), "added": [],
+        "rejected": result.get("rejected", {}), "refused": len(found.refusals) + result.get("refused", 0),
+        "refusals": refusals, "passed_over": dict(found.passed_over), "keyset": result.get("keyset"),
+        "citable": result.get("citable", False), "try": None,
+    }  # fmt: skip
+
+
+def _path(corpus: str) -> str:
+    return f"/corpora/{quote(corpus, safe='')}"
+
+
+def _check_files(files: Sequence[RawFile]) -> None:
+    """There a document is known by its file's name alone: two of one name would be one document."""
+    names = Counter(file.path.name for file in files)
+    name, number = max(names.items(), key=lambda item: item[1])
+    if number > 1:
+        raise NotHeeded(
+            "found",
+            f"{number} files are named {name}, and a server knows documents by that alone; rename one, or add "
+            "them to corpora of their own.",
+        )
+    if len(files) > MOST_FILES:
+        raise NotHeeded("found", f"these are {len(files)} files; a server takes {MOST_FILES} at once.")

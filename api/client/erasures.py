@@ -1,0 +1,68 @@
+"""Erasures in a knowledge base elsewhere: as far as out of its indexes, by one key or by two."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from colmlm.api.client.api import Api
+from colmlm.api.client.only_there import refuse
+from colmlm.api.wire.answers import ErasureAnswer
+from colmlm.kb.erasure.records import Erased, ErasureReport, ErasureRequest
+from colmlm.kb.errors import ErasureRequestNotFound
+from colmlm.kb.nouns.removal import Erasing
+
+if TYPE_CHECKING:
+    from colmlm.kb.facts.redaction import Mentioned
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteErasures:
+    """See `kb.nouns.removal.ErasureVerbs`."""
+
+    api: Api
+
+    def preview(self, fact_ids: Sequence[int], *, mentions: Mentioned) -> Erased:
+        return self.api.ask("/erasures/preview", Erased, {"fact_ids": fact_ids, "mentions": mentions})
+
+    def erase(
+        self,
+        fact_ids: Sequence[int],
+        *,
+        actor: str,
+        reason: str,
+        mentions: Mentioned,
+        now: bool,
+        scan: bool,
+        probes_out: Path | None,
+    ) -> Erasing:
+        refuse(now=now, scan=scan, probes_out=probes_out)
+        body = {
+            "fact_ids": fact_ids,
+            "reason": reason,
+            "on_behalf_of": actor or None,
+            "mentions": mentions,
+        }
+        told = self.api.edit("/erasures", ErasureAnswer, body)
+        return Erasing(told.report, told.request)
+
+    def requests(self, *, waiting: bool) -> list[ErasureRequest]:
+        found = self.api.listed("/erasures", ErasureRequest, "erasures")
+        return [asked for asked in found if not waiting or asked.state == "waiting"]
+
+    def read(self, request_id: int) -> ErasureRequest:
+        for asked in self.requests(waiting=False):
+            if asked.erasure_request_id == request_id:
+                return asked
+        raise ErasureRequestNotFound(request_id)
+
+    def approve(self, request_id: int, *, now: bool) -> tuple[ErasureRequest, ErasureReport]:
+        refuse(now=now)
+        told = self.api.edit(f"/erasures/{request_id}/approve", ErasureAnswer)
+        assert told.request is not None and told.report is not None, "an approved erasure has both"
+        return told.request, told.report
+
+    def withdraw(self, request_id: int) -> ErasureRequest:
+        return self.api.edit(f"/erasures/{request_id}/withdraw", ErasureRequest)

@@ -1,0 +1,126 @@
+"""What goes wrong between here and a server elsewhere.
+
+KBError (kb/errors: what the server's knowledge base refused is raised as the error it was there)
+└── RemoteError
+    ├── ServerUnreachable   nobody answers there, or the answers are not of this program
+    │   └── AnswerLost      an edit was sent, and nobody can say whether it was made
+    ├── KeyRefused          401 or 403
+    ├── ServerBusy          429 or 503, still after trying again
+    ├── JobNotDone          what was to be done there as a job was not
+    ├── RequestRefused      400, 413 or 422 of the API itself: what was asked for cannot be
+    └── RemoteRefused       anything else
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx2
+import msgspec
+
+from colmlm.api.wire.answers import Problem
+from colmlm.kb import errors
+from colmlm.kb.errors import KBError
+
+
+class RemoteError(KBError):
+    """What a server elsewhere did not do."""
+
+    title = "Server elsewhere"
+    status = 502
+
+
+class ServerUnreachable(RemoteError):
+    title = "Server out of reach"
+    exit_code = 5
+
+    def __init__(self, url: str, cause: str, *, was_sent: bool = False) -> None:
+        self.url, self.cause, self.was_sent = url, cause.rstrip("."), was_sent
+        super().__init__(
+            f"No knowledge base answers at {url}: {self.cause}. Check the address and that it runs."
+        )
+
+
+class AnswerLost(ServerUnreachable):
+    title = "Answer lost"
+
+    def __init__(self, lost: ServerUnreachable) -> None:
+        super().__init__(lost.url, lost.cause, was_sent=True)
+        self.args = (
+            f"The answer of {lost.url} was lost: {lost.cause}. Whether it was done is not known here; "
+            "see `colmlm changes` before you ask for it again.",
+        )
+
+
+class KeyRefused(RemoteError):
+    title = "Key refused"
+    exit_code = 2
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(f"The server refuses the key: {detail}")
+
+
+class ServerBusy(RemoteError):
+    title = "Server is busy"
+    exit_code = 6
+
+
+class JobNotDone(RemoteError):
+    title = "Job not done"
+
+    def __init__(self, job_id: int, state: str) -> None:
+        self.job_id = job_id
+        super().__init__(f"Job {job_id} is {state}. What it had done stays done; see `colmlm jobs show`.")
+
+
+class RemoteRefused(RemoteError):
+    title = "Refused by the server"
+
+
+class RequestRefused(RemoteRefused):
+    exit_code = 2
+
+
+def refused(response: httpx2.Response) -> KBError:
+    """The error that an answer with a status of 400 and above tells of; the key is in none."""
+    try:
+        problem = msgspec.json.decode(response.content, type=Problem)
+    except msgspec.DecodeError:
+        return ServerUnreachable(
+            str(response.request.url.copy_with(query=None)), f"status {response.status_code}"
+        )
+    return error_of(problem)
+
+
+def error_of(problem: Problem) -> KBError:
+    """The error that a problem document tells of."""
+    known = _KNOWN.get(problem.type.removeprefix("urn:colmlm:"))
+    if known is not None:
+        return _as_it_was(known, problem)
+    if problem.status in (401, 403):
+        return KeyRefused(problem.detail)
+    faults = "".join(f" {fault.field}: {fault.message}." for fault in problem.errors)
+    return _KINDS.get(problem.status, RemoteRefused)(problem.detail + faults)
+
+
+_KINDS: dict[int, type[RemoteError]] = {
+    **dict.fromkeys((429, 503), ServerBusy),
+    **dict.fromkeys((400, 413, 422), RequestRefused),
+}
+
+
+_KNOWN: dict[str, type[KBError]] = {
+    name: found
+    for name, found in vars(errors).items()
+    if isinstance(found, type) and issubclass(found, KBError)
+}
+
+
+def _as_it_was(kind: type[KBError], problem: Problem) -> KBError:
+    """An error of the knowledge base with the words it had there, and the ids it is about."""
+    error: Any = kind.__new__(kind)
+    Exception.__init__(error, problem.detail)
+    for name, ids in problem.about.items():
+        setattr(error, name, tuple(ids) if isinstance(ids, list) else ids)
+    found: KBError = error
+    return found

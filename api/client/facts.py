@@ -1,0 +1,81 @@
+"""Facts of a knowledge base elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from colmlm.api.client.api import Api
+from colmlm.api.client.only_there import refuse
+from colmlm.api.wire.answers import EditResult
+from colmlm.kb.records import Edit, FactRecord
+
+_STATES = {False: "live", True: "deleted", None: "all"}
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFacts:
+    """See `kb.nouns.contents.FactVerbs`."""
+
+    api: Api
+
+    def find(
+        self,
+        *,
+        corpus: str | None = None,
+        document_id: int | None = None,
+        text: str | None = None,
+        deleted: bool | None = False,
+        after: int = 0,
+        limit: int = 50,
+    ) -> list[FactRecord]:
+        return self.api.listed(
+            "/facts",
+            FactRecord,
+            "facts",
+            after=after,
+            limit=limit,
+            corpus=corpus,
+            document_id=document_id,
+            text=text,
+            state=_STATES[deleted],
+        )
+
+    def show(self, fact_id: int) -> FactRecord:
+        return self.api.get(f"/facts/{fact_id}", FactRecord)
+
+    def show_many(self, fact_ids: Sequence[int]) -> list[FactRecord]:
+        return [self.show(fact_id) for fact_id in fact_ids]
+
+    def add(
+        self,
+        question: str,
+        value: str,
+        *,
+        answer: str | None = None,
+        actor: str,
+        reason: str,
+        allow_erased: bool = False,
+        keyed: bool = True,
+    ) -> Edit:
+        refuse(no_key=not keyed)
+        body = {"question": question, "value": value, "answer": answer, "allow_erased": allow_erased}
+        body |= {"reason": reason, "on_behalf_of": actor or None}
+        return edit_of(self.api.edit("/facts", EditResult, body))
+
+    def edit(self, fact_id: int, value: str, *, actor: str, reason: str) -> Edit:
+        body = {"value": value, "on_behalf_of": actor or None, "reason": reason}
+        return edit_of(self.api.edit(f"/facts/{fact_id}", EditResult, body, method="PATCH"))
+
+    def delete(self, fact_ids: Sequence[int], *, actor: str, reason: str, abstain: bool = False) -> Edit:
+        body = {"fact_ids": fact_ids, "on_behalf_of": actor or None, "reason": reason, "abstain": abstain}
+        return edit_of(self.api.edit("/facts", EditResult, body, method="DELETE"))
+
+    def restore(self, fact_ids: Sequence[int], *, actor: str, reason: str) -> Edit:
+        body = {"fact_ids": fact_ids, "on_behalf_of": actor or None, "reason": reason}
+        return edit_of(self.api.edit("/facts/restore", EditResult, body))
+
+
+def edit_of(done: EditResult) -> Edit:
+    """What an edit is answered with, as the knowledge base says it."""
+    return Edit(done.seq, done.kind, tuple(done.fact_ids), done.keyed)

@@ -1,0 +1,106 @@
+"""Forgetting in a knowledge base elsewhere, with the server's model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from colmlm.api.client.api import Api
+from colmlm.api.client.facts import edit_of
+from colmlm.api.wire.answers import EditResult, PlanView, RunView
+from colmlm.kb.errors import FactNotFound
+from colmlm.kb.forgetting.certificate_check import CertificateCheck
+from colmlm.kb.forgetting.records import Drift, ForgetPlan, Rates, RunRecord, Verification
+from colmlm.kb.records import Edit, FactRecord
+
+if TYPE_CHECKING:
+    from colmlm.kb.selectors import Selector
+
+_ASKED_AT_ONCE = 8
+_LISTS = ("equivalents", "conflicting", "successors")
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteForgetting:
+    """See `kb.nouns.removal.ForgetVerbs`. Of a plan's lists the API tells the first hundred, and of the facts all."""
+
+    api: Api
+
+    def plan(self, selector: Selector, *, actor: str, **how: Any) -> ForgetPlan:
+        asked = {"selector": selector.to_json(), "on_behalf_of": actor or None}
+        said = {name: str(how.pop(name)) for name in ("equivalents", "policy")}
+        return self._plan(self.api.edit("/forget-runs", RunView, {**asked, **said, **how}))
+
+    def runs(self, after: int, limit: int) -> list[RunRecord]:
+        return self.api.listed("/forget-runs", RunRecord, "forget runs", after=after, limit=limit)
+
+    def record(self, run_id: int) -> RunRecord:
+        return self._view(run_id).run
+
+    def run(self, run_id: int) -> tuple[RunRecord, ForgetPlan, Verification | None]:
+        view = self._view(run_id)
+        return view.run, self._plan(view), view.verification
+
+    def before(self, run_id: int) -> Mapping[str, Rates]:
+        return self._view(run_id).plan.before
+
+    def drift(self, run_id: int) -> Drift:
+        return self.api.get(f"/forget-runs/{run_id}/drift", Drift)
+
+    def apply(self, run_id: int, *, actor: str, reason: str) -> Edit:
+        return self._edit(run_id, "apply", actor, reason)
+
+    def restore(self, run_id: int, *, actor: str, reason: str) -> Edit:
+        return self._edit(run_id, "restore", actor, reason)
+
+    def verify(self, run_id: int, questions: Sequence[str], *, model: bool, sample: int) -> Verification:
+        body = {"questions": questions, "sample": sample, "model": model}
+        return self.api.ask(f"/forget-runs/{run_id}/verify", Verification, body)
+
+    def facts(self, fact_ids: Sequence[int]) -> dict[int, FactRecord]:
+        wanted = sorted({fact_id for fact_id in fact_ids if fact_id})
+        with ThreadPoolExecutor(_ASKED_AT_ONCE) as asking:
+            return {fact.fact_id: fact for fact in asking.map(self._fact, wanted) if fact is not None}
+
+    def certificate(self, run_id: int) -> str:
+        return self.api.text(f"/forget-runs/{run_id}/certificate")
+
+    def check_certificate(self, text: bytes, *, key: str | None, public_key: str | None) -> CertificateCheck:
+        said = {"text": text.decode("utf-8", "replace"), "key": key, "public_key": public_key}
+        return self.api.ask("/certificates/check", CertificateCheck, said)
+
+    def _view(self, run_id: int) -> RunView:
+        return self.api.get(f"/forget-runs/{run_id}", RunView)
+
+    def _fact(self, fact_id: int) -> FactRecord | None:
+        try:
+            return self.api.get(f"/facts/{fact_id}", FactRecord)
+        except FactNotFound:
+            return None
+
+    def _edit(self, run_id: int, verb: str, actor: str, reason: str) -> Edit:
+        body = {"on_behalf_of": actor or None, "reason": reason}
+        return edit_of(self.api.edit(f"/forget-runs/{run_id}/{verb}", EditResult, body))
+
+    def _plan(self, view: RunView) -> ForgetPlan:
+        run, plan = view.run, view.plan
+        facts = self.api.listed(f"/forget-runs/{run.run_id}/facts", FactRecord, "facts of a run")
+        self._say_cut(plan)
+        told = {name: getattr(plan, name) for name in ForgetPlan.__dataclass_fields__ if hasattr(plan, name)}
+        told |= {name: tuple(told[name]) for name in _LISTS}
+        return ForgetPlan(
+            run_id=run.run_id,
+            policy=run.policy,
+            fact_ids=tuple(fact.fact_id for fact in facts),
+            planned_seq=run.planned_seq,
+            selector_digest="",  # the API does not tell it; it is in the certificate
+            **told,
+        )
+
+    def _say_cut(self, plan: PlanView) -> None:
+        numbers = (plan.num_equivalents, plan.num_conflicting, plan.previewed)
+        for name, number in zip(_LISTS, numbers, strict=True):
+            if number > (told := len(getattr(plan, name))):
+                self.api.telling.note(f"The server tells the first {told} of {number} {name}.")

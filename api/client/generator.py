@@ -1,0 +1,48 @@
+"""Decoding at the server, with its checkpoint: for a machine that has none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from colmlm.api.client.api import Api
+from colmlm.api.client.errors import ServerUnreachable, error_of
+from colmlm.api.wire.answers import Problem
+from colmlm.kb.records import OutputTrace
+
+if TYPE_CHECKING:
+    from colmlm.kb.nouns.generation import GenerationRequest, Item
+
+_PATH = "/generations"
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteGenerator:
+    """See `kb.nouns.generation.Decoder`. Nothing is asked for twice: each time an output would be stored."""
+
+    api: Api
+
+    def generate(self, request: GenerationRequest) -> OutputTrace:
+        return self.api.once(_PATH, OutputTrace, _body(request))
+
+    def stream(self, request: GenerationRequest) -> Iterator[Item]:
+        """The pieces of text, and last the trace; what was spliced and missed is in that."""
+        name = ""
+        for line in self.api.lines_of(_PATH, _body(request) | {"stream": True}):
+            field, _, said = line.rstrip("\r\n").partition(": ")
+            if field == "event":
+                name = said
+            elif field == "data" and name == "piece":
+                yield self.api.read(said.encode(), dict[str, str])["text"]
+            elif field == "data" and name == "trace":
+                yield self.api.read(said.encode(), OutputTrace)
+                return
+            elif field == "data" and name == "error":
+                raise error_of(self.api.read(said.encode(), Problem))
+        raise ServerUnreachable(self.api.connection.url, "the stream ended early")
+
+
+def _body(request: GenerationRequest) -> dict[str, Any]:
+    said = {name: value for name, value in asdict(request).items() if value is not None}
+    return {**said, "mode": str(request.mode), "stop": list(request.stop)}

@@ -1,0 +1,82 @@
+"""The keysets of a knowledge base elsewhere. Keying and gates are jobs there."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from colmlm.api.client.api import Api
+from colmlm.api.client.jobs import RemoteJobs
+from colmlm.api.client.only_there import refuse
+from colmlm.api.wire.answers import KeysetView
+from colmlm.kb.errors import KeysetActive, KeysetNotReady
+from colmlm.kb.jobs.kinds import Gate, Rekey, work_of
+from colmlm.kb.records import KeysetRecord
+
+if TYPE_CHECKING:
+    from colmlm.kb.keys.activation import GateStanding
+    from colmlm.kb.switching.gate import GateLimits
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteKeysets:
+    """See `kb.nouns.running.KeysetVerbs`."""
+
+    api: Api
+
+    def listed(self) -> list[tuple[KeysetRecord, GateStanding]]:
+        return [(view.keyset, view.gate) for view in self.api.listed("/keysets", KeysetView, "keysets")]
+
+    def show(self, keyset_id: int) -> KeysetRecord:
+        return self.api.get(f"/keysets/{keyset_id}", KeysetView).keyset
+
+    def check(
+        self,
+        keyset_id: int,
+        limits: GateLimits,
+        *,
+        plot: Path | None,
+        checkpoint: Path | None,
+        active_checkpoint: Path | None,
+    ) -> dict[str, Any]:
+        refuse(plot=plot, checkpoint=checkpoint, active_checkpoint=active_checkpoint)
+        self.show(keyset_id)  # a wrong number should not cost a job
+        report = RemoteJobs(self.api).done(Gate(keyset_id=keyset_id, **asdict(limits)))
+        return {name: value for name, value in report.items() if name != "activated"}
+
+    def activate(
+        self, keyset_id: int, *, force: bool, max_edits: int, actor: str, reason: str
+    ) -> KeysetRecord:
+        body = {"force": force, "max_edits": max_edits}
+        return self._switch(f"/keysets/{keyset_id}/activate", actor, reason, **body)
+
+    def rollback(self, *, actor: str, reason: str) -> KeysetRecord:
+        return self._switch("/keysets/rollback", actor, reason)
+
+    def retirable(self, keyset_id: int) -> KeysetRecord:
+        keyset = self.show(keyset_id)
+        if keyset.state == "active":
+            raise KeysetActive(keyset_id)
+        return keyset
+
+    def retire(self, keyset_id: int, *, actor: str, reason: str) -> KeysetRecord:
+        return self._switch(f"/keysets/{keyset_id}/retire", actor, reason)
+
+    def set_threshold(self, keyset_id: int, threshold: float) -> KeysetRecord:
+        body = {"threshold": threshold, "reason": "set by hand"}
+        return self.api.edit(f"/keysets/{keyset_id}/threshold", KeysetRecord, body, method="PUT")
+
+    def rekey(
+        self, keyset_id: int, *, corpus: str | None, kinds: str, checkpoint: Path | None
+    ) -> KeysetRecord:
+        refuse(checkpoint=checkpoint)
+        if (found := self.show(keyset_id)).state == "retired":  # its checkpoint's next one has another id
+            raise KeysetNotReady(keyset_id, found.state)
+        work = work_of(Rekey.kind, {"keyset_id": keyset_id, "corpus": corpus, "kinds": str(kinds)})
+        return msgspec.convert(RemoteJobs(self.api).done(work), KeysetRecord)
+
+    def _switch(self, path: str, actor: str, reason: str, **body: object) -> KeysetRecord:
+        return self.api.edit(path, KeysetRecord, {**body, "reason": reason, "on_behalf_of": actor or None})

@@ -1,0 +1,60 @@
+"""The change log of a knowledge base elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Unpack
+
+from colmlm.api.client.api import Api
+from colmlm.api.wire.answers import Differences, SigningKey
+from colmlm.kb.evidence.diff import Diff, FactDifference
+from colmlm.kb.log.chain import Sealed
+from colmlm.kb.log.denials import DenialRecord
+from colmlm.kb.log.witness import AuditReport, Head, check_log
+from colmlm.kb.records import ChangeRecord
+
+if TYPE_CHECKING:
+    from colmlm.kb.log.audit import Fitting
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteLog:
+    """See `kb.nouns.log.Log`."""
+
+    api: Api
+
+    def changes(self, after: int = 0, limit: int = 100, **fitting: Unpack[Fitting]) -> list[ChangeRecord]:
+        said = {
+            name: value.isoformat() if isinstance(value, datetime) else value
+            for name, value in fitting.items()
+        }
+        return self.api.listed("/changes", ChangeRecord, "changes", after=after, limit=limit, **said)
+
+    def diff(self, first: int, last: int, *, corpus: str | None, after: int, limit: int) -> Diff:
+        between = {"first": first, "last": last, "corpus": corpus}
+        counts = self.api.get("/changes/diff", Differences, **between, limit=1).counts
+        of = "differences"
+        found = self.api.listed("/changes/diff", FactDifference, of, after=after, limit=limit, **between)
+        return Diff(first, last, counts, tuple(found))
+
+    def denials(self, *, after: int, limit: int) -> list[DenialRecord]:
+        return self.api.listed("/denials", DenialRecord, "denials", after=after, limit=limit)
+
+    def verify(self, witnessed: Head | None = None) -> AuditReport:
+        """Fetches the whole log and checks it here: nothing is taken on the server's word but who signed it."""
+        return check_log(self.export(), self.api.connection.url, witnessed)
+
+    def seal(self, seqs: Sequence[int], *, actor: str, reason: str, dry_run: bool) -> Sealed:
+        body = {"seqs": list(seqs), "on_behalf_of": actor or None, "reason": reason, "dry_run": dry_run}
+        return self.api.edit("/changes/seal", Sealed, body)
+
+    def head(self) -> dict[str, Any]:
+        return self.api.get("/changes/head", dict[str, Any])
+
+    def public_key(self) -> str:
+        return self.api.get("/signing-key", SigningKey).pem
+
+    def export(self) -> Iterator[str]:
+        return self.api.lines("/changes/export")

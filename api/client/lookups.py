@@ -1,0 +1,110 @@
+"""Lookups in a knowledge base elsewhere, by questions and by queries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from colmlm.api.client.api import Api
+from colmlm.api.wire.answers import LookupAnswer, LookupAnswers
+from colmlm.api.wire.vectors import LOOKUPS, MAX_VECTORS, MSGPACK, OCTETS
+from colmlm.kb.errors import InvalidQuery, KeysetMismatch
+from colmlm.kb.lookup.space import LookupSpace
+from colmlm.kb.records import AsOfLookup, Lookup
+
+_LOOKUPS = LOOKUPS.removeprefix("/v1")
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteLookups:
+    """See `kb.nouns.lookups.LookupVerbs`. Threads may share it; its key needs the right to look up, and no other.
+
+    Every lookup is answered there, so a fact that was deleted before it was sent is in none. With `seq` it answers as
+    the base stood at that change.
+    """
+
+    api: Api
+    seq: int | None = None
+
+    def require(self, checkpoint_id: str | None) -> None:
+        """Raise `KeysetMismatch` where its keys are of another checkpoint; None: any will do."""
+        space = self.space()
+        if checkpoint_id is not None and space.checkpoint_id != checkpoint_id:
+            raise KeysetMismatch(checkpoint_id, space.checkpoint_id)
+
+    def as_of(self, seq: int) -> Self:
+        """The same base as it stood at change `seq`, over the same connections."""
+        return replace(self, seq=seq)
+
+    def space(self) -> LookupSpace:
+        return self.api.get(_LOOKUPS, LookupSpace)
+
+    def ask(
+        self,
+        question: str,
+        *,
+        k: int = 1,
+        threshold: float | None = None,
+        min_seq: int | None = None,
+        as_of: int | None = None,
+    ) -> Lookup:
+        past = self.seq if as_of is None else as_of
+        asked = {"questions": [question], "k": k, "threshold": threshold, "min_seq": min_seq, "as_of": past}
+        (told,) = self.api.ask("/lookups", LookupAnswers, asked).answers
+        if told.redacted is None:
+            return _lookup(told)
+        return AsOfLookup(
+            tuple(told.hits), told.runner_up, told.threshold, told.seq, told.abstained,
+            redacted=told.redacted, unkeyed=told.unkeyed or 0,
+        )  # fmt: skip
+
+    def find(
+        self,
+        queries_BD: npt.NDArray[Any],
+        *,
+        checkpoint_id: str,
+        k: int = 1,
+        threshold: float | None = None,
+        min_seq: int | None = None,
+    ) -> list[Lookup]:
+        """As `kb.lookup.searchable.Lookups.find`. Asked in batches of `MAX_VECTORS`."""
+        queries = np.ascontiguousarray(queries_BD, dtype="<f4")
+        if queries.ndim != 2:
+            raise InvalidQuery(f"its shape is {queries.shape}, not (batch, width)")
+        options = {"k": k, "threshold": threshold, "min_seq": min_seq, "as_of": self.seq}
+        given = {"checkpoint_id": checkpoint_id, "dim": queries.shape[1]}
+        given |= {name: value for name, value in options.items() if value is not None}
+        found: list[Lookup] = []
+        for start in range(0, len(queries), MAX_VECTORS):
+            found += self._ask(queries[start : start + MAX_VECTORS], given, checkpoint_id)
+        return found
+
+    def _ask(
+        self, queries_BD: npt.NDArray[np.float32], given: dict[str, Any], checkpoint_id: str
+    ) -> list[Lookup]:
+        try:
+            response = self.api.connection.request(
+                "POST",
+                LOOKUPS,
+                is_repeatable=True,
+                params=given,
+                content=queries_BD.tobytes(),
+                headers={"Content-Type": OCTETS.decode(), "Accept": MSGPACK},
+            )
+        except KeysetMismatch as error:
+            raise KeysetMismatch(checkpoint_id, self.space().checkpoint_id) from error
+        try:
+            told = msgspec.msgpack.decode(response.content, type=LookupAnswers)
+        except msgspec.DecodeError as error:
+            raise self.api.not_ours(error) from error
+        if len(told.answers) != len(queries_BD):
+            raise self.api.not_ours(ValueError(f"{len(told.answers)} answers to {len(queries_BD)} queries"))
+        return [_lookup(answer) for answer in told.answers]
+
+
+def _lookup(answer: LookupAnswer) -> Lookup:
+    return Lookup(tuple(answer.hits), answer.runner_up, answer.threshold, answer.seq, answer.abstained)

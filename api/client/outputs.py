@@ -1,0 +1,68 @@
+"""Stored outputs of a knowledge base elsewhere."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from colmlm.api.client.api import Api
+from colmlm.api.wire.answers import FactImpact
+from colmlm.kb.evidence.impact import Impact, ImpactedOutput
+from colmlm.kb.records import FactTrace, GenerationRecord, NewGeneration, OutputTrace, Splice
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteOutputs:
+    """See `kb.nouns.contents.OutputVerbs`."""
+
+    api: Api
+
+    def find(self, after: int = 0, limit: int = 50) -> list[GenerationRecord]:
+        return self.api.listed("/generations", GenerationRecord, "generations", after=after, limit=limit)
+
+    def trace(self, generation_id: int) -> OutputTrace:
+        return self.api.get(f"/generations/{generation_id}", OutputTrace)
+
+    def trace_fact(self, fact_id: int) -> FactTrace:
+        return self.api.get(f"/facts/{fact_id}/trace", FactTrace)
+
+    def impact(self, fact_id: int) -> Impact:
+        path = f"/facts/{fact_id}/impact"
+        about = self.api.get(path, FactImpact, limit=1)
+        uses = self.api.listed(path, ImpactedOutput, "uses")
+        return Impact(fact_id, about.is_live, about.erased_seq, tuple(uses))
+
+    def record_from_elsewhere(self, generation: NewGeneration) -> OutputTrace:
+        """Keeps an output there and gives its trace, without what became of its facts since.
+
+        Sent again only where the server was not reached: twice kept, it would look like two outputs.
+        """
+        return self.api.once("/generations/records", OutputTrace, _as_json(generation))
+
+
+def _as_json(generation: NewGeneration) -> dict[str, Any]:
+    return {
+        "prompt": generation.prompt,
+        "output": generation.output,
+        "checkpoint_id": generation.checkpoint_id,
+        "mode": generation.mode,
+        "seq": generation.seq,
+        "splices": _splices(generation.splices),
+    }
+
+
+def _splices(splices: Sequence[Splice]) -> list[dict[str, Any]]:
+    return [
+        {
+            "output_start": splice.output_start,
+            "output_end": splice.output_end,
+            "outcome": splice.outcome,
+            "fact_id": splice.fact_id,
+            "version": splice.version,
+            "score": splice.score,
+            "query": None if splice.query is None else base64.b64encode(splice.query).decode(),
+        }
+        for splice in splices
+    ]

@@ -1,0 +1,7 @@
+"""Lookups by vectors: where they are asked for, how many at once, and in which form."""
+
+MAX_VECTORS = 1024
+MAX_DIM = 16_384
+LOOKUPS, VECTORS = "/v1/lookups", "/v1/lookups/vectors"
+OCTETS = b"application/octet-stream"
+JSON, MSGPACK = "application/json", "application/msgpack"

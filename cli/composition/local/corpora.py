@@ -1,0 +1,136 @@
+"""Corpora of this machine's knowledge base."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.output import plain
+from colmlm.kb.corpus.raw.reading import read_corpus
+from colmlm.kb.facts.standing import Standing
+
+if TYPE_CHECKING:
+    from colmlm.cli.composition.adding import Adding, Tally
+    from colmlm.kb.corpus.format import AnnotatedDocument, Parsed
+    from colmlm.kb.corpus.raw.files import Found
+    from colmlm.kb.corpus.raw.limits import Limits
+    from colmlm.kb.records import CorpusStats, Edit, IngestReport, KeysetRecord
+    from colmlm.kb.service import KnowledgeBase
+
+
+@dataclass(frozen=True, slots=True)
+class LocalCorpora:
+    """See `kb.nouns.contents.CorpusVerbs`."""
+
+    runtime: Runtime
+
+    @property
+    def kb(self) -> KnowledgeBase:
+        return self.runtime.kb
+
+    def all(self) -> list[CorpusStats]:
+        return self.kb.corpora.all()
+
+    def count(self, corpus: str, documents: Sequence[str] | None) -> tuple[int, int]:
+        return self.kb.corpora.count(corpus, documents)
+
+    def delete(self, corpus: str, documents: Sequence[str] | None, *, actor: str, reason: str) -> Edit:
+        return self.kb.corpora.delete(corpus, documents, actor=actor, reason=reason)
+
+    def export(self, corpus: str, *, live_only: bool) -> Iterator[AnnotatedDocument]:
+        return self.kb.corpora.export(corpus, live_only=live_only)
+
+    def ingest(self, file: Path, format_: str, corpus: str, **how: Any) -> tuple[IngestReport, int]:
+        committed: list[IngestReport] = []
+        total = file.stat().st_size
+        with self.runtime.telling.progress("Ingesting (KB)") as advance:
+
+            def on_bytes(reached: int) -> None:
+                advance(reached // 1000, total // 1000)
+
+            try:
+                parsed = _read(file, format_, self.kb.settings.document_limits, on_bytes)
+                report = self.kb.corpora.ingest(parsed, corpus, on_piece=committed.append, **how)
+            except BaseException:
+                if committed and not how["dry_run"]:
+                    done = committed[-1].documents + committed[-1].unchanged
+                    self.runtime.telling.note(
+                        f"{done} documents are in {corpus!r}. Run the same command again to go on from there."
+                    )
+                raise
+        return report, len(report.refusals)
+
+    def add(
+        self,
+        found: Found,
+        corpus: str,
+        *,
+        actor: str,
+        reason: str,
+        encoding: str | None,
+        questions: bool,
+        span_threshold: float | None,
+        span_annotator: Path | None,
+        question_generator: Path | None,
+        again: bool,
+        allow_erased: bool,
+        dry_run: bool,
+    ) -> dict[str, Any]:
+        from colmlm.cli.composition import annotators
+        from colmlm.cli.composition.adding import Adding
+
+        self.runtime.open()
+        adding = Adding(self.runtime, corpus, found, encoding, again, telling=self.runtime.telling)
+        if dry_run:
+            for _ in adding.wanted():
+                pass
+            return _told(adding, None, None, dry_run)
+
+        def load() -> Any:
+            self.runtime.encoder  # noqa: B018  a checkpoint that is missing should be known before an hour's annotation
+            return annotators.light(
+                self.runtime, span_annotator, question_generator, asks=questions, threshold=span_threshold
+            )
+
+        report = adding.ingest(load, actor=actor, reason=reason, allow_erased=allow_erased)
+        return _told(adding, report, adding.key(changed=report is not None), dry_run)
+
+
+def _told(
+    adding: Adding, report: IngestReport | None, keyset: KeysetRecord | None, dry_run: bool
+) -> dict[str, Any]:
+    tally = adding.tally
+    refusals = [*tally.refusals, *(report.refusals if report else ())]
+    told = {
+        "dry_run": dry_run, "corpus": adding.corpus, "documents": sum(tally.standings.values()),
+        **{standing.value: tally.standings[standing] for standing in Standing},
+        "characters": tally.characters, "facts": report.facts if report else 0,
+        "seq": report.seq if report else None, "still_deleted": report.still_deleted if report else 0,
+        "suppressed": report.suppressed if report else 0, "added": tally.added,
+        "rejected": dict(tally.rejected), "refused": len(refusals), "refusals": refusals,
+        "passed_over": dict(adding.found.passed_over), "keyset": keyset,
+        "citable": keyset is not None and keyset.state == "active" and not dry_run,
+        "try": _try(tally, adding.corpus) if tally.added else None,
+    }  # fmt: skip
+    said: dict[str, Any] = plain(told)
+    return said
+
+
+def _try(tally: Tally, corpus: str) -> str:
+    """What to type next."""
+    if tally.question is None:
+        return f"colmlm facts list --corpus {shlex.quote(corpus)}"
+    asked = shlex.quote(f"Question: {tally.question} Answer:")
+    return f"colmlm generate {asked} --mode forced"
+
+
+def _read(file: Path, format_: str, limits: Limits, on_bytes: Callable[[int], None]) -> Iterator[Parsed]:
+    if format_ == "rel-lmlm":
+        from colmlm.model.baselines.triplets import read_triplets
+
+        return read_triplets(file)
+    return read_corpus(file, format_, limits=limits, on_bytes=on_bytes)

@@ -1,0 +1,92 @@
+"""Erasures in this machine's knowledge base and in its files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.kb.erasure.records import Erased, ErasureReport, ErasureRequest
+from colmlm.kb.erasure.traces import Probe, save_probes
+from colmlm.kb.erasure.two_person import ErasureRequests
+from colmlm.kb.erasure.verbs import Erasure
+from colmlm.kb.errors import NotHeeded
+from colmlm.kb.nouns.removal import Erasing
+
+if TYPE_CHECKING:
+    from colmlm.kb.access.api_keys import ApiKeyRecord
+    from colmlm.kb.erasure.residue import ResidueReport
+    from colmlm.kb.facts.redaction import Mentioned
+
+
+@dataclass(frozen=True, slots=True)
+class LocalErasures:
+    """See `kb.nouns.removal.ErasureVerbs`. Where two are needed, COLMLM_TOKEN says who asks."""
+
+    runtime: Runtime
+
+    @property
+    def _requests(self) -> ErasureRequests:
+        return ErasureRequests(self.runtime.kb)
+
+    def preview(self, fact_ids: Sequence[int], *, mentions: Mentioned) -> Erased:
+        return Erasure(self.runtime.kb).preview(fact_ids, mentions=mentions)
+
+    def erase(
+        self,
+        fact_ids: Sequence[int],
+        *,
+        actor: str,
+        reason: str,
+        mentions: Mentioned,
+        now: bool,
+        scan: bool,
+        probes_out: Path | None,
+    ) -> Erasing:
+        erasure = Erasure(self.runtime.kb)
+        if not fact_ids:
+            return Erasing(erasure.finish(now=now, on_step=self.runtime.telling.note))
+        if self.runtime.settings.erase_needs_two:
+            if now or scan or probes_out:
+                raise NotHeeded("now", "an erasure by two takes it when it is approved.")
+            asked = self._requests.ask(
+                fact_ids, key=self._key(), actor=actor, reason=reason, mentions=mentions
+            )
+            return Erasing(None, asked)
+        probes = erasure.probes(fact_ids) if scan or probes_out else ()
+        if probes_out is not None:
+            save_probes(probes, probes_out)
+        before = scanned(self.runtime, probes) if scan else None
+        report = erasure.erase(
+            fact_ids,
+            actor=actor,
+            reason=reason,
+            mentions=mentions,
+            now=now,
+            on_step=self.runtime.telling.note,
+        )
+        after = scanned(self.runtime, probes) if scan else None
+        return Erasing(report, None, before, after, sum(probe.shared for probe in probes))
+
+    def requests(self, *, waiting: bool) -> list[ErasureRequest]:
+        return self._requests.requests(waiting=waiting)
+
+    def read(self, request_id: int) -> ErasureRequest:
+        return self._requests.read(request_id)
+
+    def approve(self, request_id: int, *, now: bool) -> tuple[ErasureRequest, ErasureReport]:
+        return self._requests.approve(request_id, key=self._key(), now=now, on_step=self.runtime.telling.note)
+
+    def withdraw(self, request_id: int) -> ErasureRequest:
+        return self._requests.withdraw(request_id, key=self._key())
+
+    def _key(self) -> ApiKeyRecord:
+        return self._requests.key_of(self.runtime.settings.token)
+
+
+def scanned(runtime: Runtime, probes: Sequence[Probe]) -> ResidueReport:
+    """Where these probes are found in the files of server, index and home; shared ones prove nothing."""
+    with runtime.telling.progress("Reading files") as advance:
+        return Erasure(runtime.kb).residue(probes, advance)

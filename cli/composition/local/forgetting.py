@@ -1,0 +1,75 @@
+"""Forgetting in this machine's knowledge base, with the settings' model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.kb.forgetting import certificates
+from colmlm.kb.forgetting.certificate_check import CertificateCheck, check_here, trusted_keys
+from colmlm.kb.forgetting.verbs import Forgetting
+
+if TYPE_CHECKING:
+    from colmlm.kb.forgetting.records import Drift, ForgetPlan, Rates, RunRecord, Verification
+    from colmlm.kb.records import Edit, FactRecord
+    from colmlm.kb.selectors import Selector
+
+
+@dataclass(frozen=True, slots=True)
+class LocalForgetting:
+    """See `kb.nouns.removal.ForgetVerbs`."""
+
+    runtime: Runtime
+
+    @property
+    def _verbs(self) -> Forgetting:
+        return Forgetting(self.runtime.kb)
+
+    @contextmanager
+    def _asking(self, model: bool, sample: int) -> Iterator[Forgetting]:
+        """The verbs that ask questions, with the model unless it is not wanted."""
+        self.runtime.kb.keysets.active()
+        encoder = self.runtime.encoder if model else None
+        with self.runtime.telling.progress("Encoding questions") as advance:
+            yield Forgetting(self.runtime.kb, encoder, sample=sample, on_questions=advance)
+
+    def plan(self, selector: Selector, *, model: bool, sample: int, **how: Any) -> ForgetPlan:
+        with self._asking(model, sample) as forgetting:
+            return forgetting.plan(selector, **how)
+
+    def runs(self, after: int, limit: int) -> list[RunRecord]:
+        return self._verbs.runs(after, limit)
+
+    def record(self, run_id: int) -> RunRecord:
+        return self._verbs.run(run_id)[0]
+
+    def run(self, run_id: int) -> tuple[RunRecord, ForgetPlan, Verification | None]:
+        return self._verbs.run(run_id)
+
+    def before(self, run_id: int) -> Mapping[str, Rates]:
+        return self._verbs.run(run_id)[1].before
+
+    def drift(self, run_id: int) -> Drift:
+        return self._verbs.drift(run_id)
+
+    def apply(self, run_id: int, *, actor: str, reason: str) -> Edit:
+        return self._verbs.apply(run_id, actor=actor, reason=reason)
+
+    def restore(self, run_id: int, *, actor: str, reason: str) -> Edit:
+        return self._verbs.restore(run_id, actor=actor, reason=reason)
+
+    def verify(self, run_id: int, questions: Sequence[str], *, model: bool, sample: int) -> Verification:
+        with self._asking(model, sample) as forgetting:
+            return forgetting.verify(run_id, questions)
+
+    def facts(self, fact_ids: Sequence[int]) -> dict[int, FactRecord]:
+        return self._verbs.facts(fact_ids)
+
+    def certificate(self, run_id: int) -> str:
+        return certificates.issue(self.runtime.kb, run_id)
+
+    def check_certificate(self, text: bytes, *, key: str | None, public_key: str | None) -> CertificateCheck:
+        return check_here(self.runtime.kb, text, trusted_keys([key] if key else (), public_key))

@@ -1,0 +1,85 @@
+"""The keysets of this machine's knowledge base, with the models that make and measure their keys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.kb.errors import KeysetNotReady
+
+if TYPE_CHECKING:
+    from colmlm.kb.keys.activation import GateStanding
+    from colmlm.kb.records import KeysetRecord
+    from colmlm.kb.switching.gate import GateLimits
+    from colmlm.kb.switching.keysets import Keysets
+
+
+@dataclass(frozen=True, slots=True)
+class LocalKeysets:
+    """See `kb.nouns.running.KeysetVerbs`."""
+
+    runtime: Runtime
+
+    @property
+    def _keysets(self) -> Keysets:
+        return self.runtime.kb.keysets
+
+    def listed(self) -> list[tuple[KeysetRecord, GateStanding]]:
+        return [
+            (keyset, self._keysets.standing(keyset.keyset_id)) for keyset in self.runtime.kb.keysets.all()
+        ]
+
+    def show(self, keyset_id: int) -> KeysetRecord:
+        return self._keysets.show(keyset_id)
+
+    def check(
+        self,
+        keyset_id: int,
+        limits: GateLimits,
+        *,
+        plot: Path | None,
+        checkpoint: Path | None,
+        active_checkpoint: Path | None,
+    ) -> dict[str, Any]:
+        from colmlm.cli.composition.keying import active_encoder_of, encoder_of
+
+        encoder = encoder_of(self.runtime, keyset_id, checkpoint)
+        active_encoder = active_encoder_of(self.runtime, keyset_id, active_checkpoint)
+        with self.runtime.telling.progress("Asking") as advance:
+            report = self.runtime.kb.keysets.check(
+                keyset_id, encoder, limits, active_encoder=active_encoder, on_texts=advance
+            )
+        if plot is not None:
+            from colmlm.cli.keysets.plots import score_histograms
+
+            score_histograms(report.drift, plot)
+        return report.stored()
+
+    def activate(
+        self, keyset_id: int, *, force: bool, max_edits: int, actor: str, reason: str
+    ) -> KeysetRecord:
+        return self._keysets.activate(keyset_id, force=force, max_edits=max_edits, actor=actor, reason=reason)
+
+    def rollback(self, *, actor: str, reason: str) -> KeysetRecord:
+        return self._keysets.rollback(actor=actor, reason=reason)
+
+    def retirable(self, keyset_id: int) -> KeysetRecord:
+        return self._keysets.retirable(keyset_id)
+
+    def retire(self, keyset_id: int, *, actor: str, reason: str) -> KeysetRecord:
+        return self._keysets.retire(keyset_id, actor=actor, reason=reason)
+
+    def set_threshold(self, keyset_id: int, threshold: float) -> KeysetRecord:
+        return self._keysets.set_threshold(keyset_id, threshold)
+
+    def rekey(
+        self, keyset_id: int, *, corpus: str | None, kinds: str, checkpoint: Path | None
+    ) -> KeysetRecord:
+        from colmlm.cli.composition.keying import encoder_of, key_everything
+
+        if (found := self.show(keyset_id)).state == "retired":  # its checkpoint's next one has another id
+            raise KeysetNotReady(keyset_id, found.state)
+        encoder = encoder_of(self.runtime, keyset_id, checkpoint)
+        return key_everything(self.runtime, corpus=corpus, encoder=encoder, kinds=kinds)

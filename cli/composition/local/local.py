@@ -1,0 +1,129 @@
+"""`LocalBase`: the knowledge base of this process, with the settings' model where a verb needs one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import typer
+
+from colmlm.cli.composition.local.corpora import LocalCorpora
+from colmlm.cli.composition.local.erasures import LocalErasures
+from colmlm.cli.composition.local.facts import LocalFacts
+from colmlm.cli.composition.local.forgetting import LocalForgetting
+from colmlm.cli.composition.local.keysets import LocalKeysets
+from colmlm.cli.composition.local.lookups import LocalLookups
+from colmlm.cli.composition.runtime import Runtime
+
+if TYPE_CHECKING:
+    from colmlm.cli.composition.generator import StoringGenerator
+    from colmlm.kb.access.access import Access
+    from colmlm.kb.evidence.log import Log
+    from colmlm.kb.evidence.outputs import Outputs
+    from colmlm.kb.facts.documents import Documents
+    from colmlm.kb.jobs.queue import Jobs
+    from colmlm.kb.service import KnowledgeBase
+    from colmlm.kb.upkeep.upkeep import Upkeep
+
+
+class LocalBase:
+    """See `kb.nouns.nouns.Nouns` and `cli.base.Base`. Opens the base on first use."""
+
+    server = None
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+
+    @property
+    def kb(self) -> KnowledgeBase:
+        return self.runtime.kb
+
+    @property
+    def facts(self) -> LocalFacts:
+        return LocalFacts(self.kb, self.runtime)
+
+    @property
+    def documents(self) -> Documents:
+        return self.kb.documents
+
+    @property
+    def corpora(self) -> LocalCorpora:
+        return LocalCorpora(self.runtime)
+
+    @property
+    def lookups(self) -> LocalLookups:
+        return LocalLookups(self.kb, self.kb.searcher, self.runtime)
+
+    @property
+    def decoder(self) -> StoringGenerator:
+        self.runtime.open()
+        return self.runtime.generator
+
+    @property
+    def outputs(self) -> Outputs:
+        return self.kb.outputs
+
+    @property
+    def log(self) -> Log:
+        return self.kb.log
+
+    @property
+    def keysets(self) -> LocalKeysets:
+        return LocalKeysets(self.runtime)
+
+    @property
+    def forgetting(self) -> LocalForgetting:
+        return LocalForgetting(self.runtime)
+
+    @property
+    def erasures(self) -> LocalErasures:
+        return LocalErasures(self.runtime)
+
+    @property
+    def jobs(self) -> Jobs:
+        from colmlm.kb.jobs.queue import Jobs  # brings procrastinate, which other commands need not wait for
+
+        return Jobs(self.kb)
+
+    @property
+    def keys(self) -> Access:
+        return self.kb.access
+
+    @property
+    def upkeep(self) -> Upkeep:
+        return self.kb.upkeep
+
+    def actor(self, named: str | None) -> str:
+        return self.runtime.actor(named)
+
+    def only_here(self, **given: object) -> None:
+        """Everything can be heeded."""
+
+    def use_checkpoint(self, path: Path | None) -> None:
+        settings = self.runtime.settings
+        self.runtime.settings = replace(settings, checkpoint=path or settings.checkpoint)
+
+    @contextmanager
+    def generator(
+        self, checkpoint: Path | None, as_of: int | None, *, there: bool
+    ) -> Iterator[StoringGenerator]:
+        if there:
+            raise typer.BadParameter("name the server that decodes.", param_hint="--server")
+        self.use_checkpoint(checkpoint)
+        self.runtime.open()
+        yield self.runtime.generator if as_of is None else self.runtime.generator_as_of(as_of)
+
+    def close(self) -> None:
+        self.runtime.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,38 @@
+"""Lookups in this machine's knowledge base, also by questions, which the settings' model encodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.kb.lookup.searchable import Lookups
+from colmlm.kb.records import Lookup
+
+
+@dataclass(frozen=True, slots=True)
+class LocalLookups(Lookups):
+    """See `kb.nouns.lookups.LookupVerbs`."""
+
+    runtime: Runtime
+
+    def ask(
+        self,
+        question: str,
+        *,
+        k: int = 1,
+        threshold: float | None = None,
+        min_seq: int | None = None,
+        as_of: int | None = None,
+    ) -> Lookup:
+        kb = self.runtime.kb
+        kb.keysets.active()  # a base without keys should not cost the seconds of loading a model
+        asked = kb.lookups if as_of is None else kb.lookups.as_of(as_of)
+        encoder = self.runtime.encoder
+        (found,) = asked.find(
+            encoder.encode_questions([question]),
+            checkpoint_id=encoder.checkpoint.checkpoint_id,
+            k=k,
+            threshold=threshold,
+            min_seq=min_seq,
+        )
+        return found

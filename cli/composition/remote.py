@@ -1,0 +1,69 @@
+"""`RemoteBase`: a knowledge base behind its API as commands ask for it, with a model of this machine to decode with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from colmlm.api.client.client import Client
+from colmlm.api.client.connection import Connection
+from colmlm.api.client.only_there import refuse
+from colmlm.cli.composition.runtime import Runtime
+
+if TYPE_CHECKING:
+    from colmlm.kb.nouns.generation import Decoder
+    from colmlm.kb.records import NewGeneration, OutputTrace, Source
+
+
+class RemoteBase(Client):
+    """See `cli.base.Base`. The runtime is for decoding here; its knowledge base is not opened."""
+
+    def __init__(self, connection: Connection, runtime: Runtime) -> None:
+        super().__init__(connection, runtime.telling)
+        self._runtime = runtime
+
+    @property
+    def server(self) -> str:
+        return self.connection.url
+
+    def actor(self, named: str | None) -> str:
+        return named or ""
+
+    def only_here(self, **given: object) -> None:
+        refuse(**given)
+
+    def use_checkpoint(self, path: Path | None) -> None:
+        self.only_here(checkpoint=path)
+
+    @contextmanager
+    def generator(self, checkpoint: Path | None, as_of: int | None, *, there: bool) -> Iterator[Decoder]:
+        if there:
+            refuse(checkpoint=checkpoint, as_of=as_of)
+            yield self.decoder
+            return
+        from colmlm.cli.composition.generator import StoringGenerator
+
+        loaded = Runtime.from_environment(checkpoint=checkpoint).checkpoint
+        self.lookups.require(loaded.checkpoint_id)
+        lookup = self.lookups if as_of is None else self.lookups.as_of(as_of)
+        yield StoringGenerator(loaded, OutputsElsewhere(self), lookup, as_of)
+
+
+@dataclass(frozen=True, slots=True)
+class OutputsElsewhere:
+    """Outputs are kept in a knowledge base elsewhere; see `cli.composition.generator.Outputs`."""
+
+    client: Client
+
+    def store(self, generation: NewGeneration) -> OutputTrace:
+        return self.client.outputs.record_from_elsewhere(generation)
+
+    def source(self, fact_id: int) -> Source | None:
+        """Not told before the output is stored."""
+        return None
+
+    def head_seq(self) -> int:
+        return self.client.lookups.space().head_seq

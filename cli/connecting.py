@@ -1,0 +1,51 @@
+"""Which server, and with which key: from the options of a command, or from the settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import typer
+
+from colmlm.api.client.connection import Connection, Patience
+from colmlm.cli.output import note
+
+if TYPE_CHECKING:
+    from colmlm.kb.store.settings import Settings
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+PATIENCE = Patience(answer_seconds=600.0, attempts=6)  # a plan or an erasure may take minutes
+
+
+def connected(server: str, key_file: Path | None, settings: Settings) -> Connection:
+    """A connection to `server`, which is not asked yet."""
+    scheme, host = _parts(server)
+    if scheme == "http" and host not in LOOPBACK:
+        note(f"The key goes to {host} unencrypted; use https beyond a network that you trust.")
+    return Connection(server, _key(key_file or settings.key_file, settings.token), PATIENCE)
+
+
+def _parts(server: str) -> tuple[str, str]:
+    try:
+        address = urlsplit(server)
+        scheme, host = address.scheme, address.hostname or ""
+    except ValueError:
+        scheme = host = ""
+    if scheme not in ("http", "https") or not host:
+        raise typer.BadParameter(
+            "it must begin with http:// or https:// and name a host.", param_hint="--server"
+        )
+    return scheme, host
+
+
+def _key(key_file: Path | None, token: str | None) -> str:
+    if key_file is None and token is None:
+        raise typer.BadParameter(
+            "a server wants a key; an admin makes one with colmlm keys create.", param_hint="--key-file"
+        )
+    key = token or "" if key_file is None else key_file.read_text(encoding="utf-8").strip()
+    if not key or not key.isascii() or not key.isprintable():
+        where = "COLMLM_TOKEN" if key_file is None else "the file"
+        raise typer.BadParameter(f"{where} holds no key.", param_hint="--key-file")
+    return key

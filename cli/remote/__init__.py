@@ -1,1 +1,0 @@
-"""A knowledge base behind its API: what a decoder on another machine looks facts up in."""

@@ -1,0 +1,136 @@
+"""Facts, documents and corpora."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from colmlm.kb.corpus.format import AnnotatedDocument
+    from colmlm.kb.corpus.raw.files import Found
+    from colmlm.kb.evidence.impact import Impact
+    from colmlm.kb.facts.documents import DocumentRecord
+    from colmlm.kb.records import (
+        CorpusStats,
+        Edit,
+        FactRecord,
+        FactTrace,
+        GenerationRecord,
+        IngestReport,
+        NewGeneration,
+        OutputTrace,
+    )
+
+
+class FactVerbs(Protocol):
+    """Of `kb.facts.facts.Facts`."""
+
+    def find(
+        self,
+        *,
+        corpus: str | None = None,
+        document_id: int | None = None,
+        text: str | None = None,
+        deleted: bool | None = False,
+        after: int = 0,
+        limit: int = 50,
+    ) -> list[FactRecord]: ...
+
+    def show(self, fact_id: int) -> FactRecord: ...
+
+    def show_many(self, fact_ids: Sequence[int]) -> list[FactRecord]: ...
+
+    def add(
+        self,
+        question: str,
+        value: str,
+        *,
+        answer: str | None = None,
+        actor: str,
+        reason: str,
+        allow_erased: bool = False,
+        keyed: bool = True,
+    ) -> Edit:
+        """Adds a fact that no document says, and keys it from its question, unless it is not to be `keyed`."""
+        ...
+
+    def edit(self, fact_id: int, value: str, *, actor: str, reason: str) -> Edit: ...
+
+    def delete(self, fact_ids: Sequence[int], *, actor: str, reason: str, abstain: bool = False) -> Edit: ...
+
+    def restore(self, fact_ids: Sequence[int], *, actor: str, reason: str) -> Edit: ...
+
+
+class OutputVerbs(Protocol):
+    """Of `kb.evidence.outputs.Outputs`."""
+
+    def find(self, after: int = 0, limit: int = 50) -> list[GenerationRecord]: ...
+
+    def trace(self, generation_id: int) -> OutputTrace: ...
+
+    def trace_fact(self, fact_id: int) -> FactTrace: ...
+
+    def impact(self, fact_id: int) -> Impact: ...
+
+    def record_from_elsewhere(self, generation: NewGeneration) -> OutputTrace:
+        """Stores what a decoder of another process said."""
+        ...
+
+
+class DocumentVerbs(Protocol):
+    """Of `kb.facts.documents.Documents`."""
+
+    def find(
+        self, *, corpus: str | None = None, replaced: bool = False, after: int = 0, limit: int = 50
+    ) -> list[DocumentRecord]: ...
+
+    def read(self, document_id: int) -> tuple[DocumentRecord, str]: ...
+
+
+class CorpusVerbs(Protocol):
+    """Corpora as a whole. `documents` names some of one by their ids in it; None: all."""
+
+    def all(self) -> list[CorpusStats]: ...
+
+    def count(self, corpus: str, documents: Sequence[str] | None) -> tuple[int, int]:
+        """How many documents and live facts a deletion would be about."""
+        ...
+
+    def delete(self, corpus: str, documents: Sequence[str] | None, *, actor: str, reason: str) -> Edit: ...
+
+    def export(self, corpus: str, *, live_only: bool) -> Iterator[AnnotatedDocument]: ...
+
+    def ingest(
+        self,
+        file: Path,
+        format_: str,
+        corpus: str,
+        *,
+        actor: str,
+        reason: str,
+        commit_every: int | None,
+        dry_run: bool,
+        allow_erased: bool,
+    ) -> tuple[IngestReport, int]:
+        """The report, and how many refusals there were: elsewhere it lists the first hundred."""
+        ...
+
+    def add(
+        self,
+        found: Found,
+        corpus: str,
+        *,
+        actor: str,
+        reason: str,
+        encoding: str | None,
+        questions: bool,
+        span_threshold: float | None,
+        span_annotator: Path | None,
+        question_generator: Path | None,
+        again: bool,
+        allow_erased: bool,
+        dry_run: bool,
+    ) -> dict[str, Any]:
+        """Annotate raw documents, take them in and key them; what `colmlm corpus add --json` says of it."""
+        ...

@@ -1,0 +1,40 @@
+"""The change log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, Unpack
+
+if TYPE_CHECKING:
+    from colmlm.kb.evidence.diff import Diff
+    from colmlm.kb.log.audit import Fitting
+    from colmlm.kb.log.chain import Sealed
+    from colmlm.kb.log.denials import DenialRecord
+    from colmlm.kb.log.witness import AuditReport, Head
+    from colmlm.kb.records import ChangeRecord
+
+
+class LogVerbs(Protocol):
+    """The change log and what follows from it."""
+
+    def changes(self, after: int = 0, limit: int = 100, **fitting: Unpack[Fitting]) -> list[ChangeRecord]: ...
+
+    def diff(self, first: int, last: int, *, corpus: str | None, after: int, limit: int) -> Diff: ...
+
+    def denials(self, *, after: int, limit: int) -> list[DenialRecord]: ...
+
+    def verify(self, witnessed: Head | None = None) -> AuditReport: ...
+
+    def seal(self, seqs: Sequence[int], *, actor: str, reason: str, dry_run: bool) -> Sealed:
+        """Acknowledge breaks of the log; a dry run is done and undone."""
+        ...
+
+    def head(self) -> dict[str, Any]: ...
+
+    def public_key(self) -> str:
+        """As PEM: what the base's evidence is signed with."""
+        ...
+
+    def export(self) -> Iterator[str]:
+        """Lines: the signed head, then every change."""
+        ...

@@ -1,0 +1,70 @@
+"""`Nouns`: a knowledge base by its nouns, on this machine or behind an API."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol, Self
+
+if TYPE_CHECKING:
+    from colmlm.kb.nouns.contents import CorpusVerbs, DocumentVerbs, FactVerbs, OutputVerbs
+    from colmlm.kb.nouns.generation import Decoder
+    from colmlm.kb.nouns.log import LogVerbs
+    from colmlm.kb.nouns.lookups import LookupVerbs
+    from colmlm.kb.nouns.removal import ErasureVerbs, ForgetVerbs
+    from colmlm.kb.nouns.running import JobVerbs, KeysetVerbs, KeyVerbs
+    from colmlm.kb.nouns.upkeep import UpkeepVerbs
+
+
+class Nouns(Protocol):
+    """A knowledge base. What a verb raises is a `kb.errors.KBError`, wherever the base is."""
+
+    @property
+    def facts(self) -> FactVerbs: ...
+
+    @property
+    def documents(self) -> DocumentVerbs: ...
+
+    @property
+    def corpora(self) -> CorpusVerbs: ...
+
+    @property
+    def lookups(self) -> LookupVerbs: ...
+
+    @property
+    def decoder(self) -> Decoder:
+        """Decodes with the model of the base: on this machine the settings' own, else the server's."""
+        ...
+
+    @property
+    def outputs(self) -> OutputVerbs: ...
+
+    @property
+    def log(self) -> LogVerbs: ...
+
+    @property
+    def keysets(self) -> KeysetVerbs: ...
+
+    @property
+    def forgetting(self) -> ForgetVerbs: ...
+
+    @property
+    def erasures(self) -> ErasureVerbs: ...
+
+    @property
+    def jobs(self) -> JobVerbs: ...
+
+    @property
+    def keys(self) -> KeyVerbs: ...
+
+    @property
+    def upkeep(self) -> UpkeepVerbs: ...
+
+    def close(self) -> None:
+        """Closes its connections."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...

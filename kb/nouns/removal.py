@@ -1,0 +1,107 @@
+"""Forgetting and erasing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from colmlm.kb.erasure.records import Erased, ErasureReport, ErasureRequest
+    from colmlm.kb.erasure.residue import ResidueReport
+    from colmlm.kb.facts.redaction import Mentioned
+    from colmlm.kb.forgetting.certificate_check import CertificateCheck
+    from colmlm.kb.forgetting.records import Drift, ForgetPlan, Rates, RunRecord, Verification
+    from colmlm.kb.records import Edit, FactRecord
+    from colmlm.kb.selectors import Selector
+
+
+class ForgetVerbs(Protocol):
+    """Of `kb.forgetting.verbs.Forgetting`. With `model` questions are encoded, else stored keys stand for them."""
+
+    def plan(
+        self,
+        selector: Selector,
+        *,
+        model: bool,
+        sample: int,
+        actor: str,
+        reason: str,
+        equivalents: str,
+        radius: float | None,
+        policy: str,
+        allow_empty: bool,
+    ) -> ForgetPlan: ...
+
+    def runs(self, after: int, limit: int) -> list[RunRecord]: ...
+
+    def record(self, run_id: int) -> RunRecord: ...
+
+    def run(self, run_id: int) -> tuple[RunRecord, ForgetPlan, Verification | None]: ...
+
+    def before(self, run_id: int) -> Mapping[str, Rates]:
+        """How probes were answered when the run was planned."""
+        ...
+
+    def drift(self, run_id: int) -> Drift: ...
+
+    def apply(self, run_id: int, *, actor: str, reason: str) -> Edit: ...
+
+    def restore(self, run_id: int, *, actor: str, reason: str) -> Edit: ...
+
+    def verify(self, run_id: int, questions: Sequence[str], *, model: bool, sample: int) -> Verification: ...
+
+    def facts(self, fact_ids: Sequence[int]) -> dict[int, FactRecord]:
+        """What these facts say, as far as it is still there."""
+        ...
+
+    def certificate(self, run_id: int) -> str:
+        """The very text of its file."""
+        ...
+
+    def check_certificate(self, text: bytes, *, key: str | None, public_key: str | None) -> CertificateCheck:
+        """Compare it with the base; its own key must have signed, or the one that is named."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Erasing:
+    """What came of asking for an erasure: a report, or the request that waits for a second key.
+
+    `before` and `after` are the residue, where it was looked for; `shared` probes prove nothing.
+    """
+
+    report: ErasureReport | None
+    request: ErasureRequest | None = None
+    before: ResidueReport | None = None
+    after: ResidueReport | None = None
+    shared: int = 0
+
+
+class ErasureVerbs(Protocol):
+    """Of `kb.erasure.verbs` and `kb.erasure.two_person`."""
+
+    def preview(self, fact_ids: Sequence[int], *, mentions: Mentioned) -> Erased: ...
+
+    def erase(
+        self,
+        fact_ids: Sequence[int],
+        *,
+        actor: str,
+        reason: str,
+        mentions: Mentioned,
+        now: bool,
+        scan: bool,
+        probes_out: Path | None,
+    ) -> Erasing:
+        """Erase these facts, or ask for it where that takes two; without any, take earlier erasures on."""
+        ...
+
+    def requests(self, *, waiting: bool) -> list[ErasureRequest]: ...
+
+    def read(self, request_id: int) -> ErasureRequest: ...
+
+    def approve(self, request_id: int, *, now: bool) -> tuple[ErasureRequest, ErasureReport]: ...
+
+    def withdraw(self, request_id: int) -> ErasureRequest: ...
