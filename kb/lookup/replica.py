@@ -44,9 +44,14 @@ class Replica:
     applied_seq: int
     _follow: threading.Lock = field(default_factory=threading.Lock)
 
-    def catch_up(self, session: Session) -> int:
-        """Apply every change committed by now and return the seq reached. Safe beside searches and other callers."""
-        with self._follow:
+    def catch_up(self, session: Session, wait_seconds: float | None = None) -> int:
+        """Apply every change committed by now and return the seq reached. Safe beside searches and other callers.
+
+        Another caller who is at it is waited for, by default to its end; after `wait_seconds` nothing is applied here.
+        """
+        if not self._follow.acquire(timeout=-1 if wait_seconds is None else wait_seconds):
+            return self.applied_seq
+        try:
             # Read before the keys: whatever is committed in between is newer than `head` and seen again next time.
             head = audit.head_seq(session)
             if head > self.applied_seq:
@@ -59,6 +64,8 @@ class Replica:
                         self._renew(session, FactKey.id.between(start, min(start + BATCH - 1, last)))
                 self.applied_seq = head
             return self.applied_seq
+        finally:
+            self._follow.release()
 
     def has_outgrown(self, keyset: AnyKeyset) -> bool:
         """Whether the index is still exact where the keyset has grown to a size that wants another."""

@@ -10,7 +10,6 @@ In the steady state that is one search and one round trip.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,7 +31,6 @@ from colmlm.kb.lookup.replica import OnKeys, Replica, open_replica, rebuild, sav
 from colmlm.kb.records import Hit, Lookup
 from colmlm.kb.store.causes import refusal_of
 
-POLL_SECONDS = 0.02
 MAX_K = 1000
 
 # For the driver itself: in its binary form keys come as they are, and a prepared statement is planned once.
@@ -205,23 +203,22 @@ class Searcher:
                 raise
 
     def await_change(self, min_seq: int) -> None:
-        """Wait until change `min_seq` is applied.
+        """Catch up with change `min_seq`, or wait until the thread that is catching up has done so.
 
         Raises `NoSuchChange` where nobody has made it, since it would be waited for in vain, and `IndexBehind`.
         """
         replica = self._replica or self.current()
-        deadline = time.monotonic() + self.wait_seconds
-        while replica.applied_seq < min_seq and (applied := self._catch_up(replica)) < min_seq:
-            with self.sessions() as session:
-                if min_seq > (head := audit.head_seq(session)):
-                    raise NoSuchChange(min_seq, head)
-            if time.monotonic() >= deadline:
-                raise IndexBehind(min_seq, applied, self.wait_seconds)
-            time.sleep(POLL_SECONDS)
-
-    def _catch_up(self, replica: Replica) -> int:
+        if replica.applied_seq >= min_seq:
+            return
         with self.sessions() as session:
-            return replica.catch_up(session)
+            if min_seq > (head := audit.head_seq(session)):
+                raise NoSuchChange(min_seq, head)
+        if (applied := self._catch_up(replica, self.wait_seconds)) < min_seq:
+            raise IndexBehind(min_seq, applied, self.wait_seconds)
+
+    def _catch_up(self, replica: Replica, wait_seconds: float | None = None) -> int:
+        with self.sessions() as session:
+            return replica.catch_up(session, wait_seconds)
 
     def current(self) -> Replica:
         """The replica of the keyset that is active now, opened where this process holds another or none."""

@@ -12,6 +12,7 @@ from colmlm.api.schema.openapi import described, operations
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import CAPITAL, Client
 from tests.fakes import DIM, FakeEncoder
+from tests.gates import index_held_up
 
 OF = {"model": "fake"}
 MESSAGES = [{"role": "user", "content": CAPITAL}]
@@ -79,14 +80,12 @@ def test_a_change_that_the_index_does_not_reach_in_time_is_not_now(
     reader: Client,
     atlas: KnowledgeBase,
     encoder: FakeEncoder,
-    monkeypatch: pytest.MonkeyPatch,
     name: str,
     fields: dict[str, Any],
 ) -> None:
     atlas.lookups.catch_up()
     seq = atlas.facts.add("Q?", "A", actor="tester", reason="test").seq
-    standing_still = type(atlas.searcher.current())
-    monkeypatch.setattr(standing_still, "catch_up", lambda replica, session: replica.applied_seq)
-    behind = ask(reader, encoder, name, seq, **fields)
+    with index_held_up(atlas):
+        behind = ask(reader, encoder, name, seq, **fields)
     assert told(behind) in ((503, "index_behind"), (503, "urn:colmlm:IndexBehind"))
     assert behind.headers["retry-after"] == "1" and atlas.outputs.find() == []

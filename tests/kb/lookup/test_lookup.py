@@ -9,9 +9,9 @@ import psycopg
 import pytest
 
 from colmlm.kb.errors import IndexBehind, InvalidQuery, KeysetMismatch, NoSuchChange
-from colmlm.kb.lookup.replica import Replica
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder, activated
+from tests.gates import index_held_up
 from tests.kb.corpora import CAPITAL, CHILE, PERU, RIVER, ask, best, fact_id, ingest, numbered
 
 WHO = {"actor": "tester", "reason": "test"}
@@ -93,12 +93,11 @@ def test_a_seq_that_nobody_made_is_not_waited_for(keyed: KnowledgeBase, encoder:
 
 
 def test_a_seq_that_the_index_does_not_reach_in_time_is_index_behind(
-    keyed: KnowledgeBase, encoder: FakeEncoder, monkeypatch: pytest.MonkeyPatch
+    keyed: KnowledgeBase, encoder: FakeEncoder
 ):
     before = keyed.lookups.catch_up()
-    seq = keyed.facts.add("Q?", "A", actor="tester", reason="test").seq
-    monkeypatch.setattr(Replica, "catch_up", lambda replica, session: replica.applied_seq)  # it stands still
-    with pytest.raises(IndexBehind) as behind:
+    seq = keyed.facts.add("Q?", "A", **WHO).seq
+    with index_held_up(keyed), pytest.raises(IndexBehind) as behind:
         ask(keyed, encoder, CAPITAL, min_seq=seq)
     assert (behind.value.min_seq, behind.value.applied_seq) == (seq, before)
 

@@ -1,0 +1,111 @@
+"""Work held up in the database at one place, so that a test can act while it is there: look, interrupt, kill."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from sqlalchemy import Connection, NullPool, create_engine, text
+
+from colmlm.kb.service import KnowledgeBase
+
+Reached = Callable[[], bool]
+LOCK = 0x67617465
+PATIENCE = 60.0  # seconds until something that should have been reached counts as never reached
+
+_WAITS = text("""
+SELECT EXISTS (SELECT FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+               WHERE NOT l.granted AND a.datname = current_database())
+""")
+
+
+@contextmanager
+def table_locked(url: str, table: str) -> Iterator[Reached]:
+    """Nobody else reads or writes the table in the block. Tells whether somebody waits for it."""
+    with _connected(url) as holder, _connected(url) as watcher:
+        holder.execute(text(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE"))
+        yield lambda: _somebody_waits(watcher)
+
+
+@contextmanager
+def gate(url: str, before: str, when: str = "true") -> Iterator[Reached]:
+    """Who is about to do this to a row ("INSERT ON generation") waits in the block, `when` (SQL) holds.
+
+    Tells whether somebody waits there.
+    """
+    with _connected(url) as holder, _connected(url) as watcher:
+        waiting = f"IF {when} THEN PERFORM pg_advisory_xact_lock({LOCK}); END IF; RETURN NEW;"
+        _do(watcher, f"CREATE FUNCTION gate() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {waiting} END $$")
+        _do(watcher, f"CREATE TRIGGER gate BEFORE {before} FOR EACH ROW EXECUTE FUNCTION gate()")
+        holder.execute(text(f"SELECT pg_advisory_xact_lock({LOCK})"))
+        try:
+            yield lambda: _somebody_waits(watcher)
+        finally:
+            holder.rollback()
+            _do(watcher, "DROP FUNCTION gate CASCADE")
+
+
+@contextmanager
+def interrupted(reached: Reached, by: signal.Signals = signal.SIGINT) -> Iterator[None]:
+    """This process gets the signal when that is reached, which it has to be within the block."""
+    is_over = threading.Event()
+    sent: list[bool] = []
+
+    def watch() -> None:
+        while not is_over.wait(0.01):
+            if reached():
+                sent.append(True)
+                os.kill(os.getpid(), by)
+                return
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        watching.join()
+    assert sent, "it never came to that"
+
+
+@contextmanager
+def index_held_up(kb: KnowledgeBase) -> Iterator[None]:
+    """The index of this process stands still: a thread catches up with what there is, and waits in the database."""
+    assert kb.settings.database_url is not None
+    catching_up = threading.Thread(target=kb.lookups.catch_up)
+    try:
+        with table_locked(kb.settings.database_url, "tombstone") as reached:
+            catching_up.start()
+            await_that(reached)
+            yield
+    finally:
+        catching_up.join()
+
+
+def await_that(reached: Reached) -> None:
+    """Wait until it is reached."""
+    deadline = time.monotonic() + PATIENCE
+    while not reached():
+        assert time.monotonic() < deadline, "it never came to that"
+        time.sleep(0.01)
+
+
+@contextmanager
+def _connected(url: str) -> Iterator[Connection]:
+    engine = create_engine(url, poolclass=NullPool)
+    with engine.connect() as connection:
+        yield connection
+
+
+def _somebody_waits(watcher: Connection) -> bool:
+    with watcher.begin():
+        return bool(watcher.scalar(_WAITS))
+
+
+def _do(connection: Connection, statement: str) -> None:
+    with connection.begin():
+        connection.execute(text(statement))
