@@ -165,11 +165,11 @@ def count(documents: list[Document]) -> dict[str, int]:
     }
 
 
-def main() -> int:
-    """Write the corpus, print its counts, and return 1 with the reasons on stderr if a check fails."""
-    documents = load_documents(DEMO_CORPUS.parent)
+def main(folder: Path = DEMO_CORPUS.parent) -> int:
+    """Write the corpus beside its sources, print its counts, and return 1 with reasons on stderr if a check fails."""
+    documents = load_documents(folder)
     lines = [json.dumps(asdict(document), ensure_ascii=False) + "\n" for document in documents]
-    DEMO_CORPUS.write_text("".join(lines), encoding="utf-8")
+    (folder / DEMO_CORPUS.name).write_text("".join(lines), encoding="utf-8")
     counts = count(documents)
     print(", ".join(f"{name}: {n}" for name, n in counts.items()))
     faults = [fault for document in documents for fault in document_faults(document)]

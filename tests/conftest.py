@@ -48,9 +48,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _no_outage_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_outage_was_told() -> None:
     """Each test starts as a process does: what an earlier one had to say of its database is not remembered."""
-    monkeypatch.setattr(outages, "_told", {})
+    outages.TELLER.told.clear()
 
 
 @pytest.fixture(autouse=True)

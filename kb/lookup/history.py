@@ -27,9 +27,6 @@ from colmlm.kb.store.database import connection_of
 if TYPE_CHECKING:
     from colmlm.kb.store.store import Store
 
-CHUNK = 20_000  # keys
-QUERIES_AT_ONCE = 64  # with a chunk of keys, so that the scores in memory are few whatever is asked
-
 # Keys of then, of facts that were live at :seq, or tombstones then: last ended, up to then, by a change that abstains.
 # The log still knows a tombstone that a later restore removed. A chunk of keys is one row, as bytes: to make an object
 # of each key would keep every other request of the process waiting.
@@ -74,9 +71,14 @@ WHERE v.from_seq <= :seq AND (v.to_seq IS NULL OR v.to_seq > :seq)
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Lookups in the past of a knowledge base."""
+    """Lookups in the past of a knowledge base.
+
+    So many queries are compared with so many keys at once, so that the scores in memory are few whatever is asked.
+    """
 
     store: Store
+    keys_at_once: int = 20_000
+    queries_at_once: int = 64
 
     def find(
         self,
@@ -104,12 +106,24 @@ class History:
             if len(queries) * then.keyset.num_keys > (limit := self.store.settings.as_of_max_scores):
                 raise PastTooLarge(len(queries), then.keyset.num_keys, limit)
             lost = session.execute(_LOST, _of(then, as_of)).one()
-            rankings = _rankings(session, then, queries, as_of, k)
+            rankings = _with_values(session, self._rankings(session, then, queries, as_of, k), as_of)
         least = then.threshold if threshold is None else threshold
         found = (decide(ranking, k, least, as_of) for ranking in rankings)
         return [
             AsOfLookup(**_fields(lookup), redacted=lost.redacted, unkeyed=lost.unkeyed) for lookup in found
         ]
+
+    def _rankings(
+        self, session: Session, then: KeysetThen, queries_BD: Vectors, seq: int, k: int
+    ) -> list[Ranking]:
+        """What was nearest to each query, without the values."""
+        candidates: list[list[Candidate]] = [[] for _ in queries_BD]
+        for chunk in _chunks(session, then, seq, self.keys_at_once):
+            for first in range(0, len(queries_BD), self.queries_at_once):
+                scores_BN = queries_BD[first : first + self.queries_at_once] @ chunk.keys_ND.T
+                for b, scores_N in enumerate(scores_BN, start=first):
+                    candidates[b] = _needed([*candidates[b], *chunk.nearest(scores_N, k)], queries_BD[b], k)
+        return [rank(query_D, near, k) for query_D, near in zip(queries_BD, candidates, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,22 +201,11 @@ class _Chunk:
         return Candidate(int(self.key_ids[n]), int(self.fact_ids[n]), version, "", key)
 
 
-def _rankings(session: Session, then: KeysetThen, queries_BD: Vectors, seq: int, k: int) -> list[Ranking]:
-    candidates: list[list[Candidate]] = [[] for _ in queries_BD]
-    for chunk in _chunks(session, then, seq):
-        for first in range(0, len(queries_BD), QUERIES_AT_ONCE):
-            scores_BN = queries_BD[first : first + QUERIES_AT_ONCE] @ chunk.keys_ND.T
-            for b, scores_N in enumerate(scores_BN, start=first):
-                candidates[b] = _needed([*candidates[b], *chunk.nearest(scores_N, k)], queries_BD[b], k)
-    found = [rank(query_D, near, k) for query_D, near in zip(queries_BD, candidates, strict=True)]
-    return _with_values(session, found, seq)
-
-
-def _chunks(session: Session, then: KeysetThen, seq: int) -> Iterator[_Chunk]:
+def _chunks(session: Session, then: KeysetThen, seq: int, size: int) -> Iterator[_Chunk]:
     """The keys of then, so many at a time."""
     with connection_of(session).cursor("keys_of_then", binary=True) as cursor:
         cursor.itersize = 1
-        for row in cursor.execute(_KEYS, {**_of(then, seq), "chunk": CHUNK}):
+        for row in cursor.execute(_KEYS, {**_of(then, seq), "chunk": size}):
             yield _Chunk.of(then.keyset.dim, *row)
 
 

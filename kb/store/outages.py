@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import psycopg
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
@@ -15,38 +17,44 @@ TOLD_SECONDS = 60.0
 GONE = (OperationalError, InterfaceError, psycopg.OperationalError, psycopg.InterfaceError)
 
 _AWAY = "away"
-_told: dict[
-    str, tuple[float, int]
-] = {}  # of each kind of cause: when its last line was, and how many there were since
-_telling = threading.Lock()
 
 
-def tell(log: logging.Logger, said: str, error: BaseException) -> None:
-    """Log what was not done and why, unless this minute had a line of an outage of that kind already."""
-    if (silent := _due(_kind(error))) is not None:
-        more = f"; {silent} more like this since it was last said" if silent else ""
-        log.warning("%s: %s%s", said, cause(error), more)
+@dataclass(slots=True)
+class Teller:
+    """Says what there is to say of outages. `told` has of each kind when its last line was, and how many since."""
+
+    clock: Callable[[], float] = time.monotonic
+    told: dict[str, tuple[float, int]] = field(default_factory=dict)
+    _telling: threading.Lock = field(default_factory=threading.Lock)
+
+    def tell(self, log: logging.Logger, said: str, error: BaseException) -> None:
+        """Log what was not done and why, unless this minute had a line of an outage of that kind already."""
+        if (silent := self._due(_kind(error))) is not None:
+            more = f"; {silent} more like this since it was last said" if silent else ""
+            log.warning("%s: %s%s", said, cause(error), more)
+
+    def is_news(self, record: logging.LogRecord) -> bool:
+        """Whether a record should be logged: a filter for what libraries say of an outage, which needs no traceback."""
+        error = record.exc_info[1] if record.exc_info else None
+        while error is not None and not isinstance(error, GONE):
+            error = error.__cause__
+        if error is None:
+            return True
+        record.exc_info, record.msg, record.args = None, f"{record.getMessage()}: {cause(error)}", ()
+        return self._due(_kind(error)) is not None
+
+    def _due(self, kind: str) -> int | None:
+        """How many lines of this kind were left out since its last, where it is time for another; else None."""
+        now = self.clock()
+        with self._telling:
+            told_at, silent = self.told.get(kind, (now - TOLD_SECONDS, 0))
+            is_due = now - told_at >= TOLD_SECONDS
+            self.told[kind] = (now, 0) if is_due else (told_at, silent + 1)
+            return silent if is_due else None
 
 
-def is_news(record: logging.LogRecord) -> bool:
-    """Whether a record should be logged: a filter for what libraries say of an outage, which needs no traceback."""
-    error = record.exc_info[1] if record.exc_info else None
-    while error is not None and not isinstance(error, GONE):
-        error = error.__cause__
-    if error is None:
-        return True
-    record.exc_info, record.msg, record.args = None, f"{record.getMessage()}: {cause(error)}", ()
-    return _due(_kind(error)) is not None
-
-
-def _due(kind: str) -> int | None:
-    """How many lines of this kind were left out since its last, where it is time for another; else None."""
-    now = time.monotonic()
-    with _telling:
-        told_at, silent = _told.get(kind, (now - TOLD_SECONDS, 0))
-        is_due = now - told_at >= TOLD_SECONDS
-        _told[kind] = (now, 0) if is_due else (told_at, silent + 1)
-        return silent if is_due else None
+TELLER = Teller()  # one a process: many threads notice the same outage
+tell, is_news = TELLER.tell, TELLER.is_news
 
 
 def pause(attempts: int, longest: float) -> float:

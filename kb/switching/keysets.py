@@ -25,8 +25,6 @@ from colmlm.kb.store.contention import tried_again
 from colmlm.kb.switching.bulk import store_keys
 from colmlm.kb.switching.gate import GateLimits, GateReport, check_keyset
 
-KEYS_A_CHANGE = 100_000
-
 
 @dataclass(frozen=True, slots=True)
 class Built:
@@ -120,17 +118,18 @@ class Keysets:
         *,
         actor: str,
         reason: str,
+        batch: int = 100_000,
         on_facts: Callable[[int, int], None] | None = None,
     ) -> list[Edit]:
-        """Stores one unit vector [n, d] of a kind for each fact [n], 100,000 in a transaction and change.
+        """Stores one unit vector [n, d] of a kind for each fact [n], a batch in a transaction and change.
 
         Raises `InvalidKeys`, `FactNotFound` or `FactDeleted`; then nothing of that transaction is stored.
         """
         if len(fact_ids) != len(keys_ND):
             raise InvalidValue("keys", f"there are {len(keys_ND)} for {len(fact_ids)} facts")
         edits: list[Edit] = []
-        for start in range(0, len(fact_ids), KEYS_A_CHANGE):
-            piece = slice(start, start + KEYS_A_CHANGE)
+        for start in range(0, len(fact_ids), batch):
+            piece = slice(start, start + batch)
             with self.store.sessions.begin() as session:
                 edits.append(
                     store_keys(

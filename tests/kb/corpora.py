@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from sqlalchemy import text
+
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
 from colmlm.kb.records import Hit, IngestReport, Lookup
 from colmlm.kb.service import KnowledgeBase
@@ -71,6 +73,12 @@ def best(kb: KnowledgeBase, encoder: FakeEncoder, question: str, **options: obje
 
 def values(kb: KnowledgeBase, encoder: FakeEncoder, questions: Sequence[str]) -> list[str | None]:
     return [lookup.hits[0].value if lookup.hits else None for lookup in ask(kb, encoder, *questions)]
+
+
+def lose_key(kb: KnowledgeBase, value: str) -> None:
+    """Take a fact's keys away past the log: an index that has them still was not built since."""
+    with kb.engine.begin() as connection:
+        connection.execute(text("DELETE FROM fact_key WHERE fact_id = :fact"), {"fact": fact_id(kb, value)})
 
 
 def fact_id(kb: KnowledgeBase, value: str) -> int:

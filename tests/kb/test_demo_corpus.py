@@ -13,14 +13,13 @@ from colmlm.lab import demo_corpus as build
 
 
 def test_a_build_anew_gives_the_shipped_file_and_finds_no_fault(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     for source in build.SOURCES:
         shutil.copy(DEMO_CORPUS.parent / source, tmp_path)
-    monkeypatch.setattr(build, "DEMO_CORPUS", tmp_path / "corpus.jsonl")
-    assert build.main() == 0
+    assert build.main(tmp_path) == 0
     assert capsys.readouterr().err == ""
-    assert (tmp_path / "corpus.jsonl").read_bytes() == DEMO_CORPUS.read_bytes()
+    assert (tmp_path / DEMO_CORPUS.name).read_bytes() == DEMO_CORPUS.read_bytes()
 
 
 def test_the_parser_takes_every_line_without_a_refusal():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from sqlalchemy import select, text
+from sqlalchemy import text
 
 from colmlm.kb.errors import InvalidValue, LogRefused, SignatureRefused
 from colmlm.kb.log import audit
@@ -21,6 +21,7 @@ from colmlm.kb.records import NewGeneration, Splice
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.tables import Change
 from tests.kb.corpora import PERU, fact_id, ingest
+from tests.kb.log.rewriting import rewrite
 from tests.places import SIGNED
 
 WHO = {"actor": "tester", "reason": "because"}
@@ -39,17 +40,8 @@ def _head(kb: KnowledgeBase) -> str:
         return json.dumps(signed_head(session, signing_key(kb.settings.home)))
 
 
-def _rewrite(kb: KnowledgeBase, seq: int, reason: str) -> None:
-    """Change an entry and every hash after it, as whoever owns the database could."""
-    with kb.sessions.begin() as session:
-        session.execute(text("ALTER TABLE change DISABLE TRIGGER change_append_only"))
-        prev_hash = audit.GENESIS
-        for change in session.scalars(select(Change).order_by(Change.seq)):
-            change.reason = reason if change.seq == seq else change.reason
-            change.prev_hash = prev_hash
-            prev_hash = change.hash = audit.chain_hash(change)
-        session.flush()
-        session.execute(text("ALTER TABLE change ENABLE TRIGGER change_append_only"))
+def _with_another_reason(change: Change) -> None:
+    change.reason = "another reason" if change.seq == 2 else change.reason
 
 
 def test_a_rewritten_log_fits_together_and_not_the_witnessed_head(edited: KnowledgeBase):
@@ -57,7 +49,7 @@ def test_a_rewritten_log_fits_together_and_not_the_witnessed_head(edited: Knowle
     edited.facts.restore([fact_id(edited, "Amazon")], **WHO)
     report = edited.log.verify(witnessed)
     assert report.ok and report.holds_witnessed and (report.changes_checked, witnessed.seq) == (4, 3)
-    _rewrite(edited, 2, "another reason")
+    rewrite(edited, _with_another_reason)
     assert edited.log.verify().ok
     report = edited.log.verify(witnessed)
     assert not report.ok and report.first_break is None and report.holds_witnessed is False

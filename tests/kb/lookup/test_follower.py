@@ -81,7 +81,7 @@ def test_a_follower_survives_a_lost_connection_and_says_so_once(
 
 
 def test_a_switch_to_a_keyset_that_passed_its_gate_and_back_opens_no_index_in_a_lookup(
-    kb: KnowledgeBase, another_process: KnowledgeBase, encoder: FakeEncoder, monkeypatch: pytest.MonkeyPatch
+    kb: KnowledgeBase, another_process: KnowledgeBase, encoder: FakeEncoder
 ):
     ingest(kb, PERU)
     old = kb.keysets.rekey(encoder)
@@ -95,13 +95,15 @@ def test_a_switch_to_a_keyset_that_passed_its_gate_and_back_opens_no_index_in_a_
         )
     with Follower(another_process, poll_seconds=0.01):
         until(lambda: another_process.searcher._standby is not None)
-    monkeypatch.setattr("colmlm.kb.lookup.searcher.open_replica", lambda *_: pytest.fail("it was to be open"))
+    former, standby = another_process.searcher._replica, another_process.searcher._standby
     kb.facts.delete([fact_id(kb, "Lima")], **WHO)
     activated(kb, new.keyset_id)
     assert values(another_process, newer, [CAPITAL, RIVER]) == [None, "Amazon"]
+    assert another_process.searcher._replica is standby
     kb.facts.restore([fact_id(kb, "Lima")], **WHO)
     activated(kb, old.keyset_id)
     assert values(another_process, encoder, [CAPITAL, RIVER]) == ["Lima", "Amazon"]
+    assert another_process.searcher._replica is former
 
 
 def test_the_index_of_a_retired_keyset_is_let_go(

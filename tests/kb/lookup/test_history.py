@@ -24,8 +24,10 @@ State = dict[int, str | None]  # the value of each live fact; None is a tombston
 def _ask_as_of(
     kb: KnowledgeBase, encoder: FakeEncoder, seq: int, *questions: str, **options
 ) -> list[AsOfLookup]:
+    """What was found then; three keys and three queries at a time, so that a fact's keys are in two chunks."""
     queries = encoder.encode_questions(questions)
-    return History(kb).find(queries, checkpoint_id="fake", as_of=seq, **options)
+    history = History(kb, keys_at_once=3, queries_at_once=3)
+    return history.find(queries, checkpoint_id="fake", as_of=seq, **options)
 
 
 def _edit_at_random(kb: KnowledgeBase, chance: random.Random, state: State, fact_ids: list[int]) -> None:
@@ -78,13 +80,7 @@ def test_more_of_the_past_than_is_taken_at_once_is_refused_with_the_numbers(
         _ask_as_of(kb, encoder, kb.log.head_seq(), asked[0])
 
 
-def test_as_of_any_change_answers_as_a_replay_of_the_edits(
-    kb: KnowledgeBase, encoder: FakeEncoder, monkeypatch
-):
-    monkeypatch.setattr(
-        "colmlm.kb.lookup.history.CHUNK", 3
-    )  # several chunks, and a fact's keys in two of them
-    monkeypatch.setattr("colmlm.kb.lookup.history.QUERIES_AT_ONCE", 3)
+def test_as_of_any_change_answers_as_a_replay_of_the_edits(kb: KnowledgeBase, encoder: FakeEncoder):
     ingest(kb, *numbered(8))
     kb.keysets.rekey(encoder)
     _double_keys(kb)

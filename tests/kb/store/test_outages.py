@@ -20,15 +20,13 @@ def refused() -> OperationalError:
     )
 
 
-def test_an_outage_is_told_once_a_minute_by_its_cause_alone(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_outage_is_told_once_a_minute_by_its_cause_alone(caplog: pytest.LogCaptureFixture) -> None:
     now = 1000.0
-    monkeypatch.setattr(outages.time, "monotonic", lambda: now)
+    teller = outages.Teller(clock=lambda: now)
     for error in (refused(), AdminShutdown("terminating connection"), refused(), DiskFull("no space left")):
-        outages.tell(_log, "it did not answer", error)
+        teller.tell(_log, "it did not answer", error)
     now += outages.TOLD_SECONDS
-    outages.tell(_log, "it did not answer", refused())
+    teller.tell(_log, "it did not answer", refused())
     assert [record.getMessage() for record in caplog.records] == [
         "it did not answer: connection refused",
         "it did not answer: no space left",

@@ -28,12 +28,11 @@ def keyset_of(kb: KnowledgeBase, encoder: FakeEncoder) -> int:
 
 
 def test_keys_that_are_given_are_found_here_and_in_a_process_that_follows(
-    kb: KnowledgeBase, another_process: KnowledgeBase, encoder: FakeEncoder, monkeypatch: pytest.MonkeyPatch
+    kb: KnowledgeBase, another_process: KnowledgeBase, encoder: FakeEncoder
 ):
     ingest(kb, PERU)
     kb.keysets.rekey(encoder)
     assert values(another_process, encoder, [CAPITAL]) == ["Lima"]
-    monkeypatch.setattr("colmlm.kb.switching.keysets.KEYS_A_CHANGE", 30)
     ingest(kb, *numbered(70))
     facts = [fact for fact in kb.facts.find(limit=1000) if fact.value.startswith("value")]
     questions = [fact.question or "" for fact in facts]
@@ -43,6 +42,7 @@ def test_keys_that_are_given_are_found_here_and_in_a_process_that_follows(
         keyset_of(kb, encoder),
         ids,
         keys.astype(np.float16),
+        batch=30,
         on_facts=lambda *done: heard.append(done),
         **WHO,
     )
