@@ -18,9 +18,9 @@ from colmlm.api.door.lanes import Lanes
 from colmlm.api.door.tuning import Tuning
 from colmlm.api.errors import ModelMissing
 from colmlm.api.watch.readiness import Readiness
+from colmlm.kb.keys.records import CheckpointInfo
 from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.nouns.generation import Generator
-from colmlm.kb.records import CheckpointInfo
 from colmlm.kb.service import KnowledgeBase
 
 

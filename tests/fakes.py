@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.keys.calibration import Calibration
-from colmlm.kb.records import CheckpointInfo, KeysetRecord
+from colmlm.kb.keys.records import CheckpointInfo, KeysetRecord
 from colmlm.kb.service import KnowledgeBase
 
 Vectors = npt.NDArray[np.float32]

@@ -21,9 +21,9 @@ from colmlm.api.client.uploads import upload
 from colmlm.api.wire.answers import Deleted
 from colmlm.kb.corpus.format import AnnotatedDocument, parse_line
 from colmlm.kb.errors import NotHeeded
+from colmlm.kb.facts.records import CorpusStats, Edit, IngestReport
 from colmlm.kb.facts.standing import Standing
 from colmlm.kb.jobs.kinds import Documents, Ingest, work_of
-from colmlm.kb.records import CorpusStats, Edit, IngestReport
 
 if TYPE_CHECKING:
     from colmlm.kb.corpus.raw.files import Found, RawFile

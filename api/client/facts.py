@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from colmlm.api.client.api import Api
 from colmlm.api.client.only_there import refuse
 from colmlm.api.wire.answers import EditResult
-from colmlm.kb.records import Edit, FactRecord
+from colmlm.kb.facts.records import Edit, FactRecord
 
 _STATES = {False: "live", True: "deleted", None: "all"}
 

@@ -11,9 +11,9 @@ from colmlm.api.client.api import Api
 from colmlm.api.client.facts import edit_of
 from colmlm.api.wire.answers import EditResult, PlanView, RunView
 from colmlm.kb.errors import FactNotFound
+from colmlm.kb.facts.records import Edit, FactRecord
 from colmlm.kb.forgetting.certificate_check import CertificateCheck
 from colmlm.kb.forgetting.records import Drift, ForgetPlan, Rates, RunRecord, Verification
-from colmlm.kb.records import Edit, FactRecord
 
 if TYPE_CHECKING:
     from colmlm.kb.selectors import Selector

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from colmlm.api.client.api import Api
 from colmlm.api.client.errors import ServerUnreachable, error_of
 from colmlm.api.wire.answers import Problem
-from colmlm.kb.records import OutputTrace
+from colmlm.kb.evidence.records import OutputTrace
 
 if TYPE_CHECKING:
     from colmlm.kb.nouns.generation import GenerationRequest, Item

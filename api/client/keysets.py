@@ -14,7 +14,7 @@ from colmlm.api.client.only_there import refuse
 from colmlm.api.wire.answers import KeysetView
 from colmlm.kb.errors import KeysetActive, KeysetNotReady
 from colmlm.kb.jobs.kinds import Gate, Rekey, work_of
-from colmlm.kb.records import KeysetRecord
+from colmlm.kb.keys.records import KeysetRecord
 
 if TYPE_CHECKING:
     from colmlm.kb.keys.activation import GateStanding

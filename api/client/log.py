@@ -12,8 +12,8 @@ from colmlm.api.wire.answers import Differences, SigningKey
 from colmlm.kb.evidence.diff import Diff, FactDifference
 from colmlm.kb.log.chain import Sealed
 from colmlm.kb.log.denials import DenialRecord
+from colmlm.kb.log.records import ChangeRecord
 from colmlm.kb.log.witness import AuditReport, Head, check_log
-from colmlm.kb.records import ChangeRecord
 
 if TYPE_CHECKING:
     from colmlm.kb.log.audit import Fitting

@@ -13,8 +13,8 @@ from colmlm.api.client.api import Api
 from colmlm.api.wire.answers import LookupAnswer, LookupAnswers
 from colmlm.api.wire.vectors import LOOKUPS, MAX_VECTORS, MSGPACK, OCTETS
 from colmlm.kb.errors import InvalidQuery, KeysetMismatch
+from colmlm.kb.lookup.records import AsOfLookup, Lookup
 from colmlm.kb.lookup.space import LookupSpace
-from colmlm.kb.records import AsOfLookup, Lookup
 
 _LOOKUPS = LOOKUPS.removeprefix("/v1")
 

@@ -10,7 +10,7 @@ from typing import Any
 from colmlm.api.client.api import Api
 from colmlm.api.wire.answers import FactImpact
 from colmlm.kb.evidence.impact import Impact, ImpactedOutput
-from colmlm.kb.records import FactTrace, GenerationRecord, NewGeneration, OutputTrace, Splice
+from colmlm.kb.evidence.records import FactTrace, GenerationRecord, NewGeneration, OutputTrace, Splice
 
 
 @dataclass(frozen=True, slots=True)

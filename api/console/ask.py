@@ -20,9 +20,11 @@ from colmlm.api.errors import problem_of
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.schema.shown import shown_to
 from colmlm.kb.errors import KBError, KeysetMismatch, NoActiveKeyset
+from colmlm.kb.evidence.records import OutputTrace, TracedSplice
 from colmlm.kb.evidence.shown import Shown
+from colmlm.kb.facts.records import FactRecord
+from colmlm.kb.lookup.records import Hit
 from colmlm.kb.nouns.generation import GenerationRequest
-from colmlm.kb.records import FactRecord, Hit, OutputTrace, TracedSplice
 
 MODES = ("auto", "forced", "off")
 MAX_TOKENS = 512

@@ -15,8 +15,9 @@ from colmlm.api.schema.schemas import PathId
 from colmlm.api.schema.shown import shown_to
 from colmlm.kb.errors import KBError
 from colmlm.kb.evidence.impact import Impact
+from colmlm.kb.facts.records import FactRecord
 from colmlm.kb.log import audit, denials
-from colmlm.kb.records import AsOfLookup, FactRecord, Lookup
+from colmlm.kb.lookup.records import AsOfLookup, Lookup
 
 ON_A_PAGE = 50
 NEAREST = 5

@@ -20,8 +20,8 @@ from colmlm.kb.erasure.residue import ResidueReport, num_bytes_to_scan
 from colmlm.kb.erasure.two_person import ErasureRequests
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import KBError
+from colmlm.kb.facts.records import FactRecord
 from colmlm.kb.facts.redaction import Mentioned
-from colmlm.kb.records import FactRecord
 
 SHOWN = 50
 MOST_SCANNED = 1 << 30  # bytes that are read twice while somebody waits: some ten seconds

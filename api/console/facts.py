@@ -18,7 +18,9 @@ from colmlm.api.schema.schemas import PathId
 from colmlm.api.schema.shown import require_past, shown_to
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT
 from colmlm.kb.errors import KBError
-from colmlm.kb.records import ChangeRecord, Edit, FactTrace
+from colmlm.kb.evidence.records import FactTrace
+from colmlm.kb.facts.records import Edit
+from colmlm.kb.log.records import ChangeRecord
 
 ON_A_PAGE = 50
 MOST_OF_A_DOCUMENT = 1000

@@ -16,10 +16,10 @@ from colmlm.api.door.rights import Lane, Right, needs
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.schema.schemas import PathId
 from colmlm.kb.errors import KBError
+from colmlm.kb.facts.records import FactRecord
 from colmlm.kb.forgetting import certificates
 from colmlm.kb.forgetting.records import OUTCOMES, ForgetPlan
 from colmlm.kb.forgetting.verbs import Forgetting
-from colmlm.kb.records import FactRecord
 from colmlm.kb.selectors import Selector
 
 PREVIEW = (

@@ -19,7 +19,7 @@ from colmlm.kb.errors import KBError, KeysetNotFound, NoActiveKeyset
 from colmlm.kb.jobs.kinds import Gate, Rekey
 from colmlm.kb.jobs.queue import Jobs
 from colmlm.kb.keys.activation import GateStanding
-from colmlm.kb.records import KeysetRecord
+from colmlm.kb.keys.records import KeysetRecord
 
 HEIGHT, WIDTH = 120, 640  # of a histogram, in its own units
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from colmlm.kb.records import FactRecord, OutputTrace, TracedSplice
+from colmlm.kb.evidence.records import OutputTrace, TracedSplice
+from colmlm.kb.facts.records import FactRecord
 
 AROUND = 280  # characters of a document before and after a span
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import msgspec
 
+from colmlm.kb.evidence.records import OutputTrace, TracedSplice
+from colmlm.kb.facts.records import Source
 from colmlm.kb.nouns.generation import Finished, TokenLogprob
-from colmlm.kb.records import OutputTrace, Source, TracedSplice
 
 _REASONS = {"end": "stop", "stop": "stop", "length": "length", "context": "length"}
 

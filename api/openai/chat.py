@@ -31,8 +31,8 @@ from colmlm.api.openai.models import require_model
 from colmlm.api.openai.requests import ChatRequest, Message
 from colmlm.api.openai.streams import chunks
 from colmlm.api.ports import FromPorts, Ports, await_seen
+from colmlm.kb.evidence.records import OutputTrace
 from colmlm.kb.nouns.generation import Finished, GenerationRequest
-from colmlm.kb.records import OutputTrace
 
 NEXT_QUESTION = "\nQuestion:"
 

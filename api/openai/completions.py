@@ -24,8 +24,8 @@ from colmlm.api.openai.models import require_model
 from colmlm.api.openai.requests import CompletionRequest
 from colmlm.api.openai.streams import chunks
 from colmlm.api.ports import FromPorts, Ports, await_seen
+from colmlm.kb.evidence.records import OutputTrace
 from colmlm.kb.nouns.generation import Completed, Finished, GenerationRequest
-from colmlm.kb.records import OutputTrace
 
 
 @post("/completions", status_code=200, **DECODING)

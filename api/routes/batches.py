@@ -15,7 +15,7 @@ from colmlm.api.routes.edits import WithKey, actor_of, keyed, result
 from colmlm.api.wire.answers import EditResult
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT, Id, Question, Request, Value, Why
 from colmlm.kb.errors import InvalidValue
-from colmlm.kb.records import FactDraft
+from colmlm.kb.facts.records import FactDraft
 
 
 class Draft(Request, frozen=True, kw_only=True):

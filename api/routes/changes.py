@@ -23,7 +23,7 @@ from colmlm.api.wire.requests import MAX_ID, Request, Why
 from colmlm.kb.errors import InvalidQuery
 from colmlm.kb.log import witness
 from colmlm.kb.log.chain import Sealed
-from colmlm.kb.records import ChangeRecord
+from colmlm.kb.log.records import ChangeRecord
 
 Who = Annotated[str | None, QueryParameter(max_length=200, description="Only changes by this person or key")]
 Authenticated = Annotated[

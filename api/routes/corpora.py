@@ -22,7 +22,7 @@ from colmlm.api.wire.pages import cursor as cursor_of
 from colmlm.api.wire.requests import Why
 from colmlm.kb.corpus.format import AnnotatedDocument, to_record
 from colmlm.kb.errors import CorpusNotFound
-from colmlm.kb.records import CorpusStats
+from colmlm.kb.facts.records import CorpusStats
 
 JSON_LINES = "application/jsonl"
 

@@ -23,7 +23,7 @@ from colmlm.api.wire.pages import Page
 from colmlm.api.wire.requests import Request, Why
 from colmlm.kb.corpus.format import Refusal, parse_record
 from colmlm.kb.facts.documents import DocumentRecord
-from colmlm.kb.records import FactRecord
+from colmlm.kb.facts.records import FactRecord
 
 MAX_DOCUMENTS = 100  # of a request; more is a job's work
 

@@ -10,9 +10,9 @@ from colmlm.api.ports import Ports
 from colmlm.api.wire.answers import EditResult
 from colmlm.api.wire.requests import Why
 from colmlm.kb.access.api_keys import ApiKeyRecord
+from colmlm.kb.facts.records import Edit
 from colmlm.kb.log.audit import check_name
 from colmlm.kb.log.origin import act_for
-from colmlm.kb.records import Edit
 
 WithKey = Request[ApiKeyRecord, Any, Any]
 

@@ -19,7 +19,8 @@ from colmlm.api.wire.answers import EditResult
 from colmlm.api.wire.pages import Page
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT, MAX_ID, Id, Question, Value, Why
 from colmlm.kb.errors import InvalidQuery
-from colmlm.kb.records import FactRecord, FactTrace
+from colmlm.kb.evidence.records import FactTrace
+from colmlm.kb.facts.records import FactRecord
 
 Text = Annotated[
     str | None, QueryParameter(max_length=1000, description="Found in the value or the question")

@@ -19,13 +19,13 @@ from colmlm.api.wire.answers import EditResult, PlanView, RunView
 from colmlm.api.wire.pages import Page
 from colmlm.api.wire.pages import cursor as cursor_of
 from colmlm.api.wire.requests import Threshold, Why
+from colmlm.kb.facts.records import FactRecord
 from colmlm.kb.forgetting.records import (
     Drift,
     ForgetPlan,
     RunRecord,
 )
 from colmlm.kb.forgetting.verbs import Forgetting
-from colmlm.kb.records import FactRecord
 
 MOST_SHOWN = 100  # ids of a plan that an answer lists; the facts of a run are listed by pages
 Sample = Annotated[int, Meta(ge=1, le=500, description="How many facts are previewed and probed at most")]

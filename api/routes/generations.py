@@ -19,7 +19,7 @@ from colmlm.api.schema.schemas import PathId
 from colmlm.api.schema.shown import shown_to
 from colmlm.api.wire.pages import Page
 from colmlm.api.wire.requests import NewGeneration
-from colmlm.kb.records import GenerationRecord, OutputTrace
+from colmlm.kb.evidence.records import GenerationRecord, OutputTrace
 
 
 @post("/generations", opt=needs(Right.read, Lane.decoding), responses=PROBLEMS, sync_to_thread=True)

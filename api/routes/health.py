@@ -14,7 +14,7 @@ from colmlm.api.schema.schemas import Health, OwnWorkerHealth, Ready
 from colmlm.kb.errors import NoActiveKeyset
 from colmlm.kb.jobs.attendance import WorkerState
 from colmlm.kb.jobs.queue import Jobs
-from colmlm.kb.records import KeysetRecord
+from colmlm.kb.keys.records import KeysetRecord
 from colmlm.kb.store import database
 
 RESPONSES = {

@@ -19,7 +19,7 @@ from colmlm.api.schema.shown import require_past
 from colmlm.api.wire.answers import LookupAnswer, LookupAnswers
 from colmlm.api.wire.requests import MAX_QUERIES, LookupRequest
 from colmlm.kb.errors import InvalidQuery, KeysetMismatch
-from colmlm.kb.records import AsOfLookup, Lookup
+from colmlm.kb.lookup.records import AsOfLookup, Lookup
 
 
 @post("/lookups", status_code=200, opt=needs(Right.lookup), responses=PROBLEMS)

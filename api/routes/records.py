@@ -15,7 +15,7 @@ from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts
 from colmlm.api.wire.requests import Id, Request, Seq
 from colmlm.kb.errors import InvalidValue
-from colmlm.kb.records import NewGeneration, OutputTrace, Splice
+from colmlm.kb.evidence.records import NewGeneration, OutputTrace, Splice
 
 MAX_CHARACTERS = 500_000
 MAX_SPLICES = 2000
@@ -26,7 +26,7 @@ Offset = Annotated[int, Meta(ge=0, le=MAX_CHARACTERS)]
 
 
 class SpliceMade(Request, frozen=True, kw_only=True):
-    """One lookup of the decoder; see `kb.records.Splice`. `query` is base64 of little-endian fp16."""
+    """One lookup of the decoder; see `kb.evidence.records.Splice`. `query` is base64 of little-endian fp16."""
 
     output_start: Offset
     output_end: Offset

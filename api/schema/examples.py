@@ -36,31 +36,29 @@ from colmlm.kb.erasure.records import Erased, ErasureReport, ErasureRequest, Lev
 from colmlm.kb.evidence.diff import FactDifference
 from colmlm.kb.evidence.impact import ImpactedOutput
 from colmlm.kb.evidence.listing import AttributionRecord
+from colmlm.kb.evidence.records import (
+    FactTrace,
+    GenerationRecord,
+    OutputTrace,
+    TracedSplice,
+    Use,
+    Version,
+)
 from colmlm.kb.facts.documents import DocumentRecord
+from colmlm.kb.facts.records import CorpusStats, FactRecord, Source
 from colmlm.kb.forgetting import certificate_check
 from colmlm.kb.forgetting.records import Collateral, Drift, Rates, RunRecord, Successor, Verification
 from colmlm.kb.jobs import kinds
 from colmlm.kb.jobs.records import JobRecord
 from colmlm.kb.jobs.uploads import Upload
 from colmlm.kb.keys.activation import GateStanding
+from colmlm.kb.keys.records import KeysetRecord
 from colmlm.kb.log import chain, envelope, witness
 from colmlm.kb.log.denials import DenialRecord
+from colmlm.kb.log.records import ChangeRecord
+from colmlm.kb.lookup.records import Hit
 from colmlm.kb.lookup.space import LookupSpace
 from colmlm.kb.nouns.generation import Finished, Spliced
-from colmlm.kb.records import (
-    ChangeRecord,
-    CorpusStats,
-    FactRecord,
-    FactTrace,
-    GenerationRecord,
-    Hit,
-    KeysetRecord,
-    OutputTrace,
-    Source,
-    TracedSplice,
-    Use,
-    Version,
-)
 from colmlm.kb.upkeep.statistics import Statistics
 
 

@@ -1,4 +1,4 @@
-"""What requests may say, and how much: every size has a limit here. Answers are kb.records as they are, or below."""
+"""What requests may say, and how much: every size has a limit here. Answers are records of kb as they are, or below."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 from litestar.params import PathParameter
 
 from colmlm.api.wire.requests import MAX_ID
-from colmlm.kb.records import KeysetRecord
+from colmlm.kb.keys.records import KeysetRecord
 
 PathId = Annotated[int, PathParameter(ge=1, le=MAX_ID)]
 

@@ -21,7 +21,7 @@ from prometheus_client import (
 from colmlm.api.door.lanes import Lanes
 from colmlm.api.watch.gauges import LaneGauges, StandingGauges
 from colmlm.kb.jobs.attendance import OwnWorker, no_worker
-from colmlm.kb.records import Lookup
+from colmlm.kb.lookup.records import Lookup
 from colmlm.kb.service import KnowledgeBase
 
 _SHORT = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)

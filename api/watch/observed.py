@@ -10,8 +10,8 @@ from typing import Any
 
 from colmlm.api.watch.metrics import Metrics
 from colmlm.api.watch.tracing import Tracing
+from colmlm.kb.lookup.records import Lookup
 from colmlm.kb.nouns.generation import Generator
-from colmlm.kb.records import Lookup
 
 
 @dataclass(frozen=True, slots=True)

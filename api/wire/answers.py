@@ -12,7 +12,8 @@ from colmlm.kb.evidence.impact import ImpactedOutput
 from colmlm.kb.facts.documents import DocumentRecord
 from colmlm.kb.forgetting.records import Collateral, Rates, RunRecord, Successor, Verification
 from colmlm.kb.keys.activation import GateStanding
-from colmlm.kb.records import Hit, KeysetRecord
+from colmlm.kb.keys.records import KeysetRecord
+from colmlm.kb.lookup.records import Hit
 
 
 class EditResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,7 +30,7 @@ class EditResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LookupAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What one query gave. See `kb.records.Lookup`; for the last two, `kb.lookup.history`."""
+    """What one query gave. See `kb.lookup.records.Lookup`; for the last two, `kb.lookup.history`."""
 
     question: str | None
     hits: list[Hit]

@@ -16,7 +16,7 @@ from colmlm.cli.output import note, plain, print_json, print_table, say, shorten
 
 if TYPE_CHECKING:
     from colmlm.kb.evidence.diff import FactDifference
-    from colmlm.kb.records import FsckReport
+    from colmlm.kb.upkeep.records import FsckReport
     from colmlm.kb.upkeep.repair import RepairReport
 
 app = typer.Typer(

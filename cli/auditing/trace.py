@@ -13,7 +13,9 @@ from colmlm.cli.options import After, AsJson, FactId, Limit, examples
 from colmlm.cli.output import note, print_json, print_table, say, shorten
 
 if TYPE_CHECKING:
-    from colmlm.kb.records import ChangeRecord, FactTrace, OutputTrace, Source, TracedSplice
+    from colmlm.kb.evidence.records import FactTrace, OutputTrace, TracedSplice
+    from colmlm.kb.facts.records import Source
+    from colmlm.kb.log.records import ChangeRecord
 
 app = typer.Typer(
     help="Trace outputs to facts and facts to outputs.", epilog=examples("colmlm trace output 3")

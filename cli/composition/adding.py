@@ -18,7 +18,8 @@ from colmlm.kb.nouns.telling import Telling
 
 if TYPE_CHECKING:
     from colmlm.kb.corpus.raw.files import Found
-    from colmlm.kb.records import IngestReport, KeysetRecord
+    from colmlm.kb.facts.records import IngestReport
+    from colmlm.kb.keys.records import KeysetRecord
 
 COMMIT_EVERY = 20  # documents: what an interruption loses of the annotators' work at most
 

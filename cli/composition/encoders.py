@@ -12,7 +12,7 @@ import typer
 from numpy.typing import NDArray
 
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.kb.records import CheckpointInfo
+from colmlm.kb.keys.records import CheckpointInfo
 
 if TYPE_CHECKING:
     from colmlm.kb.corpus.format import AnnotatedDocument

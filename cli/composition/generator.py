@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Protocol
 from colmlm.cli.composition.logprobs import NO_LOGPROBS, Logprobs, logprobs
 from colmlm.cli.composition.model_encoder import describe
 from colmlm.kb.errors import ContextLengthExceeded, PromptRefused
+from colmlm.kb.evidence.records import NewGeneration, OutputTrace, Splice
+from colmlm.kb.facts.records import Source
+from colmlm.kb.keys.records import CheckpointInfo
 from colmlm.kb.nouns.generation import Completed, Finished, GenerationRequest, Item, Missed, Spliced
-from colmlm.kb.records import CheckpointInfo, NewGeneration, OutputTrace, Source, Splice
 
 if TYPE_CHECKING:
     from colmlm.kb.service import KnowledgeBase

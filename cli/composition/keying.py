@@ -15,8 +15,8 @@ from colmlm.kb.keys.calibration import Calibration, calibrate
 from colmlm.kb.nouns.telling import Telling
 
 if TYPE_CHECKING:
+    from colmlm.kb.keys.records import KeysetRecord
     from colmlm.kb.keys.rekey import Encoder
-    from colmlm.kb.records import KeysetRecord
     from colmlm.kb.service import KnowledgeBase
 
 DEFAULT_SAMPLE = 300

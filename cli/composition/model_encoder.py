@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from colmlm.kb.records import CheckpointInfo
+from colmlm.kb.keys.records import CheckpointInfo
 
 if TYPE_CHECKING:
     from colmlm.kb.corpus.format import AnnotatedDocument

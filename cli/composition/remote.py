@@ -14,8 +14,9 @@ from colmlm.api.client.only_there import refuse
 from colmlm.cli.composition.runtime import Runtime
 
 if TYPE_CHECKING:
+    from colmlm.kb.evidence.records import NewGeneration, OutputTrace
+    from colmlm.kb.facts.records import Source
     from colmlm.kb.nouns.generation import Decoder
-    from colmlm.kb.records import NewGeneration, OutputTrace, Source
 
 
 class RemoteBase(Client):

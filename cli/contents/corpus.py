@@ -19,7 +19,7 @@ from colmlm.cli.options import Actor, AllowErased, AsJson, examples, some_text
 from colmlm.cli.output import is_attended, note, print_json, print_table, say
 from colmlm.kb.corpus.format import Refusal, to_record
 from colmlm.kb.errors import CorpusNotFound
-from colmlm.kb.records import CorpusStats, Edit, IngestReport
+from colmlm.kb.facts.records import CorpusStats, Edit, IngestReport
 
 MOST_REFUSALS_SHOWN = 20
 

@@ -22,7 +22,9 @@ from colmlm.kb.keys.calibration import normalise
 from colmlm.kb.nouns.generation import GenerationRequest
 
 if TYPE_CHECKING:
-    from colmlm.kb.records import FactRecord, Lookup, OutputTrace, TracedSplice
+    from colmlm.kb.evidence.records import OutputTrace, TracedSplice
+    from colmlm.kb.facts.records import FactRecord
+    from colmlm.kb.lookup.records import Lookup
     from colmlm.kb.service import KnowledgeBase
 
 STATEMENTS_SOUGHT = 50

@@ -25,7 +25,7 @@ from colmlm.cli.output import is_attended, note, print_json, print_table, say, s
 from colmlm.kb.errors import FactDeleted
 
 if TYPE_CHECKING:
-    from colmlm.kb.records import Edit, FactRecord
+    from colmlm.kb.facts.records import Edit, FactRecord
 
 WITHHELD = "Marks stand for what was deleted or corrected: the server shows that to keys with the right 'audit' only."
 

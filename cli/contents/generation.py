@@ -25,8 +25,9 @@ from colmlm.cli.options import (
     some_text,
 )
 from colmlm.cli.output import note, print_json, print_table, say, shorten
+from colmlm.kb.evidence.records import OutputTrace
+from colmlm.kb.lookup.records import AsOfLookup, Lookup
 from colmlm.kb.nouns.generation import Decoder
-from colmlm.kb.records import AsOfLookup, Lookup, OutputTrace
 from colmlm.kb.texts.characters import visible
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from colmlm.cli.output import print_json, say
 from colmlm.kb.errors import KeysetMismatch, KeysetNotFound
 
 if TYPE_CHECKING:
-    from colmlm.kb.records import KeysetRecord
+    from colmlm.kb.keys.records import KeysetRecord
 
 CALIBRATE_EXAMPLES = examples(
     "colmlm keysets calibrate", "colmlm keysets calibrate --false-accept-rate 0.05 --dry-run --json"

@@ -16,7 +16,7 @@ from colmlm.kb.keys.activation import MAX_EDITS
 from colmlm.kb.switching.gate import GateLimits
 
 if TYPE_CHECKING:
-    from colmlm.kb.records import KeysetRecord
+    from colmlm.kb.keys.records import KeysetRecord
 
 CHECK_EXAMPLES = examples(
     "colmlm keysets check 2", "colmlm keysets check 2 --plot drift.png --max-question-loss 0.05 --json"

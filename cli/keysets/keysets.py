@@ -20,7 +20,7 @@ from colmlm.cli.output import is_attended, print_json, print_table, progress, sa
 
 if TYPE_CHECKING:
     from colmlm.kb.keys.activation import GateStanding
-    from colmlm.kb.records import KeysetRecord
+    from colmlm.kb.keys.records import KeysetRecord
 
     pass
 

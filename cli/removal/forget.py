@@ -50,7 +50,7 @@ from colmlm.kb.forgetting.verbs import SAMPLE
 from colmlm.kb.selectors import Selector
 
 if TYPE_CHECKING:
-    from colmlm.kb.records import Edit
+    from colmlm.kb.facts.records import Edit
 
 app = typer.Typer(
     help="Forget sets of facts: plan, apply, verify, restore, certify.",

@@ -13,7 +13,7 @@ from colmlm.kb.forgetting.records import OUTCOMES, ForgetPlan, Rates, Verificati
 from colmlm.kb.nouns.removal import ForgetVerbs
 
 if TYPE_CHECKING:
-    from colmlm.kb.records import FactRecord
+    from colmlm.kb.facts.records import FactRecord
 
 
 def texts_of(forgetting: ForgetVerbs, made: ForgetPlan, limit: int) -> dict[int, FactRecord]:

@@ -12,12 +12,8 @@ from sqlalchemy import case, func, insert, or_, select
 from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import GenerationNotFound, InvalidSplice
-from colmlm.kb.facts import edits as facts
-from colmlm.kb.facts import quotations, reading, suppression
-from colmlm.kb.log import audit
-from colmlm.kb.records import (
-    ChangeRecord,
-    FactRecord,
+from colmlm.kb.evidence.quoting import without_erased
+from colmlm.kb.evidence.records import (
     FactTrace,
     GenerationRecord,
     NewGeneration,
@@ -27,6 +23,11 @@ from colmlm.kb.records import (
     Use,
     Version,
 )
+from colmlm.kb.facts import edits as facts
+from colmlm.kb.facts import reading, suppression
+from colmlm.kb.facts.records import FactRecord
+from colmlm.kb.log import audit
+from colmlm.kb.log.records import ChangeRecord
 from colmlm.kb.tables import Attribution, Change, Document, Fact, FactVersion, Generation, Keyset
 
 OUTCOMES = ("hit", "no_match", "abstained")
@@ -44,7 +45,7 @@ def record(session: Session, generation: NewGeneration) -> int:
         audit.check_text(name, getattr(generation, name), limit=10_000_000)
     suppression.hold_off_erasure(session)
     _check_splices(session, generation)
-    generation, redacted_seq = quotations.without_erased(session, generation)
+    generation, redacted_seq = without_erased(session, generation)
     keyset = select(Keyset.id).where(
         Keyset.checkpoint_id == generation.checkpoint_id, Keyset.state != "retired"
     )

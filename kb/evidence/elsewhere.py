@@ -9,9 +9,9 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import InvalidSplice, InvalidValue
 from colmlm.kb.evidence import attribution
+from colmlm.kb.evidence.records import NewGeneration, OutputTrace
 from colmlm.kb.keys.keysets import STORED
 from colmlm.kb.log import audit
-from colmlm.kb.records import NewGeneration, OutputTrace
 from colmlm.kb.tables import Checkpoint
 
 

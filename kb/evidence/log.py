@@ -11,9 +11,9 @@ from colmlm.kb.log import audit, denials
 from colmlm.kb.log.audit import Fitting
 from colmlm.kb.log.chain import Sealed, seal_breaks
 from colmlm.kb.log.denials import DenialRecord, NewDenial
+from colmlm.kb.log.records import ChangeRecord
 from colmlm.kb.log.signing import as_pem, signing_key
 from colmlm.kb.log.witness import AuditReport, Head, check_database, export_log, hash_at, holds, signed_head
-from colmlm.kb.records import ChangeRecord
 from colmlm.kb.store.store import Store
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from sqlalchemy import select
 
 from colmlm.kb.keys import keysets
+from colmlm.kb.lookup.records import Hit
 from colmlm.kb.lookup.searchable import SearchableStore
-from colmlm.kb.records import Hit
 from colmlm.kb.tables import Attribution, Generation
 
 

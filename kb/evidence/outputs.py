@@ -8,8 +8,9 @@ from colmlm.kb.evidence import attribution, elsewhere
 from colmlm.kb.evidence.impact import Impact, Place, SelectionImpact, impact_of, impact_of_selection
 from colmlm.kb.evidence.listing import AttributionRecord, attributions
 from colmlm.kb.evidence.neighbours import neighbours_of
+from colmlm.kb.evidence.records import FactTrace, GenerationRecord, NewGeneration, OutputTrace
+from colmlm.kb.lookup.records import Hit
 from colmlm.kb.lookup.searchable import SearchableStore
-from colmlm.kb.records import FactTrace, GenerationRecord, Hit, NewGeneration, OutputTrace
 from colmlm.kb.selectors import Selector
 from colmlm.kb.store.contention import tried_again
 

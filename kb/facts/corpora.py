@@ -15,9 +15,9 @@ from colmlm.kb.facts import reading
 from colmlm.kb.facts.edits import end_facts
 from colmlm.kb.facts.export import export
 from colmlm.kb.facts.ingest import COMMIT_EVERY, Ingest
+from colmlm.kb.facts.records import CorpusStats, Edit, IngestReport
 from colmlm.kb.facts.standing import Standings
 from colmlm.kb.log import audit
-from colmlm.kb.records import CorpusStats, Edit, IngestReport
 from colmlm.kb.store.store import Store
 from colmlm.kb.tables import Document, Fact
 

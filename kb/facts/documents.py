@@ -10,7 +10,7 @@ from sqlalchemy import Row, Select, func, select
 
 from colmlm.kb.errors import DocumentNotFound
 from colmlm.kb.facts import reading
-from colmlm.kb.records import FactRecord
+from colmlm.kb.facts.records import FactRecord
 from colmlm.kb.store.store import Store
 from colmlm.kb.tables import Document, Fact
 

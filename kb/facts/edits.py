@@ -19,8 +19,8 @@ from colmlm.kb.errors import (
     FactNotFound,
 )
 from colmlm.kb.facts import suppression
+from colmlm.kb.facts.records import Edit, FactDraft
 from colmlm.kb.log import audit
-from colmlm.kb.records import Edit, FactDraft
 from colmlm.kb.store.database import connection_of
 from colmlm.kb.tables import Fact, FactVersion, Tombstone
 

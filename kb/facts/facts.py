@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from colmlm.kb.errors import FactNotFound, InvalidValue
 from colmlm.kb.facts import edits, reading
-from colmlm.kb.records import Edit, FactDraft, FactRecord
+from colmlm.kb.facts.records import Edit, FactDraft, FactRecord
 from colmlm.kb.store.contention import tried_again
 from colmlm.kb.store.store import Store
 

@@ -26,9 +26,9 @@ from sqlalchemy.orm import Session, sessionmaker
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, Refusal, check_spans, digests
 from colmlm.kb.errors import InvalidValue
 from colmlm.kb.facts.editions import Replaced, move_kept, replace_old
+from colmlm.kb.facts.records import IngestReport
 from colmlm.kb.facts.suppression import Suppressor
 from colmlm.kb.log import audit
-from colmlm.kb.records import IngestReport
 from colmlm.kb.store.contention import tried_again
 from colmlm.kb.store.copying import Row, copy_documents, reserve
 from colmlm.kb.tables import Document, Fact

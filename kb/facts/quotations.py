@@ -29,7 +29,7 @@ erasure. fsck goes through the same rows by digests, and what it finds is redact
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
 from sqlalchemy import ColumnElement, func, or_, select, update
@@ -37,7 +37,6 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.facts.erased_texts import ErasedTexts, Said
 from colmlm.kb.facts.redaction import MARK, Target, apart, blank, redact_json
-from colmlm.kb.records import NewGeneration
 from colmlm.kb.tables import Attribution, ErasureRequest, Fact, ForgetRun, Generation, Job
 from colmlm.kb.texts.wording import Finder, Phrases, Together, may_say, normalised
 
@@ -206,27 +205,6 @@ def without(
     spliced = Phrases(output[start:end].replace(MARK, " ") for start, end in own)
     in_prompt, in_output = ((*finder.spans(text), *spliced.spans(text)) for text in (prompt, output))
     return blank(prompt, in_prompt), blank(output, (*own, *apart(in_output, others)))
-
-
-def without_erased(session: Session, made: NewGeneration) -> tuple[NewGeneration, int | None]:
-    """An output as it may be stored now, and the last erasure that redacted it (None: none did).
-
-    Erasures must be held off. What a decoder spliced before it was erased is redacted, and elsewhere whatever was
-    erased since the change that its lookups had seen.
-    """
-    hits = [splice.fact_id for splice in made.splices if splice.fact_id is not None]
-    statement = select(Fact.id, Fact.erased_seq).where(
-        Fact.id == func.any(hits), Fact.erased_seq.is_not(None)
-    )
-    erased = {row.id: row.erased_seq for row in session.execute(statement)}
-    texts = ErasedTexts.counting(session, said := Said(frozenset(erased), seq=made.seq))
-    if not (erased or texts):
-        return made, None
-    prompt, output = without(made.prompt, made.output, made.splices, erased.keys(), texts.within(said))
-    if not erased and (prompt, output) == (made.prompt, made.output):
-        return made, None
-    splices = tuple(replace(s, query=None) if s.fact_id in erased else s for s in made.splices)
-    return replace(made, prompt=prompt, output=output, splices=splices), max(texts.last, *erased.values(), 0)
 
 
 def redacted_since(session: Session, value: Any, said: Said) -> Any:

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import CorpusNotFound, DocumentNotFound, FactNotFound
 from colmlm.kb.facts.edits import MAX_ID
-from colmlm.kb.records import CorpusStats, FactRecord, Source
+from colmlm.kb.facts.records import CorpusStats, FactRecord, Source
 from colmlm.kb.tables import Document, Fact, FactVersion
 
 # The version to show of a fact: the live one, or the last one where it is deleted.

@@ -26,8 +26,8 @@ from sqlalchemy.orm import Session, aliased
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.kb.errors import FactSuppressed
+from colmlm.kb.facts.records import Suppressed
 from colmlm.kb.facts.redaction import Target, apart, blank
-from colmlm.kb.records import Suppressed
 from colmlm.kb.tables import Document, Fact, FactVersion, Secret, Suppression
 from colmlm.kb.texts.wording import Phrases, Span, may_say, normalised
 

@@ -21,8 +21,8 @@ from colmlm.kb.forgetting.records import Collateral, Drift, ForgetPlan, Successo
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keysets import Ids, Vectors
 from colmlm.kb.keys.keyspace import KeySpace
+from colmlm.kb.keys.records import KeysetRecord
 from colmlm.kb.log import audit
-from colmlm.kb.records import KeysetRecord
 from colmlm.kb.selectors import Selector, select_facts
 from colmlm.kb.tables import Attribution, FactVersion
 

@@ -16,13 +16,15 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import KeysetMismatch
 from colmlm.kb.facts import reading
+from colmlm.kb.facts.records import FactRecord
 from colmlm.kb.forgetting.paraphrase import paraphrases
 from colmlm.kb.forgetting.records import OUTCOMES, Rates
 from colmlm.kb.keys.calibration import normalise
 from colmlm.kb.keys.keysets import STORED, Vectors, decode
 from colmlm.kb.keys.keyspace import KeySpace
+from colmlm.kb.keys.records import KeysetRecord
 from colmlm.kb.keys.rekey import Encoder
-from colmlm.kb.records import FactRecord, KeysetRecord, Lookup
+from colmlm.kb.lookup.records import Lookup
 from colmlm.kb.tables import Attribution, Generation
 
 if TYPE_CHECKING:

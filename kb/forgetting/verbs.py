@@ -22,6 +22,7 @@ from colmlm.kb.errors import ForgetRunNotFound, ForgetRunState, InvalidSelector,
 from colmlm.kb.facts import edits as facts
 from colmlm.kb.facts import quotations, reading, suppression
 from colmlm.kb.facts.erased_texts import Said
+from colmlm.kb.facts.records import Edit, FactRecord
 from colmlm.kb.forgetting import plan as forget_plan
 from colmlm.kb.forgetting.questions_asked import Questioner
 from colmlm.kb.forgetting.records import Drift, ForgetPlan, RunRecord, Verification
@@ -29,7 +30,6 @@ from colmlm.kb.forgetting.verification import verify
 from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.log import audit
 from colmlm.kb.log.origin import Signature, signed
-from colmlm.kb.records import Edit, FactRecord
 from colmlm.kb.selectors import Selector, select_facts
 from colmlm.kb.store.contention import tried_again
 from colmlm.kb.tables import ForgetRun, forget_policies

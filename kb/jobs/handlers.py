@@ -13,11 +13,11 @@ from colmlm.kb.backup.write import verify_backup, write_backup
 from colmlm.kb.corpus.format import Refusal
 from colmlm.kb.corpus.raw.reading import read_corpus
 from colmlm.kb.errors import InvalidWork
+from colmlm.kb.facts.records import IngestReport
 from colmlm.kb.jobs.kinds import Check, Ingest, MakeBackup, VerifyBackup, WriteSnapshot
 from colmlm.kb.jobs.records import JobRecord
 from colmlm.kb.jobs.runner import Handler, Run
 from colmlm.kb.log.signing import signing_key
-from colmlm.kb.records import IngestReport
 
 MOST_NAMED = 100  # refusals and ids that a result lists; it counts them all
 COMMIT_EVERY = 500  # documents: small pieces lose little to a kill, and end soon where the job is cancelled

@@ -18,8 +18,8 @@ from sqlalchemy.orm import Session
 from colmlm.kb.errors import GateRefused, KeysetNotReady, NoActiveKeyset, NoFormerKeyset
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keysets import active_keyset_id
+from colmlm.kb.keys.records import KeysetRecord
 from colmlm.kb.log import audit
-from colmlm.kb.records import KeysetRecord
 from colmlm.kb.tables import Change, Keyset
 
 MAX_EDITS = 1000  # of facts, between a gate and the activation that relies on it

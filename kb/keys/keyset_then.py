@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from colmlm.kb.errors import NotAnsweredThen
 from colmlm.kb.facts.edits import MAX_ID
 from colmlm.kb.keys import keysets
-from colmlm.kb.records import KeysetRecord
+from colmlm.kb.keys.records import KeysetRecord
 from colmlm.kb.tables import Change
 
 _OF_KEYSET = cast(Change.payload["keyset"].astext, BigInteger)

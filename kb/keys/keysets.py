@@ -17,8 +17,8 @@ from sqlalchemy.orm import Session
 from colmlm.kb.errors import InvalidValue, KeysetActive, KeysetNotFound, KeysetNotReady, NoActiveKeyset
 from colmlm.kb.facts.edits import IS_LIVE, is_kept
 from colmlm.kb.keys.calibration import Calibration
+from colmlm.kb.keys.records import CheckpointInfo, KeysetHead, KeysetRecord
 from colmlm.kb.log import audit
-from colmlm.kb.records import CheckpointInfo, KeysetHead, KeysetRecord
 from colmlm.kb.tables import Change, Checkpoint, Document, Fact, FactKey, FactVersion, Keyset
 
 DEFAULT_THRESHOLD = 0.7  # the paper's, until the keyset is calibrated

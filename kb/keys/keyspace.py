@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.facts.edits import IS_LIVE
 from colmlm.kb.keys.keysets import STORED, Ids, Vectors
-from colmlm.kb.records import KeysetRecord
+from colmlm.kb.keys.records import KeysetRecord
 from colmlm.kb.tables import FactKey, FactVersion, Tombstone
 
 KEYS_AT_ONCE, QUERIES_AT_ONCE = 8192, 1024

@@ -26,8 +26,8 @@ from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.kb.errors import InvalidKeys
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keycopy import copy_keys, require_unit
+from colmlm.kb.keys.records import CheckpointInfo
 from colmlm.kb.log import audit
-from colmlm.kb.records import CheckpointInfo
 from colmlm.kb.tables import Document, Fact, FactKey, FactVersion, Tombstone
 
 Vectors = npt.NDArray[np.float32]

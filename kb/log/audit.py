@@ -23,8 +23,8 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import InvalidValue, LogHeld, NoSuchChange
 from colmlm.kb.log.origin import evidence, mark, signed
+from colmlm.kb.log.records import ChangeRecord
 from colmlm.kb.principal import Principal
-from colmlm.kb.records import ChangeRecord
 from colmlm.kb.store.database import connection_of
 from colmlm.kb.store.waits import holder_of
 from colmlm.kb.tables import Change, Fact, Secret

@@ -20,8 +20,8 @@ from colmlm.kb.errors import InvalidQuery, PastTooLarge
 from colmlm.kb.keys.keyset_then import KeysetThen, keyset_then
 from colmlm.kb.keys.keysets import STORED, Vectors
 from colmlm.kb.log import audit
+from colmlm.kb.lookup.records import AsOfLookup, Hit, Lookup
 from colmlm.kb.lookup.searcher import Candidate, Ranking, as_queries, check_options, decide, rank
-from colmlm.kb.records import AsOfLookup, Hit, Lookup
 from colmlm.kb.store.database import connection_of
 
 if TYPE_CHECKING:

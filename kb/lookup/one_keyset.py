@@ -8,8 +8,8 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from colmlm.kb.lookup.records import Lookup
 from colmlm.kb.lookup.searcher import Searcher
-from colmlm.kb.records import Lookup
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from typing import Any
 
 from colmlm.kb.errors import KeysetMismatch
 from colmlm.kb.keys.rekey import Encoder
+from colmlm.kb.lookup.records import Lookup
 from colmlm.kb.lookup.searchable import SearchableStore
-from colmlm.kb.records import Lookup
 
 ATTEMPTS = 3  # a switch and its rollback may both fall between encoding and asking
 

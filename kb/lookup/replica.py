@@ -22,9 +22,9 @@ from colmlm.kb.facts.edits import IS_LIVE, MAX_ID
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keycopy import indexed_keys
 from colmlm.kb.keys.keysets import AUTO_SPEC, Ids, Vectors
+from colmlm.kb.keys.records import KeysetHead, KeysetRecord
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.index import FLAT_SPEC, FLAT_UP_TO, KeyIndex, default_spec
-from colmlm.kb.records import KeysetHead, KeysetRecord
 from colmlm.kb.tables import Change, FactKey, FactVersion, Tombstone
 
 BATCH = 10_000

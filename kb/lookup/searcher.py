@@ -27,8 +27,8 @@ from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keysets import STORED, Vectors, active_keyset_id
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.observing import NOBODY, Observer
+from colmlm.kb.lookup.records import Hit, Lookup
 from colmlm.kb.lookup.replica import OnKeys, Replica, open_replica, rebuild, save
-from colmlm.kb.records import Hit, Lookup
 from colmlm.kb.store.causes import refusal_of
 
 MAX_K = 1000

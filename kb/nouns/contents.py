@@ -10,17 +10,9 @@ if TYPE_CHECKING:
     from colmlm.kb.corpus.format import AnnotatedDocument
     from colmlm.kb.corpus.raw.files import Found
     from colmlm.kb.evidence.impact import Impact
+    from colmlm.kb.evidence.records import FactTrace, GenerationRecord, NewGeneration, OutputTrace
     from colmlm.kb.facts.documents import DocumentRecord
-    from colmlm.kb.records import (
-        CorpusStats,
-        Edit,
-        FactRecord,
-        FactTrace,
-        GenerationRecord,
-        IngestReport,
-        NewGeneration,
-        OutputTrace,
-    )
+    from colmlm.kb.facts.records import CorpusStats, Edit, FactRecord, IngestReport
 
 
 class FactVerbs(Protocol):

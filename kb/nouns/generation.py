@@ -6,7 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from colmlm.kb.records import CheckpointInfo, OutputTrace, Source
+from colmlm.kb.evidence.records import OutputTrace
+from colmlm.kb.facts.records import Source
+from colmlm.kb.keys.records import CheckpointInfo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

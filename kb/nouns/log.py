@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from colmlm.kb.log.audit import Fitting
     from colmlm.kb.log.chain import Sealed
     from colmlm.kb.log.denials import DenialRecord
+    from colmlm.kb.log.records import ChangeRecord
     from colmlm.kb.log.witness import AuditReport, Head
-    from colmlm.kb.records import ChangeRecord
 
 
 class LogVerbs(Protocol):

@@ -12,9 +12,9 @@ from colmlm.kb.errors import (
     InvalidValue,
     KeysetNotFound,
 )
+from colmlm.kb.facts.records import Edit
 from colmlm.kb.keys.keycopy import Keys, copy_keys, require_unit
 from colmlm.kb.log import audit
-from colmlm.kb.records import Edit
 from colmlm.kb.tables import Checkpoint, FactKey, Keyset, key_kinds
 
 _MOST_NAMED = 1000

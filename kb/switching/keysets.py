@@ -12,15 +12,16 @@ from typing import Any
 from colmlm.kb.errors import InvalidValue, KeysetActive, KeysetNotReady
 from colmlm.kb.facts import reading
 from colmlm.kb.facts.ingest import MANY_FACTS
+from colmlm.kb.facts.records import Edit
 from colmlm.kb.keys import activation, keysets
 from colmlm.kb.keys.activation import MAX_EDITS, GateStanding
 from colmlm.kb.keys.calibration import Calibration
 from colmlm.kb.keys.keycopy import Keys
 from colmlm.kb.keys.keysets import Ids, Vectors
+from colmlm.kb.keys.records import CheckpointInfo, KeysetHead, KeysetRecord
 from colmlm.kb.keys.rekey import Encoder, Rekey
 from colmlm.kb.lookup.replica import rebuild, save
 from colmlm.kb.lookup.searchable import SearchableStore
-from colmlm.kb.records import CheckpointInfo, Edit, KeysetHead, KeysetRecord
 from colmlm.kb.store.contention import tried_again
 from colmlm.kb.switching.bulk import store_keys
 from colmlm.kb.switching.gate import GateLimits, GateReport, check_keyset

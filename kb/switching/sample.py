@@ -19,9 +19,9 @@ from colmlm.kb.facts.edits import IS_LIVE
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.calibration import normalise
 from colmlm.kb.keys.keysets import Ids, Vectors, active_keyset_id
+from colmlm.kb.keys.records import KeysetRecord
 from colmlm.kb.lookup.index import KeyIndex
 from colmlm.kb.lookup.replica import open_replica
-from colmlm.kb.records import KeysetRecord
 from colmlm.kb.tables import Attribution, Fact, FactKey, FactVersion, Generation, Keyset, Tombstone
 
 BATCH = 20_000

@@ -18,8 +18,8 @@ from colmlm.kb.keys.keysets import active_keyset_id
 from colmlm.kb.log.chain import verify_chain
 from colmlm.kb.lookup.replica import rebuild
 from colmlm.kb.lookup.snapshots import Inspection, Snapshot, compare, inspect
-from colmlm.kb.records import FsckReport
 from colmlm.kb.tables import Document, Fact, FactVersion
+from colmlm.kb.upkeep.records import FsckReport
 
 # Each gives ids where something is wrong. What the database's constraints rule out is not asked again.
 _PROBLEMS = {

@@ -18,8 +18,8 @@ from colmlm.kb.keys import activation, keysets
 from colmlm.kb.keys.keysets import active_keyset_id
 from colmlm.kb.lookup.replica import rebuild, save
 from colmlm.kb.lookup.snapshots import Inspection, inspect, remove_orphans
-from colmlm.kb.records import FsckReport
 from colmlm.kb.upkeep.fsck import fsck
+from colmlm.kb.upkeep.records import FsckReport
 
 if TYPE_CHECKING:
     from colmlm.kb.lookup.searchable import SearchableStore

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from colmlm.kb.lookup.searchable import SearchableStore
-from colmlm.kb.records import FsckReport
 from colmlm.kb.upkeep.fsck import fsck
+from colmlm.kb.upkeep.records import FsckReport
 from colmlm.kb.upkeep.repair import Repair, RepairReport
 from colmlm.kb.upkeep.snapshot_standing import SnapshotStanding, snapshot_standing
 from colmlm.kb.upkeep.statistics import Statistics, statistics

@@ -106,7 +106,7 @@ def _numbers(text: str) -> list[int]:
 
 def _synthetic(settings: Settings, facts: int, dim: int) -> None:
     from colmlm.kb.corpus.format import Parsed
-    from colmlm.kb.records import CheckpointInfo
+    from colmlm.kb.keys.records import CheckpointInfo
     from colmlm.lab.bench.store import CHECKPOINT
     from colmlm.lab.bench.synthetic import documents, synthetic_keys
 

@@ -23,7 +23,7 @@ from sqlalchemy import text
 
 from colmlm.kb import interpreter
 from colmlm.kb.corpus.format import Parsed
-from colmlm.kb.records import CheckpointInfo
+from colmlm.kb.keys.records import CheckpointInfo
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings

@@ -29,10 +29,10 @@ from colmlm.kb.errors import (
     NoActiveKeyset,
     NothingSelected,
 )
+from colmlm.kb.evidence.records import NewGeneration, Splice
 from colmlm.kb.forgetting.verbs import Forgetting
 from colmlm.kb.jobs.kinds import Gate
 from colmlm.kb.jobs.queue import Jobs
-from colmlm.kb.records import NewGeneration, Splice
 from colmlm.kb.selectors import Selector
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database

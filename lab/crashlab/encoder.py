@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from colmlm.kb.corpus.format import AnnotatedDocument
-from colmlm.kb.records import CheckpointInfo
+from colmlm.kb.keys.records import CheckpointInfo
 
 Vectors = npt.NDArray[np.float32]
 

@@ -11,7 +11,7 @@ import typer
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import AsJson, CheckpointPath, DryRun, examples
 from colmlm.cli.output import counting, note, print_json, print_table, say
-from colmlm.kb.records import FactRecord
+from colmlm.kb.facts.records import FactRecord
 from colmlm.lab.methods.deletion_audit import DeletionAudit, Run, as_json, draw
 from colmlm.lab.methods.deletion_leftovers import set_back
 from colmlm.lab.methods.survivors import KINDS, Survival, survive

@@ -20,7 +20,7 @@ from colmlm.cli.options import AsJson, CheckpointPath, examples
 from colmlm.cli.output import note, print_json, print_table
 from colmlm.kb import interpreter
 from colmlm.kb.errors import KeysetMismatch
-from colmlm.kb.records import FactRecord
+from colmlm.kb.facts.records import FactRecord
 from colmlm.lab.methods.growing_base import REAL, Floats, Growing, Source, facts_of, open_empty, place
 from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.decoding.decoder import Decoder, Generation

@@ -16,7 +16,7 @@ from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import AsJson, CheckpointPath, Threshold, examples
 from colmlm.cli.output import note, print_json, print_table, progress
 from colmlm.kb.corpus.squad import read_questions
-from colmlm.kb.records import FactRecord
+from colmlm.kb.facts.records import FactRecord
 from colmlm.kb.service import KnowledgeBase
 from colmlm.lab.methods.methods import Answerer, Method, answerer
 from colmlm.model.decoding.config import DecodeConfig

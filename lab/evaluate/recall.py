@@ -15,7 +15,7 @@ from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import AsJson, examples
 from colmlm.cli.output import counting, note, print_json, print_table, progress
 from colmlm.kb.corpus.format import AnnotatedDocument
-from colmlm.kb.records import FactRecord
+from colmlm.kb.facts.records import FactRecord
 from colmlm.lab.evaluate.generated import read_generated, write_generated
 from colmlm.model.evaluate.recall import Encodes, Floats, Recall
 from colmlm.model.evaluate.tables import Asked, Generated, Table, num_encodings, table

@@ -20,13 +20,14 @@ from numpy.typing import NDArray
 
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.errors import KeysetMismatch
+from colmlm.kb.facts.records import FactRecord
 from colmlm.kb.forgetting.plan import NEIGHBOURS
 from colmlm.kb.forgetting.questions_asked import evenly
 from colmlm.kb.forgetting.records import OUTCOMES, ForgetPlan, Rates
 from colmlm.kb.forgetting.verbs import Forgetting
 from colmlm.kb.keys.calibration import normalise
 from colmlm.kb.keys.keyspace import KeySpace
-from colmlm.kb.records import FactRecord, Hit, Lookup
+from colmlm.kb.lookup.records import Hit, Lookup
 from colmlm.kb.selectors import Selector
 from colmlm.kb.service import KnowledgeBase
 from colmlm.model.decoding.config import DecodeConfig

@@ -10,7 +10,7 @@ from colmlm.kb.errors import FactErased, FactNotDeleted
 from colmlm.kb.forgetting.records import RunRecord
 from colmlm.kb.forgetting.verbs import Forgetting
 from colmlm.kb.log import audit
-from colmlm.kb.records import ChangeRecord
+from colmlm.kb.log.records import ChangeRecord
 from colmlm.kb.service import KnowledgeBase
 from colmlm.lab.methods.deletion_audit import REASON
 from colmlm.lab.methods.survivors import REASON as PLANTED

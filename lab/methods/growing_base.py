@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from sqlalchemy import select, text
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
-from colmlm.kb.records import CheckpointInfo, FactRecord
+from colmlm.kb.facts.records import FactRecord
+from colmlm.kb.keys.records import CheckpointInfo
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings

@@ -12,7 +12,7 @@ import typer
 
 from colmlm.cli.composition.encoders import EncoderName, SentenceKeys
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.kb.records import CheckpointInfo, KeysetRecord
+from colmlm.kb.keys.records import CheckpointInfo, KeysetRecord
 from colmlm.lab.methods.passages import LivePassages
 
 if TYPE_CHECKING:

@@ -17,9 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from colmlm.cli.composition.model_encoder import ModelEncoder
+from colmlm.kb.facts.records import FactDraft, FactRecord
 from colmlm.kb.forgetting.paraphrase import paraphrases
 from colmlm.kb.keys.calibration import normalise
-from colmlm.kb.records import FactDraft, FactRecord, Hit, KeysetRecord
+from colmlm.kb.keys.records import KeysetRecord
+from colmlm.kb.lookup.records import Hit
 from colmlm.kb.service import KnowledgeBase
 from colmlm.model.evaluate.answers import Share, share
 

@@ -21,11 +21,12 @@ from colmlm.kb.facts import reading
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keycopy import indexed_keys
 from colmlm.kb.keys.keysets import Ids, Vectors, active_keyset_id
+from colmlm.kb.keys.records import KeysetHead
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.index import FLAT_SPEC, KeyIndex, default_nlist
+from colmlm.kb.lookup.records import Lookup
 from colmlm.kb.lookup.replica import Replica
 from colmlm.kb.lookup.searcher import Searcher
-from colmlm.kb.records import KeysetHead, Lookup
 from colmlm.kb.tables import Document, Fact, FactKey
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.output import note
 from colmlm.kb.corpus.format import Parsed
 from colmlm.kb.errors import CorpusNotFound, KeysetMismatch, NoActiveKeyset
-from colmlm.kb.records import FactRecord
+from colmlm.kb.facts.records import FactRecord
 from colmlm.kb.service import KnowledgeBase
 from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.decoding.decoder import Decoder

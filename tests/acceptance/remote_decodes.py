@@ -35,8 +35,8 @@ from colmlm.cli.composition.model_encoder import ModelEncoder
 from colmlm.cli.composition.remote import OutputsElsewhere
 from colmlm.kb import interpreter
 from colmlm.kb.access.api_keys import create_key
+from colmlm.kb.lookup.records import Lookup
 from colmlm.kb.nouns.generation import GenerationRequest
-from colmlm.kb.records import Lookup
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings

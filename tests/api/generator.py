@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from colmlm.kb.errors import PromptRefused
+from colmlm.kb.evidence.records import NewGeneration, OutputTrace, Splice
+from colmlm.kb.keys.records import CheckpointInfo
 from colmlm.kb.nouns.generation import (
     Completed,
     Finished,
@@ -15,7 +17,6 @@ from colmlm.kb.nouns.generation import (
     Spliced,
     TokenLogprob,
 )
-from colmlm.kb.records import CheckpointInfo, NewGeneration, OutputTrace, Splice
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder
 

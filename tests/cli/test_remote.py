@@ -20,8 +20,8 @@ from colmlm.api.wire.vectors import MAX_VECTORS
 from colmlm.cli.composition.generator import StoringGenerator
 from colmlm.cli.composition.remote import OutputsElsewhere
 from colmlm.kb.errors import InvalidQuery, InvalidSplice, KBError, KeysetMismatch, NoSuchChange
+from colmlm.kb.evidence.records import NewGeneration, Splice
 from colmlm.kb.nouns.generation import GenerationRequest
-from colmlm.kb.records import NewGeneration, Splice
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.texts.characters import visible
 from colmlm.model.lm.checkpoint import Checkpoint

@@ -8,7 +8,8 @@ from html import escape
 from sqlalchemy import text
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
-from colmlm.kb.records import Hit, IngestReport, Lookup
+from colmlm.kb.facts.records import IngestReport
+from colmlm.kb.lookup.records import Hit, Lookup
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder
 

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from colmlm.kb.corpus.format import AnnotatedDocument, Parsed
     from colmlm.kb.corpus.raw.files import Found
     from colmlm.kb.corpus.raw.limits import Limits
-    from colmlm.kb.records import CorpusStats, Edit, IngestReport, KeysetRecord
+    from colmlm.kb.facts.records import CorpusStats, Edit, IngestReport
+    from colmlm.kb.keys.records import KeysetRecord
     from colmlm.kb.service import KnowledgeBase
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.facts.facts import Facts
-from colmlm.kb.records import Edit
+from colmlm.kb.facts.records import Edit
 
 MOST_TO_KEY_AT_ONCE = 256
 

@@ -13,8 +13,8 @@ from colmlm.kb.forgetting.certificate_check import CertificateCheck, check_here,
 from colmlm.kb.forgetting.verbs import Forgetting
 
 if TYPE_CHECKING:
+    from colmlm.kb.facts.records import Edit, FactRecord
     from colmlm.kb.forgetting.records import Drift, ForgetPlan, Rates, RunRecord, Verification
-    from colmlm.kb.records import Edit, FactRecord
     from colmlm.kb.selectors import Selector
 
 

@@ -12,7 +12,8 @@ from sqlalchemy import text
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
 from colmlm.kb.erasure.verbs import Erasure
-from colmlm.kb.records import CheckpointInfo, Lookup
+from colmlm.kb.keys.records import CheckpointInfo
+from colmlm.kb.lookup.records import Lookup
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings

@@ -10,9 +10,11 @@ import pytest
 from colmlm.cli.composition.generator import StoringGenerator
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.contents.demonstration import Demonstration, Run, says_unaided, spread
+from colmlm.kb.evidence.records import OutputTrace
 from colmlm.kb.facts.facts import Facts
+from colmlm.kb.facts.records import FactRecord, Source
+from colmlm.kb.lookup.records import Lookup
 from colmlm.kb.lookup.searchable import Lookups
-from colmlm.kb.records import FactRecord, Lookup, OutputTrace, Source
 from colmlm.kb.service import KnowledgeBase
 from tests.cli.conftest import Run as Invoke
 from tests.cli.conftest import invoke

@@ -17,9 +17,9 @@ from colmlm.kb.backup.restore import restore_backup
 from colmlm.kb.backup.write import tables, verify_backup, write_backup
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import BackupRefused, DatabaseNotEmpty, LogRefused, NewerLogNeeded, SignatureRefused
+from colmlm.kb.evidence.records import NewGeneration, Splice
 from colmlm.kb.log.signing import fingerprint, signing_key
 from colmlm.kb.log.witness import export_log, signed_head
-from colmlm.kb.records import NewGeneration, Splice
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
 from tests.conftest import clone

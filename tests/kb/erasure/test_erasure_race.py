@@ -14,6 +14,7 @@ from colmlm.kb.access import idempotency
 from colmlm.kb.access.api_keys import create_key
 from colmlm.kb.access.idempotency import Answer
 from colmlm.kb.erasure.verbs import Erasure, erase_facts
+from colmlm.kb.evidence.records import NewGeneration, Splice
 from colmlm.kb.facts.redaction import MARK
 from colmlm.kb.forgetting.verbs import Forgetting
 from colmlm.kb.jobs import tickets
@@ -21,7 +22,6 @@ from colmlm.kb.jobs.kinds import Check, Gate, Ingest
 from colmlm.kb.jobs.queue import Jobs
 from colmlm.kb.log.origin import Claim, acting_as
 from colmlm.kb.principal import Principal
-from colmlm.kb.records import NewGeneration, Splice
 from colmlm.kb.selectors import Selector
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder

@@ -9,8 +9,8 @@ import pytest
 from colmlm.kb.corpus.format import Parsed
 from colmlm.kb.erasure.mentions import Stretch
 from colmlm.kb.erasure.verbs import Erasure
+from colmlm.kb.evidence.records import NewGeneration
 from colmlm.kb.facts.redaction import MARK
-from colmlm.kb.records import NewGeneration
 from colmlm.kb.service import KnowledgeBase
 from tests.kb.corpora import CAPITAL, document, fact_id, ingest
 

@@ -15,7 +15,7 @@ from colmlm.kb.erasure.residue import BLOCK, Matcher, ResidueReport, scan_residu
 from colmlm.kb.erasure.traces import Probe, load_probes, save_probes
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import InvalidValue
-from colmlm.kb.records import NewGeneration, Splice
+from colmlm.kb.evidence.records import NewGeneration, Splice
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from colmlm.kb.errors import FactNotFound, GenerationNotFound, InvalidSplice
-from colmlm.kb.records import NewGeneration, Splice, Use, Version
+from colmlm.kb.evidence.records import NewGeneration, Splice, Use, Version
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import CAPITAL, PERU, best, fact_id, ingest

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from colmlm.kb.errors import KeysetMismatch
-from colmlm.kb.records import NewGeneration, Splice
+from colmlm.kb.evidence.records import NewGeneration, Splice
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder, activated
 

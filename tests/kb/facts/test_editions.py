@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
-from colmlm.kb.records import FactRecord
+from colmlm.kb.facts.records import FactRecord
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import document, ingest

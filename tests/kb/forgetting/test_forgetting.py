@@ -20,9 +20,10 @@ from colmlm.kb.errors import (
     PlanTooLarge,
     PlanUnderWay,
 )
+from colmlm.kb.evidence.records import NewGeneration, Splice
 from colmlm.kb.forgetting.records import OUTCOMES, ForgetPlan
 from colmlm.kb.forgetting.verbs import Forgetting
-from colmlm.kb.records import Lookup, NewGeneration, Splice
+from colmlm.kb.lookup.records import Lookup
 from colmlm.kb.selectors import Selector
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder, Vectors, WordEncoder

@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import text
 
 from colmlm.kb.errors import InvalidValue, LogRefused, SignatureRefused
+from colmlm.kb.evidence.records import NewGeneration, Splice
 from colmlm.kb.log import audit
 from colmlm.kb.log.signing import signing_key
 from colmlm.kb.log.witness import (
@@ -17,7 +18,6 @@ from colmlm.kb.log.witness import (
     read_log,
     signed_head,
 )
-from colmlm.kb.records import NewGeneration, Splice
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.tables import Change
 from tests.kb.corpora import PERU, fact_id, ingest

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from colmlm.kb.errors import GateRefused, KeysetMismatch, KeysetNotFound, KeysetNotReady, NoFormerKeyset
-from colmlm.kb.records import KeysetRecord, NewGeneration, Splice
+from colmlm.kb.evidence.records import NewGeneration, Splice
+from colmlm.kb.keys.records import KeysetRecord
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.switching.gate import Criterion, GateLimits, GateReport
 from tests.fakes import FakeEncoder, Vectors, measured

@@ -14,9 +14,9 @@ from colmlm.kb.backup.restore import Repeated
 from colmlm.kb.backup.write import Archive, Heard
 from colmlm.kb.facts import edits
 from colmlm.kb.facts.facts import Facts
+from colmlm.kb.facts.records import Edit
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.replica import Replica
-from colmlm.kb.records import Edit
 from colmlm.kb.store import database
 
 

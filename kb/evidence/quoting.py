@@ -1,0 +1,34 @@
+"""Outputs as they may be stored: without what was erased while they were decoded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from colmlm.kb.evidence.records import NewGeneration
+from colmlm.kb.facts.erased_texts import ErasedTexts, Said
+from colmlm.kb.facts.quotations import without
+from colmlm.kb.tables import Fact
+
+
+def without_erased(session: Session, made: NewGeneration) -> tuple[NewGeneration, int | None]:
+    """An output as it may be stored now, and the last erasure that redacted it (None: none did).
+
+    Erasures must be held off. What a decoder spliced before it was erased is redacted, and elsewhere whatever was
+    erased since the change that its lookups had seen.
+    """
+    hits = [splice.fact_id for splice in made.splices if splice.fact_id is not None]
+    statement = select(Fact.id, Fact.erased_seq).where(
+        Fact.id == func.any(hits), Fact.erased_seq.is_not(None)
+    )
+    erased = {row.id: row.erased_seq for row in session.execute(statement)}
+    texts = ErasedTexts.counting(session, said := Said(frozenset(erased), seq=made.seq))
+    if not (erased or texts):
+        return made, None
+    prompt, output = without(made.prompt, made.output, made.splices, erased.keys(), texts.within(said))
+    if not erased and (prompt, output) == (made.prompt, made.output):
+        return made, None
+    splices = tuple(replace(s, query=None) if s.fact_id in erased else s for s in made.splices)
+    return replace(made, prompt=prompt, output=output, splices=splices), max(texts.last, *erased.values(), 0)

@@ -1,0 +1,123 @@
+"""Stored outputs and what is behind them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from colmlm.kb.facts.records import FactRecord, Source
+from colmlm.kb.log.records import ChangeRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Splice:
+    """One lookup of the decoder: ``output[output_start:output_end] == value`` where `outcome` is "hit".
+
+    `outcome` is "hit", "no_match" or "abstained"; for the latter two fact_id and version are None and the span is
+    empty. `query` is what was asked, as little-endian fp16 bytes.
+    """
+
+    output_start: int
+    output_end: int
+    outcome: str
+    fact_id: int | None = None
+    version: int | None = None
+    score: float | None = None
+    query: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NewGeneration:
+    """An output to store for auditors."""
+
+    prompt: str
+    output: str
+    checkpoint_id: str
+    mode: str
+    seq: int
+    splices: tuple[Splice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TracedSplice:
+    """One spliced span of an output: what was said, on what evidence, and what became of it since.
+
+    `withheld` says that marks stand for the value, as it is past and kept from who asks.
+    """
+
+    ordinal: int
+    output_start: int
+    output_end: int
+    outcome: str
+    value: str
+    fact_id: int | None
+    version: int | None
+    score: float | None
+    source: Source | None
+    live: bool
+    current_value: str | None
+    history: tuple[ChangeRecord, ...] = ()
+    erased: bool = False
+    withheld: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRecord:
+    """A stored output in a list: `num_hits` of its `num_splices` lookups found a fact."""
+
+    generation_id: int
+    prompt: str
+    output: str
+    checkpoint_id: str
+    mode: str
+    seq: int
+    at: datetime
+    num_splices: int
+    num_hits: int
+
+
+@dataclass(frozen=True, slots=True)
+class OutputTrace:
+    """Everything an auditor asks of a stored output."""
+
+    generation_id: int
+    prompt: str
+    output: str
+    checkpoint_id: str
+    mode: str
+    seq: int
+    at: datetime
+    splices: tuple[TracedSplice, ...]
+    redacted_seq: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A value a fact has had, live from change `from_seq` until `to_seq` (None: still)."""
+
+    version: int
+    value: str
+    from_seq: int
+    to_seq: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A stored output that spliced a fact."""
+
+    generation_id: int
+    version: int
+    output_start: int
+    output_end: int
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class FactTrace:
+    """A fact, its source sentence, every version, every change and every stored output that used it."""
+
+    fact: FactRecord
+    context: str | None
+    versions: tuple[Version, ...]
+    history: tuple[ChangeRecord, ...]
+    uses: tuple[Use, ...]

@@ -1,0 +1,44 @@
+"""Checkpoints and keysets as verbs tell of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointInfo:
+    """Who makes keys: `checkpoint_id` is a digest of the weights and the tokenizer; `dim` the width of a key."""
+
+    checkpoint_id: str
+    name: str
+    dim: int
+    path: str | None = None
+    tokenizer_hash: str | None = None
+    trained_on: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KeysetHead:
+    """What opening a keyset's index takes. Unlike a `KeysetRecord` it counts no keys, which takes seconds."""
+
+    keyset_id: int
+    checkpoint_id: str
+    dim: int
+    index_spec: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeysetRecord:
+    """All keys one checkpoint made. `state` is building, ready, active or retired."""
+
+    keyset_id: int
+    checkpoint_id: str
+    checkpoint_name: str
+    dim: int
+    index_spec: str
+    threshold: float
+    calibrated: bool
+    state: str
+    num_keys: int
+    num_unkeyed: int
+    applied_seq: int
