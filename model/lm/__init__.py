@@ -1,1 +1,1 @@
-"""The language model that is also a retriever: checkpoints, the forward pass, and keys."""
+"""The language model that also retrieves facts: checkpoints, the forward pass, and keys."""

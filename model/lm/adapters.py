@@ -1,4 +1,4 @@
-"""LoRA adapters on disk: taken whole or not at all, and made small enough to ship."""
+"""LoRA adapters on disk: loaded only if complete, and reduced to a size that can be shipped."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from colmlm.model.lm.config import CheckpointError
 ADAPTER = "adapter_model.safetensors"
 ADAPTER_CONFIG = "adapter_config.json"
 MAX_BYTES = 16 * 1000 * 1000
-_SETS = ("target_modules", "modules_to_save", "exclude_modules")  # peft writes them in no order
+_SETS = ("target_modules", "modules_to_save", "exclude_modules")  # peft writes these in no fixed order
 
 
 def adapted(model: Any, path: Path, *, trainable: bool = False) -> PeftModel:
-    """`model` under the adapter in `path`. All of the adapter: peft only warns of a part."""
+    """Puts `model` under the adapter in `path`. Refuses an incomplete adapter, of which peft only warns."""
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Found missing adapter keys")
@@ -37,9 +37,9 @@ def adapted(model: Any, path: Path, *, trainable: bool = False) -> PeftModel:
 
 
 def ship(run: Path, target: Path, base: str | None) -> None:
-    """Write the adapter of a run in float16, over the base of this name. Raises `CheckpointError` above 16 MB.
+    """Writes the adapter of a run in float16, naming `base` as its base. Raises `CheckpointError` above 16 MB.
 
-    float16 keeps more of these small numbers than bfloat16; loading brings them back to float32.
+    float16 keeps more of these small numbers than bfloat16; loading converts them back to float32.
     """
     target.mkdir(parents=True, exist_ok=True)
     weights = {name: w.to(torch.float16) for name, w in load_file(run / ADAPTER).items()}
@@ -49,7 +49,7 @@ def ship(run: Path, target: Path, base: str | None) -> None:
             f"{run}: the adapter takes {size} bytes, more than {MAX_BYTES}; train a lower rank"
         )
     adapter = json.loads((run / ADAPTER_CONFIG).read_text())
-    adapter["base_model_name_or_path"] = base  # not a path of the machine that trained it
+    adapter["base_model_name_or_path"] = base  # and not a path on the machine that trained it
     for name, value in adapter.items():
         adapter[name] = sorted(value) if name in _SETS and isinstance(value, list) else value
     (target / ADAPTER_CONFIG).write_text(json.dumps(adapter, indent=2, sort_keys=True) + "\n")

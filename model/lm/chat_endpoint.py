@@ -1,4 +1,4 @@
-"""A chat endpoint that speaks OpenAI's protocol, hosted or one's own, with patience for what passes by itself."""
+"""A client of a chat endpoint that speaks OpenAI's protocol, hosted or one's own; it retries transient failures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Message = Mapping[str, str]
 _TRANSIENT = {408, 409, 425, 429}  # and every 5xx
 _OF_THE_REQUEST = {400, 413, 422}
 _LONGEST_WAIT = 120.0
-_MOST_SAID = 200  # characters of an endpoint's own words in a message
+_MOST_SAID = 200  # characters of an endpoint's response that a message quotes
 
 
 class EndpointUnusable(Exception):
@@ -28,16 +28,16 @@ class EndpointUnusable(Exception):
 
 
 class RequestRefused(Exception):
-    """The endpoint will not take this one conversation: its text is at fault, or too long for the model."""
+    """The endpoint refuses this one conversation: its text is at fault, or too long for the model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """Where to ask and whom. The key is in no message, no log and no repr; `temperature` None is the model's own.
+    """The address and model of a chat endpoint, and how requests to it are retried.
 
-    `attempts` is how often one request is sent at most, `first_wait` the seconds before the second, which double
-    with every further one. `options` and `key_from` are what remedies name: the command's options, and where its key
-    comes from.
+    The key appears in no message, log or repr. A `temperature` of None leaves the model's default. One request is sent
+    at most `attempts` times; `first_wait` is the seconds before the second attempt, and doubles with every further one.
+    Remedies in error messages name `options`, the command's options, and `key_from`, the place its key comes from.
     """
 
     base_url: str
@@ -53,7 +53,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What the model answered. `finished` is False where it was cut off; tokens are as the endpoint counts them."""
+    """The model's answer. `finished` is False where it was cut off; tokens are as the endpoint counts them."""
 
     text: str
     finished: bool
@@ -63,7 +63,10 @@ class Reply:
 
 @dataclass(slots=True)
 class Usage:
-    """What conversations have cost so far, as the endpoint counts tokens; `repairs` are requests after a bad answer."""
+    """What conversations have cost so far, in tokens as the endpoint counts them.
+
+    `repairs` counts the requests that followed an unusable answer.
+    """
 
     requests: int = 0
     repairs: int = 0
@@ -82,7 +85,7 @@ class Stopped(Exception):
 
 
 class _Transient(Exception):
-    """A failure that may pass: its cause, and the seconds that the endpoint asks to wait."""
+    """A failure that may not recur: its cause, and the seconds that the endpoint asks to wait."""
 
     def __init__(self, cause: str, wait: float | None = None) -> None:
         self.wait = wait
@@ -90,7 +93,7 @@ class _Transient(Exception):
 
 
 class Chat:
-    """Asks an endpoint. Threads may share it; `stop` ends waits between attempts in all of them."""
+    """Sends conversations to an endpoint. Threads may share it; `stop` ends waits between attempts in all of them."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
@@ -100,10 +103,11 @@ class Chat:
         self._stopped = threading.Event()
 
     def reply(self, messages: Sequence[Message]) -> Reply:
-        """The model's answer to a conversation.
+        """Gives the model's answer to a conversation.
 
-        Sent again after 429, 5xx, time-outs, cut connections and answers that are none. Raises `RequestRefused` where
-        this conversation is not taken, `EndpointUnusable` where none would be, `Stopped` after `stop`.
+        The request is sent again after 429, 5xx, time-outs, cut connections and responses that are no chat completion.
+        Raises `RequestRefused` where the endpoint refuses this conversation, `EndpointUnusable` where it would refuse
+        any, and `Stopped` after `stop`.
         """
         wait = self.endpoint.first_wait
         for attempt in range(1, self.endpoint.attempts + 1):
@@ -120,7 +124,7 @@ class Chat:
         raise AssertionError("the last attempt returns or raises")
 
     def stop(self) -> None:
-        """Let no further request begin."""
+        """Keeps any further request from being sent."""
         self._stopped.set()
 
     def close(self) -> None:
@@ -158,7 +162,7 @@ class Chat:
         raise self._unusable(cause, f"Check {' and '.join(self.endpoint.options)}.")
 
     def _said(self, response: httpx2.Response) -> str:
-        """The endpoint's own words, in one line, and never the key, which some repeat."""
+        """Gives the endpoint's own message in one line, without the key, which some endpoints repeat."""
         said = " ".join(response.text.split())
         if self.endpoint.api_key:
             said = said.replace(self.endpoint.api_key, "***")
@@ -169,7 +173,9 @@ class Chat:
 
 
 def _reply(response: httpx2.Response) -> Reply:
-    """The reply in a response of status 200; proxies and overloaded servers send other things too."""
+    """Reads the reply in a response of status 200. Raises `_Transient` for anything else that a proxy or an overloaded
+    server sends.
+    """
     try:
         record = response.json()
         choice = record["choices"][0]
@@ -185,7 +191,7 @@ def _reply(response: httpx2.Response) -> Reply:
 
 
 def _wait_asked(header: str | None) -> float | None:
-    """The seconds of a Retry-After, given as such or as a time."""
+    """Gives the seconds of a Retry-After header, which holds seconds or a date."""
     if header is None:
         return None
     try:

@@ -1,9 +1,9 @@
-"""Checkpoints: load, save, export and import (sections 3.1 and appendix A).
+"""Checkpoints: loaded, saved, exported and imported (section 3.1 and appendix A).
 
-A checkpoint is a directory with ``colmlm.json`` and either a LoRA adapter (``adapter_model.safetensors``:
-the adapter and the rows of the added tokens; the tokenizer is the base's) or all weights (``model.safetensors``,
-``tokenizer.json``), always safetensors. The exported form is a plain ``LlamaForCausalLM`` with the
-three rows at the end of its vocabulary, which transformers loads alone: the paper's released form.
+A checkpoint is a directory with ``colmlm.json`` and either a LoRA adapter (``adapter_model.safetensors``: the adapter
+and the rows of the added tokens; the tokenizer is the base's) or all weights (``model.safetensors``,
+``tokenizer.json``), always safetensors. The exported form is a plain ``LlamaForCausalLM`` with the three rows at the
+end of its vocabulary, which transformers loads without this program; the paper's checkpoints are released in it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Checkpoint:
 
 
 def compute_dtype(precision: str = "auto") -> torch.dtype:
-    """bfloat16 where the processor (or the GPU) multiplies it natively, else float32."""
+    """Gives bfloat16 where the processor (or the GPU) multiplies it natively, else float32."""
     if precision != "auto":
         return {"bf16": torch.bfloat16, "fp32": torch.float32}[precision]
     native = torch.cuda.is_available() or torch.cpu._is_avx512_bf16_supported()
@@ -52,7 +52,7 @@ def compute_dtype(precision: str = "auto") -> torch.dtype:
 
 
 def load(path: Path, cache: Path, *, precision: str = "auto") -> Checkpoint:
-    """A checkpoint ready for inference: adapter merged, gradients off, on the GPU where there is one."""
+    """Loads a checkpoint for inference: adapter merged, gradients off, on the GPU if there is one."""
     if not (path / CONFIG_FILE).is_file():
         return import_released(path, precision=precision)
     config = config_of(path)
@@ -71,7 +71,7 @@ def load(path: Path, cache: Path, *, precision: str = "auto") -> Checkpoint:
 def base_checkpoint(
     base: str, cache: Path, *, precision: str = "auto", markup: Markup = CO_LMLM
 ) -> Checkpoint:
-    """The untrained base with fresh rows for the tokens of a method: the baseline of what is trained from it."""
+    """Gives the untrained base with new rows for a method's tokens: the baseline for what is trained from it."""
     directory = resolve_base(base, cache)
     tokenizer = FactTokenizer.load(directory / "tokenizer.json", markup=markup)
     model = with_token_rows(llama_at(directory, torch.float32), tokenizer.num_fresh)
@@ -82,7 +82,7 @@ def base_checkpoint(
 
 
 def import_released(path: Path, *, precision: str = "auto") -> Checkpoint:
-    """A plain Llama whose vocabulary ends in the three tokens, as the paper's authors release theirs."""
+    """Loads a plain Llama whose vocabulary ends in the three tokens: the form that the paper's authors release."""
     if not (path / "config.json").is_file():
         raise CheckpointError(
             f"{path}: neither {CONFIG_FILE} nor config.json is there; name a checkpoint directory"
@@ -96,7 +96,7 @@ def import_released(path: Path, *, precision: str = "auto") -> Checkpoint:
 
 
 def export(checkpoint: Checkpoint, target: Path) -> None:
-    """Write the plain form: transformers loads it alone, and `load` takes it back with the same keys."""
+    """Writes the plain form, which transformers loads without this program and `load` reads back with the same keys."""
     target.mkdir(parents=True, exist_ok=True)
     checkpoint.lm.causal.save_pretrained(target)
     checkpoint.tokenizer.save(target / "tokenizer.json")
@@ -109,7 +109,7 @@ def export(checkpoint: Checkpoint, target: Path) -> None:
 
 
 def with_token_rows(model: LlamaForCausalLM, count: int) -> LlamaForCausalLM:
-    """Add `count` vocabulary rows for added tokens, each set to the mean of the others."""
+    """Adds `count` vocabulary rows for added tokens, each set to the mean of the others."""
     if not count:
         return model
     old = model.config.vocab_size
@@ -126,7 +126,7 @@ def tokenizer_digest(tokenizer: FactTokenizer) -> str:
 
 
 def llama_at(directory: Path, dtype: torch.dtype) -> LlamaForCausalLM:
-    """The weights of a directory, all of them, as `dtype`."""
+    """Loads the weights of a directory as `dtype`. Raises `CheckpointError` if any is missing."""
     transformers_logging.disable_progress_bar()
     try:
         model, loaded = LlamaForCausalLM.from_pretrained(
@@ -140,7 +140,7 @@ def llama_at(directory: Path, dtype: torch.dtype) -> LlamaForCausalLM:
 
 
 def config_of(path: Path) -> CheckpointConfig:
-    """What a checkpoint says of itself, its files checked against their digests."""
+    """Reads a checkpoint's config, and checks the files beside it against their digests."""
     try:
         config = CheckpointConfig.load(path)
     except (ValueError, TypeError) as error:
@@ -160,13 +160,13 @@ def _markup(config: CheckpointConfig) -> Markup:
 
 
 def _scaling(path: Path) -> str:
-    """What an adapter does to the weights besides its own: keys depend on it, and its file does not hold it."""
+    """Gives the scaling settings of an adapter, on which keys depend and which its weights file does not hold."""
     record = json.loads((path / "adapter_config.json").read_text())
     return json.dumps([record.get(name) for name in ("r", "lora_alpha", "use_rslora", "alpha_pattern")])
 
 
 def same_vocabulary(name: str, model: LlamaForCausalLM, tokenizer: FactTokenizer) -> None:
-    """The rows of the added tokens must be the model's last three, or another token's row would be read."""
+    """Requires that the added tokens have the model's last rows; otherwise another token's row would be read."""
     if model.config.vocab_size != tokenizer.vocabulary_size:
         added = ", ".join(tokenizer.markup.tokens)
         raise CheckpointError(
@@ -176,7 +176,7 @@ def same_vocabulary(name: str, model: LlamaForCausalLM, tokenizer: FactTokenizer
 
 
 def base_of(config: CheckpointConfig, cache: Path) -> Path:
-    """The directory of an adapter's base; refused where its weights are not those it was trained over."""
+    """Gives the directory of an adapter's base. Raises `CheckpointError` if its weights changed since training."""
     assert config.base is not None
     base = resolve_base(config.base, cache)
     expected = config.training.get("base_sha256")
@@ -188,7 +188,7 @@ def base_of(config: CheckpointConfig, cache: Path) -> Path:
 
 
 def tokenizer_at(directory: Path, config: CheckpointConfig) -> FactTokenizer:
-    """The tokenizer in `directory`, with the tokens and the spacing of a checkpoint's config."""
+    """Reads the tokenizer in `directory`, with the tokens and the spacing of a checkpoint's config."""
     return FactTokenizer.load(
         directory / "tokenizer.json", markup=_markup(config), space_inside=config.space_inside
     )

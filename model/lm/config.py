@@ -1,4 +1,4 @@
-"""What a checkpoint is, saved beside its weights as JSON."""
+"""The description of a checkpoint, saved beside its weights as JSON."""
 
 from __future__ import annotations
 
@@ -20,19 +20,18 @@ SEALED_FILES = (
 
 
 class CheckpointError(ValueError):
-    """A directory that is no usable checkpoint: says what is wrong and what to do."""
+    """A directory is no usable checkpoint; the message says what is wrong and what to do."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckpointConfig:
     """What a checkpoint directory holds and where it came from.
 
-    `kind` is "adapter" (LoRA and token rows over `base`) or "full" (a plain Llama with all weights). `method` names
-    its markup: how it asks, if it does.
-    `training` records the run: config, data hash, steps, tokens, seconds, hardware. `decoding` is what was calibrated
-    for it afterwards (`fact_bias`) and no key depends on. `digests` are the SHA-256 of
-    the files beside it that keys depend on: safetensors takes any bytes for weights, so only they tell that
-    a file is the one that was written.
+    `kind` is "adapter" (LoRA and token rows over `base`) or "full" (a plain Llama with all weights). `method` names its
+    markup, which says in what form the model asks for facts, if it does. `training` records the run: config, data hash,
+    steps, tokens, seconds, hardware. `decoding` holds what was calibrated after training and changes no key
+    (`fact_bias`). `digests` are the SHA-256 of the files beside it that keys depend on: safetensors accepts any bytes
+    as weights, so only the digests tell that a file is the one that was written.
     """
 
     name: str
@@ -47,7 +46,7 @@ class CheckpointConfig:
     digests: dict[str, str] = field(default_factory=dict)
 
     def save(self, directory: Path) -> None:
-        """Write it with the digests of what is in `directory` now: the last file of a checkpoint."""
+        """Writes the config with the digests of the files in `directory`; it must be the last file written there."""
         sealed = [name for name in SEALED_FILES if (directory / name).is_file()]
         record = asdict(self) | {"digests": {name: file_digest(directory / name) for name in sealed}}
         (directory / CONFIG_FILE).write_text(json.dumps(record, indent=2, sort_keys=True) + "\n")

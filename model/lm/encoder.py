@@ -1,4 +1,4 @@
-"""Keys of facts and questions: the states at ``<FACT>`` and ``<FACT-q>`` (section 3.2, building the index)."""
+"""Keys of facts and questions: the hidden states at ``<FACT>`` and ``<FACT-q>`` (section 3.2, building the index)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from colmlm.model.text.tokens import Encoded
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A stretch of a document that fits the context, and the facts whose key is read from it."""
+    """A stretch of a document that fits the context, and the facts whose keys are read from it."""
 
     document: int
     encoded: Encoded
@@ -28,12 +28,12 @@ class Window:
 
 
 class KeyEncoder:
-    """Makes keys with one checkpoint. One pass over a document gives all its facts' keys.
+    """Makes keys with one checkpoint. One pass over a document gives the keys of all its facts.
 
-    `batch_tokens` bounds the padded tokens of a forward; sequences of similar length share one. A
-    document longer than `window` tokens is read in windows that overlap by half, each fact in the first
-    that reaches it, which leaves it at least half a window of context. Raises `CheckpointError` for a model of a
-    method that asks in words, or not at all.
+    `batch_tokens` bounds the padded tokens of a forward; sequences of similar length share one. A document longer than
+    `window` tokens is read in windows that overlap by half; each fact is read in the first window that reaches it,
+    which leaves it at least half a window of context. Raises `CheckpointError` for a model of a method that asks in
+    words, or not at all.
     """
 
     def __init__(self, checkpoint: Checkpoint, *, batch_tokens: int = 4096, window: int = 2048) -> None:
@@ -56,7 +56,7 @@ class KeyEncoder:
         return self.checkpoint.lm.dim
 
     def encode_documents(self, documents: Sequence[AnnotatedDocument]) -> list[NDArray[np.float32]]:
-        """For each document a [num_facts, dim] array of unit rows, in the order of `document.facts`."""
+        """Gives for each document a [num_facts, dim] array of unit rows, in the order of `document.facts`."""
         windows = [w for number, d in enumerate(documents) if d.facts for w in self._windows(number, d)]
         keys = [np.zeros((len(d.facts), self.dim), dtype=np.float32) for d in documents]
         at_markers = self._at_markers([w.encoded for w in windows], [w.positions for w in windows])
@@ -65,13 +65,13 @@ class KeyEncoder:
         return keys
 
     def encode_questions(self, questions: Sequence[str]) -> NDArray[np.float32]:
-        """[n, dim] unit rows, read at ``<FACT-q>``."""
+        """Gives [n, dim] unit rows, read at ``<FACT-q>`` after each question."""
         encoded = [self.checkpoint.tokenizer.question(question) for question in questions]
         rows = self._at_markers(encoded, [e.fact_positions for e in encoded])
         return np.concatenate(rows) if rows else np.zeros((0, self.dim), dtype=np.float32)
 
     def encode_contexts(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """[n, dim] unit rows, read at a ``<FACT>`` after each text: what a decoder would ask there.
+        """Gives [n, dim] unit rows, read at a ``<FACT>`` after each text: the queries that a decoder would send there.
 
         Of a text longer than the window the end is kept.
         """
@@ -80,7 +80,7 @@ class KeyEncoder:
         return np.concatenate(rows) if rows else np.zeros((0, self.dim), dtype=np.float32)
 
     def batches(self, documents: Sequence[AnnotatedDocument]) -> tuple[int, list[Tensor]]:
-        """What `encode_documents` feeds the model: the number of tokens, and the padded batches [B, T] they are in."""
+        """Gives what `encode_documents` feeds the model: the number of tokens, and the padded batches [B, T]."""
         sequences = [
             w.encoded for number, d in enumerate(documents) if d.facts for w in self._windows(number, d)
         ]
@@ -96,7 +96,7 @@ class KeyEncoder:
 
     def _windows(self, number: int, document: AnnotatedDocument) -> list[Window]:
         encoded = self.checkpoint.tokenizer.document(document, close=False)
-        # Nothing after the last marker can change a key: attention looks back only.
+        # Tokens after the last marker cannot change a key, since attention is causal.
         encoded = _cut(encoded, 0, encoded.fact_positions[-1] + 1)
         if len(encoded) <= self.window:
             return [Window(number, encoded, tuple(range(len(document.facts))), encoded.fact_positions)]

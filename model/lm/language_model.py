@@ -1,7 +1,7 @@
 """The language model that is also a retriever: one forward gives logits and unit-norm queries.
 
-A query is the hidden state after the final norm at ``<FACT>`` (or ``<FACT-q>``), L2-normalised
-(section 3.1). Vocabulary rows for the three added tokens come last.
+A query is the hidden state after the final norm at ``<FACT>`` (or ``<FACT-q>``), L2-normalised (section 3.1).
+Vocabulary rows for the three added tokens come last.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from colmlm.model.text.tokens import Encoded
 
 
 class FactLM(nn.Module):
-    """A causal LM of the Llama family, bare or under a LoRA adapter, read as a language model and a retriever."""
+    """A causal LM of the Llama family, plain or under a LoRA adapter, that gives logits and hidden states."""
 
     def __init__(self, model: nn.Module, *, compute: torch.dtype) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class FactLM(nn.Module):
 
     @property
     def causal(self) -> LlamaForCausalLM:
-        """The Llama itself, with the adapter's layers in place where there is one."""
+        """The Llama itself, with the adapter's layers in place if there is one."""
         inner = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
         assert isinstance(inner, LlamaForCausalLM)
         return inner
@@ -51,9 +51,9 @@ class FactLM(nn.Module):
         return self._inference
 
     def hidden(self, ids_BT: Tensor, positions_BT: Tensor | None = None) -> Tensor:
-        """[B, T, D] states after the final norm. Right padding needs no mask: attention is causal.
+        """Gives the [B, T, D] states after the final norm. Right padding needs no mask: attention is causal.
 
-        Where positions begin anew in a row, another sequence begins that sees nothing of the one before.
+        Where `positions_BT` restart within a row, a new sequence begins there that does not see the one before.
         """
         is_plain = positions_BT is None and torch.is_inference_mode_enabled() and self._is_for_inference
         if is_plain and ids_BT.shape[1] <= self.inference.context:
@@ -64,7 +64,7 @@ class FactLM(nn.Module):
             ).last_hidden_state
 
     def logits(self, hidden_ND: Tensor) -> Tensor:
-        """[N, V] next-token logits, in float32."""
+        """Gives the [N, V] next-token logits, in float32."""
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.compute is torch.bfloat16):
             return self.causal.lm_head(hidden_ND).float()
 
@@ -75,7 +75,7 @@ class FactLM(nn.Module):
         max_tokens: int = 8192,
         keep: Sequence[Sequence[int]] | None = None,
     ) -> list[Tensor]:
-        """The states of each sequence, in order: [T_i, D], or only those at the positions in `keep`.
+        """Gives the states of each sequence, in order: [T_i, D], or only those at the positions in `keep`.
 
         Sequences of similar length are padded and run together (see `length_groups`).
         """
@@ -89,7 +89,7 @@ class FactLM(nn.Module):
 
     @property
     def _is_for_inference(self) -> bool:
-        """Whether its weights stay as they are and are all it computes with: no adapter, no other precision."""
+        """Tells whether these weights are frozen and used in their own precision, without an adapter."""
         return (
             isinstance(self.model, LlamaForCausalLM)
             and self.compute is torch.float32
@@ -98,14 +98,14 @@ class FactLM(nn.Module):
 
 
 def unit(states_ND: Tensor) -> Tensor:
-    """L2-normalised rows in float32: keys and queries."""
+    """L2-normalises rows in float32: the form of keys and queries."""
     return F.normalize(states_ND.float(), dim=-1)
 
 
 def padded_batches(
     sequences: Sequence[Encoded], *, max_tokens: int = 8192
 ) -> Iterator[tuple[list[int], Tensor]]:
-    """Sequences in batches, padded on the right: which they are, and their ids [B, T]."""
+    """Groups sequences into batches padded on the right; yields the indices of each batch and its ids [B, T]."""
     for group in length_groups([len(s) for s in sequences], max_tokens=max_tokens):
         ids_BT = torch.zeros(len(group), len(sequences[group[0]]), dtype=torch.long)
         for row, i in enumerate(group):
@@ -114,7 +114,7 @@ def padded_batches(
 
 
 def length_groups(lengths: Sequence[int], waste: float = 0.15, max_tokens: int = 8192) -> list[list[int]]:
-    """Indices of sequences in groups to be padded together, longest first.
+    """Groups the indices of sequences that are padded together, longest first.
 
     A group grows until padding would exceed the share `waste` of its tokens, or `max_tokens`.
     """

@@ -1,13 +1,13 @@
-"""A Llama's forward pass for inference: transformers' numbers without what they cost there.
+"""The forward pass of a Llama for inference: the same numbers as transformers at a lower cost.
 
 Design:
-- q, k and v are one matrix product, and so are gate and up. On a CPU oneDNN lays the weights out for its kernels
-  once, instead of at every call: a third of the time of a token, for a second copy of the weights. Elsewhere the
-  model's own weights become views of the joined ones, so nothing is held twice.
-- Token t of a sequence stands in slot t of its row of the cache, and a token sees the slots up to its own. So
-  tokens are taken back by feeding others at their positions, and what a shorter row was padded with is written
-  over before anything can see it. Neither needs a mask of its own.
-- Rows of different lengths are multiplied side by side without what pads the shorter ones; attention alone sees it.
+- q, k and v are one matrix product, and so are gate and up. On a CPU oneDNN reorders the weights for its kernels
+  once instead of at every call, which saves a third of the time per token and costs a second copy of the weights.
+  On other devices the model's own weights become views of the joined ones, so nothing is held twice.
+- Token t of a sequence is stored in slot t of its row of the cache, and a token attends to the slots up to its own.
+  So tokens are taken back by feeding others at their positions, and the padding of a shorter row is overwritten
+  before any token attends to it. Neither needs a mask of its own.
+- Rows of different lengths are multiplied together without the padding of the shorter ones; only attention pads.
 - Masks and rotations are made once a forward, not once a layer; logits only where they are asked for.
 
 Every operation rounds where transformers rounds, so that bf16 agrees as well.
@@ -25,12 +25,12 @@ from torch.nn import functional as F
 from transformers import LlamaForCausalLM
 
 _MOVING_ROTATIONS = ("dynamic", "longrope")
-_ROOM = 128  # slots a cache is made with beyond what it has to hold
-_TYPICAL_ROWS = 8  # what oneDNN lays weights out for; measured to serve 1 to 512 rows
+_ROOM = 128  # extra slots that a cache is made with
+_TYPICAL_ROWS = 8  # the batch size that oneDNN reorders weights for; measured to serve 1 to 512 rows
 
 
 class Linear:
-    """A matrix product with one or several linear layers of a model, side by side."""
+    """A matrix product with one or several linear layers of a model, joined into one."""
 
     def __init__(self, *layers: nn.Module) -> None:
         if not all(type(layer) is nn.Linear for layer in layers):
@@ -57,7 +57,7 @@ class Linear:
         return [_identity(source) for source in self.sources] == self.made_of
 
     def _share(self) -> None:
-        """Make each layer's weights a view of the joined ones."""
+        """Makes each layer's weights a view of the joined ones."""
         at = 0
         for source in self.sources:
             source.data = self.weight[at : at + len(source)]
@@ -65,12 +65,12 @@ class Linear:
 
 
 def _identity(weight: Tensor) -> tuple[object, ...]:
-    """What changes when a weight is moved, cast or written to."""
+    """Gives values of which one changes when a weight is moved, cast or written to."""
     return weight.data_ptr(), weight.dtype, weight._version
 
 
 def _can_pack(weight: Tensor) -> bool:
-    """Whether oneDNN multiplies this kind of weights here, by operations that this torch has."""
+    """Tells whether oneDNN can multiply weights of this device and type with the operations that this torch has."""
     return (
         weight.device.type == "cpu"
         and weight.dtype in (torch.bfloat16, torch.float32)
@@ -82,7 +82,7 @@ def _can_pack(weight: Tensor) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """The weights of one layer. Outputs of `qkv` are the heads of q, then k, then v; of `gate_up` the gate first."""
+    """The weights of one layer. `qkv` outputs the heads of q, then k, then v; `gate_up` outputs the gate first."""
 
     norm_D: Tensor
     qkv: Linear
@@ -97,14 +97,14 @@ class Layer:
 
 
 class Cache:
-    """Keys and values of `rows` sequences: in each layer one row a slot, the k heads and then the v heads."""
+    """Keys and values of `rows` sequences. Each layer has one row per slot: first the k heads, then the v heads."""
 
     def __init__(self, llama: Llama, rows: int) -> None:
         self.llama, self.rows, self.slots = llama, rows, 0
         self.layers = [llama.embedding.new_zeros(0, llama.kv_width) for _ in llama.layers]
 
     def reserve(self, slots: int) -> None:
-        """Make room for `slots` tokens a row."""
+        """Makes room for `slots` tokens in each row."""
         if slots <= self.slots:
             return
         more = min(max(slots + _ROOM, 2 * self.slots), max(slots, self.llama.context))
@@ -116,7 +116,7 @@ class Cache:
         self.slots = more
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Go on with these rows only, in this order."""
+        """Keeps only these rows, in this order."""
         width = self.llama.kv_width
         self.layers = [
             layer.view(self.rows, self.slots, width)[list(rows)].view(-1, width) for layer in self.layers
@@ -125,7 +125,7 @@ class Cache:
 
 
 class Llama:
-    """The forward pass of a plain Llama (no adapter layers), over its own weights."""
+    """The forward pass of a plain Llama (no adapter layers) over its own weights."""
 
     def __init__(self, causal: LlamaForCausalLM) -> None:
         config, model = causal.config, causal.model
@@ -141,34 +141,34 @@ class Llama:
         self.context = int(config.max_position_embeddings)
         self.activation = model.layers[0].mlp.act_fn
         self.embedding, self.norm_D = model.embed_tokens.weight, model.norm.weight
-        with torch.inference_mode(False):  # they become the model's own, which may yet be trained or cast
+        with torch.inference_mode(False):  # they become the model's own, and may be trained or cast later
             self.layers = [_layer(layer) for layer in model.layers]
             self.head = Linear(causal.lm_head)
             self.cos_SD, self.sin_SD = _rotations(causal, self.context)
 
     def is_of(self, causal: LlamaForCausalLM) -> bool:
-        """Whether `causal` still computes with these weights: changed, moved or cast ones are others."""
+        """Tells whether `causal` still computes with these weights, which were not changed, moved or cast since."""
         return causal.lm_head.weight is self.head.sources[0] and all(
             linear.is_current()
             for linear in (self.head, *(each for layer in self.layers for each in layer.linears))
         )
 
     def states(self, ids_BT: Tensor) -> Tensor:
-        """[B, T, D] states after the final norm. Right padding needs no mask: attention is causal."""
+        """Gives the [B, T, D] states after the final norm. Right padding needs no mask: attention is causal."""
         width = ids_BT.shape[1]
         return self._forward(ids_BT, self.cos_SD[:width], self.sin_SD[:width])
 
     def cache(self, rows: int) -> Cache:
-        """An empty cache for that many sequences."""
+        """Makes an empty cache for that many sequences."""
         return Cache(self, rows)
 
     def advance(
         self, ids_BT: Tensor, starts: Sequence[int], cache: Cache, lengths: Sequence[int] | None = None
     ) -> Tensor:
-        """[B, T, D] states of up to T further tokens a row; row i's stand at positions `starts[i]` and on.
+        """Gives the [B, T, D] states of up to T further tokens a row; row i's tokens begin at position `starts[i]`.
 
-        What a row held there, or later, is forgotten. Of row i the first `lengths[i]` are tokens (None: all), and
-        the states of what pads it are zero.
+        Tokens that the cache held for a row at these positions or later are forgotten. In row i the first `lengths[i]`
+        ids are tokens (None: all), and the states of its padding are zero.
         """
         rows, width = ids_BT.shape
         end = max(starts) + width
@@ -190,7 +190,7 @@ class Llama:
         )
 
     def logits(self, states_ND: Tensor) -> Tensor:
-        """[N, V] next-token logits, in float32 (or better, where the model is)."""
+        """Gives the [N, V] next-token logits, in float32 (float64 if the model is in float64)."""
         logits_NV = self.head(states_ND)
         return logits_NV if logits_NV.dtype is torch.float64 else logits_NV.float()
 
@@ -206,12 +206,15 @@ class Llama:
         end: int = 0,
         tokens_N: Tensor | None = None,
     ) -> Tensor:
-        """[B, T, D]. With `tokens_N`, the places of tokens in B * T, activations are [N, ...] outside of attention."""
+        """Gives the [B, T, D] states.
+
+        With `tokens_N`, the indices of tokens in B * T, activations are [N, ...] outside of attention.
+        """
         x = F.embedding(ids_BT.to(self.embedding.device), self.embedding)
         rows, width, _ = x.shape
         if tokens_N is not None:
             x, cos, sin = (each.flatten(0, 1)[tokens_N] for each in (x, cos, sin))
-        cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)  # the same for all heads
+        cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)  # all heads share them
         for number, layer in enumerate(self.layers):
             qkv = layer.qkv(_rms_norm(x, layer.norm_D, self.eps))
             _rotate(qkv[..., : self.rotated].unflatten(-1, (-1, self.head_dim)), cos, sin)
@@ -220,7 +223,7 @@ class Llama:
             kv = qkv[..., self.q_width :]
             if cache is not None and slots_N is not None:
                 cache.layers[number].index_copy_(0, slots_N, kv.reshape(-1, self.kv_width))
-            if end:  # there is a past
+            if end:  # the cache holds earlier tokens
                 assert cache is not None
                 kv = cache.layers[number].view(rows, cache.slots, -1)[:, :end]
             attended = self._attend(qkv[..., : self.q_width], kv, mask)
@@ -234,7 +237,7 @@ class Llama:
         return states if tokens_N is None else _padded(states, tokens_N, rows, width)
 
     def _attend(self, q: Tensor, kv_BSW: Tensor, mask: Tensor | None) -> Tensor:
-        """[B, T, heads * head_dim]; without a past each token sees itself and those before it."""
+        """Gives [B, T, heads * head_dim]. Without earlier tokens in the cache attention is causal over the T tokens."""
         rows, width, _ = q.shape
         k, v = kv_BSW.view(rows, -1, 2, self.kv_heads, self.head_dim).permute(2, 0, 3, 1, 4)
         if k.shape[2] == width and width > 1:
@@ -243,14 +246,14 @@ class Llama:
                 q, k, v, is_causal=True, scale=self.scale, enable_gqa=self.heads != self.kv_heads
             )
             return out.transpose(1, 2).reshape(rows, width, -1)
-        # The heads that share a key head ask beside each other, as if they were further tokens.
+        # Query heads that share a key head are folded into the token axis, as if they were further tokens.
         q = q.view(rows, width, self.kv_heads, -1, self.head_dim).permute(0, 2, 3, 1, 4)
         folded = q.reshape(rows, self.kv_heads, -1, self.head_dim)
         out = F.scaled_dot_product_attention(folded, k, v, attn_mask=mask, scale=self.scale)
         return out.view(q.shape).permute(0, 3, 1, 2, 4).reshape(rows, width, -1)
 
     def _mask(self, positions_BT: Tensor, end: int) -> Tensor:
-        """[B, 1, heads a key head * T, S]: what is added to the scores, so that none sees beyond itself."""
+        """Makes the [B, 1, query heads per key head * T, S] mask, added to the scores to hide later slots."""
         unseen = torch.arange(end, device=positions_BT.device) > positions_BT[..., None]
         mask = torch.zeros(unseen.shape, dtype=self.embedding.dtype, device=unseen.device)
         mask.masked_fill_(unseen, float("-inf"))
@@ -267,7 +270,7 @@ def _layer(layer: nn.Module) -> Layer:
 
 
 def _rotations(causal: LlamaForCausalLM, context: int) -> tuple[Tensor, Tensor]:
-    """[context, head_dim] cosines, and sines with the sign that `_rotate` wants: minus on the first half."""
+    """Gives [context, head_dim] cosines, and sines with the sign that `_rotate` expects: minus on the first half."""
     weight = causal.model.embed_tokens.weight
     positions = torch.arange(context, device=weight.device)[None]
     with torch.no_grad():
@@ -277,13 +280,13 @@ def _rotations(causal: LlamaForCausalLM, context: int) -> tuple[Tensor, Tensor]:
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> None:
-    """Rotate [..., head_dim] in place: the halves of a head are the two coordinates."""
+    """Rotates [..., head_dim] in place; a coordinate of the first half is rotated with the same one of the second."""
     swapped = x.roll(x.shape[-1] // 2, dims=-1).mul_(sin)
     x.mul_(cos).add_(swapped)
 
 
 def _padded(x_ND: Tensor, tokens_N: Tensor, rows: int, width: int) -> Tensor:
-    """[rows, width, D] with the tokens at their places and zeros elsewhere."""
+    """Gives [rows, width, D] with the tokens at their positions and zeros elsewhere."""
     padded = x_ND.new_zeros(rows * width, x_ND.shape[-1]).index_copy_(0, tokens_N, x_ND)
     return padded.view(rows, width, -1)
 

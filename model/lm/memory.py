@@ -1,8 +1,8 @@
-"""Keep the allocator from giving large tensors back to the kernel at every step.
+"""Settings that keep the allocator from returning large tensors to the kernel at every step.
 
-Left alone, glibc maps each tensor anew and training spends most of its time in page faults. Raised
-thresholds keep the memory, but then a third of a training step goes into searching glibc's lists of free
-chunks. jemalloc does neither, once told to treat large allocations like any other.
+With its defaults glibc maps each tensor anew, and training spends most of its time in page faults. Raised thresholds
+keep the memory, but then a third of a training step is spent searching glibc's lists of free chunks. jemalloc does
+neither, once configured to treat large allocations like any other.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _JEMALLOC_CONFIG = "oversize_threshold:0,dirty_decay_ms:20000,muzzy_decay_ms:200
 
 
 def prefer_jemalloc(again: Sequence[str]) -> None:
-    """Start this process anew under jemalloc where the system has it; else raise glibc's thresholds.
+    """Restarts this process under jemalloc if the system has it; otherwise raises glibc's thresholds.
 
-    `again` is the command line that does so.
-    Call it first: nothing done before survives. Returns where there is nothing to change any more.
+    `again` is the command line that starts the process again. Call this first: it replaces the process, and whatever
+    was done before is lost. It returns only where no restart is needed, or none is possible.
     """
     library = ctypes.util.find_library("jemalloc")
     if library is None or not sys.platform.startswith("linux"):
@@ -42,9 +42,9 @@ def prefer_jemalloc(again: Sequence[str]) -> None:
 
 
 def keep_large_tensors() -> bool:
-    """Raise glibc's thresholds for this process, within bounds: without one it keeps all it ever freed.
+    """Raises glibc's thresholds for this process, within bounds: without a bound glibc keeps all memory it ever freed.
 
-    False where the C library is not glibc.
+    Returns False where the C library is not glibc.
     """
     if not sys.platform.startswith("linux"):
         return False

@@ -1,1 +1,1 @@
-"""Texts for the model: tokens, the tokens that a method adds, sentences."""
+"""Texts for the model: tokens, the markup tokens of each method, sentences."""

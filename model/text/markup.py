@@ -1,6 +1,6 @@
 """The tokens that each method adds to a vocabulary, and how a lookup is written with them.
 
-Co-LMLM asks with the state at one token (section 3.1), LMLM-Asker with a question in words and Rel-LMLM with an
+Co-LMLM asks with the hidden state at one token (section 3.1), LMLM-Asker with a question in words, and Rel-LMLM with an
 entity and a relation in words (section 4.6, appendix A). A standard model never asks.
 """
 
@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Markup:
-    """A lookup reads ``opens [query] asks value closes``; the tokens are the vocabulary's last, in this order.
+    """The markup of a method, which writes a lookup as ``opens [query] asks value closes``.
 
-    `asks` is None where the state at `opens` is the query itself. `parts` separates the parts of a query in words,
-    which in plain text stand on lines of their own. `key` ends a question whose state there is a key.
+    `tokens` are the last ones of the vocabulary, in this order. `asks` is None where the state at `opens` is the query
+    itself. `parts` separates the parts of a query in words, which plain text has on separate lines. `key` ends a
+    question whose state at that token is a key.
     """
 
     method: str

@@ -1,10 +1,10 @@
-"""Where sentences end. One splitter for the whole project: rules, no model, the same everywhere.
+"""The sentence splitter of the whole project. It follows rules and uses no model, so it splits the same everywhere.
 
-A sentence ends at ``.``, ``!``, ``?`` or ``…`` (with the quotes and brackets that close there) where blanks and then a
+A sentence ends at ``.``, ``!``, ``?`` or ``…`` (with any quotes and brackets that close there) if blanks and then a
 capital letter or a digit follow, at the full stop of ``。！？``, and at an empty line. It does not end after an
 abbreviation of a title, a month or a reference, nor after an initial ("J. R. R. Tolkien", "the U.S. Navy").
 
-Limits: a sentence that begins with a small letter belongs to the one before it, and one that ends in an initial
+Limits: a sentence that begins with a small letter is joined to the one before it, and one that ends in an initial
 ("vitamin C.") to the one after it. Both make a sentence too long, never too short.
 """
 
@@ -28,7 +28,7 @@ _LONGEST_WORD = 40
 
 
 def sentence_ends(text: str) -> list[int]:
-    """Where each sentence ends and the next begins, ascending; the last is the length of the text.
+    """Gives the offset at which each sentence ends and the next begins, ascending; the last is the length of the text.
 
     The blanks between two sentences belong to the first. An empty text has none.
     """
@@ -43,14 +43,14 @@ def sentence_ends(text: str) -> list[int]:
 
 
 def sentence_around(ends: Sequence[int], start: int, end: int) -> tuple[int, int]:
-    """The bounds of the sentence, or the run of sentences, that holds ``text[start:end]``, given `sentence_ends`."""
+    """Gives the bounds of the sentence, or sentences, that hold ``text[start:end]``; `ends` is from `sentence_ends`."""
     before = bisect_right(ends, start)
     after = min(bisect_left(ends, end), len(ends) - 1)
     return (ends[before - 1] if before else 0), ends[after]
 
 
 def _abbreviated(text: str, stop: int) -> bool:
-    """Whether the full stop at `stop` is that of an abbreviation or an initial."""
+    """Tells whether the full stop at `stop` belongs to an abbreviation or an initial."""
     found = _LAST_WORD.search(text[max(0, stop - _LONGEST_WORD) : stop])
     if found is None:
         return False

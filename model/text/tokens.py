@@ -1,7 +1,7 @@
 """Text to token ids and back, with the tokens that a method adds to a vocabulary (section 3.1).
 
-Documents and prompts are never trusted: a literal ``<FACT>`` in a text is encoded as the characters it
-is, not as the token, so no document can trigger or forge a lookup.
+Documents and prompts are never trusted: a literal ``<FACT>`` in a text is encoded as its characters, not as the token,
+so no document can trigger or forge a lookup.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ END_OF_TEXT = "<|endoftext|>"
 
 
 def _bytes_by_character() -> dict[str, int]:
-    """The alphabet of byte-level BPE: printable bytes stand for themselves, the others for characters from 256 on."""
+    """Gives the alphabet of byte-level BPE: printable bytes as themselves, the others as characters from 256 on."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}
@@ -31,11 +31,11 @@ _NUL = chr(256)
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """One sequence: its ids, where its lookups begin, and which tokens the loss leaves out.
+    """One sequence: its ids, the positions where its lookups begin, and the tokens that the loss leaves out.
 
-    `fact_positions` are indices of the opening token (``<FACT>``, or ``<FACT-q>`` of a question) in `ids`, in the
-    order of the facts; `masked[t]` is True where token t belongs to M of section 3.2: the span and its closing
-    token, but not the opening one, nor a query in words.
+    `fact_positions` are indices in `ids` of the opening token (``<FACT>``, or ``<FACT-q>`` of a question), in the order
+    of the facts. `masked[t]` is True where token t belongs to M of section 3.2: the span and its closing token, but
+    neither the opening token nor a query in words.
     """
 
     ids: tuple[int, ...]
@@ -49,11 +49,11 @@ class Encoded:
 class FactTokenizer:
     """A byte-level BPE tokenizer with the tokens of a markup as its last ids.
 
-    `space_inside` says where the space before a span goes. True: into the span's first token
-    (``in<FACT> 1981</FACT>``), so that the text around keeps the base model's own tokens. False: before
-    ``<FACT>`` (``in <FACT>1981</FACT>``), as plain tokenisation of the paper's inline form gives.
-    `unsayable` tokens hold a NUL, which no database keeps as text.
-    `num_fresh` is how many tokens of the markup the tokenizer did not have before: a model needs as many new rows.
+    `space_inside` says where the space before a span goes. True: into the span's first token (``in<FACT>
+    1981</FACT>``), so that the surrounding text keeps the base model's own tokens. False: before ``<FACT>`` (``in
+    <FACT>1981</FACT>``), as the paper's inline form is tokenised. `unsayable` are tokens that hold a NUL, which no
+    database keeps as text. `num_fresh` counts the markup's tokens that the tokenizer did not have before; a model needs
+    as many new rows.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, markup: Markup = CO_LMLM, space_inside: bool = True) -> None:
@@ -75,7 +75,7 @@ class FactTokenizer:
 
     @classmethod
     def load(cls, path: Path, *, markup: Markup = CO_LMLM, space_inside: bool = True) -> FactTokenizer:
-        """Read a ``tokenizer.json``."""
+        """Reads a ``tokenizer.json``."""
         return cls(Tokenizer.from_file(str(path)), markup=markup, space_inside=space_inside)
 
     @property
@@ -98,16 +98,16 @@ class FactTokenizer:
         return int(self.tokenizer.get_vocab_size(with_added_tokens=True))
 
     def encode(self, text: str) -> list[int]:
-        """Ids of plain text; special tokens in it are read as characters."""
+        """Encodes plain text; special tokens in it are read as characters."""
         return list(self.tokenizer.encode(text, add_special_tokens=False).ids)
 
     def decode(self, ids: Sequence[int]) -> str:
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
 
     def prompt(self, prompt: str | Sequence[int]) -> list[int]:
-        """Ids of a prompt, text or ids: every sequence starts with the end-of-text token, as documents do.
+        """Gives the ids of a prompt, text or ids, beginning with the end-of-text token as every document does.
 
-        Raises `ValueError` where given ids hold a token of the markup, which would forge a lookup, or none of ours.
+        Raises `ValueError` if the given ids hold a token of the markup, which would forge a lookup, or an unknown id.
         """
         if isinstance(prompt, str):
             return [self.end_of_text, *self.encode(prompt)]
@@ -118,26 +118,26 @@ class FactTokenizer:
         return ids if ids[:1] == [self.end_of_text] else [self.end_of_text, *ids]
 
     def question(self, question: str, max_length: int = 128) -> Encoded:
-        """A question closed by ``<FACT-q>``; of a longer one the end is kept (paper: 128 tokens)."""
+        """Encodes a question closed by ``<FACT-q>``, keeping the end of one that is too long (paper: 128 tokens)."""
         ids = [self.end_of_text, *self.encode(question.strip())[-(max_length - 2) :], self.fact_q]
         return Encoded(tuple(ids), (len(ids) - 1,), (True,) * len(ids))
 
     def context(self, text: str, max_length: int) -> Encoded:
-        """A text closed by ``<FACT>``, as far as a document has it there; of a longer one the end is kept."""
+        """Encodes a text closed by ``<FACT>``, as a document has it up to there; of a longer text the end is kept."""
         if self.space_inside:
-            text = text.removesuffix(" ")  # it belongs to the value
+            text = text.removesuffix(" ")  # the space belongs to the value
         ids = [*self.prompt(text), self.fact][-max_length:]
         return Encoded(tuple(ids), (len(ids) - 1,), (False,) * len(ids))
 
     def bytes_of(self, token: int) -> bytes:
-        """What a token stands for: part of a character it may be. A special token's are those of its name."""
+        """Gives the bytes that a token stands for, which may be part of a character. A special token gives its name."""
         name = self.tokenizer.id_to_token(token) or ""
         if token in self.special:
             return name.encode()
         return bytes(_BYTES[character] for character in name)
 
     def query_in_words(self, ids: Sequence[int]) -> str:
-        """The text of a query that was written between `opens` and `asks`, its parts on lines of their own."""
+        """Gives the text of a query written between `opens` and `asks`, with its parts on separate lines."""
         if self.markup.parts is None:
             return self.decode(ids).strip()
         parts: list[list[int]] = [[]]
@@ -152,15 +152,15 @@ class FactTokenizer:
     def document(
         self, document: AnnotatedDocument, *, with_title: bool = True, close: bool = True
     ) -> Encoded:
-        """A document with its lookups, its title as the first line where it has one."""
+        """Encodes a document with its lookups, and with its title, if any, as the first line."""
         lead = f"{document.title}\n\n" if with_title and document.title else ""
         return self.spans(lead, document.text, document.facts, close=close)
 
     def spans(self, lead: str, text: str, facts: Sequence[FactSpan], *, close: bool = True) -> Encoded:
-        """`lead` and `text` as one sequence, each fact of `text` as a lookup; `close` appends end-of-text.
+        """Encodes `lead` and `text` as one sequence with each fact of `text` as a lookup; `close` appends end-of-text.
 
-        A markup without lookups leaves the text as it is. One with queries in words writes each fact's question
-        there, and leaves facts without one as they are.
+        A markup without lookups leaves the text unchanged. One with queries in words writes each fact's question as the
+        query, and leaves a fact without a question as plain text.
         """
         ids, masked, positions = [self.end_of_text], [False], []
         at = 0
@@ -184,14 +184,14 @@ class FactTokenizer:
         self.tokenizer.save(str(path))
 
     def id_of(self, token: str | None) -> int:
-        """The id of a token that this tokenizer must have."""
+        """Gives the id of a token that this tokenizer must have."""
         token_id = None if token is None else self.tokenizer.token_to_id(token)
         if token_id is None:
             raise ValueError(f"method {self.markup.method}: the tokenizer has no {token or 'such'} token")
         return int(token_id)
 
     def _query(self, question: str | None) -> list[int]:
-        """The ids of a query in words with its closing token; nothing where the state is the query."""
+        """Encodes a query in words with its closing token; gives no ids where the state is the query."""
         if self.markup.asks is None:
             return []
         words = question or ""
