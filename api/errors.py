@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import logging
 from math import ceil
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 from litestar import Request, Response
@@ -31,6 +31,7 @@ from litestar.response.base import ASGIResponse
 
 from colmlm.api.door import requests
 from colmlm.api.wire.answers import FieldError, Problem
+from colmlm.api.wire.statuses import status_of
 from colmlm.kb.access.api_keys import ROLES, Right
 from colmlm.kb.errors import (
     Collided,
@@ -54,6 +55,8 @@ _log = logging.getLogger(__name__)
 
 class Refused(KBError):
     """What the API itself refuses."""
+
+    status: ClassVar[int]
 
 
 class ModelMissing(Refused):
@@ -247,7 +250,7 @@ def _of_kb(error: KBError) -> Problem:
         for name, value in vars(error).items()
         if name.endswith(("_id", "_ids", "_seq")) and isinstance(value, int | tuple)
     }
-    return Problem(f"urn:colmlm:{type(error).__name__}", error.title, error.status, str(error), about)
+    return Problem(f"urn:colmlm:{type(error).__name__}", error.title, status_of(error), str(error), about)
 
 
 _PASSING = (

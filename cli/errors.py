@@ -29,14 +29,42 @@ from colmlm.kb.texts.characters import visible
 CHECK_FAILED = 1
 USAGE = 2
 REFUSED = 3
+CONFLICT = 4
 DATABASE = 5
+INDEX = 6
 MODEL = 7
+WAITED = 8
+DISK = 9
 FAULT = 70
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 
 # By name and not by class: a command that needs no model must not import it to say what went wrong.
 _CODES = {
+    "colmlm.kb.errors.failures.BackupRefused": CHECK_FAILED,
+    "colmlm.kb.errors.root.KBError": CHECK_FAILED,
+    "colmlm.kb.errors.failures.LogRefused": CHECK_FAILED,
+    "colmlm.kb.errors.failures.SignatureRefused": CHECK_FAILED,
+    "colmlm.kb.errors.root.Invalid": USAGE,
+    "colmlm.kb.errors.failures.SettingsError": USAGE,
+    "colmlm.kb.errors.root.NotFound": REFUSED,
+    "colmlm.kb.errors.root.Conflict": CONFLICT,
+    "colmlm.kb.errors.failures.DatabaseUnavailable": DATABASE,
+    "colmlm.kb.errors.failures.MigrationNeeded": DATABASE,
+    "colmlm.kb.errors.failures.IndexBehind": INDEX,
+    "colmlm.kb.errors.failures.IndexInvariant": INDEX,
+    "colmlm.kb.errors.failures.SnapshotRefused": INDEX,
+    "colmlm.kb.errors.failures.Collided": WAITED,
+    "colmlm.kb.errors.failures.LockHeld": WAITED,
+    "colmlm.kb.errors.failures.LogHeld": WAITED,
+    "colmlm.kb.errors.failures.StatementTooLong": WAITED,
+    "colmlm.kb.errors.failures.StorageFull": DISK,
+    "colmlm.kb.errors.failures.StorageReadOnly": DISK,
+    "colmlm.api.client.errors.KeyRefused": USAGE,
+    "colmlm.api.client.errors.RequestRefused": USAGE,
+    "colmlm.api.client.errors.ServerUnreachable": DATABASE,
+    "colmlm.api.client.errors.ServerBusy": INDEX,
+    "colmlm.cli.operating.serving.PortTaken": USAGE,
     "colmlm.model.lm.config.CheckpointError": MODEL,
     "colmlm.model.lm.base_models.BaseNotFound": MODEL,
     "colmlm.model.training.corpora.DataError": USAGE,
@@ -107,11 +135,10 @@ def explain(error: BaseException) -> Failure:
     )
 
     error = refusal_of(error) or error
-    if isinstance(error, KBError):
-        return Failure(error.exit_code, one_line(str(error)))
     for name in _names(error):
         if name in _CODES:
-            return Failure(_CODES[name], one_line(f"{_cause(error)} {_REMEDIES.get(name, '')}"))
+            told = str(error) if isinstance(error, KBError) else f"{_cause(error)} {_REMEDIES.get(name, '')}"
+            return Failure(_CODES[name], one_line(told))
     fault = f"{type(error).__name__}: {error}. This is a fault of colmlm; `colmlm --debug ...` shows where."
     return Failure(FAULT, one_line(fault))
 

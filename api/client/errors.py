@@ -27,12 +27,10 @@ class RemoteError(KBError):
     """What a server elsewhere did not do."""
 
     title = "Server elsewhere"
-    status = 502
 
 
 class ServerUnreachable(RemoteError):
     title = "Server out of reach"
-    exit_code = 5
 
     def __init__(self, url: str, cause: str, *, was_sent: bool = False) -> None:
         self.url, self.cause, self.was_sent = url, cause.rstrip("."), was_sent
@@ -54,7 +52,6 @@ class AnswerLost(ServerUnreachable):
 
 class KeyRefused(RemoteError):
     title = "Key refused"
-    exit_code = 2
 
     def __init__(self, detail: str) -> None:
         super().__init__(f"The server refuses the key: {detail}")
@@ -62,7 +59,6 @@ class KeyRefused(RemoteError):
 
 class ServerBusy(RemoteError):
     title = "Server is busy"
-    exit_code = 6
 
 
 class JobNotDone(RemoteError):
@@ -78,7 +74,7 @@ class RemoteRefused(RemoteError):
 
 
 class RequestRefused(RemoteRefused):
-    exit_code = 2
+    """What was asked for cannot be meant, in the words of the API."""
 
 
 def refused(response: httpx2.Response) -> KBError:

@@ -68,4 +68,4 @@ class RemoteJobs:
             return job.result or {}
         if job.error is None:
             raise JobNotDone(job_id, job.state)
-        raise error_of(msgspec.convert(job.error, Problem))
+        raise error_of(msgspec.convert({"status": 500, **job.error}, Problem))

@@ -46,7 +46,7 @@ def problem(error: Exception) -> Problem:
     if isinstance(error, KBError) or (failure := explain(error)).exit_code == FAULT:
         return problem_of(error)
     kind = f"urn:colmlm:{type(error).__name__}"
-    return {"type": kind, "title": "The work failed", "status": 500, "detail": failure.line}
+    return {"type": kind, "title": "The work failed", "detail": failure.line}
 
 
 class _Models:

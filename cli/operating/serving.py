@@ -43,7 +43,6 @@ class PortTaken(KBError):
     """Somebody else listens there, or we may not."""
 
     title = "Address not available"
-    exit_code = 2
 
     def __init__(self, host: str, port: int, cause: str) -> None:
         super().__init__(f"Cannot serve on {host}:{port}: {cause}. Pass another --port or --host.")

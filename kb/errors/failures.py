@@ -7,7 +7,6 @@ from colmlm.kb.errors.root import KBError
 
 class SettingsError(KBError):
     title = "Bad setting"
-    exit_code = 2
 
     def __init__(self, variable: str, cause: str) -> None:
         self.variable = variable
@@ -16,8 +15,6 @@ class SettingsError(KBError):
 
 class DatabaseUnavailable(KBError):
     title = "Database unavailable"
-    status = 503
-    exit_code = 5
 
     def __init__(self, where: str, cause: str) -> None:
         self.where = where
@@ -28,8 +25,6 @@ class DatabaseUnavailable(KBError):
 
 class LogHeld(KBError):
     title = "The change log is held"
-    status = 503
-    exit_code = 8
 
     def __init__(self, holder: str | None, waited_seconds: float) -> None:
         self.holder = holder
@@ -42,8 +37,6 @@ class LogHeld(KBError):
 
 class LockHeld(KBError):
     title = "Something is locked"
-    status = 503
-    exit_code = 8
 
     def __init__(self, what: str) -> None:
         super().__init__(
@@ -54,8 +47,6 @@ class LockHeld(KBError):
 
 class Collided(KBError):
     title = "Met other work"
-    status = 503
-    exit_code = 8
 
     def __init__(self) -> None:
         super().__init__(
@@ -66,8 +57,6 @@ class Collided(KBError):
 
 class StatementTooLong(KBError):
     title = "Took too long"
-    status = 503
-    exit_code = 8
 
     def __init__(self) -> None:
         super().__init__(
@@ -78,8 +67,6 @@ class StatementTooLong(KBError):
 
 class StorageFull(KBError):
     title = "Disk full"
-    status = 507
-    exit_code = 9
 
     def __init__(self, what: str) -> None:
         self.what = what
@@ -91,8 +78,6 @@ class StorageFull(KBError):
 
 class StorageReadOnly(KBError):
     title = "Cannot be written"
-    status = 507
-    exit_code = 9
 
     def __init__(self, what: str) -> None:
         self.what = what
@@ -104,8 +89,6 @@ class StorageReadOnly(KBError):
 
 class MigrationNeeded(KBError):
     title = "Migration needed"
-    status = 503
-    exit_code = 5
 
     def __init__(self, found: str | None, wanted: str) -> None:
         self.found, self.wanted = found, wanted
@@ -137,8 +120,6 @@ class JobGivenUp(KBError):
 
 class SignatureRefused(KBError):
     title = "Signature refused"
-    status = 422
-    exit_code = 1
 
     def __init__(self, what: str, cause: str) -> None:
         self.what = what
@@ -147,8 +128,6 @@ class SignatureRefused(KBError):
 
 class LogRefused(KBError):
     title = "Change log refused"
-    status = 422
-    exit_code = 1
 
     def __init__(self, what: str, seq: int, cause: str) -> None:
         self.what, self.seq = what, seq
@@ -157,8 +136,6 @@ class LogRefused(KBError):
 
 class BackupRefused(KBError):
     title = "Backup refused"
-    status = 422
-    exit_code = 1
 
     def __init__(self, file: str, cause: str) -> None:
         self.file = file
@@ -167,8 +144,6 @@ class BackupRefused(KBError):
 
 class IndexBehind(KBError):
     title = "Index is behind"
-    status = 503
-    exit_code = 6
 
     def __init__(self, min_seq: int, applied_seq: int, waited_seconds: float) -> None:
         self.min_seq, self.applied_seq = min_seq, applied_seq
@@ -180,7 +155,6 @@ class IndexBehind(KBError):
 
 class IndexInvariant(KBError):
     title = "Index invariant broken"
-    exit_code = 6
 
     def __init__(self, cause: str) -> None:
         super().__init__(
@@ -190,7 +164,6 @@ class IndexInvariant(KBError):
 
 class SnapshotRefused(KBError):
     title = "Snapshot refused"
-    exit_code = 6
 
     def __init__(self, *, keyset_id: int, cause: str) -> None:
         self.keyset_id, self.cause = keyset_id, cause

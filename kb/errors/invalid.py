@@ -65,7 +65,6 @@ class PromptRefused(Invalid):
 
 class ContextLengthExceeded(Invalid):
     title = "Prompt too long"
-    status = 400
 
     def __init__(self, num_tokens: int, most: int) -> None:
         super().__init__(
@@ -113,7 +112,6 @@ class InvalidWork(Invalid):
 
 class UploadTooLarge(Invalid):
     title = "Upload too large"
-    status = 413
 
     def __init__(self, cause: str) -> None:
         super().__init__(f"{cause}. Nothing was kept; split the file, or raise COLMLM_UPLOAD_MAX_MB.")

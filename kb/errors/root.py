@@ -10,23 +10,18 @@ class KBError(Exception):
     """Root of the tree; catch this at an edge, and the leaf you mean everywhere else."""
 
     title: ClassVar[str] = "Knowledge base error"
-    status: ClassVar[int] = 500
-    exit_code: ClassVar[int] = 1
 
 
 class NotFound(KBError):
-    status = 404
-    exit_code = 3
+    """What was named does not exist."""
 
 
 class Conflict(KBError):
-    status = 409
-    exit_code = 4
+    """The state of the knowledge base does not allow it."""
 
 
 class Invalid(KBError):
-    status = 422
-    exit_code = 2
+    """What was asked for cannot be meant."""
 
 
 def listed(fact_ids: Sequence[int]) -> str:

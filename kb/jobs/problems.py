@@ -1,4 +1,4 @@
-"""Problem documents of jobs that failed, in the form in which the API gives those of requests."""
+"""Problem documents of jobs that failed, in the form of those of requests, but for a status."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ def problem_of(error: Exception) -> Problem:
     error = refusal_of(error) or error
     if isinstance(error, KBError):
         kind = f"urn:colmlm:{type(error).__name__}"
-        return {"type": kind, "title": error.title, "status": error.status, "detail": str(error)}
+        return {"type": kind, "title": error.title, "detail": str(error)}
     return {
         "type": "urn:colmlm:InternalError",
         "title": "Internal error",
-        "status": 500,
         "detail": "The job failed in a way this program does not know. The cause is in the worker's log.",
     }

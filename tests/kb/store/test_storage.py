@@ -58,7 +58,7 @@ def test_a_backup_that_does_not_fit_is_removed(kb: KnowledgeBase, small_disk: Pa
     ingest(kb, *numbered(2000))
     with pytest.raises(OSError, match="No space") as failed:
         write_backup(kb, small_disk / "whole.backup", Ed25519PrivateKey.generate())
-    assert problem_of(failed.value)["status"] == 507
+    assert problem_of(failed.value)["type"] == "urn:colmlm:StorageFull"
     assert list(small_disk.iterdir()) == []
 
 
