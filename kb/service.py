@@ -34,7 +34,7 @@ class KnowledgeBase(SearchableStore):
 
     @classmethod
     def open(cls, settings: Settings, application: str = "colmlm") -> KnowledgeBase:
-        """Start or join the database of `settings`, which knows this program by the name `application`.
+        """Opens the database of `settings`, starting it where it does not run. `application` names the connections.
 
         Raises `DatabaseUnavailable` or `MigrationNeeded`.
         """
@@ -47,9 +47,9 @@ class KnowledgeBase(SearchableStore):
         return cls(settings, engine)
 
     def beside(self, pool: str, waits: Waits, connections: int) -> KnowledgeBase:
-        """This knowledge base on connections of its own, which wait and run so long at most; closed with this one.
+        """Gives this knowledge base on a second pool of connections, whose statements are limited by `waits`.
 
-        Lookups are the same: one index a process.
+        Lookups are shared, since a process has one index. `close` of this one closes both.
         """
         other = copy(self)
         other.engine = database.beside(self.engine, f"colmlm {pool}", waits, connections)
@@ -103,5 +103,5 @@ class KnowledgeBase(SearchableStore):
         return Upkeep(self)
 
     def shown(self, *, past: bool) -> Shown:
-        """Reads this knowledge base for somebody; not `past`: without what it says no more."""
+        """Reads this knowledge base for a caller. Without `past`, what was deleted or corrected is withheld."""
         return Shown(self, past)

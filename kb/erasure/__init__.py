@@ -1,1 +1,1 @@
-"""Facts and what says them removed for good, from tables and files, by one person or by two."""
+"""Erasure: removes facts for good, with every text that says them, from tables and files; by one person or by two."""

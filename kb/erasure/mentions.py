@@ -1,6 +1,6 @@
-"""Mentions: what else says what a fact said. Session first; nothing here changes anything.
+"""Mentions: other texts in the base that say what a fact said. Session first; nothing here changes anything.
 
-Looked for while the texts of the fact are at hand: before it is erased, or right after.
+They are looked for while the texts of the fact are still in memory: before it is erased, or right after.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from colmlm.kb.facts.redaction import Target
 from colmlm.kb.tables import Change, Document, Fact, FactVersion, Generation
 from colmlm.kb.texts.wording import Phrases, may_say
 
-MOST = 500  # of each kind that are listed
+MOST = 500  # mentions of each kind that are listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Mention:
-    """Where a document's text says one of the values; `own` is a document of the facts themselves."""
+    """The places where a document's text says one of the values; `own` marks a document of the facts themselves."""
 
     document_id: int
     own: bool
@@ -38,10 +38,10 @@ class Mention:
 
 @dataclass(frozen=True, slots=True)
 class Mentions:
-    """What says the facts beside themselves: up to 500 of each kind, by id.
+    """What says the same as some facts, the facts themselves left out: up to 500 of each kind, by id.
 
-    `titles` are documents whose title, address or external id says one, `reasons` changes whose reason does or whom
-    they name, and `facts` those with a value, a question or an answer that does.
+    `titles` are documents whose title, address or external id says one of the values, `facts` other facts whose
+    value, question or answer does, and `reasons` changes whose reason, actor or `on_behalf_of` does.
     """
 
     documents: tuple[Mention, ...] = ()
@@ -55,7 +55,7 @@ class Mentions:
 
 
 def look(session: Session, targets: Sequence[Target]) -> Mentions:
-    """What else says the values of these facts; in reasons also their questions and answers."""
+    """Finds what else says the values of these facts; among reasons also what says their questions and answers."""
     values = sorted({value for target in targets for value in target.values})
     if not values:
         return Mentions()

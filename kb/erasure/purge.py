@@ -1,4 +1,4 @@
-"""Purge: from "not retrievable" to "out of the files", level by level, and an honest word on where it stops.
+"""Purge: takes erasures from "not retrievable" to "out of the files", level by level, and says where it had to stop.
 
 1 not retrievable   the transaction is committed
 2 out of indexes    of this process, and of every snapshot in its index directory
@@ -48,7 +48,7 @@ Heard = Callable[[str], None]
 
 
 class _Notice(NamedTuple):
-    """A remark of the server."""
+    """A notice or warning that the server sent with the result of a statement."""
 
     is_warning: bool
     message: str
@@ -56,14 +56,14 @@ class _Notice(NamedTuple):
 
 
 class _Stopped(Exception):
-    """A level that could not be reached: the state to report, what is left and what to do."""
+    """Raised where a level cannot be reached, with the state to report, what is left and what to do."""
 
     def __init__(self, state: str, left: str, remedy: str) -> None:
         self.state, self.left, self.remedy = state, left, remedy
 
 
 def reached(levels: Sequence[Level]) -> int:
-    """The last level of which it can be said that it and all before it are reached."""
+    """Gives the last level that is reached together with every level before it."""
     last = 0
     for level in levels:
         if level.state != "reached":
@@ -73,7 +73,7 @@ def reached(levels: Sequence[Level]) -> int:
 
 
 def purge(kb: SearchableStore, *, now: bool, on_step: Heard) -> tuple[Level, ...]:
-    """Take the committed erasures of this database to level 2, or with `now` as far as the server lets."""
+    """Takes the committed erasures of this database to level 2, or with `now` as far as the server permits."""
     first = Level(
         1, NAMES[0], "reached", "Databases restored from older backups hold it again; erase it there too."
     )
@@ -115,7 +115,7 @@ def _not_asked(level: int) -> Level:
 
 
 def _out_of_indexes(kb: SearchableStore, on_step: Heard) -> str:
-    """Catch up, and write every snapshot anew; one that can't be is deleted."""
+    """Catches the index up with the log and writes every snapshot anew; deletes those that cannot be written."""
     on_step("Removing keys from the index and its snapshots")
     with suppress(NoActiveKeyset):
         kb.lookups.catch_up()
@@ -136,7 +136,7 @@ def _out_of_indexes(kb: SearchableStore, on_step: Heard) -> str:
 
 
 def _out_of_the_heap(connection: Connection, on_step: Heard) -> str:
-    """Rewrite the tables, then the statistics, which hold the commonest values of each column."""
+    """Rewrites the tables, then the statistics, which hold the commonest values of each column."""
     with _notices(connection) as notices:
         connection.execute(text(f"SET lock_timeout = '{LOCK_SECONDS:d}s'"))
         try:
@@ -155,7 +155,7 @@ def _out_of_the_heap(connection: Connection, on_step: Heard) -> str:
 
 
 def _rewrite(connection: Connection, statement: str, notices: list[_Notice]) -> None:
-    """Run a VACUUM FULL until it leaves no dead row. A transaction older than the erasure keeps them."""
+    """Runs a VACUUM FULL until it leaves no dead row. Transactions older than the erasure keep dead rows."""
     for attempt in range(TRIES):
         notices.clear()
         connection.execute(text(statement))
@@ -173,7 +173,7 @@ def _rewrite(connection: Connection, statement: str, notices: list[_Notice]) -> 
 
 
 def _keeps_dead_rows(notice: _Notice) -> bool:
-    """VACUUM FULL VERBOSE says so in its detail: "3 dead row versions cannot be removed yet."."""
+    """Tells whether a notice of VACUUM FULL VERBOSE counts any: "3 dead row versions cannot be removed yet."."""
     count = re.match(r"\D*?(\d+) ", notice.detail)
     return count is not None and int(count[1]) > 0
 
@@ -189,10 +189,10 @@ SELECT string_agg(name, ', ') FROM (
 
 @contextmanager
 def _notices(connection: Connection) -> Iterator[list[_Notice]]:
-    """What the server remarks while the block runs."""
+    """Collects the notices that the server sends while the block runs."""
     heard: list[_Notice] = []
 
-    def hear(said: Diagnostic) -> None:  # what is not copied here is gone afterwards
+    def hear(said: Diagnostic) -> None:  # `said` is only valid during this call, so its fields are copied
         heard.append(
             _Notice(
                 said.severity_nonlocalized == "WARNING", said.message_primary or "", said.message_detail or ""
@@ -209,11 +209,11 @@ def _notices(connection: Connection) -> Iterator[list[_Notice]]:
 
 
 def _out_of_the_wal(connection: Connection, on_step: Heard) -> str:
-    """Move the log past every segment there is, and let checkpoints remove those instead of keeping them for reuse."""
+    """Moves the log past all present segments, and has checkpoints remove these instead of keeping them for reuse."""
     _require_removable(connection)
     on_step("Clearing the write-ahead log")
     with _without_recycling(connection):
-        # Segments kept for reuse hold their old records, under names that are still to come.
+        # A segment kept for reuse is renamed to a future segment, and still holds its old records.
         last = max(_segments(connection))
         for _ in range(2 * len(_segments(connection)) + 8):
             while (current := _scalar(connection, _CURRENT)) <= last:
@@ -230,7 +230,7 @@ def _out_of_the_wal(connection: Connection, on_step: Heard) -> str:
 
 
 def _require_removable(connection: Connection) -> None:
-    """Stop where removing segments does not do, or could not be checked."""
+    """Stops where removing the segments would not be enough, or where that could not be checked."""
     obstacles = {
         "archive_mode is not off: archived segments hold it": "SELECT current_setting('archive_mode') <> 'off'",
         "wal_compression is on: a scan could not tell": "SELECT current_setting('wal_compression') <> 'off'",
@@ -244,12 +244,12 @@ def _require_removable(connection: Connection) -> None:
 
 
 _CURRENT = "SELECT substr(pg_walfile_name(pg_current_wal_insert_lsn()), 9)"
-# A switch does nothing where nothing was written since the last one.
+# Postgres switches segments only where something was written since the last switch: so a message is written first.
 _NEXT = text("SELECT pg_logical_emit_message(false, 'colmlm', ''), pg_switch_wal()")
 
 
 def _segments(connection: Connection) -> list[str]:
-    """The segments in pg_wal, without their timeline: in the order in which the log uses them."""
+    """Gives the names of the segments in pg_wal without their timeline, so that they sort as the log uses them."""
     statement = "SELECT substr(name, 9) FROM pg_ls_waldir() WHERE name ~ '^[0-9A-F]{24}$'"
     return list(connection.scalars(text(statement)))
 
@@ -260,7 +260,7 @@ def _scalar(connection: Connection, statement: str) -> str:
 
 @contextmanager
 def _without_recycling(connection: Connection) -> Iterator[None]:
-    """Checkpoints remove old segments while the block runs. What was set before is set again."""
+    """Makes checkpoints remove old segments while the block runs, then sets `wal_recycle` back to what it was."""
     before = connection.scalar(
         text(
             "SELECT setting FROM pg_file_settings WHERE name = 'wal_recycle' AND sourcefile LIKE '%auto.conf'"
@@ -278,4 +278,4 @@ def _without_recycling(connection: Connection) -> Iterator[None]:
 
 def _reload(connection: Connection) -> None:
     connection.execute(text("SELECT pg_reload_conf()"))
-    time.sleep(0.5)  # the checkpointer is told by a signal, and nothing tells when it has read the file
+    time.sleep(0.5)  # the checkpointer gets a signal, and Postgres does not say when it has read the file

@@ -1,4 +1,4 @@
-"""What erasures take and give."""
+"""Records of erasures: what one did, how far it got, and requests that wait for a second person."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from colmlm.kb.facts.redaction import Mentioned
 
 @dataclass(frozen=True, slots=True)
 class Erased:
-    """What one erasure did in the database. `also_said_by` are other facts that say the same and still stand.
+    """What one erasure did in the database. `also_said_by` are other facts that say the same and stay.
 
-    `left` is what else says them; it is empty where an erasure was not looked at closely, as in a restore.
-    `again` are those of the facts that were erased before. `seq` is None where that was all, and nothing said them.
+    `left` is what else says the erased facts; it is empty where nobody looked for that, as in a restore.
+    `again` are those of the facts that were erased before. `seq` is None where all of them were and nothing said
+    them any more, so that no change was logged.
     """
 
     seq: int | None
@@ -33,9 +34,9 @@ class Erased:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """How one level went. `state` is reached, left (not asked for, or something is in the way) or refused.
+    """The outcome of one level. `state` is "reached", "left" (not asked for, or not possible now) or "refused".
 
-    `left` says what is still there, or when the last of it goes, and `remedy` what to do.
+    `left` says what files still hold and when that goes, and `remedy` what the operator can do.
     """
 
     level: int
@@ -47,7 +48,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class ErasureReport:
-    """What was erased (None: that had been done before), and how far: `level` and all below it are reached."""
+    """What was erased (None: the report is on earlier erasures), and how far: `level` and all below it are reached."""
 
     erased: Erased | None
     level: int
@@ -56,9 +57,9 @@ class ErasureReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasureRequest:
-    """An erasure that was asked for; `state` is waiting, approved or withdrawn. Keys are named.
+    """A request to erase facts; `state` is "waiting", "approved" or "withdrawn". API keys are given by name.
 
-    `actor` is who asked, with the key `asked_by`, and `on_behalf_of` whom they said to act for.
+    `actor` asked for it with the API key `asked_by`, and said to act for `on_behalf_of`.
     """
 
     erasure_request_id: int

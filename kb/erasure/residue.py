@@ -1,8 +1,8 @@
-"""Residue: what of an erased text still lies in files, found by reading the files.
+"""Residue: what files still hold of an erased text, found by reading the files.
 
 Every file of the database server (where its data directory is on this host), of the index directory and of the
-home is searched for byte strings, the probes. What a search cannot see is said in the report: text that is
-compressed or split, and everything that is not a file here.
+home is searched for byte strings, the probes. The report names what a search cannot see: text that is
+compressed or split, and everything that is not in a file on this host.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from sqlalchemy.exc import DBAPIError
 from colmlm.kb.errors import InvalidValue
 from colmlm.kb.store.settings import Settings
 
-LEAST = 8  # bytes: shorter ones would be found anywhere
+LEAST = 8  # bytes of a probe: shorter ones would be found anywhere
 BLOCK = 1 << 20
 AREAS = ("heap", "keys", "wal", "snapshots", "log", "other")
 MOST_FILES = 50
 
-OnFile = Callable[[int, int], None]  # (files read, of how many)
+OnFile = Callable[[int, int], None]  # called with the number of files read, and of all files
 
 _HASH = np.uint64(0x9E3779B97F4A7C15)
 _SHIFT = np.uint64(44)
@@ -33,7 +33,7 @@ _SHIFT = np.uint64(44)
 
 @dataclass(frozen=True, slots=True)
 class FileResidue:
-    """A file that holds probes: how many of them, in which area."""
+    """A file that holds probes, its area, and how many it holds."""
 
     area: str
     path: str
@@ -42,9 +42,9 @@ class FileResidue:
 
 @dataclass(frozen=True, slots=True)
 class ResidueReport:
-    """`found`: by area the number of probes that are there. `unseen`: what could not be looked at, and why.
+    """The result of a scan. `found` has the number of probes by area, `unseen` what could not be read, and why.
 
-    `clean` only where nothing was found and every file of the server was read.
+    `clean` is true only where nothing was found and every file of the server was read.
     """
 
     clean: bool
@@ -57,7 +57,7 @@ class ResidueReport:
 
 
 class Matcher:
-    """Finds many byte strings at once: by a table of the hashes of their first eight bytes, then exactly."""
+    """Finds many byte strings at once: looks up the hash of each eight bytes in a table, then compares exactly."""
 
     def __init__(self, probes: Sequence[bytes]) -> None:
         if short := [probe for probe in probes if len(probe) < LEAST]:
@@ -73,7 +73,7 @@ class Matcher:
             self._hashes[_hash(np.frombuffer(start, "<u8"))] = True
 
     def find(self, block: bytes) -> Iterator[tuple[int, int]]:
-        """(number of the probe, offset) of every probe in the block."""
+        """Gives (number of the probe, offset) for every place in the block where a probe stands."""
         if block.count(0) == len(block):
             return
         for shift in range(min(LEAST, max(0, len(block) - LEAST + 1))):
@@ -85,7 +85,10 @@ class Matcher:
                         yield n, at
 
     def find_in_file(self, path: Path) -> tuple[set[int], int]:
-        """The probes that a file holds, and its size. Blocks overlap, so that none hides at a seam."""
+        """Gives the numbers of the probes that a file holds, and its size.
+
+        Blocks overlap, so that a probe across two of them is found.
+        """
         found: set[int] = set()
         size, tail = 0, b""
         with path.open("rb") as file:
@@ -109,9 +112,9 @@ def scan_residue(
     keys: Iterable[int] = (),
     on_file: OnFile | None = None,
 ) -> ResidueReport:
-    """Search all files for the probes; `keys` numbers those of them that are keys. Changes nothing but the cache.
+    """Searches all files for the probes; `keys` are the numbers of the probes that are keys.
 
-    What the server has only in memory is written first, where this role may ask for that.
+    Asks the server first to write what it has only in memory, where this role may do so. Changes nothing else.
     """
     matcher, of_keys = Matcher(probes), frozenset(keys)
     data, unseen = _data_directory(engine)
@@ -123,7 +126,7 @@ def scan_residue(
     for done, (area, path) in enumerate(files):
         try:
             found, size = matcher.find_in_file(path)
-        except FileNotFoundError:  # a segment or a temporary file that went meanwhile
+        except FileNotFoundError:  # a segment or a temporary file that was removed meanwhile
             continue
         except OSError as error:
             unseen.append(f"{path}: {error.strerror}")
@@ -148,17 +151,17 @@ def scan_residue(
 
 
 def num_bytes_to_scan(*, engine: Engine, settings: Settings) -> int:
-    """How much `scan_residue` would read, so that nobody has to wait for too much of it."""
+    """Counts the bytes that `scan_residue` would read, so that a caller can refuse a scan that takes too long."""
     data, _ = _data_directory(engine)
     total = 0
     for _, path in _files(data, settings):
-        with suppress(OSError):  # gone meanwhile
+        with suppress(OSError):  # the file was removed meanwhile
             total += path.stat().st_size
     return total
 
 
 def _data_directory(engine: Engine) -> tuple[Path | None, list[str]]:
-    """Where the server's files lie, if that is on this host and readable, and what a scan of them cannot see."""
+    """Gives the server's data directory, if it is readable on this host, and what a scan of it cannot see."""
     unseen: list[str] = []
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         try:
@@ -184,7 +187,7 @@ def _data_directory(engine: Engine) -> tuple[Path | None, list[str]]:
 
 
 def _files(data: Path | None, settings: Settings) -> Iterator[tuple[str, Path]]:
-    """(area, file) of everything there is to read, each once."""
+    """Gives (area, path) of every file to read, each once."""
     seen: set[Path] = set()
     roots = [("home", settings.index_directory), ("home", settings.home)]
     if data is not None:
@@ -202,7 +205,7 @@ def _files(data: Path | None, settings: Settings) -> Iterator[tuple[str, Path]]:
 
 
 def _area(path: Path) -> str:
-    """The area of a file in the data directory."""
+    """Gives the area of a file in the data directory."""
     if path.parts[0] in ("base", "global"):
         return "heap"
     if path.parts[0] == "pg_wal":

@@ -1,7 +1,7 @@
-"""Probes: byte strings that only a given fact puts into files, so that finding one means that it is still there.
+"""Probes: byte strings that only a given fact puts into files, so that a file which holds one still holds the fact.
 
-They are made before an erasure and hold what is erased. A text counts only where it is long enough to be told
-from others; what another fact or document says as well proves nothing and is marked as shared.
+They are made before an erasure and contain the erased texts. A text becomes a probe only where it is long enough to
+identify its fact; one that another fact or document says too proves nothing and is marked as shared.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ from colmlm.kb.keys.keysets import STORED
 from colmlm.kb.tables import Attribution, Document, Fact, FactKey, FactVersion, Generation
 
 AROUND = 16  # characters to either side of a value
-DISTINCTIVE = 12  # bytes from which a text without its surroundings may stand for its fact
-KEY_BYTES = 64  # of a key, which has thousands: no other key starts like it
+DISTINCTIVE = 12  # bytes that a text needs to identify its fact without the characters around it
+KEY_BYTES = 64  # the first bytes of a key are enough to tell it from other keys
 FORMAT = 1
 TEXTS_AT_ONCE = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A byte string of a fact: its value in the document ("context") or in an output, another text of it, or a key.
+    """A byte string that a fact puts into files. It is `shared` where something that is not erased holds it too.
 
-    `shared` where something that is not erased holds it too.
+    `kind` is "context" (the value in its document), "output" (the value in an output), "text" (the value, question or
+    answer alone) or "key".
     """
 
     fact_id: int
@@ -44,7 +45,7 @@ class Probe:
 
 
 def make_probes(session: Session, targets: Sequence[Target]) -> tuple[Probe, ...]:
-    """All probes of these facts, each byte string once."""
+    """Makes all probes of these facts, each byte string once."""
     texts = {probe.needle: probe for probe in (*_of_facts(targets), *_of_outputs(session, targets))}
     long_enough = [probe for probe in texts.values() if len(probe.needle) >= LEAST]
     shared = _shared(session, targets, [probe.needle for probe in long_enough])
@@ -74,7 +75,7 @@ def _of_outputs(session: Session, targets: Sequence[Target]) -> Iterator[Probe]:
 
 
 def _of_keys(session: Session, targets: Sequence[Target]) -> Iterator[Probe]:
-    """A key as the database stores it, in fp16, and as a flat index does, in fp32."""
+    """Makes two probes of each key: as the database stores it, in fp16, and as a flat index does, in fp32."""
     ids = [target.fact_id for target in targets]
     rows = session.execute(select(FactKey.fact_id, FactKey.key).where(FactKey.fact_id == func.any(ids))).all()
     starts = {bytes(row.key)[:KEY_BYTES] for row in rows}
@@ -89,18 +90,18 @@ def _of_keys(session: Session, targets: Sequence[Target]) -> Iterator[Probe]:
 
 
 def _shared(session: Session, targets: Sequence[Target], needles: list[bytes]) -> set[int]:
-    """Numbers of the needles that texts hold which an erasure of these facts leaves as they are."""
+    """Gives the numbers of the needles that also stand in texts which an erasure of these facts leaves alone."""
     matcher = Matcher(needles)
     shared: set[int] = set()
     texts = _staying(session, targets)
-    # Many at once, as most are short; no text holds the character that parts them.
+    # Many texts are joined for one search, as most are short; no text holds the separator.
     while block := "\0".join(islice(texts, TEXTS_AT_ONCE)):
         shared.update(n for n, _ in matcher.find(block.encode()))
     return shared
 
 
 def _staying(session: Session, targets: Sequence[Target]) -> Iterator[str]:
-    """Documents and facts as an erasure of these should leave them; older texts of their documents don't count."""
+    """Gives all texts as they will be after the erasure, without the older texts of the documents it redacts."""
     erased = [target.fact_id for target in targets]
     spans: dict[int | None, list[tuple[int, int]]] = {}
     for target in targets:
@@ -122,7 +123,7 @@ def _staying(session: Session, targets: Sequence[Target]) -> Iterator[str]:
 
 
 def save_probes(probes: Sequence[Probe], path: Path) -> None:
-    """Write probes to a new file that only its owner may read: it holds the texts themselves."""
+    """Writes probes to a new file that only its owner may read, since it holds the erased texts."""
     record = {"format": FORMAT, "probes": [_as_json(probe) for probe in probes]}
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as file:
@@ -139,7 +140,7 @@ def _as_json(probe: Probe) -> dict[str, object]:
 
 
 def load_probes(path: Path) -> tuple[Probe, ...]:
-    """The probes of a file. Raises `InvalidValue` where it is none of ours."""
+    """Reads the probes of a file. Raises `InvalidValue` where `save_probes` did not write it."""
     try:
         record = json.loads(path.read_text())
         if record["format"] != FORMAT:

@@ -1,6 +1,6 @@
-"""Erasure by two: one admin key asks, and another approves before anything is erased.
+"""Erasure by two people: one admin key asks, and another approves before anything is erased.
 
-What holds the line is that keys differ; that they are two people's is up to whoever hands them out.
+The base enforces that the two API keys differ; that they belong to two people is up to whoever hands them out.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from colmlm.kb.texts.characters import visible
 
 
 def admin_key(session: Session, token: str | None) -> ApiKeyRecord:
-    """The admin's key a token belongs to. Raises `AdminKeyNeeded`."""
+    """Gives the admin's API key that a token belongs to. Raises `AdminKeyNeeded`."""
     key = verify(session, token) if token else None
     if key is None or not key.may(Right.admin):
         raise AdminKeyNeeded
@@ -38,12 +38,12 @@ def admin_key(session: Session, token: str | None) -> ApiKeyRecord:
 
 @dataclass(frozen=True, slots=True)
 class ErasureRequests:
-    """The erasures of a knowledge base that wait for a second key, and those that were decided."""
+    """The requests to erase facts of a knowledge base: those that wait for a second API key, and those decided."""
 
     kb: SearchableStore
 
     def key_of(self, token: str | None) -> ApiKeyRecord:
-        """Gives the admin's key that a token belongs to. Raises `AdminKeyNeeded`."""
+        """Gives the admin's API key that a token belongs to. Raises `AdminKeyNeeded`."""
         with self.kb.sessions() as session:
             return admin_key(session, token)
 
@@ -57,7 +57,7 @@ class ErasureRequests:
         reason: str,
         mentions: Mentioned = "same-document",
     ) -> ErasureRequest:
-        """Ask for these facts to be erased, live, deleted or erased before, all or none. Erases nothing."""
+        """Stores a request to erase these facts, all or none; they may be live, deleted or erased. Erases nothing."""
         audit.check_who(actor, reason)
         with self.kb.sessions.begin() as session:
             suppression.hold_off_erasure(session)
@@ -78,7 +78,7 @@ class ErasureRequests:
             return _read(session, row.id)
 
     def requests(self, *, waiting: bool = False) -> list[ErasureRequest]:
-        """Every request, oldest first, or just those that wait."""
+        """Gives every request, oldest first, or only those that wait."""
         with self.kb.sessions() as session:
             statement = _SELECT.order_by(Row.id)
             if waiting:
@@ -86,16 +86,16 @@ class ErasureRequests:
             return [_record(*row) for row in session.execute(statement)]
 
     def read(self, request_id: int) -> ErasureRequest:
-        """One request. Raises `ErasureRequestNotFound`."""
+        """Gives one request. Raises `ErasureRequestNotFound`."""
         with self.kb.sessions() as session:
             return _read(session, request_id)
 
     def approve(
         self, request_id: int, *, key: ApiKeyRecord, now: bool = False, on_step: Heard | None = None
     ) -> tuple[ErasureRequest, ErasureReport]:
-        """Erase what was asked for, as `Erasure.erase` does. `key` makes the change, which names the other key too.
+        """Erases the facts of a request, as `Erasure.erase` does. The change is logged for `key` and names both keys.
 
-        Raises `SamePerson` where `key` asked for it, `ErasureRequestState` where it was decided before.
+        Raises `SamePerson` where `key` made the request, `ErasureRequestState` where it was decided before.
         """
         done, erased = self._approve(request_id, key)
         return done, Erasure(self.kb).report(erased, now=now, on_step=on_step)
@@ -103,7 +103,9 @@ class ErasureRequests:
     @tried_again
     def _approve(self, request_id: int, key: ApiKeyRecord) -> tuple[ErasureRequest, Erased]:
         with self.kb.sessions.begin() as session:
-            suppression.begin_erasure(session)  # before any row: an erasure redacts what requests say
+            suppression.begin_erasure(
+                session
+            )  # before any row is locked: an erasure redacts what requests say
             row = _waiting(session, request_id)
             asked = _read(session, request_id)
             if row.asked_by == key.key_id:
@@ -118,7 +120,7 @@ class ErasureRequests:
 
     @tried_again
     def withdraw(self, request_id: int, *, key: ApiKeyRecord) -> ErasureRequest:
-        """End a request without erasing anything; whoever asked may do that too."""
+        """Ends a request without erasing anything. The API key that made the request may do that too."""
         with self.kb.sessions.begin() as session:
             _decide(session, _waiting(session, request_id), "withdrawn", key, None)
             return _read(session, request_id)
@@ -133,14 +135,14 @@ _SELECT = (
 
 
 def _erase(session: Session, asked: ErasureRequest, asker: Principal, key: ApiKeyRecord) -> Erased:
-    said = visible(asked.reason, "")  # asked for before that was refused there
+    said = visible(asked.reason, "")  # requests of older releases may hold invisible characters
     reason = f"{said} (asked with the key {asker.name}, approved with the key {key.name})"
-    mentions = asked.mentions or "none"  # a release before did not ask, and reached no further
+    mentions = asked.mentions or "none"  # older releases did not store it, and redacted no mentions
     return erase_facts(session, asked.fact_ids, key.name, reason, mentions=mentions, asked_by=asker)
 
 
 def _waiting(session: Session, request_id: int) -> Row:
-    """The row, locked: of two who decide at once the second finds it decided."""
+    """Gives the row, locked, so that of two decisions at the same time the second finds the request decided."""
     row = session.scalar(select(Row).where(Row.id == request_id).with_for_update())
     if row is None:
         raise ErasureRequestNotFound(request_id)

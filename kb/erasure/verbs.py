@@ -1,10 +1,10 @@
-"""Erasure: facts removed for good. What remains is that they were, when, why and by whom.
+"""Erasure: removes facts for good. What remains is a record that there were facts, and who erased them, when and why.
 
-One transaction redacts every text that tells of them, drops their keys, and appends one change of kind
-"erase" that holds counts and ids only. What lies in files after that goes level by level; see kb/erasure/purge.py.
+One transaction redacts every text that says the facts, drops their keys, and appends one change of kind
+"erase" that holds counts and ids only. `kb.erasure.purge` then removes what files still hold, level by level.
 
-Erasing an erased fact again looks whether anything says it still, and redacts that; where nothing does it changes
-nothing and appends nothing.
+Erasing an erased fact again redacts whatever still says it; where nothing does, nothing is changed and no change is
+appended.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Heard = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Erasure:
-    """Final erasure on a knowledge base."""
+    """Erases facts of a knowledge base for good."""
 
     kb: SearchableStore
 
@@ -54,12 +54,12 @@ class Erasure:
         now: bool = False,
         on_step: Heard | None = None,
     ) -> ErasureReport:
-        """Erase facts, live or deleted, all or none, then go on to level 2, or with `now` as far as the server lets.
+        """Erases facts, all or none, then goes on to level 2, or with `now` as far as the server permits.
 
-        Of those that are erased already it redacts what still says them. `mentions`: values are redacted where else
-        their own documents mention them, in "all" documents, or in "none"; and in outputs, plans and jobs, but with
-        "none" only in those of the facts themselves. What is `left` is in the report. Raises `SecondPersonNeeded`
-        where the settings want two: see `kb.erasure.two_person`.
+        The facts may be live or deleted; of facts that are erased already it redacts what still says them. `mentions`
+        says where else the values are redacted: in their own documents, in "all" documents, or in "none". Outputs,
+        plans and jobs that say them are redacted too, with "none" only those that used the facts. The report names
+        what is `left`. Raises `SecondPersonNeeded` where the settings require two people: see `kb.erasure.two_person`.
         """
         if self.kb.settings.erase_needs_two:
             raise SecondPersonNeeded
@@ -73,43 +73,46 @@ class Erasure:
         return self.with_left(erased, targets)
 
     def with_left(self, erased: Erased, targets: Sequence[Target]) -> Erased:
-        """This erasure with what still says its facts, whose texts are at hand yet."""
+        """Adds to an erasure what still says its facts, by their texts as `targets` holds them from before."""
         with self.kb.sessions() as session:
             unhurried(session)
             return replace(erased, left=mentioned.look(session, targets))
 
     def preview(self, fact_ids: Sequence[int], *, mentions: Mentioned = "same-document") -> Erased:
-        """What `erase` would do in the database, and leave: done, counted and rolled back."""
+        """Tells what `erase` would do in the database and leave: does it, counts, and rolls back."""
         with self.kb.sessions() as session:
             targets, _ = load_targets(session, fact_ids)
             erased = erase_facts(session, fact_ids, self.kb.settings.actor, "preview", mentions=mentions)
             return replace(erased, left=mentioned.look(session, targets))
 
     def finish(self, *, now: bool = True, on_step: Heard | None = None) -> ErasureReport:
-        """Take every erasure so far to level 2, or with `now` as far as the server lets."""
+        """Takes every erasure so far to level 2, or with `now` as far as the server permits."""
         return self.report(None, now=now, on_step=on_step)
 
     @tried_again
     def complete(self, *, actor: str, reason: str) -> Erased | None:
-        """Redact what still says an erased fact, as one erasure; None where nothing does."""
+        """Redacts what still says an erased fact, as one erasure. Gives None where nothing does."""
         with self.kb.sessions.begin() as session:
             suppression.begin_erasure(session)
             said = quotations.still_said(session)
             return erase_facts(session, sorted(said), actor, reason) if said else None
 
     def report(self, erased: Erased | None, *, now: bool, on_step: Heard | None) -> ErasureReport:
-        """How far this erasure (None: those before) is, once it was taken as far as it goes."""
+        """Takes this erasure (None: all earlier ones) as far as it goes, and reports the level that it reached."""
         levels = purge(self.kb, now=now, on_step=on_step or (lambda _: None))
         return ErasureReport(erased, reached(levels), levels)
 
     def probes(self, fact_ids: Sequence[int]) -> tuple[Probe, ...]:
-        """Byte strings that should be nowhere once these facts are erased. To be made before; they hold the texts."""
+        """Makes byte strings that no file should hold once these facts are erased.
+
+        They are made before the erasure, and contain the texts.
+        """
         with self.kb.sessions() as session:
             targets, _ = load_targets(session, fact_ids)
             return make_probes(session, targets)
 
     def residue(self, probes: Sequence[Probe], on_file: OnFile | None = None) -> ResidueReport:
-        """Where in files these probes still are. Those that are shared prove nothing and are not looked for."""
+        """Searches the files for these probes, without the shared ones, which prove nothing."""
         telling = [probe for probe in probes if not probe.shared]
         return scan_residue(
             [probe.needle for probe in telling],
@@ -129,10 +132,10 @@ def erase_facts(
     mentions: Mentioned = "same-document",
     asked_by: Principal | None = None,
 ) -> Erased:
-    """Redact and end these facts, drop their keys, and append the change. Does not commit.
+    """Redacts and ends these facts, drops their keys, and appends the change. Does not commit.
 
-    `asked_by` is who asked, where somebody else had to approve; the change names both.
-    Of facts that were erased before, what still says them is redacted.
+    `asked_by` made the request where somebody else had to approve it; the change names both.
+    Of facts that were erased before, it redacts what still says them.
     """
     unhurried(session)
     suppression.begin_erasure(session)
@@ -156,7 +159,7 @@ def erase_facts(
         **{name: list(found) for name, found in asdict(quoting).items()},
         "digests": num_digests,
         "dropped_keys": dropped,
-        "mentions": mentions,  # whoever repeats this erasure reaches as far
+        "mentions": mentions,  # so that a repetition of this erasure, as after a restore, reaches as far
     }
     if asked_by is not None:
         payload["asked_by"] = asked_by.to_json()
@@ -175,7 +178,7 @@ def erase_facts(
 
 
 def _standing(session: Session, targets: Sequence[Target], mentions: Mentioned) -> set[str]:
-    """The texts, normalised, that are left where they are not said of the facts themselves."""
+    """Gives those texts of the facts, normalised, that are redacted only in what names one of these facts."""
     if mentions == "none":
         return {normalised(string) for target in targets for string in target.strings}
     return suppression.said_by_others(session, targets)
@@ -188,7 +191,7 @@ def _append(
     fact_ids: Sequence[int],
     payload: dict[str, Any],
 ) -> None:
-    """Append the change without what its reason, or on whose behalf it was made, says of the facts: it stays."""
+    """Appends the change, its reason and `on_behalf_of` redacted of what the facts said, since the log stays."""
     said = Phrases(string for target in targets for string in target.strings)
     asked = origin.current()
     behalf = asked.on_behalf_of and blank(asked.on_behalf_of, said.spans(asked.on_behalf_of))
@@ -204,7 +207,7 @@ FROM unnest(CAST(:ids AS bigint[]), CAST(:markers AS text[])) AS m (fact_id, mar
 """)
 
 
-# What a run forgot cannot be restored any more once all of it is erased.
+# Once all facts of a forget run are erased, the run cannot be restored any more.
 _END_FORGET_RUNS = text("""
 UPDATE forget_run r SET state = 'erased'
 WHERE r.state = 'applied' AND r.fact_ids && CAST(:ids AS bigint[])
@@ -220,7 +223,7 @@ def _end(session: Session, targets: Sequence[Target], seq: int) -> None:
         update(Fact)
         .where(Fact.id == func.any(ids))
         .values(
-            # A fact without a document is held by its question, which may not be null.
+            # A fact without a document must have a question: a constraint of the table.
             question=case((Fact.document_id.is_(None), MARK)),
             answer=None,
             erased_seq=seq,
@@ -232,7 +235,10 @@ def _end(session: Session, targets: Sequence[Target], seq: int) -> None:
 
 
 def load_targets(session: Session, fact_ids: Sequence[int]) -> tuple[list[Target], list[int]]:
-    """These facts by id, each once, with their texts; and the ids of those that are erased. Raises `FactNotFound`."""
+    """Reads these facts by id, each once, with their texts, and gives the ids of erased ones apart.
+
+    Raises `FactNotFound`.
+    """
     wanted = sorted(set(fact_ids))
     storable = [fact_id for fact_id in wanted if 0 < fact_id <= MAX_ID]
     found = session.execute(
@@ -263,7 +269,7 @@ def _values(session: Session, fact_ids: list[int]) -> dict[int, list[str]]:
 
 
 def _texts(session: Session, documents: list[int]) -> tuple[dict[int, str], dict[int, list[tuple[int, int]]]]:
-    """By document its text, and all spans of facts in it, erased ones too."""
+    """Gives the text of each document, and all spans of facts in it, also of erased ones."""
     of_documents = select(Document.id, Document.text).where(Document.id == func.any(documents))
     texts = {row.id: row.text for row in session.execute(of_documents)}
     spans: dict[int, list[tuple[int, int]]] = {}

@@ -1,4 +1,4 @@
-"""What a knowledge base can be asked for, here or elsewhere: a protocol for each noun, in the records of `kb`.
+"""The nouns of a knowledge base as protocols, one for each noun, whether the base is on this machine or a server's.
 
-`KnowledgeBase` and what the command line plugs in meet them in process, `api.client` over HTTP.
+`KnowledgeBase` and the nouns of `cli.composition` implement them in process, `api.client` over HTTP.
 """

@@ -1,4 +1,4 @@
-"""Waiting for a job, here or elsewhere."""
+"""Waits for a job, on this machine or on a server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ POLL_SECONDS = 0.5
 
 
 def awaited(jobs: JobVerbs, job_id: int, timeout: float | None, progress: Reporting) -> JobRecord:
-    """Gives the job as it is once it has ended, or when so many seconds are over."""
+    """Waits until the job has ended, or for `timeout` seconds (None: without limit), and gives its record."""
     deadline = None if timeout is None else time.monotonic() + timeout
     job = jobs.get(job_id)
     with progress(f"Job {job_id} ({job.kind})") as advance:

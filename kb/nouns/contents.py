@@ -1,4 +1,4 @@
-"""Facts, documents and corpora."""
+"""The verbs of facts, outputs, documents and corpora."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class FactVerbs(Protocol):
-    """Of `kb.facts.facts.Facts`."""
+    """What facts can be asked for, as `kb.facts.facts.Facts` describes it."""
 
     def find(
         self,
@@ -44,7 +44,7 @@ class FactVerbs(Protocol):
         allow_erased: bool = False,
         keyed: bool = True,
     ) -> Edit:
-        """Adds a fact that no document says, and keys it from its question, unless it is not to be `keyed`."""
+        """Adds a fact that no document says. Where `keyed`, makes its key from the question too."""
         ...
 
     def edit(self, fact_id: int, value: str, *, actor: str, reason: str) -> Edit: ...
@@ -55,7 +55,7 @@ class FactVerbs(Protocol):
 
 
 class OutputVerbs(Protocol):
-    """Of `kb.evidence.outputs.Outputs`."""
+    """What stored outputs can be asked for, as `kb.evidence.outputs.Outputs` describes it."""
 
     def find(self, after: int = 0, limit: int = 50) -> list[GenerationRecord]: ...
 
@@ -66,12 +66,12 @@ class OutputVerbs(Protocol):
     def impact(self, fact_id: int) -> Impact: ...
 
     def record_from_elsewhere(self, generation: NewGeneration) -> OutputTrace:
-        """Stores what a decoder of another process said."""
+        """Stores an output that a decoder of another process made."""
         ...
 
 
 class DocumentVerbs(Protocol):
-    """Of `kb.facts.documents.Documents`."""
+    """What documents can be asked for, as `kb.facts.documents.Documents` describes it."""
 
     def find(
         self, *, corpus: str | None = None, replaced: bool = False, after: int = 0, limit: int = 50
@@ -81,12 +81,12 @@ class DocumentVerbs(Protocol):
 
 
 class CorpusVerbs(Protocol):
-    """Corpora as a whole. `documents` names some of one by their ids in it; None: all."""
+    """What whole corpora can be asked for. `documents` are the external ids of some of a corpus (None: all)."""
 
     def all(self) -> list[CorpusStats]: ...
 
     def count(self, corpus: str, documents: Sequence[str] | None) -> tuple[int, int]:
-        """How many documents and live facts a deletion would be about."""
+        """Counts the documents and live facts that a deletion would concern."""
         ...
 
     def delete(self, corpus: str, documents: Sequence[str] | None, *, actor: str, reason: str) -> Edit: ...
@@ -105,7 +105,7 @@ class CorpusVerbs(Protocol):
         dry_run: bool,
         allow_erased: bool,
     ) -> tuple[IngestReport, int]:
-        """The report, and how many refusals there were: elsewhere it lists the first hundred."""
+        """Ingests a file. Gives the report and the number of refusals; a server's report lists the first hundred."""
         ...
 
     def add(
@@ -124,5 +124,5 @@ class CorpusVerbs(Protocol):
         allow_erased: bool,
         dry_run: bool,
     ) -> dict[str, Any]:
-        """Annotate raw documents, take them in and key them; what `colmlm corpus add --json` says of it."""
+        """Annotates raw documents, ingests and keys them. Gives what `colmlm corpus add --json` prints."""
         ...

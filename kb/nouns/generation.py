@@ -1,4 +1,4 @@
-"""What a decoder is asked for, and what it says while it works."""
+"""The requests that a decoder takes, and the items that it gives while it decodes."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from colmlm.kb.keys.records import CheckpointInfo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
-    """How to decode. `mode` is "auto" (the model decides when to look up), "forced" (at once) or "off".
+    """A prompt and how to decode it. `mode` is "auto" (the model decides when to look up), "forced" (at once) or "off".
 
     `prompt` is text or token ids; temperature 0 is greedy; `threshold` None is the keyset's own; `min_seq` makes
-    lookups wait for that change; `fact_bias` is added to the logit of a lookup in "auto" (None: the checkpoint's own).
+    lookups wait for that change; `fact_bias` is added to the logit of `<FACT>` in "auto" (None: the checkpoint's own).
     """
 
     prompt: str | tuple[int, ...]
@@ -34,7 +34,7 @@ class GenerationRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spliced:
-    """A fact's value stands in the output: ``output[output_start:output_end] == value``, where the pieces so far end.
+    """A splice: ``output[output_start:output_end] == value``, at the end of the pieces that were given so far.
 
     `document` is None where the fact has none, or where it is not known before the output is stored.
     """
@@ -59,9 +59,9 @@ class Missed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """Why an output ended: "end" (the model's doing), "length", "stop" or "context" (full); and what it took.
+    """Why an output ended: "end" (the model ended it), "length", "stop" or "context" (full); with its token counts.
 
-    `completion_tokens` are those that the model chose. Spliced ones are free.
+    `completion_tokens` counts the tokens that the model chose, without spliced ones.
     """
 
     reason: str
@@ -82,9 +82,9 @@ class Decoder(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenLogprob:
-    """A token as bytes with its log-probability (None: nothing stands before it), and the likeliest in its place.
+    """A token as bytes with its log-probability (None for the first token), and the likeliest tokens in its place.
 
-    One that `is_special` has a name and is no part of the text.
+    A token that `is_special` is given by its name and is no part of the text.
     """
 
     token: bytes
@@ -95,9 +95,10 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completed:
-    """A stored output with what completions tell beside it. `trace` is None where nothing was to be decoded.
+    """The answer to one request for a completion. `trace` is None where `max_tokens` was 0 and nothing was decoded.
 
-    Where asked for, log-probabilities of the prompt's tokens and of the model's, with the one that ended the output.
+    Where asked for, it has the log-probabilities of the prompt's tokens, and of those that the model chose, with the
+    token that ended the output.
     """
 
     prompt: str
@@ -108,22 +109,22 @@ class Completed:
 
 
 class Generator(Decoder, Protocol):
-    """Decodes, stores what was said and on what evidence, and gives the stored trace. Called from several threads."""
+    """Decodes, stores the output with its attributions, and gives the stored trace. Several threads may call it."""
 
     @property
     def model(self) -> CheckpointInfo: ...
 
     def stream(self, request: GenerationRequest) -> Iterator[Item]:
-        """Pieces of text as they are decoded, which joined are the output, and its lookups; then the stored trace.
+        """Gives pieces of text as they are decoded, which joined are the output, with its lookups, then the trace.
 
         A `Spliced` comes right after the piece that ends with its value, `Finished` before the trace, which is last.
         """
         ...
 
     def complete(self, requests: Sequence[GenerationRequest], top: int | None = None) -> list[Completed]:
-        """Outputs of requests that differ in their prompts only; `max_tokens` 0 decodes and stores nothing.
+        """Completes requests that differ in their prompts only; with `max_tokens` 0 it decodes and stores nothing.
 
-        With `top`, log-probabilities under the model alone, each with so many of the likeliest tokens; the mode is
-        "off" then. Raises `PromptRefused` where one cannot be read.
+        With `top` it gives log-probabilities under the model without lookups, each with the `top` likeliest tokens;
+        the mode must be "off" then. Raises `PromptRefused` where a prompt cannot be read.
         """
         ...

@@ -1,4 +1,4 @@
-"""The change log."""
+"""The verbs of the change log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class LogVerbs(Protocol):
-    """The change log and what follows from it."""
+    """What the change log can be asked for: changes, differences, denials, verification, and export."""
 
     def changes(self, after: int = 0, limit: int = 100, **fitting: Unpack[Fitting]) -> list[ChangeRecord]: ...
 
@@ -26,15 +26,15 @@ class LogVerbs(Protocol):
     def verify(self, witnessed: Head | None = None) -> AuditReport: ...
 
     def seal(self, seqs: Sequence[int], *, actor: str, reason: str, dry_run: bool) -> Sealed:
-        """Acknowledge breaks of the log; a dry run is done and undone."""
+        """Acknowledges breaks of the log by a change of kind "seal". A dry run is rolled back."""
         ...
 
     def head(self) -> dict[str, Any]: ...
 
     def public_key(self) -> str:
-        """As PEM: what the base's evidence is signed with."""
+        """Gives, as PEM, the public key for the signatures of the base."""
         ...
 
     def export(self) -> Iterator[str]:
-        """Lines: the signed head, then every change."""
+        """Gives the log as lines: the signed head, then every change."""
         ...

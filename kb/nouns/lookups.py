@@ -1,4 +1,4 @@
-"""Lookups."""
+"""The verbs of lookups."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Finding(Protocol):
 
 
 class LookupVerbs(Finding, Protocol):
-    """Of `kb.lookup.searchable.Lookups`, and with an encoder."""
+    """What lookups can be asked for: the verbs of `kb.lookup.searchable.Lookups`, and questions as text."""
 
     def ask(
         self,
@@ -40,13 +40,13 @@ class LookupVerbs(Finding, Protocol):
         min_seq: int | None = None,
         as_of: int | None = None,
     ) -> Lookup:
-        """Finds the k facts nearest to a question, `as_of` a change where that is named."""
+        """Finds the k facts nearest to a question; with `as_of`, as the base was after that change."""
         ...
 
     def as_of(self, seq: int) -> Finding:
-        """Gives lookups as the base stood at change `seq`."""
+        """Gives lookups in the state after change `seq`."""
         ...
 
     def space(self) -> LookupSpace:
-        """Tells what lookups are answered from now: whose queries, how wide, at which threshold, as of which change."""
+        """Describes the active keyset: its checkpoint, dimension and threshold, and the head of the log."""
         ...

@@ -1,4 +1,4 @@
-"""`Nouns`: a knowledge base by its nouns, on this machine or behind an API."""
+"""`Nouns`: the protocol of a whole knowledge base, on this machine or behind an API."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Nouns(Protocol):
-    """A knowledge base. What a verb raises is a `kb.errors.KBError`, wherever the base is."""
+    """A knowledge base. Its verbs raise leaves of `kb.errors.KBError`, wherever the base is."""
 
     @property
     def facts(self) -> FactVerbs: ...
@@ -32,7 +32,7 @@ class Nouns(Protocol):
 
     @property
     def decoder(self) -> Decoder:
-        """Decodes with the model of the base: on this machine the settings' own, else the server's."""
+        """Decodes with the model of the base: on this machine the checkpoint of the settings, else the server's."""
         ...
 
     @property

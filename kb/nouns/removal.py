@@ -1,4 +1,4 @@
-"""Forgetting and erasing."""
+"""The verbs of forgetting and erasing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 
 class ForgetVerbs(Protocol):
-    """Of `kb.forgetting.verbs.Forgetting`. With `model` questions are encoded, else stored keys stand for them."""
+    """What forgetting can be asked for, as `kb.forgetting.verbs.Forgetting` describes it.
+
+    With `model` questions are encoded by the checkpoint, else stored keys stand for them.
+    """
 
     def plan(
         self,
@@ -41,7 +44,7 @@ class ForgetVerbs(Protocol):
     def run(self, run_id: int) -> tuple[RunRecord, ForgetPlan, Verification | None]: ...
 
     def before(self, run_id: int) -> Mapping[str, Rates]:
-        """How probes were answered when the run was planned."""
+        """Gives how probes were answered when the run was planned."""
         ...
 
     def drift(self, run_id: int) -> Drift: ...
@@ -53,23 +56,23 @@ class ForgetVerbs(Protocol):
     def verify(self, run_id: int, questions: Sequence[str], *, model: bool, sample: int) -> Verification: ...
 
     def facts(self, fact_ids: Sequence[int]) -> dict[int, FactRecord]:
-        """What these facts say, as far as it is still there."""
+        """Gives those of these facts that the base still has, by id."""
         ...
 
     def certificate(self, run_id: int) -> str:
-        """The very text of its file."""
+        """Gives the certificate of a run, byte for byte as it was signed."""
         ...
 
     def check_certificate(self, text: bytes, *, key: str | None, public_key: str | None) -> CertificateCheck:
-        """Compare it with the base; its own key must have signed, or the one that is named."""
+        """Compares a certificate with the base, and checks that the base's own key signed it, or the one given."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Erasing:
-    """What came of asking for an erasure: a report, or the request that waits for a second key.
+    """The outcome of `erase`: a report of the erasure, or the request that waits for a second API key.
 
-    `before` and `after` are the residue, where it was looked for; `shared` probes prove nothing.
+    `before` and `after` are the residue, where files were scanned; `shared` counts the probes that prove nothing.
     """
 
     report: ErasureReport | None
@@ -80,7 +83,7 @@ class Erasing:
 
 
 class ErasureVerbs(Protocol):
-    """Of `kb.erasure.verbs` and `kb.erasure.two_person`."""
+    """What erasure can be asked for, as `kb.erasure.verbs` and `kb.erasure.two_person` describe it."""
 
     def preview(self, fact_ids: Sequence[int], *, mentions: Mentioned) -> Erased: ...
 
@@ -95,7 +98,7 @@ class ErasureVerbs(Protocol):
         scan: bool,
         probes_out: Path | None,
     ) -> Erasing:
-        """Erase these facts, or ask for it where that takes two; without any, take earlier erasures on."""
+        """Erases these facts, or requests it where that takes two people; with no facts, takes earlier erasures on."""
         ...
 
     def requests(self, *, waiting: bool) -> list[ErasureRequest]: ...

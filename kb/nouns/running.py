@@ -1,4 +1,4 @@
-"""What keeps a knowledge base running: jobs, keysets and access keys."""
+"""The verbs of jobs, keysets and API keys."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class JobVerbs(Protocol):
-    """Of `kb.jobs.queue.Jobs`."""
+    """What jobs can be asked for, as `kb.jobs.queue.Jobs` describes it."""
 
     def submit(self, work: Work, *, actor: str) -> JobRecord: ...
 
@@ -27,7 +27,7 @@ class JobVerbs(Protocol):
     def cancel(self, job_id: int, *, actor: str) -> JobRecord: ...
 
     def num_workers(self) -> int | None:
-        """How many were heard of lately; None where that is not told."""
+        """Counts the workers that gave a sign of life lately. None where a server does not say."""
         ...
 
     def list(
@@ -41,7 +41,7 @@ class JobVerbs(Protocol):
 
 
 class KeysetVerbs(Protocol):
-    """Keysets; `kb.switching.keysets.Keysets` has most of it."""
+    """What keysets can be asked for; `kb.switching.keysets.Keysets` describes most of it."""
 
     def listed(self) -> list[tuple[KeysetRecord, GateStanding]]: ...
 
@@ -56,7 +56,7 @@ class KeysetVerbs(Protocol):
         checkpoint: Path | None,
         active_checkpoint: Path | None,
     ) -> dict[str, Any]:
-        """The gate's report, as it is stored."""
+        """Measures a keyset against the gate, and gives the report as it is stored."""
         ...
 
     def activate(
@@ -74,12 +74,12 @@ class KeysetVerbs(Protocol):
     def rekey(
         self, keyset_id: int, *, corpus: str | None, kinds: str, checkpoint: Path | None
     ) -> KeysetRecord:
-        """Key what a keyset has no key of, with its own checkpoint."""
+        """Makes the keys that a keyset lacks, with the keyset's own checkpoint."""
         ...
 
 
 class KeyVerbs(Protocol):
-    """Of `kb.access.access.Access`. A dry run is done and undone."""
+    """What API keys can be asked for, as `kb.access.access.Access` describes it. A dry run is rolled back."""
 
     def all(self) -> list[ApiKeyRecord]: ...
 
@@ -88,7 +88,7 @@ class KeyVerbs(Protocol):
     def create(
         self, name: str, role: str, *, expires_in: timedelta | None, rate_limit: int | None, dry_run: bool
     ) -> tuple[str, ApiKeyRecord]:
-        """The token, and the key without it."""
+        """Creates an API key. Gives its token, which nothing gives again, and its record."""
         ...
 
     def rotate(

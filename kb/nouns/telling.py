@@ -1,4 +1,4 @@
-"""How a verb that takes long says how far it is, to whoever called it."""
+"""Progress and remarks of verbs that take long, as they reach the caller."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
-Advance = Callable[[int, int | None], None]  # how much is done, of how much; None: nobody knows
-Reporting = Callable[[str], AbstractContextManager[Advance]]  # what is done, by a description of it
+Advance = Callable[[int, int | None], None]  # called with how much is done, and of how much (None: unknown)
+Reporting = Callable[[str], AbstractContextManager[Advance]]  # called with a description of the work
 
 _log = logging.getLogger("colmlm")
 
 
 @contextmanager
 def silently(description: str) -> Iterator[Advance]:
-    """Says nothing of how far the work is."""
+    """Reports no progress."""
     yield lambda done, total: None
 
 
 @dataclass(frozen=True, slots=True)
 class Telling:
-    """Where remarks go, and the progress of long work. A program hears remarks in the log and of progress nothing."""
+    """Where remarks and the progress of long work go. By default remarks are logged, and progress is not reported."""
 
     note: Callable[[str], None] = _log.info
     progress: Reporting = silently

@@ -1,4 +1,4 @@
-"""How a knowledge base is doing."""
+"""The verbs of upkeep."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class UpkeepVerbs(Protocol):
-    """Of `kb.upkeep.upkeep.Upkeep`."""
+    """What upkeep can be asked for, as `kb.upkeep.upkeep.Upkeep` describes it."""
 
     def statistics(self) -> Statistics:
         """Counts what is in the base."""
