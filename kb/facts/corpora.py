@@ -1,4 +1,4 @@
-"""Corpora: taken in, given back, counted, and deleted as a whole."""
+"""Corpora: ingested, exported, counted, and deleted as a whole."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Corpora:
     store: Store
 
     def all(self) -> list[CorpusStats]:
-        """Counts what each corpus has."""
+        """Counts the documents and facts of each corpus."""
         with self.store.sessions() as session:
             return reading.corpora(session)
 
@@ -46,20 +46,22 @@ class Corpora:
         dry_run: bool = False,
         allow_erased: bool = False,
     ) -> IngestReport:
-        """Takes the sound documents into a corpus, so many in one transaction and change: these, or (on kill -9) none.
+        """Ingests the sound documents into a corpus, `commit_every` of them in one transaction and one change.
 
-        `on_piece` hears what is committed so far; calling again with the same documents goes on from there. What was
-        erased stays out, unless `allow_erased`.
+        A process that is killed leaves only whole pieces of that size behind; ingesting the same documents again goes
+        on from there. `on_piece` is called with a report of what is committed so far. Erased facts stay out, unless
+        `allow_erased`.
         """
         every = commit_every or COMMIT_EVERY
         run = Ingest(self.store.sessions, corpus, actor, reason, every, dry_run, allow_erased)
         return run.run(parsed, on_document, on_piece)
 
     def export(self, corpus: str, *, live_only: bool = True) -> Iterator[AnnotatedDocument]:
-        """Gives the corpus as documents, from one snapshot of the database.
+        """Exports the corpus as documents, read from one snapshot of the database.
 
-        They come with the live facts their texts still say, or (not `live_only`) with every fact and what became of it,
-        as an ingest takes it back. Raises `CorpusNotFound` at once.
+        With `live_only` they have the live facts that their texts still say; without it they have every fact with its
+        correction or deletion, as an ingest takes it back. Raises `CorpusNotFound` at once, before the first document
+        is read.
         """
         with self.store.sessions() as session:
             reading.require_corpus(session, corpus)
@@ -70,7 +72,7 @@ class Corpora:
             yield from export(session, corpus, live_only=live_only)
 
     def standings(self, corpus: str) -> Standings:
-        """Compares documents with the current ones of a corpus."""
+        """Gives what tells whether a document is new to the corpus, unchanged or changed."""
         return Standings(self.store.sessions, corpus)
 
     def delete(
@@ -78,14 +80,14 @@ class Corpora:
     ) -> Edit:
         """Deletes every live fact of these documents, or of the whole corpus, in one change; the texts stay.
 
-        Raises `CorpusNotFound` or `ExternalIdNotFound`. Without a live fact there is no change: `fact_ids` is empty
-        and `seq` the last change that was there.
+        Raises `CorpusNotFound` or `ExternalIdNotFound`. Without a live fact there is no change: then `fact_ids` is
+        empty and `seq` is the number of the last change before.
         """
         with self.store.sessions.begin() as session:
             return delete_documents(session, corpus, external_ids, actor, reason)
 
     def count(self, corpus: str, external_ids: Sequence[str] | None = None) -> tuple[int, int]:
-        """Counts the current documents and live facts that `delete` would be about."""
+        """Counts the current documents and the live facts that `delete` would affect."""
         with self.store.sessions() as session:
             chosen = _chosen(session, corpus, external_ids)
             live = select(func.count()).where(Fact.document_id.in_(chosen), Fact.deleted_seq.is_(None))
@@ -96,7 +98,7 @@ class Corpora:
 def delete_documents(
     session: Session, corpus: str, external_ids: Sequence[str] | None, actor: str, reason: str
 ) -> Edit:
-    """End every live fact of these documents; see `Corpora.delete`. Does not commit."""
+    """Ends every live fact of these documents, as `Corpora.delete` describes. Does not commit."""
     pending = audit.begin(session, actor, reason)
     chosen = _chosen(session, corpus, external_ids)
     live = select(Fact.id).where(Fact.document_id.in_(chosen), Fact.deleted_seq.is_(None))
@@ -112,7 +114,10 @@ def delete_documents(
 
 
 def _chosen(session: Session, corpus: str, external_ids: Sequence[str] | None) -> Select[Any]:
-    """SQL: the ids of these documents, replaced editions too: a fact of one may have been restored."""
+    """Gives a statement (SQL) for the ids of these documents, also of their replaced editions.
+
+    A fact of a replaced edition may have been restored.
+    """
     reading.require_corpus(session, corpus)
     chosen = select(Document.id).where(Document.corpus == corpus)
     if external_ids is None:

@@ -1,4 +1,4 @@
-"""Documents: what was ingested, listed and read."""
+"""Documents: the texts that were ingested, listed and read."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class DocumentRecord:
 
 @dataclass(frozen=True, slots=True)
 class Documents:
-    """Reads the documents of a knowledge base."""
+    """Reads the documents of a store."""
 
     store: Store
 
     def find(
         self, *, corpus: str | None = None, replaced: bool = False, after: int = 0, limit: int = 50
     ) -> list[DocumentRecord]:
-        """Documents past id `after`, by id: the current ones, or with `replaced` those that a newer text replaced.
+        """Finds documents past id `after`, by id: the current ones, or with `replaced` those that were replaced.
 
         Raises `CorpusNotFound`.
         """
@@ -55,7 +55,7 @@ class Documents:
             return [_record(row) for row in session.execute(statement)]
 
     def read(self, document_id: int) -> tuple[DocumentRecord, str]:
-        """A document and its text. Raises `DocumentNotFound`."""
+        """Gives a document and its text. Raises `DocumentNotFound`."""
         with self.store.sessions() as session:
             row = session.execute(_statement().where(Document.id == document_id)).one_or_none()
             if row is None:
@@ -70,7 +70,7 @@ class Documents:
     def facts(
         self, document_id: int, *, deleted: bool | None = False, after: int = 0, limit: int = 50
     ) -> list[FactRecord]:
-        """The facts that were read from a document, past id `after`. Raises `DocumentNotFound`."""
+        """Gives the facts of a document past id `after`, by id. Raises `DocumentNotFound`."""
         with self.store.sessions() as session:
             if session.scalar(select(Document.id).where(Document.id == document_id)) is None:
                 raise DocumentNotFound(document_id)

@@ -1,8 +1,8 @@
-"""Editions: what a document that came again with another record keeps of the facts it had.
+"""Editions: which facts a document keeps when it is ingested again with another record.
 
-The document gets a new row and the old one stays as evidence of what was once spliced. A fact that stands as it
-was (value, question and the 40 characters before) moves to the new row with its id, corrections and tombstone;
-where anything before it changed, its keys go and it waits to be keyed again. The others are deleted.
+The document gets a new row; the old row stays as evidence of what was once spliced. A fact moves to the new row, with
+its id, corrections and tombstone, where its value, its question and the 40 characters before it are the same. Where any
+of the text before it changed, its keys are dropped and the next rekey makes new ones. The other facts are deleted.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _UNSTAGE = "DROP TABLE staged_document, staged_fact"
 
 _REPLACE_OLD = "UPDATE document d SET replaced_seq = :seq FROM staged_document s WHERE d.id = s.old_id"
 
-# The nth of several that look alike answers to the nth. Version 1 is what the old text said; a correction since
-# is not in it.
+# Where several facts look alike, the nth old one is taken for the nth new one. Version 1 is compared, since it is the
+# value that the old text said, without later corrections.
 _KEEP_STANDING = """
 WITH was AS (
     SELECT *, row_number() OVER (PARTITION BY position, value, question, before ORDER BY span_start) AS nth FROM (
@@ -75,7 +75,7 @@ RETURNING f.id, f.deleted_seq IS NOT NULL AS is_deleted
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """What replacing documents did to facts that were there, and the ids of the keys it dropped."""
+    """What replacing documents did to their facts: which were deleted, which were kept, and which keys were dropped."""
 
     gone: tuple[int, ...] = ()
     kept: tuple[int, ...] = ()
@@ -84,9 +84,10 @@ class Replaced:
 
 
 def replace_old(session: Session, changed: Mapping[int, Row], seq: int) -> Replaced:
-    """Retire the old rows of changed documents, given by their old ids, and say in each `Row` which facts stand.
+    """Marks the old rows of changed documents, given by old id, as replaced; notes in each `Row` which facts it keeps.
 
-    The new rows go in after this, since two current ones would clash; then `move_kept` moves the facts.
+    The caller inserts the new rows after this, since two current rows of one document would clash, and then calls
+    `move_kept`.
     """
     rows = list(changed.values())
     _stage(session, list(changed), rows)
@@ -102,7 +103,7 @@ def replace_old(session: Session, changed: Mapping[int, Row], seq: int) -> Repla
 
 
 def move_kept(session: Session, replaced: Replaced) -> Replaced:
-    """Give the facts that stand to the new rows of their documents."""
+    """Moves the facts that are kept to the new rows of their documents."""
     moved = _run(session, _MOVE_KEPT).all()
     _run(session, _UNSTAGE)
     kept = tuple(sorted(row.id for row in moved))

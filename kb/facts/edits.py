@@ -1,4 +1,4 @@
-"""Facts: insert, update, delete and restore. Session first; nothing here commits.
+"""Edits of facts: insert, update, delete and restore. The functions take the session first and never commit.
 
 Every edit takes the log's lock before it reads, so what it checks still holds when it writes.
 """
@@ -30,7 +30,7 @@ IS_LIVE = FactVersion.to_seq.is_(None)
 
 
 def is_kept(fact_id: Any) -> Any:
-    """SQL: this fact's keys belong in an index, as it is live or a tombstone."""
+    """Gives a condition (SQL): an index keeps this fact's keys, since the fact is live or a tombstone."""
     live = exists().where(FactVersion.fact_id == fact_id, IS_LIVE)
     return or_(live, exists().where(Tombstone.fact_id == fact_id))
 
@@ -43,7 +43,9 @@ def insert_facts(
     *,
     allow_erased: bool = False,
 ) -> Edit:
-    """Add facts that have no document, in one change; they are keyed from their questions. Ids are in their order.
+    """Inserts facts that have no document, in one change, with ids in their order.
+
+    Their keys are made from their questions.
 
     Raises `FactSuppressed` where a question and value were erased, unless `allow_erased` takes that back.
     """
@@ -66,7 +68,10 @@ def insert_facts(
 
 
 def update_facts(session: Session, values: Mapping[int, str], actor: str, reason: str) -> Edit:
-    """Give live facts other values, all or none. Their keys stay: those depend on the text before the span only."""
+    """Gives live facts other values, all or none.
+
+    Their keys stay, since a key depends only on the text before the span.
+    """
     for value in values.values():
         audit.check_text("value", value, blank=False)
     pending = audit.begin(session, actor, reason)
@@ -88,7 +93,7 @@ def update_facts(session: Session, values: Mapping[int, str], actor: str, reason
 def delete_facts(
     session: Session, fact_ids: Sequence[int], actor: str, reason: str, *, abstain: bool = False
 ) -> Edit:
-    """Delete live facts: all of them or, with an error that names the others, none.
+    """Deletes live facts: all of them, or none and raises an error that names those that are not live.
 
     With `abstain` their keys stay, and a query that points at one gets no match instead of the runner-up.
     """
@@ -110,7 +115,7 @@ def log_end(
     abstain: bool,
     payload: Mapping[str, Any] | None = None,
 ) -> Edit:
-    """Append the change of this kind that ended these facts (ids and values); `abstain` makes them tombstones."""
+    """Appends the change of this kind that ended these facts (ids and values); `abstain` makes them tombstones."""
     touched = [fact_id for fact_id, _ in ended]
     was = {str(fact_id): pending.digest(value) for fact_id, value in ended}
     said: dict[str, Any] = {**(payload or {}), "was": was}
@@ -120,7 +125,7 @@ def log_end(
     return _done(session, pending, kind, touched, said)
 
 
-# One statement for any number of facts: a deletion is the edit that people wait for.
+# One statement serves any number of facts, since a deletion is the edit that people wait for.
 _END = """
 WITH ended AS (
     UPDATE fact_version SET to_seq = %(seq)s
@@ -148,16 +153,16 @@ DELETE FROM tombstone USING last WHERE tombstone.fact_id = last.fact_id
 
 
 def end_facts(session: Session, fact_ids: Sequence[int], seq: int) -> list[tuple[int, str]]:
-    """End those of these facts that live, at change `seq`, and give their ids and values.
+    """Ends the live ones among these facts at change `seq` and gives their ids and values.
 
-    Part of a delete, and of an ingest that replaces a document.
+    It is a part of a delete, and of an ingest that replaces a document.
     """
     session.flush()
     return connection_of(session).execute(_END, {"fact_ids": list(fact_ids), "seq": seq}).fetchall()
 
 
 def restore_facts(session: Session, fact_ids: Sequence[int], actor: str, reason: str) -> Edit:
-    """Bring deleted facts back with the value they had last: all of them or none."""
+    """Restores deleted facts with the value they had last: all of them or none."""
     pending = audit.begin(session, actor, reason)
     versions = _last_versions(session, fact_ids)
     _refuse_erased(session, fact_ids)
@@ -183,12 +188,12 @@ def _done(
 
 
 def storable_ids(fact_ids: Iterable[int]) -> list[int]:
-    """These ids, each once, without those that no bigint can be."""
+    """Gives each of these ids once, without those that do not fit the column's type (bigint)."""
     return sorted(fact_id for fact_id in set(fact_ids) if 0 < fact_id <= MAX_ID)
 
 
 def _last_versions(session: Session, fact_ids: Iterable[int]) -> list[Row[Any]]:
-    """The last version of each fact, by id, each id once. Raises `FactNotFound` with every id that has none."""
+    """Gives the last version of each fact, by id, each id once. Raises `FactNotFound` with every id that has none."""
     wanted = set(fact_ids)
     statement = (
         select(FactVersion.fact_id, FactVersion.version, FactVersion.value, FactVersion.to_seq)

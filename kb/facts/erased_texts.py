@@ -1,12 +1,12 @@
-"""Erased texts: what was erased, known again wherever it is still said, by keyed digests of its words.
+"""Erased texts: keyed digests by which an erased text is recognised wherever something still says it.
 
 An erasure keeps, for each text of a fact (its values, its question, its answer), an HMAC of the words under the
-database's secret, one of the first word, and how many words there are. So whoever stores a text later can see that
-it says an erased one, and fsck can go through what is stored: only where a first word fits are words taken together
-and compared, so that it costs little more than reading.
+database's secret, one of the first word, and the number of words. So a text that is stored later can be checked for
+erased ones, and fsck can check what is stored. Only where a first word matches are the following words digested
+and compared, so a check costs little more than reading.
 
-An erased text counts in what is said of its own fact, however late that comes; elsewhere in what was said before the
-erasure, where the erasure was to reach there (`everywhere`). What people say later is not the fact's.
+An erased text always counts in a text that names its own fact. In other texts it counts where the erasure was to
+reach them (`everywhere`) and they were made before it: what people say later does not come from the fact.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from colmlm.kb.facts.suppression import Digests
 from colmlm.kb.tables import ErasedText
 from colmlm.kb.texts.wording import Span, Word, normalised, words
 
-UNDER_WAY = timedelta(hours=1)  # an erasure of so long ago may have been committed since
+UNDER_WAY = timedelta(hours=1)  # an erasure that began this long ago may only have been committed since
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """Where a text belongs that is looked through: to these facts, and made when the log was at `seq`, or `at` a time.
+    """The origin of a text that is searched: the facts it names, and when it was made (after change `seq`, or `at`).
 
-    Neither: only texts of the facts themselves count.
+    Without either time only the texts of those facts count.
     """
 
     fact_ids: frozenset[int] = frozenset()
@@ -40,7 +40,7 @@ class Said:
     at: datetime | None = None
 
     def counts(self, erased: ErasedText) -> bool:
-        """Whether a text erased so is one that must not be said here."""
+        """Says whether this erased text must not be said here."""
         if erased.fact_id in self.fact_ids:
             return True
         late = (self.seq is not None and erased.seq > self.seq) or (
@@ -49,7 +49,7 @@ class Said:
         return erased.everywhere and late
 
     def condition(self) -> ColumnElement[bool]:
-        """The same as SQL."""
+        """Gives `counts` as a condition (SQL)."""
         late: list[Any] = []
         if self.seq is not None:
             late.append(ErasedText.seq > self.seq)
@@ -61,24 +61,23 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class ErasedTexts:
-    """The digests of some erased texts, by which they are found."""
+    """Finds erased texts in a text by their digests."""
 
     _digests: Digests
     _by_digest: dict[bytes, list[ErasedText]]
-    _sizes: dict[
-        bytes, list[int]
-    ]  # by digest of the first word: how many words follow each other, most first
+    # By digest of a first word: the lengths, in words, of the texts that begin with it, longest first.
+    _sizes: dict[bytes, list[int]]
     _first: dict[str, bytes] = field(default_factory=dict)
 
     @classmethod
     def read(cls, session: Session, fact_ids: Collection[int] | None = None) -> ErasedTexts:
-        """Those of these facts; None: of all."""
+        """Reads the erased texts of these facts; None stands for all facts."""
         of_facts = None if fact_ids is None else ErasedText.fact_id == func.any(list(fact_ids))
         return cls._read(session, of_facts)
 
     @classmethod
     def counting(cls, session: Session, said: Said) -> ErasedTexts:
-        """Those that count in a text of this kind."""
+        """Reads the erased texts that count in a text of this origin."""
         return cls._read(session, said.condition())
 
     @classmethod
@@ -98,21 +97,21 @@ class ErasedTexts:
 
     @property
     def last(self) -> int:
-        """The last change that erased one of them; 0 where there is none."""
+        """The last change that erased one of these texts; 0 where there is none."""
         return max((erased.seq for same in self._by_digest.values() for erased in same), default=0)
 
     @property
     def last_everywhere(self) -> int:
-        """The last change that erased one of those that count everywhere."""
+        """The last change that erased one of these texts everywhere; 0 where there is none."""
         every = (erased for same in self._by_digest.values() for erased in same)
         return max((erased.seq for erased in every if erased.everywhere), default=0)
 
     def within(self, said: Said, met: set[int] | None = None) -> Within:
-        """A finder of those that count in such a text. `met` gets the facts that were found."""
+        """Gives a finder of the erased texts that count in a text of this origin; facts it finds go into `met`."""
         return Within(self, said, set() if met is None else met)
 
     def spans(self, text: str, said: Said, met: set[int]) -> list[Span]:
-        """Where a text of this kind says one of them; spans may overlap."""
+        """Finds the spans where a text of this origin says an erased text; they may overlap."""
         if not self._by_digest:
             return []
         every = words(text)
@@ -139,7 +138,7 @@ class ErasedTexts:
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """Finds erased texts in texts of one kind."""
+    """Finds erased texts in texts of one origin."""
 
     texts: ErasedTexts
     said: Said
@@ -150,9 +149,9 @@ class Within:
 
 
 def keep(session: Session, targets: Iterable[Target], seq: int, standing: Collection[str]) -> None:
-    """Keep the digests of all texts of facts that change `seq` erases, while they stand.
+    """Stores the digests of all texts of the facts that change `seq` erases; called while those texts still exist.
 
-    Those in `standing`, given as normalised, are said elsewhere on purpose and count for the facts alone.
+    A text in `standing` (normalised) is still said on purpose elsewhere, so it counts only in texts that name the fact.
     """
     digests = Digests.of(session)
     rows = []

@@ -1,4 +1,4 @@
-"""Export: a corpus as annotated documents that an ingest takes back to the state it was in."""
+"""Export: writes a corpus as annotated documents, from which an ingest restores the same state."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _ABOUT = DOCUMENT_COLUMNS[1:]
 
 
 def export(session: Session, corpus: str, *, live_only: bool) -> Iterator[AnnotatedDocument]:
-    """The corpus's current documents in the order they came, each with its facts as they stand.
+    """Gives the corpus's current documents in the order they came, each with its facts, corrections and deletions.
 
-    With `live_only`, as training wants them: only the live facts that the text still says. Erased facts are in
-    no export: the text does not say them any more.
+    With `live_only`, which training wants, each has only the live facts that the text still says. Erased facts are in
+    no export, since the text does not say them any more.
     """
     facts = select(_spans()).select_from(Fact).join(_SAID, (_SAID.fact_id == Fact.id) & (_SAID.version == 1))
     facts = facts.join(_LAST, (_LAST.fact_id == Fact.id) & (_LAST.version == _last_version()))
@@ -33,11 +33,11 @@ def export(session: Session, corpus: str, *, live_only: bool) -> Iterator[Annota
         .order_by(Document.id)
         .execution_options(yield_per=200)
     )
-    with closing(session.execute(statement)) as rows:  # a reader may stop in the middle
+    with closing(session.execute(statement)) as rows:  # closed also where a reader stops in the middle
         yield from map(_document, rows)
 
 
-_SAID = aliased(FactVersion)  # what the text said when it came in
+_SAID = aliased(FactVersion)  # the value that the text had at ingest
 _LAST = aliased(FactVersion)
 
 

@@ -1,4 +1,4 @@
-"""Facts: added, corrected, deleted, brought back, and found. Each verb is one transaction and one change of the log."""
+"""Facts: added, corrected, deleted, restored and found. Each edit is one transaction and one change of the log."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Facts:
         reason: str,
         allow_erased: bool = False,
     ) -> Edit:
-        """Adds a fact that no document says. Lookups find it once a rekey has given it a key.
+        """Adds a fact that no document says. Lookups find it once a rekey has made a key for it.
 
         Raises `FactSuppressed` where this question and value were erased, unless `allow_erased`.
         """
@@ -45,7 +45,7 @@ class Facts:
             return edits.insert_facts(session, drafts, actor, reason, allow_erased=allow_erased)
 
     def edit(self, fact_id: int, value: str, *, actor: str, reason: str) -> Edit:
-        """Corrects the value of a fact; at commit every process answers with it."""
+        """Corrects the value of a fact; from the commit on every process answers with it."""
         return self.edit_many({fact_id: value}, actor=actor, reason=reason)
 
     @tried_again
@@ -60,7 +60,7 @@ class Facts:
 
     @tried_again
     def delete(self, fact_ids: Sequence[int], *, actor: str, reason: str, abstain: bool = False) -> Edit:
-        """Deletes facts, all or none; at commit no process answers with them.
+        """Deletes facts, all or none; from the commit on no process answers with them.
 
         With `abstain` a query that points at one of them gets no match instead of the runner-up.
         """
@@ -79,7 +79,7 @@ class Facts:
             return reading.get_fact(session, fact_id)
 
     def show_many(self, fact_ids: Sequence[int]) -> list[FactRecord]:
-        """Gives these facts in the order they are asked for. Raises `FactNotFound`, which names all missing ones."""
+        """Gives these facts in the given order. Raises `FactNotFound`, which names all missing ones."""
         with self.store.sessions() as session:
             found = reading.fact_records(session, fact_ids)
         if missing := [fact_id for fact_id in fact_ids if fact_id not in found]:
@@ -98,7 +98,8 @@ class Facts:
     ) -> list[FactRecord]:
         """Finds facts past id `after`, by id.
 
-        `deleted=None` gives both; `text` is sought in value and question as it is.
+        `deleted=None` gives live and deleted ones; `text` is searched for literally, without wildcards, in value and
+        question.
         """
         with self.store.sessions() as session:
             return reading.list_facts(session, corpus, text, deleted, after, limit, document_id)

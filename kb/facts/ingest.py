@@ -1,13 +1,13 @@
-"""Ingest: annotated documents into a corpus, by COPY, in pieces; each is one transaction with one change.
+"""Ingest: writes annotated documents into a corpus by COPY, in pieces; each piece is one transaction with one change.
 
-A piece is read and checked first and the log's lock is taken only then, so that a slow or long file keeps no
-editor waiting. What to do with each document is decided under the lock:
+A piece is read and checked before the log's lock is taken, so that a slow or long file keeps no editor waiting.
+Under the lock each document is compared with what is stored:
 
 - unchanged (same digest of the whole record): counted, not written; its deleted facts stay deleted;
 - new: inserted;
-- changed: the document gets a new row; see kb/facts/editions.py for what it keeps.
+- changed: the document gets a new row; `kb.facts.editions` says which facts it keeps.
 
-An ingest that was interrupted is taken up by ingesting the same file again: what is there is passed over.
+An ingest that was interrupted is resumed by ingesting the same file again: it passes over what is stored.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from colmlm.kb.store.contention import tried_again
 from colmlm.kb.store.copying import Row, copy_documents, reserve
 from colmlm.kb.tables import Document, Fact
 
-MANY_FACTS = 10_000  # after so many the planner is told how big the tables have become
-COMMIT_EVERY = 10_000  # documents: a smaller file is in as a whole or not at all
+MANY_FACTS = 10_000  # from so many new facts on the tables are analysed, so that the planner knows their size
+COMMIT_EVERY = 10_000  # documents in one transaction: a smaller file is ingested as a whole or not at all
 
 _MAX_TEXT = 100_000_000
 _MAX_WORDS = 10_000
@@ -43,7 +43,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 @dataclass(slots=True)
 class Reading:
-    """Takes the sound documents of `parsed`, one piece after the other, and remembers what it refused."""
+    """Gives the sound documents of `parsed` in pieces, and keeps the refusals of the others."""
 
     parsed: Iterable[Parsed]
     on_document: Callable[[int], None] | None = None
@@ -86,7 +86,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Ingest:
-    """One run: into which corpus, by whom and why. With `dry_run` every piece is rolled back."""
+    """One run of an ingest: its corpus, who asked for it and why. With `dry_run` every piece is rolled back."""
 
     sessions: sessionmaker[Session]
     corpus: str
@@ -102,10 +102,10 @@ class Ingest:
         on_document: Callable[[int], None] | None = None,
         on_piece: Callable[[IngestReport], None] | None = None,
     ) -> IngestReport:
-        """Take every sound document of `parsed`; what is refused is named in the report, and the rest goes on.
+        """Ingests every sound document of `parsed`; the report names those that were refused.
 
-        `documents` and `facts` count what was inserted (for a replaced document, the facts that were not there
-        before); `on_document` hears how many documents were read so far, `on_piece` what is committed so far.
+        `documents` and `facts` count what was inserted (for a replaced document, only its new facts). `on_document` is
+        called with the number of documents read so far, `on_piece` with a report of what is committed so far.
         """
         audit.check_text("corpus", self.corpus, blank=False, limit=200)
         audit.check_who(self.actor, self.reason)
@@ -117,7 +117,7 @@ class Ingest:
             if on_piece is not None:
                 on_piece(so_far[0])
 
-        # While the server takes one piece in, the next is read and checked.
+        # While the database stores one piece, the next is read and checked.
         with ThreadPoolExecutor(1, "ingest") as writer:
             writing: Future[IngestReport] | None = None
             try:
@@ -177,9 +177,9 @@ def ingest(
     reason: str,
     allow_erased: bool = False,
 ) -> IngestReport:
-    """Take documents that were checked, in one change. Does not commit.
+    """Ingests documents that were checked, in one change. Does not commit.
 
-    What was erased before is left out and redacted, unless `allow_erased` takes the erasure back.
+    Erased facts are left out and their text is redacted, unless `allow_erased` takes the erasure back.
     """
     suppressor = Suppressor(session, allow_erased=allow_erased)
     documents = [suppressor.apply(document)[0] for document in documents]
@@ -209,7 +209,7 @@ def ingest(
         }
         if came_back := suppressor.lift(session):
             payload["allowed_erased"] = came_back
-        # An ingest's own facts are those with its seq in `created_seq`: a million ids are not listed twice.
+        # The change does not list the facts it inserted, perhaps a million: they have its seq in `created_seq`.
         touched = sorted((*replaced.gone, *replaced.kept))
         seq = audit.append(
             session, pending, "ingest", touched, num_facts=num_facts + len(touched), payload=payload
@@ -230,12 +230,12 @@ def ingest(
 
 
 def _rows(documents: Sequence[AnnotatedDocument]) -> list[Row]:
-    """The documents as they go in, with the digests of just that."""
+    """Pairs the documents with their digests, which are made here, after redaction."""
     return [Row(document, *digests(document)) for document in documents]
 
 
 def _known(session: Session, corpus: str, external_ids: list[str]) -> dict[str, tuple[int, str]]:
-    """The ids and digests of the current documents among these."""
+    """Gives the id and record digest of the current documents among these external ids."""
     statement = select(Document.external_id, Document.id, Document.record_sha256).where(
         Document.corpus == corpus,
         Document.external_id == func.any(external_ids),
@@ -247,7 +247,7 @@ def _known(session: Session, corpus: str, external_ids: list[str]) -> dict[str, 
 def _write(
     session: Session, corpus: str, rows: list[Row], changed: dict[int, Row], seq: int
 ) -> tuple[Replaced, list[int | None], int]:
-    """Insert these documents; what of older ones this replaced, the first and last new fact id, and their number."""
+    """Inserts these documents; gives what they replaced, and the first id, last id and number of the new facts."""
     document_id = reserve(session, "document_id_seq", len(rows))
     for offset, row in enumerate(rows):
         row.document_id = document_id + offset
@@ -271,10 +271,10 @@ def _num_deleted(session: Session, document_ids: list[int]) -> int:
 
 
 def _check_storable(document: AnnotatedDocument) -> None:
-    """One character that cannot be stored would end the COPY, and with it the whole piece."""
+    """Raises `InvalidValue` for a document that the database cannot store, since it would fail the whole piece."""
     about = (document.title, document.uri, document.licence, document.revision)
     words = [w for w in about if w]
-    for span in document.facts:  # a value is verbatim of the text, or refused for that
+    for span in document.facts:
         words += (span.value, span.question or "", span.answer or "", span.current or "")
     whole = "".join((document.external_id, document.text, *words))
     if (

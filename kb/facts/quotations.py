@@ -1,29 +1,29 @@
-"""Quotations: what is stored beside the facts and may say them, and its redaction. Session first; nothing commits.
+"""Quotations: finds and redacts what is stored beside the facts and says them. Session first; nothing commits.
 
-Each column that holds a text somebody wrote or a model made, and how an erasure reaches it:
+This table lists each column that holds a text somebody wrote or a model made, and how an erasure treats it:
 
 ====================================  ================================================================================
-generation: prompt, output            redacted; where the fact was spliced, and wherever else they say it
-attribution: query                    goes with the splice it was asked for
-forget_run: selector, plan, reason,   redacted; in a run of the fact also a selector's text or question that is
+generation: prompt, output            redacted where the fact was spliced, and wherever else they say it
+attribution: query                    removed with the splice it was asked for
+forget_run: selector, plan, reason,   redacted; in a run that names the fact also a selector's text or question that is
     verification                      part of what the fact said
-job: result, error, message,          redacted; of a job that still runs only the reason, as the rest is what it does
-    arguments
+job: result, error, message,          redacted; of a job that is not over only the reason, as the other arguments are
+    arguments                         its task
 erasure_request: reason               redacted
-idempotency: body                     dropped, whatever it says, and not kept where an erasure came between
-document, fact, fact_version          `kb.facts.redaction`, `kb.erasure.verbs`
-change: reason, actor, payload        cannot be altered. The payload holds digests, and on whose behalf it was made; of
-                                      an erasure that and the reason are redacted before they are stored, others that
-                                      say the fact are reported
+idempotency: body                     dropped, whatever it says, and not stored where an erasure committed meanwhile
+document, fact, fact_version          redacted by `kb.facts.redaction` and `kb.erasure.verbs`
+change: reason, actor, payload        cannot be altered. The payload holds digests, and on whose behalf it was made; in
+                                      the change of an erasure that and the reason are redacted before they are stored;
+                                      other changes that say the fact are reported
 keyset: gate; forget_run: certificate numbers and ids
 denial: path                          the route's template
 checkpoint, api_key, document: names, operators' names for things; documents' titles and addresses are reported
     titles and addresses
 ====================================  ================================================================================
 
-Whoever writes one of the first five holds erasures off (`kb.facts.suppression`) and redacts what was erased before it
-got there, with the functions here: an erasure sees everything that was stored before it, and everything else sees the
-erasure. fsck goes through the same rows by digests, and what it finds is redacted by erasing again.
+A writer of one of the first five holds erasures off (`kb.facts.suppression`) and, with the functions here, redacts
+what was erased before. So an erasure sees everything stored before it, and everything stored later sees the
+erasure. fsck checks the same rows by digests, and erasing again redacts what it finds.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from colmlm.kb.tables import Attribution, ErasureRequest, Fact, ForgetRun, Gener
 from colmlm.kb.texts.wording import Finder, Phrases, Together, may_say, normalised
 
 AT_ONCE = 500
-QUOTED_PARTS = ("text", "question")  # of a selector: what is sought in facts, and not a name of something
+QUOTED_PARTS = ("text", "question")  # parts of a selector that hold text of facts, and not a name
 
 
 class Spliced(Protocol):
-    """A lookup of an output, stored or about to be."""
+    """A splice of an output that is stored or about to be."""
 
     @property
     def output_start(self) -> int: ...
@@ -56,7 +56,7 @@ class Spliced(Protocol):
 
 
 class Sought(Protocol):
-    """What is looked for in stored texts: the texts of facts that are erased. `met` are those that were found."""
+    """The texts of erased facts, searched for in stored texts. `met` collects the facts that were found."""
 
     met: set[int]
 
@@ -66,22 +66,22 @@ class Sought(Protocol):
         ...
 
     def outputs(self) -> ColumnElement[bool]:
-        """SQL: the outputs that may say one of the texts without a splice."""
+        """Gives a condition (SQL) for the outputs that may say one of the texts without a splice."""
         ...
 
     def finder(self, said: Said) -> Finder:
-        """Finds those texts that count in what is said there."""
+        """Gives a finder of the texts that count in a text of this origin."""
         ...
 
     def is_part(self, words: str, said: Said) -> bool:
-        """Whether these words are a part of what one of the facts of such a row said."""
+        """Says whether these words are a part of what a fact named by this origin said."""
         ...
 
 
 class Standing:
-    """Facts whose texts still stand, as they are about to be erased.
+    """Facts that are about to be erased, whose texts still exist.
 
-    `wide` are those texts that count everywhere, and not only in what names one of the facts.
+    `wide` are the texts that count everywhere, and not only in texts that name their fact.
     """
 
     def __init__(self, targets: Sequence[Target], wide: Collection[str]) -> None:
@@ -91,7 +91,7 @@ class Standing:
 
     @classmethod
     def of(cls, targets: Sequence[Target], standing: Collection[str]) -> Standing:
-        """All their texts count everywhere but those in `standing` (normalised), which other facts say too."""
+        """Takes every text of the facts as wide, except those in `standing` (normalised), which other facts say too."""
         texts = {string for target in targets for string in target.strings}
         return cls(targets, [text for text in texts if normalised(text) not in standing])
 
@@ -115,11 +115,11 @@ class Standing:
 
 
 class Gone:
-    """Facts whose texts are gone: known again by digests, and by splices that are not redacted."""
+    """Facts that were erased, recognised by digests of their texts and by splices that are not redacted."""
 
     def __init__(self, texts: ErasedTexts, fact_ids: Collection[int]) -> None:
         self.texts, self._spliced = texts, fact_ids
-        self.met: set[int] = set()  # facts that were found to be said
+        self.met: set[int] = set()  # the erased facts that were found
 
     @property
     def fact_ids(self) -> Collection[int]:
@@ -127,7 +127,7 @@ class Gone:
 
     @classmethod
     def read(cls, session: Session, fact_ids: Collection[int] | None = None) -> Gone:
-        """All erased facts, or those among these."""
+        """Reads all erased facts, or those among these ids."""
         spliced = select(Attribution.fact_id).join(Fact, Fact.id == Attribution.fact_id).distinct()
         spliced = spliced.where(Fact.erased_seq.is_not(None))
         if fact_ids is not None:
@@ -146,7 +146,7 @@ class Gone:
 
 @dataclass(frozen=True, slots=True)
 class Quoting:
-    """Ids of what says an erased fact, or did until it was redacted."""
+    """The ids of rows that say an erased fact, or said it until they were redacted."""
 
     generations: tuple[int, ...] = ()
     forget_runs: tuple[int, ...] = ()
@@ -157,7 +157,7 @@ class Quoting:
         return bool(self.generations or self.forget_runs or self.jobs or self.erasure_requests)
 
     def told(self) -> tuple[str, ...]:
-        """In words, each kind with its number and the first ids."""
+        """Gives one sentence for each kind of row, with its number and the first ids."""
         names = {f.name: f.name.replace("_", " ").replace("generations", "outputs") for f in fields(self)}
         found = {names[f.name]: getattr(self, f.name) for f in fields(self)}
         return tuple(
@@ -172,21 +172,21 @@ class Quoting:
 
 
 def find(session: Session, sought: Sought) -> Quoting:
-    """What says one of these texts. Changes nothing."""
+    """Finds the rows that say one of these texts. Changes nothing."""
     return Quoting(
         *(tuple(row.id for row, _ in rows(session, sought)) for rows in (_outputs, _runs, _jobs, _requests))
     )
 
 
 def still_said(session: Session) -> set[int]:
-    """The erased facts that something says."""
+    """Gives the erased facts that some row still says."""
     gone = Gone.read(session)
     find(session, gone)
     return gone.met
 
 
 def redact(session: Session, sought: Sought, seq: int) -> Quoting:
-    """Redact what says one of these texts, as part of change `seq`; what that was."""
+    """Redacts the rows that say one of these texts, as part of change `seq`, and gives their ids."""
     return Quoting(
         tuple(_redact_outputs(session, sought, seq)),
         *(tuple(_redact(session, rows(session, sought))) for rows in (_runs, _jobs, _requests)),
@@ -196,9 +196,9 @@ def redact(session: Session, sought: Sought, seq: int) -> Quoting:
 def without(
     prompt: str, output: str, splices: Sequence[Spliced], erased: Collection[int], finder: Finder
 ) -> tuple[str, str]:
-    """Prompt and output without the splices of erased facts and whatever else says those, or what is found.
+    """Gives prompt and output with the splices of erased facts, repetitions of these and the finder's spans redacted.
 
-    What another fact spliced is that one's.
+    A splice of another fact stays, even where it says the same.
     """
     own = [(s.output_start, s.output_end) for s in splices if s.fact_id in erased]
     others = [(s.output_start, s.output_end) for s in splices if s.fact_id not in erased]
@@ -208,12 +208,12 @@ def without(
 
 
 def redacted_since(session: Session, value: Any, said: Said) -> Any:
-    """A text or JSON value as it may be stored now. Erasures must be held off."""
+    """Redacts a text or JSON value as it has to be stored now. The transaction must hold erasures off."""
     return redact_json(value, ErasedTexts.counting(session, said).within(said))
 
 
 def redacted_selector(session: Session, selector: dict[str, Any], said: Said) -> dict[str, Any]:
-    """A selector as it may be stored now; what was sought in facts goes, where one was erased meanwhile."""
+    """Redacts a selector as it has to be stored now, with its text and question where one of its facts was erased."""
     kept: dict[str, Any] = redacted_since(session, selector, said)
     erased = select(Fact.id).where(Fact.id == func.any(sorted(said.fact_ids)), Fact.erased_seq.is_not(None))
     if session.scalars(erased.limit(1)).first() is not None:
@@ -222,14 +222,14 @@ def redacted_selector(session: Session, selector: dict[str, Any], said: Said) ->
 
 
 def redact_job(session: Session, job: Job) -> None:
-    """Redact what this job says of what was erased since it was asked for. Erasures must be held off."""
+    """Redacts what this job says of facts erased since it was asked for. The transaction must hold erasures off."""
     said = Said(at=job.created_at)
     for name, value in _job_values(job, ErasedTexts.counting(session, said).within(said)).items():
         setattr(job, name, value)
     session.flush()
 
 
-_Rows = Iterator[tuple[Any, dict[str, Any]]]  # rows that say something, and what they should say
+_Rows = Iterator[tuple[Any, dict[str, Any]]]  # rows that say an erased fact, and their redacted columns
 
 
 def _redact(session: Session, rows: _Rows) -> Iterator[int]:
@@ -305,7 +305,10 @@ def _jobs(session: Session, sought: Sought) -> _Rows:
 
 
 def _job_values(job: Job, finder: Finder) -> dict[str, Any]:
-    """Of one that is not over only the reason counts among its arguments: the rest is what it does."""
+    """Gives the redacted columns of a job.
+
+    Of a job that is not over only the reason is redacted among the arguments, since the others are its task.
+    """
     values = _values(job, ("result", "error", "message"), finder)
     names = job.arguments.keys() if job.finished_at is not None else job.arguments.keys() & {"reason"}
     arguments = job.arguments | redact_json({name: job.arguments[name] for name in names}, finder)
@@ -320,6 +323,6 @@ def _requests(session: Session, sought: Sought) -> _Rows:
 
 
 def _values(row: Any, names: Sequence[str], finder: Finder) -> dict[str, Any]:
-    """What these columns should say, where they say something else."""
+    """Gives the redacted values of those columns that redaction changes."""
     redacted = {name: redact_json(getattr(row, name), finder) for name in names}
     return {name: value for name, value in redacted.items() if value != getattr(row, name)}

@@ -1,4 +1,4 @@
-"""Facts, documents and corpora as they are read. Session first."""
+"""Reads facts, documents and corpora from the database. Session first."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from colmlm.kb.facts.edits import MAX_ID
 from colmlm.kb.facts.records import CorpusStats, FactRecord, Source
 from colmlm.kb.tables import Document, Fact, FactVersion
 
-# The version to show of a fact: the live one, or the last one where it is deleted.
+# A fact is shown with its last version, which is the live one unless the fact is deleted.
 _LAST_VERSION = (
     select(func.max(FactVersion.version))
     .where(FactVersion.fact_id == Fact.id)
@@ -21,7 +21,7 @@ _LAST_VERSION = (
     .scalar_subquery()
 )
 
-# Not `Document` itself: a list of facts must not load the texts.
+# These columns are named one by one, since a list of facts must not load the texts.
 DOCUMENT_COLUMNS = (
     Document.corpus,
     Document.external_id,
@@ -41,7 +41,7 @@ def _statement() -> Select[*tuple[Any, ...]]:
 
 
 def fact_records(session: Session, fact_ids: Sequence[int]) -> dict[int, FactRecord]:
-    """These facts by id; unknown ids are left out."""
+    """Gives these facts by id; unknown ids are left out."""
     storable = [fact_id for fact_id in fact_ids if 0 < fact_id <= MAX_ID]
     rows = session.execute(_statement().where(Fact.id == func.any(storable)))
     return {record.fact_id: record for record in map(_record, rows)}
@@ -62,7 +62,10 @@ def list_facts(
     limit: int,
     document_id: int | None = None,
 ) -> list[FactRecord]:
-    """Facts past id `after`, by id. `search` is found as it stands (no wildcards) in shown value or question."""
+    """Gives facts past id `after`, by id.
+
+    `search` is taken literally, without wildcards, in the shown value and question.
+    """
     statement = _statement().where(Fact.id > after)
     if corpus is not None:
         require_corpus(session, corpus)
@@ -118,7 +121,7 @@ def require_corpus(session: Session, corpus: str) -> None:
 
 
 def corpora(session: Session) -> list[CorpusStats]:
-    """Every corpus by name: its current documents, its live facts, and its tombstones."""
+    """Counts the current documents, live facts and deleted facts of every corpus, by name."""
     current = Document.replaced_seq.is_(None)
     of_documents = (
         select(

@@ -1,4 +1,4 @@
-"""Facts, edits and ingests as verbs take and tell them."""
+"""The records that the verbs of facts, documents and corpora take and give."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class FactDraft:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """What an edit did: its change `seq` (pass it as `min_seq` to read it back) and the facts it touched.
+    """What an edit did: its change `seq` (pass it as `min_seq` to read the edit back) and the facts it changed.
 
     Where not all are `keyed`, lookups find the others after the next rekey.
     """
@@ -31,7 +31,7 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Suppressed:
-    """A span that an ingest left out and redacted, since it says what was erased."""
+    """A span that an ingest left out and redacted, since it says an erased fact."""
 
     document: str
     start: int
@@ -40,11 +40,11 @@ class Suppressed:
 
 @dataclass(frozen=True, slots=True)
 class IngestReport:
-    """What an ingest took and what it refused. `seq` is the last of its changes, None where nothing changed.
+    """What an ingest inserted and what it refused. `seq` is the last of its changes, None where nothing changed.
 
-    `still_deleted` are facts that the file names, and that were deleted before and stay so.
+    `still_deleted` counts facts of the file that had been deleted before and stay so.
 
-    `suppressed` spans were erased before and were left out; `suppressed_at` says where they are.
+    `suppressed` counts spans that were left out since they were erased before; `suppressed_at` says where they are.
     """
 
     corpus: str
@@ -77,9 +77,9 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class FactRecord:
-    """A fact as it stands: its live value (the last one where it is deleted, a mark where it is erased), its source.
+    """A fact with its source and its value: the live one, the last one where it is deleted, marks where it is erased.
 
-    `withheld` says that a text of it is past and kept from who asks: marks stand for the value, null for the others.
+    With `withheld` a text of it is past and hidden from this reader: marks stand for the value, null for the others.
     """
 
     fact_id: int

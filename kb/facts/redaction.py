@@ -1,6 +1,7 @@
-"""Redaction: one U+2588 for each character of what was erased, so that every other offset stays right.
+"""Redaction: puts one U+2588 in place of each character that was erased, so that every other offset stays right.
 
-Session first, nothing here commits. The texts of facts lie in documents; what quotes them is in `kb.facts.quotations`.
+The functions take the session first and never commit. They redact documents, which hold the texts of facts;
+`kb.facts.quotations` redacts what quotes them.
 """
 
 from __future__ import annotations
@@ -19,24 +20,24 @@ from colmlm.kb.tables import Document, Fact, FactVersion
 from colmlm.kb.texts.wording import Finder, Phrases, Span, may_say
 
 MARK = "\u2588"
-Mentioned = Literal["same-document", "all", "none"]  # where else than at its span a fact's value is redacted
+Mentioned = Literal["same-document", "all", "none"]  # where a fact's value is redacted besides its span
 MENTIONED: tuple[Mentioned, ...] = get_args(Mentioned)
-CONTEXT = 20  # characters to either side by which a sentence is known again in another text
+CONTEXT = 20  # characters on either side of a span that must match to find it in another edition of the text
 
 
 def as_mentioned(kept: object) -> Mentioned | None:
-    """The choice as it was kept; None where none was, or one that is not known here."""
+    """Reads a stored choice of mentions; gives None where there was none, or one that this version does not know."""
     return next((known for known in MENTIONED if known == kept), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A fact to erase, with every text that tells of it. `text` and `spans` are its document's, all spans of it."""
+    """A fact to erase, with every text it has. `text` and `spans` are its document's: the text and all fact spans."""
 
     fact_id: int
     question: str | None
     answer: str | None
-    values: tuple[str, ...]  # by version; the first is what the document says
+    values: tuple[str, ...]  # by version; the document says the first
     document_id: int | None = None
     corpus: str = ""
     external_id: str = ""
@@ -47,24 +48,24 @@ class Target:
 
     @property
     def marker(self) -> str:
-        """What stands for the value of an erased fact: as long as its span."""
+        """The marks that replace the value of an erased fact, as many as its span has characters."""
         return MARK * max(1, self.end - self.start)
 
     @property
     def strings(self) -> tuple[str, ...]:
-        """Everything this fact says, each once."""
+        """Every text of this fact, each once."""
         return tuple(dict.fromkeys(filter(None, (*self.values, self.question, self.answer))))
 
 
 def blank(text: str, spans: Iterable[Span]) -> str:
-    """The text with these spans redacted."""
+    """Gives the text with these spans redacted."""
     for start, end in spans:
         text = text[:start] + MARK * (end - start) + text[end:]
     return text
 
 
 def apart(spans: Iterable[Span], others: Sequence[Span]) -> list[Span]:
-    """Those of the spans that touch none of the others."""
+    """Gives those of the spans that overlap none of the others."""
     return [span for span in spans if not touches(span, others)]
 
 
@@ -73,7 +74,7 @@ def touches(span: Span, others: Iterable[Span]) -> bool:
 
 
 def redact_json(value: Any, finder: Finder) -> Any:
-    """The JSON value with everything that is found in its strings redacted. Names of members and numbers stay."""
+    """Gives the JSON value with every span that the finder finds in its strings redacted; names and numbers stay."""
     if isinstance(value, str):
         return blank(value, finder.spans(value))
     if isinstance(value, dict):
@@ -86,10 +87,10 @@ def redact_json(value: Any, finder: Finder) -> Any:
 def redact_documents(
     session: Session, targets: Sequence[Target], mentions: Mentioned = "same-document"
 ) -> list[int]:
-    """Redact the facts in every text of their documents, replaced ones too; the ids of the rows this changed.
+    """Redacts the facts in their documents, replaced ones too, and gives the ids of the rows that changed.
 
-    And where these texts mention the values elsewhere, or with "all" the texts of any document do; but not what
-    another fact stands on.
+    It also redacts mentions: the facts' values elsewhere in these texts, or with "all" in the texts of every document.
+    The spans of other facts stay.
     """
     by_source: dict[tuple[str, str], list[Target]] = {}
     for target in targets:
@@ -114,7 +115,7 @@ def redact_documents(
 
 
 def _redact_mentions(session: Session, targets: Sequence[Target], erased: list[int]) -> list[int]:
-    """Redact the values in every document's text."""
+    """Redacts the values in every document's text."""
     values = {value for target in targets for value in target.values}
     said = Phrases(values)
     ids = session.scalars(
@@ -139,7 +140,7 @@ def _redact_document(
         return False
     about = {name: getattr(row, name) for name in ("title", "uri", "licence", "revision")}
     row.text = redacted
-    # Of the text as it is now: a digest of the one before would let anyone confirm a guess.
+    # The digests are made of the redacted text: those of the text before would let anyone confirm a guess.
     row.sha256, row.record_sha256 = digests(
         AnnotatedDocument(row.external_id, redacted, tuple(staying), **about)
     )
@@ -149,7 +150,7 @@ def _redact_document(
 def _spans_in(
     row: Document, targets: Sequence[Target], apart_from: Sequence[Span], *, in_all: bool
 ) -> list[Span]:
-    """Where a text of the facts' document says them. A text that nobody reads any more is searched in any case."""
+    """Finds the spans where an edition of the facts' document says them. Mentions in replaced editions always count."""
     found = [span for target in targets for span in _stated(row, target, apart_from)]
     if in_all or row.replaced_seq is not None:
         said = Phrases(value for target in targets for value in target.values)
@@ -158,7 +159,7 @@ def _spans_in(
 
 
 def _stated(row: Document, target: Target, apart_from: Sequence[Span]) -> list[Span]:
-    """Where a text of the fact's document states it, by its sentence; what another fact stands on is that one's."""
+    """Finds the fact's span in an edition of its document by the characters around it, outside other facts' spans."""
     if row.id == target.document_id:
         found = [(target.start, target.end)]
     else:
@@ -173,7 +174,7 @@ def _stated(row: Document, target: Target, apart_from: Sequence[Span]) -> list[S
 
 
 def _facts_of(session: Session, document_id: int, erased: list[int]) -> list[FactSpan]:
-    """The facts that the document's record still has, as they were ingested, in its order."""
+    """Gives the facts that the document still has, in its order and as they were ingested."""
     statement = (
         select(Fact, FactVersion.value)
         .join(FactVersion, (FactVersion.fact_id == Fact.id) & (FactVersion.version == 1))

@@ -1,4 +1,4 @@
-"""How raw documents stand to what a corpus has: so that nobody annotates anew what is there already."""
+"""Compares raw documents with those of a corpus, so that nobody annotates again what is there already."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from colmlm.kb.tables import Document
 
 
 class Standing(StrEnum):
-    """A document that is `new`, there `unchanged`, or there with another text, title or address: `changed`."""
+    """Whether a document is `new` to a corpus, `unchanged`, or `changed`: there with another text, title or address."""
 
     new = "new"
     unchanged = "unchanged"
@@ -49,7 +49,7 @@ class Standings:
 
 
 def says_the_same(stored: str, text: str) -> bool:
-    """Whether a stored text is this one, apart from what was erased of it."""
+    """Says whether a stored text equals this one, apart from what was erased from it."""
     if stored == text or len(stored) != len(text):
         return stored == text
     return MARK in stored and all(a in (b, MARK) for a, b in zip(stored, text, strict=True))

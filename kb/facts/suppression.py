@@ -1,15 +1,15 @@
-"""Suppression: what was erased does not come back by the next ingest of the same file.
+"""Suppression: keeps erased facts from coming back with the next ingest of the same file.
 
 The database keeps digests of erased facts, HMACs under its own secret: of value and question, of value and
 the 40 characters before it, of these within one document, and of value and place in that document. Texts are
-compared by their words (`kb.texts.wording`). The other spans of the document count as blank there, so
+compared by their words (`kb.texts.wording`). The other spans of the document are blanked before digesting, so
 that it does not matter which of them were erased, or in which order.
 
-A digest that another fact would meet as well is not kept: the same is still said on purpose elsewhere.
+A digest that another fact shares is not kept, since the same is still said on purpose elsewhere.
 
-The lock here keeps erasures and whoever stores what facts say apart. An erasure holds it alone; ingests, inserts,
-outputs, plans, jobs and kept answers share it (`hold_off_erasure`), and look for erased texts once they have it. It
-comes before the lock of the change log, and that before any row: see `docs/design.md`, "Edits".
+An advisory lock keeps erasures apart from transactions that store texts of facts. An erasure holds it exclusively;
+ingests, inserts, outputs, plans, jobs and kept answers share it (`hold_off_erasure`), and check for erased texts once
+they have it. It is taken before the lock of the change log, and that before any row: see `docs/design.md`, "Edits".
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from colmlm.kb.tables import Document, Fact, FactVersion, Secret, Suppression
 from colmlm.kb.texts.wording import Phrases, Span, may_say, normalised
 
 ERASE_LOCK = 0x636F6C6D03
-BEFORE = 40  # characters, as in an ingest that looks for facts that stood before
+BEFORE = 40  # characters, as many as an ingest compares to find the facts that a document keeps
 
 
 def hold_off_erasure(session: Session) -> None:
-    """Let no erasure commit until this transaction ends: it would be undone by texts read before it.
+    """Keeps erasures from committing until this transaction ends, since it may write texts that it read before them.
 
     To be called before the change log or any row is locked.
     """
@@ -44,14 +44,17 @@ def hold_off_erasure(session: Session) -> None:
 
 
 def begin_erasure(session: Session) -> None:
-    """Wait for whoever stores texts just then. To be called before the change log or any row is locked."""
+    """Waits for the transactions that store texts and keeps later ones waiting.
+
+    To be called before the change log or any row is locked.
+    """
     session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": ERASE_LOCK})
 
 
 def check_inserts(session: Session, said: Iterable[tuple[str, str]], *, allow_erased: bool) -> int:
-    """Raise `FactSuppressed` where one of these questions and values was erased; with `allow_erased` take that back.
+    """Raises `FactSuppressed` where one of these questions and values was erased; with `allow_erased` takes that back.
 
-    Gives how many digests went.
+    Gives the number of digests that were removed.
     """
     suppressor = Suppressor(session, allow_erased=allow_erased)
     for question, value in said:
@@ -61,10 +64,10 @@ def check_inserts(session: Session, said: Iterable[tuple[str, str]], *, allow_er
 
 
 class Suppressor:
-    """Knows what was erased, for one transaction: it holds erasures off until that ends.
+    """Knows the erased facts for one transaction, and holds erasures off until that ends.
 
-    With `allow_erased` it lets everything pass and remembers what would not have; `lift` then forgets that
-    it was erased. `found` are the spans that were left out.
+    With `allow_erased` it lets everything pass and remembers the erased facts among it, whose digests `lift` then
+    removes. `found` are the spans that were left out.
     """
 
     def __init__(self, session: Session, *, allow_erased: bool = False) -> None:
@@ -76,7 +79,7 @@ class Suppressor:
         self._digests = Digests.of(session) if self._erased else None
 
     def apply(self, document: AnnotatedDocument) -> tuple[AnnotatedDocument, int]:
-        """The document without the spans that were erased, their text redacted; and how many those are."""
+        """Gives the document without its erased spans, their text redacted, and the number of these."""
         if self._digests is None:
             return document, 0
         spans = [(span.start, span.end) for span in document.facts]
@@ -90,13 +93,13 @@ class Suppressor:
         gone = [(span.start, span.end) for span in erased]
         self.found += [Suppressed(document.external_id, start, end) for start, end in gone]
         kept = tuple(span for span in document.facts if (span.start, span.end) not in set(gone))
-        # As the erasure redacted it: also where the text mentions the value elsewhere.
+        # Mentions of the value elsewhere in the text go too, as the erasure redacted them.
         said = Phrases(value for span in erased for value in (span.value, span.current) if value)
         mentioned = apart(said.spans(document.text), [(span.start, span.end) for span in kept])
         return replace(document, text=blank(document.text, (*gone, *mentioned)), facts=kept), len(gone)
 
     def matches(self, values: Iterable[str | None], question: str | None, place: Place | None) -> bool:
-        """Whether a fact like this, with one of these values, was erased."""
+        """Says whether a fact with one of these values was erased."""
         if self._digests is None:
             return False
         made = [digest for value in values if value for digest in self._digests.known(value, question, place)]
@@ -105,7 +108,7 @@ class Suppressor:
         return bool(met)
 
     def lift(self, session: Session) -> int:
-        """Forget that what passed was erased, where it was allowed to; how many digests this removed."""
+        """Removes the digests of erased facts that were allowed to pass, and gives their number."""
         if not (self.allow_erased and self._allowed):
             return 0
         session.execute(delete(Suppression).where(Suppression.digest == func.any(list(self._allowed))))
@@ -114,7 +117,7 @@ class Suppressor:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a span is: the document's external id, the offset, and the 40 characters before it."""
+    """The place of a span: the document's external id, the offset, and the 40 characters before it."""
 
     external_id: str
     start: int
@@ -123,7 +126,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Digests:
-    """Makes the digests under the database's secret."""
+    """Makes digests under the database's secret."""
 
     _hmac: hmac.HMAC = field(repr=False)
 
@@ -133,20 +136,20 @@ class Digests:
         return cls(hmac.new(secret, b"suppression\0", hashlib.sha256))
 
     def of_fact(self, value: str, question: str | None, place: Place | None) -> list[bytes]:
-        """All digests that a fact has."""
+        """Makes all digests of a fact."""
         return [self._make(map(normalised, said)) for said in _said(value, question, place)]
 
     def known(self, value: str, question: str | None, place: Place | None) -> list[bytes]:
-        """All digests by which a fact like this may be known; also as releases before made them."""
+        """Makes all digests by which this fact may have been stored, also in the way of earlier releases."""
         before = [self._make(map(_normalised_before, said)) for said in _said(value, question, place)]
         return [*self.of_fact(value, question, place), *before]
 
     def of_words(self, words: Iterable[str]) -> bytes:
-        """Of words that follow each other, as `kb.texts.wording` gives them."""
+        """Makes the digest of successive words, as `kb.texts.wording` gives them."""
         return self._make(("words", *words))
 
     def of_first_word(self, word: str) -> bytes:
-        """Of a word that begins a text; short, as it only says where to look closer."""
+        """Makes the digest of a text's first word. It is short, as it only says where to compare all words."""
         return self._make(("first word", word))[:8]
 
     def _make(self, texts: Iterable[str]) -> bytes:
@@ -156,13 +159,13 @@ class Digests:
 
 
 def _said(value: str, question: str | None, place: Place | None) -> Iterator[tuple[str, ...]]:
-    """What digests of a fact are made of; the first of each is its kind."""
+    """Gives the texts that each digest of a fact is made of; the first text is the digest's kind."""
     if question:
         yield "question", value, question
     if place is not None:
         yield "place", value, place.external_id, str(place.start)
         yield "document", value, place.external_id, place.before
-        if len(place.before) == BEFORE:  # less is no context: at the start of a text any text would do
+        if len(place.before) == BEFORE:  # fewer characters identify nothing, as at the start of a text
             yield "context", value, place.before
 
 
@@ -171,16 +174,16 @@ def _normalised_before(value: str) -> str:
 
 
 def text_before(document_text: str, spans: Iterable[Span], start: int) -> str:
-    """The 40 characters before a span, those of other spans blanked."""
+    """Gives the 40 characters before a span, with other spans blanked."""
     first = max(0, start - BEFORE)
     inside = [(max(s, first) - first, min(e, start) - first) for s, e in spans if s < start and first < e]
     return blank(document_text[first:start], inside)
 
 
 def remember(session: Session, targets: Sequence[Target], seq: int) -> tuple[int, list[int]]:
-    """Keep the digests of facts that change `seq` erases, while their texts still stand.
+    """Stores the digests of the facts that change `seq` erases; called while their texts still exist.
 
-    Gives how many are new, and the other facts that say the same as one of these.
+    Gives the number of new digests, and the ids of other facts that say the same.
     """
     digests = Digests.of(session)
     made: set[bytes] = set()
@@ -200,7 +203,7 @@ def remember(session: Session, targets: Sequence[Target], seq: int) -> tuple[int
 
 
 def _of_others(session: Session, targets: Sequence[Target], digests: Digests) -> dict[int, set[bytes]]:
-    """By fact, the digests of those with a value of one of these that are not erased themselves."""
+    """Gives, by fact, the digests of other facts, not erased, that have a value of one of these targets."""
     values = {value for target in targets for value in target.values}
     wanted = set(map(normalised, values))
     before = func.right(func.substr(Document.text, 1, Fact.span_start), BEFORE)
@@ -249,7 +252,7 @@ def _place(row: Row[Any]) -> Place | None:
 
 
 def said_by_others(session: Session, targets: Sequence[Target]) -> set[str]:
-    """The texts of these facts, normalised, that another fact says too: as a value, a question or an answer."""
+    """Gives the normalised texts of these facts that another fact says too, as a value, a question or an answer."""
     texts = {string for target in targets for string in target.strings}
     wanted = set(map(normalised, texts))
     statement = (
