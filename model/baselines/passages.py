@@ -1,7 +1,8 @@
-"""Retrieval-augmented generation as a point of reference: passages found by BM25 are put before the prompt.
+"""Retrieval-augmented generation as a baseline: passages found by BM25 are put before the prompt.
 
-The paper's setting (appendix A, RAG setting): passages of 100 words, the best four, and one form of prompt for all
-models. An index lives in memory only and is made from documents as they are now, so that nothing erased survives in it.
+The setting is the paper's (appendix A, RAG setting): passages of 100 words, the best four, and one prompt format for
+all models. An index lives in memory only and is made from the documents as they are now, so that nothing erased
+survives in it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _FORM = (
 
 
 def passages_of(documents: Iterable[AnnotatedDocument], words: int = WORDS) -> Iterator[str]:
-    """The texts in pieces of so many words, each led by its document's title."""
+    """Cuts the texts into passages of so many words, each preceded by its document's title."""
     for document in documents:
         lead = f"{document.title}: " if document.title else ""
         said = document.text.split()
@@ -30,12 +31,12 @@ def passages_of(documents: Iterable[AnnotatedDocument], words: int = WORDS) -> I
 
 
 def augmented(prompt: str, passages: Sequence[str]) -> str:
-    """The prompt behind its passages; a prompt that nothing was found for stays as it is."""
+    """Puts the passages before the prompt; a prompt without passages stays unchanged."""
     return _FORM.format(passages="\n".join(passages), prompt=prompt) if passages else prompt
 
 
 class PassageIndex:
-    """BM25 over passages, in memory."""
+    """A BM25 index over passages, in memory."""
 
     def __init__(self, passages: Iterable[str]) -> None:
         self.passages = list(passages)
@@ -46,7 +47,7 @@ class PassageIndex:
             self._bm25.index(tokens, show_progress=False)
 
     def search(self, queries: Sequence[str], k: int = TOP) -> list[list[str]]:
-        """The k best passages of each query, best first; those that share no word with it are not among them."""
+        """Gives the k best passages of each query, best first, leaving out those that share no word with it."""
         if self._is_empty or not queries:
             return [[] for _ in queries]
         tokens = bm25s.tokenize(list(queries), return_ids=False, show_progress=False)

@@ -1,7 +1,7 @@
-"""Each fact as a document of its own that asks its question and answers it, for methods that train on plain documents.
+"""Documents that ask and answer one fact each, for methods that train on plain documents.
 
-Co-LMLM's trainer asks some questions of a pair in these forms itself. A method without a contrastive part reads
-documents only, so one that is to answer a prompt of this form needs such documents beside the others.
+Co-LMLM's trainer writes some questions in these forms itself. A method without a contrastive part reads documents only,
+so a model that is to answer prompts of this form needs such documents beside the others.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from colmlm.model.training.steps import QA_FORMS, question_answer
 
 
 def quiz(documents: Iterable[AnnotatedDocument]) -> Iterator[AnnotatedDocument]:
-    """A document for each fact that has a question, its form drawn by the fact's own place."""
+    """Makes a document for each fact that has a question; the fact's place decides which form it takes."""
     for document in documents:
         for number, span in enumerate(document.facts):
             if span.question:

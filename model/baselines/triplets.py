@@ -1,9 +1,9 @@
-"""Rel-LMLM's training texts: `[dblookup('entity', 'relation') -> value]` before what it tells, in a JSON file.
+"""Rel-LMLM's training texts, read from a JSON file: each has calls `[dblookup('entity', 'relation') -> value]`.
 
-A call becomes a fact span: its value stands in the text at the place of the call, and its question is the entity and
-the relation on lines of their own, as `model.text.markup.REL_LMLM` writes a query in words. The text goes on behind the
-span as it was, and mostly says the value once more: that is how such a model is trained, to look up, read and repeat.
-Nothing is guessed: a document with a call that cannot be read is refused with the offset and the reason.
+A call becomes a fact span: its value replaces the call in the text, and its question is the entity and the relation on
+separate lines, as `model.text.markup.REL_LMLM` writes a query in words. The text after the span stays unchanged and
+mostly says the value once more, since such a model is trained to look up, read and repeat. Nothing is guessed: a
+document with a call that cannot be read is refused with the offset and the reason.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CALL = re.compile(r"\[dblookup\('(?P<entity>.+?)', ?'(?P<relation>.+?)'\) ?-> ?
 
 
 class CallError(ValueError):
-    """A call that cannot be read; `offset` is where it begins in the annotated text."""
+    """A call cannot be read; `offset` is where it begins in the annotated text."""
 
     def __init__(self, offset: int, reason: str) -> None:
         self.offset, self.reason = offset, reason
@@ -29,7 +29,7 @@ class CallError(ValueError):
 
 
 def read_triplets(path: Path) -> Iterator[Parsed]:
-    """Every document of a file of annotated examples. The id is a hash of the annotated text."""
+    """Reads every document of a file of annotated examples. The id is a hash of the annotated text."""
     record = parse_json(path.read_bytes(), path.name)
     if isinstance(record, Refusal):
         yield Parsed(None, (record,))
@@ -57,7 +57,7 @@ def _document(where: str, example: Any) -> Parsed:
 
 
 def parse_calls(marked: str) -> tuple[str, tuple[FactSpan, ...]]:
-    """The text with every call's value in its place, and these as spans. Raises `CallError` on a malformed call."""
+    """Gives the text with each call replaced by its value, and the spans of these. Raises `CallError` on a bad call."""
     pieces: list[str] = []
     spans: list[FactSpan] = []
     length = at = 0
@@ -72,7 +72,7 @@ def parse_calls(marked: str) -> tuple[str, tuple[FactSpan, ...]]:
 
 
 def _call(marked: str, start: int) -> tuple[str, str, str, int]:
-    """Entity, relation and value of the call at `start`, and where it ends."""
+    """Reads the call at `start`: gives its entity, relation and value, and the offset of its end."""
     call = _CALL.match(marked, start)
     if call is None or OPENS in call.group()[1:]:
         raise CallError(start, "a call that is not [dblookup('entity', 'relation') -> value]")
@@ -87,7 +87,7 @@ def _call(marked: str, start: int) -> tuple[str, str, str, int]:
 
 
 def _closing(text: str, at: int) -> int:
-    """Where the bracket around a value closes; the value may have brackets of its own. -1: it does not."""
+    """Finds where the bracket around a value closes, or gives -1. The value may hold brackets itself."""
     depth = 0
     for position in range(at, len(text)):
         if text[position] == "[":

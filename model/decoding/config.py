@@ -1,4 +1,4 @@
-"""How to decode."""
+"""Settings of decoding."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 MODES = ("auto", "forced", "off")
-Prompt = str | Sequence[int]  # text, or token ids without any of the markup
+Prompt = str | Sequence[int]  # text, or token ids without any token of the markup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeConfig:
-    """How to decode. `max_tokens` counts sampled tokens only; spliced ones are free (appendix A).
+    """The settings of decoding. `max_tokens` counts sampled tokens only; spliced ones are not counted (appendix A).
 
-    `mode`: "auto" lets the model decide when to look up, "forced" looks up once before the first token
-    as well, "off" forbids it (the paper's normal, enforced-lookup and no-KB settings). `fact_bias` is added to the
-    logit of a lookup in "auto" (None: as calibrated for the checkpoint); `threshold` None means the keyset's own.
-    A text does not end before `min_tokens`. With `until_hit` it ends with the value of its first
-    lookup, where that finds one.
+    `mode`: "auto" lets the model decide when to look up, "forced" also looks up once before the first token, "off"
+    forbids lookups (the paper's normal, enforced-lookup and no-KB settings). `fact_bias` is added to the logit of a
+    lookup in "auto" (None: as calibrated for the checkpoint); `threshold` None means the keyset's own. A text does not
+    end before `min_tokens`. With `until_hit` it ends with the value of its first lookup, if that lookup has a hit.
     """
 
     mode: str = "auto"

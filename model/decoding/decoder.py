@@ -1,4 +1,4 @@
-"""Decoding with lookups (section 3.1): a query goes out where the model opens a lookup, the hit is spliced in."""
+"""Decoding with lookups (section 3.1): where the model opens a lookup its query is sent, and the hit is spliced in."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ OnStep = Callable[[], object]
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """An output with its attribution. `seq` is the last change the lookups had seen (None: no lookup).
+    """An output with its attribution. `seq` is the last change that its lookups saw (None: no lookup).
 
-    `finish` is "end" (the model ended), "length" (budget), "stop" (a stop string), "hit" (a lookup found the value that
-    was wanted) or "context" (full). `tokens` are all that the model chose, with the one that ended the text and those
-    that a stop string cut off.
+    `finish` is "end" (the model ended), "length" (the budget is used up), "stop" (a stop string), "hit" (with
+    `until_hit`, the first lookup had a hit) or "context" (the context is full). `tokens` are all that the model chose,
+    including the one that ended the text and those that a stop string cut off.
     """
 
     prompt: str
@@ -38,7 +38,7 @@ class Generation:
 class Decoder:
     """Decodes prompts with one checkpoint, against one knowledge base.
 
-    A method that asks in words needs a `query_encoder`, in the key space of the keyset that it asks.
+    A method that asks in words needs a `query_encoder` for the key space of the keyset that it queries.
     """
 
     def __init__(
@@ -50,9 +50,9 @@ class Decoder:
     def generate(
         self, prompts: Sequence[Prompt], config: DecodeConfig, on_step: OnStep = lambda: None
     ) -> list[Generation]:
-        """Decode all prompts as one batch; each row's output is what it would be alone.
+        """Decodes all prompts as one batch; each row's output is the same as if it were decoded alone.
 
-        `on_step` is called after each forward, and ends the decoding by what it raises.
+        `on_step` is called after each forward, and may end the decoding by raising an error.
         """
         if not prompts:
             return []
@@ -64,9 +64,9 @@ class Decoder:
     def stream(
         self, prompt: Prompt, config: DecodeConfig, on_step: OnStep = lambda: None
     ) -> Iterator[str | SpliceRecord | Generation]:
-        """Pieces of the output as they are decoded (joined, they are the output), then the generation.
+        """Yields pieces of the output as they are decoded (joined, they are the output), then the generation.
 
-        In between, each lookup; one that found something comes right after the piece that ends with its value.
+        Each lookup is yielded in between; one with a hit comes right after the piece that ends with its value.
         """
         run, told = self.run([prompt], config), 0
         (row,) = run.rows
@@ -79,7 +79,7 @@ class Decoder:
         yield self._generation(row, config)
 
     def run(self, prompts: Sequence[Prompt], config: DecodeConfig) -> Run:
-        """The run that decodes these prompts, not begun. Raises `ValueError` where it could not look up."""
+        """Makes the run that decodes these prompts, not yet started. Raises `ValueError` if it could not look up."""
         if config.mode != "off":
             self._check_lookups(config.mode)
         lookup = None if config.mode == "off" else self.lookup

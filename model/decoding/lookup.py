@@ -1,4 +1,4 @@
-"""What the decoder asks of a knowledge base, and what it reads of the answer."""
+"""The lookups that a decoder needs from a knowledge base, as protocols: the query and its answer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Found(Protocol):
 
 
 class Lookup(Protocol):
-    """What the decoder asks of a knowledge base: the best facts for unit-norm queries."""
+    """A knowledge base that finds the best facts for unit-norm queries."""
 
     def find(
         self,
@@ -43,5 +43,5 @@ class Lookup(Protocol):
         threshold: float | None = None,
         min_seq: int | None = None,
     ) -> Sequence[Found]:
-        """One result a query; no hits at or above the threshold is *no match*."""
+        """Gives one result per query; a result without hits at or above the threshold is *no match*."""
         ...

@@ -1,6 +1,6 @@
-"""How a row gets its query, which is all in which the methods differ (section 4.6).
+"""Ways in which a row gets its query, the only difference between the methods in decoding (section 4.6).
 
-Co-LMLM asks with the state at the opening token. Where a method asks in words, the model writes them between two
+Co-LMLM uses the hidden state at the opening token. Where a method asks in words, the model writes them between two
 tokens of its markup and an encoder makes the vector. Such words are neither output nor content.
 """
 
@@ -22,18 +22,22 @@ MAX_QUERY_TOKENS = 64
 
 
 class QueryEncoder(Protocol):
-    """Makes vectors of queries in words, in the space of the keyset of `checkpoint_id`."""
+    """An encoder of queries in words, in the key space of the keyset of `checkpoint_id`."""
 
     @property
     def checkpoint_id(self) -> str: ...
 
     def encode_questions(self, questions: Sequence[str]) -> NDArray[np.float32]:
-        """[n, dim] unit rows."""
+        """Gives [n, dim] unit rows."""
         ...
 
 
 class Queries(Protocol):
-    """`in_words`: the model writes a query before it is asked. `checkpoint_id`: whose keys are asked."""
+    """A way to make the queries of rows.
+
+    `in_words` says whether the model writes a query first; `checkpoint_id` names the checkpoint whose keys are
+    searched.
+    """
 
     @property
     def in_words(self) -> bool: ...
@@ -41,17 +45,17 @@ class Queries(Protocol):
     def checkpoint_id(self) -> str: ...
 
     def write(self, row: Row, token: int) -> bool:
-        """Take the next token of a row's query; whether that ended it."""
+        """Takes the next token of a row's query, and tells whether that ended the query."""
         ...
 
     def vectors(self, rows: Sequence[Row], states_ND: Tensor) -> NDArray[np.float32]:
-        """[n, dim] unit rows: the queries of these rows, whose states are those at their last token."""
+        """Gives the queries of these rows as [n, dim] unit rows; `states_ND` are those at each row's last token."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class StateQueries:
-    """The state at the opening token is the query."""
+    """Uses the state at the opening token as the query."""
 
     checkpoint_id: str
     in_words: bool = False
@@ -65,10 +69,10 @@ class StateQueries:
 
 @dataclass(frozen=True, slots=True)
 class WordQueries:
-    """The model writes the query, up to the token that ends it; `ends` are the tokens that end a text.
+    """Lets the model write the query, up to the token that ends it; `ends` are the tokens that end a text.
 
-    One that comes to no end (the text ends first, or it grows too long) or holds no word leaves the row's
-    `words` empty: there is nothing to ask.
+    A query without an end (the text ends first, or the query grows too long) or without a word leaves the row's `words`
+    empty, and no lookup is made.
     """
 
     tokenizer: FactTokenizer

@@ -1,4 +1,4 @@
-"""The state of one sequence being decoded: what is to be fed, what has been said, what was looked up."""
+"""The state of one sequence during decoding: the tokens to feed, the output so far, and its lookups."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _OPENING = "([{<“‘«$£€¥#/–—-"
 class SpliceRecord:
     """One lookup: ``output[output_start:output_end]`` is the spliced value where `outcome` is "hit".
 
-    For "no_match" and "abstained" (it points at a fact that was forgotten) the span is empty and there is no
-    fact. `query` is what was asked, as little-endian fp16 bytes; its last bits depend on the batch, so records
-    compare without it. None: there was nothing to ask. `words` is the query where the model wrote one.
+    For "no_match" and "abstained" (the nearest fact was forgotten) the span is empty and there is no fact. `query` is
+    the query's vector as little-endian fp16 bytes, or None if no query was sent; its last bits depend on the batch, so
+    records compare without it. `words` is the query where the model wrote one.
     """
 
     output_start: int
@@ -37,14 +37,14 @@ class SpliceRecord:
 class Row:
     """One sequence. `pending` is the queue of forced tokens: the prompt, then every spliced value.
 
-    `text` is what has been said up to the last splice and `tail` the tokens sampled since, so that
-    offsets into the output are exact whatever the tokens look like. `sampled` are all tokens that the model chose, with
-    the one that ended the text and those that a stop string cut off. Only sampled tokens of the text count as
-    `content`; a splice, its tags and a query in words cost nothing of the budget. `seen_V` marks what the
-    repetition penalty holds against a token.
+    `text` is the output up to the last splice and `tail` the tokens sampled since, so that offsets into the output are
+    exact whatever text the tokens decode to. `sampled` are all tokens that the model chose, including the one that
+    ended the text and those that a stop string cut off. Only sampled tokens of the text count as `content`; a splice,
+    its tags and a query in words do not use up the budget. `seen_V` marks the tokens that the repetition penalty
+    applies to.
 
-    Inside a lookup `opened_at` is the position of its first token, `fallback_V` the logits in its place, and
-    `query` and `words` what the model has written as its query.
+    Inside a lookup `opened_at` is the position of its first token, `fallback_V` the logits at that position, and
+    `query` and `words` are what the model has written as its query.
     """
 
     pending: list[int]
@@ -69,19 +69,19 @@ class Row:
 
     @property
     def is_forced(self) -> bool:
-        """Whether it is in a lookup that it did not choose, and whose alternative is not known yet."""
+        """Whether the row is in a forced lookup, and the logits in its place are not known yet."""
         return self.opened_at is not None and self.fallback_V is None
 
     @property
     def after_splice(self) -> int:
-        """Where the text sampled since the last splice begins in the output."""
+        """The offset in the output at which the text sampled since the last splice begins."""
         return len(self.text)
 
     def output(self, tokenizer: FactTokenizer) -> str:
         return self.text + tokenizer.decode(self.tail)
 
     def take(self, token: int) -> None:
-        """Say a sampled token."""
+        """Adds a sampled token to the output."""
         self.tail.append(token)
         self.sampled.append(token)
         self.seen_V[token] = True
@@ -89,13 +89,13 @@ class Row:
         self.content += 1
 
     def open(self, opens: int, fallback_V: Tensor | None) -> None:
-        """Begin a lookup; `fallback_V` may come later, where the token before is yet to be fed."""
+        """Begins a lookup; `fallback_V` may come later, if the token before has not been fed yet."""
         self.opened_at = self.position + len(self.pending)
         self.pending = [*self.pending, opens]
         self.fallback_V, self.query, self.words = fallback_V, [], ""
 
     def splice(self, tokenizer: FactTokenizer, hit: SpliceRecord, value: str) -> None:
-        """Say a fact's value: queue its tokens and the closing one, and record where in the output it stands."""
+        """Splices a fact's value: queues its tokens and the closing one, and records its place in the output."""
         said = self.output(tokenizer)
         if tokenizer.space_inside and needs_space(self.prompt + said):
             said += " "
@@ -111,7 +111,7 @@ class Row:
         self.opened_at = self.fallback_V = None
 
     def miss(self, tokenizer: FactTokenizer, missed: SpliceRecord, ban_tokens: int) -> Tensor:
-        """Take the lookup back: the logits before it. Another is forbidden for the next `ban_tokens` content tokens."""
+        """Takes the lookup back; gives the logits before it. None may open in the next `ban_tokens` content tokens."""
         at = len(self.output(tokenizer))
         self.splices.append(replace(missed, output_start=at, output_end=at))
         self.no_fact_until = self.content + ban_tokens
@@ -121,14 +121,14 @@ class Row:
         return fallback_V
 
     def stop_at(self, tokenizer: FactTokenizer, stop: Sequence[str]) -> bool:
-        """Cut the output before the first stop string in the text sampled since the last splice."""
+        """Cuts the output before the first stop string in the text sampled since the last splice, if there is one."""
         if not stop:
             return False
         said = tokenizer.decode(self.tail)
         cuts = [cut for string in stop if string and (cut := said.find(string)) >= 0]
         if cuts:
             self.text, self.tail = self.text + said[: min(cuts)], []
-            end = len(self.text)  # a lookup that missed may stand in what was cut off
+            end = len(self.text)  # a lookup without a match may lie in the part that was cut off
             self.splices = [
                 s if s.output_end <= end else replace(s, output_start=end, output_end=end)
                 for s in self.splices
@@ -136,9 +136,9 @@ class Row:
         return bool(cuts)
 
     def release(self, tokenizer: FactTokenizer, stop: Sequence[str]) -> str:
-        """The text that may be shown now and was not before.
+        """Gives the text that may be shown now and was not shown before.
 
-        Held back: half a character, and an end that a stop string may still cut off.
+        It holds back half a character, and an end that may turn out to be part of a stop string.
         """
         said = self.output(tokenizer)
         upto = len(said)
@@ -152,7 +152,7 @@ class Row:
 
 
 def needs_space(before: str) -> bool:
-    """Whether a value that follows `before` wants a space: not after a space or an opening mark."""
+    """Tells whether a value that follows `before` needs a space first: not after a space or an opening mark."""
     if not before or before[-1].isspace() or before[-1] in _OPENING:
         return False
     opens_quote = before[-1] in "\"'" and (len(before) == 1 or before[-2].isspace())

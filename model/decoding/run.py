@@ -1,11 +1,11 @@
 """One decoding run: rows over one KV cache, each with a queue of forced tokens, and their lookups.
 
 Design:
-- A row whose queue (its prompt, later the spliced values) is empty samples. Forced tokens are fed as many at a
-  time as every row has, so a lone row takes a whole value in one forward. A row that is done leaves the batch.
-- All lookups that a step calls for go to the knowledge base in one batch.
-- No match is a normal outcome: the row goes on from the logits before the lookup, at that position, and lookups
-  are forbidden for a while (appendix A, enforced lookup). What was fed since is written over.
+- A row whose queue (its prompt, later the spliced values) is empty samples. A forward feeds as many forced tokens as
+  every row has queued, so a single row takes a whole value in one forward. A finished row leaves the batch.
+- All lookups of a step go to the knowledge base in one batch.
+- No match is a normal outcome: the row continues from the logits before the lookup, at that position, and lookups
+  are forbidden for a while (appendix A, enforced lookup). The tokens fed since are overwritten in the cache.
 - Attribution is recorded at the splice itself, in offsets of the output's characters, with the query.
 """
 
@@ -26,11 +26,11 @@ from colmlm.model.decoding.sampling import add, penalise, sample
 from colmlm.model.lm.checkpoint import Checkpoint
 
 NO_FACT_AFTER_MISS = 8
-STORED = np.dtype("<f2")  # as keys are kept, so that a query can be asked again
+STORED = np.dtype("<f2")  # the format in which keys are stored, so that a query can be sent again
 
 
 class Run:
-    """Iterate over `steps()` to the end; then `rows` hold what was said. `live` are those not yet done."""
+    """A decoding run. Iterate over `steps()` to the end; `rows` then hold the outputs. `live` are not done yet."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Run:
         return row
 
     def steps(self) -> Iterator[None]:
-        """Run to the end, yielding after every forward. The first takes whole prompts, padded to the longest."""
+        """Decodes to the end, yielding after every forward. The first takes whole prompts, padded to the longest."""
         prefill = True
         while self.live:
             widths = [len(row.pending) for row in self.live]
@@ -80,7 +80,7 @@ class Run:
             yield
 
     def _leave(self) -> None:
-        """Rows that are done leave the batch."""
+        """Takes finished rows out of the batch."""
         staying = [at for at, row in enumerate(self.live) if row.finish is None]
         if 0 < len(staying) < len(self.live):
             self.cache.keep(staying)
@@ -104,14 +104,14 @@ class Run:
             self._check_context(row)
 
     def _remember(self, forced: Sequence[tuple[Row, Tensor]]) -> None:
-        """Keep the logits before a forced lookup, whose token came in one forward with the one before it."""
+        """Keeps the logits before a forced lookup, whose token was fed in one forward with the token before it."""
         if forced:
             logits_NV = self.llama.logits(torch.stack([state_D for _, state_D in forced]))
             for (row, _), logits_V in zip(forced, logits_NV, strict=True):
                 row.fallback_V = logits_V
 
     def _feed(self, width: int) -> tuple[Tensor, list[int]]:
-        """Feed `width` queued tokens of every row: the states, and where in them each row's last token is."""
+        """Feeds `width` queued tokens of every row; gives the states and the index of each row's last token."""
         ids_BT = torch.zeros(len(self.live), width, dtype=torch.long)
         starts, last = [], []
         for b, row in enumerate(self.live):
@@ -123,7 +123,7 @@ class Run:
         return self.llama.advance(ids_BT, starts, self.cache, [at + 1 for at in last]), last
 
     def _sample(self, rows: Sequence[Row], logits_NV: Tensor) -> list[Row]:
-        """Say each row's next token; the rows whose query in words has come to its end."""
+        """Samples and records each row's next token; gives the rows whose query in words is now complete."""
         config = self.config
         tokens = sample(
             self._adjusted(rows, logits_NV),
@@ -142,9 +142,9 @@ class Run:
         return asking
 
     def _adjusted(self, rows: Sequence[Row], logits_NV: Tensor) -> Tensor:
-        """Logits with what rows have said made less likely, and what they may not say impossible.
+        """Lowers the logits of tokens that a row has used, and sets those of forbidden tokens to minus infinity.
 
-        A query in words goes unpenalised: it has to repeat words of the text that it is about.
+        A query in words has no repetition penalty: it has to repeat words of the text that it is about.
         """
         if self.config.repetition_penalty != 1.0:
             seen_NV = torch.stack(
@@ -179,7 +179,7 @@ class Run:
             row.finish = "length"
 
     def _look_up(self, rows: Sequence[Row], states_ND: Tensor) -> None:
-        """Answer the rows that ask, in one batch. Those that find nothing go on from before they asked."""
+        """Looks up for these rows in one batch. Rows without a match sample from the logits before the lookup."""
         asked = [row for row in rows if row.words or not self.queries.in_words]
         unasked = [row for row in rows if self.queries.in_words and not row.words]
         missed = [(row, self._miss(row, SpliceRecord(0, 0, "no_match"))) for row in unasked]
@@ -192,7 +192,7 @@ class Run:
             assert not again, "a lookup is forbidden after a miss"
 
     def _answer(self, rows: Sequence[Row], queries_ND: np.ndarray) -> list[tuple[Row, Tensor]]:
-        """Splice what is found; the rows that find nothing, each with the logits to go on from."""
+        """Splices each hit; gives the rows without a match, each with the logits to continue from."""
         assert self.lookup is not None
         results = self.lookup.find(
             queries_ND,
@@ -226,14 +226,14 @@ class Run:
 
 
 def end_tokens(checkpoint: Checkpoint) -> list[int]:
-    """The tokens that end a text."""
+    """Lists the tokens that end a text."""
     eos = checkpoint.lm.causal.config.eos_token_id
     others = [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
     return sorted({checkpoint.tokenizer.end_of_text, *others})
 
 
 def _bias(checkpoint: Checkpoint, config: DecodeConfig) -> float:
-    """What is added to the logit of a lookup where the model decides on it."""
+    """Gives the bias on the logit of a lookup, which applies only where the model decides on lookups."""
     if config.mode != "auto":
         return 0.0
     own = float(checkpoint.config.decoding.get("fact_bias", 0.0))

@@ -1,4 +1,4 @@
-"""Choosing the next tokens of a batch: repetition penalty, bans, temperature, top-p."""
+"""The choice of the next tokens of a batch: repetition penalty, bans, temperature, top-p."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def penalise(logits_NV: Tensor, seen_NV: Tensor, penalty: float) -> Tensor:
-    """Logits with tokens already seen made less likely: divided where positive, multiplied where negative."""
+    """Makes tokens already seen less likely: divides positive logits by `penalty` and multiplies negative ones."""
     if penalty == 1.0:
         return logits_NV
     less_likely_NV = torch.where(logits_NV > 0, logits_NV / penalty, logits_NV * penalty)
@@ -17,10 +17,10 @@ def penalise(logits_NV: Tensor, seen_NV: Tensor, penalty: float) -> Tensor:
 
 
 def add(logits_NV: Tensor, biases: Iterable[tuple[int, int, float]]) -> Tensor:
-    """Logits with something added, given as (row, token, how much).
+    """Adds biases to logits, each given as (row, token, bias).
 
-    Minus infinity is a ban: it leaves a token no chance at all. The paper's no-KB setting adds -100 (appendix A);
-    a bound on what a model may want would be a way round a ban, and after a miss a way to never end.
+    Minus infinity is a ban: the token cannot be chosen at all. The paper's no-KB setting adds -100 (appendix A), but a
+    logit more than 100 above the others would defeat such a ban, and after a miss decoding would then never end.
     """
     if not (listed := list(biases)):
         return logits_NV
@@ -34,7 +34,7 @@ def add(logits_NV: Tensor, biases: Iterable[tuple[int, int, float]]) -> Tensor:
 def sample(
     logits_NV: Tensor, *, temperature: float, top_p: float, generators: Sequence[torch.Generator]
 ) -> list[int]:
-    """One token a row: the likeliest at temperature 0, else drawn from the smallest set of mass `top_p`."""
+    """Chooses one token a row: the likeliest at temperature 0, else one drawn from the smallest set of mass `top_p`."""
     if temperature == 0.0:
         return logits_NV.argmax(dim=-1).tolist()
     below_NV = (

@@ -1,7 +1,7 @@
-"""How likely texts are to the model alone: the log-probability of each token given those before it.
+"""Log-probabilities of texts under the model alone: each token's, given those before it.
 
-Lookups are off, so the tokens of the markup have no chance, as in decoding without them: what remains sums to one. No
-temperature and no penalty: this is what the model thinks, not what a sampler makes of it.
+Lookups are off, so the tokens of the markup have probability 0, as in decoding without lookups, and the others sum to
+one. There is no temperature and no penalty, since these are the model's probabilities and not a sampler's.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 from colmlm.model.lm.checkpoint import Checkpoint
 from colmlm.model.lm.language_model import length_groups
 
-POSITIONS_AT_ONCE = 256  # logits of so many positions are held at a time: a vocabulary is wide
+POSITIONS_AT_ONCE = 256  # logits of so many positions are held at a time, since a vocabulary is large
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,9 @@ class TokenScore:
 def score(
     checkpoint: Checkpoint, sequences: Sequence[Sequence[int]], *, top: int = 1
 ) -> list[list[TokenScore]]:
-    """The scores of each sequence's tokens but its first, which has nothing before it.
+    """Scores the tokens of each sequence except the first, which has none before it.
 
-    Sequences are ids as `FactTokenizer.prompt` gives them. Raises `ValueError` where one exceeds the context.
+    Sequences are ids as `FactTokenizer.prompt` gives them. Raises `ValueError` if one exceeds the context.
     """
     longest = max((len(ids) for ids in sequences), default=0)
     if longest > checkpoint.lm.inference.context:
@@ -50,7 +50,7 @@ def score(
 
 
 def _scores(checkpoint: Checkpoint, states_TD: Tensor, ids: Sequence[int], top: int) -> list[TokenScore]:
-    """The scores of `ids[1:]`, from the states of the tokens before each."""
+    """Scores `ids[1:]`, from the states of the tokens before each."""
     scores: list[TokenScore] = []
     for start in range(0, len(ids) - 1, POSITIONS_AT_ONCE):
         targets = torch.tensor(ids[start + 1 : start + 1 + POSITIONS_AT_ONCE], device=states_TD.device)

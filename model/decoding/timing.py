@@ -1,9 +1,9 @@
-"""When to look up: a bias on the token that opens a lookup, measured and chosen on held-out text (section 4.7).
+"""The bias on the token that opens a lookup, measured and chosen on held-out text (section 4.7).
 
-The paper finds that a lookup forced before an answer is right more often than one the model decides on, and leaves it
-there. At temperature 0 the model opens a lookup where that token's logit exceeds all others. How much it lacks is its
-*margin*; a bias above the margin opens one there. So one pass over a text tells for every bias how many of its lookups
-would be made, and how many where it has none.
+The paper finds that a lookup forced before an answer is right more often than one the model decides on, and goes no
+further. At temperature 0 the model opens a lookup where that token's logit exceeds all others. The *margin* is by how
+much it falls short; a bias above the margin opens a lookup there. So one pass over a text tells for every bias how many
+of the text's lookups would be made, and how many would be made elsewhere.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ OnDone = Callable[[int], None]
 
 BIASES = (0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0)
 _PENALTY = DecodeConfig().repetition_penalty
-_POSITIONS = 256  # whose logits are held at once
+_POSITIONS = 256  # positions whose logits are held at once
 
 
 @dataclass(frozen=True, slots=True)
 class Margins:
-    """What a lookup's logit lacks to be the greatest: where the text has a lookup, and where it has none."""
+    """By how much a lookup's logit falls short of the greatest: where the text has a lookup, and elsewhere."""
 
     sites: Floats
     others: Floats
 
     def site_rate(self, bias: float) -> float:
-        """The share of a text's lookups that are made."""
+        """Gives the share of a text's lookups that are made with this bias."""
         return float(np.mean(self.sites < bias)) if len(self.sites) else math.nan
 
     def false_per_100(self, bias: float) -> float:
-        """Lookups where the text has none, per 100 tokens of it."""
+        """Gives the lookups made where the text has none, per 100 tokens of it."""
         return 100 * float(np.mean(self.others < bias)) if len(self.others) else math.nan
 
 
@@ -67,7 +67,7 @@ class Found:
 
 
 class MemoryLookup:
-    """Facts in memory, searched exactly: what the decoder asks where there is no knowledge base."""
+    """A lookup over facts in memory, searched exactly, for a decoder without a knowledge base."""
 
     def __init__(self, keys_KD: Floats, values: Sequence[str], threshold: float) -> None:
         self.keys_KD, self.values, self.threshold = keys_KD, values, threshold
@@ -76,7 +76,7 @@ class MemoryLookup:
         self, queries_BD: Floats, *, checkpoint_id: str, k: int = 1, threshold: float | None = None,
         min_seq: int | None = None,
     ) -> list[Found]:  # fmt: skip
-        """The nearest fact of each query, where it is near enough."""
+        """Gives the nearest fact of each query if its score reaches the threshold."""
         least = self.threshold if threshold is None else threshold
         return [self._found(scores_K, least) for scores_K in queries_BD @ self.keys_KD.T]
 
@@ -88,10 +88,10 @@ class MemoryLookup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One bias: how many of a text's lookups are made, how many beside them, and what answers are worth.
+    """The figures of one bias: which share of a text's lookups is made, how many elsewhere, and how answers score.
 
-    `answer_rate` is the share of answers that begin with a lookup; `exact_match` the share in whose first 100
-    characters the gold answer stands; `lookups` how many each makes.
+    `answer_rate` is the share of answers that begin with a lookup; `exact_match` is the share that have the gold answer
+    in their first 100 characters; `lookups` is the mean number of lookups per answer.
     """
 
     bias: float
@@ -104,7 +104,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """Points by bias over `questions` questions, beside answers whose first lookup is forced, and without any."""
+    """Points by bias over `questions` questions, with the exact match of forced lookups and of none for comparison."""
 
     documents: int
     sites: int
@@ -116,7 +116,7 @@ class Curve:
     points: tuple[Point, ...]
 
     def choose(self) -> Point:
-        """The least bias whose answers are within one standard error of the best."""
+        """Chooses the smallest bias whose exact match is within one standard error of the best."""
         best = max(point.exact_match for point in self.points)
         error = math.sqrt(best * (1 - best) / self.questions)
         return next(p for p in sorted(self.points, key=lambda p: p.bias) if p.exact_match >= best - error)
@@ -143,10 +143,10 @@ def measure(
     batch: int = 16,
     on_done: OnDone = lambda more: None,
 ) -> Curve:
-    """The curve over `documents`, whose facts are the knowledge base; so many of their questions are asked.
+    """Measures the curve over `documents`, whose facts are the knowledge base, with that many of their questions.
 
-    `threshold` None balances refusing facts that are there with accepting others where they are not.
-    `on_done` hears how many more of `num_steps` are done.
+    `threshold` None takes the score that balances refusing facts that are there with accepting others that are not.
+    `on_done` is told how many more of `num_steps` are done.
     """
     asked = _spread([Asked(s.question, s.value) for d in documents for s in d.facts if s.question], questions)
     if not asked:
@@ -197,7 +197,7 @@ def measure(
 def num_steps(
     documents: Sequence[AnnotatedDocument], questions: int, biases: Sequence[float] = BIASES
 ) -> int:
-    """How much `measure` has to do, as `on_done` counts it."""
+    """Counts the steps of `measure`, in the unit that `on_done` is told."""
     available = sum(bool(span.question) for document in documents for span in document.facts)
     return 2 * len(documents) + (len(biases) + 2) * min(questions, available)
 
@@ -208,7 +208,7 @@ def text_margins(
     *,
     on_done: OnDone = lambda more: None,
 ) -> Margins:
-    """Margins at every token that the model itself would choose: not those of values and closing tokens."""
+    """Measures the margins at every token that the model itself would choose, so none of values and closing tokens."""
     sites: list[Floats] = []
     others: list[Floats] = []
     opens, window = checkpoint.tokenizer.fact, checkpoint.lm.inference.context
@@ -225,19 +225,19 @@ def text_margins(
 
 
 def prompt_margins(checkpoint: Checkpoint, prompts: Sequence[str]) -> Floats:
-    """[n] margins at the first token after each prompt."""
+    """Measures the margin at the first token after each prompt: [n]."""
     found = [_margins(checkpoint, checkpoint.tokenizer.prompt(prompt))[-1] for prompt in prompts]
     return np.array(found, dtype=np.float32)
 
 
 @torch.inference_mode()
 def _margins(checkpoint: Checkpoint, ids: Sequence[int]) -> Floats:
-    """[T] by how much the greatest other logit exceeds that of a lookup, after each token of one text."""
+    """Gives [T]: by how much the greatest other logit exceeds that of a lookup, after each token of one text."""
     llama, tokenizer = checkpoint.lm.inference, checkpoint.tokenizer
     ids_T = torch.tensor(ids, device=checkpoint.lm.device)
     states_TD = llama.states(ids_T[None])[0]
     first_V = torch.full((tokenizer.vocabulary_size,), len(ids), device=ids_T.device)
-    for at in range(len(ids) - 1, 0, -1):  # the token that begins every text is not held against it
+    for at in range(len(ids) - 1, 0, -1):  # the first token, which begins every text, is not penalised
         first_V[ids[at]] = at
     pieces: list[Tensor] = []
     for start in range(0, len(ids), _POSITIONS):
@@ -254,9 +254,9 @@ def _margins(checkpoint: Checkpoint, ids: Sequence[int]) -> Floats:
 def balanced_threshold(
     encoder: KeyEncoder, asked: Sequence[Asked], keys_KD: Floats, values: Sequence[str]
 ) -> float:
-    """The score at which as few facts as possible are refused that are there, or accepted where they are not.
+    """Gives the score with the fewest errors: facts refused that are there, and others accepted where they are not.
 
-    Each question is asked as the decoder asks it: with all facts, and as if those of its value were deleted.
+    Each question is asked as the decoder asks it: once with all facts, and once as if those of its value were deleted.
     """
     queries_QD = encoder.encode_contexts([a.prompt for a in asked])
     scores_QK = queries_QD @ keys_KD.T
@@ -269,12 +269,12 @@ def balanced_threshold(
 
 
 def _right(asked: Sequence[Asked], made: Sequence[Generation]) -> float:
-    """The share of outputs in whose first characters the answer stands, whatever the case."""
+    """Gives the share of outputs that have the answer in their first characters, ignoring case."""
     return float(np.mean([exact_match(g.output, [a.value]) for a, g in zip(asked, made, strict=True)]))
 
 
 def _spread(items: Sequence[Asked], count: int) -> list[Asked]:
-    """At most `count` of them, evenly over all."""
+    """Takes at most `count` items, spread evenly over all."""
     if len(items) <= count:
         return list(items)
     return [items[i * len(items) // count] for i in range(count)]
