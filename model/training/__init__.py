@@ -1,1 +1,1 @@
-"""Training and unlearning."""
+"""Training of checkpoints, and unlearning by gradients."""

@@ -1,4 +1,4 @@
-"""Micro-batches as tensors: what one forward of the joint objective takes (section 3.2)."""
+"""Micro-batches as tensors: the input of one forward of the joint objective (section 3.2)."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from colmlm.model.training.steps import Step
 
 @dataclass(frozen=True, slots=True)
 class JointBatch:
-    """Sequences laid out in `rows` (`model.training.packing`), and where their losses lie.
+    """Sequences laid out in `rows` (`model.training.packing`), and the positions where their losses apply.
 
-    The positions of all rows are numbered on end: those of the first of `rows`, line by line, then the second's.
-    `scored_N` are positions whose state predicts a token of `targets_N`: all outside M, but for those left out.
-    `facts_P` and `queries_P` are the positions of the pairs, `questions_P` says which question each asks.
+    Positions are numbered consecutively over all rows: those of the first of `rows`, line by line, then the second's.
+    `scored_N` are positions whose state predicts a token of `targets_N`: all outside M, or a sample of them. `facts_P`
+    and `queries_P` are the positions of the pairs, and `questions_P` numbers the question of each.
     """
 
     rows: tuple[Rows, ...]
@@ -43,11 +43,11 @@ class JointBatch:
         return replace(self, rows=tuple(row.to(device) for row in self.rows), **moved)
 
     def without_targets(self) -> JointBatch:
-        """The same for its pairs alone."""
+        """Gives the same batch for its pairs alone."""
         return replace(self, scored_N=self.scored_N[:0], targets_N=self.targets_N[:0])
 
     def with_rows(self, count: int) -> JointBatch:
-        """The same with rows of one token added until there are `count`, for processes that must keep in step."""
+        """Adds rows of one token until there are `count`, so that all processes make equally many forwards."""
         filler = lay_out(())[0] * (count - len(self.rows))
         return replace(self, rows=self.rows + filler)
 
@@ -55,10 +55,10 @@ class JointBatch:
 def joint_batch(
     step: Step, *, pairs: bool, fraction: float, salt: int, layout: str = "padded", row_length: int = 512
 ) -> JointBatch:
-    """The tensors of a step, or of a part of one. `pairs` False leaves the contrastive part out.
+    """Makes the tensors of a step, or of a part of one. `pairs` False leaves the contrastive part out.
 
-    A sample of the positions is scored, as large a share as `fraction`; which ones depends on `salt` and on the
-    sequence alone, not on what else is in the batch or where it runs.
+    A share `fraction` of the positions is scored. Which ones depends on `salt` and on the sequence alone, not on the
+    rest of the batch or on where it runs.
     """
     rows, starts = lay_out(step.sequences, layout=layout, row_length=row_length)
     scored, targets = [], []
@@ -80,7 +80,7 @@ def joint_batch(
 
 
 def lookups_batch(sequences: Sequence[Encoded]) -> JointBatch:
-    """Sequences without a loss: `facts_P` are all their lookups, in order."""
+    """Lays out sequences without a loss; `facts_P` are the positions of all their lookups, in order."""
     rows, starts = lay_out(sequences)
     nothing = torch.zeros(0, dtype=torch.long)
     lookups = [start + at for start, s in zip(starts, sequences, strict=True) for at in s.fact_positions]
@@ -89,9 +89,9 @@ def lookups_batch(sequences: Sequence[Encoded]) -> JointBatch:
 
 
 def _kept(sequence: Encoded, fraction: float, salt: int) -> Tensor:
-    """The positions of a sequence whose tokens carry the next-token loss."""
+    """Gives the positions of a sequence whose tokens carry the next-token loss."""
     outside = ~torch.tensor(sequence.masked)
-    outside[:1] = False  # nothing stands before it
+    outside[:1] = False  # no token before it predicts it
     if fraction < 1.0:
         digest = zlib.crc32(array("q", sequence.ids).tobytes(), salt & 0xFFFFFFFF)
         outside &= torch.rand(len(outside), generator=torch.Generator().manual_seed(digest)) < fraction

@@ -1,4 +1,4 @@
-"""How a checkpoint is trained; saved with it."""
+"""The settings that a checkpoint is trained with; they are saved with it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ ADAPT, PRECISION, LAYOUT = ("full", "lora"), ("auto", "fp32", "bf16"), ("padded"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Architecture:
-    """A decoder of the Llama family, without its vocabulary: the tokenizer and the method give that.
+    """A decoder of the Llama family without its vocabulary, which the tokenizer and the method determine.
 
-    `context` is the longest sequence it may read. `spread` is the deviation of the random weights it starts from.
+    `context` is the longest sequence it may read. `spread` is the standard deviation of its random initial weights.
     """
 
     layers: int
@@ -43,28 +43,28 @@ class Architecture:
 class TrainConfig:
     """One training run. The defaults are the preset `small`: LoRA on SmolLM2-135M for two CPU cores.
 
-    Start: `init` is "random" (weights of `architecture`, vocabulary of `tokenizer`), a base model, or a checkpoint
-    directory to go on from. `adapt` is "full" (all weights) or "lora" on the top `lora_layers` layers (None: all).
+    Start: `init` is "random" (weights of `architecture`, vocabulary of `tokenizer`), a base model, or the directory of
+    a checkpoint to continue from. `adapt` is "full" (all weights) or "lora" on the top `lora_layers` layers (None:
+    all).
 
     Data: a step takes `batch_documents` documents, or as many as fill `batch_rows` rows of `max_length` tokens; a
-    document longer than `max_length` counts as several. They come in blocks of `block` neighbours from the corpus,
-    so that facts of one article are each other's hard negatives, and with `hard_negatives` each document brings
-    that many of those that the model confuses with it, looked for every `mine_every` steps.
-    One forward takes `micro_documents` documents, or where a batch is counted in rows as many as fill `micro_rows`
-    (None: all that a process has). `layout` says how sequences share it: padded to groups of like length, or packed
-    into rows of `max_length`. `mix` weighs the corpora in
-    the order they are given (empty: one corpus of them all), `cooldown_mix` does so in the cooldown (empty: as
-    before). `title_fraction` of the documents begin with their title.
-    `qa_fraction` of the pairs are queried as ``Question: ... Answer: <FACT>`` instead of at ``<FACT-q>``, since
-    that is how the decoder will ask.
+    document longer than `max_length` counts as several. They come in blocks of `block` neighbours from the corpus, so
+    that facts of one article are each other's hard negatives. With `hard_negatives` each document also brings that many
+    documents that the model confuses with it, which are searched every `mine_every` steps. One forward takes
+    `micro_documents` documents, or, where a batch is counted in rows, as many as fill `micro_rows` (None: all that a
+    process has). `layout` says how sequences share a forward: padded in groups of similar length, or packed into rows
+    of `max_length`. `mix` weighs the corpora in the order they are given (empty: one corpus of them all), and
+    `cooldown_mix` does so in the cooldown (empty: as before). `title_fraction` of the documents begin with their title.
+    `qa_fraction` of the pairs are queried as ``Question: ... Answer: <FACT>`` instead of at ``<FACT-q>``, since the
+    decoder will ask in that form.
 
-    Loss: `temperature`, `contrastive_weight` and `max_question_length` are the paper's (appendix A). `memory` is how
-    many keys of earlier steps are negatives too. `ntp_fraction` of the unmasked positions carry the next-token loss
-    (the head is 20 % of a small step).
+    Loss: `temperature`, `contrastive_weight` and `max_question_length` are the paper's (appendix A). `memory` is the
+    number of keys of earlier steps that are used as further negatives. `ntp_fraction` of the unmasked positions carry
+    the next-token loss (the head is 20 % of a small step).
 
-    Rate: it warms up, stays, and falls to `final_learning_rate` over the last `cooldown_steps` steps, or where those
-    are None over the last `cooldown` share of the run, which ends at `steps` or after `max_seconds`, whichever
-    is first.
+    Rate: it warms up, stays constant, and falls to `final_learning_rate` over the last `cooldown_steps` steps, or,
+    where those are None, over the last `cooldown` share of the run. The run ends at `steps` or after `max_seconds`,
+    whichever is first.
     """
 
     preset: str = "small"
@@ -121,9 +121,9 @@ class TrainConfig:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> TrainConfig:
-        """The config that a checkpoint's record tells of, also of one written before fields were added.
+        """Reads the config in a checkpoint's record, also one written before fields were added.
 
-        Raises ValueError where it tells of what this program does not know.
+        Raises ValueError where the record has a setting that this program does not know.
         """
         values = {("init" if name == "base" else name): value for name, value in record.items()}
         if unknown := sorted(values.keys() - {field.name for field in fields(cls)}):
@@ -134,7 +134,7 @@ class TrainConfig:
 
     @property
     def markup(self) -> Markup:
-        """How this method writes a lookup."""
+        """The markup in which this method writes a lookup."""
         return MARKUPS[self.method]
 
     @property
@@ -144,7 +144,7 @@ class TrainConfig:
 
     @property
     def cooldown_start(self) -> int:
-        """The first step of the cooldown where the run ends by its steps; data of the cooldown begin here."""
+        """The first step of the cooldown in a run that ends by its steps; from here on `cooldown_mix` applies."""
         length = round(self.cooldown * self.steps) if self.cooldown_steps is None else self.cooldown_steps
         return self.steps - length
 

@@ -1,8 +1,8 @@
-"""The contrastive loss over everything a step holds, however it is cut into micro-batches and processes.
+"""The contrastive loss over a whole step, however it is cut into micro-batches and processes.
 
-The loss of section 3.2 is not a sum over micro-batches: every pair is every other's negative. So its gradient is
-taken at the unit vectors of the whole batch, and each micro-batch then carries its own rows' part of it back through
-the model (gradient caching). Each process works out its own rows against the columns of all.
+The loss of section 3.2 is not a sum over micro-batches, since every pair is a negative of every other. So its gradient
+is computed at the unit vectors of the whole batch, and each micro-batch then propagates its own rows' part of that
+gradient back through the model (gradient caching). Each process computes its own rows against the columns of all.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from colmlm.model.training.losses import info_nce, same_question
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """The unit vectors of some pairs at their facts and at their questions, and which question each asks."""
+    """The unit vectors of pairs, at their facts and at their questions, and a number for each question."""
 
     facts_ND: Tensor
     queries_ND: Tensor
@@ -31,7 +31,7 @@ class Pairs:
 
     @classmethod
     def of(cls, parts: Sequence[Pairs]) -> Pairs:
-        """The pairs of several, one after the other."""
+        """Joins several sets of pairs in this order."""
         return cls(
             torch.cat([pairs.facts_ND for pairs in parts]),
             torch.cat([pairs.queries_ND for pairs in parts]),
@@ -49,7 +49,7 @@ class Pairs:
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """What the contrastive loss does to some pairs of a step.
+    """The contrastive losses of some pairs of a step, and the gradient of the step's loss at their vectors.
 
     `losses_N` and `nearest_N` are shares: over all pairs of all processes they add up to the step's loss, and to the
     share of questions whose own fact is nearest. `facts_ND` and `queries_ND` are the gradient of the step's loss.
@@ -61,20 +61,20 @@ class Pull:
     nearest_N: Tensor
 
     def split(self, lengths: list[int]) -> list[Pull]:
-        """This pull cut into those of the micro-batches."""
+        """Splits these losses and gradients into those of the micro-batches."""
         columns = (self.facts_ND, self.queries_ND, self.losses_N, self.nearest_N)
         return [Pull(*piece) for piece in zip(*(c.split(lengths) for c in columns), strict=True)]
 
     def surrogate(self, facts_ND: Tensor, queries_ND: Tensor) -> Tensor:
-        """A number with the value of these pairs' loss, and with the gradient of the step's at their vectors."""
+        """Gives a scalar with the value of these pairs' loss and the gradient of the step's loss at their vectors."""
         linear = (facts_ND * self.facts_ND).sum() + (queries_ND * self.queries_ND).sum()
         return linear - linear.detach() + self.losses_N.sum()
 
 
 class Memory:
-    """The vectors of the last `size` pairs of earlier steps, as further negatives for small batches.
+    """The vectors of the last `size` pairs of earlier steps, used as further negatives for small batches.
 
-    They are of a slightly older model, which changes little from step to step. At size 0 this is the paper's loss.
+    They come from a slightly older model, which changes little from step to step. With size 0 the loss is the paper's.
     """
 
     def __init__(self, size: int) -> None:
@@ -82,14 +82,14 @@ class Memory:
         self.pairs: Pairs | None = None
 
     def extend(self, pairs: Pairs) -> Pairs:
-        """These pairs with the remembered ones after them."""
+        """Gives these pairs followed by the remembered ones."""
         if self.pairs is None:
             return pairs
         self.pairs = self.pairs.to(pairs.ids_N.device)
         return Pairs.of([pairs, self.pairs])
 
     def remember(self, pairs: Pairs) -> None:
-        """Put a step's pairs, those of all processes, before the remembered ones and forget the oldest."""
+        """Puts a step's pairs, those of all processes, before the remembered ones and drops the oldest."""
         if self.size:
             self.pairs = self.extend(pairs).first(self.size)
 
@@ -105,9 +105,9 @@ class Memory:
 
 
 def pull_together(own: Pairs, temperature: float, memory: Memory) -> Pull:
-    """The contrastive loss of a step and its gradient at this process's pairs.
+    """Computes the contrastive loss of a step and its gradient at this process's pairs, and remembers the step's pairs.
 
-    All processes must call it, also with no pairs. Remembers the step's pairs. With no pairs at all nothing pulls.
+    All processes must call it, even without pairs. If no process has a pair, the losses are empty.
     """
     step, begin = _gathered(own)
     if not len(step):
@@ -130,7 +130,7 @@ def pull_together(own: Pairs, temperature: float, memory: Memory) -> Pull:
         ) / len(step)  # fmt: skip
         losses_N.sum().backward()
     memory.remember(step)
-    # A row's gradient comes from its own loss and, as a candidate, from those of all processes' rows.
+    # A row's gradient comes from its own loss and, as a candidate, from the losses of all processes' rows.
     facts_KD, queries_KD = (add_up_tensor(_gradient(c)) for c in (columns.facts_ND, columns.queries_ND))
     return Pull(facts_KD[here], queries_KD[here], losses_N.detach(), _nearest(own, step, begin) / len(step))
 
@@ -145,7 +145,7 @@ def _gradient(leaf: Tensor) -> Tensor:
 
 
 def _nearest(own: Pairs, step: Pairs, begin: int) -> Tensor:
-    """[N] 1.0 where the step's fact nearest to a question is its own."""
+    """Gives [N]: 1.0 where the nearest fact of the step to a question is its own."""
     scores_NK = (own.queries_ND @ step.facts_ND.T).masked_fill(
         same_question(own.ids_N, step.ids_N, begin), -2.0
     )

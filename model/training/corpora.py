@@ -18,17 +18,17 @@ from colmlm.model.training.config import TrainConfig
 
 
 class DataError(ValueError):
-    """Data that cannot be trained on: says why."""
+    """The data cannot be trained on; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenShard:
-    """Tokenised documents.
+    """Tokenised documents in flat arrays.
 
-    Document i has the tokens ``ids[starts[i]:starts[i + 1]]`` and the facts ``fact_starts[i]`` to
-    ``fact_starts[i + 1]``; fact f begins a lookup at ``positions[f]`` of its document and has the question
-    ``questions[question_starts[f]:question_starts[f + 1]]``, which is empty where there is none. `masked` holds one
-    bit a token.
+    Document i has the tokens ``ids[starts[i]:starts[i + 1]]`` and the facts ``fact_starts[i]`` to ``fact_starts[i +
+    1]``; fact f begins a lookup at ``positions[f]`` of its document and has the question
+    ``questions[question_starts[f]:question_starts[f + 1]]``, which is empty if it has none. `masked` holds one bit per
+    token.
     """
 
     ids: NDArray[Any]
@@ -43,7 +43,7 @@ class TokenShard:
         return len(self.starts) - 1
 
     def piece(self, document: int, start: int, end: int) -> tuple[Encoded, range]:
-        """Tokens `start` to `end` of a document, and the facts whose lookups begin there."""
+        """Gives tokens `start` to `end` of a document, and the facts whose lookups begin there."""
         at = int(self.starts[document])
         first, last = (int(n) for n in self.fact_starts[document : document + 2])
         found = first + np.searchsorted(self.positions[first:last], [start, end])
@@ -53,16 +53,16 @@ class TokenShard:
         return Encoded(ids, positions, self._masked(at + start, at + end)), facts
 
     def question(self, fact: int) -> tuple[int, ...]:
-        """The ids of a fact's question with its closing token; none where it has no question."""
+        """Gives the ids of a fact's question with its closing token, or none if it has no question."""
         start, end = (int(n) for n in self.question_starts[fact : fact + 2])
         return tuple(self.questions[start:end].tolist())
 
     def value(self, document: int, fact: int) -> tuple[int, ...]:
-        """The ids of a fact's value, without the tokens around it."""
+        """Gives the ids of a fact's value, without the tokens around it."""
         at = int(self.starts[document]) + int(self.positions[fact]) + 1
         run = self._masked(at, int(self.starts[document + 1]))
         length = run.index(False) if False in run else len(run)
-        return tuple(self.ids[at : at + length - 1].tolist())  # the last of the run closes the value
+        return tuple(self.ids[at : at + length - 1].tolist())  # the last masked token closes the value
 
     def _masked(self, start: int, end: int) -> tuple[bool, ...]:
         first = start // 8
@@ -72,7 +72,7 @@ class TokenShard:
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """The documents of some shards, as one. `sha256` digests the texts and annotations they were made from."""
+    """The documents of several shards as one corpus. `sha256` digests the texts and annotations they were made from."""
 
     shards: tuple[TokenShard, ...]
     sha256: str
@@ -91,12 +91,12 @@ class Corpus:
 
 
 def question_sequence(ids: Sequence[int]) -> Encoded:
-    """The sequence of a question's ids: read at its last token, and no target of the next-token loss."""
+    """Makes the sequence of a question's ids. Its key is read at the last token; the next-token loss leaves it out."""
     return Encoded(tuple(ids), (len(ids) - 1,), (True,) * len(ids))
 
 
 def merged(corpora: Sequence[Corpus]) -> Corpus:
-    """One corpus of several."""
+    """Joins several corpora into one."""
     if len(corpora) == 1:
         return corpora[0]
     digest = hashlib.sha256("".join(corpus.sha256 for corpus in corpora).encode())
@@ -104,7 +104,7 @@ def merged(corpora: Sequence[Corpus]) -> Corpus:
 
 
 def data_hash(documents: Iterable[AnnotatedDocument]) -> str:
-    """SHA-256 over every document's title, text and spans, in order."""
+    """Computes a SHA-256 over every document's title, text and spans, in order."""
     digest = hashlib.sha256()
     for document in documents:
         if document.title:
@@ -116,7 +116,7 @@ def data_hash(documents: Iterable[AnnotatedDocument]) -> str:
 
 
 def tokenise(documents: Sequence[AnnotatedDocument], tokenizer: FactTokenizer, config: TrainConfig) -> Corpus:
-    """The documents as a corpus in memory."""
+    """Tokenises the documents into a corpus in memory."""
     shard = shard_of(documents, tokenizer, config.max_question_length, config.title_fraction)
     return Corpus((shard,), data_hash(documents))
 
@@ -127,7 +127,7 @@ def shard_of(
     max_question_length: int,
     title_fraction: float,
 ) -> TokenShard:
-    """The documents as tokens. Which of them begin with their title depends on their ids alone."""
+    """Tokenises the documents. Whether one begins with its title depends on its id alone."""
     ids, masked, questions = array("I"), bytearray(), array("I")
     positions, lengths, num_facts, asked = array("I"), array("q"), array("q"), array("q")
     for document in documents:
@@ -156,7 +156,7 @@ def shard_of(
 def _questions(
     document: AnnotatedDocument, encoded: Encoded, tokenizer: FactTokenizer, max_length: int
 ) -> Iterator[tuple[int, ...]]:
-    """For each lookup of the document its question as a key is asked for; empty where the method has none."""
+    """Yields for each lookup of the document its question's ids, empty where the method makes no keys of questions."""
     if tokenizer.markup.key is None:
         yield from [()] * len(encoded.fact_positions)
         return

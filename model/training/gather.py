@@ -1,7 +1,7 @@
-"""What the processes of one run tell each other. Alone, everything here is the identity.
+"""Communication between the processes of one run. With a single process every function here is the identity.
 
-accelerate starts the process group; these are plain collectives over it, and gradients are carried across by hand
-(`model.training.contrast`), so nothing here is differentiable.
+accelerate starts the process group. These are plain collectives over it, and none is differentiable: gradients are
+exchanged explicitly (`model.training.contrast`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Which process this is, of how many."""
+    """The rank of this process, and the number of processes."""
 
     rank: int = 0
     world: int = 1
@@ -30,14 +30,14 @@ class Place:
 
 
 def here() -> Place:
-    """This process's place; (0, 1) before accelerate has started a group."""
+    """Gives this process's place; (0, 1) before accelerate has started a group."""
     if not (dist.is_available() and dist.is_initialized()):
         return Place()
     return Place(dist.get_rank(), dist.get_world_size())
 
 
 def add_up(values: Sequence[float], device: torch.device) -> list[float]:
-    """Each value summed over the processes, in double precision."""
+    """Sums each value over the processes, in double precision."""
     if here().world == 1:
         return list(values)
     summed = torch.tensor(values, dtype=torch.float64, device=device)
@@ -46,7 +46,7 @@ def add_up(values: Sequence[float], device: torch.device) -> list[float]:
 
 
 def largest(values: Sequence[int], device: torch.device) -> list[int]:
-    """The greatest over the processes, value by value."""
+    """Gives the maximum of each value over the processes."""
     if here().world == 1:
         return list(values)
     greatest = torch.tensor(values, dtype=torch.int64, device=device)
@@ -55,16 +55,16 @@ def largest(values: Sequence[int], device: torch.device) -> list[int]:
 
 
 def add_up_tensor(tensor: Tensor) -> Tensor:
-    """The elementwise sum over the processes, in place."""
+    """Sums the tensor over the processes, elementwise and in place."""
     if here().world > 1:
         dist.all_reduce(tensor)
     return tensor
 
 
 def gather_rows(rows_ND: Tensor) -> tuple[Tensor, int]:
-    """The rows of all processes in the order of their ranks, and the number of the first that is this one's.
+    """Gives the rows of all processes in the order of their ranks, and the index of this process's first row.
 
-    The processes may have different numbers of rows, also none: short ones are padded on the way.
+    The processes may have different numbers of rows, also none; shorter ones are padded for the exchange.
     """
     place = here()
     if place.world == 1:
@@ -79,7 +79,7 @@ def gather_rows(rows_ND: Tensor) -> tuple[Tensor, int]:
 
 
 def gather_equal(tensor: Tensor) -> Tensor:
-    """[world, ...]: this tensor of every process, of one shape in all of them."""
+    """Gives [world, ...]: this tensor from every process; it must have the same shape in all of them."""
     place = here()
     return tensor[None] if place.world == 1 else torch.stack(_gather(tensor, place))
 
@@ -91,18 +91,21 @@ def _gather(tensor: Tensor, place: Place) -> list[Tensor]:
 
 
 def accumulation(batch: int, micro: int | None, world: int) -> int:
-    """How many micro-batches each of `world` processes takes a step, so that a batch holds `batch` items on any
-    hardware (appendix A, Compute). `micro` is the most items of a micro-batch; None: as many as there are."""
+    """Gives how many micro-batches each of `world` processes takes a step.
+
+    The number is such that a batch holds `batch` items on any hardware (appendix A, Compute). `micro` is the maximum
+    size of a micro-batch; None: no maximum.
+    """
     of_a_process = -(-batch // world)
     return -(-of_a_process // min(micro or of_a_process, of_a_process)) if batch else 1
 
 
 def micro_batches(items: Sequence[Item], micro: int | None, place: Place) -> list[Sequence[Item]]:
-    """This process's items of a batch, cut into micro-batches.
+    """Gives this process's items of a batch, cut into micro-batches.
 
-    The batch is cut into pieces of neighbours, as equal as they can be and one or more a process: every process gets
-    as many pieces, and the pieces of all processes in order are the batch. Where there are fewer items than
-    pieces, some are empty.
+    The batch is cut into pieces of neighbouring items, as equal in size as possible and at least one for each process.
+    Every process gets the same number of pieces, and the pieces of all processes in order are the batch. If there are
+    fewer items than pieces, some pieces are empty.
     """
     steps = accumulation(len(items), micro, place.world)
     cuts = [len(items) * piece // (steps * place.world) for piece in range(steps * place.world + 1)]

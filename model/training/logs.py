@@ -1,4 +1,4 @@
-"""The log of a run: a CSV line a step, TensorBoard where it is installed, and a plot."""
+"""The log of a run: one CSV line per step, TensorBoard events where it is installed, and a plot."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 LOSS_FILE, PLOT_FILE, BOARD = "loss.csv", "loss.png", "tensorboard"
-_SMOOTH = 50  # the plot's line is a mean over this share of the run
+_SMOOTH = 50  # the plot shows a running mean over this share of the run
 
 
 class TensorBoardMissing(RuntimeError):
@@ -18,9 +18,9 @@ class TensorBoardMissing(RuntimeError):
 
 
 class RunLog:
-    """The log of one run from step `begin` on: lines of later steps, of work that was lost, are taken away.
+    """The log of one run from step `begin` on. Lines of later steps are removed, since their work was lost.
 
-    `tensorboard` None writes events where the package is installed; True demands it.
+    `tensorboard` None writes events if the package is installed; True requires it.
     """
 
     def __init__(self, directory: Path, begin: int, *, tensorboard: bool | None = None) -> None:
@@ -31,7 +31,7 @@ class RunLog:
         self._writer: csv.DictWriter[str] | None = None
 
     def write(self, step: int, row: Mapping[str, float]) -> None:
-        """Append one step; the line is in the file when this returns."""
+        """Appends one step; the line is in the file when this returns."""
         line = {"step": step, **row}
         if self._writer is None:
             self._writer = csv.DictWriter(self._lines, fieldnames=list(line))
@@ -44,7 +44,7 @@ class RunLog:
                 self._board.add_scalar(name, value, step)
 
     def plot(self) -> None:
-        """Draw the log anew."""
+        """Draws the plot again from the log."""
         draw(self.directory / LOSS_FILE, self.directory / PLOT_FILE)
 
     def close(self) -> None:
@@ -68,15 +68,15 @@ class RunLog:
 
 
 def read_log(path: Path) -> dict[str, list[float]]:
-    """The columns of a run's CSV file."""
+    """Reads the columns of a run's CSV file."""
     with path.open(newline="") as lines:
         rows = list(csv.DictReader(lines))
     return {name: [float(row[name]) for row in rows] for name in (rows[0] if rows else {})}
 
 
 def draw(log: Path, target: Path) -> None:
-    """Plot every column of a log against the step, each in a panel of its own, with its running mean."""
-    from matplotlib.figure import Figure  # half a second
+    """Plots every column of a log against the step, each in a panel of its own, with its running mean."""
+    from matplotlib.figure import Figure  # importing it takes half a second
 
     columns = read_log(log)
     steps = columns.pop("step", [])
@@ -86,7 +86,7 @@ def draw(log: Path, target: Path) -> None:
     figure = Figure(figsize=(10, 2.4 * -(-len(names) // 2)))
     figure.subplots_adjust(
         left=0.08, right=0.97, bottom=0.06, top=0.95, hspace=0.6
-    )  # a layout engine takes longer than all else here
+    )  # a layout engine takes longer than everything else here
     panels = figure.subplots(-(-len(names) // 2), 2, squeeze=False).flat
     for name, axes in zip(names, panels, strict=False):
         axes.plot(steps, columns[name], linewidth=0.5, alpha=0.5)
@@ -110,7 +110,7 @@ def _running_mean(values: list[float]) -> list[float]:
 
 
 def _board(directory: Path, begin: int, wanted: bool | None) -> Any:
-    """A TensorBoard writer, or None. Events after step `begin` of an earlier try are hidden."""
+    """Opens a TensorBoard writer, or gives None. Events after step `begin` of an earlier attempt are hidden."""
     if wanted is False:
         return None
     if importlib.util.find_spec("tensorboard") is None:

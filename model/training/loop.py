@@ -1,13 +1,13 @@
-"""The optimisation loop: AdamW over one CPU or many GPUs, resumable to the bit, bounded by steps or by time.
+"""The optimisation loop: AdamW on one CPU or many GPUs, limited by steps or by time, resumable without any difference.
 
 A `Task` says what is trained: a module, the micro-batches of each step and their loss. The loop does the rest, under
-accelerate: placing the module (on one device, copied by DDP, sharded by FSDP), autocast, accumulating, clipping,
-the learning rate, saving, resuming and the log. ``accelerate launch`` starts it in many processes (docs/training.md).
+accelerate: placing the module (on one device, copied by DDP, sharded by FSDP), autocast, accumulating, clipping, the
+learning rate, saving, resuming and the log. ``accelerate launch`` starts it in many processes (docs/training.md).
 
 Losses add up: a task gives each micro-batch's share of the step's loss, and shares are summed over micro-batches and
-processes. So a step is the same whatever the hardware, and the gradient is that of the whole batch.
+processes. So a step is the same whatever the hardware, and its gradient is that of the whole batch.
 
-A run's directory holds a loadable checkpoint at any time, ``state.pt`` to go on from, and the log.
+At any time a run's directory holds a loadable checkpoint, ``state.pt`` to resume from, and the log.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ from colmlm.model.training.task import Metrics, MicroBatch, StepContext, Task
 
 
 class Diverged(RuntimeError):
-    """A gradient is no number any more; the last save is from before."""
+    """A gradient is not finite; the last save is from before."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoopConfig:
-    """How to optimise: AdamW, gradients clipped to a norm, and how often to save.
+    """The settings of the optimisation: AdamW, gradients clipped to a norm, and how often to save.
 
     `precision` is fp32, bf16 (autocast over float32 weights) or auto (bf16 where the hardware multiplies it).
-    `tensorboard` None writes events where the package is there; True demands it.
+    `tensorboard` None writes events if the package is installed; True requires it.
     """
 
     schedule: Schedule
@@ -72,7 +72,7 @@ class LoopConfig:
     tensorboard: bool | None = None
 
     def fingerprint(self) -> dict[str, str]:
-        """What a resumed run must share."""
+        """Gives the settings that a resumed run must share."""
         names = ("beta1", "beta2", "epsilon", "weight_decay", "clip_norm", "seed")
         values = asdict(self.schedule) | {name: getattr(self, name) for name in names}
         plain = {"kind": "schedule", "peak": "peak rate", "final": "final rate"}
@@ -81,7 +81,7 @@ class LoopConfig:
 
 @dataclass(slots=True)
 class Progress:
-    """How far a run is."""
+    """How far a run has got: steps, tokens and seconds."""
 
     step: int = 0
     tokens: int = 0
@@ -91,7 +91,7 @@ class Progress:
 class Loop(Generic[MicroBatch]):
     """One run in `directory`: build it, then iterate over `run()`, which yields the metrics of each step.
 
-    Every process of a launch runs it alike; only the first writes files.
+    Every process of a launch does the same; only the first writes files.
     """
 
     _accelerator: Accelerator
@@ -101,9 +101,9 @@ class Loop(Generic[MicroBatch]):
         self.progress = Progress()
 
     def run(self) -> Iterator[Metrics]:
-        """Train to the end, saving every few minutes and at the end. Goes on where a save left off.
+        """Trains to the end, saving every few minutes and at the end. Resumes from the last save, if there is one.
 
-        Raises ResumeRefused where the directory holds another run, and Diverged where a gradient is no number.
+        Raises ResumeRefused where the directory holds another run, and Diverged where a gradient is not finite.
         """
         self._prepare()
         if self._accelerator.is_main_process:
@@ -120,15 +120,15 @@ class Loop(Generic[MicroBatch]):
 
     @property
     def done(self) -> float:
-        """The run's share that lies behind: by steps or by time, whichever is more."""
+        """The share of the run that is done, by steps or by time, whichever is more."""
         return self.config.schedule.done(self.progress.step, self.progress.seconds)
 
     def fingerprint(self) -> dict[str, str]:
-        """What a run that goes on from this one's state must share."""
+        """Gives the settings and digests that a run must share to resume from this one's state."""
         return self.config.fingerprint() | self.task.fingerprint()
 
     def save(self) -> None:
-        """Write the checkpoint and then the state; each file is replaced whole. All processes must call it."""
+        """Writes the checkpoint and then the state, replacing each file atomically. All processes must call it."""
         module = self._accelerator.unwrap_model(self._module)
         weights = whole_weights(module)
         moments = whole_moments(module, self._adamw)
@@ -150,7 +150,7 @@ class Loop(Generic[MicroBatch]):
         self._accelerator.wait_for_everyone()
 
     def export(self, directory: Path) -> None:
-        """Write the checkpoint as it is now into another directory. All processes must call it."""
+        """Writes the current checkpoint into another directory. All processes must call it."""
         weights = whole_weights(self._accelerator.unwrap_model(self._module))
         if self._accelerator.is_main_process:
             directory.mkdir(parents=True, exist_ok=True)
@@ -158,7 +158,7 @@ class Loop(Generic[MicroBatch]):
         self._accelerator.wait_for_everyone()
 
     def _prepare(self) -> None:
-        """Put the module where accelerate's configuration says, and make its optimiser."""
+        """Places the module as accelerate's configuration says, and makes its optimiser."""
         config = self.config
         self._accelerator = make_accelerator(config.precision)
         self._adamw = torch.optim.AdamW(
@@ -232,7 +232,7 @@ class Loop(Generic[MicroBatch]):
         return self._metrics(sums, micro_batches, rate, norm, started)
 
     def context(self, micro_batches: Sequence[MicroBatch] = ()) -> StepContext:
-        """What a step of these micro-batches, or what runs the module between steps, has to know."""
+        """Makes the context of a step of these micro-batches, or, without any, of a forward between steps."""
         device = self._accelerator.device
         (total,) = add_up([sum(map(self.task.size, micro_batches))], device)
         return StepContext(
@@ -247,13 +247,13 @@ class Loop(Generic[MicroBatch]):
     def _backward(
         self, micro_batches: Sequence[MicroBatch], context: StepContext
     ) -> dict[str, float | Tensor]:
-        """Accumulate the gradient of the step's loss; gives this process's sums of the loss and of the parts."""
+        """Accumulates the gradient of the step's loss; gives this process's sums of the loss and of its parts."""
         sums: dict[str, float | Tensor] = {}
         for number, micro_batch in enumerate(micro_batches, start=1):
             is_last = number == len(micro_batches)
             with nullcontext() if is_last else self._accelerator.no_sync(self._module):
                 loss, parts = self.task.loss(micro_batch, context)
-                # DDP and FSDP take the mean of the processes' gradients, and shares of a loss add up.
+                # DDP and FSDP average the gradients over processes, but a loss is a sum of shares.
                 self._accelerator.backward(loss * context.place.world)
             for name, value in ({"loss": loss.detach()} | dict(parts)).items():
                 sums[name] = sums.get(name, 0.0) + value
@@ -267,7 +267,7 @@ class Loop(Generic[MicroBatch]):
         norm: float,
         started: float,
     ) -> Metrics:
-        """Count the step, in every process alike: time is the first process's."""
+        """Counts the step and gives its metrics, the same in every process; the time is the first process's."""
         names = sorted(sums)
         tokens = sum(map(self.task.tokens, micro_batches))
         values = [float(sums[name]) for name in names]
@@ -298,16 +298,16 @@ class Loop(Generic[MicroBatch]):
 
 
 def make_accelerator(precision: str) -> Accelerator:
-    """Accelerate as the environment and its configuration have it, with this precision.
+    """Makes an Accelerator of this precision, as the environment and accelerate's configuration say.
 
     Raises ValueError for FSDP's first version, whose flattened weights have no names of their own.
     """
     mixed = "bf16" if compute_dtype(precision) is torch.bfloat16 else "no"
     if AcceleratorState._shared_state and AcceleratorState().mixed_precision != mixed:
-        AcceleratorState._reset_state()  # an earlier run of this process had another
+        AcceleratorState._reset_state()  # an earlier run of this process had another precision
     accelerator = Accelerator(
         mixed_precision=mixed,
-        # Losses are summed here; accelerate's own division would be one too many.
+        # Losses are summed here, so accelerate must not divide them again.
         gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),
     )
     if accelerator.distributed_type == DistributedType.FSDP and not accelerator.is_fsdp2:

@@ -1,4 +1,4 @@
-"""The terms of the joint objective L = L_NTP + weight * L_CL (section 3.2), as sums that processes can share out."""
+"""The terms of the joint objective L = L_NTP + weight * L_CL (section 3.2), as sums that processes can share."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ HEAD_POSITIONS = 8192  # logits of so many positions at once: 1.6 GB in float32 
 
 
 def next_token_sum(lm: FactLM, states_ND: Tensor, targets_N: Tensor) -> Tensor:
-    """The sum of -log p(target) over positions, from the states before them; 0 with a gradient where there are none.
+    """Sums -log p(target) over positions, from the states before them. Without positions it is a differentiable 0.
 
-    Many positions go through the head in pieces, whose logits are made again for the gradient instead of kept.
+    More positions than `HEAD_POSITIONS` pass the head in pieces, whose logits are recomputed for the gradient.
     """
 
     def of_piece(states: Tensor, targets: Tensor) -> Tensor:
@@ -39,10 +39,10 @@ def info_nce(
     temperature: float,
     left_out_NK: Tensor,
 ) -> Tensor:
-    """[N]: for each pair the mean of its fact-to-query and its query-to-fact cross-entropy.
+    """Gives [N]: for each pair the mean of its fact-to-query and its query-to-fact cross-entropy.
 
     Rows are unit vectors. Pair i is row i of both sides and row ``begin + i`` of both lists of candidates, which hold
-    those of all processes and of the memory. Pairs marked in `left_out_NK` are no negatives; a pair's own row is never
+    those of all processes and of the memory. Pairs marked in `left_out_NK` are not negatives; a pair's own row is never
     marked.
     """
     own_N = torch.arange(begin, begin + len(facts_ND), device=facts_ND.device)
@@ -58,14 +58,14 @@ def info_nce(
 
 
 def question_ids(questions: Sequence[str]) -> Tensor:
-    """[N] a number for each question, the same for the same words whatever their case and spacing."""
+    """Gives [N]: a number for each question, equal for equal words regardless of case and spacing."""
     words = (" ".join(question.lower().split()) for question in questions)
     digests = (hashlib.sha256(text.encode()).digest()[:8] for text in words)
     return torch.tensor([int.from_bytes(digest, signed=True) for digest in digests], dtype=torch.int64)
 
 
 def same_question(ids_N: Tensor, all_ids_K: Tensor, begin: int) -> Tensor:
-    """[N, K] True where another pair asks the same question: no negative. False at a pair's own column."""
+    """Gives [N, K]: True where another pair asks the same question (no negative); False in a pair's own column."""
     same_NK = ids_N[:, None] == all_ids_K[None, :]
     own_N = torch.arange(len(ids_N), device=ids_N.device)
     same_NK[own_N, begin + own_N] = False

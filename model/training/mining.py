@@ -1,8 +1,8 @@
 """Hard negatives: documents that the model confuses are put into the same step.
 
-The facts of a window of steps are asked for with the model as it is. Where a document's question lies near another
-document's fact of another question, the two belong into one step. No document is added or lost: the window's steps
-only exchange them.
+The current model makes keys and queries for the facts of a window of steps. If a query of one document is near a fact
+of another document with another question, the two documents belong in one step. No document is added or lost: the steps
+of the window only exchange them.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _ROWS = 2048  # questions scored at once
 
 @dataclass(frozen=True, slots=True)
 class Mined:
-    """A document up to the last of some of its facts, and the questions of these."""
+    """A document cut after the last of the facts chosen from it, and the questions of these facts."""
 
     context: Encoded
     questions: tuple[Encoded, ...]
 
     @classmethod
     def of(cls, encoded: Encoded, questions: Sequence[tuple[int, ...]]) -> Mined:
-        """At most `FACTS_PER_DOCUMENT` facts with a question, spread over the document."""
+        """Chooses at most `FACTS_PER_DOCUMENT` facts with a question, spread over the document."""
         asked = [i for i, ids in enumerate(questions) if ids]
         spread = np.linspace(0, len(asked) - 1, min(FACTS_PER_DOCUMENT, len(asked))).round().astype(int)
         chosen = [asked[i] for i in spread]
@@ -47,10 +47,10 @@ def confusable(
     keys: Callable[[Sequence[Encoded]], list[NDArray[np.float32]]],
     count: int,
 ) -> list[NDArray[np.int64]]:
-    """The documents of `steps` in steps of the same sizes, each beside up to `count` that it is confused with.
+    """Regroups the documents of `steps` so that each is beside up to `count` documents that it is confused with.
 
-    `mined` has one entry a document, in the order of the steps. The first document not yet placed takes those nearest
-    to it that are not placed either, and so on: nothing is drawn.
+    Steps keep their sizes. `mined` has one entry per document, in the order of the steps. The first document that is
+    not placed yet takes the nearest ones that are not placed either, and so on; nothing is random.
     """
     with_facts = [i for i, document in enumerate(mined) if document.questions]
     if not with_facts:
@@ -72,7 +72,7 @@ def _nearest(
     asked: Sequence[tuple[int, ...]],
     count: int,
 ) -> dict[int, list[int]]:
-    """For each document the others whose facts its questions come nearest to, nearest first."""
+    """Gives for each document the others whose facts are nearest to its questions, nearest first."""
     names = {ids: number for number, ids in enumerate(dict.fromkeys(asked))}
     question_N = np.array([names[ids] for ids in asked])
     found: dict[int, dict[int, float]] = {}
@@ -93,7 +93,7 @@ def _nearest(
 
 
 def _together(ends: Sequence[int], near: dict[int, list[int]], count: int) -> list[int]:
-    """Each document in turn with those near it, as many as its step has room for; a step ends at each of `ends`."""
+    """Orders documents so that each is followed by those near it, while its step has room; steps end at `ends`."""
     placed: dict[int, None] = {}
     for document in range(ends[-1]):
         if document not in placed:

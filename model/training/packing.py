@@ -1,8 +1,8 @@
-"""How sequences share a forward: padded to groups of like length, or packed into rows that hold several.
+"""Layouts of sequences in a forward: padded in groups of similar length, or packed so that a row holds several.
 
-Packed sequences do not see each other: positions begin anew in each, from which transformers makes a mask that keeps
-them apart (`create_causal_mask`, where no mask is given). Attention kernels of the flash family know sequences apart
-only in a batch of one row, so there everything goes into one row, which needs no mask at all.
+Packed sequences do not see each other: positions restart in each, and from that transformers makes a mask that
+separates them (`create_causal_mask`, where no mask is given). Attention kernels of the flash family separate sequences
+only in a batch of one row, so for them everything goes into one row, which needs no mask at all.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from colmlm.model.text.tokens import Encoded
 
 
 class Rows(NamedTuple):
-    """What goes through the model together. Without positions each row is one sequence, with padding after it."""
+    """The input of one forward. Without positions each row is one sequence, followed by padding."""
 
     ids_RT: Tensor
     positions_RT: Tensor | None
@@ -30,11 +30,11 @@ class Rows(NamedTuple):
 def lay_out(
     sequences: Sequence[Encoded], *, layout: str = "padded", row_length: int = 512, max_tokens: int = 8192
 ) -> tuple[tuple[Rows, ...], list[int]]:
-    """Sequences as rows for one forward after another, and where each sequence begins.
+    """Lays out sequences as rows for successive forwards; also gives the position where each sequence begins.
 
-    The positions of all rows are numbered on end: those of the first rows, line by line, then those of the second.
-    `layout` is "padded" or "packed" and changes nothing but the time. Rows of a forward hold at most `max_tokens` with
-    the padding, more only where one sequence has more. One token stands for no sequences at all.
+    Positions are numbered consecutively: those of the first rows, line by line, then those of the second. `layout` is
+    "padded" or "packed" and changes nothing but the time. The rows of a forward hold at most `max_tokens` including
+    padding, more only where one sequence is longer. Without sequences there is one row of one token.
     """
     if not sequences:
         return (Rows(torch.zeros(1, 1, dtype=torch.long), None),), []
@@ -54,7 +54,7 @@ def lay_out(
 
 
 def rows_of(lengths: Sequence[int], row_length: int) -> list[list[int]]:
-    """Sequences, by number, in rows of at most `row_length` tokens: each into the first row with room, longest first.
+    """Puts sequences, by index, into rows of at most `row_length` tokens: longest first, each into the first with room.
 
     A longer sequence has a row of its own.
     """
@@ -72,7 +72,7 @@ def rows_of(lengths: Sequence[int], row_length: int) -> list[list[int]]:
 
 
 def packed_batches(lengths: Sequence[int], row_length: int, max_tokens: int) -> list[list[list[int]]]:
-    """Rows in the batches that go through the model together, of at most `max_tokens` tokens with padding."""
+    """Groups rows into batches for one forward each, of at most `max_tokens` tokens including padding."""
     sized = [(sum(lengths[i] for i in row), row) for row in rows_of(lengths, row_length)]
     made: list[list[list[int]]] = []
     width = 0
@@ -88,9 +88,9 @@ def packed_batches(lengths: Sequence[int], row_length: int, max_tokens: int) -> 
 def _rows(
     sequences: Sequence[Encoded], rows: Sequence[Sequence[int]], *, positions: bool
 ) -> tuple[Rows, dict[int, int]]:
-    """Rows as tensors, and where each sequence begins in them, counted line by line.
+    """Makes tensors of rows; also gives the place where each sequence begins in them, counted line by line.
 
-    What is left of a packed row is a sequence by itself, which nothing looks at.
+    The unused end of a packed row is numbered as a sequence of its own, and no result is read from it.
     """
     width = max(sum(len(sequences[i]) for i in row) for row in rows)
     ids_RT = torch.zeros(len(rows), width, dtype=torch.long)

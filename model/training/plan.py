@@ -1,7 +1,7 @@
-"""What a run will take, before it is begun: parameters, memory, tokens and GPU hours, each with its formula.
+"""An estimate of what a run needs before it starts: parameters, memory, tokens and GPU hours, each with its formula.
 
-Parameters are counted on a model without storage, and what a layer keeps for its gradient is measured on one of the
-same shape. Hours rest on an assumed share of the GPU's peak, which is named.
+Parameters are counted on a model without storage, and the memory that a layer keeps for its gradient is measured on one
+of the same shape. The hours rest on an assumed share of the GPU's peak, which is stated.
 """
 
 from __future__ import annotations
@@ -20,11 +20,9 @@ from colmlm.model.text.tokens import FactTokenizer
 from colmlm.model.training.config import TrainConfig
 from colmlm.model.training.start import llama_config, located, lora_config, tokenizer_of
 
-QUESTION_SHARE = (
-    0.27  # tokens of questions to tokens of documents in SQuAD's paragraphs, where no shards tell
-)
-HEAD_POSITIONS = 8192  # logits are made of so many positions at once (model.training.losses)
-LOGIT_BYTES = 12  # of one: in the arithmetic's precision and in float32, and the gradients of both
+QUESTION_SHARE = 0.27  # tokens of questions per token of documents in SQuAD's paragraphs, used without shards
+HEAD_POSITIONS = 8192  # logits of so many positions are made at once (model.training.losses)
+LOGIT_BYTES = 12  # bytes per logit: in the arithmetic's precision, in float32, and the gradients of both
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +43,7 @@ GPUS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ratios:
-    """What the data are like: tokens of questions to tokens of documents, and where that is from."""
+    """The ratio of questions' tokens to documents' tokens in the data, and its source."""
 
     questions: float = QUESTION_SHARE
     source: str = "assumed, as in SQuAD's paragraphs"
@@ -53,7 +51,7 @@ class Ratios:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parameters:
-    """How many weights there are; tied ones count once. `matrices` multiply every token, `head` every scored one."""
+    """The numbers of weights; tied ones count once. `matrices` multiply every token, `head` every scored one."""
 
     total: int
     trained: int
@@ -64,7 +62,7 @@ class Parameters:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Memory:
-    """Bytes on each GPU with one document of `max_length` tokens and its questions in flight."""
+    """The bytes on each GPU with one document of `max_length` tokens and its questions in a forward."""
 
     weights: int
     gradients: int
@@ -84,8 +82,11 @@ class Memory:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """What a run takes. `memory` is by parallelism and checkpointing; `most_rows` the documents of `max_length`
-    that fit beside it in one forward: a bound for `micro_rows` (or `micro_documents`)."""
+    """The needs of a run.
+
+    `memory` is by parallelism and checkpointing. `most_rows` is how many documents of `max_length` fit beside it in one
+    forward: an upper bound for `micro_rows` (or `micro_documents`).
+    """
 
     parameters: Parameters
     gpus: int
@@ -111,7 +112,7 @@ def plan(
     mfu: float = 0.35,
     ratios: Ratios | None = None,
 ) -> Plan:
-    """What `config` takes on `gpus` of this kind; builds nothing of any size and reads no weights."""
+    """Estimates the needs of `config` on `gpus` of this kind, without building a large model or reading weights."""
     ratios = ratios or Ratios()
     llama, tokenizer = _shape(config, cache)
     parameters = count_parameters(config, llama, tokenizer)
@@ -144,7 +145,7 @@ def plan(
 
 
 def count_parameters(config: TrainConfig, llama: LlamaConfig, tokenizer: FactTokenizer) -> Parameters:
-    """Counted on the meta device, where a model of any size takes no memory."""
+    """Counts parameters on the meta device, where a model of any size takes no memory."""
     with torch.device("meta"):
         model: Any = LlamaForCausalLM(llama)
         total = sum(p.numel() for p in model.parameters())
@@ -165,13 +166,13 @@ def count_parameters(config: TrainConfig, llama: LlamaConfig, tokenizer: FactTok
 
 
 def saved_bytes(llama: LlamaConfig, *, layers: int, tokens: int, bf16: bool, checkpointed: bool) -> int:
-    """Bytes that a forward of so many layers and tokens keeps for its gradient, weights apart: measured."""
+    """Measures the bytes that a forward of so many layers and tokens keeps for its gradient, not counting weights."""
     shape = LlamaConfig(
         **{**llama.to_dict(), "num_hidden_layers": layers, "vocab_size": 8, "layer_types": None}
     )
     with torch.device("meta"):
         model = LlamaForCausalLM(shape)
-    model.to_empty(device="cpu").train()  # whatever its weights are
+    model.to_empty(device="cpu").train()  # the values of its weights do not matter
     if checkpointed:
         model.activation_checkpointing_enable({"use_reentrant": False})
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
@@ -190,7 +191,7 @@ def saved_bytes(llama: LlamaConfig, *, layers: int, tokens: int, bf16: bool, che
 
 
 def _shape(config: TrainConfig, cache: Path) -> tuple[LlamaConfig, FactTokenizer]:
-    """The shape of the model with its added rows, and its tokenizer."""
+    """Gives the shape of the model with its added rows, and its tokenizer."""
     tokenizer = tokenizer_of(config, cache)
     if config.architecture is not None:
         return llama_config(config.architecture, tokenizer), tokenizer
@@ -200,7 +201,7 @@ def _shape(config: TrainConfig, cache: Path) -> tuple[LlamaConfig, FactTokenizer
 
 
 def _activations(config: TrainConfig, llama: LlamaConfig) -> dict[str, float]:
-    """Bytes that all layers keep for one token: all of it, or their inputs and one layer's all at a time."""
+    """Gives the bytes kept for one token: by all layers whole, or their inputs and one layer whole at a time."""
     bf16 = compute_dtype(config.precision) is torch.bfloat16
 
     def a_layer(checkpointed: bool) -> float:
@@ -226,7 +227,7 @@ def _memory(
     bf16 = compute_dtype(config.precision) is torch.bfloat16
     frozen = parameters.total - parameters.trained
     weights = 4 * parameters.trained + (2 if bf16 else 4) * frozen
-    # autocast keeps a copy of each trained matrix in its precision while there are gradients to be made
+    # during the backward pass autocast keeps a copy of each trained matrix in its precision
     copies = 2 * (parameters.matrices + parameters.head) if bf16 and config.adapt == "full" else 0
     share = gpus if parallel == "fsdp" else 1
     communication = {"alone": 0, "ddp": 4 * parameters.trained, "fsdp": 8 * parameters.largest_layer}
@@ -248,11 +249,11 @@ def _tokens_per_step(config: TrainConfig) -> int:
 def _flop(
     config: TrainConfig, llama: LlamaConfig, parameters: Parameters, documents: int, questions: int
 ) -> float:
-    """Of one step: see `_formulas`."""
+    """Computes the FLOP of one step; `_formulas` has the formula."""
     backward = 4 if config.adapt == "full" else 2
     twice = (
         2 if config.markup.key and (config.micro_documents or config.micro_rows) else 0
-    )  # gradient caching looks ahead
+    )  # gradient caching makes an extra forward
     again = 2 if config.checkpointing else 0
     tokens = documents + questions
     of_layers = (2 + backward + twice + again) * parameters.matrices * tokens

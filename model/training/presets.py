@@ -1,7 +1,7 @@
-"""Presets: training runs by name, as functions. A value of the paper's tables stands here and nowhere else.
+"""Training runs by name, as functions. The values of the paper's tables are written here and nowhere else.
 
-The paper's runs are those of appendix A (pre-training hyperparameters); its LMLM-Asker and standard models are
-trained with the same ones, less those of the contrastive loss.
+The paper's runs are those of appendix A (pre-training hyperparameters); its LMLM-Asker and standard models are trained
+with the same values, without those of the contrastive loss.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from typing import Any
 from colmlm.model.text.markup import CO_LMLM, MARKUPS
 from colmlm.model.training.config import RANDOM, Architecture, TrainConfig
 
-SMOLLM2 = "smollm2-135m"  # whose tokenizer all sizes of SmolLM2 share
+SMOLLM2 = "smollm2-135m"  # all sizes of SmolLM2 share its tokenizer
 PAPER_CONTEXT = 4096
 
 
 def smollm2_135m() -> Architecture:
-    """SmolLM2-135M, read up to the paper's context."""
+    """SmolLM2-135M, with the paper's context length."""
     return Architecture(
         layers=30, width=576, heads=9, kv_heads=3, ffn=1536, context=PAPER_CONTEXT, spread=1 / 24
     )
 
 
 def smollm2_360m() -> Architecture:
-    """SmolLM2-360M, read up to the paper's context."""
+    """SmolLM2-360M, with the paper's context length."""
     return Architecture(layers=32, width=960, heads=15, kv_heads=5, ffn=2560, context=PAPER_CONTEXT)
 
 
 def small() -> TrainConfig:
-    """What two CPU cores can do in an hour or two: an adapter on SmolLM2-135M."""
+    """An adapter on SmolLM2-135M, trained on two CPU cores in an hour or two."""
     return TrainConfig(preset="small", init=SMOLLM2, tokenizer=SMOLLM2)
 
 
@@ -45,18 +45,21 @@ def co_lmlm_360m() -> TrainConfig:
 
 
 def co_lmlm_360m_fw() -> TrainConfig:
-    """The paper's 360M model on annotated FineWeb-Edu, with Wikipedia beside it 1:1 in the cooldown.
+    """The paper's 360M model on annotated FineWeb-Edu, with an equal share of Wikipedia in the cooldown.
 
-    The corpora are to be given in this order.
+    The corpora must be given in this order.
     """
     config = _paper("co-lmlm-360m-fw", smollm2_360m(), stable=148_000, cooldown=20_000)
     return replace(config, mix=(1.0, 0.0), cooldown_mix=(1.0, 1.0))
 
 
 def _paper(preset: str, architecture: Architecture, *, stable: int, cooldown: int) -> TrainConfig:
-    """The table's values. A batch is 128 rows of the context, filled: what makes the paper's "fewer than 100B
-    tokens" of 170,000 steps. Documents begin with their title, as the paper's prompts for biographies do. `micro_rows`
-    goes with 80 GB of memory, and changes nothing in what is learnt."""
+    """The values of the paper's table.
+
+    A batch is 128 full rows of the context, from which the paper's "fewer than 100B tokens" of 170,000 steps follow.
+    Documents begin with their title, as the paper's prompts for biographies do. `micro_rows` suits 80 GB of memory and
+    changes nothing in what is learnt.
+    """
     warmup = 2_000
     return TrainConfig(
         preset=preset,
@@ -98,12 +101,12 @@ _CO_LMLM: dict[str, Callable[[], TrainConfig]] = {
 
 
 def names() -> tuple[str, ...]:
-    """Every preset: the Co-LMLM runs, and each of them for the other methods (``asker-360m``, ``small-standard``)."""
+    """Lists the presets: the Co-LMLM runs, and each for the other methods (``asker-360m``, ``small-standard``)."""
     return tuple(_named(run, method) for method in MARKUPS for run in _CO_LMLM)
 
 
 def preset(name: str) -> TrainConfig:
-    """The preset of this name. Raises ValueError where there is none."""
+    """Gives the preset of this name. Raises ValueError if there is none."""
     for run, make in _CO_LMLM.items():
         for method in MARKUPS:
             if name == _named(run, method):
@@ -112,7 +115,7 @@ def preset(name: str) -> TrainConfig:
 
 
 def as_method(config: TrainConfig, method: str) -> TrainConfig:
-    """The same run for another method, less what belongs to the contrastive loss."""
+    """Gives the same run for another method, without the settings of the contrastive loss."""
     if method not in MARKUPS:
         raise ValueError(f"method {method!r} is none of {', '.join(MARKUPS)}")
     changes: dict[str, Any] = {"method": method, "preset": _named(config.preset, method)}
@@ -122,7 +125,7 @@ def as_method(config: TrainConfig, method: str) -> TrainConfig:
 
 
 def shortened(config: TrainConfig, steps: int) -> TrainConfig:
-    """The same run in fewer (or more) steps: warmup and cooldown keep their shares where they would not fit."""
+    """Gives the same run with another number of steps; warmup and cooldown are scaled if they would not fit."""
     share = steps / config.steps
     fixed = config.cooldown_steps
     if config.warmup_steps + (fixed or 0) <= steps:

@@ -1,4 +1,4 @@
-"""Make a finished training run small enough to ship: weights in half precision, no optimiser state."""
+"""Reduces a finished training run to a size that can be shipped: half-precision weights, no optimiser state."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from colmlm.model.training.logs import LOSS_FILE
 
 
 def release(run: Path, target: Path) -> CheckpointConfig:
-    """Write the adapter of a run as a checkpoint of at most 16 MB: weights, config, loss log."""
+    """Writes the adapter of a run as a checkpoint of at most 16 MB: weights, config, loss log."""
     config = CheckpointConfig.load(run)
     if config.kind != "adapter":
         raise CheckpointError(f"{run}: only an adapter is released; export a full checkpoint instead")

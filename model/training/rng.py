@@ -11,14 +11,14 @@ from torch import Tensor
 
 
 def seed_all(seed: int) -> None:
-    """Seed Python's, numpy's and torch's generators, on all devices."""
+    """Seeds Python's, numpy's and torch's generators, on all devices."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
 
 
 def torch_state() -> dict[str, Tensor]:
-    """What dropout draws from: torch's generators on the CPU and on this process's GPU."""
+    """Gives the states of torch's generators, on the CPU and on this process's GPU, from which dropout draws."""
     state = {"torch": torch.get_rng_state()}
     if torch.cuda.is_available():
         state["cuda"] = torch.cuda.get_rng_state()
@@ -26,14 +26,14 @@ def torch_state() -> dict[str, Tensor]:
 
 
 def restore_torch(state: Mapping[str, Tensor]) -> None:
-    # Cloned: torch 2.13 dies on a state that begins in the middle of another tensor's memory.
+    # Cloned, since torch 2.13 crashes on a state that begins in the middle of another tensor's memory.
     torch.set_rng_state(state["torch"].cpu().clone())
     if "cuda" in state and torch.cuda.is_available():
         torch.cuda.set_rng_state(state["cuda"].cpu().clone())
 
 
 def all_states() -> dict[str, Tensor]:
-    """Torch's, Python's and numpy's generators, each as one tensor of a fixed shape."""
+    """Gives the states of torch's, Python's and numpy's generators, each as one tensor of a fixed shape."""
     _, words, gauss = random.getstate()
     numbers = np.random.get_state(legacy=False)
     assert isinstance(numbers, dict)
@@ -46,7 +46,7 @@ def all_states() -> dict[str, Tensor]:
 
 
 def restore_all(state: Mapping[str, Tensor]) -> None:
-    """Put every generator where `all_states` found it."""
+    """Sets every generator to the state that `all_states` gave."""
     restore_torch(state)
     has_gauss, gauss = state["python_gauss"].tolist()
     random.setstate((3, tuple(state["python"].tolist()), gauss if has_gauss else None))

@@ -10,11 +10,11 @@ WSD, COSINE = "wsd", "cosine"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Schedule:
-    """How long a run is and its learning rate at each point.
+    """The length of a run and its learning rate at each point.
 
     A run ends at `steps` or after `max_seconds`, whichever is first. The rate rises linearly to `peak` over
-    `warmup_steps`. Then ``wsd`` holds it and lets it fall linearly to `final` over the last `cooldown` share of the
-    run; ``cosine`` lets it fall along half a cosine from the warm-up's end on.
+    `warmup_steps`. Then ``wsd`` keeps it there and lowers it linearly to `final` over the last `cooldown` share of the
+    run; ``cosine`` lowers it along half a cosine from the end of the warm-up.
     """
 
     kind: str = WSD
@@ -34,18 +34,18 @@ class Schedule:
             raise ValueError("0 <= final <= peak, warmup_steps >= 0 and cooldown within [0, 1] must hold")
 
     def done(self, step: int, seconds: float) -> float:
-        """The share of the run that lies behind after `step` steps and `seconds`; 1 or more at its end."""
+        """Gives the share of the run that is done after `step` steps and `seconds`; 1 or more at its end."""
         by_time = seconds / self.max_seconds if self.max_seconds else 0.0
         return max(step / self.steps, by_time)
 
     def rate(self, step: int, seconds: float) -> float:
-        """The learning rate of step number `step`, counted from 0, that begins after `seconds`."""
+        """Gives the learning rate of step number `step`, counted from 0, which begins after `seconds`."""
         if step < self.warmup_steps:
             return self.peak * (step + 1) / self.warmup_steps
         return self.final + (self.peak - self.final) * self._height(self.done(step, seconds))
 
     def _height(self, done: float) -> float:
-        """How far above `final` the rate is, as a share of what lies between it and `peak`."""
+        """Gives how far the rate is between `final` (0) and `peak` (1), after the warm-up."""
         if self.kind == COSINE:
             warmed = min(1.0, self.warmup_steps / self.steps)
             along = (done - warmed) / (1 - warmed) if warmed < 1 else 1.0

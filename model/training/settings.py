@@ -1,4 +1,4 @@
-"""Settings of a run by name, as they are typed: ``weight_decay=0.1``."""
+"""Settings of a run as they are typed: ``weight_decay=0.1``."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from colmlm.model.training.config import Architecture, TrainConfig
 
 
 def with_settings(config: TrainConfig, settings: Mapping[str, str]) -> TrainConfig:
-    """`config` with these fields as the texts say: numbers, true, false and lists as in JSON, ``none`` for None.
+    """Gives `config` with these fields changed: numbers, booleans and lists are written as in JSON, None as ``none``.
 
-    Raises ValueError that names the setting.
+    Raises ValueError, which names the setting.
     """
     hints = get_type_hints(TrainConfig)
     if unknown := sorted(settings.keys() - {field.name for field in fields(TrainConfig)}):
@@ -41,7 +41,7 @@ def _value(name: str, hint: Any, text: str) -> Any:
 
 
 def _number(kind: type, value: Any) -> Any:
-    """`value` as JSON gave it, where it is of this kind: an integer is also a float, and true is no integer."""
+    """Checks that `value`, read from JSON, is of this kind: an integer is also a float, but true is no integer."""
     if type(value) is int and kind is float:
         return float(value)
     if type(value) is not kind:

@@ -1,7 +1,8 @@
 """Corpora as files: tokenised once, checked by their digests, read through memory maps.
 
-A shard is a folder of plain arrays with ``shard.json``; a folder of shards has ``shards.json``, written last. Both hold
-the SHA-256 of what they describe. Shards belong to one tokenizer and one markup, and are refused by any other.
+A shard is a folder of plain arrays with ``shard.json``; a folder of shards has ``shards.json``, which is written last.
+Both hold the SHA-256 of the files they describe. Shards belong to one tokenizer and one markup; with any other they are
+refused.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ _ARRAYS = tuple(TokenShard.__dataclass_fields__)
 
 
 class ShardError(DataError):
-    """Shards that cannot be used here: says which and why."""
+    """The shards cannot be used here; the message says which and why."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Made:
-    """How shards were made; with other settings they would hold other tokens."""
+    """The settings that shards were made with; other settings give other tokens."""
 
     method: str
     space_inside: bool
@@ -58,7 +59,7 @@ class Made:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Built:
-    """What shards hold, and how many of them an earlier build had finished."""
+    """The contents of shards in numbers; `kept` counts the shards that an earlier build had finished."""
 
     documents: int
     tokens: int
@@ -77,10 +78,10 @@ def build_shards(
     *,
     per_shard: int = 10_000,
 ) -> Iterator[Built]:
-    """Write the documents as shards, telling after each how far it is; the last one is the whole.
+    """Writes the documents as shards; yields the totals after each shard, and at the end those of all.
 
-    A build that was cut off goes on: finished shards are kept where they are of the same documents and the same
-    settings. Raises `ShardError` where they are not.
+    An interrupted build is continued: finished shards are kept if they hold the same documents with the same settings.
+    Raises `ShardError` if they do not.
     """
     made = Made.of(tokenizer, config)
     directory.mkdir(parents=True, exist_ok=True)
@@ -102,7 +103,7 @@ def build_shards(
 
 
 def open_shards(directory: Path, tokenizer: FactTokenizer, config: TrainConfig) -> Corpus:
-    """The corpus in a folder of shards, mapped. All of it is read once, for its digests.
+    """Opens a folder of shards as a memory-mapped corpus; all of it is read once, to check its digests.
 
     Raises `ShardError` for a damaged or unfinished folder, and for one of another tokenizer or other settings.
     """
@@ -114,7 +115,7 @@ def open_shards(directory: Path, tokenizer: FactTokenizer, config: TrainConfig) 
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:
-    """What ``shards.json`` says: ``made``, ``built`` and the digest of each shard's description."""
+    """Reads ``shards.json``: ``made``, ``built`` and the digest of each shard's description."""
     try:
         record: dict[str, Any] = json.loads((directory / SHARDS_FILE).read_text())
     except FileNotFoundError as error:
@@ -131,7 +132,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
 def _write_shard(
     target: Path, documents: Sequence[AnnotatedDocument], tokenizer: FactTokenizer, made: Made
 ) -> dict[str, Any]:
-    """Write a shard whole or not at all, and give what its description says."""
+    """Writes a shard whole or not at all; gives its description."""
     shard = shard_of(documents, tokenizer, made.max_question_length, made.title_fraction)
     scratch = target.with_name(f".{target.name}")
     shutil.rmtree(scratch, ignore_errors=True)
@@ -154,7 +155,7 @@ def _write_shard(
 
 
 def _finished(target: Path, made: Made) -> dict[str, Any] | None:
-    """What a shard of an earlier build says; None where there is none or a damaged one, which is made again."""
+    """Reads the description of an earlier build's shard; gives None if there is none, or it is damaged."""
     try:
         record: dict[str, Any] = json.loads((target / SHARD_FILE).read_text())
         whole = damaged(target, record["files"]) is None
@@ -176,7 +177,7 @@ def _built(records: Sequence[Mapping[str, Any]], kept: int = 0) -> Built:
 
 
 def _seal(directory: Path, made: Made, records: Sequence[Mapping[str, Any]]) -> None:
-    """Write the manifest: the shards are whole and there are no others."""
+    """Writes the manifest, which says that the shards are complete."""
     names = [f"{number:05d}" for number in range(len(records))]
     found = {path.name for path in directory.glob("[0-9]*")}
     if extra := sorted(found - set(names)):

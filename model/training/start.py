@@ -1,4 +1,4 @@
-"""What a training run starts from: random weights, a base model, or a checkpoint to go on from (section 3.2)."""
+"""The model that a training run starts from: random weights, a base model, or a checkpoint (section 3.2)."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ LORA_MODULES = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A model ready to be trained, and what its checkpoint will have to say of it.
+    """A model ready to be trained, and what its checkpoint will record about it.
 
     `kind` is how the run is saved: "adapter" (LoRA and token rows over `base`) or "full". `base` is None for random
-    weights; `base_sha256` digests the weights it starts from, so that a resumed run can tell another start.
-    All that is trained is float32, whatever the precision of the arithmetic.
+    weights; `base_sha256` digests the initial weights, so that a resumed run can detect that it started from others.
+    All trained weights are float32, whatever the precision of the arithmetic.
     """
 
     lm: FactLM
@@ -50,7 +50,7 @@ class Start:
     base_sha256: str | None
 
     def save(self, directory: Path, weights: Mapping[str, Tensor]) -> None:
-        """Write the trained weights: an adapter over the base, or all with their tokenizer."""
+        """Writes the trained weights: an adapter over the base, or all weights with their tokenizer."""
         if isinstance(self.lm.model, PeftModel):
             self.lm.model.save_pretrained(
                 str(directory), state_dict=dict(weights), save_embedding_layers=False
@@ -62,9 +62,9 @@ class Start:
 
 
 def start(config: TrainConfig, cache: Path) -> Start:
-    """The model and the tokenizer that `config` begins with; the same weights for the same seed.
+    """Makes the model and the tokenizer that `config` starts with; the same seed gives the same weights.
 
-    Raises `CheckpointError` or `BaseNotFound` where `config.init` cannot be gone on from.
+    Raises `CheckpointError` or `BaseNotFound` if training cannot start from `config.init`.
     """
     torch.manual_seed(config.seed)
     if config.init == RANDOM:
@@ -78,9 +78,9 @@ def start(config: TrainConfig, cache: Path) -> Start:
 
 
 def located(config: TrainConfig, cache: Path) -> tuple[Path, CheckpointConfig | None]:
-    """Where the weights lie that a run starts from, and what a checkpoint says of itself where it is one.
+    """Finds the directory of the weights that a run starts from, and the config of the checkpoint if it is one.
 
-    An adapter's are its base's.
+    For an adapter it is the directory of its base.
     """
     path = Path(config.init).expanduser()
     known = config_of(path) if (path / CONFIG_FILE).is_file() else None
@@ -90,7 +90,7 @@ def located(config: TrainConfig, cache: Path) -> tuple[Path, CheckpointConfig | 
 
 
 def tokenizer_of(config: TrainConfig, cache: Path) -> FactTokenizer:
-    """The tokenizer of a run, with the tokens of its method."""
+    """Gives the tokenizer of a run, with the tokens of its method."""
     if config.init == RANDOM:
         return FactTokenizer.load(tokenizer_file(config.tokenizer, cache), markup=config.markup)
     directory, known = located(config, cache)
@@ -98,7 +98,7 @@ def tokenizer_of(config: TrainConfig, cache: Path) -> FactTokenizer:
 
 
 def tokenizer_file(name: str, cache: Path) -> Path:
-    """The ``tokenizer.json`` of a base model, of a directory, or itself named."""
+    """Finds the ``tokenizer.json`` of a base model or of a directory; `name` may also be the file itself."""
     path = Path(name).expanduser()
     if path.is_file():
         return path
@@ -108,7 +108,7 @@ def tokenizer_file(name: str, cache: Path) -> Path:
 
 
 def llama_config(architecture: Architecture, tokenizer: FactTokenizer) -> LlamaConfig:
-    """The transformers' config of an architecture with this tokenizer's vocabulary, added tokens included."""
+    """Makes the transformers config of an architecture with this tokenizer's vocabulary, added tokens included."""
     return LlamaConfig(
         vocab_size=tokenizer.vocabulary_size,
         hidden_size=architecture.width,
@@ -128,7 +128,7 @@ def llama_config(architecture: Architecture, tokenizer: FactTokenizer) -> LlamaC
 
 
 def lora_config(config: TrainConfig, num_layers: int, tokenizer: FactTokenizer) -> LoraConfig:
-    """An adapter on every linear layer of the chosen layers, the rows of the added tokens trainable."""
+    """Makes the config of an adapter on every linear layer of the chosen layers; the added tokens' rows are trained."""
     return LoraConfig(
         r=config.lora_rank,
         lora_alpha=config.lora_alpha,
@@ -146,7 +146,7 @@ def _random(config: TrainConfig, cache: Path) -> Start:
 
 
 def _from_weights(config: TrainConfig, directory: Path, known: CheckpointConfig | None) -> Start:
-    """A base, or a checkpoint with all its weights: the rows it has are kept, those it lacks are added."""
+    """Starts from a base, or a checkpoint with all its weights: keeps its vocabulary rows and adds missing ones."""
     tokenizer = _tokenizer(directory, known, config.markup)
     frozen = config.adapt == "lora"
     model = llama_at(directory, compute_dtype(config.precision) if frozen else torch.float32)
@@ -160,7 +160,7 @@ def _from_weights(config: TrainConfig, directory: Path, known: CheckpointConfig 
 
 
 def _from_adapter(config: TrainConfig, base: Path, known: CheckpointConfig) -> Start:
-    """An adapter's own base again, with the adapter trained further, or merged in where all weights are trained."""
+    """Starts from an adapter over its own base: trained further, or merged if all weights are to be trained."""
     path = Path(config.init).expanduser()
     tokenizer = tokenizer_at(base, known)
     digest = file_digest(base / WEIGHTS)
@@ -173,7 +173,7 @@ def _from_adapter(config: TrainConfig, base: Path, known: CheckpointConfig) -> S
         peft = adapted(model, path, trainable=True)
         return Start(_lm(peft, config), tokenizer, "adapter", known.base, digest)
     merged = adapted(model, path).merge_and_unload().requires_grad_(True)
-    if known.method != config.method:  # a standard model, which has no rows of its own
+    if known.method != config.method:  # a standard model, without rows for added tokens
         tokenizer = FactTokenizer(tokenizer.tokenizer, markup=config.markup, space_inside=known.space_inside)
         merged = with_token_rows(merged, tokenizer.num_fresh)
     return Start(_lm(merged, config), tokenizer, "full", known.base, digest)
@@ -197,7 +197,7 @@ def _may_go_on(config: TrainConfig, known: CheckpointConfig) -> None:
 
 
 def _same_adapter(config: TrainConfig, path: Path, num_layers: int) -> None:
-    """An adapter that is trained further keeps its shape."""
+    """Requires that an adapter that is trained further keeps its shape."""
     record = json.loads((path / "adapter_config.json").read_text())
     layers = record.get("layers_to_transform")
     theirs = (record["r"], record["lora_alpha"], len(layers) if layers else None)
@@ -210,15 +210,17 @@ def _same_adapter(config: TrainConfig, path: Path, num_layers: int) -> None:
 
 
 def _layers(config: TrainConfig, num_layers: int) -> list[int] | None:
-    """The layers under the adapter, counted from below; None for all."""
+    """Gives the layers under the adapter, counted from below; None for all."""
     if config.lora_layers is None or config.lora_layers >= num_layers:
         return None
     return list(range(num_layers - config.lora_layers, num_layers))
 
 
 def _tokenizer(directory: Path, known: CheckpointConfig | None, markup: Markup) -> FactTokenizer:
-    """The tokenizer in `directory`. Plain weights whose tokenizer has the tokens are the paper's released form, in
-    which spaces stand outside them."""
+    """Reads the tokenizer in `directory`.
+
+    Plain weights whose tokenizer has the tokens are the form that the paper releases, with spaces outside the tags.
+    """
     file = directory / "tokenizer.json"
     tokenizer = FactTokenizer.load(file, markup=markup, space_inside=known is None or known.space_inside)
     if known is None and markup.tokens and not tokenizer.num_fresh:
@@ -227,6 +229,6 @@ def _tokenizer(directory: Path, known: CheckpointConfig | None, markup: Markup) 
 
 
 def _name(init: str) -> str:
-    """A base's name; a directory by its whole path, since the checkpoint will be read from elsewhere."""
+    """Gives a base's name, or a directory's absolute path, since the checkpoint will be read from elsewhere."""
     path = Path(init).expanduser()
     return str(path.absolute()) if (path / "config.json").is_file() else init

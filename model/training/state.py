@@ -1,7 +1,7 @@
-"""What a run goes on from: one file, written whole, read without running anything in it.
+"""The state that a run resumes from: one file, replaced atomically, read without executing anything in it.
 
-Weights and the optimiser's moments are kept whole and by name, however they lie on the devices while training (on one,
-copied, or sharded by FSDP), so a run goes on with another number of processes.
+Weights and the optimiser's moments are saved whole and by name, however they are placed on devices during training (on
+one, copied, or sharded by FSDP), so a run can resume with another number of processes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ResumeRefused(ValueError):
 
 
 def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters that training changes, by name, whatever accelerate has wrapped around their modules."""
+    """Gives the parameters that training changes, by name, without the names of accelerate's wrappers."""
     return {
         name.replace("_checkpoint_wrapped_module.", "").replace("_orig_mod.", ""): parameter
         for name, parameter in module.named_parameters()
@@ -38,13 +38,13 @@ def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def whole_weights(module: nn.Module) -> dict[str, Tensor]:
-    """Every trainable weight, whole and on the CPU, in the first process; empty in the others. All must call it."""
+    """Gathers every trainable weight on the CPU of the first process; gives none in the others. All must call it."""
     whole = {name: _whole(p.detach()) for name, p in trainable(module).items()}
     return {name: tensor for name, tensor in whole.items() if tensor is not None}
 
 
 def put_weights(module: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Write `weights` into the module's trainable parameters, wherever they lie. They must be the same ones."""
+    """Writes `weights` into the module's trainable parameters on any device. The names of both must be the same."""
     parameters = trainable(module)
     if differing := sorted(parameters.keys() ^ weights.keys()):
         raise ResumeRefused(
@@ -56,7 +56,7 @@ def put_weights(module: nn.Module, weights: Mapping[str, Tensor]) -> None:
 
 
 def whole_moments(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, dict[str, Tensor]]:
-    """The optimiser's state of each trainable weight, as `whole_weights` gives the weights."""
+    """Gathers the optimiser's state of each trainable weight, as `whole_weights` does the weights."""
     moments = {}
     for name, parameter in trainable(module).items():
         kept = {key: _whole(value) for key, value in optimizer.state.get(parameter, {}).items()}
@@ -67,7 +67,7 @@ def whole_moments(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[s
 def put_moments(
     module: nn.Module, optimizer: torch.optim.Optimizer, moments: Mapping[str, Mapping[str, Tensor]]
 ) -> None:
-    """Give each weight its state again. Adam's count of steps is a number beside the weight and stays on the CPU."""
+    """Restores the optimiser's state of each weight. Adam's count of steps is a scalar and stays on the CPU."""
     for name, parameter in trainable(module).items():
         optimizer.state[parameter] = {
             key: value.clone() if value.ndim == 0 and key == "step" else _placed(value, parameter)
@@ -76,7 +76,7 @@ def put_moments(
 
 
 def random_states() -> dict[str, Tensor]:
-    """[world, ...] of every process's generators. All must call it."""
+    """Gathers the generators' states of every process: [world, ...]. All must call it."""
     device = torch.device("cuda") if torch.cuda.is_available() else torch.device("cpu")
     on_device = here().world > 1
     return {
@@ -86,7 +86,7 @@ def random_states() -> dict[str, Tensor]:
 
 
 def put_random_states(states: Mapping[str, Tensor], seed: int) -> None:
-    """This process's generators as they were saved, or seeded anew where their number was another."""
+    """Restores this process's generators, or seeds them if the state was saved by another number of processes."""
     place = here()
     if len(states["torch"]) == place.world:
         restore_all({name: state[place.rank] for name, state in states.items()})
@@ -95,7 +95,7 @@ def put_random_states(states: Mapping[str, Tensor], seed: int) -> None:
 
 
 def check_fingerprint(saved: Mapping[str, str], now: Mapping[str, str], directory: Path) -> None:
-    """Refuse to go on with a run whose data, base, settings ... are not those of this one; say which differ."""
+    """Refuses to resume a run with other data, base or settings; the message names those that differ."""
     differing = sorted(name for name in saved.keys() | now.keys() if saved.get(name) != now.get(name))
     if differing:
         listed = ", ".join(_differs(name, saved.get(name), now.get(name)) for name in differing)
@@ -105,7 +105,7 @@ def check_fingerprint(saved: Mapping[str, str], now: Mapping[str, str], director
 
 
 def write_state(directory: Path, state: Mapping[str, Any]) -> None:
-    """Replace the state file whole."""
+    """Writes the state file and replaces the old one atomically."""
     unfinished = directory / f".{STATE_FILE}"
     with unfinished.open("wb") as target:
         torch.save({"format": FORMAT, **state}, target)
@@ -115,7 +115,7 @@ def write_state(directory: Path, state: Mapping[str, Any]) -> None:
 
 
 def read_state(directory: Path) -> dict[str, Any] | None:
-    """The saved state, on the CPU; None where there is none."""
+    """Reads the saved state on the CPU; gives None if there is none."""
     path = directory / STATE_FILE
     if not path.is_file():
         return None
@@ -133,14 +133,14 @@ def read_state(directory: Path) -> dict[str, Any] | None:
 
 
 def _whole(tensor: Any) -> Tensor | None:
-    """The tensor put together and on the CPU, in the first process."""
+    """Gathers the tensor on the CPU in the first process; gives None in the others."""
     if isinstance(tensor, DTensor):
         tensor = tensor.full_tensor()
     return tensor.cpu() if here().is_first else None
 
 
 def _placed(tensor: Tensor, like: Tensor) -> Tensor:
-    """`tensor` spread over the devices as `like` is."""
+    """Places `tensor` on the devices as `like` is placed."""
     tensor = tensor.to(like.device)
     if isinstance(like, DTensor):
         return distribute_tensor(tensor, like.device_mesh, like.placements)
@@ -148,7 +148,7 @@ def _placed(tensor: Tensor, like: Tensor) -> Tensor:
 
 
 def _differs(name: str, saved: str | None, now: str | None) -> str:
-    """What differs; with both values where they are short, and not where they are digests."""
+    """Names a difference, with both values if they are short; digests are left out."""
     if max(len(saved or ""), len(now or "")) >= _DIFFERS_AT_MOST:
         return name
     return f"{name} ({saved or 'none'} there, {now or 'none'} here)"

@@ -1,4 +1,4 @@
-"""What the trainer reads: documents as steps of sequences with their pairs."""
+"""The input of the trainer: documents as steps of sequences with their pairs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Keys = Callable[[Sequence[Encoded]], list[NDArray[np.float32]]]
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A fact's key position in one sequence and its query position in another: a positive pair."""
+    """A positive pair: a fact's key position in one sequence and its query position in another."""
 
     fact_sequence: int
     fact_position: int
@@ -59,7 +59,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """One document of a step, or a piece of a longer one. `draw` seeds what is drawn for it."""
+    """One document of a step, or a piece of a longer one. `draw` seeds the random choices made for it."""
 
     corpus: int
     place: Place
@@ -68,32 +68,32 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True)
 class _Phase:
-    """Steps from `begin` on take their documents from these streams: numbers of corpora, each with its stream."""
+    """A phase of training: from step `begin` on, documents come from these streams, each with its corpus's number."""
 
     begin: int
     streams: tuple[tuple[int, Stream], ...]
 
 
 def question_answer(question: str, value: str, form: str = QA_FORMS[0]) -> AnnotatedDocument:
-    """A document that asks `question` and answers it with the fact `value`."""
+    """Makes a document that asks `question` and answers it with the fact `value`."""
     lead = form.format(question=question)
     span = FactSpan(len(lead), len(lead) + len(value), value, question)
     return AnnotatedDocument("qa", lead + value, (span,))
 
 
 def hold_out(documents: Sequence[Item], count: int, seed: int = 5) -> tuple[list[Item], list[Item]]:
-    """The documents to train on and `count` drawn ones to measure with, both in their order."""
+    """Splits documents into those to train on and `count` random ones to measure with, both in their order."""
     drawn = set(random.Random(seed).sample(range(len(documents)), count))
     kept = [document for i, document in enumerate(documents) if i not in drawn]
     return kept, [documents[i] for i in sorted(drawn)]
 
 
 class Steps:
-    """An endless, seeded order of steps over corpora; step n is the same in every run and for any number of processes.
+    """An endless, seeded sequence of steps; step n is the same in every run and with any number of processes.
 
-    `drawn(n)` names the documents of a step; `build` makes sequences of all or some of them, which come out the same
-    whatever part they are built in. `keys` gives the unit rows at the lookups of sequences, made with the model as it
-    is now and the same in all processes; only hard negatives need it.
+    `drawn(n)` names the documents of a step. `build` makes sequences of all or some of them, and a document's sequences
+    do not depend on the others. `keys` gives the unit rows at the lookups of sequences, made with the current model and
+    the same in all processes; only hard negatives need it.
     """
 
     def __init__(
@@ -128,11 +128,11 @@ class Steps:
         return self.corpora[-1].num_documents
 
     def epochs(self, steps: int) -> float:
-        """How often `steps` steps have gone through the corpus that the run begins with."""
+        """Computes how often `steps` steps go through the corpus that the run begins with."""
         return min(steps, self._ends(0)) / self._phases[0].streams[0][1].per_epoch
 
     def micro(self, count: int) -> int | None:
-        """How many of a step's `count` documents one forward may take; None: all."""
+        """Gives how many of a step's `count` documents one forward may take; None: all."""
         rows, batch = self.config.micro_rows, self.config.batch_rows
         if batch is None:
             return self.config.micro_documents
@@ -145,7 +145,7 @@ class Steps:
         return (self.build(self.drawn(n)) for n in count(step))
 
     def drawn(self, step: int) -> list[Drawn]:
-        """The documents of a step."""
+        """Names the documents of a step."""
         phase = next(phase for phase in reversed(self._phases) if phase.begin <= step)
         return [
             Drawn(corpus, self._pieces[corpus].place(int(number)), f"{self.config.seed}/{step}/{corpus}/{number}")
@@ -154,7 +154,7 @@ class Steps:
         ]  # fmt: skip
 
     def build(self, documents: Sequence[Drawn]) -> Step:
-        """The sequences of these documents: each with, for every fact, a question or a question-answer document."""
+        """Makes the sequences of these documents, with a question or a question-answer document for each fact."""
         sequences: list[Encoded] = []
         scored: list[bool] = []
         pairs: list[Pair] = []
@@ -178,7 +178,7 @@ class Steps:
         return Step(tuple(sequences), tuple(scored), tuple(pairs))
 
     def state(self) -> dict[str, Any]:
-        """What a resumed run must take up; empty without hard negatives."""
+        """Gives the state that a resumed run must restore; empty without hard negatives."""
         streams = [stream.state() for phase in self._phases for _, stream in phase.streams]
         return {"streams": streams} if any(streams) else {}
 
@@ -232,7 +232,7 @@ class Steps:
         return compose
 
     def _mined(self, corpus: int, number: int) -> Mined:
-        """What hard negatives of a document are looked for with: its facts and their questions."""
+        """Gives a document's facts and their questions, from which its hard negatives are found."""
         place = self._pieces[corpus].place(number)
         shard = self.corpora[corpus].shards[place.shard]
         encoded, facts = shard.piece(place.document, place.start, place.end)

@@ -17,7 +17,7 @@ Compose = Callable[[Sequence[NDArray[np.int64]]], list[NDArray[np.int64]]]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A document of a corpus, or a piece of one that is longer than a row: tokens `start` to `end` of it."""
+    """A document of a corpus, or a piece of one that is longer than a row: its tokens `start` to `end`."""
 
     shard: int
     document: int
@@ -26,9 +26,9 @@ class Place:
 
 
 class Pieces:
-    """The documents of a corpus by number, those beyond `max_length` cut into pieces of equal length.
+    """The documents of a corpus by number; those longer than `max_length` are cut into pieces of equal length.
 
-    It keeps 16 bytes a document; all else stays where it is.
+    It keeps 16 bytes per document; all other data stay in the corpus.
     """
 
     def __init__(self, corpus: Corpus, max_length: int) -> None:
@@ -49,7 +49,7 @@ class Pieces:
         return Place(shard, document - int(self._shards[shard]), start, end)
 
     def lengths(self) -> NDArray[np.int64]:
-        """The tokens of every piece."""
+        """Gives the number of tokens of every piece."""
         counts = np.diff(self._starts)
         whole = np.repeat(self._lengths, counts)
         number = np.arange(len(self)) - np.repeat(self._starts[:-1], counts)
@@ -59,7 +59,7 @@ class Pieces:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Quota:
-    """What a step takes from a stream: so many documents, or documents of so many tokens."""
+    """The amount that a step takes from a stream: a number of documents, or documents of that many tokens."""
 
     documents: int | None = None
     tokens: int | None = None
@@ -68,8 +68,8 @@ class Quota:
 class Stream:
     """An endless order over a corpus's pieces, step by step.
 
-    `order` gives an epoch's order of `count` pieces. With `compose` the steps of a window of `window` steps
-    exchange their documents, as it says, when the first of them is asked for; what it said is part of `state`.
+    With `compose` the steps of a window of `window` steps exchange their documents when the first of them is asked for:
+    `compose` gets the window's steps and returns the exchanged ones, which `state` then holds.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Stream:
             self.per_epoch = min(len(pieces), -(-int(pieces.lengths().sum()) // quota.tokens))
 
     def numbers(self, step: int) -> NDArray[np.int64]:
-        """The pieces of a step, by number."""
+        """Gives the pieces of a step, by number."""
         if self._compose is None:
             return self._drawn(step)
         epoch, within = divmod(step, self.per_epoch)
@@ -105,7 +105,7 @@ class Stream:
         return self._composed[1][step - first]
 
     def state(self) -> dict[str, Any]:
-        """What was composed from a model that is no longer the same: a resumed run must take it up."""
+        """Gives the exchanged steps, which a resumed run cannot compute again, since the model has changed since."""
         if self._composed is None:
             return {}
         return {"first": self._composed[0], "steps": [numbers.tolist() for numbers in self._composed[1]]}
@@ -124,20 +124,20 @@ class Stream:
         return order[edges[within] : edges[within + 1]]
 
     def _edges(self, order: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where each step of an epoch begins in its order."""
+        """Gives the places in an epoch's order where its steps begin."""
         if self.quota.documents is not None:
             return np.minimum(np.arange(self.per_epoch + 1) * self.quota.documents, len(order))
         reached = np.cumsum(self.pieces.lengths()[order])
         goals = np.arange(self.per_epoch + 1) * (int(reached[-1]) / self.per_epoch)
         edges = np.searchsorted(reached, goals, side="left")
         edges[0], edges[-1] = 0, len(order)
-        # No step is empty, however long a piece is.
+        # Every step has at least one piece, however long pieces are.
         ahead = np.arange(self.per_epoch + 1)
         return np.minimum(np.maximum(edges, ahead), len(order) - ahead[::-1])
 
 
 def epoch_order(count: int, block: int, tag: str) -> NDArray[np.int64]:
-    """Numbers below `count` in blocks of neighbours, the blocks shuffled and cut at another place for every tag.
+    """Orders the numbers below `count` in shuffled blocks of neighbours, cut at another place for every tag.
 
     The shuffle sorts raw words of a PCG64, whose stream numpy keeps the same in all its versions.
     """
@@ -153,9 +153,9 @@ def epoch_order(count: int, block: int, tag: str) -> NDArray[np.int64]:
 
 
 def apportion(count: int, weights: Sequence[float]) -> list[int]:
-    """`count` shared out by weight, the largest remainders rounded up.
+    """Divides `count` in proportion to the weights, rounding the largest remainders up.
 
-    Raises DataError where a positive weight would get nothing.
+    Raises DataError if a positive weight would get nothing.
     """
     exact = [count * weight / sum(weights) for weight in weights]
     shares = [int(share) for share in exact]

@@ -1,4 +1,4 @@
-"""What a loop trains, and what it tells of each step."""
+"""The interface between the training loop and what it trains, and the metrics of a step."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ MicroBatch = TypeVar("MicroBatch")
 
 @dataclass(frozen=True, slots=True)
 class StepContext:
-    """What a task's loss needs to know of its step. `number` counts from 0.
+    """The context of a step that a task's loss needs. `number` counts from 0.
 
     `module` is the task's module as accelerate prepared it: call this one. `total` is the size of the whole step, over
-    all micro-batches and processes. `sharded` says that each forward of a layer is a meeting of all processes (FSDP),
-    so that all must make as many.
+    all micro-batches and processes. `sharded` says that every forward of a layer needs all processes (FSDP), so that
+    all must make equally many.
     """
 
     number: int
@@ -34,33 +34,33 @@ class StepContext:
 
 
 class Task(ABC, Generic[MicroBatch]):
-    """What a loop trains. Build `module` from the same seed in every process."""
+    """Something that the loop can train. Build `module` from the same seed in every process."""
 
     module: nn.Module
 
     @abstractmethod
     def steps(self, start: int) -> Iterator[Sequence[MicroBatch]]:
-        """From step `start` on, each step's micro-batches of this process (`gather.here()`).
+        """Yields, from step `start` on, each step's micro-batches of this process (`gather.here()`).
 
         Step n must be the same in every run; all processes must have as many micro-batches (`gather.micro_batches`).
         """
 
     @abstractmethod
     def size(self, micro_batch: MicroBatch) -> int:
-        """How many things the micro-batch's loss sums over: targets, for one."""
+        """Counts the items that the micro-batch's loss sums over: targets, for one."""
 
     @abstractmethod
     def loss(
         self, micro_batch: MicroBatch, context: StepContext
     ) -> tuple[Tensor, Mapping[str, float | Tensor]]:
-        """The micro-batch's share of the step's loss, and of each number to log: shares add up.
+        """Gives the micro-batch's share of the step's loss and of each number to log; shares add up.
 
         A mean over the step is a sum over the micro-batch divided by `context.total`.
         """
 
     @abstractmethod
     def save(self, directory: Path, weights: Mapping[str, Tensor]) -> None:
-        """Write a loadable checkpoint into the empty `directory`. Called in the first process only.
+        """Writes a loadable checkpoint into the empty `directory`; called in the first process only.
 
         `weights` are the module's trainable parameters by name, whole and on the CPU: those of `module` itself may be
         sharded.
@@ -68,26 +68,26 @@ class Task(ABC, Generic[MicroBatch]):
 
     @abstractmethod
     def fingerprint(self) -> dict[str, str]:
-        """Names and values, or digests, of all that a resumed run must share: data, base, batch, ..."""
+        """Gives names and values, or digests, of all that a resumed run must share: data, base, batch, ..."""
 
     def tokens(self, micro_batch: MicroBatch) -> int:
-        """How many tokens the micro-batch runs through the model."""
+        """Counts the tokens of the micro-batch that the model reads."""
         return self.size(micro_batch)
 
     def begin(self, micro_batches: Sequence[MicroBatch], context: StepContext) -> None:
-        """Called before the losses of a step, with all micro-batches of this process."""
+        """Prepares the losses of a step; called before them with all micro-batches of this process."""
 
     def state(self) -> dict[str, Any]:
-        """What the task itself carries from step to step: tensors and plain values, the same in all processes."""
+        """Gives the task's own state between steps: tensors and plain values, the same in all processes."""
         return {}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take up what `state` gave."""
+        """Restores what `state` gave."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """One step: `step`, `tokens` and `seconds` count from the run's beginning, `done` is the run's share behind.
+    """The metrics of one step: `step`, `tokens` and `seconds` count from the run's start; `done` is the share done.
 
     `parts` are the task's own numbers.
     """
@@ -104,10 +104,10 @@ class Metrics:
 
     @property
     def seconds_left(self) -> float:
-        """What is left of the run at the mean speed so far."""
+        """The estimated time that is left, at the mean speed so far."""
         return self.seconds * (1 - self.done) / self.done if 0 < self.done < 1 else 0.0
 
     def row(self) -> dict[str, float]:
-        """The log's line, without the step."""
+        """Gives the columns of the log's line, without the step."""
         names = ("tokens", "seconds", "loss", "learning_rate", "gradient_norm", "tokens_per_second")
         return {name: getattr(self, name) for name in names} | dict(self.parts)

@@ -1,7 +1,8 @@
 """Training with the joint objective (section 3.2), for each of the four methods.
 
-A method whose query is a state has the contrastive part; the others ask in words, or not at all, and learn the next
-token only. The contrastive loss sees the whole batch, however many micro-batches and processes it is cut into.
+Only a method whose query is a hidden state has the contrastive loss; the others ask in words, or not at all, and learn
+to predict the next token only. The contrastive loss covers the whole batch, however many micro-batches and processes it
+is cut into.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ from colmlm.model.training.start import start
 from colmlm.model.training.steps import Steps
 from colmlm.model.training.task import Metrics, StepContext, Task
 
-# Settings that change nothing in what is learnt: a run may go on with others.
+# A run may be resumed with other values of these settings, which do not change what is learnt.
 _FREE = ("preset", "init", "precision", "checkpointing", "micro_documents", "micro_rows", "layout")
-# Those that the loop watches over itself.
+# The loop itself checks these.
 _OF_THE_LOOP = (
     "steps", "max_seconds", "warmup_steps", "cooldown_steps", "cooldown", "learning_rate", "final_learning_rate",
     "beta1", "beta2", "epsilon", "clip_norm", "weight_decay", "seed",
@@ -53,7 +54,7 @@ Data = Sequence[AnnotatedDocument] | Callable[[FactTokenizer], Sequence[Corpus]]
 class JointModule(nn.Module):
     """One forward of everything that the joint loss needs, so that DDP and FSDP see a single call."""
 
-    _no_split_modules = ("LlamaDecoderLayer",)  # what FSDP shards by
+    _no_split_modules = ("LlamaDecoderLayer",)  # the unit by which FSDP shards
 
     def __init__(self, lm: FactLM) -> None:
         super().__init__()
@@ -62,7 +63,7 @@ class JointModule(nn.Module):
     def forward(
         self, rows: Sequence[Rows], scored_N: Tensor, targets_N: Tensor, facts_P: Tensor, queries_P: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The sum of -log p over the targets, and the unit vectors [P, D] at the facts and at the questions."""
+        """Gives the sum of -log p over the targets, and the unit vectors [P, D] at the facts and at the questions."""
         states_TD = torch.cat([self.lm.hidden(*some).flatten(0, 1) for some in rows])
         next_token = next_token_sum(self.lm, states_TD.index_select(0, scored_N), targets_N)
         facts_PD, queries_PD = (unit(states_TD.index_select(0, at_P)) for at_P in (facts_P, queries_P))
@@ -71,7 +72,7 @@ class JointModule(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """What the first pass over a micro-batch leaves for the second."""
+    """The results of the first pass over a micro-batch that its second pass needs."""
 
     num_rows: int
     random: dict[str, Tensor] | None = None
@@ -81,7 +82,7 @@ class _Turn:
 class Trainer(Task[JointBatch]):
     """One run: build it, then iterate over `run()`, which yields the metrics of each step.
 
-    `data` are documents, or what makes corpora once the run's tokenizer is known.
+    `data` are documents, or a function that makes corpora from the run's tokenizer.
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class Trainer(Task[JointBatch]):
         self._turns: deque[_Turn] = deque()
 
     def run(self) -> Iterator[Metrics]:
-        """Train to the end, saving every few minutes and once more at the end; goes on where a save left off."""
+        """Trains to the end, saving every few minutes and once more at the end; resumes from the last save."""
         return self.loop.run()
 
     @property
@@ -116,11 +117,11 @@ class Trainer(Task[JointBatch]):
 
     @property
     def is_contrastive(self) -> bool:
-        """Whether this method's queries are states, which there is a contrastive loss for."""
+        """Whether this method has a contrastive loss: its queries are hidden states."""
         return self.config.markup.key is not None and self.config.contrastive_weight > 0
 
     def steps(self, start: int) -> Iterator[list[JointBatch]]:
-        if self.config.hard_negatives:  # looked for with the model as it is after the step before
+        if self.config.hard_negatives:  # each step is mined with the model after the step before
             yield from map(self._batches, count(start))
             return
         with ThreadPoolExecutor(max_workers=1) as ahead:
@@ -137,13 +138,13 @@ class Trainer(Task[JointBatch]):
         return micro_batch.num_tokens
 
     def begin(self, micro_batches: Sequence[JointBatch], context: StepContext) -> None:
-        """Where a step has several micro-batches, find the contrastive gradient at all of them first."""
+        """Finds the contrastive gradient at all micro-batches of a step first, if there are several."""
         self._turns = deque(_Turn(count) for count in self._row_counts(micro_batches, context))
         if self.is_contrastive and len(micro_batches) > 1:
             self._turns = self._look_ahead(micro_batches, context)
 
     def loss(self, micro_batch: JointBatch, context: StepContext) -> tuple[Tensor, dict[str, float | Tensor]]:
-        """L_NTP + weight * L_CL: this micro-batch's share of both sums (section 3.2)."""
+        """Computes L_NTP + weight * L_CL: this micro-batch's share of both sums (section 3.2)."""
         turn = self._turns.popleft()
         if turn.random is not None:
             restore_torch(turn.random)
@@ -207,7 +208,7 @@ class Trainer(Task[JointBatch]):
         )
 
     def _batches(self, number: int) -> list[JointBatch]:
-        """This process's micro-batches of a step."""
+        """Makes this process's micro-batches of a step."""
         config, drawn = self.config, self.source.drawn(number)
         return [
             joint_batch(
@@ -222,9 +223,10 @@ class Trainer(Task[JointBatch]):
         ]
 
     def _look_ahead(self, batches: Sequence[JointBatch], context: StepContext) -> deque[_Turn]:
-        """Gradient caching: the vectors of all micro-batches without gradients, then the loss's gradient at them.
+        """Runs the first pass of gradient caching: all vectors without gradients, then the loss's gradient at them.
 
-        The second pass must see the same dropout, so each begins with the generators where this one had them.
+        Both passes must have the same dropout, so the generators' states before each micro-batch are kept for the
+        second.
         """
         randoms, seen = [], []
         for turn, batch in zip(self._turns, batches, strict=True):
@@ -240,7 +242,7 @@ class Trainer(Task[JointBatch]):
         )
 
     def _keys(self, sequences: Sequence[Encoded]) -> list[NDArray[np.float32]]:
-        """The unit rows at the lookups of sequences, with the model as it is: each process makes its share of them."""
+        """Gives the unit rows at the lookups of sequences with the current model; each process computes a share."""
         context = self.loop.context()
         batches = [lookups_batch(some) for some in micro_batches(sequences, KEYS_AT_ONCE, here())]
         counts = self._row_counts(batches, context)
@@ -256,7 +258,7 @@ class Trainer(Task[JointBatch]):
         return list(np.split(gathered, ends[:-1]))
 
     def _row_counts(self, batches: Sequence[JointBatch], context: StepContext) -> list[int]:
-        """How many forwards each batch takes; under FSDP as many as the process that needs most."""
+        """Counts the forwards that each batch needs; under FSDP as many as the process that needs most."""
         counts = [len(batch.rows) for batch in batches]
         return largest(counts, context.device) if context.sharded else counts
 
@@ -269,7 +271,7 @@ def _forward(batch: JointBatch, context: StepContext) -> tuple[Tensor, Tensor, T
 
 
 def loop_config(config: TrainConfig, save_seconds: float) -> LoopConfig:
-    """How the loop optimises under these settings."""
+    """Gives the loop's settings from those of the run."""
     schedule = Schedule(
         steps=config.steps,
         max_seconds=config.max_seconds,
@@ -286,7 +288,7 @@ def loop_config(config: TrainConfig, save_seconds: float) -> LoopConfig:
 
 
 def hardware() -> str:
-    """What trains, in a line."""
+    """Describes the hardware that trains, in a line."""
     processes = f"{here().world} x " if here().world > 1 else ""
     if torch.cuda.is_available():
         return processes + torch.cuda.get_device_name()

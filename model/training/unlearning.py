@@ -1,15 +1,15 @@
 """Unlearning by gradients: NPO and gradient ascent or difference (section 4, unlearning; Zhang et al., 2024).
 
-The baselines that deletion from a knowledge base is compared with. They know no lookups: an answer is a text after
-its question, and all its tokens are scored. With L the summed loss of an answer under the model and L0 that under the
-model it starts from, and means over a batch:
+These are the baselines for deletion from a knowledge base. They make no lookups: an answer is a text after its
+question, and all its tokens are scored. With L the summed loss of an answer under the model, L0 that under the model it
+starts from, and means over a batch:
 
-- *npo*: ``-(2 / beta) * log sigmoid(beta * (L - L0))`` of what is to be forgotten. It is gradient ascent for a small
-  beta, and goes to rest as an answer becomes unlikely.
+- *npo*: ``-(2 / beta) * log sigmoid(beta * (L - L0))`` of the answers to forget. It is gradient ascent for a small
+  beta, and its gradient vanishes as an answer becomes unlikely.
 - *grad-ascent*: ``-L`` per token.
 
-Either has `retain_weight` times the loss per token of as many answers to be kept added: with it gradient ascent is
-known as gradient difference.
+Both add `retain_weight` times the loss per token of equally many answers to keep: with it gradient ascent is known as
+gradient difference.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Pair = tuple[str, str]  # a question and its answer
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UnlearnConfig:
-    """One unlearning run. `epochs` are over what is to be forgotten; a step takes `batch` of it and as many to keep.
+    """One unlearning run: `epochs` passes over the answers to forget. A step takes `batch` of them and as many to keep.
 
     The rate warms up over the first epoch and falls linearly from there, as is usual on TOFU.
     """
@@ -73,7 +73,7 @@ class UnlearnConfig:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A question and its answer as one sequence; tokens from `start` on, the end of the text with them, are scored."""
+    """A question and its answer as one sequence. Tokens from `start` on are scored, also the end of the text."""
 
     number: int
     ids: tuple[int, ...]
@@ -92,7 +92,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one micro-batch forgets, and as much that it keeps."""
+    """The answers of one micro-batch to forget, and equally many to keep."""
 
     forget: Sequence[Answer]
     retain: Sequence[Answer]
@@ -101,15 +101,15 @@ class Batch:
 class AnswerModule(nn.Module):
     """The summed loss of each answer, so that DDP and FSDP see a single call."""
 
-    _no_split_modules = ("LlamaDecoderLayer",)  # what FSDP shards by
+    _no_split_modules = ("LlamaDecoderLayer",)  # the unit by which FSDP shards
 
     def __init__(self, lm: FactLM) -> None:
         super().__init__()
         self.lm = lm
 
     def forward(self, answers: Sequence[Answer]) -> Tensor:
-        """[B] losses in nats."""
-        if not answers:  # a process without any must take part all the same
+        """Gives [B] losses in nats."""
+        if not answers:  # a process without answers must still take part in the forward
             return (
                 self.lm.hidden(torch.zeros(1, 1, dtype=torch.long, device=self.lm.device))
                 .sum()
@@ -142,9 +142,9 @@ class Unlearning(Task[Batch]):
         *,
         keep_epochs: bool = False,
     ) -> None:
-        """With `keep_epochs` what each epoch but the last leaves is kept too: `epoch-1` and so on in `directory`.
+        """Prepares the run. With `keep_epochs` the checkpoints after all epochs but the last are kept as `epoch-1` etc.
 
-        Raises `CheckpointError` where `init` cannot be gone on from.
+        Raises `CheckpointError` if training cannot start from `init`.
         """
         self.config, self.init, self.name = config, init, name
         self.directory, self.keep_epochs = directory, keep_epochs
@@ -186,7 +186,7 @@ class Unlearning(Task[Batch]):
         return sum(len(one.ids) for one in (*micro_batch.forget, *micro_batch.retain))
 
     def begin(self, micro_batches: Sequence[Batch], context: StepContext) -> None:
-        """Before the first step: what each answer to be forgotten costs the model that the run starts from."""
+        """Measures, before the first step, the loss of each answer to forget under the initial model."""
         if len(self.before) or self.config.objective != NPO:
             return
         context.module.eval()
@@ -249,14 +249,14 @@ class Unlearning(Task[Batch]):
         self.before = state["before"]
 
     def _forgotten(self, number: int) -> list[Answer]:
-        """What a step forgets: each epoch goes through all of it in an order of its own."""
+        """Chooses the answers that a step forgets: each epoch goes through all of them in an order of its own."""
         epoch, place = divmod(number, self.steps_per_epoch)
         order = list(self.forget)
         random.Random(f"{self.config.seed}/epoch {epoch}").shuffle(order)
         return order[place * self.config.batch : (place + 1) * self.config.batch]
 
     def _forgetting(self, answers: Sequence[Answer], losses_B: Tensor) -> Tensor:
-        """[B] what each answer adds to what is made small."""
+        """Gives [B]: what each answer to forget adds to the loss."""
         if self.config.objective != NPO:
             return -losses_B / _scored(answers, losses_B)
         before_B = self.before[[one.number for one in answers]].to(losses_B)
@@ -276,12 +276,12 @@ class Unlearning(Task[Batch]):
 
 
 def _scored(answers: Sequence[Answer], like: Tensor) -> Tensor:
-    """[B] how many tokens of each answer are scored."""
+    """Gives [B]: how many tokens of each answer are scored."""
     return torch.tensor([one.num_scored for one in answers]).to(like)
 
 
 def going_on(path: Path) -> TrainConfig:
-    """How a checkpoint is trained further: as it was, its adapter or all of its weights."""
+    """Gives the config for training a checkpoint further, as it was trained: its adapter, or all of its weights."""
     known = config_of(path)
     record = known.training.get("config")
     config = TrainConfig.from_record(record) if isinstance(record, dict) else TrainConfig()
