@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from colmlm.api.client.api import Api
 from colmlm.api.client.only_there import refuse
 from colmlm.api.wire.answers import EditResult
+from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT
 from colmlm.kb.facts.records import Edit, FactRecord
 
 _STATES = {False: "live", True: "deleted", None: "all"}
@@ -45,7 +46,14 @@ class RemoteFacts:
         return self.api.get(f"/facts/{fact_id}", FactRecord)
 
     def show_many(self, fact_ids: Sequence[int]) -> list[FactRecord]:
-        return [self.show(fact_id) for fact_id in fact_ids]
+        pieces = (
+            fact_ids[at : at + MAX_FACTS_PER_EDIT] for at in range(0, len(fact_ids), MAX_FACTS_PER_EDIT)
+        )
+        return [
+            fact
+            for ids in pieces
+            for fact in self.api.ask("/facts/read", list[FactRecord], {"fact_ids": ids})
+        ]
 
     def add(
         self,

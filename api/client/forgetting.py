@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from colmlm.api.client.api import Api
-from colmlm.api.client.facts import edit_of
+from colmlm.api.client.facts import RemoteFacts, edit_of
 from colmlm.api.wire.answers import EditResult, PlanView, RunView
-from colmlm.kb.errors import FactNotFound
 from colmlm.kb.facts.records import Edit, FactRecord
 from colmlm.kb.forgetting.certificate_check import CertificateCheck
 from colmlm.kb.forgetting.records import Drift, ForgetPlan, Rates, RunRecord, Verification
@@ -18,7 +16,6 @@ from colmlm.kb.forgetting.records import Drift, ForgetPlan, Rates, RunRecord, Ve
 if TYPE_CHECKING:
     from colmlm.kb.selectors import Selector
 
-_ASKED_AT_ONCE = 8
 _LISTS = ("equivalents", "conflicting", "successors")
 
 
@@ -61,8 +58,7 @@ class RemoteForgetting:
 
     def facts(self, fact_ids: Sequence[int]) -> dict[int, FactRecord]:
         wanted = sorted({fact_id for fact_id in fact_ids if fact_id})
-        with ThreadPoolExecutor(_ASKED_AT_ONCE) as asking:
-            return {fact.fact_id: fact for fact in asking.map(self._fact, wanted) if fact is not None}
+        return {fact.fact_id: fact for fact in RemoteFacts(self.api).show_many(wanted)}
 
     def certificate(self, run_id: int) -> str:
         return self.api.text(f"/forget-runs/{run_id}/certificate")
@@ -73,12 +69,6 @@ class RemoteForgetting:
 
     def _view(self, run_id: int) -> RunView:
         return self.api.get(f"/forget-runs/{run_id}", RunView)
-
-    def _fact(self, fact_id: int) -> FactRecord | None:
-        try:
-            return self.api.get(f"/facts/{fact_id}", FactRecord)
-        except FactNotFound:
-            return None
 
     def _edit(self, run_id: int, verb: str, actor: str, reason: str) -> Edit:
         body = {"on_behalf_of": actor or None, "reason": reason}

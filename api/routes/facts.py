@@ -17,7 +17,7 @@ from colmlm.api.schema.schemas import PathId
 from colmlm.api.schema.shown import require_past, shown_to
 from colmlm.api.wire.answers import EditResult
 from colmlm.api.wire.pages import Page
-from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT, MAX_ID, Id, Question, Value, Why
+from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT, MAX_ID, Id, Question, Request, Value, Why
 from colmlm.kb.errors import InvalidQuery
 from colmlm.kb.evidence.records import FactTrace
 from colmlm.kb.facts.records import FactRecord
@@ -61,6 +61,12 @@ class OneFact(Why, frozen=True, kw_only=True):
 
 class FactSet(Why, frozen=True, kw_only=True):
     """All of these facts, or none."""
+
+    fact_ids: Annotated[list[Id], Meta(min_length=1, max_length=MAX_FACTS_PER_EDIT)]
+
+
+class FactsToRead(Request, frozen=True, kw_only=True):
+    """Facts by their ids, in the order in which they are answered."""
 
     fact_ids: Annotated[list[Id], Meta(min_length=1, max_length=MAX_FACTS_PER_EDIT)]
 
@@ -109,6 +115,15 @@ def read_fact(ports: FromPorts, request: WithKey, fact_id: PathId) -> FactRecord
     As it stands, deleted or not. What it said before is for the right `audit`; `withheld` says that it was left out.
     """
     return shown_to(request, ports).fact(fact_id)
+
+
+@post("/facts/read", status_code=200, opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
+def read_facts(ports: FromPorts, request: WithKey, data: JSONBody[FactsToRead]) -> list[FactRecord]:
+    """Read many facts.
+
+    In the order they are asked for, each as `GET /v1/facts/{fact_id}` reads it; all of them, or none.
+    """
+    return shown_to(request, ports).facts(ports.kb.facts.show_many(data.fact_ids))
 
 
 @get("/facts/{fact_id:int}/trace", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)

@@ -49,6 +49,7 @@ def v1() -> Router:
             documents.delete_document,
             facts.list_facts,
             facts.read_fact,
+            facts.read_facts,
             facts.trace_fact,
             facts.insert_fact,
             facts.update_fact,

@@ -152,6 +152,7 @@ _EXAMPLES: tuple[Any, ...] = (
     facts.NewValue(value="Cusco", reason="typing error in the source", actor="ana"),
     facts.OneFact(reason=_WHY),
     facts.FactSet(fact_ids=[12, 15], reason="deleted by mistake"),
+    facts.FactsToRead(fact_ids=[12, 15]),
     facts.DeletedSet(fact_ids=[12, 15], reason=_WHY),
     batches.NewFacts(facts=[batches.Draft(question=_QUESTION, value="Lima")], reason="asked for"),
     batches.NewValues(facts=[batches.Correction(fact_id=12, value="Lima")], reason="corrected"),

@@ -31,6 +31,7 @@ from colmlm.kb.nouns.generation import Decoder
 from colmlm.kb.texts.characters import visible
 
 if TYPE_CHECKING:
+    from colmlm.kb.facts.records import FactRecord
     from colmlm.kb.nouns.generation import GenerationRequest
 
 GENERATE_EXAMPLES = examples(
@@ -170,8 +171,7 @@ def lookup(
 
 def _as_dict(base: Base, question: str, found: Lookup) -> dict[str, object]:
     hits = []
-    for hit in found.hits:
-        fact = base.facts.show(hit.fact_id)
+    for hit, fact in zip(found.hits, _facts(base, found), strict=True):
         hits.append(
             {
                 "fact_id": hit.fact_id,
@@ -194,6 +194,11 @@ def _as_dict(base: Base, question: str, found: Lookup) -> dict[str, object]:
     }
 
 
+def _facts(base: Base, found: Lookup) -> list[FactRecord]:
+    """The facts of the hits, by one request."""
+    return base.facts.show_many([hit.fact_id for hit in found.hits]) if found.hits else []
+
+
 def _show(base: Base, found: Lookup) -> None:
     if isinstance(found, AsOfLookup) and found.redacted:
         note(f"{found.redacted} facts that were live at change {found.seq} are erased and can't be found.")
@@ -207,8 +212,7 @@ def _show(base: Base, found: Lookup) -> None:
         say(f"No match at or above {found.threshold:.3f}{best}.")
         return
     rows = []
-    for hit in found.hits:
-        fact = base.facts.show(hit.fact_id)
+    for hit, fact in zip(found.hits, _facts(base, found), strict=True):
         rows.append(
             (f"{hit.score:.3f}", hit.fact_id, shorten(hit.value), shorten(fact.question), where(fact))
         )

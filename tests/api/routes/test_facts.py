@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from litestar import Litestar
+
 from colmlm.api.app import create_app
 from colmlm.api.door.tuning import Tuning
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
@@ -61,6 +63,23 @@ def test_a_batch_is_one_change_or_none(operator: Client, fact_id: int) -> None:
     assert look_up(operator, "Q0?") == ["B0"]
     body["facts"] = [values[0], values[0]]
     assert operator.patch("/v1/facts/batch", json=body).status_code == 422
+
+
+def test_many_facts_are_read_in_their_order_all_or_none(
+    app: Litestar, connect: Connect, operator: Client, fact_id: int
+) -> None:
+    other = operator.post(
+        "/v1/facts", json={"question": "Who wrote the report?", "value": "Ana", "reason": "new"}
+    ).json()["fact_ids"][0]
+    body = {"fact_ids": [other, fact_id]}
+    found = operator.post("/v1/facts/read", json=body).json()
+    assert found == [operator.get(f"/v1/facts/{known}").json() for known in body["fact_ids"]]
+    assert operator.post("/v1/facts/read", json={"fact_ids": [other, 7777, 8888]}).json()["about"] == {
+        "fact_ids": [7777, 8888]
+    }
+    assert delete(operator, fact_ids=[other], reason="test").status_code == 200
+    reader = connect(app, "reader")
+    assert [fact["withheld"] for fact in reader.post("/v1/facts/read", json=body).json()] == [True, False]
 
 
 def test_edits_take_effect_for_lookups_that_ask_for_them(operator: Client, fact_id: int) -> None:
