@@ -1,1 +1,1 @@
-"""A knowledge base as one file: written, checked, and restored with the log that went on after it."""
+"""Backups: writes a knowledge base to one file, checks that file, and restores it together with a newer log."""

@@ -1,4 +1,4 @@
-"""The backups that jobs write: one folder of the home, and what lies in it."""
+"""Kept backups: the files that jobs write into the folder `backups` of the home."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from colmlm.kb.store.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class KeptBackup:
-    """A file among the backups, as the file system tells; whether it is whole only `verify_backup` can say."""
+    """A file in the folder of backups, as the file system describes it. `verify_backup` tells whether it is intact."""
 
     name: str
     num_bytes: int
@@ -19,12 +19,12 @@ class KeptBackup:
 
 
 def backup_folder(settings: Settings) -> Path:
-    """Where jobs write backups to. It need not exist."""
+    """Gives the folder that jobs write backups into. It need not exist."""
     return settings.home / "backups"
 
 
 def kept_backups(settings: Settings) -> list[KeptBackup]:
-    """The backups of this home, newest first; what is still being written is not among them."""
+    """Lists the backups of this home, newest first, without those that are still being written."""
     folder = backup_folder(settings)
     if not folder.is_dir():
         return []

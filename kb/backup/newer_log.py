@@ -1,7 +1,7 @@
-"""The newer log: what the change log of a base tells of the time after a backup of it.
+"""The newer log: the exported change log of a base, read for the changes that were made after a backup of it.
 
-Whoever removed an erasure from a log could bring the fact back, so a log counts only as one whole piece, signed by the
-key that signed the backup or by one that the operator names.
+Somebody who removed an erasure from a log could bring the fact back. So a log is accepted only if it is complete, and
+signed by the key that signed the backup or by one that the operator names.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ DELETING = ("delete", "forget")
 
 @dataclass(frozen=True, slots=True)
 class LaterErasure:
-    """A change of the newer log that erased facts, some of which the backup may never have had.
+    """A change of the newer log that erased facts, some of which the backup may not have.
 
-    `mentions` is how far it reached; None where the log does not say, as one of a release before.
+    `mentions` says where else it redacted the values; None where an older release wrote the log, without that.
     """
 
     seq: int
@@ -34,10 +34,10 @@ class LaterErasure:
 
 @dataclass(frozen=True, slots=True)
 class NewerLog:
-    """What a log says happened to facts after a backup, up to its `head`.
+    """The erasures and deletions that a log has after a backup, up to its `head`.
 
-    Of `deleted` facts, deleted at its end and not erased, those in `abstaining` left tombstones. `sealed` are changes
-    that do not fit and were acknowledged: what they say is passed over.
+    `deleted` facts are deleted and not erased at the end of the log; those in `abstaining` left tombstones. `sealed`
+    are breaks of the log that were acknowledged: what these changes say is ignored.
     """
 
     file: str
@@ -49,10 +49,10 @@ class NewerLog:
 
 
 def read_newer_log(file: Path, backup: Backup, keys: Collection[str] = ()) -> NewerLog:
-    """The log of the life that went on after `backup`, or its head alone where the backup ends with it.
+    """Reads the log of the base that went on after `backup`, or its head alone where that is the backup's last change.
 
     Raises `SignatureRefused` where none of `keys` (fingerprints; by default the backup's own) signed it, and
-    `LogRefused` unless it is whole and goes on from the change that the backup ends with.
+    `LogRefused` unless it is complete and continues from the last change of the backup.
     """
     what = file.name
     with file.open(encoding="utf-8") as lines:
@@ -86,7 +86,7 @@ def _since(entries: Iterable[Entry], head: Head, backup: Backup, what: str) -> N
             )
         if seq <= backup.seq:
             continue
-        if not found.fits:  # whoever wrote it, it is no evidence that anything was erased
+        if not found.fits:  # a change that breaks the chain is no evidence that anything was erased
             sealed.append(seq)
             continue
         if kind == "erase":

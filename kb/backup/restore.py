@@ -1,7 +1,7 @@
-"""Restore of a backup, into an empty database and in one transaction; and what a newer log says was erased since.
+"""Restores a backup into an empty database in one transaction, and repeats the erasures that a newer log names.
 
-A backup brings back what was erased after it was made. The log of the newer life names those erasures, and they are
-done again in the transaction that restores, so nobody ever sees the base without them.
+A backup still holds what was erased after it was made. The log of the base that went on names those erasures, and they
+are repeated in the transaction that restores, so that nobody ever sees the base without them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """An erasure of the newer log, change `seq` there, that was done again as change `seq_here` for `fact_ids`."""
+    """An erasure of `fact_ids`, change `seq` of the newer log, that the restore repeated as change `seq_here`."""
 
     seq: int
     at: str
@@ -44,10 +44,10 @@ class Repeated:
 
 @dataclass(frozen=True, slots=True)
 class RestoreReport:
-    """What a restore did, and by which newer log, None where it went without: see `kb.backup.newer_log`.
+    """What a restore did, and with which newer log (`log_file`; None: without one).
 
-    `erased_again` are the facts of `repeated`, `deleted_since` those that the newer log deleted and `deleted_again`
-    those of them that were deleted here too, on request. `sealed` are changes of that log which were passed over.
+    `erased_again` are the facts of `repeated`, `deleted_since` those that the newer log deleted, and `deleted_again`
+    those of them that the restore deleted too, on request. `sealed` are changes of that log which were ignored.
     """
 
     backup: Backup
@@ -62,7 +62,7 @@ class RestoreReport:
 
     @property
     def needs_log(self) -> bool:
-        """Whether a restore would be refused as it was asked for: a dry run says so, where others raise."""
+        """Whether this restore needs a newer log that was not given. A dry run reports that; a real one raises."""
         return self.log_head is None and not self.without_later_erasures
 
 
@@ -78,10 +78,10 @@ def restore_backup(
     dry_run: bool = False,
     on_bytes: Heard = lambda _: None,
 ) -> RestoreReport:
-    """Fill an empty, migrated database from a backup: all of it or, on an error or a kill, nothing.
+    """Fills an empty, migrated database from a backup: with all of it or, on an error or a kill, with nothing.
 
-    With the exported log of the newer life its erasures are done again. Raises `NewerLogNeeded` where there is none,
-    unless `without_later_erasures` says that what was erased after the backup may come back. `keys` are fingerprints,
+    It repeats the erasures of the newer log in `log_file`. Raises `NewerLogNeeded` where that is None, unless
+    `without_later_erasures` says that what was erased after the backup may come back. `keys` are fingerprints,
     one of which must have signed the backup and one the log. `dry_run` does everything and rolls back.
     Raises `BackupRefused`, `DatabaseNotEmpty`, `LogRefused`, `SignatureRefused`.
     """
@@ -108,7 +108,7 @@ def _require_migration(archive: Archive) -> None:
 
 
 def _require_empty(session: Session) -> None:
-    """Lock everything, so that it stays empty, and raise `DatabaseNotEmpty` where it is not."""
+    """Locks every table, so that it stays empty. Raises `DatabaseNotEmpty` where one is not."""
     names = sql.SQL(", ").join(sql.Identifier(table.name) for table in tables())
     connection_of(session).execute(sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(names))
     for table in tables():
@@ -117,7 +117,7 @@ def _require_empty(session: Session) -> None:
 
 
 def _fill(session: Session, archive: Archive, on_bytes: Heard) -> None:
-    """Copy every table in. The secret comes from the backup too, or no digest in the log would hold."""
+    """Copies every table in, the secret too, without which no keyed digest of the backup could be checked."""
     session.execute(text("DELETE FROM secret"))
     described = {table["name"]: table for table in archive.manifest["tables"]}
     if set(described) != {table.name for table in tables()}:
@@ -137,7 +137,7 @@ def _fill(session: Session, archive: Archive, on_bytes: Heard) -> None:
 
 @contextmanager
 def _any_order(session: Session, table: Table) -> Iterator[None]:
-    """Let the log's rows come as they lie in the archive, which need not be by number, and with the gaps they had."""
+    """Lets rows of the log be inserted in the order of the archive, which need not be by `seq`, and with gaps."""
     if table.name != Change.__tablename__:
         yield
         return
@@ -163,9 +163,9 @@ def _copy_in(session: Session, archive: Archive, table: dict[str, Any], done: in
 
 
 def _require_log(session: Session, archive: Archive) -> None:
-    """Raise `BackupRefused` where the log is not the one that the manifest names.
+    """Raises `BackupRefused` where the log does not end with the change that the manifest names.
 
-    Breaks that the log had when it was backed up come back with it: no base could be had from its backups otherwise.
+    A log that had breaks when it was backed up is restored with them, since such a base must have backups too.
     """
     head, said = audit.head_seq(session), archive.manifest["seq"]
     if (head, hash_at(session, head)) != (said, archive.manifest["hash"]):
@@ -186,7 +186,7 @@ def _catch_up(
     deleted = _facts(session, newer.deleted, Fact.deleted_seq.is_(None)) if newer else []
     if newer and reapply_deletes:
         _delete_again(session, newer, deleted, actor)
-    browser_sessions.end_all(session)  # who had signed out or lost the key since would be in again
+    browser_sessions.end_all(session)  # a session that was ended after the backup must not be valid again
     _note(session, backup, newer, actor)
     return RestoreReport(
         backup=backup,
@@ -202,7 +202,7 @@ def _catch_up(
 
 
 def _note(session: Session, backup: Backup, newer: NewerLog | None, actor: str) -> None:
-    """Write into the restored log that it went on from a backup, and with which newer log."""
+    """Appends to the restored log that the base was restored from this backup, and with which newer log."""
     pending = audit.begin(session, actor, f"restored from the backup of change {backup.seq}")
     seq, hash_ = (newer.head.seq, newer.head.hash) if newer else (None, None)
     payload = {"backup": {"seq": backup.seq, "hash": backup.hash}, "newer_log": {"seq": seq, "hash": hash_}}
@@ -215,7 +215,7 @@ def _repeat(session: Session, newer: NewerLog, actor: str) -> Iterator[Repeated]
             reason = f"erased by change {erasure.seq} of the log that went on after this backup"
             reach = erasure.mentions or "same-document"
             done = erase_facts(session, known, actor, reason, mentions=reach)
-            if done.seq is not None:  # else they were erased before, and nothing says them
+            if done.seq is not None:  # None where they were erased before and nothing says them
                 yield Repeated(erasure.seq, erasure.at, done.fact_ids, done.seq)
 
 
@@ -227,6 +227,6 @@ def _delete_again(session: Session, newer: NewerLog, deleted: Sequence[int], act
 
 
 def _facts(session: Session, fact_ids: Iterable[int], state: Any) -> list[int]:
-    """Those of these facts that the restored base has, in this state. Later ones it never had."""
+    """Gives those of these facts that the restored base has in this state; it lacks facts newer than the backup."""
     statement = select(Fact.id).where(Fact.id == func.any(list(fact_ids)), state).order_by(Fact.id)
     return list(session.scalars(statement))

@@ -1,8 +1,8 @@
 """Backup: a whole knowledge base in one file, from one snapshot of the database.
 
-A ZIP archive of one member a table, as COPY's binary rows, and a signed manifest with the checksum of each. The
-archive's comment is the checksum of every byte before it, so a bit that flipped anywhere, or an end that is
-missing, is found before anything is read. The file holds all texts and the secret of the database.
+The file is a ZIP archive with one member for each table, as binary rows of COPY, and a signed manifest with the
+checksum of each. The archive's comment is the checksum of every byte before it, so that a flipped bit or a missing end
+is found before anything is read. The file holds all texts and the secret of the database.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ Heard = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """What a backup holds: which database, up to which change, and how many rows of each table.
+    """The contents of a backup: the id of the database, the last change, and the number of rows of each table.
 
     `key` is the fingerprint of the key that signed it.
     """
@@ -73,7 +73,7 @@ class Backup:
 
 
 def tables() -> list[Table]:
-    """Every table of the schema, each after those it refers to; but jobs, which are work of this installation."""
+    """Lists the tables to back up, each after those it refers to. Jobs are left out: they belong to an installation."""
     return [table for table in Base.metadata.sorted_tables if table.name != Job.__tablename__]
 
 
@@ -88,9 +88,9 @@ def write_backup(
     replace: bool = False,
     on_bytes: Heard = lambda _: None,
 ) -> Backup:
-    """Write a backup under the name `file`: whole, on disk and readable by its owner only, or not at all.
+    """Writes a backup to `file`: complete, synced to disk and readable by its owner only, or not at all.
 
-    Edits and lookups go on beside it. Raises `FileExistsError` where the name is taken, unless `replace`.
+    Edits and lookups go on meanwhile. Raises `FileExistsError` where the file exists, unless `replace`.
     """
     if file.exists() and not replace:
         raise FileExistsError(17, "it exists; name another file, or pass --replace", str(file))
@@ -115,7 +115,7 @@ def write_backup(
 
 
 def _clear_up(file: Path) -> None:
-    """Remove what writers of this backup left that were killed: it holds texts."""
+    """Removes temporary files that killed writers of this backup left, since they hold texts."""
     for temporary in file.parent.glob(f".{glob.escape(file.name)}.*.tmp"):
         pid = temporary.name.split(".")[-2]
         if pid.isdecimal() and not _is_running(int(pid)):
@@ -127,7 +127,7 @@ def _is_running(pid: int) -> bool:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
         return False
-    except PermissionError:  # another user's
+    except PermissionError:  # it runs, as another user
         pass
     return True
 
@@ -144,7 +144,7 @@ def _write(kb: Store, stream: IO[bytes], key: Ed25519PrivateKey, on_bytes: Heard
             "hash": hash_at(session, seq),
             "at": datetime.now(UTC).isoformat(timespec="seconds"),
             "tables": _write_tables(session, archive, on_bytes),
-            # After the rows: sequences know no snapshots, so none is behind the ids that were copied.
+            # Read after the rows: sequences are outside snapshots, so none is behind the ids that were copied.
             "sequences": _sequences(session),
         }
         _add(archive, MANIFEST, json.dumps(signing.sign(key, manifest)).encode())
@@ -177,7 +177,7 @@ class _Count:
 
 
 def _copy_out(connection: psycopg.Connection, table: Table, rows: _Count) -> Iterator[bytes]:
-    """The rows of a table as COPY writes them, in blocks."""
+    """Gives the rows of a table as COPY writes them, in blocks, and counts them in `rows`."""
     columns = sql.SQL(", ").join(sql.Identifier(column.name) for column in table.columns)
     # A SELECT, since COPY of a partitioned table gives no rows.
     statement = sql.SQL("COPY (SELECT {} FROM {}) TO STDOUT (FORMAT binary)")
@@ -194,7 +194,7 @@ def _copy_out(connection: psycopg.Connection, table: Table, rows: _Count) -> Ite
 
 
 def _sequences(session: Session) -> dict[str, int]:
-    """The last id each sequence gave; those that gave none are left out."""
+    """Gives the last id of each sequence, without the sequences that were never used."""
     given = text(
         "SELECT sequencename, last_value FROM pg_sequences"
         " WHERE schemaname = current_schema() AND last_value IS NOT NULL ORDER BY sequencename"
@@ -214,7 +214,7 @@ def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
 
 
 def _seal(stream: IO[bytes]) -> None:
-    """Put the checksum of everything before it into the comment, which is the end of the file."""
+    """Writes the checksum of all bytes before it into the archive's comment, which ends the file."""
     end = stream.seek(0, os.SEEK_END) - _SEAL_LENGTH
     stream.seek(0)
     digest = _digest(stream, end)
@@ -236,9 +236,9 @@ def _digest(stream: IO[bytes], length: int) -> str:
 
 @contextmanager
 def open_backup(file: Path, keys: Collection[str] = ()) -> Iterator[Archive]:
-    """A backup whose bytes are all as they were written, by a manifest as it was signed. Raises `BackupRefused`.
+    """Opens a backup. Raises `BackupRefused` where its bytes or its manifest are not as they were written and signed.
 
-    `keys` are fingerprints, one of which must have signed it; without any it is anybody's. Raises `SignatureRefused`.
+    `keys` are fingerprints. Raises `SignatureRefused` where none of them signed it; with no keys any signer will do.
     """
     with file.open("rb") as stream:
         _require_seal(stream, file)
@@ -307,7 +307,7 @@ class Archive:
         )
 
     def blocks(self, table: dict[str, Any]) -> Iterator[bytes]:
-        """A table's rows as COPY reads them. Raises `BackupRefused` where they are not what was written."""
+        """Gives a table's rows as COPY reads them. Raises `BackupRefused` where they are not what was written."""
         digest = hashlib.sha256()
         try:
             with self.archive.open(table["name"]) as member:
@@ -321,7 +321,7 @@ class Archive:
 
 
 def verify_backup(file: Path, on_bytes: Heard = lambda _: None, *, keys: Collection[str] = ()) -> Backup:
-    """Read a backup to its last byte and say what it holds. Raises as `open_backup`; needs no database."""
+    """Reads a backup to its last byte and gives its contents. Raises as `open_backup` does. Needs no database."""
     done = 0
     with open_backup(file, keys) as archive:
         for table in archive.manifest["tables"]:

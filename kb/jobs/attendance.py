@@ -1,4 +1,4 @@
-"""Attendance: whether anybody does the jobs, by heartbeats and by what a server says of the worker it runs."""
+"""Attendance: tells whether any worker does the jobs, by heartbeats and by the state of the worker a server runs."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from sqlalchemy.orm import Session
 from colmlm.kb.jobs import tickets
 from colmlm.kb.tables import Job
 
-STEADY_SECONDS = 60.0  # a worker that lived so long did not fail at its start, and was heard of
-WAITED = timedelta(seconds=30)  # how long a job may wait before the want of a worker is told
+STEADY_SECONDS = 60.0  # a worker that has run so long did not fail at its start, and should have a heartbeat
+WAITED = timedelta(seconds=30)  # how long a job may wait before the lack of a worker is reported
 
 _FILE = "worker.json"
 
 
 class WorkerState(msgspec.Struct, frozen=True, kw_only=True):
-    """The worker that a server runs beside it, as that server sees it.
+    """The worker process that a server runs as its child, as that server sees it.
 
-    `failures` counts its ends in a row, none of which was asked for; it is 0 again when it has gone on for a minute.
-    `exit_code` and `last_error` are of the last such end, with what it said last on stderr, without secrets.
+    `failures` counts how often in a row it ended without being told to; it is 0 again once it has run for a minute.
+    `exit_code` and `last_error` are of the last such end; the latter has its last lines on stderr, without secrets.
     """
 
     running: bool
@@ -36,24 +36,24 @@ class WorkerState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_steady(self) -> bool:
-        """Whether it has gone on for so long that it should have been heard of."""
+        """Whether it has run for so long that it should have a heartbeat."""
         return self.running and datetime.now(UTC) - self.since > timedelta(seconds=STEADY_SECONDS)
 
 
 OwnWorker = Callable[
     [], WorkerState | None
-]  # how the worker that this server runs is; None where it runs none
+]  # gives the state of the worker that this server runs; None where it runs none
 
 
 def no_worker() -> None:
-    """Of a server that runs no worker."""
+    """Stands for the state of the worker (`OwnWorker`) of a server that runs none."""
 
 
 def is_wanting(session: Session, state: WorkerState | None) -> bool:
-    """Whether jobs are not done, or soon would not be.
+    """Tells whether a worker is lacking, so that jobs are not done or soon would not be.
 
-    So it is where the worker that a server runs (`state`; None where it runs none) fails or is never heard of, and
-    where jobs wait and no worker at all is heard of.
+    One is lacking where the worker that a server runs (`state`; None where it runs none) fails or has no heartbeat, and
+    where jobs wait and no worker at all has a heartbeat.
     """
     if state is not None and (state.failures or not state.running):
         return True
@@ -63,14 +63,14 @@ def is_wanting(session: Session, state: WorkerState | None) -> bool:
 
 
 def num_waiting(session: Session) -> int:
-    """How many jobs have waited for longer than a worker that lives lets them, unless it is busy."""
+    """Counts the jobs that have waited for longer than an idle worker would have let them."""
     late = func.clock_timestamp() - WAITED
     statement = select(func.count()).where(Job.state == "queued", Job.created_at < late)
     return session.scalar(statement) or 0
 
 
 def note(home: Path, state: WorkerState) -> None:
-    """Leave the state of a worker that fails where other processes of the home find it."""
+    """Writes the state of a failing worker to a file of the home, for other processes to read."""
     home.mkdir(parents=True, exist_ok=True)
     scratch = home / f"{_FILE}.new"
     scratch.touch(mode=0o600)
@@ -79,12 +79,12 @@ def note(home: Path, state: WorkerState) -> None:
 
 
 def clear(home: Path) -> None:
-    """Take back what was noted: the worker goes on, or was ended."""
+    """Removes the noted state, once the worker runs again or was told to end."""
     (home / _FILE).unlink(missing_ok=True)
 
 
 def noted(home: Path) -> WorkerState | None:
-    """What a server noted last of a worker that fails; None where nothing is noted."""
+    """Reads the state of a failing worker that a server noted last; None where nothing is noted."""
     with suppress(OSError, msgspec.MsgspecError):
         return msgspec.json.decode((home / _FILE).read_bytes(), type=WorkerState)
     return None

@@ -1,4 +1,4 @@
-"""Handlers of the kinds that need no model. What they give is kept with the job, so it is bounded and holds no text."""
+"""Handlers of the kinds of jobs that need no model. Their results are stored, so they are short and hold no text."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ from colmlm.kb.jobs.records import JobRecord
 from colmlm.kb.jobs.runner import Handler, Run
 from colmlm.kb.log.signing import signing_key
 
-MOST_NAMED = 100  # refusals and ids that a result lists; it counts them all
-COMMIT_EVERY = 500  # documents: small pieces lose little to a kill, and end soon where the job is cancelled
+MOST_NAMED = 100  # refusals and ids that a result lists at most; it counts all of them
+COMMIT_EVERY = (
+    500  # documents of a transaction: few, so that a kill loses little and a cancellation is soon noticed
+)
 
 KILO, MEGA = 1000, 1_000_000
 
@@ -28,7 +30,7 @@ _QUOTED = re.compile(r"(['\"]).*\1", re.DOTALL)
 
 
 def ingest(run: Run, work: Ingest) -> dict[str, Any]:
-    """Take the file in, piece by piece. Again, it passes over what is there."""
+    """Ingests the file in several transactions. A second attempt skips the documents that are already there."""
     file = run.uploads.file(work.upload_id)
     total = file.stat().st_size // KILO
     parsed = read_corpus(
@@ -49,14 +51,14 @@ def ingest(run: Run, work: Ingest) -> dict[str, Any]:
 
 
 def in_brief(report: IngestReport) -> dict[str, Any]:
-    """The report with as many refusals as a result lists, and their number."""
+    """Gives the report with at most `MOST_NAMED` refusals, and the number of all."""
     brief = asdict(report)
     del brief["suppressed_at"]
     return brief | {"refused": len(report.refusals), "refusals": named(report.refusals)}
 
 
 def named(refusals: Sequence[Refusal]) -> list[dict[str, Any]]:
-    """What was refused and why, without what the reasons quote: an erasure does not look for texts among jobs."""
+    """Lists what was refused and why, without the texts that reasons quote, so that no result of a job holds them."""
     return [
         {
             "document": _stored(one.document),
@@ -69,12 +71,12 @@ def named(refusals: Sequence[Refusal]) -> list[dict[str, Any]]:
 
 
 def _stored(words: str) -> str:
-    """Without what PostgreSQL stores in no JSON."""
+    """Replaces NUL characters, which PostgreSQL cannot store in JSON."""
     return words.replace("\x00", "\ufffd")
 
 
 def backup(run: Run, work: MakeBackup) -> dict[str, Any]:
-    """Write the backup whole or not at all. Again, it starts anew: what a dead worker left is removed."""
+    """Writes the backup completely or not at all. A second attempt starts over, and removes what a dead worker left."""
     directory = backup_folder(run.kb.settings)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     file = directory / work.name
@@ -91,7 +93,7 @@ def backup(run: Run, work: MakeBackup) -> dict[str, Any]:
 
 
 def verify(run: Run, work: VerifyBackup) -> dict[str, Any]:
-    """Read the backup and say what it holds. Raises `BackupRefused` where a bit is not what was written."""
+    """Reads the backup and gives its contents. Raises `BackupRefused` where a bit is not as it was written."""
     file = backup_folder(run.kb.settings) / work.name
     if not file.is_file():
         raise InvalidWork(work.kind, f"there is no backup {work.name!r}")
@@ -100,19 +102,19 @@ def verify(run: Run, work: VerifyBackup) -> dict[str, Any]:
 
 
 def _is_of(job: JobRecord, file: Path) -> bool:
-    """Whether this very job wrote the file, in an attempt that its worker did not live to report."""
+    """Tells whether this job wrote the file in an earlier attempt, whose worker died before it reported that."""
     return job.started_at is not None and file.stat().st_mtime >= job.started_at.timestamp()
 
 
 def snapshot(run: Run, _: WriteSnapshot) -> dict[str, Any]:
-    """Write the active keyset's index to disk."""
+    """Writes the active keyset's index to disk."""
     keyset = run.kb.keysets.active()
     run.kb.lookups.snapshot()
     return {"keyset_id": keyset.keyset_id, "seq": run.kb.lookups.catch_up()}
 
 
 def check(run: Run, _: Check) -> dict[str, Any]:
-    """Compare everything with everything; `ok` where nothing is missing, left over or broken."""
+    """Runs `fsck`; the result is `ok` where nothing is missing, left over or broken."""
     found = asdict(run.kb.upkeep.fsck())
     return {name: value[:MOST_NAMED] if isinstance(value, tuple) else value for name, value in found.items()}
 

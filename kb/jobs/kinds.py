@@ -1,6 +1,6 @@
-"""The kinds of work: what each takes, whose right it is, and what it excludes.
+"""The kinds of jobs: the arguments of each, the right that it needs, and the lock that keeps others out meanwhile.
 
-The arguments are stored with the job and shown, so nothing here is a secret, and nothing a text of a document.
+The arguments are stored with the job and shown to readers, so they hold no secret and no text of a document.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 
 
 class Work(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a job is to do. Two jobs of one `lock` take turns; None excludes nothing."""
+    """The arguments of a job. Jobs with the same `lock` run one after the other; None locks nothing."""
 
     kind: ClassVar[str]
     right: ClassVar[Right]
@@ -45,14 +45,15 @@ class Work(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
     @property
     def uploads(self) -> tuple[str, ...]:
-        """Uploaded files that this work reads, and that go when it is over."""
+        """The uploaded files that this work reads, and that are removed when it is over."""
         return ()
 
 
 class Rekey(Work, frozen=True, kw_only=True):
-    """Key what has no key: in a keyset, with its own checkpoint; or with a checkpoint, by default the worker's own.
+    """Give keys to facts that have none: in a keyset, made by its own checkpoint; or in the keyset of a checkpoint.
 
-    `checkpoint` names a directory of the knowledge base's `checkpoints` folder; `kinds` is as in `colmlm rekey`.
+    `checkpoint` names a directory of the knowledge base's `checkpoints` folder, by default the worker's own; `kinds`
+    is as in `colmlm rekey`.
     """
 
     kind: ClassVar[str] = "rekey"
@@ -72,7 +73,7 @@ class Rekey(Work, frozen=True, kw_only=True):
 
 
 class Gate(Work, frozen=True, kw_only=True):
-    """Measure a keyset and keep the report; with `activate`, let it answer if it passes."""
+    """Measure a keyset against the gate and store the report; with `activate`, activate it if it passes."""
 
     kind: ClassVar[str] = "gate"
     right: ClassVar[Right] = Right.train
@@ -92,14 +93,14 @@ class Gate(Work, frozen=True, kw_only=True):
 
     @property
     def limits(self) -> dict[str, Any]:
-        """The limits that were given; for the others the gate's own hold."""
+        """The limits that were given. For the others the gate has defaults."""
         names = ("sample", "min_recall_at_1", "min_recall_at_10", "max_facts_lost", "max_question_loss")
         given = {name: getattr(self, name) for name in (*names, "min_agreement")}
         return {name: value for name, value in given.items() if value is not None}
 
 
 class Ingest(Work, frozen=True, kw_only=True):
-    """Take an uploaded annotated file into a corpus; with `key`, give its facts keys of the worker's checkpoint."""
+    """Ingest an uploaded annotated file into a corpus; with `key`, give its facts keys of the worker's checkpoint."""
 
     kind: ClassVar[str] = "ingest"
     right: ClassVar[Right] = Right.edit
@@ -120,7 +121,7 @@ class Ingest(Work, frozen=True, kw_only=True):
 
 
 class Documents(Work, frozen=True, kw_only=True):
-    """Read uploaded raw documents, mark their facts, take them in and key them: what `colmlm corpus add` does."""
+    """Read uploaded raw documents, annotate their facts, ingest and key them, as `colmlm corpus add` does."""
 
     kind: ClassVar[str] = "documents"
     right: ClassVar[Right] = Right.edit
@@ -147,7 +148,7 @@ class Documents(Work, frozen=True, kw_only=True):
 
 
 class VerifyForgetting(Work, frozen=True, kw_only=True):
-    """Ask for the facts of an applied forget run in every way there is, and keep the answer with the run."""
+    """Ask for the facts of an applied forget run with every probe there is, and store the answers with the run."""
 
     kind: ClassVar[str] = "verify"
     right: ClassVar[Right] = Right.audit
@@ -178,7 +179,7 @@ class VerifyBackup(Work, frozen=True, kw_only=True):
 
     @property
     def lock(self) -> str:
-        return MakeBackup.kind  # not while one of this name is replaced
+        return MakeBackup.kind  # so that no backup of this name is replaced meanwhile
 
 
 class WriteSnapshot(Work, frozen=True, kw_only=True):
@@ -212,7 +213,7 @@ KINDS: dict[str, type[Work]] = {
 
 
 def work_of(kind: str, arguments: object, *, strict: bool = True) -> Work:
-    """The work of a kind with these arguments. Raises `InvalidWork`; not `strict` reads numbers from strings."""
+    """Makes the work of a kind from these arguments; without `strict`, numbers may be strings. Raises `InvalidWork`."""
     if kind not in KINDS:
         raise InvalidWork(kind, f"there are {', '.join(KINDS)}")
     try:
@@ -222,7 +223,7 @@ def work_of(kind: str, arguments: object, *, strict: bool = True) -> Work:
 
 
 def uploads_of(kind: str, arguments: object) -> tuple[str, ...]:
-    """The uploads of a stored job; none where another release stored it, whose kinds were others."""
+    """Gives the uploads of a stored job; none where another release stored it, with a kind unknown to this one."""
     try:
         return work_of(kind, arguments).uploads
     except InvalidWork:

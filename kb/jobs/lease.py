@@ -1,8 +1,8 @@
-"""A lease: a worker's hold on one job while it runs it, and the only way to write to it.
+"""A lease: a worker's hold on one job while it runs it, and the only way to write to the job.
 
-It lives on a connection of its own, in a thread of its own: it stores how far the work is, hears of a cancellation,
-and keeps the advisory lock that says the worker is alive. Where the connection breaks, or another worker has the job,
-the lease is lost, and the work ends at its next step without a word.
+It has a connection and a thread of its own, which store how far the work is, notice a cancellation, and keep the
+advisory lock that shows that the worker is alive. Where the connection breaks, or another worker has the job,
+the lease is lost, and the work ends at its next step without writing anything.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ _log = logging.getLogger(__name__)
 
 
 class Interrupted(BaseException):
-    """The work is to end here. No error: nothing that handles errors may stop it on its way."""
+    """Raised where the work of a job should end. It is no `Exception`, so that no handler of errors catches it."""
 
 
 class Cancelled(Interrupted):
-    """Somebody cancelled the job."""
+    """Raised where somebody cancelled the job."""
 
 
 class HandedBack(Interrupted):
-    """The worker is stopping; another one goes on."""
+    """Raised where the worker is stopping, so that another one continues the job."""
 
 
 class LeaseLost(Interrupted):
-    """The job is another worker's by now."""
+    """Raised where another worker has the job by now."""
 
 
 @dataclass(slots=True)
 class Lease:
-    """One run of a job. Made by `take`; `settle` or `close` ends it.
+    """A worker's hold on a job for one run. `take` makes it; `settle` or `close` ends it.
 
-    `handing_back` says whether this worker is to let go of its work.
+    `handing_back` tells whether this worker should hand its jobs back.
     """
 
     connection: Connection
@@ -72,10 +72,10 @@ class Lease:
         handing_back: Callable[[], bool],
         beat_seconds: float = BEAT_SECONDS,
     ) -> Self | None:
-        """The job, running from now on; None where this ticket runs nothing: the job was cancelled, or has another."""
+        """Sets the job to running. Gives None where this ticket is not valid: the job was cancelled, or has another."""
         connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         try:
-            connection.detach()  # closed for good at the end, and the lock with it
+            connection.detach()  # so that `close` closes it for good, which releases the lock
             if (found := _start(connection, job_id, ticket)) is None:
                 connection.close()
                 return None
@@ -88,12 +88,12 @@ class Lease:
         return lease
 
     def progress(self, done: int, total: int | None = None, message: str | None = None) -> None:
-        """Say how far the work is, and end it here where it should not go on. Cheap: call it as often as you like."""
+        """Notes how far the work is, and raises as `check` does. It is cheap, so it may be called often."""
         self._far = (done, total, message)
         self.check()
 
     def check(self) -> None:
-        """Raise `Interrupted` where the work should not go on. Call it where nothing is half done."""
+        """Raises `Interrupted` where the work should not go on. To be called where nothing is half done."""
         if self.lost:
             raise LeaseLost
         if self.cancelled:
@@ -102,7 +102,7 @@ class Lease:
             raise HandedBack
 
     def settle(self, state: str, *, result: Any = None, error: Any = None) -> bool:
-        """End the job; False where it was no longer this lease's."""
+        """Ends the job with this state and outcome. Gives False where another worker has it by now."""
         self._stop()
         done, total, message = self._far
         if state == "succeeded":
@@ -117,7 +117,7 @@ class Lease:
             self.connection.close()
 
     def _ended_as(self, outcome: Any) -> bool:
-        """Store what came of the job, without what was erased meanwhile; False where it is another's by now."""
+        """Stores the outcome of the job, redacted of what was erased meanwhile; False where another worker has it."""
         with Session(self.connection.engine) as session, session.begin():
             suppression.hold_off_erasure(session)
             job: Job | None = session.scalar(outcome)
@@ -126,7 +126,7 @@ class Lease:
         return job is not None
 
     def close(self) -> None:
-        """Let go of the job as it is: who asks next finds that nobody runs it."""
+        """Releases the job as it is, so that it counts as running without a worker, and is taken up again."""
         self._stop()
         self.connection.close()
 
@@ -156,7 +156,7 @@ class Lease:
 
 
 def _start(connection: Connection, job_id: int, ticket: int) -> Any:
-    """The job's row, set to running under the lock of its ticket; None where it does not wait with this ticket."""
+    """Sets a job that is queued with this ticket to running, under the ticket's lock; gives its row, or None."""
     connection.execute(_LOCK, {"ticket": ticket})
     started = (
         update(Job)

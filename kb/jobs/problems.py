@@ -1,4 +1,4 @@
-"""Problem documents of jobs that failed, in the form of those of requests, but for a status."""
+"""Problem documents of failed jobs, in the form that the API uses for failed requests, but without a status."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Problem = dict[str, Any]
 
 
 def problem_of(error: Exception) -> Problem:
-    """What a job keeps of why it failed. What nobody expected is told to the log alone."""
+    """Gives the problem document that a failed job stores. The cause of an unexpected error goes to the log only."""
     error = refusal_of(error) or error
     if isinstance(error, KBError):
         kind = f"urn:colmlm:{type(error).__name__}"

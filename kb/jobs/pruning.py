@@ -1,4 +1,4 @@
-"""Pruning: jobs that ended long ago go. What they changed stays, in the change log and with who asked for it."""
+"""Pruning: removes jobs that ended long ago. Their changes stay in the change log, with who asked for them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LONGEST = timedelta(days=36_500)
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """How many jobs went (of a dry run: would go), in all and by the state they ended in; they had ended `before`."""
+    """The number of jobs that were removed, or would be in a dry run, in all and by state. They had ended `before`."""
 
     dry_run: bool
     before: datetime
@@ -28,9 +28,9 @@ class Pruned:
 
 
 def prune(kb: KnowledgeBase, older_than: timedelta, *, dry_run: bool = False) -> Pruned:
-    """Remove jobs that ended so long ago by the database's clock, how far they were and what came of them.
+    """Removes jobs that ended longer than `older_than` ago by the database's clock, with their results.
 
-    Files they read are removed when they end; where that failed, they go now. Raises `InvalidValue`.
+    The files that jobs read are removed when they end; where that failed, it is done now. Raises `InvalidValue`.
     """
     if not timedelta(0) <= older_than <= LONGEST:
         raise InvalidValue("age of jobs", f"{older_than} is not between nothing and {LONGEST.days} days")

@@ -1,4 +1,4 @@
-"""Jobs: ask for long work, see how far it is, end it. A verb is one transaction."""
+"""Jobs: queues long work, shows how far it is, and cancels it. A verb is one transaction."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from colmlm.kb.tables import Job, job_states
 
 
 class Jobs:
-    """The jobs of a knowledge base. What runs them is `kb.jobs.worker.Worker`, in any process of this home."""
+    """The jobs of a knowledge base. `kb.jobs.worker.Worker` runs them, in any process of the same home."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -31,7 +31,7 @@ class Jobs:
 
     @tried_again
     def submit(self, work: Work, *, actor: str) -> JobRecord:
-        """Queue this work. Raises `UploadNotFound` where a file it would read is not there."""
+        """Queues this work. Raises `UploadNotFound` where a file that it reads is missing."""
         audit.check_name("actor", actor)
         asked_in = current()
         for upload_id in work.uploads:
@@ -50,7 +50,9 @@ class Jobs:
             session.flush()
             quotations.redact_job(session, job)
             tickets.issue(session, job, work)
-            mark(session, audit.head_seq(session))  # asked for twice under one name, it is queued once
+            mark(
+                session, audit.head_seq(session)
+            )  # so that a repeated request with one idempotency key queues it once
             session.flush()
             session.refresh(job)
             return record_of(job)
@@ -67,7 +69,7 @@ class Jobs:
         before: int | None = None,
         limit: int = 50,
     ) -> list[JobRecord]:
-        """Jobs, newest first: of these kinds, in these states, older than job `before`. None: whatever."""
+        """Lists jobs, newest first: of these kinds, in these states, and older than job `before` (None: any)."""
         statement = select(Job).order_by(Job.id.desc()).limit(limit)
         if kinds is not None:
             statement = statement.where(Job.kind.in_(kinds))
@@ -79,37 +81,37 @@ class Jobs:
             return [record_of(job) for job in session.scalars(statement)]
 
     def counts(self) -> dict[str, int]:
-        """How many jobs there are in each state."""
+        """Counts the jobs in each state."""
         with self.store.sessions() as session:
             found = session.execute(select(Job.state, func.count().label("number")).group_by(Job.state)).all()
         counted = {row.state: row.number for row in found}
         return {state: counted.get(state, 0) for state in job_states}
 
     def counts_by_kind(self) -> dict[tuple[str, str], int]:
-        """How many jobs there are of each kind and state."""
+        """Counts the jobs of each kind and state."""
         number = func.count().label("number")
         with self.store.sessions() as session:
             found = session.execute(select(Job.kind, Job.state, number).group_by(Job.kind, Job.state)).all()
         return {(row.kind, row.state): row.number for row in found}
 
     def num_workers(self) -> int:
-        """How many workers were heard of lately. Where none is, jobs wait."""
+        """Counts the workers with a recent heartbeat. Where there is none, jobs wait."""
         with self.store.sessions() as session:
             return tickets.num_workers(session)
 
     def num_waiting(self) -> int:
-        """How many jobs have waited for longer than a worker that lives lets them, unless it is busy."""
+        """Counts the jobs that have waited for longer than an idle worker would have let them."""
         with self.store.sessions() as session:
             return attendance.num_waiting(session)
 
     def is_wanting(self, state: WorkerState | None) -> bool:
-        """Whether jobs are not done, or soon would not be; see `kb.jobs.attendance.is_wanting`."""
+        """Tells whether a worker is lacking, so that jobs are not done; see `kb.jobs.attendance.is_wanting`."""
         with self.store.sessions() as session:
             return attendance.is_wanting(session, state)
 
     @tried_again
     def cancel(self, job_id: int, *, actor: str) -> JobRecord:
-        """End a queued job at once, and ask a running one to end: it does so before its next piece of work.
+        """Ends a queued job at once, and asks a running one to end, which it does before its next piece of work.
 
         What a running job has committed stays. Raises `JobFinished`.
         """

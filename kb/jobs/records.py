@@ -1,4 +1,4 @@
-"""What is known of a job, as plain data."""
+"""Records of jobs as plain data."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ UNFINISHED = ("queued", "running")
 class JobRecord:
     """A job. `state` is queued, running, succeeded, failed or cancelled; `error` a problem document where it failed.
 
-    `done` of `total` (None: unknown) say how far it is, in what `message` counts. `attempts` counts its starts but
-    those that a worker handed back. `cancelled_by` is who asked a running job to end. `principal` is who was
-    authenticated when it was asked for, None in jobs from before that was kept.
+    `done` of `total` (None: unknown) say how far it is, in the unit that `message` names. `attempts` counts its starts
+    without those that a worker handed back. `cancelled_by` asked for its end. `principal` was authenticated when the
+    job was queued; None in jobs that an older release queued.
     """
 
     job_id: int
@@ -46,7 +46,7 @@ class JobRecord:
 
 
 def record_of(job: Job) -> JobRecord:
-    """The job as it stands in its row."""
+    """Gives the record of a job's row."""
     return JobRecord(
         job_id=job.id,
         kind=job.kind,

@@ -1,4 +1,4 @@
-"""Running one job: its handler under a lease, and what becomes of the job when the handler ends."""
+"""Runs one job: calls its handler under a lease, and stores how the job ended."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a handler works with: the knowledge base, whose changes are the asker's, and a way to say how far it is.
+    """What a handler works with: the job, and the knowledge base, whose changes name the actor who queued the job.
 
-    `progress` and `check` raise where the work should end; call them where nothing is half done.
+    `progress` says how far the work is. It and `check` raise where the work should end, so they are to be called where
+    nothing is half done.
     """
 
     kb: KnowledgeBase
@@ -41,13 +42,13 @@ class Run:
     check: Callable[[], None]
 
 
-# A handler does all of a job, or goes on from what is there, and gives what to keep as its result.
+# A handler does a whole job, or continues what an earlier attempt committed, and gives the result to store.
 Handler = Callable[[Run, Any], object]
 
 
 @dataclass(frozen=True, slots=True)
 class Runner:
-    """Runs jobs by these handlers, each under its kind. `handing_back` turns true when the worker is to let go."""
+    """Runs jobs with these handlers, by kind. `handing_back` turns true when the worker should hand its jobs back."""
 
     kb: KnowledgeBase
     handlers: Mapping[str, Handler]
@@ -56,7 +57,7 @@ class Runner:
     beat_seconds: float = BEAT_SECONDS
 
     def run(self, job_id: int, ticket: int) -> None:
-        """Run the job, if this ticket is still good for it."""
+        """Runs the job, if this ticket is still valid for it."""
         lease = Lease.take(
             self.kb.engine, job_id, ticket, handing_back=self.handing_back, beat_seconds=self.beat_seconds
         )
@@ -74,7 +75,7 @@ class Runner:
             lease.close()
             self._hand_back(job_id, ticket)
         except _DATABASE_GONE as error:
-            # Nothing can be written now. The job still counts as running, by nobody: it is taken up again.
+            # Nothing can be written now. The job still counts as running, but without a worker: it is taken up again.
             _log.warning("job %d lost its database: %s", job_id, outages.cause(error))
             lease.close()
         except Exception as error:  # noqa: BLE001 - whatever a handler raises is how its job ends
@@ -100,7 +101,7 @@ class Runner:
         lease.check()
         as_asked = origin.set(Origin(_principal(job), job.request_id))
         try:
-            # Through JSON: what is no number there becomes null, and not an error when it is stored.
+            # Through JSON, so that NaN and infinity become null, and not an error when the result is stored.
             return msgspec.json.decode(msgspec.json.encode(handler(run, work), enc_hook=str))
         finally:
             origin.reset(as_asked)
@@ -115,19 +116,19 @@ class Runner:
         with self.kb.sessions.begin() as session:
             job = session.get_one(Job, job_id, with_for_update=True)
             if job.ticket == ticket and job.state == "running":
-                job.attempts -= 1  # it counts what ended in a failure
+                job.attempts -= 1  # only attempts that failed count
                 tickets.requeue(session, job)
         _log.info("job %d was handed back", job_id)
 
 
 def _principal(job: JobRecord) -> Principal:
-    """Who asked for this job, and that it was by way of the job."""
+    """Gives the principal who queued this job, with the id of the job."""
     asked = job.principal or Principal("job", job.actor)
     return replace(asked, job_id=job.job_id)
 
 
 def _acting_as(kb: KnowledgeBase, actor: str) -> KnowledgeBase:
-    """The same knowledge base, whose changes are recorded under another name."""
+    """Gives the same knowledge base with changes logged for this actor."""
     acting = copy.copy(kb)
     acting.settings = replace(kb.settings, actor=actor)
     return acting

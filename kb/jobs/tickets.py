@@ -1,11 +1,11 @@
 """Tickets: procrastinate's jobs, each the permission to run one of ours once. Session first; nothing here commits.
 
-Procrastinate hands tickets to workers, one at a time for each lock, and keeps no history: what people ask about is
-in our own table. A job that is taken up again gets a new ticket. So what a worker writes that was taken for dead
-too early reaches nobody: it still holds the old one.
+Procrastinate hands tickets to workers, one at a time for each lock, and keeps no history: the state that people see is
+in our own table. A job that is taken up again gets a new ticket, so that a worker which was taken for dead too early
+can write nothing more: it still holds the old one.
 
-A running worker holds an advisory lock on its ticket, on a connection of its own. The server lets go of it as soon
-as the worker's process is gone, so nobody has to wait for a missed heartbeat; that is for machines that vanish.
+A running worker holds an advisory lock on its ticket, on a connection of its own. PostgreSQL releases it as soon as
+the worker's process is gone, so that nobody has to wait for a missed heartbeat, unless the whole machine was lost.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ TASK = "colmlm.job"
 MAX_ATTEMPTS = 5
 STALLED_SECONDS = 30.0
 
-_TAKEN_UP_AGAIN = 1  # the priority of a ticket: before those that wait for their first
+_TAKEN_UP_AGAIN = 1  # the priority of tickets of jobs that are taken up again: before those that never ran
 
-_defer = App(connector=SyncPsycopgConnector())  # only writes, on the connection it is given
+_defer = App(connector=SyncPsycopgConnector())  # only queues, on the connection that it is given
 
 _STALLED = text("""
 SELECT job.id FROM job
@@ -57,7 +57,7 @@ AND NOT EXISTS (SELECT 1 FROM job WHERE job.ticket = ticket.id AND job.state IN 
 
 
 def issue(session: Session, job: Job, work: Work, *, again: bool = False) -> None:
-    """Give a job that is queued its ticket, in this very transaction."""
+    """Gives a queued job its ticket, in this transaction."""
     job.ticket = _defer.configure_task(
         TASK,
         queue=QUEUE,
@@ -68,20 +68,20 @@ def issue(session: Session, job: Job, work: Work, *, again: bool = False) -> Non
 
 
 def withdraw(session: Session, job: Job, *, only_waiting: bool = False) -> None:
-    """Make the job's ticket worth nothing; `only_waiting` leaves one that a worker has taken to that worker."""
+    """Deletes the job's ticket; with `only_waiting` not where a worker has taken it."""
     statement = "DELETE FROM procrastinate_jobs WHERE id = :id"
     statement += " AND status = 'todo'" if only_waiting else ""
     session.execute(text(statement), {"id": job.ticket})
 
 
 def num_workers(session: Session) -> int:
-    """How many workers have a heartbeat."""
+    """Counts the workers with a recent heartbeat."""
     heard = "SELECT count(*) FROM procrastinate_workers WHERE last_heartbeat >= now() - CAST(:stalled AS interval)"
     return session.scalar(text(heard), {"stalled": timedelta(seconds=STALLED_SECONDS)}) or 0
 
 
 def rescue(session: Session, stalled_seconds: float = STALLED_SECONDS) -> list[Job]:
-    """Queue again what a worker died over, and end what workers died over too often; the jobs this was about."""
+    """Queues the jobs of dead workers again, and ends jobs over which too many workers died. Gives all these jobs."""
     suppression.hold_off_erasure(session)
     stalled = timedelta(seconds=stalled_seconds)
     session.execute(_DROP_ORPHANS, {"queue": QUEUE, "stalled": stalled})
@@ -100,20 +100,18 @@ def rescue(session: Session, stalled_seconds: float = STALLED_SECONDS) -> list[J
 def _again(session: Session, job: Job) -> None:
     try:
         requeue(session, job)
-    except (
-        InvalidWork
-    ) as error:  # another release asked for it: one such job must not keep the others waiting
+    except InvalidWork as error:  # another release queued it, and it must not keep the others waiting
         finish(session, job, "failed", error=problem_of(error))
 
 
 def requeue(session: Session, job: Job) -> None:
-    """Put a job back in the queue, before those that never ran."""
+    """Puts a job back into the queue, before those that never ran."""
     job.state = "queued"
     issue(session, job, work_of(job.kind, job.arguments), again=True)
 
 
 def finish(session: Session, job: Job, state: str, *, error: Problem | None = None) -> None:
-    """End a job that nobody runs, without what it says of what was erased. Erasures must be held off."""
+    """Ends a job that no worker runs, and redacts what it says of erased facts. Erasures must be held off."""
     session.execute(
         update(Job)
         .where(Job.id == job.id)

@@ -1,6 +1,6 @@
-"""Uploaded files: kept under the home until the job that reads them is over, each in a folder named by its id.
+"""Uploaded files: each is kept in a folder of the home, named by its id, until the job that reads it is over.
 
-The id is random, so that knowing it is having uploaded the file. A worker must see the same home as the server.
+The id is random, so that only whoever uploaded the file knows it. Workers must see the same home as the server.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from colmlm.kb.jobs.kinds import uploads_of
 from colmlm.kb.store.settings import Settings
 
 UNCLAIMED_SECONDS = 24 * 3600.0
-WAITING_AT_ONCE = 4  # times the largest upload: what may lie there in all
+WAITING_AT_ONCE = 4  # all uploads together may take so many times the size of the largest one
 
 _ID = re.compile(r"[0-9a-f]{32}")
 _UNFINISHED = ".part"
@@ -30,7 +30,7 @@ _UNFINISHED = ".part"
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A file that was uploaded whole."""
+    """A file that was uploaded completely."""
 
     upload_id: str
     name: str
@@ -40,7 +40,7 @@ class Upload:
 
 @dataclass(frozen=True, slots=True)
 class Uploads:
-    """The uploads of a home. `max_bytes` bounds one; all together may take `WAITING_AT_ONCE` times as much."""
+    """The uploads of a home. `max_bytes` limits one; all together may take `WAITING_AT_ONCE` times as much."""
 
     directory: Path
     max_bytes: int
@@ -50,7 +50,7 @@ class Uploads:
         return cls(settings.home / "uploads", settings.upload_max_mb * 1_000_000)
 
     def save(self, name: str, blocks: Iterable[bytes]) -> Upload:
-        """Keep a file that arrives in blocks. Raises `UploadTooLarge`, `InvalidValue` for a name that is none."""
+        """Stores a file that arrives in blocks. Raises `UploadTooLarge`, or `InvalidValue` for a bad name."""
         with self.receive(name) as receiving:
             for block in blocks:
                 receiving.write(block)
@@ -58,7 +58,7 @@ class Uploads:
 
     @contextmanager
     def receive(self, name: str) -> Iterator[Receiving]:
-        """What to write the blocks to; after the block without an exception it has an `upload`."""
+        """Gives an object to write the blocks to, which has an `upload` once the `with` block ends without an error."""
         _check_name(name)
         upload_id = secrets.token_hex(16)
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -77,7 +77,7 @@ class Uploads:
             raise
 
     def file(self, upload_id: str) -> Path:
-        """Where an upload lies. Raises `UploadNotFound`."""
+        """Gives the path of an upload. Raises `UploadNotFound`."""
         folder = self.directory / upload_id
         found = (
             [path for path in folder.glob("*") if path.name != _UNFINISHED]
@@ -89,17 +89,17 @@ class Uploads:
         return found[0]
 
     def remove(self, upload_ids: Iterable[str]) -> None:
-        """Remove these uploads; one that is gone already is no fault."""
+        """Removes those of these uploads that are there."""
         for upload_id in upload_ids:
             if _ID.fullmatch(upload_id):
                 shutil.rmtree(self.directory / upload_id, ignore_errors=True)
 
     def discard(self, kind: str, arguments: Mapping[str, Any]) -> None:
-        """Remove what a job of this kind read, now that it is over."""
+        """Removes the uploads that a job of this kind read, once it is over."""
         self.remove(uploads_of(kind, arguments))
 
     def sweep(self, claimed: Iterable[str], older_than: float = UNCLAIMED_SECONDS) -> int:
-        """Remove uploads of more than a day ago that no unfinished job reads; how many those were."""
+        """Removes uploads of more than a day ago that no unfinished job reads, and counts them."""
         if not self.directory.is_dir():
             return 0
         keep, limit, removed = set(claimed), time.time() - older_than, 0
@@ -110,14 +110,14 @@ class Uploads:
         return removed
 
     def _free(self) -> int:
-        """How many bytes may still come, whoever sends them."""
+        """Gives how many bytes may still be uploaded in all."""
         kept = sum(path.stat().st_size for path in self.directory.glob("*/*"))
         return max(0, WAITING_AT_ONCE * self.max_bytes - kept)
 
 
 @dataclass(slots=True)
 class Receiving:
-    """A file on its way in."""
+    """A file that is being uploaded."""
 
     stream: IO[bytes]
     upload_id: str
@@ -142,7 +142,7 @@ class Receiving:
 
 
 def _check_name(name: str) -> None:
-    """The name becomes that of a file, and of a document."""
+    """Raises `InvalidValue` for what is no plain file name, since the stored file and a document get this name."""
     sound = name.isprintable() and not name.startswith(".") and name.strip() == name
     if not sound or not 0 < len(name.encode("utf-8", "replace")) <= 200 or any(c in name for c in "/\\"):
         raise InvalidValue(

@@ -1,8 +1,8 @@
-"""The worker: takes tickets, runs their jobs in threads, and takes up again what other workers died over.
+"""The worker: takes tickets, runs their jobs in threads, and takes up again the jobs of workers that died.
 
-Procrastinate waits for tickets and hands them out; this adds how a worker stops, and what it does in between. Asked to
-stop, it takes nothing more and lets what runs finish for a while; then it hands that back, to be gone on with
-by whoever comes next. Asked twice, it hands back at once.
+Procrastinate waits for tickets and hands them out; this module adds how a worker stops, and what it does in between.
+When it is told to stop, it takes no more jobs and lets those that run finish for a while; then it hands these back,
+for another worker to continue. When it is told twice, it hands them back at once.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ class Worker:
     _is_cut_off: bool = False
 
     def run(self, *, once: bool = False) -> int:
-        """Work until stopped, or with `once` until no job waits; how many jobs were run. SIGTERM and SIGINT stop it."""
+        """Works until stopped, or with `once` until no job waits, and counts the jobs. SIGTERM and SIGINT stop it."""
         asyncio.run(self._main(once))
         return self.num_run
 
     def stop(self) -> None:
-        """Take nothing more, give what runs its time, then hand it back. The second time: hand it back now."""
+        """Takes no more jobs, waits for those that run, then hands them back. A second call hands them back at once."""
         if self._stopping.is_set():
             self._handing_back.set()
             return
@@ -107,7 +107,7 @@ class Worker:
             except asyncio.CancelledError:
                 if not self._is_cut_off:
                     return
-                self._is_cut_off = False  # and now it waits until the database answers again
+                self._is_cut_off = False  # the next round waits until the database answers again
             except _DATABASE_GONE as error:
                 if once:
                     raise
@@ -136,7 +136,7 @@ class Worker:
                     stalled_worker_timeout=self.stalled_seconds,
                 )
         finally:
-            # Told to stop while it opened, the pool is nobody's, and its tasks outlive their cancellation.
+            # Where the worker was told to stop while the pool opened, nothing else closes the pool and its tasks.
             await connector.close_async()
 
     def _run_job(self, context: procrastinate.JobContext, job_id: int) -> None:
@@ -146,7 +146,7 @@ class Worker:
         runner.run(job_id, context.job.id)
 
     def _wind_down(self) -> None:
-        """In the loop: no more tickets, and a limit to what is being run."""
+        """Takes no more tickets, and limits how long running jobs may go on. Runs in the event loop."""
         assert self._loop is not None
         self._loop.call_later(self.grace_seconds, self._handing_back.set)
         if self._task is not None:
@@ -165,8 +165,10 @@ class Worker:
             await asyncio.sleep(min(RESCUE_SECONDS, self.stalled_seconds))
 
     def _cut_off(self, once: bool) -> None:
-        """In the loop: begin anew with taking tickets. By itself that would go on for half a minute with dead
-        connections, and ask for new ones ever more seldom."""
+        """Starts taking tickets over. Runs in the event loop.
+
+        By itself procrastinate would go on for half a minute with dead connections, and retry ever more seldom.
+        """
         if self._task is not None and not once and not self._stopping.is_set():
             self._is_cut_off = True
             self._task.cancel()
@@ -176,7 +178,7 @@ class Worker:
             connection.execute(text("SELECT 1"))
 
     def _rescue(self) -> None:
-        """Queue again what workers died over, and remove uploads that nobody is going to read, and jobs of long ago."""
+        """Queues the jobs of dead workers again, and removes uploads that no job will read and jobs of long ago."""
         uploads = Uploads.of(self.kb.settings)
         with self.kb.sessions.begin() as session:
             rescued = tickets.rescue(session, self.stalled_seconds)

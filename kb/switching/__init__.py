@@ -1,1 +1,1 @@
-"""From one checkpoint's keys to another's: keys in bulk, the gate, the switch and the way back."""
+"""Switching from one checkpoint's keys to another's: stores keys in bulk, measures a keyset, activates, rolls back."""

@@ -1,4 +1,4 @@
-"""Keys that somebody computed elsewhere, stored in big pieces."""
+"""Stores keys in bulk that were computed elsewhere."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOST_NAMED = 1000
 def store_keys(
     session: Session, keyset_id: int, fact_ids: Keys, keys_ND: Keys, kind: str, *, actor: str, reason: str
 ) -> Edit:
-    """Store these keys in one change, all or none; see `Keysets.store_keys`. Does not commit."""
+    """Stores these keys in one change, all or none; see `Keysets.store_keys`. Does not commit."""
     if kind not in key_kinds:
         raise InvalidValue("kind", f"{kind!r} is none of {', '.join(key_kinds)}")
     if fact_ids.ndim != 1 or fact_ids.dtype.kind not in "iu":
@@ -36,14 +36,14 @@ def store_keys(
         raise InvalidKeys(checkpoint_id, fault)
     _require_live(session, asked)
     first = copy_keys(session, keyset_id, kind, asked, keys_ND)
-    # The range of key ids tells an index what to fetch, and history what came when: a million fact ids are not listed.
+    # The range of key ids tells indexes what to fetch, and history when keys were added, without a million fact ids.
     payload = {"keyset": keyset_id, "keys": [first, first + len(asked) - 1]}
     seq = audit.append(session, pending, "key", num_facts=len(asked), payload=payload)
     return Edit(seq, "key", ())
 
 
 def _maker(session: Session, keyset_id: int) -> tuple[str, int]:
-    """The checkpoint of the keyset and the width of its keys."""
+    """Gives the checkpoint of the keyset and the dimension of its keys."""
     statement = select(Keyset.state, Checkpoint.id, Checkpoint.dim).where(Keyset.id == keyset_id)
     found = session.execute(statement.join(Checkpoint, Checkpoint.id == Keyset.checkpoint_id)).one_or_none()
     if found is None:
@@ -54,7 +54,7 @@ def _maker(session: Session, keyset_id: int) -> tuple[str, int]:
 
 
 def _already_keyed(session: Session, keyset_id: int, fact_ids: list[int], kind: str) -> str | None:
-    """What is wrong where one of these facts would have a second key of this kind."""
+    """Says which of these facts would get a second key of this kind; None where none would."""
     if len(set(fact_ids)) < len(fact_ids):
         return f"a fact is there twice, and has one {kind} key"
     statement = select(FactKey.fact_id).where(
@@ -78,7 +78,7 @@ WHERE v.fact_id IS NULL AND t.fact_id IS NULL ORDER BY asked.id LIMIT :most
 
 
 def _require_live(session: Session, fact_ids: list[int]) -> None:
-    """Tombstones have keys too: a query that points at one abstains."""
+    """Raises where a fact is neither live nor a tombstone, which has keys too so that queries near it get no match."""
     rows = session.execute(_NOT_KEPT, {"fact_ids": fact_ids, "most": _MOST_NAMED}).all()
     if missing := [row.id for row in rows if not row.is_there]:
         raise FactNotFound(missing)

@@ -1,13 +1,13 @@
-"""The gate of a keyset: what it must show before it may answer. Each criterion has a figure and a limit.
+"""The gate of a keyset: the measurements that it must pass before it may answer, each with a figure and a limit.
 
-- `index recall`: of the exact nearest keys, how many a lookup's search finds; the queries are questions, or stored
-  keys with a little noise where facts have none.
-- `index ids wrong`: keys in the index that no live fact or tombstone has, and those that are missing there.
-- `facts lost`: live facts without a key, which would fall silent.
+- `index recall`: the share of the exact nearest keys that the search of a lookup finds; the queries are questions, or
+  stored keys with a little noise where facts have no questions.
+- `index ids wrong`: keys in the index that no live fact or tombstone has, and keys that it lacks.
+- `facts lost`: live facts without a key, which no lookup could find.
 - `tombstones ignored`: forgotten facts whose key no longer makes a lookup abstain.
 - `question recall`, `question MRR`: how well questions find a fact of the right value, against the active keyset.
-- `agreement`: of the places where stored outputs took a value that still stands, how many would get it again. The
-  prefix is encoded as plain text, without the tags that the decoder had around earlier values.
+- `agreement`: the share of the splices in stored outputs, of values that are still live, that would get the same value
+  again. The prefix is encoded as plain text, without the tags that the decoder had around earlier values.
 - `threshold calibrated`: the threshold was measured for these keys; another keyset's does not fit them.
 """
 
@@ -36,7 +36,7 @@ _BINS = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateLimits:
-    """What a keyset must reach. `sample` bounds the questions, and the prefixes, that are encoded."""
+    """The limits that a keyset must keep. At most `sample` questions, and as many prefixes, are encoded."""
 
     sample: int = 500
     min_recall_at_1: float = 0.98
@@ -48,7 +48,7 @@ class GateLimits:
 
 @dataclass(frozen=True, slots=True)
 class Criterion:
-    """`figure` is None where there was nothing to measure with; `note` says why, or what it was compared with."""
+    """One measurement of a gate. `figure` is None where nothing could be measured; `note` gives a reason or details."""
 
     name: str
     passed: bool
@@ -59,7 +59,10 @@ class Criterion:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """Best scores of each question: with a fact of its value, and with any other; `active_*`: in the active keyset."""
+    """The best score of each question with a fact of the right value (`genuine`), and with any other (`impostor`).
+
+    The fields `active_*` are the same in the active keyset.
+    """
 
     genuine: Scores
     impostor: Scores
@@ -70,7 +73,7 @@ class Drift:
 
     @property
     def histograms(self) -> list[dict[str, Any]]:
-        """The scores in bins, of the checked keyset and, where it was asked, of the active one; on one scale."""
+        """Histograms of the scores on one scale, of the checked keyset and, where that was measured, the active one."""
         asked = [("checked keyset", self.genuine, self.impostor, self.threshold)]
         if self.active_genuine is not None and self.active_impostor is not None:
             asked.append(
@@ -96,7 +99,7 @@ class Drift:
 
     @property
     def means(self) -> dict[str, float]:
-        """The mean of each, where there is one."""
+        """The mean of each kind of scores that has any."""
         named = asdict(self)
         finite = {
             name: scores[np.isfinite(scores)]
@@ -108,7 +111,7 @@ class Drift:
 
 @dataclass(frozen=True, slots=True)
 class GateReport:
-    """Whether a keyset may answer, as of change `seq`, and why."""
+    """The result of a gate: whether the keyset passed, as of change `seq`, and each criterion."""
 
     keyset_id: int
     active_keyset_id: int | None
@@ -122,7 +125,7 @@ class GateReport:
     drift: Drift = field(repr=False, compare=False)
 
     def stored(self) -> dict[str, Any]:
-        """What the keyset keeps of it, as JSON has it."""
+        """Gives the report as it is stored with the keyset, for JSON."""
         kept = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "drift"}
         criteria = [asdict(criterion) for criterion in self.criteria]
         return kept | {"at": self.at.isoformat(), "criteria": criteria, "histograms": self.drift.histograms}
@@ -141,11 +144,11 @@ def check_keyset(
     active_encoder: Encoder | None = None,
     on_texts: OnTexts | None = None,
 ) -> GateReport:
-    """Measure a keyset that is ready, with its encoder, and store the report with it.
+    """Measures a keyset that is ready, with its encoder, and stores the report with it.
 
-    `active_encoder` asks the active keyset the same questions; without it the figures of that one's own gate
-    are taken. `on_texts` hears (encoded, of how many). Raises `KeysetMismatch` where an encoder is of
-    another checkpoint.
+    `active_encoder` asks the active keyset the same questions; without it the figures of the active keyset's own gate
+    are used. `on_texts` is called with the number of texts encoded, and of all. Raises `KeysetMismatch` where an
+    encoder is of another checkpoint.
     """
     limits = limits or GateLimits()
     with kb.sessions() as session:
@@ -169,7 +172,7 @@ def _require_same(encoder: Encoder, checkpoint_id: str) -> None:
 
 
 class _Progress:
-    """Counts encoded texts over all the encoders."""
+    """Counts the texts that both encoders have encoded."""
 
     def __init__(self, sample: Sample, active_encoder: Encoder | None, on_texts: OnTexts | None) -> None:
         both = 2 if active_encoder is not None and sample.active is not None else 1
@@ -285,7 +288,7 @@ def _questions(
 
 
 def _noted(sample: Sample, names: Sequence[str]) -> tuple[float, float] | None:
-    """The active keyset's own figures, from when it was checked."""
+    """Gives the figures that the active keyset had when its own gate was measured."""
     noted = {c["name"]: c["figure"] for c in (sample.active_gate or {}).get("criteria", ())}
     first, second = (noted.get(name) for name in names)
     return None if first is None or second is None else (first, second)

@@ -1,6 +1,6 @@
-"""Keysets: made, keyed, measured, switched to and dropped; when one may answer is for `kb.keys.activation` to say.
+"""Keysets: creates, keys, measures, activates and retires them. `kb.keys.activation` decides when one may answer.
 
-A retraining is: rekey -> build -> check (the gate) -> activate -> retire; rollback goes back at once.
+A retraining is: rekey -> build -> check (the gate) -> activate -> retire; a rollback undoes `activate` at once.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from colmlm.kb.switching.gate import GateLimits, GateReport, check_keyset
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """An index made anew from the database, and its snapshot on disk."""
+    """An index that was rebuilt from the database and written to disk as a snapshot."""
 
     keyset_id: int
     index_spec: str
@@ -65,7 +65,7 @@ class Keysets:
             return keysets.active_keyset(session)
 
     def answering(self) -> KeysetHead:
-        """Gives what opening the active keyset takes, in a small statement. Raises `NoActiveKeyset`."""
+        """Gives what is needed to open the active keyset, by a small statement. Raises `NoActiveKeyset`."""
         with self.store.sessions() as session:
             return keysets.keyset_head(session, keysets.active_keyset_id(session))
 
@@ -93,12 +93,12 @@ class Keysets:
         on_facts: Callable[[int, int], None] | None = None,
         kinds: Collection[str] = ("context",),
     ) -> KeysetRecord:
-        """Gives every live fact (of `corpus`) a key of the encoder's checkpoint; kill it and call again to resume.
+        """Gives every live fact (of `corpus`) a key of the encoder's checkpoint; after a kill a second call resumes.
 
-        Several transactions: one a batch of documents, then the keyset is ready (active if none was)
-        and its index lies on disk, so that activating it keeps no lookup waiting.
-        `on_facts` hears (keyed, of how many). With "question" among the `kinds`, facts of documents get a second key
-        from their question, in this keyset from now on.
+        It runs several transactions, one for each batch of documents. Then the keyset is ready (active if none was)
+        and its index is on disk, so that no lookup has to wait for it after activation.
+        `on_facts` is called with the number of facts keyed, and of all. With "question" among the `kinds`, facts of
+        documents get a second key from their question, also those that this keyset keys later.
         """
         if corpus is not None:
             with self.store.sessions() as session:
@@ -122,7 +122,7 @@ class Keysets:
         batch: int = 100_000,
         on_facts: Callable[[int, int], None] | None = None,
     ) -> list[Edit]:
-        """Stores one unit vector [n, d] of a kind for each fact [n], a batch in a transaction and change.
+        """Stores one unit vector [n, d] of a kind for each fact [n]; each batch is one transaction and one change.
 
         Raises `InvalidKeys`, `FactNotFound` or `FactDeleted`; then nothing of that transaction is stored.
         """
@@ -152,9 +152,9 @@ class Keysets:
         return self.show(keyset_id)
 
     def build(self, keyset_id: int) -> Built:
-        """Makes a keyset's index anew from the database, trained on all keys there are, and writes its snapshot.
+        """Rebuilds a keyset's index from the database, trained on all its keys, and writes its snapshot.
 
-        A server then opens it in the time it takes to read the file.
+        A server then opens it in the time that reading the file takes.
         """
         with self.store.sessions.begin() as session:
             keyset = keysets.get_keyset(session, keyset_id)
@@ -184,7 +184,7 @@ class Keysets:
             return keysets.set_threshold(session, keyset_id, threshold, actor or self._actor, reason)
 
     def has_threshold(self, keyset_id: int) -> bool:
-        """Tells whether a keyset's threshold was measured or set by hand, and so is not to be chosen unasked."""
+        """Tells whether a keyset's threshold was measured or set by hand, so that it must not be changed unasked."""
         with self.store.sessions() as session:
             return keysets.is_threshold_chosen(session, keyset_id)
 
@@ -197,13 +197,13 @@ class Keysets:
         active_encoder: Encoder | None = None,
         on_texts: Callable[[int, int], None] | None = None,
     ) -> GateReport:
-        """Measures a keyset beside the one that answers, and keeps the report; see `kb.switching.gate`."""
+        """Measures a keyset against the active one, and stores the report; see `kb.switching.gate`."""
         return check_keyset(
             self.store, keyset_id, encoder, limits, active_encoder=active_encoder, on_texts=on_texts
         )
 
     def standing(self, keyset_id: int) -> GateStanding:
-        """Tells what the last report of a keyset's gate is worth now."""
+        """Gives the outcome of a keyset's last gate, with the number of edits since."""
         with self.store.sessions() as session:
             return activation.standing(session, keysets.get_keyset(session, keyset_id))
 
@@ -223,9 +223,9 @@ class Keysets:
         actor: str | None = None,
         reason: str = "activate",
     ) -> KeysetRecord:
-        """Lets this keyset answer from now on, in every process, if its gate says so (`kb.keys.activation`).
+        """Makes this keyset the one that answers, in every process, if its gate allows it (`kb.keys.activation`).
 
-        Raises `GateRefused`, unless `force`, which is recorded with what spoke against it.
+        Raises `GateRefused`, unless `force`; then the change records what the gate refused.
         """
         with self.store.sessions.begin() as session:
             return activation.activate(
@@ -234,16 +234,16 @@ class Keysets:
 
     @tried_again
     def rollback(self, *, actor: str | None = None, reason: str = "rollback") -> KeysetRecord:
-        """Lets the keyset answer that was active before this one; doing it twice ends where it began.
+        """Activates the keyset that was active before this one; a second rollback undoes the first.
 
-        It needs no gate. Facts that came since and have no key there (`num_unkeyed`) are silent until it is rekeyed;
-        for all others it answers at once.
+        It needs no gate. Newer facts without a key in that keyset (`num_unkeyed`) are not found until it is rekeyed;
+        all others are found at once.
         """
         with self.store.sessions.begin() as session:
             return activation.roll_back(session, actor or self._actor, reason)
 
     def retirable(self, keyset_id: int) -> KeysetRecord:
-        """Gives the keyset as it is before its keys are dropped. Raises `KeysetActive`."""
+        """Gives a keyset that may be retired. Raises `KeysetActive`."""
         keyset = self.show(keyset_id)
         if keyset.state == "active":
             raise KeysetActive(keyset_id)

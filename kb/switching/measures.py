@@ -1,4 +1,4 @@
-"""The figures of a gate, computed: recall of an index, answers of keys, tombstones that hold."""
+"""Computes the figures of a gate: the recall of an index, the answers to questions, and tombstones that fail."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from colmlm.kb.switching.sample import NOT_LIVE, Asked, Keys
 
 Scores = npt.NDArray[np.float64]
 
-_CHUNK = 128  # queries scored at once: bounds the memory of [queries, keys]
-_NOISE = 0.05  # of a stored key's length, for a query near it
+_CHUNK = 128  # queries scored at once, to limit the memory of [queries, keys]
+_NOISE = 0.05  # the length of the noise that is added to a stored key, which has length 1
 _TIE = 1e-6
 
 
 def near_keys(keys: Keys, size: int) -> Vectors:
-    """Up to `size` stored keys, each moved a little: queries where there are no questions."""
+    """Gives up to `size` stored keys with a little noise, as queries where facts have no questions."""
     random = np.random.default_rng(0)
     chosen = random.permutation(len(keys.ids))[:size]
     noisy = keys.vectors[chosen] + _NOISE * _units(
@@ -35,7 +35,7 @@ def _units(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def index_recall(index: KeyIndex, keys: Keys, queries_BD: Vectors, k: int) -> float:
-    """Of the exact k nearest keys, the share among the candidates a lookup scores. Equal scores count as found."""
+    """Gives the share of the exact k nearest keys that are among the candidates of a lookup. Ties count as found."""
     k = min(k, len(keys.ids))
     found = wanted = 0
     for start in range(0, len(queries_BD), _CHUNK):
@@ -52,7 +52,7 @@ def index_recall(index: KeyIndex, keys: Keys, queries_BD: Vectors, k: int) -> fl
 
 
 def tombstones_passed_over(index: KeyIndex, keys: Keys) -> int:
-    """How many tombstones are not nearest to their own key. A live fact with the very same key may tie with one."""
+    """Counts the tombstones that a query with their own key does not find first. Ties with a live fact are allowed."""
     graves = np.flatnonzero(keys.class_N == NOT_LIVE)
     passed_over = 0
     for start in range(0, len(graves), _CHUNK):
@@ -67,7 +67,7 @@ def tombstones_passed_over(index: KeyIndex, keys: Keys) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """By question: the best score of a right key and of a wrong one, and the rank of the first right one."""
+    """For each question, the best score of a right key and of a wrong one, and the rank of the first right one."""
 
     genuine: Scores
     impostor: Scores
@@ -83,7 +83,7 @@ class Answers:
 
 
 def ask(queries_BD: Vectors, asked: Asked, keys: Keys) -> Answers:
-    """A key is right where its fact has the value asked for. Ties go to the wrong one."""
+    """Scores queries against live keys. Those of facts with the value asked for are right; ties count as wrong."""
     keys = keys.live
     genuine, impostor = (np.full(len(queries_BD), -np.inf) for _ in range(2))
     rank = np.full(len(queries_BD), len(keys.ids) + 1, dtype=np.int64)

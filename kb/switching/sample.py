@@ -1,6 +1,6 @@
-"""What a gate measures a keyset with: its index, its keys, and questions, prefixes and tombstones to ask for.
+"""The sample that a gate measures a keyset with: its index, its keys, and questions, prefixes and tombstones to query.
 
-All of it is of one snapshot of the database, so that edits during the minutes of encoding cannot make index
+All of it is read from one snapshot of the database, so that edits during the minutes of encoding cannot make index
 and keys disagree. The keys of the keyset, and of the active one, are in memory for that time.
 """
 
@@ -30,7 +30,7 @@ NOT_LIVE = -1
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The keys [N, d] that an index should hold. `class_N` is one number for facts of one value, -1 for tombstones."""
+    """The keys [N, d] that an index should hold. Facts of one value share a number in `class_N`; tombstones have -1."""
 
     ids: Ids
     fact_ids: Ids
@@ -45,7 +45,7 @@ class Keys:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Texts to encode, and for each the class of value that is the right answer."""
+    """Texts to encode, and for each the class of the value that is the right answer (see `Keys.class_N`)."""
 
     texts: tuple[str, ...]
     class_B: Ids
@@ -53,7 +53,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One snapshot, as of change `seq`. `active` is None where no other keyset is active."""
+    """The sample, as of change `seq`. `active` is the active keyset, None where that is `keyset` or there is none."""
 
     seq: int
     keyset: KeysetRecord
@@ -70,7 +70,7 @@ class Sample:
 
 
 def draw(session: Session, directory: Path, keyset: KeysetRecord, size: int) -> Sample:
-    """Draw up to `size` questions and as many prefixes. The session must read one snapshot throughout."""
+    """Draws up to `size` questions and as many prefixes. The session must be REPEATABLE READ."""
     replica = open_replica(session, keyset, directory)
     active_id = active_keyset_id(session)
     active = None
@@ -94,7 +94,7 @@ def draw(session: Session, directory: Path, keyset: KeysetRecord, size: int) -> 
 
 
 def _classes(session: Session) -> dict[int, int]:
-    """By live fact: a number that facts of the same value share."""
+    """Gives each live fact a number that facts of the same value share."""
     numbers: dict[str, int] = {}
     statement = select(FactVersion.fact_id, FactVersion.value).where(IS_LIVE)
     rows = session.execute(statement.execution_options(yield_per=BATCH))
@@ -138,7 +138,7 @@ def _tombstones_unkeyed(session: Session, keyset_id: int) -> int:
 def _questions(
     session: Session, keyset: KeysetRecord, active: KeysetRecord | None, classes: dict[int, int], size: int
 ) -> Asked:
-    """Questions of live facts that both keysets have keys of: neither is to win by what the other never saw."""
+    """Draws questions of live facts that both keysets have keys of, so that the comparison is fair."""
     statement = (
         select(Fact.id, Fact.question)
         .join(FactVersion, and_(FactVersion.fact_id == Fact.id, IS_LIVE))
@@ -146,13 +146,13 @@ def _questions(
     )
     if active is not None:
         statement = statement.where(_is_keyed(active.keyset_id, Fact.id))
-    # By a digest of the id: the same sample on every run, and spread over the corpora.
+    # Ordered by a digest of the id: this gives the same sample on every run, spread over the corpora.
     rows = session.execute(statement.order_by(func.md5(cast(Fact.id, Text))).limit(size)).all()
     return _asked([(row.question, classes[row.id]) for row in rows])
 
 
 def _contexts(session: Session, classes: dict[int, int], size: int) -> Asked:
-    """What stood before the newest spliced values that are still live: there the decoder asked for them."""
+    """Draws the texts before the newest splices of live facts, where the decoder looked these facts up."""
     prefix = Generation.prompt + func.substr(Generation.output, 1, Attribution.output_start)
     statement = (
         select(prefix.label("prefix"), Attribution.fact_id)

@@ -1,1 +1,1 @@
-"""Checks, repair and counts of all that is stored."""
+"""Upkeep: checks and repairs what is stored, counts it, and estimates how large it gets."""

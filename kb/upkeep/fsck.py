@@ -1,6 +1,6 @@
-"""fsck: compares sets, not counts, and says what differs. It repairs nothing; kb/upkeep/repair.py does.
+"""fsck: compares all that is stored as sets, not by counts, and says what differs. `kb.upkeep.repair` repairs it.
 
-Everything is read in one REPEATABLE READ transaction, so edits beside it are no differences.
+Everything is read in one REPEATABLE READ transaction, so that edits meanwhile do not appear as differences.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from colmlm.kb.lookup.snapshots import Inspection, Snapshot, compare, inspect
 from colmlm.kb.tables import Document, Fact, FactVersion
 from colmlm.kb.upkeep.records import FsckReport
 
-# Each gives ids where something is wrong. What the database's constraints rule out is not asked again.
+# Each statement gives the ids where something is wrong. What the database's constraints rule out is not checked again.
 _PROBLEMS = {
     "documents whose text does not have the stored sha256": """
         SELECT id FROM document WHERE encode(sha256(convert_to(text, 'UTF8')), 'hex') <> sha256 ORDER BY id""",
@@ -36,11 +36,11 @@ _PROBLEMS = {
 
 
 def fsck(session: Session, index_directory: Path) -> FsckReport:
-    """Check keys against index, facts against texts, and the log against its chain.
+    """Checks keys against index, facts against texts, and the log against its chain.
 
-    The index is opened afresh from its snapshot and caught up, which is what the next process would do; so is that of
+    The index is opened from its snapshot and caught up, as the next process would do, and so is that of
     every other keyset that has a snapshot. Outputs, plans and jobs are searched for what was erased. Facts
-    without a key are work for rekey, not damage: they are counted and leave `ok` as it is.
+    without a key need a rekey and are no damage: they are counted and do not affect `ok`.
     """
     session.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
     live_facts = session.scalar(select(func.count()).select_from(FactVersion).where(IS_LIVE)) or 0
@@ -71,9 +71,9 @@ def fsck(session: Session, index_directory: Path) -> FsckReport:
 
 
 def _active(session: Session, found: Inspection, live_facts: int) -> tuple[Snapshot, int, int]:
-    """The active keyset's index as the next process has it, how many keys it should hold, and facts without a key.
+    """Gives the active keyset's index as the next process opens it, its number of keys, and of facts without a key.
 
-    All empty where no keyset is active.
+    Where no keyset is active, the index is empty and all live facts are without a key.
     """
     keyset_id = active_keyset_id(session)
     if keyset_id is None:
@@ -85,7 +85,7 @@ def _active(session: Session, found: Inspection, live_facts: int) -> tuple[Snaps
 
 
 def _non_verbatim(session: Session) -> tuple[int, ...]:
-    """Facts whose first value is not what their document says at their span."""
+    """Finds facts whose first value is not the text of their document at their span."""
     said = func.substr(Document.text, Fact.span_start + 1, Fact.span_end - Fact.span_start)
     statement = (
         select(Fact.id)

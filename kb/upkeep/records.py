@@ -1,4 +1,4 @@
-"""What checks find."""
+"""Records of checks."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class FsckReport:
-    """Sets compared, not counts: `ok` only where nothing is missing, left over or broken.
+    """The differences that `fsck` found. It is `ok` only where nothing is missing, left over or broken.
 
-    `chain_breaks` are changes of the log that do not fit, and `chain_sealed` those that were acknowledged: they leave
-    `chain_ok` and `ok` as they are.
+    `chain_breaks` are breaks of the log; `chain_sealed` are those that were acknowledged, and do not affect `chain_ok`
+    and `ok`.
 
-    `mendable` is what a repair clears up though no answer depends on it: snapshots that are refused, files left
-    over, keysets that were keyed to the end and not finished. `quoting` is what still says an erased fact.
+    `mendable` is what a repair clears up although no answer depends on it: snapshots that were refused, files left
+    over, keysets that have all keys and were not marked ready. `quoting` is what still says an erased fact.
     """
 
     ok: bool

@@ -1,8 +1,8 @@
-"""Repair: what is derived is made anew from the database; what is true is only reported.
+"""Repair: rebuilds what is derived from the database, and only reports damage to the data itself.
 
 Indexes and snapshots are caches of keys, so they can be thrown away. Texts, facts and the log are evidence: a
-program that "repaired" them would forge it. But what still says an erased fact is redacted: that brings an erasure
-to its end.
+program that "repaired" them would forge it. But what still says an erased fact is redacted, which completes the
+erasure.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _RESTORE = "Restore a backup from before the damage: colmlm backup restore --cha
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What a repair can't mend, and what to do about it."""
+    """A problem that a repair cannot mend, and what the operator can do about it."""
 
     problem: str
     remedy: str
@@ -38,7 +38,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class RepairReport:
-    """What was mended (or with `dry_run` would be), what is left, and how everything stands afterwards."""
+    """What was mended (with `dry_run`: would be), the problems that are left, and the check afterwards."""
 
     dry_run: bool
     mended: tuple[str, ...]
@@ -48,12 +48,12 @@ class RepairReport:
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """Mends a knowledge base's indexes and snapshots; edits beside it go on."""
+    """Mends a knowledge base's indexes and snapshots, while edits go on."""
 
     kb: SearchableStore
 
     def run(self, *, dry_run: bool = False) -> RepairReport:
-        """Check everything, mend what is derived, check again."""
+        """Checks everything, mends what is derived, and checks again."""
         with self.kb.sessions() as session:
             found = inspect(session, self.kb.settings.index_directory)
             quoting = quotations.find(session, Gone.read(session)).told()
@@ -77,7 +77,7 @@ class Repair:
                 activation.finish_building(session, keyset_id, self.kb.settings.actor)
 
     def _rewrite(self, keyset_ids: Sequence[int]) -> None:
-        """New snapshots from the database alone. The damaged file goes with the save that replaces it."""
+        """Writes new snapshots from the database alone; saving one removes the damaged file that it replaces."""
         for keyset_id in keyset_ids:
             with self.kb.sessions.begin() as session:
                 is_active = active_keyset_id(session) == keyset_id
@@ -89,7 +89,7 @@ class Repair:
 
 
 def _left(after: FsckReport, to_mend: Inspection | None) -> tuple[Left, ...]:
-    """What is wrong with the truth itself; and what `to_mend` would not clear up."""
+    """Lists the problems that a repair cannot mend. In a dry run, `to_mend` is what it would mend."""
     left = []
     if after.non_verbatim_facts:
         ids = ", ".join(map(str, after.non_verbatim_facts[:10]))

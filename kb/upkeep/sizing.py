@@ -1,4 +1,4 @@
-"""How large a knowledge base gets: bytes, memory and lookups a second, from the number of facts and the keys' width.
+"""Estimates how large a knowledge base gets: bytes, memory and lookups a second, by its facts and their keys.
 
 The constants are fitted to benchmarks/results/store.md (a million facts of width 576, two cores), the rest follows from
 how PostgreSQL packs rows into pages and how Faiss lays out its lists. docs/sizing.md says what was measured.
@@ -13,16 +13,16 @@ from colmlm.kb.lookup.index import FLAT_SPEC, NPROBE, default_spec
 
 PAGE, PAGE_USABLE = 8192, 8168
 KEY_ROW = 76  # header, ids, kind and item pointer of a key's row
-TOAST_FROM = 2032  # bytes; a longer row has its key stored apart, in pieces
-KEY_INDEXES = 90  # three B-tree entries a key
+TOAST_FROM = 2032  # bytes; PostgreSQL stores the key of a longer row apart, in pieces
+KEY_INDEXES = 90  # three B-tree entries for each key
 FACT_ROWS = 330  # a fact, its version, their indexes, and its share of the document's row and of the log
 INDEX_KEY = (
-    105  # besides the code: id in its list, id in the direct map, id in the sorted array, room to grow
+    105  # bytes besides the code: id in its list, id in the direct map, id in the sorted array, room to grow
 )
-FLAT_KEY = 64  # besides the vector: two ids and the map between them
-SNAPSHOT_KEY = 24  # besides the code: the id and its entry of the direct map
+FLAT_KEY = 64  # bytes besides the vector: two ids and the map between them
+SNAPSHOT_KEY = 24  # bytes besides the code: the id and its entry of the direct map
 TRAINED_PER_LIST = 64
-HEADROOM = 1.5  # disk beside the data: write-ahead log, dead rows before vacuum, a retired keyset until it is dropped
+HEADROOM = 1.5  # factor on disk for the write-ahead log, dead rows before vacuum, a retired keyset until it is dropped
 
 # Seconds on one core.
 PER_CENTROID_NUMBER = 1.43e-10
@@ -34,10 +34,10 @@ AROUND_EACH_OF_MANY = 0.29e-3  # the same in batches of 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What is to be held. `text_bytes` is a fact's share of its document with its value and its question.
+    """The contents to estimate for. `text_bytes` is a fact's share of its document, with its value and its question.
 
-    `code_bytes` is the length of a key's code in the index (None: as `kb.lookup.index` chooses); `keysets` are those
-    whose index is open at once: two beside a retraining, else one.
+    `code_bytes` is the length of a key's code in the index (None: as `kb.lookup.index` chooses); `keysets` counts
+    those whose index is open at once: two during a retraining, else one.
     """
 
     facts: int
@@ -74,7 +74,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What a load takes. Bytes, except where the name says otherwise."""
+    """The sizes of a load, in bytes except where the name says otherwise."""
 
     index_spec: str
     database: int
@@ -89,7 +89,7 @@ class Sizes:
 
 
 def sizes(load: Load) -> Sizes:
-    """The sizes of a load, by the formulas of docs/sizing.md."""
+    """Estimates the sizes of a load, by the formulas of docs/sizing.md."""
     database, snapshot = database_bytes(load), snapshot_bytes(load)
     index, training = index_bytes(load), training_bytes(load)
     search = search_seconds(load)
@@ -98,7 +98,7 @@ def sizes(load: Load) -> Sizes:
         database=database,
         index_memory=index,
         index_training_memory=training,
-        snapshots=2 * load.keysets * snapshot,  # a new one is written before the old one goes
+        snapshots=2 * load.keysets * snapshot,  # a new one is written before the old one is removed
         disk=int(HEADROOM * database) + 2 * load.keysets * snapshot,
         memory=load.keysets * index + training,
         search_ms=round(1000 * search, 3),
@@ -108,19 +108,19 @@ def sizes(load: Load) -> Sizes:
 
 
 def database_bytes(load: Load) -> int:
-    """Facts, versions, texts, and the keys of every keyset that is kept."""
+    """Estimates the database: facts, versions, texts, and the keys of every keyset that is kept."""
     key = key_row_bytes(load.dim) + KEY_INDEXES
     return int(load.facts * (FACT_ROWS + load.text_bytes + load.keysets * load.keys_per_fact * key))
 
 
 def key_row_bytes(dim: int) -> float:
-    """A page holds whole rows, so a key costs its share of a page; one too long is stored apart."""
+    """Estimates the row of a key: its share of a page, which holds whole rows. A long key is stored apart."""
     row = 2 * dim + KEY_ROW
     return PAGE / (PAGE_USABLE // row) if row <= TOAST_FROM else 1.05 * row + 100
 
 
 def index_bytes(load: Load) -> int:
-    """One index in memory."""
+    """Estimates one index in memory."""
     return load.keys * (load.code + (FLAT_KEY if load.is_flat else INDEX_KEY)) + _centroids(load)
 
 
@@ -129,13 +129,13 @@ def snapshot_bytes(load: Load) -> int:
 
 
 def training_bytes(load: Load) -> int:
-    """For a while at a build: the sample as it came from the database, as floats, and rotated."""
+    """Estimates the memory while an index is trained: its sample as read from the database, as floats, and rotated."""
     sample = 0 if load.is_flat else TRAINED_PER_LIST * load.nlist
     return sample * (10 * load.dim + 100)
 
 
 def search_seconds(load: Load) -> float:
-    """One search by one core: every centroid, then the codes of the lists that are read."""
+    """Estimates one search on one core: it scores every centroid, then the codes of the lists that it reads."""
     if load.is_flat:
         return PER_FLAT_NUMBER * load.keys * load.dim
     read = load.keys * min(1.0, NPROBE / load.nlist)

@@ -1,4 +1,4 @@
-"""How the snapshot on disk stands to the database, by counts."""
+"""Compares the snapshot on disk with the database, by counts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from colmlm.kb.tables import Change
 class SnapshotStanding:
     """A snapshot of `num_keys` keys as of change `applied_seq`, where the log ends with `head_seq`.
 
-    `num_wanted` is how many keys it should hold; None where changes since touched keys, so that nobody can say.
+    `num_wanted` is how many keys it should hold; None where later changes touched keys, so that it is unknown.
     """
 
     num_keys: int
@@ -31,7 +31,7 @@ class SnapshotStanding:
 
 
 def snapshot_standing(session: Session, index_directory: Path) -> SnapshotStanding | None:
-    """The active keyset's snapshot, or None where there is none that can be read. Raises `NoActiveKeyset`."""
+    """Describes the active keyset's snapshot; None where there is none that can be read. Raises `NoActiveKeyset`."""
     if (keyset_id := keysets.active_keyset_id(session)) is None:
         raise NoActiveKeyset
     directory, head = snapshots_of(session, index_directory), audit.head_seq(session)

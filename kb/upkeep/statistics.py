@@ -1,4 +1,4 @@
-"""Statistics: how much there is of everything."""
+"""Statistics: counts everything in a knowledge base."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from colmlm.kb.tables import Document, Fact, ForgetRun, Generation, Keyset
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """Counts as of change `head_seq`. `documents` are the current ones; `facts` the live ones, of them
-    `facts_without_document` that no document says; `deleted` can come back, `erased` not."""
+    """Counts as of change `head_seq`. `documents` are the current ones, and `facts` the live ones.
+
+    `facts_without_document` counts the live facts that no document says. `deleted` facts can be restored, `erased` not.
+    """
 
     head_seq: int
     corpora: int
@@ -31,7 +33,7 @@ class Statistics:
 
 
 def statistics(session: Session) -> Statistics:
-    """Count everything, in one statement for each table: reads as much as there is."""
+    """Counts everything, in one statement for each table, which reads the whole table."""
     live, current = Fact.deleted_seq.is_(None), Document.replaced_seq.is_(None)
     counted: tuple[Any, ...] = (
         func.count().filter(live).label("facts"),

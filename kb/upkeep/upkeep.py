@@ -1,4 +1,4 @@
-"""Upkeep: checks, repair, and counts of everything."""
+"""Upkeep: the verbs that check, repair and count what a store holds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from colmlm.kb.upkeep.statistics import Statistics, statistics
 
 @dataclass(frozen=True, slots=True)
 class Upkeep:
-    """What keeps a store sound."""
+    """The checks and repairs of a store."""
 
     store: SearchableStore
 
@@ -24,7 +24,7 @@ class Upkeep:
             return fsck(session, self.store.settings.index_directory)
 
     def repair(self, *, dry_run: bool = False) -> RepairReport:
-        """Checks everything, mends what is derived, checks again; a dry run says what it would mend."""
+        """Checks everything, mends what is derived, and checks again; a dry run says what it would mend."""
         return Repair(self.store).run(dry_run=dry_run)
 
     def snapshot(self) -> SnapshotStanding | None:
@@ -36,6 +36,6 @@ class Upkeep:
             return snapshot_standing(session, self.store.settings.index_directory)
 
     def statistics(self) -> Statistics:
-        """Counts everything, in one statement for each table: reads as much as there is."""
+        """Counts everything, in one statement for each table, which reads the whole table."""
         with self.store.sessions() as session:
             return statistics(session)
