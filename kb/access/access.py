@@ -1,4 +1,4 @@
-"""Access: API keys made, listed, rotated and revoked. Each is a change of the log."""
+"""Access: API keys created, listed, rotated and revoked. Each of these edits is a change of the log."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from colmlm.kb.store.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who may call the API of a store. A dry run is done and undone. `actor` is by default the principal."""
+    """The API keys and browser sessions of a store. A dry run is rolled back. `actor` is by default the principal."""
 
     store: Store
 
     def all(self, *, after: int = 0, limit: int | None = None) -> list[ApiKeyRecord]:
-        """Lists keys past the id `after`, in the order they were made, the ended ones too."""
+        """Lists keys past the id `after`, in the order they were made, including expired and revoked ones."""
         with self.store.sessions() as session:
             return api_keys.list_keys(session, after=after, limit=limit)
 
     def show(self, name: str) -> ApiKeyRecord:
-        """Gives the key of this name, ended or not. Raises `ApiKeyNotFound`."""
+        """Gives the key of this name, also an expired or revoked one. Raises `ApiKeyNotFound`."""
         with self.store.sessions() as session:
             return api_keys.read_key(session, name)
 
     def name_of(self, key_id: int) -> str:
-        """Gives the name of a key, ended or not. Raises `ApiKeyNotFound`."""
+        """Gives the name of a key, also of an expired or revoked one. Raises `ApiKeyNotFound`."""
         with self.store.sessions() as session:
             return api_keys.name_of(session, key_id)
 
@@ -48,9 +48,9 @@ class Access:
         dry_run: bool = False,
         on_token: Callable[[str], object] = lambda _: None,
     ) -> tuple[str, ApiKeyRecord]:
-        """Makes a key and gives its token, which can't be had again, and the key. Raises `InvalidValue`.
+        """Makes a key and gives it with its token, which can't be read again. Raises `InvalidValue`.
 
-        `on_token` hears the token first: where it fails, there is no key.
+        `on_token` is called with the token before the commit: where it fails, there is no key.
         """
         with self._session(dry_run) as session:
             token = api_keys.create_key(
@@ -68,24 +68,30 @@ class Access:
         expires_in: timedelta | None = None,
         dry_run: bool = False,
     ) -> tuple[str, ApiKeyRecord]:
-        """Gives a key another token; the one before works for `grace` yet. Raises `ApiKeyNotFound` or `ApiKeyEnded`."""
+        """Gives a key another token; the one before works for `grace` longer.
+
+        Raises `ApiKeyNotFound` or `ApiKeyEnded`.
+        """
         with self._session(dry_run) as session:
             token = api_keys.rotate_key(session, name, actor=actor, grace=grace, expires_in=expires_in)
             return token, api_keys.read_key(session, name)
 
     def revoke(self, name: str, *, actor: str | None = None, dry_run: bool = False) -> ApiKeyRecord:
-        """Ends a key and every token of it, in every process. Raises `ApiKeyNotFound` or `ApiKeyEnded`."""
+        """Ends a key and all its tokens, in every process. Raises `ApiKeyNotFound` or `ApiKeyEnded`."""
         with self._session(dry_run) as session:
             api_keys.revoke_key(session, name, actor=actor)
             return api_keys.read_key(session, name)
 
     def is_known(self, token: str) -> bool:
-        """Tells whether a token works, without noting a use."""
+        """Says whether a token works, without noting a use."""
         with self.store.sessions() as session:
             return api_keys.verify(session, token) is not None
 
     def of_token(self, token: str) -> ApiKeyRecord | None:
-        """Gives the working key of a token, and notes its use. Asked anew each time, so that revoking holds at once."""
+        """Gives the working key of a token, and notes its use.
+
+        It is read on every call, so that revoking takes effect at once.
+        """
         with self.store.sessions() as session:
             key = api_keys.verify(session, token)
             if key is not None and api_keys.note_use(session, key):
@@ -93,7 +99,7 @@ class Access:
             return key
 
     def of_session(self, secret: str) -> ApiKeyRecord | None:
-        """Gives the working key behind a browser's session, asked anew each time as well."""
+        """Gives the working key behind a browser's session. It is read on every call too."""
         with self.store.sessions.begin() as session:
             key = browser_sessions.key_of(session, secret)
             if key is not None:
@@ -101,24 +107,24 @@ class Access:
             return key
 
     def begin_session(self, key: ApiKeyRecord, before: str | None) -> str:
-        """Begins a browser's session with this key and gives its secret. The session it had `before` ends."""
+        """Begins a browser's session with this key and gives its secret. Ends the session `before` it."""
         with self.store.sessions.begin() as session:
             if before is not None:
                 browser_sessions.end(session, before)
             return browser_sessions.begin(session, key)
 
     def end_session(self, secret: str) -> None:
-        """Ends a browser's session, if it is one."""
+        """Ends a browser's session, where there is one with this secret."""
         with self.store.sessions.begin() as session:
             browser_sessions.end(session, secret)
 
     def claim(self, api_key_id: int, name: str, request: bytes) -> Claim | Answer:
-        """Claims a named request, so that it is carried out once; see `kb.access.idempotency.claim`."""
+        """Claims a named request, so that it is carried out once, as `kb.access.idempotency.claim` describes."""
         with self.store.sessions.begin() as session:
             return idempotency.claim(session, api_key_id, name, request)
 
     def settle(self, held: Claim, answer: Answer) -> None:
-        """Keeps what a claimed request was answered; see `kb.access.idempotency.settle`."""
+        """Stores the answer to a claimed request, as `kb.access.idempotency.settle` describes."""
         with self.store.sessions.begin() as session:
             idempotency.settle(session, held, answer)
 

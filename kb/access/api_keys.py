@@ -1,10 +1,10 @@
-"""API keys: who may call the API, and what with. Session first; nothing here commits.
+"""API keys: who may call the API, with which secrets and rights. Session first; nothing here commits.
 
 A right is what a request needs, a role a named set of rights.
 
-A token is 32 random bytes and is shown once. The database holds its SHA-256 only: a slow password hash would buy
-nothing for a secret that can't be guessed, and cost every request. Times are the database's, so that all processes
-agree on when a key ends.
+A token is 32 random bytes and is shown once. The database holds only its SHA-256: a slow password hash adds no
+security to a secret that can't be guessed, and would cost every request. Times are the database's, so that all
+processes agree on when a key ends.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from colmlm.kb.principal import Principal
 from colmlm.kb.tables import ApiKey, BrowserSession
 
 MAX_RATE = 1_000_000  # requests a minute
-LONGEST = timedelta(days=3650)  # how far ahead a key may end
+LONGEST = timedelta(days=3650)  # the longest that a key may last
 USE_WRITTEN_EVERY = timedelta(minutes=1)
 
 
 class Right(StrEnum):
-    """What a request may need of the key that asks."""
+    """The rights that a request may need of its API key."""
 
-    lookup = "lookup"  # look up, and store what a decoder elsewhere said
+    lookup = "lookup"  # look up, and store outputs of a decoder elsewhere
     read = "read"  # facts, documents, outputs; generate
     edit = "edit"  # insert, update, delete, restore, ingest; plan, apply and undo a forgetting
     audit = "audit"  # change log, certificates, verification, impact, denials; what was deleted or corrected
@@ -52,16 +52,16 @@ ROLES: Mapping[str, frozenset[Right]] = {
 }
 
 _WORKS = (ApiKey.revoked_at.is_(None), or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > func.now()))
-_MARK = "colmlm_"  # lets secret scanners find a token that was committed by mistake
-_SHOWN = len(_MARK) + 6  # of a token, to tell keys apart
+_MARK = "colmlm_"  # a prefix by which secret scanners find a token that was committed by mistake
+_SHOWN = len(_MARK) + 6  # characters of a token that are shown, to distinguish keys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiKeyRecord:
-    """A key without its secret. `prefix` begins its token; None for a key from before prefixes were kept.
+    """A key without its secret. `prefix` begins its token; None for a key made before prefixes were stored.
 
     After a rotation the secret before it works until `previous_until`, and was used last at `previous_used_at`.
-    `rate_limit` is in requests a minute; None is the server's own. Uses are written once a minute.
+    `rate_limit` is in requests a minute; None stands for the server's own. Uses are written once a minute.
     """
 
     key_id: int
@@ -76,19 +76,19 @@ class ApiKeyRecord:
     previous_until: datetime | None
     previous_used_at: datetime | None
     revoked_at: datetime | None
-    by_previous: bool = False  # found by the secret before the last rotation
+    by_previous: bool = False  # whether it was found by the secret before the last rotation
 
     @property
     def principal(self) -> Principal:
-        """Whom a change names that was asked for with this key."""
+        """The principal of changes that were asked for with this key."""
         return Principal("key", self.name, self.key_id)
 
     def may(self, right: Right) -> bool:
-        """Whether this key's role has the right."""
+        """Says whether this key's role has the right."""
         return right in ROLES[self.role]
 
     def state(self) -> str:
-        """Whether it works now, by this machine's clock: "in use", "expired" or "revoked"."""
+        """The key's state by this machine's clock: "in use", "expired" or "revoked"."""
         if self.revoked_at is not None:
             return "revoked"
         return "expired" if self.expires_at and self.expires_at <= datetime.now(UTC) else "in use"
@@ -103,7 +103,9 @@ def create_key(
     expires_in: timedelta | None = None,
     rate_limit: int | None = None,
 ) -> str:
-    """A new key's token. It can't be had again: only its digest is stored. Raises `InvalidValue`.
+    """Creates a key and gives its token, which can't be read again, as only its digest is stored.
+
+    Raises `InvalidValue`.
 
     This is a change of the log, as are a rotation and a revocation. `actor` is by default the principal.
     """
@@ -134,9 +136,9 @@ def rotate_key(
     grace: timedelta = timedelta(0),
     expires_in: timedelta | None = None,
 ) -> str:
-    """A new token for a key. The one before it works for `grace` longer, and any older one no more.
+    """Gives a key a new token. The one before it works for `grace` longer, and older ones no more.
 
-    `expires_in` moves the key's end, which also brings an expired key back. Raises `ApiKeyNotFound` or `ApiKeyEnded`.
+    `expires_in` moves the key's end, which also revives an expired key. Raises `ApiKeyNotFound` or `ApiKeyEnded`.
     """
     pending = _begin(session, actor, f"rotate the API key {name}")
     key = _held(session, name)
@@ -157,9 +159,9 @@ def rotate_key(
 
 
 def verify(session: Session, token: str) -> ApiKeyRecord | None:
-    """The key this token belongs to, or None where there is none, or it was revoked, rotated away or has expired.
+    """Gives the key of this token, or None where there is none, or the key or the token has ended.
 
-    The row is found by digest, which says nothing about the token, and compared in constant time.
+    The row is found by digest, which reveals nothing of the token, and compared in constant time.
     """
     digest = _digest(token)
     found = session.scalar(
@@ -180,15 +182,15 @@ def verify(session: Session, token: str) -> ApiKeyRecord | None:
 
 
 def working_key(session: Session, key_id: int) -> ApiKeyRecord | None:
-    """The key of this id, or None where it was revoked or has expired."""
+    """Gives the key of this id, or None where it was revoked or has expired."""
     found = session.scalar(select(ApiKey).where(ApiKey.id == key_id, *_WORKS))
     return None if found is None else _record(found)
 
 
 def note_use(session: Session, key: ApiKeyRecord) -> bool:
-    """Write that the key was used now, by the secret it was found by; at most once a minute, in all processes.
+    """Notes that the key was used now, by the secret it was found by; at most once a minute for all processes.
 
-    Says whether it wrote, so that the caller need not commit what is nothing.
+    Says whether it wrote, so that the caller commits only then.
     """
     last = key.previous_used_at if key.by_previous else key.last_used_at
     if last is not None and last > datetime.now(UTC) - USE_WRITTEN_EVERY:
@@ -196,25 +198,25 @@ def note_use(session: Session, key: ApiKeyRecord) -> bool:
     column = ApiKey.previous_used_at if key.by_previous else ApiKey.last_used_at
     values = {"last_used_at": func.now()} | ({"previous_used_at": func.now()} if key.by_previous else {})
     due = or_(column.is_(None), column <= func.now() - USE_WRITTEN_EVERY)
-    # One that is being rotated or revoked is passed by: a request must not wait for that.
+    # A key whose row is locked by a rotation or revocation is skipped, since a request must not wait for that.
     free = select(ApiKey.id).where(ApiKey.id == key.key_id, due).with_for_update(skip_locked=True)
     written = update(ApiKey).where(ApiKey.id.in_(free)).values(values).returning(ApiKey.id)
     return session.scalar(written.execution_options(synchronize_session=False)) is not None
 
 
 def list_keys(session: Session, *, after: int = 0, limit: int | None = None) -> list[ApiKeyRecord]:
-    """Keys past the id `after`, up to `limit`, in the order they were made, the ended ones too."""
+    """Gives keys past the id `after`, up to `limit`, in the order they were made, also expired and revoked ones."""
     statement = select(ApiKey).where(ApiKey.id > after).order_by(ApiKey.id).limit(limit)
     return [_record(key) for key in session.scalars(statement)]
 
 
 def read_key(session: Session, name: str) -> ApiKeyRecord:
-    """The key of this name, ended or not. Raises `ApiKeyNotFound`."""
+    """Gives the key of this name, also an expired or revoked one. Raises `ApiKeyNotFound`."""
     return _record(_held(session, name))
 
 
 def name_of(session: Session, key_id: int) -> str:
-    """The name of a key, ended or not. Raises `ApiKeyNotFound`."""
+    """Gives the name of a key, also of an expired or revoked one. Raises `ApiKeyNotFound`."""
     name = session.scalar(select(ApiKey.name).where(ApiKey.id == key_id))
     if name is None:
         raise ApiKeyNotFound(str(key_id))
@@ -222,7 +224,7 @@ def name_of(session: Session, key_id: int) -> str:
 
 
 def revoke_key(session: Session, name: str, *, actor: str | None = None) -> None:
-    """End a key and every secret of it, at commit and in every process. Raises `ApiKeyNotFound` or `ApiKeyEnded`."""
+    """Ends a key and all its secrets, at commit and in every process. Raises `ApiKeyNotFound` or `ApiKeyEnded`."""
     pending = _begin(session, actor, f"revoke the API key {name}")
     key = _held(session, name)
     if key.revoked_at is not None:
@@ -233,12 +235,12 @@ def revoke_key(session: Session, name: str, *, actor: str | None = None) -> None
 
 
 def _begin(session: Session, actor: str | None, reason: str) -> audit.Pending:
-    """Before any row is locked: every edit takes the log's lock first, so that no two wait for each other."""
+    """Takes the log's lock before any row is locked, as every edit does, so that no two wait for each other."""
     return audit.begin(session, actor or current().principal.name, reason)
 
 
 def _append(session: Session, pending: audit.Pending, kind: str, key: ApiKey) -> None:
-    """Write the key as it is now into the log; nothing of its secret."""
+    """Writes the key as it is now into the log, without anything of its secret."""
     session.flush()
     session.refresh(key)
     times = {"expires_at": key.expires_at, "previous_until": key.previous_until}
@@ -248,12 +250,12 @@ def _append(session: Session, pending: audit.Pending, kind: str, key: ApiKey) ->
 
 
 def _end_browser_sessions(session: Session, key: ApiKey) -> None:
-    """Who signed in with a secret that was taken back signs in anew, also where that secret has a grace period."""
+    """Ends the key's browser sessions, so that their users sign in again, also where the secret has a grace period."""
     session.execute(delete(BrowserSession).where(BrowserSession.api_key_id == key.id))
 
 
 def _held(session: Session, name: str) -> ApiKey:
-    """The key's row, locked: two that end or rotate one key take turns."""
+    """Gives the key's row, locked, so that two edits of one key take turns."""
     audit.check_text("name of the key", name)
     key = session.scalar(select(ApiKey).where(ApiKey.name == name).with_for_update())
     if key is None:
@@ -270,7 +272,7 @@ def _check_name(name: str) -> None:
 
 
 def _ahead(field: str, span: timedelta) -> ColumnElement[datetime]:
-    """`span` from now, as the database sees it when the row is written."""
+    """Gives an expression (SQL) for the time `span` from now by the database's clock."""
     if not timedelta(0) < span <= LONGEST:
         raise InvalidValue(field, f"{span} is not between nothing and {LONGEST.days} days")
     return func.now() + span

@@ -1,7 +1,7 @@
 """Browser sessions: what a browser holds in place of an API key once it has signed in. Session first; nothing commits.
 
-The cookie is 32 random bytes that say nothing of the key, and the database keeps their SHA-256 only. A session ends
-when it is signed out, after `LIFE`, and with its key: revoked, rotated or expired. Times are the database's.
+The cookie is 32 random bytes that reveal nothing of the key, and the database keeps only their SHA-256. A session ends
+when its user signs out, after `LIFE`, and when its key is revoked, rotated or expired. Times are the database's.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LIFE = timedelta(hours=12)
 
 
 def begin(session: Session, key: ApiKeyRecord) -> str:
-    """A new session's secret, for the cookie. It can't be had again."""
+    """Begins a session and gives its secret for the cookie. It can't be read again."""
     session.execute(delete(BrowserSession).where(BrowserSession.expires_at <= func.now()))
     secret = secrets.token_urlsafe(32)
     ends = func.now() + LIFE
@@ -31,7 +31,10 @@ def begin(session: Session, key: ApiKeyRecord) -> str:
 
 
 def key_of(session: Session, secret: str) -> ApiKeyRecord | None:
-    """The working key behind a session, or None where that has ended or never was. Notes the use, once a minute."""
+    """Gives the working key behind a session, or None where that has ended or never was.
+
+    Notes the use, once a minute.
+    """
     found = session.scalar(
         select(BrowserSession).where(
             BrowserSession.secret_hash == _digest(secret), BrowserSession.expires_at > func.now()
@@ -46,12 +49,12 @@ def key_of(session: Session, secret: str) -> ApiKeyRecord | None:
 
 
 def end(session: Session, secret: str) -> None:
-    """End this session, if it is one."""
+    """Ends the session with this secret, where there is one."""
     session.execute(delete(BrowserSession).where(BrowserSession.secret_hash == _digest(secret)))
 
 
 def end_all(session: Session) -> None:
-    """End every session, of all keys."""
+    """Ends every session, of all keys."""
     session.execute(delete(BrowserSession))
 
 

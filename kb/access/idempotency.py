@@ -1,9 +1,9 @@
-"""Requests that may be sent twice: each is carried out once, and asking again gives the first answer.
+"""Idempotency: carries out a request that is sent twice only once, and answers the second time with the first answer.
 
 A caller names a request. The name is claimed in the database before the request is carried out, and the answer is
-kept with it for a day. Each change made on the way marks the claim in its own transaction (`kb.log.origin.mark`), so
-a process that dies leaves no doubt: a claim without a mark changed nothing, and is free to take after `LEASE`.
-Whoever lost a claim that way can't edit under it any more.
+stored with it for a day. Each change that the request makes marks the claim in its own transaction
+(`kb.log.origin.mark`), so that it is known after a process has died: a claim without a mark changed nothing, and may be
+taken over after `LEASE`. A run whose claim was taken over can't edit under it any more.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAX_KEPT_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a request was answered. A body that is None is not kept."""
+    """The answer to a request. A body that is None is not stored."""
 
     status: int
     media_type: str
@@ -39,10 +39,12 @@ class Answer:
 
 
 def claim(session: Session, api_key_id: int, name: str, request: bytes) -> Claim | Answer:
-    """The claim to carry `request` out, or the answer it got before. To be committed before it is carried out.
+    """Gives the claim to carry `request` out, or the answer it got before.
 
-    Raises `RequestDiffers` where the name came with another request, `RequestUnderWay` where somebody else carries
-    it out, and `AnswerGone` where it was carried out and the answer is not there.
+    The caller commits it before carrying it out.
+
+    Raises `RequestDiffers` where the name came with another request, `RequestUnderWay` where another run is carrying
+    it out, and `AnswerGone` where it was carried out and its answer is not stored.
     """
     session.execute(delete(Idempotency).where(Idempotency.claimed_at < func.now() - KEPT))
     digest, token = _digest(session, request), secrets.token_hex(16)
@@ -53,7 +55,7 @@ def claim(session: Session, api_key_id: int, name: str, request: bytes) -> Claim
         return Claim(row_id, token)
     named = select(Idempotency).where(Idempotency.api_key_id == api_key_id, Idempotency.key == name)
     found = session.scalar(named.with_for_update())
-    if found is None:  # refused and released, or a day old, between the two statements
+    if found is None:  # its row was released or expired between the two statements
         raise RequestUnderWay
     if not hmac.compare_digest(found.request_sha256, digest):
         raise RequestDiffers
@@ -74,9 +76,9 @@ def _again(session: Session, found: Idempotency, token: str) -> Claim | Answer:
 
 
 def settle(session: Session, held: Claim, answer: Answer) -> None:
-    """Keep the answer, or free the name where the request was refused and so changed nothing.
+    """Stores the answer, or releases the name where the request was refused and so changed nothing.
 
-    Does nothing where the claim was lost: the answer is then somebody else's to give.
+    Does nothing where the claim was lost: then another run gives the answer.
     """
     mine = (Idempotency.id == held.row_id) & (Idempotency.claim == held.claim)
     if answer.status >= 400:
@@ -91,7 +93,7 @@ def settle(session: Session, held: Claim, answer: Answer) -> None:
     session.execute(update(Idempotency).where(mine).values(kept))
 
 
-# Another's erasure since the request was begun: its answer may say what is gone. Claims of releases before don't tell.
+# Where another request erased facts meanwhile, this answer may say them. Claims of earlier releases don't record this.
 _ERASED_SINCE = (
     select(Change.seq)
     .where(Change.kind == "erase", Change.seq > func.coalesce(Idempotency.claimed_seq, 0))
@@ -102,11 +104,11 @@ _ERASED_SINCE = (
 
 
 def forget_answers(session: Session) -> None:
-    """Drop every kept answer: any of them may say what is being erased. Their requests stay done."""
+    """Deletes every stored answer, since any may say what is being erased. Their requests stay carried out."""
     session.execute(update(Idempotency).where(Idempotency.body.is_not(None)).values(body=None))
 
 
 def _digest(session: Session, request: bytes) -> bytes:
-    """Keyed with this database's secret: whoever has a copy of the table can't try out what a request said."""
+    """Digests a request under this database's secret, so that nobody with a copy of the table can try out its text."""
     secret = session.scalars(select(Secret.value).where(Secret.name == "change_log")).one()
     return hmac.new(secret, request, hashlib.sha256).digest()

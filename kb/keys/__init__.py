@@ -1,1 +1,1 @@
-"""Keys and keysets: made, calibrated, compared, and which of them answers."""
+"""Keys and keysets: made, calibrated, compared, and one of them activated to answer lookups."""

@@ -1,8 +1,8 @@
-"""Activation: which keyset answers. Only what stands here makes another keyset active.
+"""Activation: decides which keyset answers lookups. Only this module makes another keyset active.
 
-The rule: a keyset that is ready may answer where its gate passed lately. Three things need no gate: the first keyset
-of a base, where none is active and so nothing can get worse; going back to the one before; and `force`, which the
-change log keeps with the figures that spoke against it.
+A keyset that is ready may be activated where its gate passed recently. Three activations need no gate: that of the
+first keyset of a base, where nothing answers yet and so nothing can get worse; rolling back to the keyset that was
+active before; and `force`, which the change log keeps together with the figures of the failed criteria.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from colmlm.kb.keys.records import KeysetRecord
 from colmlm.kb.log import audit
 from colmlm.kb.tables import Change, Keyset
 
-MAX_EDITS = 1000  # of facts, between a gate and the activation that relies on it
+MAX_EDITS = 1000  # edits of facts allowed between a gate and the activation that relies on it
 CALIBRATED = "threshold calibrated"
 
 
 @dataclass(frozen=True, slots=True)
 class GateStanding:
-    """What a keyset's gate is worth now. `edits_since` counts changes of facts, not of keys."""
+    """The result of a keyset's gate and its age: `edits_since` counts edits of facts, not of keys."""
 
     checked: bool
     passed: bool
@@ -38,7 +38,7 @@ class GateStanding:
 
 
 def standing(session: Session, keyset: KeysetRecord) -> GateStanding:
-    """What the last report of a keyset's gate is worth. One whose threshold was set by hand since has failed."""
+    """Judges the last report of a keyset's gate. It has failed where the threshold was set by hand after it passed."""
     gate = keysets.gate_of(session, keyset.keyset_id)
     if gate is None:
         return GateStanding(checked=False, passed=False)
@@ -62,12 +62,12 @@ def activate(
     force: bool = False,
     max_edits: int = MAX_EDITS,
 ) -> KeysetRecord:
-    """Make this keyset the one that answers, in every process, at commit.
+    """Makes this keyset the one that answers, in every process, at commit.
 
-    Raises `GateRefused` where its gate was never checked, failed, or passed more than `max_edits` edits of facts ago,
-    unless `force`; `KeysetNotReady`.
+    Raises `KeysetNotReady`, and, unless `force`, `GateRefused` where its gate was never checked, failed, or passed more
+    than `max_edits` edits of facts ago.
     """
-    audit.begin(session, actor, reason)  # no edit comes between the gate's age and the flip
+    audit.begin(session, actor, reason)  # locks the log, so that no edit commits after the gate is judged
     former = active_keyset_id(session)
     keyset = keysets.get_keyset(session, keyset_id)
     found = standing(session, keyset)
@@ -82,7 +82,7 @@ def activate(
 
 
 def roll_back(session: Session, actor: str, reason: str) -> KeysetRecord:
-    """Make the keyset answer that was active before this one. Raises `NoActiveKeyset` or `NoFormerKeyset`."""
+    """Activates the keyset that was active before this one. Raises `NoActiveKeyset` or `NoFormerKeyset`."""
     audit.begin(session, actor, reason)
     active = active_keyset_id(session)
     if active is None:
@@ -91,12 +91,13 @@ def roll_back(session: Session, actor: str, reason: str) -> KeysetRecord:
 
 
 def finish_building(session: Session, keyset_id: int, actor: str) -> KeysetRecord:
-    """Mark a keyset that was keyed to the end as ready, and let it answer where no keyset does yet."""
+    """Marks a keyset whose facts all have keys as ready, and activates it where no keyset is active yet."""
     reason = "the first keyset"
     ready = update(Keyset).where(Keyset.id == keyset_id, Keyset.state == "building")
     session.execute(ready.values(state="ready"))
     if active_keyset_id(session) is None:
-        audit.begin(session, actor, reason)  # of two that finish at once, the second sees the first answer
+        # The log's lock: where two keysets finish at once, the second finds the first one active.
+        audit.begin(session, actor, reason)
         if active_keyset_id(session) is None:
             return activate(session, keyset_id, actor, reason)
     return keysets.get_keyset(session, keyset_id)
@@ -119,7 +120,7 @@ def _flip(
 
 
 def _failing(gate: Mapping[str, Any], keyset: KeysetRecord) -> list[Mapping[str, Any]]:
-    """The criteria that the report failed, and that of the threshold where it was set by hand since."""
+    """Gives the criteria that the report failed, with that of the threshold where it was set by hand since."""
     failing = [criterion for criterion in gate["criteria"] if not criterion["passed"]]
     if not keyset.calibrated:
         failing += [
@@ -131,7 +132,7 @@ def _failing(gate: Mapping[str, Any], keyset: KeysetRecord) -> list[Mapping[str,
 
 
 def _kept(criterion: Mapping[str, Any]) -> dict[str, Any]:
-    """A criterion as the log keeps it: with floats as texts, whose spelling no JSON changes under the hash."""
+    """Gives a criterion as the log keeps it: floats are texts, since JSON may respell a number and break the hash."""
     return {name: criterion[name] for name in ("name", "note")} | {
         name: None if criterion[name] is None else repr(float(criterion[name]))
         for name in ("figure", "limit")
@@ -151,8 +152,8 @@ def _refusal(gate: GateStanding, max_edits: int) -> str | None:
 
 
 def _former(session: Session, active: int) -> int:
-    """The keyset that was active before this one, by the change log."""
-    # By the keysets there are: a row that somebody put into the log may name anything.
+    """Finds in the change log the keyset that was active before this one."""
+    # Joined with the keysets that exist, since a row that somebody put into the log may name anything.
     log = select(Keyset.id).join(Change, Change.payload["keyset"] == func.to_jsonb(Keyset.id, type_=JSONB))
     others = log.where(Change.kind == "activate", Keyset.id != active)
     former: int | None = session.scalar(others.order_by(Change.seq.desc()).limit(1))

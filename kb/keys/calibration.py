@@ -1,14 +1,14 @@
-"""Calibration: the score below which a lookup is *no match*, chosen for one keyset from its own facts.
+"""Calibration: chooses the score below which a lookup is *no match*, for one keyset and from its own facts.
 
 Every sampled question is scored twice against the keys of live facts:
 
-- *genuine*: the best score of a fact that has the asked one's value, which a lookup should accept;
-- *impostor*: the best score of any fact with another value, which is what a lookup would find once the asked
-  fact and all that say the same are deleted, and should refuse.
+- *genuine*: the best score of a fact with the value of the fact it asks for, which a lookup should accept;
+- *impostor*: the best score of any fact with another value, which is what a lookup would find once the fact it
+  asks for and all that say the same are deleted, and which it should refuse.
 
 A false reject is a genuine score below the threshold, a false accept an impostor score at or above it.
 Cosines differ from checkpoint to checkpoint (the paper's 0.7 refuses half of the right answers of a small
-one), so there is no threshold for all.
+one), so no threshold suits all.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ import numpy.typing as npt
 from colmlm.kb.errors import InvalidValue
 
 Scores = npt.NDArray[np.float64]
-_CHUNK = 256  # questions scored at once: bounds the memory of [questions, keys]
+_CHUNK = 256  # questions scored at once, which bounds the memory of [questions, keys]
 
-# Where questions hardly tell facts apart, as generated ones may not, both errors together are about 1 at any threshold,
-# and the least of them may refuse nearly everything. A knowledge base that answers nothing is of no use to anyone, and
-# one that refuses nothing answers what is about something else.
+# Questions that hardly distinguish facts, as generated ones may be, make both error rates add up to about 1 at any
+# threshold, and the least sum may refuse nearly everything. A knowledge base that answers nothing is useless, and one
+# that refuses nothing answers with facts about something else.
 _MOST_REJECTS = 1 / 3
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """A threshold and what it does to the questions it was chosen on.
+    """A threshold and its error rates on the questions it was chosen from.
 
     `right_first` is the share of questions whose best fact has the right value, which no threshold can raise.
     """
@@ -53,13 +53,12 @@ def calibrate(
     *,
     false_accept_rate: float | None = None,
 ) -> Calibration:
-    """Choose the threshold for queries [B, d] that ask for facts `asked` [B], among keys [N, d] of `fact_ids` [N].
+    """Chooses the threshold for queries [B, d] that ask for facts `asked` [B], among keys [N, d] of `fact_ids` [N].
 
-    Without a rate: the threshold that makes the mean of both error rates least, or where that would refuse more than
-    a third of the genuine, the highest that does not. With one: the lowest that accepts no more than this share of
-    impostors. `values` names every
-    fact's live value. Raises `InvalidValue` without questions, and where all facts have one value: then nothing can
-    be mistaken.
+    Without a rate it is the threshold with the least mean of both error rates or, where that would refuse more than a
+    third of the genuine scores, the highest that does not. With a rate it is the lowest that accepts no more than this
+    share of impostors. `values` gives every fact's live value. Raises `InvalidValue` without questions, and where all
+    facts have one value, since then no wrong answer exists.
     """
     genuine, impostor = score(queries_BD, asked, keys_ND, fact_ids, values)
     if not len(genuine) or not np.isfinite(impostor).any():
@@ -83,7 +82,7 @@ def score(
     fact_ids: Sequence[int],
     values: Mapping[int, str],
 ) -> tuple[Scores, Scores]:
-    """Genuine and impostor scores [B] of each question; -inf where there is no such fact."""
+    """Gives the genuine and the impostor score [B] of each question; -inf where there is no such fact."""
     classes: dict[str, int] = {}
     class_of = {
         fact_id: classes.setdefault(normalise(value), len(classes)) for fact_id, value in values.items()
@@ -101,12 +100,12 @@ def score(
 
 
 def normalise(value: str) -> str:
-    """What two values have in common that say the same: case, runs of blanks and closing punctuation aside."""
+    """Brings values that say the same to one form: without case, runs of blanks and punctuation at the ends."""
     return " ".join(value.casefold().split()).strip(" .,;:!?\"'")
 
 
 def _balanced(genuine: Scores, impostor: Scores) -> float:
-    """The threshold that makes false rejects plus false accepts least, or the highest within bounds."""
+    """Gives the threshold with the least sum of false rejects and false accepts, or the highest that may be chosen."""
     candidates = np.unique(np.concatenate([genuine[np.isfinite(genuine)], impostor[np.isfinite(impostor)]]))
     edges = np.concatenate(
         [candidates[:1], (candidates[1:] + candidates[:-1]) / 2, np.nextafter(candidates[-1:], 2)]
@@ -118,15 +117,15 @@ def _balanced(genuine: Scores, impostor: Scores) -> float:
 
 
 def _at_rate(impostor: Scores, rate: float) -> float:
-    """The lowest threshold that accepts at most this share of the impostors."""
+    """Gives the lowest threshold that accepts at most this share of the impostors."""
     descending = np.sort(impostor)[::-1]
     allowed = int(np.floor(rate * len(descending) + 1e-9))
     if allowed >= len(descending):
         return -1.0
-    # Just above the first impostor that must be refused: equal scores are refused with it.
+    # The threshold lies just above the first impostor that must be refused, so equal scores are refused too.
     return _as_cosine(np.nextafter(descending[allowed], 2))
 
 
 def _as_cosine(threshold: float) -> float:
-    """Rounding may carry an inner product of unit vectors past 1."""
+    """Brings a threshold between -1 and 1, since rounding may carry an inner product of unit vectors past 1."""
     return float(min(1.0, max(-1.0, threshold)))

@@ -1,7 +1,7 @@
-"""Keys into their keyset's partition and out of it, by binary COPY.
+"""Writes keys into their keyset's partition and reads them from it, by binary COPY.
 
-All rows are of one width, so that a structured array is their very bytes: no row is touched in Python. Ids
-come from the one sequence that all keysets share.
+All rows have one width, so the bytes of a structured array are the rows themselves: no row is handled in Python. Ids
+come from one sequence that all keysets share.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from colmlm.kb.store.copying import copy_blocks, reserve
 from colmlm.kb.store.database import connection_of
 from colmlm.kb.tables import KEY_IDS
 
-_ROWS = 2_000  # of one message to the server
-_BATCH = 20_000  # keys that are read at once
+_ROWS = 2_000  # rows in one message to the server
+_BATCH = 20_000  # keys read at once
 _COPY_KEYS = b"COPY fact_key (keyset_id, id, fact_id, kind, key) FROM STDIN (FORMAT binary)"
 _COPY_INDEXED = sql.SQL("""
 COPY (
@@ -39,23 +39,23 @@ Keys = npt.NDArray[Any]
 
 
 def require_unit(keys_ND: Keys, dim: int, checkpoint_id: str) -> None:
-    """Raise `InvalidKeys` unless these are unit vectors of width `dim`."""
+    """Raises `InvalidKeys` unless these are unit vectors of width `dim`."""
     if keys_ND.ndim != 2 or keys_ND.shape[1] != dim:
         raise InvalidKeys(checkpoint_id, f"shape {keys_ND.shape}, not (n, {dim})")
-    # Written so that NaN fails too.
+    # The comparison is written so that NaN fails it too.
     if not (np.abs(np.linalg.norm(keys_ND.astype(np.float32, copy=False), axis=1) - 1) < 0.01).all():
         raise InvalidKeys(checkpoint_id, "they are not unit vectors")
 
 
 def copy_keys(session: Session, keyset_id: int, kind: str, fact_ids: Sequence[int], keys_ND: Keys) -> int:
-    """Insert one key for each of these facts and give the first id; the others follow it. The log must be locked."""
+    """Inserts one key for each of these facts and gives the first id; the others follow it. The log must be locked."""
     first = reserve(session, KEY_IDS, len(fact_ids))
     copy_blocks(session, _COPY_KEYS, _blocks(keyset_id, kind, first, np.asarray(fact_ids), keys_ND))
     return first
 
 
 def _blocks(keyset_id: int, kind: str, first: int, fact_ids: Keys, keys_ND: Keys) -> Iterator[bytes]:
-    """The rows as COPY takes them."""
+    """Gives the rows in the binary form of COPY, a block at a time."""
     fields: list[tuple[str, str, int]] = [  # name, type, width
         ("keyset_id", ">i8", 8),
         ("id", ">i8", 8),
@@ -79,9 +79,9 @@ def _blocks(keyset_id: int, kind: str, first: int, fact_ids: Keys, keys_ND: Keys
 
 
 def indexed_keys(session: Session, keyset_id: int, dim: int) -> Iterator[tuple[Ids, Vectors]]:
-    """The ids [n] and keys [n, d] that an index holds, those of live facts and of tombstones; by id, in batches.
+    """Reads the ids [n] and keys [n, d] that an index holds, those of live facts and of tombstones, by id, in batches.
 
-    The session's connection is taken until the last batch.
+    The session's connection is in use until the last batch.
     """
     width = dim * STORED.itemsize
     layout = _layout([("id", ">i8", 8), ("key", f"V{width}", width)])
@@ -94,7 +94,7 @@ def indexed_keys(session: Session, keyset_id: int, dim: int) -> Iterator[tuple[I
 
 
 def _whole_rows(copy: Iterable[Any], size: int, batch: int) -> Iterator[bytes]:
-    """What COPY sends, without header and trailer, so many rows of this size at a time."""
+    """Cuts what COPY sends, without header and trailer, into pieces of at most `batch` rows of this size."""
     held = bytearray()
     start = len(_HEADER)
     for block in copy:
@@ -108,7 +108,7 @@ def _whole_rows(copy: Iterable[Any], size: int, batch: int) -> Iterator[bytes]:
 
 
 def _layout(fields: list[tuple[str, str, int]]) -> np.dtype[Any]:
-    """A row of binary COPY: the number of fields, then each field's width and bytes."""
+    """Gives the layout of a row of binary COPY: the number of fields, then each field's width and bytes."""
     return np.dtype(
         [("count", ">i2"), *((p, t) for n, t, _ in fields for p, t in ((f"{n}#", ">i4"), (n, t)))]
     )

@@ -1,8 +1,8 @@
-"""Keyset then: what answered as of a change of the log: which keyset, at which threshold, with which keys.
+"""Finds which keyset answered as of a change of the log, with its threshold and keys of that time.
 
-All of it is read from the log, so that nothing that is done later changes what the past is said to have been. Ids of
-keys come from one sequence that is drawn from under the log's lock: they grow with the changes that stored them, and
-the keys of a time are those whose ids are smaller than any that was stored since.
+All of it is read from the log, so that no later edit alters what is reported of the past. Ids of keys come from one
+sequence that is only drawn from under the log's lock, so they grow with the changes that stored them: the keys of a
+time are those whose ids are smaller than every id stored since.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from colmlm.kb.tables import Change
 
 _OF_KEYSET = cast(Change.payload["keyset"].astext, BigInteger)
 
-# Changes of before the log told the ids of keys stored one key of each fact they name. So of each fact the last keys,
-# as many as such changes since name it, are of later.
+# Changes written before the log recorded the ids of keys stored one key for each fact they name. So where n such
+# changes after :seq name a fact, its last n keys were stored after :seq.
 _LATER = text("""
 SELECT numbered.id FROM (
     SELECT k.id, row_number() OVER (PARTITION BY k.fact_id ORDER BY k.id DESC) AS nth, since.num_keys
@@ -39,7 +39,7 @@ SELECT numbered.id FROM (
 
 @dataclass(frozen=True, slots=True)
 class KeysetThen:
-    """A keyset as it stood: its keys are those with ids below `end`, but for `later`."""
+    """A keyset as of a change: its keys are those with ids below `end`, except the ids in `later`."""
 
     keyset: KeysetRecord
     threshold: float
@@ -48,7 +48,7 @@ class KeysetThen:
 
 
 def keyset_then(session: Session, checkpoint_id: str, seq: int) -> KeysetThen:
-    """What answered queries of this checkpoint as of change `seq`.
+    """Finds the keyset that answered queries of this checkpoint as of change `seq`.
 
     Raises `NotAnsweredThen` where no keyset was active, or one of another checkpoint, or one that was retired since.
     """
@@ -81,7 +81,7 @@ def _active(session: Session, checkpoint_id: str, seq: int) -> KeysetRecord:
 
 
 def _threshold(session: Session, keyset: KeysetRecord, seq: int) -> float:
-    """The last that was set by then. None was: the one a keyset begins with."""
+    """Gives the last threshold set by then; where none was, the one that a keyset begins with."""
     changed = select(Change.payload["threshold"].astext).where(
         Change.kind == "threshold",
         _OF_KEYSET == keyset.keyset_id,  # noqa: SIM300 - a column
@@ -94,7 +94,7 @@ def _threshold(session: Session, keyset: KeysetRecord, seq: int) -> float:
 
 
 def _stored_since(session: Session, seq: int) -> tuple[int, int]:
-    """The first later change that tells which keys it stored, and the first id of these."""
+    """Finds the first later change that records which keys it stored, and gives it with the first id of these."""
     keys = Change.payload["keys"]
     statement = select(Change.seq, cast(keys[0].astext, BigInteger)).where(
         Change.kind == "key", Change.seq > seq, keys.is_not(None)

@@ -1,4 +1,4 @@
-"""Keysets: all keys one checkpoint made, in a partition of their own; one of them is active.
+"""Keysets: each holds all keys that one checkpoint made, in a partition of its own; one of them is active.
 
 building -> ready (every live fact was keyed once) -> active <-> ready -> retired (its partition is dropped)
 """
@@ -21,22 +21,22 @@ from colmlm.kb.keys.records import CheckpointInfo, KeysetHead, KeysetRecord
 from colmlm.kb.log import audit
 from colmlm.kb.tables import Change, Checkpoint, Document, Fact, FactKey, FactVersion, Keyset
 
-DEFAULT_THRESHOLD = 0.7  # the paper's, until the keyset is calibrated
+DEFAULT_THRESHOLD = 0.7  # the paper's threshold, until the keyset is calibrated
 STORED = np.dtype("<f2")
 
 Ids = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32]
 
-AUTO_SPEC = "auto"  # of a keyset: choose by the number of keys whenever its index is built
+AUTO_SPEC = "auto"  # the spec is chosen by the number of keys whenever the index is built
 
 
 def create_keyset(
     session: Session, checkpoint: CheckpointInfo, index_spec: str | None, actor: str
 ) -> KeysetRecord:
-    """The checkpoint's keyset: the one in use, or a new empty one."""
+    """Gives the checkpoint's keyset: the one in use, or a new empty one."""
     if not 0 < checkpoint.dim <= 16_384:
         raise InvalidValue("key width", f"{checkpoint.dim} is not between 1 and 16384")
-    pending = audit.begin(session, actor, "keyset")  # also keeps two creators apart
+    pending = audit.begin(session, actor, "keyset")  # locks the log, which also keeps two creators apart
     register = upsert(Checkpoint).values(
         id=checkpoint.checkpoint_id,
         name=checkpoint.name,
@@ -68,7 +68,7 @@ def create_keyset(
 
 
 def create_partition(session: Session, keyset_id: int) -> None:
-    """The table of a keyset's keys. DDL takes no parameters; the id is the database's own integer."""
+    """Creates the table of a keyset's keys. DDL takes no parameters; the id is an integer that the database made."""
     session.execute(
         text(f"CREATE TABLE {_partition(keyset_id)} PARTITION OF fact_key FOR VALUES IN ({keyset_id:d})")
     )
@@ -79,9 +79,9 @@ def _partition(keyset_id: int) -> str:
 
 
 def analyze(session: Session, keyset_id: int) -> None:
-    """Tell the planner how big the keyset's table has become; it would learn a minute later by itself.
+    """Analyses the keyset's table, so that the planner knows its size now and not a minute later.
 
-    What it believes of a young table makes it read all of it, for every batch of a rekey.
+    With no statistics of a new table the planner reads all of it for every batch of a rekey.
     """
     session.execute(text(f"ANALYZE {_partition(keyset_id)}"))
 
@@ -94,7 +94,7 @@ def get_keyset(session: Session, keyset_id: int) -> KeysetRecord:
 
 
 def keyset_head(session: Session, keyset_id: int | None) -> KeysetHead:
-    """What opening this keyset's index takes. Raises `NoActiveKeyset` for None, and `KeysetNotFound`."""
+    """Gives what is needed to open this keyset's index. Raises `NoActiveKeyset` for None, and `KeysetNotFound`."""
     if keyset_id is None:
         raise NoActiveKeyset
     statement = select(Keyset.id, Keyset.checkpoint_id, Checkpoint.dim, Keyset.index_spec)
@@ -107,7 +107,7 @@ def keyset_head(session: Session, keyset_id: int | None) -> KeysetHead:
 
 
 def require_answering(session: Session, keyset_id: int) -> None:
-    """Raise `KeysetNotFound`, or `KeysetNotReady` where this keyset can answer no lookup."""
+    """Raises `KeysetNotFound`, or `KeysetNotReady` where this keyset cannot answer lookups."""
     state = session.scalar(select(Keyset.state).where(Keyset.id == keyset_id))
     if state is None:
         raise KeysetNotFound(keyset_id)
@@ -138,7 +138,7 @@ def _records(session: Session, keyset_id: int | None) -> list[KeysetRecord]:
 
 
 def has_question_keys(session: Session, keyset_id: int) -> bool:
-    """Whether this keyset has keys of the questions of documents' facts; a rekey then gives them to all."""
+    """Says whether this keyset has keys made of questions of documents' facts; a rekey then makes them for all."""
     return bool(session.scalar(select(_question_keys(keyset_id))))
 
 
@@ -148,8 +148,8 @@ def _question_keys(keyset_id: Any) -> Any:
 
 
 def num_unkeyed() -> Any:
-    """SQL: how many facts the keyset of the enclosing statement lacks a key of. This is its rekey queue."""
-    # Two counts and not one with OR, which would look a key up for every fact where this joins.
+    """Gives an expression (SQL) for the length of the rekey queue of the enclosing statement's keyset."""
+    # These are two counts and not one with OR, which would look up a key for every fact instead of joining.
     keyed = exists().where(FactKey.keyset_id == Keyset.id, FactKey.fact_id == Fact.id)
     asked = keyed.where(FactKey.kind == "question").correlate(Keyset, Fact)
     keyed = keyed.correlate(Keyset, Fact)
@@ -178,7 +178,7 @@ def _record(row: Row[Any]) -> KeysetRecord:
 
 
 def retire(session: Session, keyset_id: int, actor: str, reason: str) -> KeysetRecord:
-    """Drop this keyset's keys; its row stays, since stored outputs name it."""
+    """Drops this keyset's keys; its row stays, since stored outputs name it."""
     pending = audit.begin(session, actor, reason)
     keyset = get_keyset(session, keyset_id)
     if keyset.state == "active":
@@ -199,9 +199,9 @@ def set_threshold(
     *,
     measured: Calibration | None = None,
 ) -> KeysetRecord:
-    """Set the score below which a lookup is no match. It holds from the next lookup on, in every process.
+    """Sets the score below which a lookup is no match. It applies to every later lookup, in every process.
 
-    The keyset is calibrated where it was `measured`; a threshold set by hand is what somebody says it should be.
+    With `measured` the keyset counts as calibrated; without it the threshold was set by hand.
     """
     if not -1 <= threshold <= 1:
         raise InvalidValue("threshold", f"{threshold} is not a cosine, from -1 to 1")
@@ -209,7 +209,7 @@ def set_threshold(
     get_keyset(session, keyset_id)
     is_measured = measured is not None
     _set(session, keyset_id, threshold=threshold, calibrated=is_measured)
-    # repr: a float may come back from JSON in another spelling, and the hash would not hold.
+    # Stored as text, since JSON may give a float back in another spelling, which would break the hash.
     payload = {"keyset": keyset_id, "threshold": repr(float(threshold)), "calibrated": is_measured}
     if measured is not None:
         payload["measured"] = {name: repr(value) for name, value in asdict(measured).items()}
@@ -218,28 +218,28 @@ def set_threshold(
 
 
 def is_threshold_chosen(session: Session, keyset_id: int) -> bool:
-    """Whether somebody measured or set this keyset's threshold; else it is the one that every keyset begins with."""
+    """Says whether somebody measured or set this keyset's threshold, or it is the default of every new keyset."""
     chose = exists().where(Change.kind == "threshold", Change.payload["keyset"].as_integer() == keyset_id)
     return bool(session.scalar(select(chose)))
 
 
 def note_snapshot(session: Session, keyset_id: int, applied_seq: int) -> None:
-    """Remember how far the newest snapshot of this keyset goes."""
+    """Stores the last change that is in the newest snapshot of this keyset."""
     _set(session, keyset_id, applied_seq=applied_seq)
 
 
 def note_gate(session: Session, keyset_id: int, gate: dict[str, Any]) -> None:
-    """Keep the newest report of this keyset's gate."""
+    """Stores the newest report of this keyset's gate."""
     _set(session, keyset_id, gate=gate)
 
 
 def gate_of(session: Session, keyset_id: int) -> dict[str, Any] | None:
-    """The newest report of this keyset's gate; None where it was never checked."""
+    """Gives the newest report of this keyset's gate; None where it was never checked."""
     return session.scalar(select(Keyset.gate).where(Keyset.id == keyset_id))
 
 
 def checkpoint_of(session: Session, keyset_id: int) -> CheckpointInfo:
-    """Who makes this keyset's keys. Raises `KeysetNotFound`."""
+    """Gives the checkpoint that makes this keyset's keys. Raises `KeysetNotFound`."""
     checkpoint = session.scalar(
         select(Checkpoint).join(Keyset, Keyset.checkpoint_id == Checkpoint.id).where(Keyset.id == keyset_id)
     )
@@ -260,14 +260,14 @@ def _set(session: Session, keyset_id: int, **values: Any) -> None:
 
 
 def num_indexed_keys(session: Session, keyset_id: int) -> int:
-    """How many keys an index of this keyset holds."""
+    """Counts the keys that an index of this keyset holds."""
     statement = select(func.count()).where(FactKey.keyset_id == keyset_id, is_kept(FactKey.fact_id))
     return session.scalar(statement) or 0
 
 
 def sample_keys(session: Session, keyset_id: int, dim: int, size: int, num_keys: int) -> Vectors:
-    """About `size` keys [n, d] by a hash of the id, so from all corpora; all where there are fewer."""
-    # The ids of two keysets may alternate, so an id modulo something is no sample.
+    """Samples about `size` keys [n, d] by a hash of the id, so from all corpora; gives all where there are fewer."""
+    # The ids of two keysets may alternate, so choosing by the id itself, modulo something, would be no fair sample.
     spread = func.hashint8(FactKey.id).op("&")(0x7FFFFFFF)
     statement = select(FactKey.key).where(
         FactKey.keyset_id == keyset_id,
@@ -278,7 +278,7 @@ def sample_keys(session: Session, keyset_id: int, dim: int, size: int, num_keys:
 
 
 def context_keys(session: Session, keyset_id: int, corpus: str | None) -> tuple[Ids, Vectors]:
-    """Fact ids [n] and context keys [n, d] of live facts, by fact id: what a calibration measures against."""
+    """Gives fact ids [n] and context keys [n, d] of live facts, by fact id, for a calibration to measure against."""
     dim = get_keyset(session, keyset_id).dim
     statement = (
         select(FactKey.fact_id, FactKey.key)
@@ -296,7 +296,7 @@ def context_keys(session: Session, keyset_id: int, corpus: str | None) -> tuple[
 
 
 def decode(stored: list[bytes], dim: int) -> Vectors:
-    """The exact keys [n, d] that are stored, as float32."""
+    """Gives stored keys exactly, as float32 [n, d]."""
     return np.frombuffer(b"".join(stored), dtype=STORED).reshape(-1, dim).astype(np.float32)
 
 

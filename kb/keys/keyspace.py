@@ -1,7 +1,7 @@
-"""All keys of a keyset in memory, for questions whose answers must be exact: no index, no estimate.
+"""Holds all keys of a keyset in memory, for questions that need exact answers instead of an index's estimates.
 
-Keys stay fp16 as they are stored; products are made in blocks, so that memory is bounded by the keys and not
-by questions times keys.
+Keys stay fp16 as they are stored; products are made in blocks, so that the memory used grows with the keys and not
+with questions times keys.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ KEYS_AT_ONCE, QUERIES_AT_ONCE = 8192, 1024
 
 @dataclass(frozen=True, slots=True)
 class KeySpace:
-    """Keys [N, d] and the facts [N] they are of, by fact id. A fact may have several."""
+    """Keys [N, d] and the ids [N] of their facts, ordered by fact id. A fact may have several keys."""
 
     fact_ids: Ids
     keys_ND: npt.NDArray[np.float16]
 
     @classmethod
     def live(cls, session: Session, keyset: KeysetRecord) -> Self:
-        """The keys of every live fact."""
+        """Reads the keys of every live fact."""
         statement = _keys(keyset).join(FactVersion, and_(FactVersion.fact_id == FactKey.fact_id, IS_LIVE))
         return cls._read(session, keyset, statement)
 
     @classmethod
     def tombstones(cls, session: Session, keyset: KeysetRecord) -> Self:
-        """The keys of facts that were forgotten with the policy "abstain"."""
+        """Reads the keys of facts that were forgotten with the policy "abstain"."""
         statement = _keys(keyset).join(Tombstone, Tombstone.fact_id == FactKey.fact_id)
         return cls._read(session, keyset, statement)
 
     @classmethod
     def of_facts(cls, session: Session, keyset: KeysetRecord, fact_ids: Sequence[int]) -> Self:
-        """The keys of these facts, live or deleted."""
+        """Reads the keys of these facts, live or deleted."""
         return cls._read(session, keyset, _keys(keyset).where(FactKey.fact_id == func.any(list(fact_ids))))
 
     @classmethod
@@ -61,22 +61,22 @@ class KeySpace:
         return len(self.fact_ids)
 
     def vectors(self) -> Vectors:
-        """All keys as float32."""
+        """Gives all keys as float32."""
         return self.keys_ND.astype(np.float32)
 
     def of(self, fact_ids: Iterable[int]) -> Self:
-        """The keys of these facts only."""
+        """Gives the key space of these facts only."""
         return self._where(np.isin(self.fact_ids, np.fromiter(fact_ids, dtype=np.int64)))
 
     def without(self, fact_ids: Iterable[int]) -> Self:
-        """The keys of all other facts."""
+        """Gives the key space of all other facts."""
         return self._where(~np.isin(self.fact_ids, np.fromiter(fact_ids, dtype=np.int64)))
 
     def _where(self, chosen: npt.NDArray[np.bool_]) -> Self:
         return type(self)(self.fact_ids[chosen], self.keys_ND[chosen])
 
     def first(self, fact_ids: Ids) -> tuple[npt.NDArray[np.bool_], Vectors]:
-        """Which of these facts have a key, and the first key of each that has."""
+        """Says which of these facts have a key, and gives the first key of each that has one."""
         at = np.searchsorted(self.fact_ids, fact_ids)
         has = np.zeros(len(fact_ids), dtype=bool)
         inside = at < len(self)
@@ -84,7 +84,7 @@ class KeySpace:
         return has, self.keys_ND[at[has]].astype(np.float32)
 
     def best(self, queries_BD: Vectors) -> tuple[Vectors, Ids]:
-        """The best score [B] of each query and whose key that is [B]; -inf and -1 where there are no keys.
+        """Gives each query's best score [B] and the fact [B] whose key has it; -inf and -1 where there are no keys.
 
         Ties go to the older fact, as in a lookup.
         """
@@ -98,7 +98,7 @@ class KeySpace:
         return scores, ids
 
     def nearest(self, queries_BD: Vectors, k: int) -> Ids:
-        """The facts that are among the k nearest keys of any of these queries, by id."""
+        """Gives the ids of facts that own one of the k nearest keys of any query, ascending."""
         scores = np.full((len(queries_BD), k), -np.inf, np.float32)
         ids = np.full((len(queries_BD), k), -1, np.int64)
         for rows, keys, product in self._products(queries_BD):
@@ -110,14 +110,14 @@ class KeySpace:
         return np.unique(ids[ids >= 0])
 
     def within(self, queries_BD: Vectors, radius: float) -> npt.NDArray[np.bool_]:
-        """For each key [N], whether its score with any of the queries is at least `radius`."""
+        """Says for each key [N] whether its score with any of the queries is at least `radius`."""
         near = np.zeros(len(self), dtype=bool)
         for _, keys, product in self._products(queries_BD):
             near[keys] |= (product >= radius).any(axis=0)
         return near
 
     def _products(self, queries_BD: Vectors) -> Iterator[tuple[slice, slice, Vectors]]:
-        """Blocks of the inner products [B, N]: which queries, which keys, and the scores."""
+        """Yields blocks of the inner products [B, N]: which queries, which keys, and their scores."""
         for start in range(0, len(self), KEYS_AT_ONCE):
             keys = slice(start, min(start + KEYS_AT_ONCE, len(self)))
             keys_DN = self.keys_ND[keys].astype(np.float32).T

@@ -1,4 +1,4 @@
-"""Checkpoints and keysets as verbs tell of them."""
+"""The records that verbs of checkpoints and keysets take and give."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class CheckpointInfo:
-    """Who makes keys: `checkpoint_id` is a digest of the weights and the tokenizer; `dim` the width of a key."""
+    """A checkpoint that makes keys.
+
+    `checkpoint_id` is a digest of the weights and the tokenizer; `dim` is the keys' width.
+    """
 
     checkpoint_id: str
     name: str
@@ -19,7 +22,10 @@ class CheckpointInfo:
 
 @dataclass(frozen=True, slots=True)
 class KeysetHead:
-    """What opening a keyset's index takes. Unlike a `KeysetRecord` it counts no keys, which takes seconds."""
+    """What is needed to open a keyset's index.
+
+    Unlike a `KeysetRecord` it does not count the keys, which takes seconds.
+    """
 
     keyset_id: int
     checkpoint_id: str
@@ -29,7 +35,7 @@ class KeysetHead:
 
 @dataclass(frozen=True, slots=True)
 class KeysetRecord:
-    """All keys one checkpoint made. `state` is building, ready, active or retired."""
+    """A keyset: all keys that one checkpoint made. `state` is building, ready, active or retired."""
 
     keyset_id: int
     checkpoint_id: str

@@ -1,13 +1,13 @@
-"""Rekey: give every live fact a key of a checkpoint. Facts without one are the queue, so it resumes by itself.
+"""Rekey: gives every live fact a key of a checkpoint. The facts without one are the queue, so it resumes by itself.
 
-A fact of a document is keyed from the text before it. A keyset may also have keys of these facts' questions: asked for
-once, every later rekey gives them too, so a keyset has them of all its facts.
+A fact of a document gets a key made from the text before it. A keyset may also have keys made from these facts'
+questions: once it has one, every later rekey makes them for all its facts.
 
-Each batch is one transaction: claim, encode, store the keys, and append a change of kind "key" that tells every
-index to fetch them. Any number of workers may share a queue. A claim is an advisory lock on a document that
-lasts as long as the transaction: it meets no lock that an editor takes, needs no table, and ends with the keys
-being visible, or with the worker. What another worker has claimed is passed over; only where nothing else
-is left is it waited for, in case that worker dies.
+Each batch is one transaction: claim, encode, store the keys, and append a change of kind "key", from which every
+index learns of them. Any number of workers may share a queue. A claim is an advisory lock on a document or a fact
+that lasts as long as the transaction: it conflicts with no lock of an editor, needs no table, and ends when the keys
+are committed or the worker dies. A worker passes over the claims of others; once nothing else is left it waits for
+them, in case their worker dies.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ from colmlm.kb.tables import Document, Fact, FactKey, FactVersion, Tombstone
 
 Vectors = npt.NDArray[np.float32]
 
-WINDOW = 8  # batches of candidates that a claim chooses from; where more workers share a queue they look further on
+# A claim chooses from this many batches of candidates; where other workers hold them all, it reads the next ones.
+WINDOW = 8
 
-# The candidates come as a list: in one statement with the search for them, the planner might lock what it then drops.
+# The candidates come as a list: if one statement both searched and locked, it might lock rows that it does not return.
 _CLAIM = text("""
 SELECT id FROM unnest(CAST(:ids AS bigint[])) AS id
 WHERE pg_try_advisory_xact_lock(hashtextextended(:scope || ' ' || id, 0)) LIMIT :batch
@@ -45,28 +46,27 @@ SELECT pg_advisory_xact_lock(hashtextextended(:scope || ' ' || id, 0)) FROM unne
 
 
 class Encoder(Protocol):
-    """Who turns texts into keys. Rows are unit vectors, float32, of width `checkpoint.dim`."""
+    """Turns texts into keys. Rows are unit vectors, float32, of width `checkpoint.dim`."""
 
     @property
     def checkpoint(self) -> CheckpointInfo: ...
 
     def encode_documents(self, documents: Sequence[AnnotatedDocument]) -> list[Vectors]:
-        """For each document [num_facts, d]: the keys at `<FACT>`, in the order of its facts."""
+        """Gives for each document its keys [num_facts, d] at `<FACT>`, in the order of its facts."""
         ...
 
     def encode_questions(self, questions: Sequence[str]) -> Vectors:
-        """[n, d]: the keys at `<FACT-q>`."""
+        """Gives the keys [n, d] at `<FACT-q>`."""
         ...
 
     def encode_contexts(self, texts: Sequence[str]) -> Vectors:
-        """[n, d]: the queries at a `<FACT>` after each text: what the decoder would ask there."""
+        """Gives the queries [n, d] at a `<FACT>` after each text, as the decoder would make them there."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Rekey:
-    """One run: which keyset, by whom, over which corpus (None: everything), with which kinds of key for a document's
-    facts."""
+    """One run of a rekey: its keyset, who asked for it, its corpus (None: all), and the kinds of key to make."""
 
     sessions: sessionmaker[Session]
     encoder: Encoder
@@ -78,7 +78,7 @@ class Rekey:
     kinds: Collection[str] = ("context",)
 
     def run(self) -> None:
-        """Key until the queue is empty. Facts that appear meanwhile are keyed too."""
+        """Makes keys until the queue is empty, also for facts that are added meanwhile."""
         with self.sessions() as session:
             with_questions = "question" in self.kinds or keysets.has_question_keys(session, self.keyset_id)
             total = _queue_length(session, self.keyset_id, self.corpus, with_questions=with_questions)
@@ -101,7 +101,7 @@ class Rekey:
             yield self._questions()
 
     def _work(self, queue: _Queue) -> Iterator[int]:
-        """Pass through the queue until a pass has nothing to do; yields how many keys each batch stored."""
+        """Passes through the queue until a pass finds nothing to do; yields how many keys each batch stored."""
         while True:
             after, stored, others = 0, 0, None
             while (step := self._step(queue, after)) is not None:
@@ -115,11 +115,11 @@ class Rekey:
                 self._wait(queue, others)
 
     def _step(self, queue: _Queue, after: int) -> _Step | None:
-        """One batch past id `after`; None where the queue ends."""
+        """Does one batch past id `after`; gives None where the queue ends."""
         with self.sessions.begin() as session:
             session.execute(
                 text("SET LOCAL idle_in_transaction_session_timeout = 0")
-            )  # encoding takes its time
+            )  # encoding may take longer than the timeout
             window = session.scalars(queue.statement(after).limit(WINDOW * self.batch)).all()
             if not window:
                 return None
@@ -129,12 +129,13 @@ class Rekey:
             others = next((one for one in takewhile(last.__ge__, window) if one not in ours), None)
             if not mine:
                 return _Step(last, others, None)
-            # Read anew: what was unkeyed in the window may have been keyed, and let go, before it was claimed.
+            # Read again, since another worker may have keyed and released a candidate after it was read and before this
+            # claim.
             keys = queue.encode(session, session.scalars(queue.statement(0, mine)).all())
             return _Step(last, others, self._store(session, keys) if keys else 0)
 
     def _wait(self, queue: _Queue, claimed: int) -> None:
-        """Return when nobody claims this any more."""
+        """Waits until no worker claims this id any more."""
         with self.sessions.begin() as session:
             session.execute(_AWAIT, self._claims(queue, [claimed]))
 
@@ -142,7 +143,7 @@ class Rekey:
         return {"scope": f"colmlm rekey {self.keyset_id} {queue.kind}", "ids": list(ids)}
 
     def _documents(self) -> _Queue:
-        """Documents that have facts to key."""
+        """Gives the queue of documents that have facts to key."""
 
         def statement(after: int, among: Sequence[int] | None = None) -> Select[Any]:
             found = select(Fact.document_id).where(Fact.document_id > after, *_unkeyed(self.keyset_id))
@@ -156,7 +157,7 @@ class Rekey:
         return _Queue("context", statement, self._encode_documents)
 
     def _questions(self) -> _Queue:
-        """Facts to key that have no document."""
+        """Gives the queue of facts to key that have no document."""
 
         def statement(after: int, among: Sequence[int] | None = None) -> Select[Any]:
             found = select(Fact.id).where(
@@ -169,7 +170,7 @@ class Rekey:
         return _Queue("question", statement, self._encode_questions)
 
     def _asked(self) -> _Queue:
-        """Facts of documents whose question is to be keyed as well."""
+        """Gives the queue of documents' facts whose question is to be keyed as well."""
 
         def statement(after: int, among: Sequence[int] | None = None) -> Select[Any]:
             found = select(Fact.id).where(Fact.id > after, *_unasked(self.keyset_id))
@@ -214,10 +215,10 @@ class Rekey:
         return keys
 
     def _store(self, session: Session, keys: _Keys) -> int:
-        """Insert the keys that are still wanted; how many those were.
+        """Inserts the keys that are still wanted and gives their number.
 
-        Under the log's lock, what was read before encoding is read again: a fact may have been deleted, or moved
-        to another text meanwhile, for which this key would be wrong.
+        Under the log's lock it reads again what was read before encoding: meanwhile a fact may have been deleted, or
+        moved to another text, for which this key would be wrong.
         """
         pending = audit.begin(session, self.actor, "rekey")
         statement = select(Fact.id, Fact.document_id).where(
@@ -236,14 +237,14 @@ class Rekey:
 
 
 class _Statement(Protocol):
-    """The ids of what is to be keyed, ascending, past `after`; where given, only of those `among`."""
+    """Selects the ids to be keyed, ascending, past `after`, and where it is given only those `among` these."""
 
     def __call__(self, after: int, among: Sequence[int] | None = None) -> Select[Any]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Queue:
-    """What is claimed, and how it is encoded: documents, or facts without one."""
+    """What is claimed and how it is encoded: documents, or single facts."""
 
     kind: str
     statement: _Statement
@@ -252,7 +253,7 @@ class _Queue:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """The last id looked at, the first that others had claimed, and how many keys were stored (None: all claimed)."""
+    """The last id examined, the first one another worker claimed, and the number of keys stored (None: all claimed)."""
 
     last: int
     others: int | None
@@ -261,7 +262,7 @@ class _Step:
 
 @dataclass(frozen=True, slots=True)
 class _Keys:
-    """Keys [n, d] of facts, the document each was in when it was encoded, and (SQL) which facts want such a key."""
+    """Keys [n, d] of facts, each fact's document when it was encoded, and conditions (SQL) they must still meet."""
 
     kind: str
     homes: dict[int, int | None]
@@ -270,14 +271,14 @@ class _Keys:
 
 
 def _unkeyed(keyset_id: int) -> tuple[Any, ...]:
-    """SQL: the fact is live or a tombstone, and has no key in the keyset."""
+    """Gives conditions (SQL): the fact is live or a tombstone, and has no key in the keyset."""
     return _is_kept(), ~_has_key(keyset_id)
 
 
 def _unasked(keyset_id: int) -> tuple[Any, ...]:
-    """SQL: the fact of a document is live or a tombstone, and has a key of its context and none of its question.
+    """Gives conditions (SQL): a document's fact is live or a tombstone, and has a context key but no question key.
 
-    The context comes first: a fact whose only key is that of its question would look keyed.
+    The context key is made first, since a fact that has only a question key would look keyed.
     """
     return (
         Fact.document_id.is_not(None),
@@ -289,18 +290,19 @@ def _unasked(keyset_id: int) -> tuple[Any, ...]:
 
 
 def _is_kept() -> Any:
-    # Not `facts.is_kept`: without statistics, as after a first ingest, that reads all versions for every batch.
+    # `facts.is_kept` would read all versions for every batch while there are no statistics, as after a first ingest.
     return or_(Fact.deleted_seq.is_(None), exists().where(Tombstone.fact_id == Fact.id))
 
 
 def _has_key(keyset_id: int, *of: Any) -> Any:
     keyed = select(FactKey.id).where(FactKey.keyset_id == keyset_id, FactKey.fact_id == Fact.id, *of)
-    # OFFSET keeps it from becoming a join, which without statistics of a young partition reads all its keys a fact.
+    # OFFSET keeps the planner from making a join, which without statistics reads all keys of a new partition for each
+    # fact.
     return exists(keyed.correlate(Fact).offset(0))
 
 
 def _queue_length(session: Session, keyset_id: int, corpus: str | None, *, with_questions: bool) -> int:
-    """How many keys are to be made. Questions of facts that are still to get their first key count too."""
+    """Counts the keys to be made, with the question keys of facts that are still to get their first key."""
     queues = [_unkeyed(keyset_id)]
     if with_questions:
         without = ~_has_key(keyset_id, FactKey.kind == "question")
@@ -318,9 +320,9 @@ def _queue_length(session: Session, keyset_id: int, corpus: str | None, *, with_
 def _annotated(
     session: Session, document_ids: Sequence[int]
 ) -> list[tuple[int, list[int], AnnotatedDocument]]:
-    """Documents by id, with all their spans as they were ingested and the fact ids of these.
+    """Gives documents by id, with all their spans as they were ingested and the ids of their facts.
 
-    Deleted facts and corrected values too: a key must not depend on which edits came before it.
+    These include deleted facts, and values before correction: a key must not depend on which edits came before it.
     """
     statement = (
         select(Fact, FactVersion.value)

@@ -1,8 +1,8 @@
-"""The change log: who changed what, when and why, chained by hashes, and the feed indexes catch up from.
+"""The change log: records who changed what, when and why, chained by hashes; indexes catch up from it.
 
-An edit begins with `begin` (takes the log's lock, so `seq` has neither gaps nor reordering: a later seq is
-never visible before an earlier one) and ends with `append`, in one transaction. The log holds no fact text;
-where a value matters it holds an HMAC under this database's secret, so it can outlive an erasure.
+An edit calls `begin` and then `append`, in one transaction. `begin` takes the log's lock, so that `seq` has neither
+gaps nor reordering: a later seq is never visible before an earlier one. The log holds no fact text; where a value
+matters it holds an HMAC under this database's secret, so it may stay after an erasure.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from colmlm.kb.texts.characters import JOINERS, is_blank, unseen, written
 CHANGE_LOCK = 0x636F6C6D02
 GENESIS = "0" * 64
 
-# Kinds that do not edit facts: they feed indexes and keep the record complete. After all but the first an index holds
-# what it held.
+# Changes of these kinds edit no facts. Those of NO_KEYS, which keep the record complete, leave indexes as they were; a
+# change of kind "key" tells them which keys to fetch.
 NO_KEYS = (
     "activate", "threshold", "retire", "create-api-key", "rotate-api-key", "revoke-api-key", "restore-backup", "seal",
 )  # fmt: skip
 MAINTENANCE = ("key", *NO_KEYS)
 
-# For the driver itself: every edit makes these two statements, and they should cost a round trip and little else.
+# The driver runs these two statements itself, since every edit needs them and a round trip is all they should cost.
 _BEGIN = "SELECT at, secret, seq, hash FROM begin_change(%s)"
 _APPEND = """
 INSERT INTO change (seq, kind, fact_ids, num_facts, actor, reason, at, prev_hash, hash, payload)
@@ -50,7 +50,7 @@ VALUES (%s, %s, %s::bigint[], %s, %s, %s, %s, %s, %s, %s)
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A change that has its place in the log and waits to be appended."""
+    """A change that has its number in the log and is still to be appended."""
 
     seq: int
     prev_hash: str
@@ -60,20 +60,23 @@ class Pending:
     secret: bytes
 
     def digest(self, value: str) -> str:
-        """What the log keeps of a value: proof to whoever knows it, nothing to whoever does not."""
+        """Digests a value as the log keeps it: proof for whoever knows the value, and no information for others."""
         return hmac.new(self.secret, value.encode(), hashlib.sha256).hexdigest()
 
 
 def begin(session: Session, actor: str, reason: str) -> Pending:
-    """Lock the log until this transaction ends and take the next seq. Raises `LogHeld` where others keep it."""
+    """Locks the log until this transaction ends and takes the next seq.
+
+    Raises `LogHeld` where another keeps the lock.
+    """
     check_who(actor, reason)
-    # The function's second statement sees what the lock's last holder committed: under READ COMMITTED each has a
-    # snapshot of its own.
+    # Under READ COMMITTED each statement of the function has its own snapshot, so the second one sees what the lock's
+    # last holder committed.
     asked = time.monotonic()
     try:
         row = connection_of(session).execute(_BEGIN, (CHANGE_LOCK,)).fetchone()
     except LockNotAvailable as error:
-        engine = session.get_bind().engine  # this transaction is over, and can't ask any more
+        engine = session.get_bind().engine  # this transaction has failed and runs no more statements
         raise LogHeld(holder_of(engine, CHANGE_LOCK), round(time.monotonic() - asked, 1)) from error
     assert row is not None, "the first migration makes the secret"
     at, secret, head, hash_ = row
@@ -82,7 +85,7 @@ def begin(session: Session, actor: str, reason: str) -> Pending:
 
 
 def check_who(actor: str, reason: str) -> None:
-    """Raise `InvalidValue` unless a change would name who made it and why, in words that read as they are."""
+    """Raises `InvalidValue` unless actor and reason are there, without characters that do not show."""
     check_name("actor", actor)
     check_said("reason", reason, blank=False)
 
@@ -96,9 +99,9 @@ def append(
     num_facts: int | None = None,
     payload: Mapping[str, Any] | None = None,
 ) -> int:
-    """Write the change `begin` opened and return its seq. `payload` is JSON without floats and without fact text.
+    """Writes the change that `begin` opened and gives its seq. `payload` is JSON without floats and without fact text.
 
-    Beside it is kept who was authenticated, and the request that asked for the change.
+    It also records who was authenticated, and the request that asked for the change.
     """
     mark(session, pending.seq)
     signature = signed(pending.actor)
@@ -132,12 +135,12 @@ def append(
 
 
 def chain_hash(change: Change) -> str:
-    """SHA-256 of the change's canonical JSON, the previous hash within it."""
+    """Gives the SHA-256 of the change's canonical JSON, which includes the previous hash."""
     return entry_hash(entry(change))
 
 
 def entry(change: Change) -> dict[str, Any]:
-    """A change as its hash sees it, in JSON's own types."""
+    """Gives a change in the form that is hashed, in JSON's own types."""
     return {
         "seq": change.seq,
         "kind": change.kind,
@@ -152,27 +155,28 @@ def entry(change: Change) -> dict[str, Any]:
 
 
 def entry_hash(canonical: Mapping[str, Any]) -> str:
-    """The hash that an entry as `entry` gives it must have."""
+    """Gives the hash that an entry in the form of `entry` must have."""
     return hashlib.sha256(json.dumps(canonical, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def head_seq(session: Session) -> int:
-    """The last committed change; 0 in a fresh database."""
+    """Gives the number of the last committed change; 0 in a fresh database."""
     return session.scalar(select(Change.seq).order_by(Change.seq.desc()).limit(1)) or 0
 
 
 def require_change(session: Session, seq: int) -> None:
-    """Raise `NoSuchChange` unless the log has change `seq`. 0 stands for the time before the first."""
+    """Raises `NoSuchChange` unless the log has change `seq`. 0 stands for the time before the first."""
     head = head_seq(session)
     if not 0 <= seq <= head:
         raise NoSuchChange(seq, head)
 
 
 class Fitting(TypedDict, total=False):
-    """What changes are chosen by; what is None or left out chooses all.
+    """The filters of a list of changes; a filter that is None or left out lets every change pass.
 
-    `principal` is the name of an API key or of a user of the server's machine: who was authenticated, where `actor`
-    is who was named. A change touches `fact_id` too where it created it: an ingest does not list the facts it brought.
+    `principal` is the name of an API key or of a user of the server's machine that was authenticated, `actor` the name
+    that the log gives. `fact_id` also finds the change that created the fact, since an ingest does not list its new
+    facts.
     """
 
     actor: str | None
@@ -184,13 +188,13 @@ class Fitting(TypedDict, total=False):
 
 
 def changes(session: Session, after: int, limit: int, **fitting: Unpack[Fitting]) -> list[ChangeRecord]:
-    """Up to `limit` changes past `after`, oldest first: all, or those that fit every filter."""
+    """Gives up to `limit` changes past `after`, oldest first, that pass every filter."""
     past = select(Change).where(Change.seq > after).order_by(Change.seq)
     return _records(session, past.limit(limit), fitting)
 
 
 def counts(session: Session, after: int, last: int) -> dict[str, int]:
-    """How many changes there are past `after`, up to `last`, of each kind that was."""
+    """Counts the changes past `after`, up to `last`, by kind."""
     between = select(Change.kind, func.count().label("number")).where(Change.seq > after, Change.seq <= last)
     return {row.kind: row.number for row in session.execute(between.group_by(Change.kind))}
 
@@ -198,7 +202,7 @@ def counts(session: Session, after: int, last: int) -> dict[str, int]:
 def changes_before(
     session: Session, before: int, limit: int, **fitting: Unpack[Fitting]
 ) -> list[ChangeRecord]:
-    """Up to `limit` changes older than `before`, newest first: all, or those that fit every filter."""
+    """Gives up to `limit` changes older than `before`, newest first, that pass every filter."""
     older = select(Change).where(Change.seq < before).order_by(Change.seq.desc())
     return _records(session, older.limit(limit), fitting)
 
@@ -231,7 +235,7 @@ def _conditions(
 
 
 def as_record(change: Change) -> ChangeRecord:
-    """The change as it is shown, also one that did not come from here: its payload may be anything."""
+    """Gives the change as it is shown, also one that this program did not write, whose payload may be anything."""
     said = change.payload if isinstance(change.payload, dict) else {}
     return ChangeRecord(
         seq=change.seq,
@@ -262,18 +266,18 @@ def _principal(kept: Any) -> Principal | None:
 
 
 def database_id(session: Session) -> str:
-    """A name for this database that no other has, and that tells nothing of its secret."""
+    """Gives a name that only this database has, and that reveals nothing of its secret."""
     return keyed_digest(session, "database")[:16]
 
 
 def keyed_digest(session: Session, value: str) -> str:
-    """An HMAC of `value` under this database's secret, as the log keeps them."""
+    """Gives an HMAC of `value` under this database's secret, as the log keeps it."""
     secret = session.scalars(select(Secret.value).where(Secret.name == "change_log")).one()
     return hmac.new(secret, value.encode(), hashlib.sha256).hexdigest()
 
 
 def check_text(field: str, value: str, *, blank: bool = True, limit: int = 10_000) -> None:
-    """Raise `InvalidValue` where PostgreSQL cannot store `value`, or where it says nothing."""
+    """Raises `InvalidValue` where PostgreSQL cannot store `value`, where it is too long or, unless allowed, blank."""
     if not blank and is_blank(value):
         raise InvalidValue(field, "it is blank")
     if "\x00" in value:
@@ -285,13 +289,13 @@ def check_text(field: str, value: str, *, blank: bool = True, limit: int = 10_00
 
 
 def check_name(field: str, name: str, limit: int = 200) -> None:
-    """Raise `InvalidValue` unless this names somebody: with nothing in it that does not show."""
+    """Raises `InvalidValue` unless this is a name, without characters that do not show."""
     check_text(field, name, blank=False, limit=limit)
     _check_seen(field, name, "")
 
 
 def check_said(field: str, said: str, *, blank: bool = True) -> None:
-    """Raise `InvalidValue` where words that are kept for good do not read as they are."""
+    """Raises `InvalidValue` where a text that the log keeps for good has characters that do not show."""
     check_text(field, said, blank=blank)
     _check_seen(field, said, JOINERS)
 

@@ -1,8 +1,8 @@
-"""The chain of the change log: each entry holds the hash of the one before, so what was altered or put in shows.
+"""The chain of the change log: each entry holds the hash of the one before, which reveals altered and inserted entries.
 
-A break is named and the check goes on after it: from then on each entry is held to the one before it as that stands.
-An operator who knows what a break is may seal it, by a change that says what was found and what should have been
-there. It stays a break, and is known; whatever else does not fit, even in the entry that was sealed, is a new one.
+An entry that does not fit is a break. The check goes on after it and compares each later entry with the one before as
+that is stored. An operator who knows the cause of a break may seal it, by a change that states what was found and what
+was expected. A sealed break is still reported, as known; any other fault, even in the same entry, is a new break.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ SEAL = "seal"
 class Break:
     """An entry that does not fit the one before it or its own hash.
 
-    `causes` are among "gap" (another number should come here), "prev_hash" (it goes on from another entry) and "hash"
-    (it is not what its hash says). What was found stands beside what was `expected`. A hash longer than any is named by
-    its own SHA-256.
+    `causes` are among "gap" (another number was expected here), "prev_hash" (it names another entry's hash as the one
+    before) and "hash" (its content has another hash than it states). Each figure found has its `expected` one. A hash
+    that is too long to be one is given by its own SHA-256.
     """
 
     seq: int
@@ -43,11 +43,11 @@ class Break:
 
     @property
     def first_seq(self) -> int:
-        """The first change that is not as it should be: one that is missing, or this."""
+        """The first change at fault: this one, or the first that is missing before it."""
         return min(self.seq, self.expected_seq) if "gap" in self.causes else self.seq
 
     def statement(self) -> dict[str, Any]:
-        """What a seal says of it, in JSON's own types."""
+        """Gives the break as a seal states it, in JSON's own types."""
         said = {**asdict(self), "causes": list(self.causes)}
         del said["sealed_by"]
         return said
@@ -55,7 +55,7 @@ class Break:
 
 @dataclass(frozen=True, slots=True)
 class Chained:
-    """A log that was checked to its end, change `seq` with its `hash`. `breaks` are those that nobody sealed."""
+    """The result of checking a log to its end, change `seq` with its `hash`. `breaks` are those that nobody sealed."""
 
     checked: int
     seq: int
@@ -70,7 +70,7 @@ class Chained:
 
 @dataclass(slots=True)
 class Chain:
-    """Takes the entries of a log one after the other."""
+    """Checks the entries of a log one after the other."""
 
     checked: int = 0
     seq: int = 0
@@ -79,7 +79,7 @@ class Chain:
     _seals: dict[int, list[tuple[int, Any]]] = field(default_factory=dict)
 
     def take(self, entry: Mapping[str, Any], hash_: str) -> Break | None:
-        """Hold the next entry, whose stored hash this is, to those before it."""
+        """Compares the next entry and its stored hash with the entries before; gives a break where it does not fit."""
         computed = audit.entry_hash(entry)
         expected = {
             "gap": (entry["seq"], self.seq + 1),
@@ -111,7 +111,7 @@ class Chain:
                 self._seals.setdefault(one["seq"], []).append((seq, one))
 
     def end(self) -> Chained:
-        """What the check found, once everything was taken."""
+        """Gives the result, once every entry was taken."""
         looked_up = [self._sealed(found) for found in self._breaks]
         return Chained(
             self.checked,
@@ -122,7 +122,7 @@ class Chain:
         )
 
     def _sealed(self, found: Break) -> Break:
-        """The break with the first later change that seals exactly it."""
+        """Gives the break with the number of the first later change that seals exactly it."""
         said = found.statement()
         by = next(
             (seq for seq, one in self._seals.get(found.seq, ()) if seq > found.seq and one == said), None
@@ -135,7 +135,7 @@ def _short(hash_: str) -> str:
 
 
 def verify_chain(session: Session) -> Chained:
-    """Check the whole log of this database."""
+    """Checks the whole log of this database."""
     chain = Chain()
     for change in log_of(session):
         chain.take(audit.entry(change), change.hash)
@@ -143,9 +143,9 @@ def verify_chain(session: Session) -> Chained:
 
 
 def log_of(session: Session) -> Iterator[Change]:
-    """Every change, oldest first, none kept in memory."""
+    """Yields every change, oldest first, and keeps none in memory."""
     statement = select(Change).order_by(Change.seq).execution_options(yield_per=1000)
-    with closing(session.scalars(statement)) as log:  # a reader may stop in the middle
+    with closing(session.scalars(statement)) as log:  # closed also where a reader stops in the middle
         for change in log:
             yield change
             session.expunge(change)
@@ -160,9 +160,9 @@ class Sealed:
 
 
 def seal_breaks(session: Session, seqs: Sequence[int], actor: str, reason: str) -> Sealed:
-    """Append a change that acknowledges the breaks at these changes, all or none. Does not commit.
+    """Appends a change that acknowledges the breaks at these changes, all or none. Does not commit.
 
-    Raises `NoOpenBreak` where one of them fits, is not there, or is sealed already.
+    Raises `NoOpenBreak` where one of them fits, does not exist, or is sealed already.
     """
     pending = audit.begin(session, actor, reason)
     open_breaks = {found.seq: found for found in verify_chain(session).breaks}

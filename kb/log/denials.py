@@ -1,4 +1,7 @@
-"""Denials: requests refused for who asked them, as an auditor reads them. Session first; nothing here commits."""
+"""Denials: keeps the requests that were refused for who sent them, for auditors.
+
+Session first; nothing here commits.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,11 @@ MAX_PATH = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewDenial:
-    """`actor` is the name of the key that asked, None where none was valid; `cause` names the refusal.
+    """A denial to record. `actor` is the name of the key, None where none was valid; `cause` names the refusal.
 
-    `path` is the template of the route, and "unrouted" where none was reached: what was asked for may be a text.
+    `path` is the template of the route, or "unrouted" where none was reached: a path itself may hold a text.
 
-    `num_unrecorded` were refused since the last one that was recorded: a flood of them is counted, not kept.
+    `num_unrecorded` counts the denials since the last recorded one, since a flood of them is only counted.
     """
 
     request_id: str
@@ -39,7 +42,7 @@ class DenialRecord(NewDenial):
 
 
 def record_denial(session: Session, denial: NewDenial) -> None:
-    """Keep a denial, and drop those older than `KEPT`."""
+    """Records a denial, and deletes those older than `KEPT`."""
     session.execute(delete(Denial).where(Denial.at < func.now() - KEPT))
     session.add(
         Denial(
@@ -55,7 +58,7 @@ def record_denial(session: Session, denial: NewDenial) -> None:
 
 
 def list_denials(session: Session, *, after: int = 0, limit: int = 100) -> list[DenialRecord]:
-    """Denials, newest first; with `after` those before that id."""
+    """Gives denials, newest first; with `after` those before that id."""
     statement = select(Denial).order_by(Denial.id.desc()).limit(limit)
     if after:
         statement = statement.where(Denial.id < after)
@@ -76,5 +79,5 @@ def list_denials(session: Session, *, after: int = 0, limit: int = 100) -> list[
 
 
 def _shown(text: str) -> str:
-    """The start of what a stranger sent, without characters that a log or a terminal would act on."""
+    """Gives the start of a text that a stranger sent, without characters that would act on a log or a terminal."""
     return "".join(c if c.isprintable() else "?" for c in text[:MAX_PATH])

@@ -1,8 +1,9 @@
-"""Envelopes: signed statements in the forms that others' tools read, DSSE around an in-toto Statement.
+"""Envelopes: signed statements in a form that other tools read, DSSE around an in-toto Statement.
 
 The signature is Ed25519 over DSSE's pre-authentication encoding of the payload. A statement names its signer's public
-key too, so that whoever knows that key's id (the SHA-256 of its SPKI) needs nothing else. That alone is nobody's word:
-anybody can sign with a key of their own, so who opens an envelope compares the id with one known from elsewhere.
+key too, so that a reader who knows that key's id (the SHA-256 of its SPKI) needs nothing else. The envelope alone
+proves nothing of its signer, since anybody can sign with a key of their own: compare the id with one known from
+elsewhere.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _FIELDS = {"payloadType", "payload", "signatures"}
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """What an envelope holds whose signature fits; `names` are those of the key that signed it."""
+    """The content of an envelope whose signature is valid; `names` are those of the key that signed it."""
 
     predicate_type: str
     subject: Mapping[str, Any]
@@ -37,7 +38,7 @@ class Opened:
 def close_envelope(
     key: Ed25519PrivateKey, predicate_type: str, name: str, sha256: str, predicate: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """A statement about one subject, named and by its SHA-256, signed."""
+    """Makes a signed statement about one subject, given by name and SHA-256."""
     statement = {
         "_type": STATEMENT_TYPE,
         "subject": [{"name": name, "digest": {"sha256": sha256}}],
@@ -53,17 +54,17 @@ def close_envelope(
 
 
 def encoded(payload_type: str, payload: bytes) -> bytes:
-    """DSSE's pre-authentication encoding: the bytes that are signed."""
+    """Gives DSSE's pre-authentication encoding, the bytes that are signed."""
     return b"DSSEv1 %d %s %d %s" % (len(payload_type.encode()), payload_type.encode(), len(payload), payload)
 
 
 def is_envelope(value: Mapping[str, Any]) -> bool:
-    """Whether this claims to be an envelope, and not evidence in an earlier form."""
+    """Says whether this claims to be an envelope, and not evidence in an earlier form."""
     return "payload" in value
 
 
 def open_envelope(envelope: Mapping[str, Any], what: str) -> Opened:
-    """What an envelope says. Raises `SignatureRefused` unless every byte is as the key that it names signed it."""
+    """Reads an envelope. Raises `SignatureRefused` unless every byte is as the key that it names signed it."""
     try:
         if set(envelope) != _FIELDS or envelope["payloadType"] != PAYLOAD_TYPE:
             raise ValueError("another payload")
@@ -90,7 +91,7 @@ def _text(data: bytes) -> str:
 
 
 def _bytes(text: str) -> bytes:
-    """What base64 says in its one spelling."""
+    """Decodes base64, and raises `ValueError` for any spelling but the canonical one."""
     data = base64.b64decode(text, validate=True)
     if _text(data) != text:
         raise ValueError("base64 in another spelling")

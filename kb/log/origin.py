@@ -1,7 +1,7 @@
-"""Where an edit comes from: who was authenticated for it, and the request or job it was asked for in.
+"""The origin of an edit: who was authenticated for it, and the request or job that asked for it.
 
-A context variable and not a parameter of every verb: what is edited does not depend on it, and no caller of a verb can
-name another. Where nobody set one, the process edits by itself, as the user it runs as.
+The origin is a context variable and not a parameter of every verb, since no edit depends on it and no caller of a verb
+may claim another. Where none was set, the process edits for itself, as the user it runs as.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Who edits, and in which request. Its ids go into the log, where nothing is erased: they are never text.
+    """The principal and the request of an edit. Its ids go into the log, which nothing erases, so they are never text.
 
-    `request_id` is the server's own, `client_request_id` what the caller named the request. `on_behalf_of` is whom
-    the principal says to act for.
+    `request_id` is the server's own, `client_request_id` the caller's name for the request. `on_behalf_of` is the
+    person the principal says to act for.
     """
 
     principal: Principal
@@ -44,7 +44,7 @@ class Origin:
 
 
 class Signature(NamedTuple):
-    """Who the log names, and on whose behalf."""
+    """The actor that the log names, and the person it acts on behalf of."""
 
     actor: str
     on_behalf_of: str | None
@@ -54,13 +54,13 @@ origin: ContextVar[Origin | None] = ContextVar("origin", default=None)
 
 
 def current() -> Origin:
-    """The origin of what is done in this context."""
+    """Gives the origin of edits in this context."""
     return origin.get() or Origin(local_principal())
 
 
 @contextmanager
 def acting_as(principal: Principal, on_behalf_of: str | None = None) -> Iterator[None]:
-    """Within it this principal edits, in the same request."""
+    """Makes this principal the one that edits, within the block and in the same request."""
     before = origin.set(replace(current(), principal=principal, on_behalf_of=on_behalf_of))
     try:
         yield
@@ -69,14 +69,14 @@ def acting_as(principal: Principal, on_behalf_of: str | None = None) -> Iterator
 
 
 def act_for(name: str | None) -> None:
-    """Note on whose behalf the rest of this context edits."""
+    """Sets on whose behalf the rest of this context edits."""
     origin.set(replace(current(), on_behalf_of=name))
 
 
 def signed(actor: str) -> Signature:
-    """Who the log names where `actor` was given: an API key's own name, whatever was given.
+    """Gives the actor that the log names: with an API key always the key's own name, whatever `actor` was given.
 
-    On the server's machine the name that was given stands: whoever has a shell there has the database.
+    On the server's machine the given name is kept, since whoever has a shell there has the database.
     """
     found = current()
     principal = found.principal
@@ -89,7 +89,7 @@ def signed(actor: str) -> Signature:
 
 
 def evidence(signature: Signature) -> dict[str, Any]:
-    """What the log keeps of this origin beside the actor, in the change's payload and under its hash."""
+    """Gives the part of a change's payload, and so of its hash, that records this origin."""
     found = current()
     kept = {
         "request_id": found.request_id,
@@ -101,11 +101,11 @@ def evidence(signature: Signature) -> dict[str, Any]:
 
 
 def mark(session: Session, seq: int) -> None:
-    """Let the claim of this request learn, in the same transaction, that it made change `seq`.
+    """Notes change `seq` in the claim of this request, in the same transaction as the change.
 
-    What is no change but must not be done twice either marks with the change before it.
+    A deed that is no change but must not be done twice either is marked with the number of the change before it.
 
-    Raises `RequestUnderWay` where another run has taken the claim over, so that the two can't both edit.
+    Raises `RequestUnderWay` where another run has taken over the claim, so that the two can't both edit.
     """
     claim = current().claim
     if claim is None:

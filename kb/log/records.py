@@ -1,4 +1,4 @@
-"""Changes as the log tells them."""
+"""The records that verbs of the change log give."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from colmlm.kb.principal import Principal
 class ChangeRecord:
     """One entry of the change log; it holds no fact text.
 
-    `principal` is who was authenticated, and `on_behalf_of` whom they said to act for. `request_id` is of the API's
-    request that asked for it, `client_request_id` what the caller named that. All of them are None in changes from
-    before they were kept.
+    `principal` is who was authenticated, and `on_behalf_of` the person they said to act for. `request_id` is that of
+    the API's request that asked for it, `client_request_id` the caller's name for that. All of them are None in changes
+    made before they were recorded.
     """
 
     seq: int

@@ -1,7 +1,7 @@
-"""Signatures: Ed25519 over canonical JSON, so that evidence can be checked offline by whoever has the public key.
+"""Signatures: Ed25519 over canonical JSON, so that whoever has the public key can check evidence offline.
 
-The private key lies in the home directory and is made on first use. It is not in the database: whoever can
-rewrite the log could sign it anew.
+The private key is a file in the home directory, made on first use. It is not in the database, since whoever can
+rewrite the log could then sign it again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ _FIELDS = {"algorithm", "public_key", "signature"}
 
 
 def signing_key(home: Path) -> Ed25519PrivateKey:
-    """The key of this home, made where there is none. Raises `SignatureRefused` where its file is damaged."""
+    """Gives the key of this home, and makes it where there is none.
+
+    Raises `SignatureRefused` where its file is damaged.
+    """
     file = home / KEY_FILE
     if not file.exists():
         _create(file)
@@ -37,19 +40,19 @@ def signing_key(home: Path) -> Ed25519PrivateKey:
         key = Ed25519PrivateKey.from_private_bytes(base64.b64decode(content)[:32])
     except ValueError as error:
         raise SignatureRefused(str(file), "the key file is damaged") from error
-    # Most damage gives another key that works: only the public half beside it tells.
+    # Most damaged private keys are valid ones too, so only the stored public half shows the damage.
     if content != _content(key):
         raise SignatureRefused(str(file), "the key file is damaged")
     return key
 
 
 def _content(key: Ed25519PrivateKey) -> bytes:
-    """The key file: both halves of the key."""
+    """Gives the content of the key file: both halves of the key."""
     return base64.b64encode(key.private_bytes_raw() + key.public_key().public_bytes_raw())
 
 
 def _create(file: Path) -> None:
-    """Write a new key whole or not at all; two processes at once end with one and the same."""
+    """Writes a new key as a whole or not at all; two processes that do so at once get the same key."""
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     temporary = file.with_name(f"{file.name}.{os.getpid()}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -63,7 +66,7 @@ def _create(file: Path) -> None:
 
 
 def sign(key: Ed25519PrivateKey, statement: Mapping[str, Any]) -> dict[str, Any]:
-    """`statement` (JSON, no floats that JSON can't give back) with a `signature` object added."""
+    """Gives `statement` (JSON, without floats that JSON can't give back) with a `signature` object added."""
     return {
         **statement,
         "signature": {
@@ -75,7 +78,10 @@ def sign(key: Ed25519PrivateKey, statement: Mapping[str, Any]) -> dict[str, Any]
 
 
 def verify(signed: Mapping[str, Any], what: str = "document") -> KeyNames:
-    """The names of the key that signed. Raises `SignatureRefused` unless every byte is as it was signed."""
+    """Checks a signature and gives the names of its key.
+
+    Raises `SignatureRefused` unless every byte is as it was signed.
+    """
     signature = signed.get("signature")
     if not isinstance(signature, dict) or set(signature) != _FIELDS or signature["algorithm"] != "ed25519":
         raise SignatureRefused(what, "it has no signature this program knows")
@@ -95,13 +101,13 @@ def verify(signed: Mapping[str, Any], what: str = "document") -> KeyNames:
 
 @dataclass(frozen=True, slots=True)
 class KeyNames:
-    """What a public key is called: `keyid`, the SHA-256 of its SPKI, and the shorter `fingerprint`."""
+    """The names of a public key: `keyid`, the SHA-256 of its SPKI, and the shorter `fingerprint`."""
 
     keyid: str
     fingerprint: str
 
     def among(self, trusted: Collection[str]) -> bool:
-        """Whether a list of trusted keys has this one, by either name."""
+        """Says whether a list of trusted keys has this one, by either name."""
         return self.keyid in trusted or self.fingerprint in trusted
 
 
@@ -111,12 +117,12 @@ def names_of(public: Ed25519PublicKey) -> KeyNames:
 
 
 def as_pem(public: Ed25519PublicKey) -> str:
-    """The public key as other tools read it."""
+    """Gives the public key in PEM, which other tools read."""
     return public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
 
 
 def from_pem(text: str, what: str) -> Ed25519PublicKey:
-    """The public key in a PEM text. Raises `SignatureRefused` where there is none of Ed25519."""
+    """Reads the public key in a PEM text. Raises `SignatureRefused` where it has no Ed25519 key."""
     try:
         public = load_pem_public_key(text.encode())
     except (ValueError, UnicodeError, UnsupportedAlgorithm) as error:
@@ -127,18 +133,18 @@ def from_pem(text: str, what: str) -> Ed25519PublicKey:
 
 
 def own_names(home: Path) -> KeyNames | None:
-    """The names of this home's key; None where it has signed nothing yet."""
+    """Gives the names of this home's key; None where it has signed nothing yet."""
     return names_of(signing_key(home).public_key()) if (home / KEY_FILE).exists() else None
 
 
 def require_signer(key: str, trusted: Collection[str], what: str) -> None:
-    """Raise `SignatureRefused` unless the key of this fingerprint is among the trusted."""
+    """Raises `SignatureRefused` unless the key of this fingerprint is among the trusted."""
     if key not in trusted:
         raise SignatureRefused(what, f"it was signed by key {key}, not by {' or '.join(sorted(trusted))}")
 
 
 def fingerprint(public_key: bytes) -> str:
-    """A short name of a public key, to compare by eye with one known from elsewhere."""
+    """Gives a short name of a public key, to compare by eye with one known from elsewhere."""
     return hashlib.sha256(public_key).hexdigest()[:16]
 
 

@@ -1,7 +1,7 @@
-"""Witness: the head of the change log as a signed statement, the whole log as a file, and the check of both.
+"""Witness: signs the head of the change log, exports the whole log as a file, and checks both.
 
-A chain proves that a log fits together, not that it was never rewritten from its first entry on. A head that somebody
-keeps elsewhere proves that: a rewritten log no longer holds its hash at its seq.
+A chain proves that the entries of a log fit together, but not that the log was never rewritten from its first entry
+on. A head that somebody keeps elsewhere proves that: a rewritten log no longer has that hash at that seq.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ENTRY = {"seq", "kind", "fact_ids", "num_facts", "actor", "reason", "at", "prev
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A witnessed end of a log. `key` is the fingerprint of the key that signed it."""
+    """The signed end of a log. `key` is the fingerprint of the key that signed it."""
 
     database: str
     seq: int
@@ -38,11 +38,11 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """A checked log: how many changes it has, what of them does not fit, and where it ends.
+    """The result of checking a log: the number of changes, those that do not fit, and the end.
 
-    `ok` where the log is as it was written but for `sealed` breaks, which somebody acknowledged. `breaks` are all
-    others, and `first_break` is the first change that is not as it should be. `holds_witnessed` says whether a
-    `witnessed` head is in it; without one both are None.
+    `ok` says that the log is as it was written, except for `sealed` breaks, which somebody acknowledged. `breaks` are
+    all others, and `first_break` is the first change at fault. `holds_witnessed` says whether a `witnessed` head is in
+    it; without one both are None.
     """
 
     ok: bool
@@ -58,7 +58,7 @@ class AuditReport:
 
 
 def signed_head(session: Session, key: Ed25519PrivateKey) -> dict[str, Any]:
-    """The end of the log as of now, as a signed JSON object."""
+    """Gives the present end of the log as a signed JSON object."""
     seq = audit.head_seq(session)
     statement = {
         "format": FORMAT,
@@ -72,14 +72,17 @@ def signed_head(session: Session, key: Ed25519PrivateKey) -> dict[str, Any]:
 
 
 def hash_at(session: Session, seq: int) -> str | None:
-    """The hash of change `seq`, or None where the log has none; 0 has the genesis hash."""
+    """Gives the hash of change `seq`, or None where the log has none; 0 has the genesis hash."""
     if seq == 0:
         return audit.GENESIS
     return session.scalar(select(Change.hash).where(Change.seq == seq))
 
 
 def export_log(session: Session, key: Ed25519PrivateKey) -> Iterator[str]:
-    """The log as JSON lines, from one snapshot of the database: its signed head, then every change. No fact text."""
+    """Yields the log as JSON lines, from one snapshot of the database: its signed head, then every change.
+
+    No fact text.
+    """
     session.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
     yield _line(signed_head(session, key))
     for change in log_of(session):
@@ -91,7 +94,7 @@ def _line(value: Mapping[str, Any]) -> str:
 
 
 def read_head(line: str, what: str) -> Head:
-    """The head that a line states. Raises `SignatureRefused` unless it is as it was signed, and by the key it names."""
+    """Reads the head that a line states. Raises `SignatureRefused` unless it is as the key that it names signed it."""
     try:
         signed = json.loads(line)
         named = {name: signed[name] for name in Head.__dataclass_fields__}
@@ -106,7 +109,7 @@ def read_head(line: str, what: str) -> Head:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A line of an exported log: a change as its hash sees it, the hash it has, and whether it `fits`."""
+    """A line of an exported log: a change in the form that is hashed, its stored hash, and whether it `fits`."""
 
     said: dict[str, Any]
     hash: str
@@ -114,11 +117,11 @@ class Entry:
 
 
 def read_log(lines: Iterable[str], what: str) -> tuple[Head, Iterator[Entry]]:
-    """The signed head of an exported log and its entries, each checked as it is given.
+    """Reads an exported log: gives its signed head and an iterator that checks each entry as it yields it.
 
     The iterator raises `LogRefused` at its end, where an entry was altered, missing or out of place and nobody sealed
-    that, or where the log does not end as its head says. Only what was read to the end is evidence, and of that only
-    entries that fit.
+    that, or where the log does not end as its head says. Only a log that was read to its end is evidence, and of it
+    only the entries that fit.
     """
     rest = iter(lines)
     head, chain = read_head(next(rest, ""), what), Chain()
@@ -152,7 +155,7 @@ def _require_end(chained: Chained, head: Head, what: str) -> None:
 
 
 def check_log(lines: Iterable[str], what: str, witnessed: Head | None = None) -> AuditReport:
-    """Check an exported log without its database."""
+    """Checks an exported log without its database."""
     rest = iter(lines)
     head, chain, refused = read_head(next(rest, ""), what), Chain(), None
     hashes = {0: audit.GENESIS}
@@ -167,14 +170,14 @@ def check_log(lines: Iterable[str], what: str, witnessed: Head | None = None) ->
 
 
 def check_database(session: Session, witnessed: Head | None = None) -> AuditReport:
-    """Check the log of this database, and whether a witnessed head is in it."""
+    """Checks the log of this database, and whether a witnessed head is in it."""
     session.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
     found = None if witnessed is None else hash_at(session, witnessed.seq)
     return _report(audit.database_id(session), verify_chain(session), None, witnessed, found)
 
 
 def holds(session: Session, witnessed: Head) -> bool:
-    """Whether this log has the witnessed head in its place. It does not check the chain up to there."""
+    """Says whether this log has the witnessed head in its place. It does not check the chain up to there."""
     return (witnessed.database, witnessed.hash) == (
         audit.database_id(session),
         hash_at(session, witnessed.seq),

@@ -1,9 +1,9 @@
-"""Follower: keeps a long-running process's index at the head of the change log while nobody asks it anything.
+"""Follower: a thread that keeps a process's index at the head of the change log also while no lookup asks for it.
 
-Lookups need none of this to be right: each sees every change that was committed before it. A follower spares
+Lookups are correct without it, since each sees every change that was committed before it; a follower only spares
 them the work. The database announces every change on a channel; a poll is the fallback where an announcement
-is lost. A keyset that has passed its gate is opened before it is activated, so that the switch keeps no lookup
-waiting, and the one that was active before stays open, so that going back does not either.
+is lost. A keyset that has passed its gate is opened before it is activated, and the one that was active before stays
+open, so that no lookup waits for a switch or a rollback.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from colmlm.kb.tables import Keyset
 
 CHANNEL = "colmlm_change"
 POLL_SECONDS = 1.0
-LONGEST_PAUSE = 2.0  # seconds between two attempts to reach a database that is away
+LONGEST_PAUSE = 2.0  # seconds at most between two attempts to reach a database that does not answer
 
 _log = logging.getLogger(__name__)
 
 
 class Follower:
-    """Follows from `start` to `stop`, or as a context manager, in a thread and on a connection of its own."""
+    """Follows the change log in a thread and on a connection of its own, in a `with` block or until `stop`."""
 
     def __init__(self, kb: SearchableStore, *, poll_seconds: float = POLL_SECONDS) -> None:
         self.kb, self.poll_seconds = kb, poll_seconds
@@ -48,7 +48,7 @@ class Follower:
         return self
 
     def stop(self) -> None:
-        """End the thread and its connection; both are gone on return."""
+        """Ends the thread and closes its connection before it returns."""
         if self._thread is not None:
             self._stopping.set()
             self._ringing.send(b".")
@@ -70,7 +70,7 @@ class Follower:
         while not self._stopping.is_set():
             try:
                 with self._listening() as connection:
-                    follow(self.kb)  # what was announced while nobody listened
+                    follow(self.kb)  # applies changes that were announced before this connection listened
                     if failures:
                         _log.info("following the change log again")
                     failures = 0
@@ -86,23 +86,23 @@ class Follower:
         with self.kb.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             driver = connection.connection.driver_connection
             assert isinstance(driver, psycopg.Connection), "the engine runs on psycopg"
-            connection.detach()  # closed for good at the end: the pool must not lend a listening connection
+            connection.detach()  # detached and closed at the end, since the pool must not lend a listening connection
             connection.exec_driver_sql(f"LISTEN {CHANNEL}")
             yield driver
 
     def _wait(self, connection: psycopg.Connection[Any]) -> bool:
-        """Wait for a change, or for as long as a poll may take; False where it is time to stop."""
+        """Waits for a change, or until the next poll; gives False where the thread has to stop."""
         with selectors.DefaultSelector() as selector:
             selector.register(connection, selectors.EVENT_READ)
             selector.register(self._bell, selectors.EVENT_READ)
             selector.select(self.poll_seconds)
         for _ in connection.notifies(timeout=0):
-            pass  # which change it was does not matter: all up to the head are applied
+            pass  # the announced change does not matter, since all up to the head are applied
         return not self._stopping.is_set()
 
 
 def follow(kb: SearchableStore) -> None:
-    """Bring this process to where the database stands: the index to its head, the standby to what may come next."""
+    """Brings this process's index to the head of the log, and opens the keyset that may be activated next."""
     statement = select(Keyset.id, Keyset.state, Keyset.gate["passed"].as_boolean().label("passed"))
     with kb.sessions() as session:
         rows = session.execute(statement.where(Keyset.state.in_(("active", "ready")))).all()

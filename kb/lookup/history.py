@@ -1,8 +1,8 @@
-"""History: what the knowledge base answered as of a change of its log.
+"""History: lookups as of a change of the log, with the answers that the knowledge base gave then.
 
-Values come from `fact_version`, where "true at change n" is a range test; the keyset that was active, its threshold and
-its keys are those of then (`kb.keys.keyset_then`). An index holds what is kept now, so the keys of all that was live
-then are read from the database and compared exactly, a chunk at a time.
+Values come from `fact_version`, where "true at change n" is a range test; `kb.keys.keyset_then` gives the keyset that
+was active, with its threshold and keys of that time. An index holds only current keys, so the keys of all facts that
+were live then are read from the database and compared exactly, a chunk at a time.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from colmlm.kb.store.database import connection_of
 if TYPE_CHECKING:
     from colmlm.kb.store.store import Store
 
-# Keys of then, of facts that were live at :seq, or tombstones then: last ended, up to then, by a change that abstains.
-# The log still knows a tombstone that a later restore removed. A chunk of keys is one row, as bytes: to make an object
+# The keys stored by :seq of facts that were live then, or tombstones: facts whose last end by then abstains. Tombstones
+# are found by the log, since a later restore removes their rows. A chunk of keys is one row of bytes: making an object
 # of each key would keep every other request of the process waiting.
 _KEYS = """
 WITH abstaining AS (
@@ -56,9 +56,9 @@ SELECT v.fact_id, v.version, v.value FROM fact_version v
 WHERE v.fact_id = ANY(:fact_ids) AND v.from_seq <= :seq AND (v.to_seq IS NULL OR v.to_seq > :seq)
 """)
 
-LIVE = 0  # stands for the version that a live fact had, until the facts that answer are known
+LIVE = 0  # stands for the version of a live fact until the versions of the facts that answer are read
 
-# Of the facts that were live at :seq, those that can't be found: erased since, or without a key of then.
+# Counts the facts live at :seq that can't be found: those erased since, and those without a key of that time.
 _LOST = text("""
 SELECT count(*) FILTER (WHERE f.erased_seq IS NOT NULL) AS redacted,
        count(*) FILTER (WHERE f.erased_seq IS NULL AND NOT EXISTS (
@@ -71,9 +71,9 @@ WHERE v.from_seq <= :seq AND (v.to_seq IS NULL OR v.to_seq > :seq)
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Lookups in the past of a knowledge base.
+    """Answers lookups in the past of a knowledge base.
 
-    So many queries are compared with so many keys at once, so that the scores in memory are few whatever is asked.
+    It compares a bounded number of queries with a bounded number of keys at once, so that the scores fit in memory.
     """
 
     store: Store
@@ -89,9 +89,9 @@ class History:
         k: int = 1,
         threshold: float | None = None,
     ) -> list[AsOfLookup]:
-        """The k best facts of those that were live at change `as_of`, with the values they had then.
+        """Finds the k best of the facts that were live at change `as_of`, with the values they had then.
 
-        Each call reads every key of the keyset that was active; the threshold is the one it had, unless given.
+        Each call reads every key of the keyset that was active; its threshold of that time holds, unless one is given.
         Raises `NoSuchChange`, `PastTooLarge`, and `NotAnsweredThen` where that keyset is of another checkpoint, or its
         keys are gone.
         """
@@ -116,7 +116,7 @@ class History:
     def _rankings(
         self, session: Session, then: KeysetThen, queries_BD: Vectors, seq: int, k: int
     ) -> list[Ranking]:
-        """What was nearest to each query, without the values."""
+        """Ranks the nearest facts of each query, without their values."""
         candidates: list[list[Candidate]] = [[] for _ in queries_BD]
         for chunk in _chunks(session, then, seq, self.keys_at_once):
             for first in range(0, len(queries_BD), self.queries_at_once):
@@ -128,7 +128,7 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class AsOf:
-    """The knowledge base as it stood at change `seq`, as a decoder looks facts up in it."""
+    """The lookups of a decoder in the knowledge base as of change `seq`."""
 
     history: History
     seq: int
@@ -142,7 +142,7 @@ class AsOf:
         threshold: float | None = None,
         min_seq: int | None = None,
     ) -> list[AsOfLookup]:
-        """As `Lookups.find`, in the past. Raises `InvalidQuery` where `min_seq` lies after it."""
+        """Finds facts as `Lookups.find` does, in the past. Raises `InvalidQuery` where `min_seq` is after `seq`."""
         if min_seq is not None and min_seq > self.seq:
             raise InvalidQuery(f"change {min_seq} had not been made as of change {self.seq}")
         return self.history.find(
@@ -151,15 +151,15 @@ class AsOf:
 
 
 def _of(then: KeysetThen, seq: int) -> dict[str, Any]:
-    """What the statements name."""
+    """Gives the parameters of the statements."""
     return {"keyset_id": then.keyset.keyset_id, "end": then.end, "later": list(then.later), "seq": seq}
 
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """Some keys of then, those of a fact side by side. `live` are the places of keys of live facts, `dead` the others'.
+    """Some keys of that time, ordered by fact. `live` are the positions of the keys of live facts, `dead` the others.
 
-    `first_of_fact` says where in `live` each fact begins.
+    `first_of_fact` gives the positions in `live` at which each fact begins.
     """
 
     key_ids: npt.NDArray[np.int64]
@@ -172,7 +172,7 @@ class _Chunk:
 
     @classmethod
     def of(cls, dim: int, key_ids: bytes, fact_ids: bytes, is_live: bytes, keys: bytes) -> _Chunk:
-        """A row as the database gives it, of keys of this width."""
+        """Reads a chunk from a row of the statement, with keys of width `dim`."""
         facts, lives = np.frombuffer(fact_ids, ">i8"), np.frombuffer(is_live, np.bool_)
         live = np.flatnonzero(lives)
         return cls(
@@ -186,7 +186,7 @@ class _Chunk:
         )
 
     def nearest(self, scores_N: Vectors, k: int) -> Iterator[Candidate]:
-        """The keys that decide for one query: those of the k best live facts, and the best tombstone's."""
+        """Yields the keys that decide for one query: those of the k best live facts, and the best tombstone's."""
         if len(self.live):
             scores = scores_N[self.live]
             best_F = np.maximum.reduceat(scores, self.first_of_fact)
@@ -202,7 +202,7 @@ class _Chunk:
 
 
 def _chunks(session: Session, then: KeysetThen, seq: int, size: int) -> Iterator[_Chunk]:
-    """The keys of then, so many at a time."""
+    """Yields the keys of that time, `size` at a time."""
     with connection_of(session).cursor("keys_of_then", binary=True) as cursor:
         cursor.itersize = 1
         for row in cursor.execute(_KEYS, {**_of(then, seq), "chunk": size}):
@@ -210,7 +210,7 @@ def _chunks(session: Session, then: KeysetThen, seq: int, size: int) -> Iterator
 
 
 def _with_values(session: Session, rankings: Sequence[Ranking], seq: int) -> list[Ranking]:
-    """The rankings with the versions and values that their facts had at change `seq`."""
+    """Gives the rankings with the versions and values that their facts had at change `seq`."""
     fact_ids = sorted({hit.fact_id for ranking in rankings for hit in ranking.hits})
     rows = session.execute(_VALUES, {"fact_ids": fact_ids, "seq": seq})
     then = {row.fact_id: (row.version, row.value) for row in rows}
@@ -225,7 +225,7 @@ def _valued(hit: Hit, version: int, value: str) -> Hit:
 
 
 def _needed(candidates: list[Candidate], query_D: Vectors, k: int) -> list[Candidate]:
-    """The candidates that the answer can still depend on, so that what is held does not grow with the base."""
+    """Keeps the candidates that may still decide the answer, so that memory does not grow with the base."""
     ranking = rank(query_D, candidates, k)
     tombstone = ranking.tombstone
     wanted = {hit.key_id for hit in ranking.hits}

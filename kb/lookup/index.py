@@ -1,7 +1,7 @@
-"""The index: the keys of one keyset in Faiss, searched by inner product. Only this file imports faiss.
+"""The index: holds the keys of one keyset in Faiss and searches them by inner product. Only this file imports faiss.
 
-A cache of Postgres that can always be rebuilt: keys, never text. A Faiss id is `fact_key.id`: unique, never
-reused, never positional. Three traps of Faiss decide the shape of this file:
+It is a cache of keys, never of text, and can always be rebuilt from Postgres. A Faiss id is `fact_key.id`: unique,
+never reused, never positional. Three traps of Faiss decide the shape of this file:
 
 - `IDMap` around an IVF answers with wrong ids after one removal, with no error. So a small index is exact
   (`IDMap2,Flat`), and an IVF gets the ids natively, with a Hashtable direct map that makes removal cheap.
@@ -31,44 +31,50 @@ import numpy.typing as npt
 
 from colmlm.kb.errors import IndexInvariant, SnapshotRefused
 
-faiss: Any = untyped_faiss  # its stubs lack half of what SWIG makes
+faiss: Any = untyped_faiss  # its type stubs lack half of the methods that SWIG generates
 Ids = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32]
 
 FLAT_SPEC = "IDMap2,Flat"
-FLAT_UP_TO = 50_000  # keys; exact and needs no training, at some milliseconds a query
-NPROBE = 64  # inverted lists read per query (0.9 ms at 1 M x 128); all of them where nlist is smaller
-QUERIES_PER_THREAD = 16  # a batch of fewer is searched by one thread
-FORMAT = 1  # of the manifest
-# The specs known to remove rightly. Left out on purpose: IDMap over IVF (wrong ids), FastScan `PQ..fs`
-# (throws with a Hashtable), and HNSW, NSG and RFlat as storage (no removal).
+FLAT_UP_TO = 50_000  # keys up to which search is exact, without training, at some milliseconds a query
+NPROBE = 64  # inverted lists read for each query (0.9 ms at 1 M x 128), or all where there are fewer
+QUERIES_PER_THREAD = 16  # queries for each thread of a search, so that a smaller batch uses one thread
+FORMAT = 1  # version of the manifest's format
+# These are the specs known to remove keys correctly. Left out on purpose are IDMap over IVF (wrong ids), FastScan
+# `PQ..fs` (throws with a Hashtable), and HNSW, NSG and RFlat as storage (no removal).
 _SPEC = re.compile(
     r"IDMap2,Flat|(?P<opq>OPQ\d+(_\d+)?,)?IVF(?P<nlist>\d+)(_HNSW\d+)?,(Flat|(?P<pq>PQ\d+(x(?P<bits>\d+))?))"
 )
-# What reading a damaged or foreign snapshot may raise.
+# Reading a damaged or foreign snapshot may raise any of these.
 _DOUBTS = (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, IndexInvariant)
 
 
 def default_spec(num_keys: int, dim: int) -> str:
-    """The Faiss factory string for so many keys of this width: exact while small, else the paper's form."""
+    """Gives the Faiss factory string for this number and width of keys: exact up to a size, then the paper's form."""
     if num_keys <= FLAT_UP_TO or dim < 4:
         return FLAT_SPEC
-    # d' is d less what d/4 codes of 4 numbers can't split.
+    # d' is the largest multiple of 4 up to d, since each of the d/4 codes covers 4 numbers.
     return f"OPQ{dim // 4}_{dim // 4 * 4},IVF{default_nlist(num_keys)},PQ{dim // 4}"
 
 
 def default_nlist(num_keys: int) -> int:
-    """How many lists an index of so many keys is split into."""
+    """Gives the number of inverted lists for an index of `num_keys` keys."""
     # The power of two at or below 4 sqrt(n) leaves each list the 39 training keys that k-means wants; 65,536
     # centroids already cost 9 ms a query at d = 960.
     return min(65_536, 1 << int(math.log2(4 * math.sqrt(num_keys))))
 
 
 class KeyIndex:
-    """Keys by id, for one keyset. Safe to share: searches run in parallel, add and remove run alone."""
+    """An index of keys by id, for one keyset.
+
+    Threads may share it: searches run in parallel, add and remove run alone.
+    """
 
     def __init__(self, dim: int, spec: str = FLAT_SPEC) -> None:
-        """An empty index. IndexInvariant where `spec` is not known to remove rightly or can't hold `dim`."""
+        """Makes an empty index.
+
+        Raises `IndexInvariant` where `spec` is not known to remove correctly or can't hold `dim`.
+        """
         self.dim, self.spec, self._lock = dim, spec, _ReadWriteLock()
         index, self.train_min = _build(dim, spec)
         self._adopt(index)
@@ -83,22 +89,22 @@ class KeyIndex:
 
     @property
     def ids(self) -> Ids:
-        """The ids present at this instant, ascending; a copy."""
+        """Gives a copy of the ids present at this instant, ascending."""
         return self._ids.copy()
 
     @property
     def bare(self) -> Any:
-        """The Faiss index itself, for measurements beside it; who changes it breaks this one."""
+        """The Faiss index itself, for measurements that compare with it. Changing it breaks this object."""
         return self._index
 
     def __len__(self) -> int:
         return len(self._ids)
 
     def add(self, ids: Iterable[int] | Ids, keys: npt.NDArray[Any]) -> None:
-        """Add keys [n, d] under ids [n]: all of them or, with IndexInvariant, none.
+        """Adds keys [n, d] under ids [n]: all of them, or none and raises `IndexInvariant`.
 
-        Refused: an id given twice, present or negative; another width; NaN or infinity. The first add trains
-        a spec with IVF on its keys, so give it all there are; too few are refused.
+        It refuses an id that is given twice, present or negative, keys of another width, and NaN or infinity. The first
+        add trains a spec with IVF on its keys, so it should get all keys there are; too few are refused.
         """
         ids_n, xb = _as_ids(ids), self._as_vectors(keys)
         if len(ids_n) != len(xb):
@@ -110,18 +116,19 @@ class KeyIndex:
             if not self._index.is_trained:
                 self.train(xb)
             self._index.add_with_ids(xb, ids_n)
-            self._ids = np.sort(np.concatenate([self._ids, ids_n]), kind="stable")  # merges two runs
+            self._ids = np.sort(np.concatenate([self._ids, ids_n]), kind="stable")  # merges two sorted runs
 
     def remove(self, ids: Iterable[int] | Ids) -> int:
-        """Remove the keys of these ids and return how many were present.
+        """Removes the keys of these ids and gives how many were present.
 
-        Unknown ids are ignored, so replays are harmless. Pass batches: each call moves a flat index's keys.
+        It ignores unknown ids, so a repeated removal does no harm. Pass batches: each call moves a flat index's keys.
         """
         wanted = np.unique(_as_ids(ids))
         with self._lock.writing():
             at, is_present = self._find(wanted)
             present = wanted[is_present]
-            # The Hashtable takes only an IDSelectorArray; a flat scan with one is n x m, so there a hash set.
+            # A Hashtable accepts only an IDSelectorArray; a flat index would scan that in n x m steps, so it gets a
+            # hash set.
             selector = faiss.IDSelectorBatch if self._ivf is None else faiss.IDSelectorArray
             removed = int(self._index.remove_ids(selector(present))) if len(present) else 0
             self._ids = np.delete(self._ids, at[is_present])
@@ -130,12 +137,12 @@ class KeyIndex:
             return removed
 
     def missing(self, ids: Iterable[int] | Ids) -> Ids:
-        """Those of these ids that are not in the index, ascending and each once."""
+        """Gives those of these ids that are not in the index, ascending and each once."""
         wanted = np.unique(_as_ids(ids))
         return wanted[~self._find(wanted)[1]]
 
     def _find(self, ids: Ids) -> tuple[Ids, npt.NDArray[np.bool_]]:
-        """Where each id is, or would be, among those present, and whether it is there."""
+        """Gives each id's position among those present, or where it would be inserted, and whether it is present."""
         present = self._ids
         at = np.searchsorted(present, ids)
         is_present = np.zeros(len(ids), dtype=np.bool_)
@@ -144,45 +151,46 @@ class KeyIndex:
         return at, is_present
 
     def search(self, queries_BD: npt.NDArray[Any], k: int) -> tuple[Vectors, Ids]:
-        """The k keys of largest inner product for each query: scores D [B, k] and ids I [B, k], best first.
+        """Finds the k keys of largest inner product for each query: scores D [B, k] and ids I [B, k], best first.
 
-        Where fewer are found the rest is id -1 with score -inf. With PQ the scores are estimates: before any
-        threshold, compute them anew from the stored keys.
+        Where fewer are found the rest has id -1 and score -inf. With PQ the scores are estimates: compute them again
+        from the stored keys before comparing them with a threshold.
         """
         xq = self._as_vectors(queries_BD)
         shape = len(xq), k
         D, I = np.full(shape, -np.inf, np.float32), np.full(shape, -1, np.int64)  # noqa: E741
         with self._lock.reading(), self.threads(len(xq) // QUERIES_PER_THREAD):
             k_present = min(k, len(self._ids))
-            if k_present and len(xq):  # an untrained index can't be asked
+            if k_present and len(xq):  # an untrained index can't be searched
                 D[:, :k_present], I[:, :k_present] = self._index.search(xq, k_present)
-        D[I < 0] = -np.inf  # Faiss pads with the lowest float32
+        D[I < 0] = -np.inf  # Faiss fills these with the lowest float32
         return D, I
 
     @staticmethod
     @contextmanager
     def threads(wanted: int) -> Iterator[None]:
-        """Let Faiss use up to so many threads in the block, and at least one.
+        """Lets Faiss use up to `wanted` threads within the block, and at least one.
 
-        With two for one query p99 beside a busy process was 18 to 46 ms, with one under 5.
+        With two threads for one query p99 beside a busy process was 18 to 46 ms, with one under 5.
         """
         before = faiss.omp_get_max_threads()
         try:
             yield faiss.omp_set_num_threads(max(1, min(before, wanted)))
         finally:
-            faiss.omp_set_num_threads(before)  # it is the calling thread's, and torch may share it
+            faiss.omp_set_num_threads(before)  # the setting is the thread's, and torch may share it
 
     def over_fetch(self, k: int) -> int:
-        """How many keys to ask for so that the k best are among them, after exact scoring and a few deletions."""
+        """Gives how many keys to ask for so that the k best are among them after exact scoring and a few deletions."""
         return k + 4 if self.spec == FLAT_SPEC else 2 * k + 8
 
     def save(self, path: Path, *, keyset_id: int, applied_seq: int) -> None:
-        """Replace this keyset's snapshot in the directory `path`: on disk on return, and older ones are gone.
+        """Replaces this keyset's snapshot in the directory `path`; on return it is on disk and older ones are gone.
 
-        Edits wait, searches don't. Catch up first: a lagging process would put erased keys back on disk.
+        Edits of the index wait meanwhile, searches do not. Catch up first: a lagging process would write erased keys to
+        disk.
         """
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        temporary = path / f"keyset-{keyset_id}.tmp"  # a fixed name: the next save clears up after a crash
+        temporary = path / f"keyset-{keyset_id}.tmp"  # a fixed name: the next save overwrites a crash's file
         fields: dict[str, Any] = {"format": FORMAT, "keyset_id": keyset_id, "applied_seq": applied_seq}
         with locked_directory(path, fcntl.LOCK_EX) as directory:
             try:
@@ -190,7 +198,7 @@ class KeyIndex:
                     _write(self._index, temporary)
                     fields |= {"dim": self.dim, "spec": self.spec, "count": len(self._ids)}
                 fields["sha256"] = _sha256(temporary)
-                # The digest is in the name because another process may save other bytes at the same seq.
+                # The name has the digest, because another process may save other bytes at the same seq.
                 file = path / f"keyset-{keyset_id}-seq-{applied_seq}-{fields['sha256'][:16]}.faiss"
                 _publish(temporary, file, directory)
                 temporary.write_text(_manifest(fields | {"file": file.name}))
@@ -203,7 +211,10 @@ class KeyIndex:
 
     @classmethod
     def load(cls, path: Path, *, keyset_id: int, dim: int) -> tuple[KeyIndex, int]:
-        """This keyset's snapshot in `path` and the seq of its last change. SnapshotRefused on any doubt."""
+        """Loads this keyset's snapshot from `path` with the seq of its last change.
+
+        Raises `SnapshotRefused` on any doubt.
+        """
         try:
             with locked_directory(path, fcntl.LOCK_SH):
                 manifest = _read_manifest(path / f"keyset-{keyset_id}.json", keyset_id, dim)
@@ -221,11 +232,14 @@ class KeyIndex:
 
     @property
     def train_size(self) -> int:
-        """How many keys are worth training on; more take longer and change little."""
+        """The number of keys to train on; more would take longer and change little."""
         return max(64 * (self._ivf.nlist if self._ivf is not None else 0), 2 * self.train_min)
 
     def train(self, keys: npt.NDArray[Any]) -> None:
-        """Fit the spec to a sample of the keys [n, d], n at least `train_min`. Once, before the first add."""
+        """Trains the index on a sample of the keys [n, d], n at least `train_min`.
+
+        To be called once, before the first add.
+        """
         xb = self._as_vectors(keys)
         if len(xb) < self.train_min:
             raise IndexInvariant(f"{self.spec} trains on its first add: {len(xb)} of {self.train_min} keys")
@@ -246,7 +260,7 @@ class KeyIndex:
 
 
 class _ReadWriteLock:
-    """Many readers or one writer. A writer holds the gate while it waits, so new readers queue behind it."""
+    """A lock for many readers or one writer. A waiting writer keeps new readers waiting behind it."""
 
     def __init__(self) -> None:
         self._gate, self._left, self._readers = threading.Lock(), threading.Condition(), 0
@@ -282,20 +296,22 @@ def _build(dim: int, spec: str) -> tuple[Any, int]:
         ivf.cp.min_points_per_centroid = 1
     if match["pq"]:
         ivf = faiss.downcast_index(ivf)
-        ivf.do_polysemous_training = False  # 1.6 s for each code, for a filter that nobody uses
+        # Polysemous training takes 1.6 s for each code and serves a filter that is not used here.
+        ivf.do_polysemous_training = False
         ivf.pq.cp.max_points_per_centroid = 64
-        ivf.pq.cp.min_points_per_centroid = (
-            1  # below its 39 Faiss prints a line for each of hundreds of clusterings
-        )
-    if match["opq"]:  # a quarter of the time of 50 rounds; the best key is in the top 20 for 0.994, not 0.998
+        # With fewer points than the default minimum, 39, Faiss prints a warning for each of hundreds of clusterings.
+        ivf.pq.cp.min_points_per_centroid = 1
+    if match["opq"]:
+        # 10 rounds take a quarter of the time of 50; the best key is in the top 20 for 0.994 of queries, not 0.998.
         opq = faiss.downcast_VectorTransform(index.chain.at(0))
         opq.niter, opq.max_train_points = 10, 64 * 256
         quiet = faiss.ProductQuantizer(opq.d_out, opq.M, 8)
         quiet.cp.min_points_per_centroid = 1
         opq.pq = quiet
-        index.referenced_objects = [*getattr(index, "referenced_objects", []), quiet]  # Faiss does not own it
+        # Faiss does not own the object, so this keeps it alive.
+        index.referenced_objects = [*getattr(index, "referenced_objects", []), quiet]
     codes = max(2 ** int(match["bits"] or 8) if match["pq"] else 0, 256 if match["opq"] else 0)
-    return index, max(codes, int(match["nlist"] or 0))  # k-means needs a key per centroid
+    return index, max(codes, int(match["nlist"] or 0))  # k-means needs a key for each centroid
 
 
 def _ids_in(lists: Any) -> Ids:
@@ -332,7 +348,10 @@ def _sha256(file: Path) -> str:
 
 
 def _write(index: Any, file: Path) -> None:
-    """Write the index; Faiss tells what the system said in words alone."""
+    """Writes the index to a file.
+
+    Faiss reports the system's error only as words, from which this makes an `OSError`.
+    """
     try:
         faiss.write_index(index, str(file))
     except RuntimeError as error:
@@ -343,7 +362,7 @@ def _write(index: Any, file: Path) -> None:
 
 
 def _publish(temporary: Path, file: Path, directory: int) -> None:
-    """Give a written file its name for good: its bytes are on disk before the name is."""
+    """Gives a written file its final name, after its bytes are on disk."""
     with temporary.open("rb") as stream:
         os.fsync(stream.fileno())
     temporary.replace(file)
@@ -352,7 +371,7 @@ def _publish(temporary: Path, file: Path, directory: int) -> None:
 
 @contextmanager
 def locked_directory(path: Path, mode: int) -> Iterator[int]:
-    """Hold the directory against the other processes that share it, and give its descriptor."""
+    """Locks the directory against the other processes that share it, and gives its descriptor."""
     directory = os.open(path, os.O_RDONLY)
     try:
         fcntl.flock(directory, mode)

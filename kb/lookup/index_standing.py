@@ -1,4 +1,4 @@
-"""Where the index of a process stands to the database."""
+"""Reports how far the index of a process has followed the database."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from colmlm.kb.store.store import Store
 
 @dataclass(frozen=True, slots=True)
 class IndexStanding:
-    """Where a process's index stands. `applied_seq` None: none is open yet; `snapshot_at` None: it has no snapshot."""
+    """The state of a process's index.
+
+    `applied_seq` is None where no index is open; `snapshot_at` where it has no snapshot.
+    """
 
     head_seq: int
     applied_seq: int | None
@@ -23,12 +26,12 @@ class IndexStanding:
 
     @property
     def lag(self) -> int | None:
-        """Changes that the next lookup would have to apply first."""
+        """The number of changes that the next lookup would have to apply first."""
         return None if self.applied_seq is None else max(0, self.head_seq - self.applied_seq)
 
 
 def index_standing(store: Store, searcher: Searcher) -> IndexStanding:
-    """Where the index of this process stands, without moving it. Two small statements."""
+    """Gives the state of this process's index without catching up. It takes two small statements."""
     applied_seq, keyset_id = searcher.applied_seq, searcher.keyset_in_use
     with store.sessions() as session:
         head = audit.head_seq(session)
@@ -37,7 +40,7 @@ def index_standing(store: Store, searcher: Searcher) -> IndexStanding:
 
 
 def _snapshot_at(session: Session, store: Store, keyset_id: int) -> datetime | None:
-    """When the snapshot on disk was written. Another process of this home may have written it."""
+    """Gives the time at which the snapshot on disk was written, perhaps by another process of this home."""
     manifest = snapshots_of(session, store.settings.index_directory) / f"keyset-{keyset_id}.json"
     try:
         return datetime.fromtimestamp(manifest.stat().st_mtime, UTC)

@@ -1,7 +1,7 @@
-"""What a knowledge base tells whoever watches it: how long the parts of a lookup take, and how lookups end.
+"""The protocol of an observer: it is told how long the parts of a lookup take, and how lookups end.
 
-Nobody watches by default. Then it costs the call of a method that does nothing, and this package stays free of the
-libraries that count and trace.
+By default nothing observes; that costs the call of a method that does nothing, and this package needs no library for
+metrics or spans.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 
 
 class Observer(Protocol):
-    """Who watches. Called from every thread that looks something up; what it raises fails the lookup."""
+    """Observes lookups. Every thread that looks something up calls it; an error that it raises fails the lookup."""
 
     def timed(self, part: str) -> AbstractContextManager[object]:
-        """Around a part of the work: "lookup", and within it each "search" of the index and "select" that decides."""
+        """Gives a context for a part of the work: "lookup", and within it each "search" of the index and "select"."""
         ...
 
     def looked_up(self, lookups: Sequence[Lookup]) -> None:
-        """The answers to the queries of one lookup."""
+        """Receives the answers to the queries of one lookup."""
         ...
 
 
 class Nobody:
-    """The observer where there is none."""
+    """The observer that does nothing."""
 
-    _nothing = nullcontext()  # has no state, so every thread may enter it at once
+    _nothing = nullcontext()  # it has no state, so threads may enter it at the same time
 
     def timed(self, part: str) -> AbstractContextManager[object]:
         return self._nothing

@@ -1,4 +1,4 @@
-"""Lookups in one keyset, whichever is active: so that several checkpoints are measured side by side on one base."""
+"""Lookups in one keyset, active or not, so that several checkpoints can be measured side by side on one base."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from colmlm.kb.lookup.searcher import Searcher
 
 @dataclass(frozen=True, slots=True)
 class KeysetLookup:
-    """What stands in for the knowledge base in a decoder whose checkpoint's keyset is not the active one."""
+    """Answers a decoder's lookups in place of a knowledge base, where its checkpoint's keyset is not the active one."""
 
     searcher: Searcher
 
     @classmethod
     def of(cls, active: Searcher, keyset_id: int) -> Self:
-        """Opens nothing yet. It has an index of its own, beside that of the active keyset."""
+        """Makes lookups in this keyset, with an index of their own that is opened at the first lookup."""
         return cls(Searcher(active.reader, active.sessions, active.directory, active.wait_seconds, keyset_id))
 
     def find(
@@ -32,7 +32,9 @@ class KeysetLookup:
         threshold: float | None = None,
         min_seq: int | None = None,
     ) -> list[Lookup]:
-        """As `Lookups.find`, in this keyset: `KeysetMismatch` where its keys are of another checkpoint.
+        """Finds facts as `Lookups.find` does, in this keyset.
+
+        Raises `KeysetMismatch` where its keys are of another checkpoint.
 
         Raises `KeysetNotFound`, and `KeysetNotReady` where it is building or retired.
         """

@@ -1,7 +1,7 @@
-"""Questions: texts to lookups, across a switch of the active keyset.
+"""Questions: looks up texts, also while another keyset is activated.
 
-A query is of one checkpoint, and only the active keyset's is answered. This keeps several encoders and asks
-with the one that is active; where that changed in between, it encodes the questions again and asks once more.
+A query comes from one checkpoint, and only queries of the active keyset's checkpoint are answered. This holds several
+encoders and uses that of the active keyset; where another was activated meanwhile, it encodes the questions again.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.lookup.records import Lookup
 from colmlm.kb.lookup.searchable import SearchableStore
 
-ATTEMPTS = 3  # a switch and its rollback may both fall between encoding and asking
+ATTEMPTS = 3  # a switch and its rollback may both happen between encoding and lookup
 
 
 class Questions:
-    """Asks questions of a knowledge base with the encoder of whichever keyset is active. Safe to share."""
+    """Asks questions of a knowledge base with the encoder of the active keyset. Threads may share it."""
 
     def __init__(self, kb: SearchableStore, encoders: Sequence[Encoder]) -> None:
-        """The encoders may be of keysets yet to be activated. At least one is needed."""
+        """Takes at least one encoder, also of keysets that are still to be activated."""
         self.kb = kb
         self._encoders: Mapping[str, Encoder] = {e.checkpoint.checkpoint_id: e for e in encoders}
         self._last = encoders[0].checkpoint.checkpoint_id
 
     def ask(self, questions: Sequence[str], **options: Any) -> tuple[str, list[Lookup]]:
-        """The checkpoint that asked, and a lookup for each question; `options` are those of `Lookups.find`.
+        """Gives the checkpoint that encoded the questions, and a lookup for each; takes the options of `Lookups.find`.
 
         Raises `KeysetMismatch` where no encoder is of the active checkpoint.
         """

@@ -1,4 +1,4 @@
-"""What lookups find."""
+"""The records that lookups give."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One answer of a lookup: a live fact and its exact inner product with the query."""
+    """One fact that a lookup found: a live fact and its exact inner product with the query."""
 
     fact_id: int
     version: int
@@ -18,11 +18,11 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """What one query gave: `hits` best first, all at or above `threshold`; empty is *no match*.
+    """The answer to one query: `hits` best first, all at or above `threshold`; where there are none it is *no match*.
 
-    `runner_up` is the best score of any live fact, also below the threshold (None in an empty base);
-    `seq` is the last change the index had applied. `abstained` is the forgotten fact that the query
-    points at, where it was forgotten with the policy "abstain": then there are no hits.
+    `runner_up` is the best score of any live fact, also below the threshold (None in an empty base); `seq` is the last
+    change that the index had applied. `abstained` is the forgotten fact that was nearest to the query, where it was
+    forgotten with the policy "abstain": then there are no hits.
     """
 
     hits: tuple[Hit, ...]
@@ -34,11 +34,11 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True)
 class AsOfLookup(Lookup):
-    """What a query would have found as of change `seq`.
+    """The answer that a query would have had as of change `seq`.
 
-    `redacted` facts were live then and are erased now; `unkeyed` ones were live then without a key that is still there:
-    they were not keyed yet, or lost it since, as a later ingest changed the text before them. Any of these may be
-    missing from the hits; all else is as it was.
+    `redacted` counts facts that were live then and are erased now. `unkeyed` counts facts that were live then and have
+    no key of that time: they were not keyed yet, or a later ingest changed the text before them and dropped it. Any of
+    these may be missing from the hits; the rest of the answer is as it was.
     """
 
     redacted: int = 0

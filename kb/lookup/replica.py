@@ -1,7 +1,7 @@
-"""This process's copy of one keyset's index, and how it follows the change log.
+"""Replica: this process's copy of one keyset's index, which follows the change log.
 
-Catching up never trusts what a change says was done: for every fact touched since, the live keys are read
-from the database and the index is made to hold exactly those. So a change may be applied twice, or late.
+Catching up takes from a change only which facts it touched: the live keys of these are read from the database, and
+the index is made to hold exactly those. So a change may be applied twice, or late.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ AnyKeyset = KeysetHead | KeysetRecord
 
 @dataclass(slots=True)
 class Replica:
-    """The index of `keyset_id` with every change up to `applied_seq` in it (or more, never less)."""
+    """The index of `keyset_id` with every change up to `applied_seq` applied, and perhaps later ones."""
 
     keyset_id: int
     checkpoint_id: str
@@ -45,14 +45,16 @@ class Replica:
     _follow: threading.Lock = field(default_factory=threading.Lock)
 
     def catch_up(self, session: Session, wait_seconds: float | None = None) -> int:
-        """Apply every change committed by now and return the seq reached. Safe beside searches and other callers.
+        """Applies every change committed by now and gives the seq reached. Threads may call it, and search meanwhile.
 
-        Another caller who is at it is waited for, by default to its end; after `wait_seconds` nothing is applied here.
+        It waits for another thread that is catching up, as long as that takes or for `wait_seconds`; then it applies
+        nothing.
         """
         if not self._follow.acquire(timeout=-1 if wait_seconds is None else wait_seconds):
             return self.applied_seq
         try:
-            # Read before the keys: whatever is committed in between is newer than `head` and seen again next time.
+            # The head is read before the keys: a change committed in between is newer than `head` and is applied again
+            # next time.
             head = audit.head_seq(session)
             if head > self.applied_seq:
                 touched, dropped, stored = _touched(session, self.keyset_id, self.applied_seq, head)
@@ -68,12 +70,12 @@ class Replica:
             self._follow.release()
 
     def has_outgrown(self, keyset: AnyKeyset) -> bool:
-        """Whether the index is still exact where the keyset has grown to a size that wants another."""
+        """Says whether the index is still exact although the keyset has grown to a size that needs another kind."""
         is_exact = keyset.index_spec == AUTO_SPEC and self.index.spec == FLAT_SPEC
         return is_exact and len(self.index) > 2 * FLAT_UP_TO
 
     def _renew(self, session: Session, which: ColumnElement[bool]) -> None:
-        """Make the index hold, of these keys, exactly those whose facts are live or tombstones."""
+        """Makes the index hold, of these keys, exactly those whose facts are live or tombstones."""
         kept = func.coalesce(FactVersion.fact_id, Tombstone.fact_id)
         statement = (
             select(FactKey.id, case((kept.is_not(None), FactKey.key)).label("key"))
@@ -97,8 +99,9 @@ class Replica:
 def _touched(
     session: Session, keyset_id: int, after: int, head: int
 ) -> tuple[list[int], list[int], list[tuple[int, int]]]:
-    """What the changes past `after` up to `head` touched: facts, ids of keys whose rows went, ranges of new key ids."""
-    # Keys of another keyset are another index's business: a rekey of everything must not make this one re-read it.
+    """Gives what the changes past `after` up to `head` touched: facts, ids of dropped keys, ranges of new key ids."""
+    # Changes that store keys of another keyset are left out: a rekey of everything must not make this index read it
+    # all.
     concerns = or_(Change.kind != "key", Change.payload.contains({"keyset": keyset_id}))
     between = and_(Change.seq > after, Change.seq <= head)
     touched: set[int] = set()
@@ -115,7 +118,7 @@ def _touched(
 
 
 def _gone(session: Session, dropped: list[int]) -> list[int]:
-    """Those of these keys that are not there any more."""
+    """Gives those of these keys that do not exist any more."""
     there = (
         set(session.scalars(select(FactKey.id).where(FactKey.id == func.any(dropped)))) if dropped else set()
     )
@@ -123,18 +126,18 @@ def _gone(session: Session, dropped: list[int]) -> list[int]:
 
 
 def _bounded(session: Session, stored: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """These ranges of key ids, as far as there are any: one that was made up could go on for ever."""
+    """Cuts these ranges of key ids at the last id that exists, since a forged range could be endless."""
     last_key = (session.scalar(select(func.max(FactKey.id))) or 0) if stored else 0
     return [(first, min(last, last_key)) for first, last in stored]
 
 
 def _ids(said: Any) -> list[int]:
-    """The ids in what a change says; a row that somebody put into the log may say anything."""
+    """Gives the ids in a member of a change's payload; a row that somebody put into the log may hold anything there."""
     return [one for one in said if type(one) is int and 0 < one <= MAX_ID] if isinstance(said, list) else []
 
 
 def build(dim: int, spec: str, ids: Ids, keys: Vectors) -> KeyIndex:
-    """An index of all these keys. A keyset that shrank below what its spec is trained on is searched exactly."""
+    """Builds an index of all these keys. Where they are too few to train its spec, the index is exact."""
     index = KeyIndex(dim, spec)
     if len(ids):
         try:
@@ -148,11 +151,11 @@ def build(dim: int, spec: str, ids: Ids, keys: Vectors) -> KeyIndex:
 
 
 def rebuild(session: Session, keyset: AnyKeyset, on_keys: OnKeys | None = None) -> Replica:
-    """The replica from the database alone, a batch of keys at a time.
+    """Builds the replica from the database alone, a batch of keys at a time.
 
-    `on_keys` hears (keys added, keys there are) from the moment on when the index is trained.
+    Once the index is trained, `on_keys` is called with the number of keys added and that of all keys.
     """
-    head = audit.head_seq(session)  # before the keys, as in catch_up
+    head = audit.head_seq(session)  # read before the keys, as in catch_up
     num_keys = keysets.num_indexed_keys(session, keyset.keyset_id)
     index = _trained(session, keyset, num_keys)
     report = on_keys or (lambda done, total: None)
@@ -164,7 +167,7 @@ def rebuild(session: Session, keyset: AnyKeyset, on_keys: OnKeys | None = None) 
 
 
 def _trained(session: Session, keyset: AnyKeyset, num_keys: int) -> KeyIndex:
-    """An empty index ready for all keys of the keyset. One that has too few keys for its spec is searched exactly."""
+    """Gives an empty index, trained for all keys of the keyset. Where they are too few for its spec, it is exact."""
     spec = default_spec(num_keys, keyset.dim) if keyset.index_spec == AUTO_SPEC else keyset.index_spec
     index = KeyIndex(keyset.dim, spec)
     if index.train_min:
@@ -178,7 +181,7 @@ def _trained(session: Session, keyset: AnyKeyset, num_keys: int) -> KeyIndex:
 def open_replica(
     session: Session, keyset: AnyKeyset, directory: Path, on_keys: OnKeys | None = None
 ) -> Replica:
-    """The replica from the keyset's snapshot where that is good, else rebuilt; caught up either way."""
+    """Opens the replica from the keyset's snapshot, or rebuilds it where that is refused, and catches up."""
     try:
         replica = load_replica(session, keyset, directory)
     except SnapshotRefused:
@@ -188,7 +191,7 @@ def open_replica(
 
 
 def load_replica(session: Session, keyset: AnyKeyset, directory: Path) -> Replica:
-    """The replica as the keyset's snapshot has it, not caught up. Raises `SnapshotRefused` on any doubt."""
+    """Loads the replica from the keyset's snapshot and does not catch up. Raises `SnapshotRefused` on any doubt."""
     directory = snapshots_of(session, directory)
     index, applied_seq = KeyIndex.load(directory, keyset_id=keyset.keyset_id, dim=keyset.dim)
     _require_same_history(session, directory, keyset.keyset_id, applied_seq)
@@ -196,12 +199,12 @@ def load_replica(session: Session, keyset: AnyKeyset, directory: Path) -> Replic
 
 
 def snapshots_of(session: Session, directory: Path) -> Path:
-    """Where this database's snapshots lie: an index directory may serve several databases, one after the other."""
+    """Gives the directory of this database's snapshots; an index directory may serve several databases in turn."""
     return directory / audit.database_id(session)
 
 
 def save(session: Session, replica: Replica, directory: Path) -> None:
-    """Write the replica's snapshot, caught up, so that no process brings back what another has removed."""
+    """Writes the replica's snapshot. It must have caught up, or a process could bring back what another has removed."""
     directory = snapshots_of(session, directory)
     with replica._follow:
         replica.index.save(directory, keyset_id=replica.keyset_id, applied_seq=replica.applied_seq)
@@ -212,7 +215,7 @@ def save(session: Session, replica: Replica, directory: Path) -> None:
 
 
 def _require_same_history(session: Session, directory: Path, keyset_id: int, applied_seq: int) -> None:
-    """Refuse a snapshot of a future that did not happen: the database may have been restored from a backup."""
+    """Refuses a snapshot with changes that this database never had, as it may have been restored from a backup."""
     noted = None
     with suppress(OSError, ValueError):
         noted = json.loads(_history_file(directory, keyset_id).read_text())

@@ -1,4 +1,4 @@
-"""SearchableStore: a Store with the index of this process over it, and the lookups in it."""
+"""SearchableStore: a Store with lookups in it, on the index of this process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from colmlm.kb.store.waits import Waits
 
 @dataclass(frozen=True, slots=True)
 class Lookups:
-    """Lookups in a store, with one index a process."""
+    """Answers lookups in a store, with one index for each process."""
 
     store: Store
     searcher: Searcher
@@ -38,19 +38,20 @@ class Lookups:
         threshold: float | None = None,
         min_seq: int | None = None,
     ) -> list[Lookup]:
-        """Finds the k best live facts of each query [B, d], at or above the threshold (None: the keyset's own).
+        """Finds the k best live facts for each query [B, d], at or above the threshold (None: the keyset's own).
 
-        `min_seq` is the seq of an edit to read back: `IndexBehind` where it does not arrive in time, `NoSuchChange` at
-        once where nobody made it. Raises `KeysetMismatch` where the queries are not of the active keyset's checkpoint.
+        `min_seq` is the seq of an edit that the answer must include: raises `IndexBehind` where the index does not
+        reach it in time, and `NoSuchChange` at once where it does not exist. Raises `KeysetMismatch` where the queries
+        are not of the active keyset's checkpoint.
         """
         return self.searcher.lookup(np.asarray(queries_BD), checkpoint_id, k, threshold, min_seq)
 
     def catch_up(self) -> int:
-        """Applies every committed change to this process's index and give the seq reached."""
+        """Applies every committed change to this process's index and gives the seq reached."""
         return self.searcher.catch_up()
 
     def rebuild(self) -> None:
-        """Makes the active keyset's index and snapshot anew from the database alone."""
+        """Builds the active keyset's index and snapshot again from the database alone."""
         self.searcher.rebuild()
 
     def snapshot(self) -> None:
@@ -58,27 +59,27 @@ class Lookups:
         self.searcher.snapshot()
 
     def as_of(self, seq: int) -> AsOf:
-        """Gives lookups as the base stood at change `seq`. Raises `NoSuchChange`."""
+        """Gives lookups in the base as of change `seq`. Raises `NoSuchChange`."""
         with self.store.sessions() as session:
             audit.require_change(session, seq)
         return AsOf(History(self.store), seq)
 
     def in_keyset(self, keyset_id: int) -> KeysetLookup:
-        """Gives lookups in one keyset, whichever is active. Opens nothing yet."""
+        """Gives lookups in one keyset, active or not. Opens no index yet."""
         return KeysetLookup.of(self.searcher, keyset_id)
 
     def standing(self) -> IndexStanding:
-        """Tells where the index of this process stands, without moving it. Two small statements."""
+        """Gives the state of this process's index without catching up. It takes two small statements."""
         return index_standing(self.store, self.searcher)
 
     def space(self) -> LookupSpace:
-        """Tells what lookups are answered from now: whose queries, how wide, at which threshold, as of which change."""
+        """Tells what queries lookups answer now: their checkpoint and width, with the threshold and the last change."""
         with self.store.sessions() as session:
             return lookup_space(session)
 
 
 class SearchableStore(Store):
-    """Answers lookups, with one index a process."""
+    """A store that answers lookups, with one index for each process."""
 
     def __init__(self, settings: Settings, engine: Engine) -> None:
         super().__init__(settings, engine)

@@ -1,10 +1,10 @@
-"""Lookup: queries to live facts. Search the index, then one SELECT decides.
+"""Answers lookups: searches the index, then one SELECT decides which candidates are live facts.
 
-The SELECT gives, from one snapshot of the database: the head of the change log, the active keyset, and of
-the candidate keys those of live facts with value and exact key. Deleted facts drop out there however far the
-index lags, and a search that turns out to be of an old index or keyset is done again after catching up.
-Keys of tombstones come along without a value: a query nearest to one of these is no match.
-In the steady state that is one search and one round trip.
+The SELECT gives, from one snapshot of the database: the head of the change log, the active keyset, and those
+candidate keys whose facts are live, with value and exact key. So deleted facts drop out however far the index lags,
+and where the index or its keyset turns out to be out of date, the search is repeated after catching up.
+Keys of tombstones come without a value: a query nearest to one of these is no match.
+In the steady state a lookup costs one search and one round trip.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from colmlm.kb.store.causes import refusal_of
 
 MAX_K = 1000
 
-# For the driver itself: in its binary form keys come as they are, and a prepared statement is planned once.
-# "active" is the keyset that answers: the active one, or one that is asked by its id.
+# The driver runs this itself: in its binary form keys come as stored, and a prepared statement is planned once.
+# "active" is the keyset that answers: the active one, or one that is asked for by its id.
 _DECIDE = """
 SELECT coalesce((SELECT max(seq) FROM change), 0) AS head, active.id AS keyset_id, active.checkpoint_id,
        active.threshold, found.key_id, found.fact_id, found.version, found.value, found.key
@@ -56,7 +56,7 @@ _DECIDE_ONE = _DECIDE.replace(
 
 @dataclass(frozen=True, slots=True)
 class _Decision:
-    """What the one SELECT said: where the database stands, and by key id the candidates that are live or tombstones."""
+    """The result of the SELECT: the head, the keyset that answers, and by key id the live candidates and tombstones."""
 
     head: int
     keyset_id: int | None
@@ -67,7 +67,7 @@ class _Decision:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A key that may answer, with the value of its fact, or (`version` None) that of a tombstone."""
+    """A key found by a search, with the value of its live fact, or (`version` None) the key of a tombstone."""
 
     key_id: int
     fact_id: int
@@ -78,7 +78,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """What is nearest to one query: live facts, best first, and the nearest tombstone with its score."""
+    """The nearest facts of one query: live ones, best first, and the nearest tombstone with its score."""
 
     hits: tuple[Hit, ...] = ()
     tombstone: tuple[int, float] | None = None
@@ -86,10 +86,10 @@ class Ranking:
 
 @dataclass(slots=True)
 class Searcher:
-    """The replica of the active keyset and the lookups on it; one a process, shared by its threads.
+    """Answers lookups with the replica of the active keyset; there is one in each process, shared by its threads.
 
-    `reader` serves the deciding SELECT, which then costs no BEGIN, no ROLLBACK and no ping. With a `keyset_id` it is
-    the replica of that keyset, whichever is active.
+    `reader` is the engine of the deciding SELECT, which then costs no BEGIN, no ROLLBACK and no ping. With a
+    `keyset_id` the replica is of that keyset, active or not.
     """
 
     reader: Engine
@@ -99,7 +99,7 @@ class Searcher:
     keyset_id: int | None = None
     observer: Observer = NOBODY
     _replica: Replica | None = None
-    _standby: Replica | None = None  # of the keyset that was active before, or that may be next
+    _standby: Replica | None = None  # the keyset that was active before, or that may be activated next
     _opening: threading.Lock = field(default_factory=threading.Lock)
 
     def lookup(
@@ -110,7 +110,7 @@ class Searcher:
         threshold: float | None,
         min_seq: int | None,
     ) -> list[Lookup]:
-        """The best facts of each query; see `SearchableStore.lookup`."""
+        """Finds the best facts of each query, as `Lookups.find` describes."""
         with self.observer.timed("lookup"):
             found = self._lookup(queries_BD, checkpoint_id, k, threshold, min_seq)
         self.observer.looked_up(found)
@@ -131,11 +131,12 @@ class Searcher:
         queries = as_queries(queries_BD)
         required: int | None = None
         while True:
-            seq = replica.applied_seq  # before the search: the index may hold more by then, never less
+            seq = replica.applied_seq  # read before the search, which may see later changes but never fewer
             found, decision = self._search(
                 replica, queries if checkpoint_id == replica.checkpoint_id else None, k
             )
-            # The first SELECT's head is enough: what comes later is later, and the SELECT hides what it deleted.
+            # The head of the first SELECT is enough: later changes came after the lookup, and the SELECT hides what
+            # they deleted.
             required = decision.head if required is None else required
             if decision.keyset_id == replica.keyset_id and seq >= required:
                 break
@@ -149,12 +150,12 @@ class Searcher:
     def _search(
         self, replica: Replica, queries_BD: Vectors | None, k: int
     ) -> tuple[list[Ranking], _Decision]:
-        """What is nearest to each query (k live facts, or all there are), and the last decision.
+        """Ranks the nearest facts of each query (k live facts, or all there are), and gives the last decision.
 
-        The index is asked for more than k, since some keys share a fact and some facts are gone; where
+        The index is asked for more than k, since some keys share a fact and some facts are deleted; where
         that was not enough it is asked for twice as many.
         """
-        if queries_BD is None:  # of another checkpoint: only ask whether this one is still active
+        if queries_BD is None:  # of another checkpoint: only whether this keyset is still active is read
             return [], self._decide(replica.keyset_id, [])
         if queries_BD.shape[1] != replica.dim:
             raise InvalidQuery(f"it has {queries_BD.shape[1]} numbers, the keys have {replica.dim}")
@@ -178,8 +179,8 @@ class Searcher:
         with self.observer.timed("select"):
             try:
                 rows = self._fetch(parameters)
-            except psycopg.OperationalError as error:  # the server was restarted since the last lookup
-                if refusal_of(error) is not None:  # or it is there, and has said why not
+            except psycopg.OperationalError as error:  # the database was restarted since the last lookup
+                if refusal_of(error) is not None:  # or it answers and said why it refused
                     raise
                 self.reader.dispose()
                 rows = self._fetch(parameters)
@@ -203,9 +204,10 @@ class Searcher:
                 raise
 
     def await_change(self, min_seq: int) -> None:
-        """Catch up with change `min_seq`, or wait until the thread that is catching up has done so.
+        """Catches up with change `min_seq`, or waits until the thread that is catching up has done so.
 
-        Raises `NoSuchChange` where nobody has made it, since it would be waited for in vain, and `IndexBehind`.
+        Raises `NoSuchChange` where it does not exist, as waiting would be in vain, and `IndexBehind` where it takes too
+        long.
         """
         replica = self._replica or self.current()
         if replica.applied_seq >= min_seq:
@@ -221,7 +223,7 @@ class Searcher:
             return replica.catch_up(session, wait_seconds)
 
     def current(self) -> Replica:
-        """The replica of the keyset that is active now, opened where this process holds another or none."""
+        """Gives the replica of the keyset that is active now, and opens it where this process holds another or none."""
         with self._opening, self.sessions() as session:
             keyset_id = self._answering(session)
             if self._replica is None or self._replica.keyset_id != keyset_id:
@@ -232,16 +234,16 @@ class Searcher:
             return self._replica
 
     def _answering(self, session: Session) -> int | None:
-        """The keyset that is asked. Raises `KeysetNotFound` and `KeysetNotReady` of one that was named."""
+        """Gives the keyset that answers. Where one was named, raises `KeysetNotFound` and `KeysetNotReady`."""
         if self.keyset_id is None:
             return active_keyset_id(session)
         keysets.require_answering(session, self.keyset_id)
         return self.keyset_id
 
     def stand_by(self, keyset_id: int | None, useful: Collection[int]) -> None:
-        """Hold this keyset's replica open (None: the one held so far), caught up; drop it where it is not `useful`.
+        """Keeps this keyset's replica open (None: the one kept so far) and caught up; drops one that is not `useful`.
 
-        Opened beside the lookups: a switch to its keyset then keeps none of them waiting.
+        It is opened while lookups go on, so that activating its keyset makes none of them wait.
         """
         held = self._standby
         if keyset_id is not None and (held is None or held.keyset_id != keyset_id):
@@ -251,7 +253,9 @@ class Searcher:
             self._catch_up(held)
         with self._opening:
             active = self._replica
-            if held is None or active is None or held.keyset_id != active.keyset_id:  # no switch in between
+            if (
+                held is None or active is None or held.keyset_id != active.keyset_id
+            ):  # unless it was activated meanwhile
                 self._standby = held if held is not None and held.keyset_id in useful else None
 
     @property
@@ -268,15 +272,15 @@ class Searcher:
         return self._catch_up(self.current())
 
     def rebuild(self) -> None:
-        """Replace the replica by one made from the database alone, and its snapshot with it."""
+        """Builds the replica again from the database alone, and writes its snapshot."""
         with self._opening, self.sessions() as session:
             self._replica = rebuild(session, keysets.keyset_head(session, active_keyset_id(session)))
         self.snapshot()
 
     def prepare(self, keyset_id: int, on_keys: OnKeys | None = None) -> None:
-        """Write a keyset's index to disk, caught up, whether it is active or about to be.
+        """Writes a keyset's index to disk, caught up, whether the keyset is active or still to be activated.
 
-        `on_keys` hears (keys added, keys there are) where the index has to be built.
+        Where the index has to be built, `on_keys` is called with the number of keys added and that of all keys.
         """
         held = self._replica
         with self.sessions.begin() as session:
@@ -291,12 +295,12 @@ class Searcher:
             save(session, held, self.directory)
 
     def snapshot(self) -> None:
-        """Write the active keyset's index to disk, caught up."""
+        """Writes the active keyset's index to disk, caught up."""
         self.prepare(self.current().keyset_id)
 
 
 def check_options(k: int, threshold: float | None) -> None:
-    """Raise `InvalidQuery` where no lookup can be asked for so many facts, or at such a threshold."""
+    """Raises `InvalidQuery` where a lookup can't have this number of facts or this threshold."""
     if not 1 <= k <= MAX_K:
         raise InvalidQuery(f"k is {k}, not between 1 and {MAX_K}")
     if threshold is not None and not -1 <= threshold <= 1:
@@ -304,7 +308,7 @@ def check_options(k: int, threshold: float | None) -> None:
 
 
 def as_queries(queries_BD: npt.NDArray[Any]) -> Vectors:
-    """Queries as float32 rows. Raises `InvalidQuery` where they are no finite rows."""
+    """Gives queries as float32 rows. Raises `InvalidQuery` where they are not rows of finite numbers."""
     queries = np.asarray(queries_BD, dtype=np.float32)
     if queries.ndim != 2:
         raise InvalidQuery(f"its shape is {queries.shape}, not (batch, width)")
@@ -314,7 +318,7 @@ def as_queries(queries_BD: npt.NDArray[Any]) -> Vectors:
 
 
 def rank(query_D: Vectors, rows: Sequence[Candidate | Row[Any]], k: int) -> Ranking:
-    """The k best facts, each once, at its best key, best first; ties go to the older fact."""
+    """Ranks the k best facts, each once, by its best key, best first; ties go to the older fact."""
     if not rows:
         return Ranking()
     keys = np.frombuffer(b"".join(row.key for row in rows), dtype=STORED).reshape(len(rows), -1)
@@ -334,7 +338,7 @@ def rank(query_D: Vectors, rows: Sequence[Candidate | Row[Any]], k: int) -> Rank
 
 
 def decide(ranking: Ranking, k: int, threshold: float, seq: int) -> Lookup:
-    """The k best hits of a ranking at or above the threshold, or none where a tombstone is nearer than all of them."""
+    """Gives the k best hits of a ranking at or above the threshold, or none where a tombstone is nearer than all."""
     hits, tombstone = ranking.hits, ranking.tombstone
     runner_up = hits[0].score if hits else None
     abstains = (

@@ -1,4 +1,4 @@
-"""Snapshots on disk against the database: which are refused, which hold other keys, and which files nobody needs."""
+"""Compares snapshots on disk with the database: which are refused, which hold wrong keys, which files are orphans."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FILE = re.compile(r"keyset-(\d+)(?:\.tmp|\.json|\.history|-seq-\d+-[0-9a-f]{16}
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A keyset's snapshot, caught up: why it is `refused` (None: it is not), or how its ids differ from the keys'."""
+    """A keyset's snapshot after catching up: why it is `refused` (or None), and how its ids differ from the keys'."""
 
     keyset_id: int
     refused: str | None = None
@@ -41,14 +41,17 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """What lies in the index directory. `unfinished` are keysets still building whose every fact has a key."""
+    """The contents of the index directory.
+
+    `unfinished` are keysets that are still building though every fact has a key.
+    """
 
     snapshots: tuple[Snapshot, ...]
     orphans: tuple[Path, ...]
     unfinished: tuple[int, ...]
 
     def differences(self, *, but: int | None = None) -> tuple[str, ...]:
-        """The snapshots that are believed and hold other keys than they should, in words."""
+        """Gives a sentence for each snapshot that was accepted and holds wrong keys."""
         return tuple(
             f"snapshot of keyset {s.keyset_id}: {len(s.missing)} keys missing {list(s.missing[:10])},"
             f" {len(s.left_over)} left over {list(s.left_over[:10])}"
@@ -57,7 +60,7 @@ class Inspection:
         )
 
     def mendable(self) -> tuple[str, ...]:
-        """What is out of order and changes no answer, in words."""
+        """Gives a sentence for each fault that changes no answer."""
         return (
             *(
                 f"snapshot of keyset {s.keyset_id} is refused: {s.refused}"
@@ -70,13 +73,13 @@ class Inspection:
 
 
 def inspect(session: Session, index_directory: Path) -> Inspection:
-    """Open every snapshot of a keyset in use, as the next process would, and compare the sets of ids."""
+    """Opens every snapshot of a keyset in use, as the next process would, and compares the sets of ids."""
     in_use = [keyset for keyset in keysets.list_keysets(session) if keyset.state != "retired"]
     directory = snapshots_of(session, index_directory)
     on_disk = [k for k in in_use if (directory / f"keyset-{k.keyset_id}.json").exists()]
     orphans: list[Path] = []
     if directory.exists():
-        with locked_directory(directory, fcntl.LOCK_SH):  # nobody is in the middle of a save
+        with locked_directory(directory, fcntl.LOCK_SH):  # so that no other process is saving meanwhile
             orphans = _orphans(directory, {keyset.keyset_id for keyset in in_use})
     return Inspection(
         snapshots=tuple(_inspect(session, keyset, index_directory) for keyset in on_disk),
@@ -97,7 +100,7 @@ def _inspect(session: Session, keyset: KeysetRecord, index_directory: Path) -> S
 
 
 def compare(session: Session, replica: Replica) -> Snapshot:
-    """The ids of an index against those of the keys it should hold."""
+    """Compares the ids of an index with those of the keys it should hold."""
     wanted, found = kept_ids(session, replica.keyset_id), replica.index.ids
     return Snapshot(
         replica.keyset_id,
@@ -108,13 +111,13 @@ def compare(session: Session, replica: Replica) -> Snapshot:
 
 
 def kept_ids(session: Session, keyset_id: int) -> keysets.Ids:
-    """The ids of the keys that an index of this keyset holds: those of live facts and of tombstones."""
+    """Gives the ids of the keys that an index of this keyset holds: those of live facts and of tombstones."""
     kept = select(FactKey.id).where(FactKey.keyset_id == keyset_id, is_kept(FactKey.fact_id))
     return np.fromiter(session.scalars(kept), dtype=np.int64)
 
 
 def remove_orphans(session: Session, index_directory: Path) -> None:
-    """Remove the files nobody needs. Found anew under the lock: one that a live process wrote meanwhile is none."""
+    """Removes orphaned files. They are searched again under the lock, since a process may have named one meanwhile."""
     directory = snapshots_of(session, index_directory)
     if not directory.exists():
         return
@@ -125,7 +128,7 @@ def remove_orphans(session: Session, index_directory: Path) -> None:
 
 
 def _orphans(directory: Path, in_use: set[int]) -> list[Path]:
-    """Files of snapshots that no manifest names, of writers that died, and of keysets that are gone."""
+    """Finds files of snapshots that no manifest names, of writers that died, and of keysets that are gone."""
     found = []
     for file in sorted(directory.glob("keyset-*")):
         if (match := _FILE.fullmatch(file.name)) is None:
@@ -137,7 +140,10 @@ def _orphans(directory: Path, in_use: set[int]) -> list[Path]:
 
 
 def _is_named(directory: Path, keyset_id: int, file: Path) -> bool:
-    """Whether the keyset's manifest names the file, or is it. A manifest that can't be read names everything."""
+    """Says whether the keyset's manifest names the file, or is it.
+
+    An unreadable manifest is taken to name every file.
+    """
     manifest = directory / f"keyset-{keyset_id}.json"
     if not manifest.exists():
         return False

@@ -1,4 +1,4 @@
-"""What lookups are answered from now: what a decoder elsewhere has to know of a knowledge base before it asks."""
+"""The space of lookups: what a decoder on another machine has to know of a knowledge base before it asks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from colmlm.kb.tables import Checkpoint, Keyset
 
 @dataclass(frozen=True, slots=True)
 class LookupSpace:
-    """The active keyset: queries must be of `checkpoint_id` and have `dim` numbers. `head_seq` is the last change."""
+    """The active keyset's space: queries must be of `checkpoint_id` and have `dim` numbers.
+
+    `head_seq` is the last change.
+    """
 
     keyset_id: int
     checkpoint_id: str
@@ -26,7 +29,7 @@ class LookupSpace:
 
 
 def lookup_space(session: Session) -> LookupSpace:
-    """The space of lookups, from two rows: no keys are counted. Raises `NoActiveKeyset`."""
+    """Gives the space of lookups, from two rows; no keys are counted. Raises `NoActiveKeyset`."""
     statement = select(
         Keyset.id, Keyset.checkpoint_id, Checkpoint.name, Checkpoint.dim, Keyset.threshold, Keyset.calibrated
     ).join(Checkpoint, Checkpoint.id == Keyset.checkpoint_id)
