@@ -1,1 +1,1 @@
-"""Annotators: what marks facts in raw texts and asks about them."""
+"""Annotators, which mark facts in raw texts and ask about them."""

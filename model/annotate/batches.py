@@ -1,19 +1,19 @@
-"""The order in which an annotator sees its examples: seeded, endless, and with little padding."""
+"""The order in which an annotator is trained on its examples: seeded, endless, and with little padding."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
 
-POOL = 16  # steps whose examples are sorted by length together
+POOL = 16  # the number of steps whose examples are sorted by length together
 
 
 class LengthBatches:
     """Batches of examples of similar length; batch n is the same in every run.
 
-    Each epoch is shuffled, then cut into pools of some steps each; within a pool examples are sorted by length, so
-    a step pads little, and the steps of the epoch are shuffled again. What does not fill a last batch is left for
-    another epoch.
+    Each epoch is shuffled, then cut into pools of a few steps each. Within a pool examples are sorted by length, so
+    that a step needs little padding; then the steps of the epoch are shuffled again. Examples that do not fill the last
+    batch are left out of this epoch.
     """
 
     def __init__(self, lengths: Sequence[int], batch: int, seed: int) -> None:
@@ -25,7 +25,7 @@ class LengthBatches:
         self.per_epoch = len(lengths) // self.batch
 
     def starting_at(self, step: int) -> Iterator[list[int]]:
-        """The batches from step number `step` on, each a list of indices of examples."""
+        """Yields the batches from step number `step` on, each a list of indices of examples."""
         while True:
             epoch, within = divmod(step, self.per_epoch)
             yield from self._epoch(epoch)[within:]

@@ -1,7 +1,7 @@
 """BIO tags of words: from spans to tags, and from the tags' probabilities back to spans (section 3.3).
 
-A span is a pair of offsets in Unicode code points, so its value is a stretch of the text whatever the model says.
-The tagged unit is the word as the tokenizer splits it: no span begins or ends within one.
+A span is a pair of offsets in Unicode code points, so its value is always a stretch of the text. The tagged unit is the
+word as the tokenizer splits it: no span begins or ends within one.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ TAGS = ("O", "B", "I")
 OUTSIDE, BEGIN, INSIDE = range(3)
 _OPENER_OF = {")": "(", "]": "[", "}": "{", "»": "«", "”": "“", "’": "‘"}
 _CLOSER_OF = {opener: closer for closer, opener in _OPENER_OF.items()}
-_BELONGS = frozenset("#@&%‰§†′″*/\\")  # punctuation that is part of what it stands beside
+_BELONGS = frozenset("#@&%‰§†′″*/\\")  # punctuation that belongs to the number or word beside it
 _INITIALS = re.compile(r"(?:\w\.){2,}$")
 
 
 def tags_of(words: Sequence[Span], spans: Sequence[Span]) -> list[int]:
-    """The tag of every word; both sequences are sorted and free of overlap.
+    """Tags every word; both sequences are sorted and do not overlap.
 
-    A word that a span covers in part belongs to it whole; one that two spans share belongs to the first.
+    A word that a span covers in part belongs to that span; one that two spans share belongs to the first.
     """
     tags = [OUTSIDE] * len(words)
     at = 0
@@ -42,18 +42,18 @@ def tags_of(words: Sequence[Span], spans: Sequence[Span]) -> list[int]:
 
 
 def best_tags(log_probs_N3: NDArray[np.floating], threshold: float = 0.5) -> list[int]:
-    """The likeliest sequence of tags in which no I follows an O or begins the text (Viterbi).
+    """Finds the likeliest sequence of tags in which no I follows an O or begins the text (Viterbi).
 
-    The tags' probabilities are read as those of a chain: a span goes on over a word with the probability of I there,
-    given that the word before is in a span. So how long a span is does not depend on how surely it is one, which
-    matters where only a part of all facts was ever marked. `threshold` trades precision for recall: at t, a span begins
-    at a word by itself where the odds of that are at least t to 1 - t. A higher threshold never gives more spans.
+    The tags' probabilities are read as those of a chain: a span continues over a word with the probability of I there,
+    given that the word before is in a span. So a span's length does not depend on the probability that it is one, which
+    matters where only some of the facts were marked in training. `threshold` trades precision for recall: at t, a span
+    begins at a word where the odds of that are at least t to 1 - t. A higher threshold never gives more spans.
     """
     if not 0 < threshold < 1:
         raise ValueError(f"threshold {threshold} is not between 0 and 1")
     price = math.log(threshold / (1 - threshold))
     out, within = 0.0, -math.inf  # the best scores so far, ending outside and inside a span
-    back: list[tuple[bool, bool]] = []  # at each word: does a span end before it, does one go on over it
+    back: list[tuple[bool, bool]] = []  # for each word: a span ends before it, one continues over it
     for ends, begins, goes_on in chain_scores(log_probs_N3):
         ended = within + ends > out
         rest = within + ends if ended else out
@@ -64,8 +64,10 @@ def best_tags(log_probs_N3: NDArray[np.floating], threshold: float = 0.5) -> lis
 
 
 def chain_scores(log_probs_N3: NDArray[np.floating]) -> Iterator[tuple[float, float, float]]:
-    """For each word the log-probabilities that a span around the word before ends there, that one begins here where
-    none goes on, and that the one around the word before goes on."""
+    """Yields for each word the log-probabilities that a span ends before it, begins at it, or continues over it.
+
+    The beginning is given that no span continues, the others that a span holds the word before.
+    """
     tiny = 1e-9
     before = 0.0
     for outside, begin, inside in np.exp(np.asarray(log_probs_N3, dtype=np.float64)).tolist():
@@ -76,7 +78,7 @@ def chain_scores(log_probs_N3: NDArray[np.floating]) -> Iterator[tuple[float, fl
 
 
 def _traced(back: Sequence[tuple[bool, bool]], is_within: bool) -> list[int]:
-    """The tags of the best way, followed from its end."""
+    """Follows the best sequence of tags back from its end."""
     tags: list[int] = []
     for ended, longer in reversed(back):
         tags.append((INSIDE if longer else BEGIN) if is_within else OUTSIDE)
@@ -85,7 +87,7 @@ def _traced(back: Sequence[tuple[bool, bool]], is_within: bool) -> list[int]:
 
 
 def spans_of(text: str, words: Sequence[Span], tags: Sequence[int]) -> list[Span]:
-    """The spans that valid tags mark, trimmed, sorted and apart; what is only punctuation is left out."""
+    """Gives the spans that valid tags mark: trimmed, sorted, without overlap, and not of punctuation only."""
     spans: list[Span] = []
     reached = 0
     for first, (word, tag) in enumerate(zip(words, tags, strict=True)):
@@ -102,10 +104,10 @@ def spans_of(text: str, words: Sequence[Span], tags: Sequence[int]) -> list[Span
 
 
 def trim(text: str, start: int, end: int) -> Span | None:
-    """The span without blanks and outer punctuation, its last letter with its combining marks; None if nothing is left.
+    """Trims blanks and outer punctuation, keeping the last letter's combining marks; gives None if nothing is left.
 
-    What belongs to a value stays: a sign before a number, a percent sign, a bracket whose partner is inside, the
-    last point of initials ("U.S.").
+    Punctuation that belongs to the value stays: a sign before a number, a percent sign, a bracket whose partner is
+    inside, the last point of initials ("U.S.").
     """
     while start < end < len(text) and unicodedata.category(text[end])[0] == "M":
         end += 1

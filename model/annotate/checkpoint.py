@@ -1,7 +1,7 @@
 """Annotators on disk: a directory with ``annotator.json`` and an adapter over a named base, or all weights.
 
-As with a checkpoint of Co-LMLM the description holds the digest of every file beside it, since safetensors takes any
-bytes for weights, and an adapter is refused over another base than its own.
+As with a checkpoint of Co-LMLM the description holds the digest of every file beside it, since safetensors accepts any
+bytes as weights, and an adapter is refused over another base than its own.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ ANNOTATOR_FILE = "annotator.json"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AnnotatorConfig:
-    """What an annotator's directory holds. `role` is "spans" or "questions", `kind` "adapter" or "full".
+    """The description of an annotator's directory. `role` is "spans" or "questions", `kind` "adapter" or "full".
 
-    `reading` is how it reads texts: window, overlap and, for spans, the threshold. `training` records the run, with
-    the digest of the base's weights. `digests` are those of the files beside it.
+    `reading` has the settings for reading texts: window, overlap and, for spans, the threshold. `training` records the
+    run, with the digest of the base's weights. `digests` are those of the files beside it.
     """
 
     name: str
@@ -45,14 +45,14 @@ class AnnotatorConfig:
     format: int = 1
 
     def save(self, directory: Path) -> None:
-        """Write it with the digests of what is in `directory` now: the last file of an annotator."""
+        """Writes the description with the digests of the files in `directory`; it must be written last."""
         sealed = [name for name in SEALED_FILES if (directory / name).is_file()]
         record = asdict(self) | {"digests": {name: file_digest(directory / name) for name in sealed}}
         (directory / ANNOTATOR_FILE).write_text(json.dumps(record, indent=2, sort_keys=True) + "\n")
 
     @classmethod
     def load(cls, directory: Path, role: str | None = None) -> AnnotatorConfig:
-        """Read and check it. Raises `CheckpointError` on what is damaged, missing or of another role."""
+        """Reads and checks a description. Raises `CheckpointError` for a damaged or missing file or another role."""
         if not (directory / ANNOTATOR_FILE).is_file():
             raise CheckpointError(f"{directory}: no {ANNOTATOR_FILE} is there; name an annotator's directory")
         try:
@@ -71,7 +71,7 @@ class AnnotatorConfig:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model ready for inference, its description, and where its tokenizer lies."""
+    """A model ready for inference, its description, and the file of its tokenizer."""
 
     config: AnnotatorConfig
     model: Any
@@ -80,9 +80,9 @@ class Loaded:
 
 
 def load(path: Path, role: str, cache: Path, *, precision: str = "auto") -> Loaded:
-    """An annotator with its adapter merged and gradients off, on the GPU where there is one.
+    """Loads an annotator with its adapter merged and gradients off, on the GPU if there is one.
 
-    Raises `CheckpointError`, and `BaseNotFound` where the base is out of reach.
+    Raises `CheckpointError`, and `BaseNotFound` if the base is not available.
     """
     config = AnnotatorConfig.load(path, role)
     source = path
@@ -101,7 +101,7 @@ def load(path: Path, role: str, cache: Path, *, precision: str = "auto") -> Load
 
 
 def release(run: Path, target: Path) -> AnnotatorConfig:
-    """Write the adapter of a run in float16, with its description and without optimiser state, in at most 16 MB."""
+    """Writes the adapter of a run in float16 with its description, without optimiser state, in at most 16 MB."""
     config = AnnotatorConfig.load(run)
     if config.kind != "adapter":
         raise CheckpointError(f"{run}: only an adapter is released; copy a full annotator instead")

@@ -1,18 +1,19 @@
-"""What makes an annotation acceptable (section 3.3, and the specification of the annotation prompt).
+"""Checks that an annotation must pass (section 3.3, and the specification of the annotation prompt).
 
-Every annotator's work goes through `review`, whoever wrote it. A fault has a code (`Code`) and a sentence that names
-what is wrong. Only what is at fault goes: a bad answer leaves the question, a bad question leaves the fact.
+The work of every annotator goes through `review`. A fault has a code (`Code`) and a sentence that names what is wrong.
+Only the part at fault is removed: a bad answer leaves the question, a bad question leaves the fact.
 
-**The sentence-boundary test** (code "forward"). What a question may use is the document's title and its text up to the
-end of the sentence that holds the span. A question fails where
+**The sentence-boundary test** (code "forward"). A question may use the document's title and its text up to the end of
+the sentence that holds the span. A question fails where
 
 - a number in it, or a name (a capitalised word that is not the question's first), is not in there, or
 - any other content word of it is not in there, but further on in the text.
 
-Words are compared by root (model/annotate/words.py); ordinary question words do not count. A small word that the
-document says nowhere passes: it is the annotator's way to ask, and can come from no later sentence.
-Limits: what is told later in other words is not noticed, nor a name that is written small; a name from elsewhere in
-the sentence passes though it stands after the span; words that have nothing to do with one another may share a root.
+Words are compared by root (model/annotate/words.py); ordinary question words do not count. A word in small letters that
+is nowhere in the document passes: it is the annotator's own wording and cannot come from a later sentence.
+
+Limits: the test misses what is told later in other words, and a name that is written in small letters; a name from the
+same sentence passes even if it stands after the span; unrelated words may share a root.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _TEXT = re.compile(
     r"|\baforementioned\b|\b(?:mentioned|described|stated|given)\s+(?:above|below|earlier|here)\b",
     re.IGNORECASE,
 )
-_IN_BRACKETS = re.compile(r"\s*\([^()]*\)\s*$")  # what tells titles of one name apart
+_IN_BRACKETS = re.compile(r"\s*\([^()]*\)\s*$")  # distinguishes titles of the same name
 _DEMONSTRATIVES = {"this", "these"}
 _PRONOUNS = {"he", "she", "it", "they", "him", "her", "them", "his", "hers", "its", "their", "theirs"}
 _SUBJECTS = {"he", "i", "it", "she", "they", "we", "you"}
@@ -56,7 +57,7 @@ _FINITE = frozenset(_AUXILIARIES.split())
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What is wrong: a code, and a sentence."""
+    """A fault of an annotation: a code, and a sentence."""
 
     code: Code
     reason: str
@@ -66,7 +67,7 @@ class Fault:
 class Rejected:
     """A fact, a question or an answer that was not kept. Offsets are into the document's text.
 
-    Of a chunk that came back broken `value` is what came back.
+    For a chunk that the endpoint returned broken, `value` is the returned text.
     """
 
     document: str
@@ -81,17 +82,17 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Reviewed:
-    """A document with what is acceptable of its annotation, and what was rejected."""
+    """A document with the acceptable part of its annotation, and the rejected parts."""
 
     document: AnnotatedDocument
     rejected: tuple[Rejected, ...] = ()
 
 
 def review(document: AnnotatedDocument, *, drop_unquestioned: bool = False) -> Reviewed:
-    """Check every fact of a document whose spans are sorted and apart.
+    """Checks every fact of a document whose spans are sorted and do not overlap.
 
-    A fact whose question is rejected stays without one, as its span is a fact all the same and has a key of its
-    context; with `drop_unquestioned` it goes, as does one that never had a question.
+    A fact whose question is rejected stays without one, since its span is a fact all the same and has a context key.
+    With `drop_unquestioned` it is dropped, as is a fact that never had a question.
     """
     rejected: list[Rejected] = []
 
@@ -124,7 +125,7 @@ def review(document: AnnotatedDocument, *, drop_unquestioned: bool = False) -> R
 
 
 def spans_of(source: str, annotated: str) -> tuple[FactSpan, ...] | Fault:
-    """The spans of a text in the inline form, where the text without its tags is the source, character by character."""
+    """Reads the spans of a text in the inline form; it must equal the source once its tags are removed."""
     try:
         plain, spans = parse_inline(annotated)
     except InlineError as error:
@@ -141,7 +142,7 @@ def spans_of(source: str, annotated: str) -> tuple[FactSpan, ...] | Fault:
 
 
 def span_fault(text: str, span: FactSpan) -> Fault | None:
-    """What is wrong with a span itself."""
+    """Finds what is wrong with a span itself."""
     if not any(character.isalnum() for character in span.value):
         return Fault("span", f"The span {span.value!r} has neither a letter nor a digit.")
     said = list(words(span.value))
@@ -155,10 +156,10 @@ def span_fault(text: str, span: FactSpan) -> Fault | None:
 
 
 def _subject_fault(title: str | None, span: FactSpan) -> Fault | None:
-    """Whether a span has the title's name, in part or as a part of it: every question about the document would hold it.
+    """Finds whether a span and the title share a name, which every question about the document would contain.
 
-    Its key would be the state after the title and nothing else, which any question about the document comes near.
-    A title of one word may well be a part of something else's name.
+    Its key would be the state after the title only, and any question about the document is near to that. A title of one
+    word may well be a part of another thing's name.
     """
     named, said = (_content(text) for text in (_IN_BRACKETS.sub("", title or ""), span.value))
     if said and (said <= named or (len(named) > 1 and named <= said)):
@@ -171,18 +172,18 @@ def _content(text: str) -> set[str]:
 
 
 def _is_inside_word(before: str, after: str) -> bool:
-    """Whether one word goes on from one character to the next; scripts without capitals may have no spaces."""
+    """Tells whether the two characters belong to one word; scripts without capitals may have no spaces."""
     return all(c.isdigit() or c.islower() or c.isupper() for c in (before, after))
 
 
 class Reader:
-    """What a reader of the document knows at each place of it."""
+    """A reader of the document, who knows the words up to each place in it."""
 
     def __init__(self, document: AnnotatedDocument, spans: Sequence[FactSpan]) -> None:
         self._ends = sentence_ends(document.text)
         self._first: dict[
             str, float
-        ] = {}  # where a word or number first stands; before the text for the title's
+        ] = {}  # where each word or number first occurs; title words have a place before the text
         for word in words(document.title or ""):
             self._first.setdefault(word.key, -1)
         for word in words(document.text):
@@ -195,7 +196,7 @@ class Reader:
                     self._values.setdefault(said[0].folded, []).append((span, said))
 
     def question_fault(self, span: FactSpan) -> Fault | None:
-        """The first thing that is wrong with a span's question."""
+        """Finds the first thing that is wrong with a span's question."""
         question = span.question or ""
         asked = list(words(question))
         return (
@@ -207,13 +208,13 @@ class Reader:
         )
 
     def answer_fault(self, span: FactSpan) -> Fault | None:
-        """The first thing that is wrong with a span's answer."""
+        """Finds the first thing that is wrong with a span's answer."""
         answer = span.answer or ""
         begins, _ = sentence_around(self._ends, span.start, span.end)
         return _clause_fault(span, answer) or _lossy_fault(span, answer, at_start=begins == span.start)
 
     def _forward_fault(self, span: FactSpan, question: str, asked: Sequence[Word]) -> Fault | None:
-        """The sentence-boundary test."""
+        """Applies the sentence-boundary test."""
         _, limit = sentence_around(self._ends, span.start, span.end)
         for number, word in enumerate(asked):
             first = self._first.get(word.key, inf)
@@ -227,7 +228,7 @@ class Reader:
         return None
 
     def _reveals_fault(self, span: FactSpan, asked: Sequence[Word]) -> Fault | None:
-        """Whether the question says a later span, or its answer, that nothing said before this span."""
+        """Finds whether the question says a later span, or its answer, that the text before this span does not."""
         folded = [word.folded for word in asked]
         for at, word in enumerate(folded):
             for later, said in self._values.get(word, ()):
@@ -290,7 +291,7 @@ def _clause_fault(span: FactSpan, answer: str) -> Fault | None:
         return Fault("clause", f"The answer begins with {said[0].folded!r}, as a sentence does.")
     for word in said:
         if word.folded in _RELATIVES:
-            break  # the clause that this opens belongs to a noun
+            break  # the clause that this word begins belongs to a noun
         if word.folded in _FINITE - known and not word.is_capitalised:
             return Fault("clause", f"The answer has the verb {word.folded!r}, which the span has not.")
     if len(said) > 3 and answer.rstrip()[-1] in ".!?" and span.value.rstrip()[-1] not in ".!?":

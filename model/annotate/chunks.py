@@ -1,4 +1,4 @@
-"""A document in pieces of so many tokens, as the seed annotator reads it (appendix on the annotation prompt)."""
+"""A document cut into chunks of so many tokens, as the seed annotator reads it (appendix, annotation prompt)."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from colmlm.model.text.sentences import sentence_ends
 
 CHUNK_TOKENS = 512
 
-# Any endpoint may be asked, and each counts in its own way: a word of seven letters is about one token, a sign one.
+# Endpoints count tokens differently, so this estimates: a word of seven letters is about one token, a sign one.
 _PIECE = re.compile(r"[A-Za-z]{1,7}|[0-9]{1,3}|[^\sA-Za-z0-9]")
 
 
 def rough_tokens(text: str) -> int:
-    """About how many tokens a text has."""
+    """Estimates how many tokens a text has."""
     return sum(1 for _ in _PIECE.finditer(text))
 
 
 def chunks(text: str, size: int = CHUNK_TOKENS) -> Iterator[tuple[int, int]]:
-    """Offsets of pieces of at most `size` tokens, in order, without the blanks between them.
+    """Yields the offsets of chunks of at most `size` tokens, in order, without the blanks between them.
 
-    A piece ends where a sentence ends; only a sentence that is longer by itself is cut, at a blank where there is one.
+    A chunk ends where a sentence ends. Only a sentence that is too long by itself is cut, at a blank if there is one.
     """
     start = reached = tokens = 0
     for end in sentence_ends(text):
@@ -45,7 +45,7 @@ def _stripped(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 def _cut(text: str, start: int, end: int, size: int) -> int:
-    """Where to cut a sentence that is too long: after `size` tokens, at the blank before that if there is one."""
+    """Finds where to cut a sentence that is too long: after `size` tokens, at the blank before that if there is one."""
     pieces = _PIECE.finditer(text, start, end)
     limit = next(found.end() for number, found in enumerate(pieces, start=1) if number == size)
     blank = max(text.rfind(" ", start, limit), text.rfind("\n", start, limit))

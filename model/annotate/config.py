@@ -1,4 +1,4 @@
-"""How an annotator is trained; saved with it. The paper's values and the small ones stand in `presets`."""
+"""The settings that an annotator is trained with; they are saved with it. `presets` has the paper's and small ones."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TunerConfig:
-    """What both annotators share: AdamW under a cosine from a peak to a final rate, after a warm-up.
+    """The settings that both annotators share: AdamW with a cosine from a peak to a final rate, after a warm-up.
 
-    `batch` counts documents (windows of them) a step, of which `micro_batch` run at once; `max_length` counts tokens
-    and `warmup` is a share of the steps. Without a `lora_rank` all weights are trained. A run ends after `epochs`,
-    or after `max_seconds` where that is sooner; the rate falls along whichever is nearer its end.
+    `batch` counts documents (windows of them) per step, of which `micro_batch` run at once; `max_length` counts tokens
+    and `warmup` is a share of the steps. Without a `lora_rank` all weights are trained. A run ends after `epochs` or
+    after `max_seconds`, whichever is first; the rate falls with whichever is nearer its end.
     """
 
     preset: str
@@ -46,10 +46,11 @@ class TunerConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SpanConfig(TunerConfig):
-    """The span annotator. Texts longer than `max_length` are read in windows that overlap by `overlap` tokens.
+    """The settings of the span annotator. Texts longer than `max_length` are read in windows that overlap.
 
-    `outside_weight` is the weight of a word outside all spans where a document is sparsely annotated: there it may
-    be a fact that nobody asked about. In densely annotated documents that weight is 1.
+    Windows overlap by `overlap` tokens. `outside_weight` is the weight of a word outside all spans in a sparsely
+    annotated document: such a word may belong to a fact that nobody asked about. In densely annotated documents that
+    weight is 1.
     """
 
     overlap: int = 64
@@ -58,7 +59,7 @@ class SpanConfig(TunerConfig):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QuestionConfig(TunerConfig):
-    """The question generator. A document longer than `max_length` is read in windows, each with the title before it.
+    """The settings of the question generator. A document longer than `max_length` is read in windows with the title.
 
     `max_new_tokens` bounds a question and its answer together.
     """

@@ -1,4 +1,4 @@
-"""What a seed annotation will about cost, said before the first request is sent."""
+"""The estimated cost of a seed annotation, given before the first request is sent."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.model.annotate.chunks import CHUNK_TOKENS, chunks, rough_tokens
 from colmlm.model.annotate.seed import system_prompt
 
-# A chunk comes back with its own tokens and, at a fact for every 25 of them, some 32 for each tag with its two texts.
+# A reply has the chunk's own tokens and, with a fact for every 25 of them, some 32 for each tag with its two texts.
 GROWTH = 2.3
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Requests are one a chunk; repairs and attempts that failed come on top. Tokens are rough."""
+    """The estimated cost, with one request per chunk; repairs and failed attempts come on top. Tokens are rough."""
 
     documents: int
     characters: int
@@ -24,12 +24,12 @@ class Estimate:
     tokens_out: int
 
     def price(self, per_million_in: float, per_million_out: float) -> float:
-        """The price, in the currency of the two prices a million tokens."""
+        """Gives the price, in the currency of the two prices per million tokens."""
         return (self.tokens_in * per_million_in + self.tokens_out * per_million_out) / 1_000_000
 
 
 def estimate(documents: Iterable[AnnotatedDocument], *, chunk_tokens: int = CHUNK_TOKENS) -> Estimate:
-    """The cost of annotating these: every request repeats the conversation so far, so a long document costs most."""
+    """Estimates the cost. Every request repeats the conversation so far, so a long document costs most."""
     num_documents = characters = num_chunks = tokens_in = tokens_out = 0
     for document in documents:
         num_documents += 1

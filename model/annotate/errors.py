@@ -1,7 +1,7 @@
-"""What keeps an annotator from its work, beside its endpoint (`model.lm.chat_endpoint`): cause and remedy in a line."""
+"""Errors that stop an annotator, except those of its endpoint (`model.lm.chat_endpoint`)."""
 
 from __future__ import annotations
 
 
 class ResultsUnusable(Exception):
-    """A file of results that cannot be gone on with."""
+    """A file of results cannot be continued."""

@@ -1,9 +1,9 @@
-"""How good the annotators are, against annotated documents that neither has seen.
+"""The quality of annotators, measured against annotated documents that neither has seen.
 
-Spans are compared twice: *exact*, since a span is a value that will be spliced as it is, and by *overlap*, since a set
-of questions such as SQuAD's marks one of several good bounds. Such a set marks only what somebody asked about, so its
-precision is a lower bound: most of what is found besides are facts, too. Questions are judged by what they are for
-(*round trip*): does the state at a question's ``<FACT-q>`` find its own fact's key among all facts of the documents?
+Spans are compared *exactly*, since a span is a value that will be spliced unchanged, and by *overlap*, since a set of
+questions such as SQuAD's marks one of several good bounds. Such a set marks only what somebody asked about, so its
+precision is a lower bound: most of the other spans found are facts, too. Questions are judged by their use (*round
+trip*): does the state at a question's ``<FACT-q>`` find its own fact's key among all facts of the documents?
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Questions = Sequence[Sequence[GeneratedQuestion | None]]
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Shares in [0, 1]: of the found spans that are marked, of the marked ones that are found, and their mean."""
+    """Shares in [0, 1]: of found spans that are marked, of marked spans that are found, and their harmonic mean."""
 
     precision: float
     recall: float
@@ -57,8 +57,8 @@ class Agreement:
 class SpanQuality:
     """`marked` spans of the documents against `found` ones.
 
-    `verbatim` is the share of the found that a corpus takes: a stretch of the text, not blank, apart from its
-    neighbours.
+    `verbatim` is the share of the found spans that a corpus accepts: a stretch of the text, not blank, that overlaps no
+    other.
     """
 
     marked: int
@@ -69,7 +69,7 @@ class SpanQuality:
 
 
 def span_quality(documents: Sequence[AnnotatedDocument], found: Sequence[Sequence[Span]]) -> SpanQuality:
-    """Compare found spans with those that the documents mark."""
+    """Compares found spans with those that the documents mark."""
     marked = [[(span.start, span.end) for span in document.facts] for document in documents]
     num_marked, num_found = sum(map(len, marked)), sum(map(len, found))
     exact = sum(len(set(m) & set(f)) for m, f in zip(marked, found, strict=True))
@@ -86,7 +86,7 @@ def span_quality(documents: Sequence[AnnotatedDocument], found: Sequence[Sequenc
 
 
 def best_threshold(documents: Sequence[AnnotatedDocument], tagged: Sequence[Tagged]) -> float:
-    """The threshold with the highest exact F1 on these documents; of equals the lowest, which finds most."""
+    """Finds the threshold with the highest exact F1 on these documents; of equals the lowest, which finds most."""
     scores = {t: span_quality(documents, [text.spans(t) for text in tagged]).exact.f1 for t in THRESHOLDS}
     return max(scores, key=lambda t: (scores[t], -t))
 
@@ -97,7 +97,7 @@ def round_trip(
     questions: Questions,
     keys_KD: NDArray[np.float32],
 ) -> Recall:
-    """Recall of each written question's own fact, among the facts of all the documents, whose keys are `keys_KD`."""
+    """Measures how often a written question finds its own fact among those of all documents (keys `keys_KD`)."""
     written = [question for asked in questions for question in asked]
     rows = [row for row, question in enumerate(written) if question is not None]
     queries_QD = encoder.encode_questions([q.question for q in written if q is not None])
@@ -107,7 +107,7 @@ def round_trip(
 
 @dataclass(frozen=True, slots=True)
 class PrefixGain:
-    """What it saves to read a document once for all its spans: seconds with and without, on the same documents.
+    """The time saved by reading a document once for all its spans: seconds with and without, on the same documents.
 
     `same` is the share of spans whose question is the same either way.
     """
@@ -120,8 +120,8 @@ class PrefixGain:
 
 
 def prefix_gain(generator: QuestionGenerator, passages: Sequence[Passage]) -> PrefixGain:
-    """Ask about every span of the passages, a document at a time, with the prefix shared and without."""
-    generator.annotate(passages[:1])  # the first forward allocates
+    """Asks about every span of the passages, a document at a time, with the prefix shared and without."""
+    generator.annotate(passages[:1])  # the first forward allocates memory
     shared, shared_seconds = _timed(lambda: [generator.annotate([p])[0] for p in passages])
     separate, separate_seconds = _timed(
         lambda: [generator.annotate([p], share_prefix=False)[0] for p in passages]
@@ -137,7 +137,7 @@ def prefix_gain(generator: QuestionGenerator, passages: Sequence[Passage]) -> Pr
 
 
 def passage(document: AnnotatedDocument) -> Passage:
-    """A document as the question generator takes it, with the spans that it marks."""
+    """Gives a document as the question generator takes it, with the spans that it marks."""
     return Passage(document.text, [(span.start, span.end) for span in document.facts], document.title)
 
 
@@ -147,7 +147,7 @@ def _timed(work: Callable[[], list[list[GeneratedQuestion | None]]]) -> tuple[Qu
 
 
 def _met(spans: Sequence[Span], others: Sequence[Span]) -> int:
-    """How many of `spans` share a character with one of `others`. Both are sorted and apart."""
+    """Counts the `spans` that share a character with one of `others`. Both are sorted and do not overlap."""
     met = at = 0
     for start, end in spans:
         while at < len(others) and others[at][1] <= start:

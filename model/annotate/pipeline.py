@@ -1,4 +1,4 @@
-"""Raw documents to annotated ones with the two light annotators (section 3.3): spans, then a question for each."""
+"""Annotates raw documents with the two light annotators (section 3.3): spans, then a question for each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Protocol
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, check_spans
 from colmlm.model.annotate.checks import Rejected, Reviewed, review
 
-BATCH = 8  # documents whose spans are found together
+BATCH = 8  # the number of documents whose spans are found together
 
 Offsets = tuple[int, int]
 
@@ -32,7 +32,7 @@ class Generated(Protocol):
 
 
 class SpanFinder(Protocol):
-    """Finds the fact spans of texts, as offsets in code points, sorted and apart (`model.annotate.spans`)."""
+    """Finds the fact spans of texts as offsets in code points, sorted and without overlap (`model.annotate.spans`)."""
 
     def spans(self, texts: Sequence[str]) -> Sequence[Sequence[Offsets]]: ...
 
@@ -49,8 +49,8 @@ class QuestionWriter(Protocol):
 class Annotator:
     """Annotates documents; without a question generator their facts have no questions.
 
-    Every question goes through `model.annotate.checks.review`. `drop_unquestioned` drops the facts whose
-    question was rejected or not written; without it they stay, and are found by their context.
+    Every question goes through `model.annotate.checks.review`. `drop_unquestioned` drops the facts whose question was
+    rejected or not written; without it they stay, and are found by their context.
     """
 
     span_annotator: SpanFinder
@@ -60,10 +60,10 @@ class Annotator:
     def annotate(
         self, documents: Iterable[AnnotatedDocument], skip: Callable[[AnnotatedDocument], bool] | None = None
     ) -> Iterator[Reviewed]:
-        """The documents with their facts, in order; facts that they had are put away.
+        """Yields the documents with their facts, in order; facts that they had before are discarded.
 
-        Documents that `skip` says yes to are left out. The spans of a batch are found together, and batches are made of
-        all documents, so that a document gets the same facts whichever of its neighbours were done before.
+        Documents for which `skip` is true are left out. The spans of a batch are found together, and batches are made
+        of all documents, so that a document gets the same facts whichever of its neighbours were done before.
         """
         remaining = iter(documents)
         while batch := list(islice(remaining, BATCH)):
@@ -91,7 +91,7 @@ class Annotator:
         return Reviewed(reviewed.document, rejected + reviewed.rejected)
 
     def _asked(self, document: AnnotatedDocument, spans: Sequence[FactSpan]) -> Iterator[FactSpan]:
-        """The spans, with a question and an answer where one was written."""
+        """Yields the spans, each with a question and an answer if they were written."""
         if self.question_generator is None or not spans:
             yield from spans
             return
@@ -105,7 +105,7 @@ class Annotator:
 
 
 def narrow(text: str, start: int, end: int) -> Offsets:
-    """The span without what can be no part of it at its ends: blanks, "and" before, a preposition behind, and so on."""
+    """Trims what cannot be part of a span at its ends: blanks, "and" before it, a preposition after it, and so on."""
     loose = _LOOSE_BEGINNING.match(text, start, end)
     begin = loose.end() if loose else start
     return begin, begin + len(_LOOSE_END.sub("", text[begin:end]))

@@ -1,4 +1,4 @@
-"""The annotators' presets: the paper's tables (appendix A.2), and small ones for two CPU cores."""
+"""Presets of the annotators: the paper's tables (appendix A.2), and small ones for two CPU cores."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from colmlm.model.annotate.config import QuestionConfig, SpanConfig
 
 MINILM = "minilm"
-"""all-MiniLM-L6-v2 from its wheel: see `model.annotate.base`."""
+"""The name of all-MiniLM-L6-v2, which comes in a wheel (`model.annotate.base`)."""
 
 
 def modernbert_large() -> SpanConfig:

@@ -1,17 +1,17 @@
-r"""What the question generator reads and writes (section 3.3).
+r"""The prompts of the question generator and what it writes (section 3.3).
 
 A document is one *prefix*: its title and its text, with the spans marked and numbered::
 
     Peru\n\nThe capital of Peru is [1: Lima]. Its great lake is [2: Titicaca].
 
-To ask about a span, a short *suffix* names it, and the model goes on with two lines and the end of the text::
+To ask about a span, a short *suffix* names it, and the model continues with two lines and the end of the text::
 
     \n\n[1: Lima]\nQuestion: What is the capital of Peru?\nAnswer: Lima
 
 A question must not mention what the document tells later, or it would leak a fact that is still to come. So a suffix
-sees the prefix only as far as the sentence that holds its span: its *stop*. Up to there and not only up to the span,
-since what a sentence is about often comes after it ("In <1981> the river rose"). As attention looks back only,
-hiding the rest changes nothing in what is seen, and one pass over the prefix serves all its spans.
+sees the prefix only up to the end of the sentence that holds its span: its *stop*. It is not the end of the span, since
+the subject of a sentence often comes after it ("In <1981> the river rose"). As attention is causal, hiding the rest
+changes nothing in the states before it, and one pass over the prefix serves all its spans.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from colmlm.model.annotate.bio import Span
 from colmlm.model.text.sentences import sentence_around, sentence_ends
 from colmlm.model.text.tokens import FactTokenizer
 
-NUMBERS = 99  # numbers begin again after this: a prefix shows fewer spans
-LONGEST_SENTENCE = 400  # code points after a span that count as its sentence at most
+NUMBERS = 99  # numbers begin again after this; a prefix shows fewer spans
+LONGEST_SENTENCE = 400  # the most code points after a span that count as its sentence
 LONGEST_VALUE = 200
 _WRITTEN = re.compile(r"\s*(?P<question>[^\n]*\S)[^\S\n]*\nAnswer:[^\S\n]*(?P<answer>[^\n]*\S)[^\S\n]*")
 
@@ -43,7 +43,7 @@ class GeneratedQuestion:
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """A document's tokens: what leads every window of it, its text with the spans marked, and each span's stop.
+    """A document's tokens: the lead of every window of it, its text with the spans marked, and each span's stop.
 
     `stops[i]` counts the tokens of `ids` that span i may see.
     """
@@ -65,7 +65,7 @@ class Prefix:
 def mark(
     tokenizer: FactTokenizer, text: str, spans: Sequence[Span], title: str | None, *, first: int = 1
 ) -> Marked:
-    """The tokens of a document with `spans` (sorted, apart) numbered from `first` on."""
+    """Makes the tokens of a document, with `spans` (sorted, without overlap) numbered from `first` on."""
     ends = sentence_stops(text, spans)
     cuts = sorted({0, len(text), *ends, *(offset for span in spans for offset in span)})
     marked = {start: number(i, first) for i, (start, _) in enumerate(spans)}
@@ -86,23 +86,23 @@ def mark(
 
 
 def number(index: int, first: int = 1) -> int:
-    """The number that span `index` of a document is marked with."""
+    """Gives the number that span `index` of a document is marked with."""
     return (index + first - 1) % NUMBERS + 1
 
 
 def suffix(tokenizer: FactTokenizer, value: str, number: int) -> list[int]:
-    """The tokens that ask about one span."""
+    """Makes the tokens that ask about one span."""
     return tokenizer.encode(f"\n\n[{number}: {value[:LONGEST_VALUE]}]\nQuestion:")
 
 
 def target(tokenizer: FactTokenizer, written: GeneratedQuestion) -> list[int]:
-    """The tokens that the model is to write after a suffix."""
+    """Makes the tokens that the model is to write after a suffix."""
     lines = f" {' '.join(written.question.split())}\nAnswer: {' '.join(written.answer.split())}"
     return [*tokenizer.encode(lines), tokenizer.end_of_text]
 
 
 def parse(written: str) -> GeneratedQuestion | None:
-    """The question and the answer of what the model wrote; None unless there are both, on their lines."""
+    """Reads the question and the answer that the model wrote; gives None unless both are there, on their lines."""
     match = _WRITTEN.match(written)
     if match is None or unstorable(match.group()) is not None:
         return None
@@ -110,10 +110,10 @@ def parse(written: str) -> GeneratedQuestion | None:
 
 
 def prefixes(marked: Marked, size: int) -> Iterator[Prefix]:
-    """The prefixes of at most `size` tokens that a document's spans ask in: mostly one.
+    """Yields the prefixes of at most `size` tokens in which a document's spans ask; there is mostly one.
 
-    Windows begin at multiples of half a window, and a span asks in the first that reaches its stop, so it sees at
-    least half a window of what stands before it.
+    Windows begin at multiples of half a window, and a span asks in the first that reaches its stop, so it sees at least
+    half a window of the text before it.
     """
     lead = marked.lead[: size // 4]
     room = size - len(lead)
@@ -129,7 +129,7 @@ def prefixes(marked: Marked, size: int) -> Iterator[Prefix]:
 
 
 def one_each(prefix: Prefix) -> list[Prefix]:
-    """What would be read without sharing: for each span its own part of the prefix."""
+    """Gives each span its own part of the prefix, as it would be read without sharing."""
     return [
         Prefix(prefix.ids[:stop], [span], [stop])
         for span, stop in zip(prefix.spans, prefix.stops, strict=True)
@@ -137,9 +137,9 @@ def one_each(prefix: Prefix) -> list[Prefix]:
 
 
 def sentence_stops(text: str, spans: Sequence[Span]) -> list[int]:
-    """Where the sentence that holds each span ends, without the blanks that follow.
+    """Finds where the sentence that holds each span ends, without the blanks that follow.
 
-    Of a long sentence `LONGEST_SENTENCE` code points after the span count. A stop within another span moves before it.
+    In a long sentence it is `LONGEST_SENTENCE` code points after the span. A stop within another span moves before it.
     """
     ends, starts = sentence_ends(text), [start for start, _ in spans]
     stops: list[int] = []

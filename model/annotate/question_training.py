@@ -1,8 +1,7 @@
-"""Training the question generator: one sequence a document, its prefix and then every question after its own suffix.
+"""Training of the question generator on one sequence per document: its prefix, then every question after its suffix.
 
-The attention mask makes each question see what it will see when it is written: the prefix up to its stop, its own
-suffix and what it has written, and no other question. So one pass over a document trains all its questions, as one
-pass over it will serve them all.
+The attention mask lets each question see what it sees when it is generated: the prefix up to its stop, its own suffix
+and its own words so far, but no other question. So one pass over a document trains all its questions.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ from colmlm.model.text.tokens import FactTokenizer
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A prefix with its questions behind it, as one sequence.
+    """A prefix with its questions after it, as one sequence.
 
-    For token t: `segments[t]` is 0 in the prefix and n in question n; `stops[t]` is how much of the prefix it sees;
-    `positions[t]` is where it would stand alone; `learnt[t]` says whether the loss counts it.
+    For token t: `segments[t]` is 0 in the prefix and n in question n; `stops[t]` is the number of prefix tokens it
+    sees; `positions[t]` is its position if its question were alone; `learnt[t]` says whether the loss counts it.
     """
 
     ids: list[int]
@@ -57,9 +56,9 @@ class Asked:
 def examples(
     tokenizer: FactTokenizer, documents: Sequence[AnnotatedDocument], config: QuestionConfig
 ) -> Iterator[Asked]:
-    """Every window of every document that has a question with its answer.
+    """Yields every window of every document that has a question with its answer.
 
-    Numbering begins anywhere: a short document would never show a high number.
+    Numbering begins at a random number, since a short document would otherwise never show a high one.
     """
     for ordinal, document in enumerate(documents):
         first = random.Random(f"{config.seed}/{ordinal}").randrange(1, NUMBERS + 1)
@@ -90,7 +89,7 @@ def _asked(tokenizer: FactTokenizer, document: AnnotatedDocument, prefix: Prefix
 
 
 def visible(asked: Asked, length: int) -> Tensor:
-    """[T, T] True where token i may look at token j; rows and columns from the sequence's end to `length` are padding.
+    """Makes the [T, T] mask, True where token i may look at token j; indices from the sequence's end on are padding.
 
     A padding row looks at itself, since a row that sees nothing has no softmax.
     """
@@ -105,7 +104,7 @@ def visible(asked: Asked, length: int) -> Tensor:
 
 
 class QuestionNet(nn.Module):
-    """A causal language model, bare or under an adapter, that gives logits only where they are learnt."""
+    """A causal language model, bare or under an adapter, that computes logits only for the learnt tokens."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -114,17 +113,17 @@ class QuestionNet(nn.Module):
     def forward(
         self, ids_BT: Tensor, positions_BT: Tensor, visible_B1TT: Tensor, learnt_BT: Tensor
     ) -> Tensor:
-        """[N, V] logits of the N learnt tokens, each read at the token before it, in float32."""
+        """Gives [N, V] logits of the N learnt tokens, each read at the token before it, in float32."""
         causal = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
         states_BTD = causal.model(
             input_ids=ids_BT, position_ids=positions_BT, attention_mask=visible_B1TT, use_cache=False
         ).last_hidden_state
-        # The token before a learnt one is of the same question: a suffix is never empty.
+        # The token before a learnt one is in the same question, since a suffix is never empty.
         return causal.lm_head(states_BTD[:, :-1][learnt_BT[:, 1:]]).float()
 
 
 def question_loss(module: Any, batch: Sequence[Asked], device: torch.device) -> Tensor:
-    """The sum of the cross-entropies of the batch's questions and answers."""
+    """Sums the cross-entropies of the batch's questions and answers."""
     ids_BT, _ = padded([asked.ids for asked in batch], 0)
     positions_BT, _ = padded([asked.positions for asked in batch], 0)
     learnt_BT = padded([[int(x) for x in asked.learnt] for asked in batch], 0)[0].bool()

@@ -1,6 +1,6 @@
-"""The question generator: a decoder that asks, for each marked span, a question that the span answers (section 3.3).
+"""The question generator: a decoder that writes, for each marked span, a question that it answers (section 3.3).
 
-A document is encoded once. Its KV cache is copied for every span, each copy seeing it up to its own stop (see
+A document is encoded once. Its KV cache is copied for every span, each copy visible up to that span's stop (see
 `model.annotate.prompts`), and all spans of several documents are decoded as one batch.
 """
 
@@ -38,7 +38,7 @@ __all__ = ["GeneratedQuestion", "Passage", "QuestionGenerator"]
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A text with its spans (sorted, apart) and its title."""
+    """A text with its title and its spans (sorted, without overlap)."""
 
     text: str
     spans: Sequence[Span]
@@ -47,7 +47,7 @@ class Passage:
 
 @dataclass(slots=True)
 class _Row:
-    """One span's question as it is written: where its answer goes, and what it may see of the prefix."""
+    """One span's question during decoding: its place in the results, and the part of the prefix that it sees."""
 
     passage: int
     span: int
@@ -72,21 +72,22 @@ class QuestionGenerator:
 
     @classmethod
     def load(cls, path: Path, cache: Path, *, precision: str = "auto") -> Self:
-        """Read an annotator's directory; `cache` holds base models. Raises `CheckpointError` and `BaseNotFound`."""
+        """Loads an annotator's directory; `cache` holds base models. Raises `CheckpointError` and `BaseNotFound`."""
         return cls(load(path, QUESTIONS, cache, precision=precision))
 
     def questions(
         self, text: str, spans: Sequence[Span], title: str | None = None
     ) -> list[GeneratedQuestion | None]:
-        """For each span (sorted, apart) its question; None where the model wrote no question and answer."""
+        """Writes a question for each span (sorted, without overlap), or None where the model did not write one."""
         return self.annotate([Passage(text, spans, title)])[0]
 
     def annotate(
         self, passages: Sequence[Passage], *, share_prefix: bool = True
     ) -> list[list[GeneratedQuestion | None]]:
-        """The questions of several documents, decoded together.
+        """Writes the questions of several documents, decoded together.
 
-        Without `share_prefix` each span's part of the document is read anew, which is what sharing is measured against.
+        Without `share_prefix` each span's part of the document is read anew; the gain of sharing is measured against
+        that.
         """
         found: list[list[GeneratedQuestion | None]] = [[None] * len(p.spans) for p in passages]
         read = [(i, prefix) for i, p in enumerate(passages) for prefix in self._prefixes(p, share_prefix)]
@@ -114,10 +115,10 @@ class QuestionGenerator:
 
     @torch.inference_mode()
     def _write(self, passages: Sequence[Passage], batch: Sequence[tuple[int, Prefix]]) -> list[_Row]:
-        """Read the prefixes, then write the questions of all their spans, as many at a time as the cache may hold."""
+        """Reads the prefixes, then writes the questions of all their spans, as many at a time as the cache may hold."""
         ids_BT, _ = padded(
             [prefix.ids for _, prefix in batch], 0
-        )  # attention is causal: padding needs no mask
+        )  # attention is causal, so padding needs no mask
         cache: Any = DynamicCache()
         self.model.model(input_ids=ids_BT.to(self.device), past_key_values=cache, use_cache=True)
         rows = self._rows(passages, batch)
@@ -129,7 +130,7 @@ class QuestionGenerator:
         return rows
 
     def _decode(self, prefilled: Any, width: int, rows: list[_Row]) -> None:
-        """Decode rows to their ends. Rows that are done are taken out of the batch once half of them are."""
+        """Decodes rows to their ends. Finished rows are removed from the batch once they are half of it."""
         cache = expanded(prefilled, torch.tensor([row.prefix for row in rows], device=self.device))
         ids_RT, fed_RT = padded([row.suffix for row in rows], 0)
         stops_R = torch.tensor([row.stop for row in rows])
@@ -155,7 +156,7 @@ class QuestionGenerator:
             next_R = next_R + 1
 
     def _take(self, row: _Row, token: int) -> None:
-        """Add a token to a row unless that ends it: at the end of the text, or of its second line."""
+        """Adds a token to a row, unless the token ends it: at the end of the text, or of its second line."""
         if row.finished:
             return
         if token in self.ends:
@@ -165,7 +166,7 @@ class QuestionGenerator:
         row.finished = self.tokenizer.decode(row.written).count("\n") > 1
 
     def _advance(self, ids_RT: Tensor, attended_RS: Tensor, positions_RT: Tensor, cache: Any) -> Tensor:
-        """[R, T, D] states of the next T tokens of every row; a slot that is not attended is never looked at."""
+        """Gives the [R, T, D] states of the next T tokens of every row; slots that are not attended are masked."""
         output = self.model.model(
             input_ids=ids_RT.to(self.device),
             attention_mask=attended_RS.to(self.device),
@@ -177,7 +178,7 @@ class QuestionGenerator:
 
 
 def expanded(cache: Any, rows_R: Tensor) -> Any:
-    """A cache whose row i is a copy of row `rows_R[i]` of `cache`, which stays as it is."""
+    """Makes a cache whose row i is a copy of row `rows_R[i]` of `cache`, which is not changed."""
     copy: Any = DynamicCache()
     for depth, layer in enumerate(cache.layers):
         copy.update(layer.keys[rows_R], layer.values[rows_R], depth)

@@ -1,4 +1,4 @@
-"""The annotators measured on a set of documents, and the threshold set on documents held out of training."""
+"""Measurements of annotators on a set of documents, and the threshold calibrated on documents held out of training."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from colmlm.model.evaluate.recall import Recall, document_keys
 from colmlm.model.lm.checkpoint import Checkpoint
 from colmlm.model.lm.encoder import KeyEncoder
 
-PREFIX_DOCUMENTS = 12  # as many are asked about once more for each span by itself
-TOGETHER = 8  # documents whose questions are decoded as one batch
+PREFIX_DOCUMENTS = 12  # the number of documents that are also asked about for each span separately
+TOGETHER = 8  # the number of documents whose questions are decoded as one batch
 OnDocuments = Callable[[int, int | None], None]
 
 
 @dataclass(frozen=True, slots=True)
 class SpanReport:
-    """`exact_by_threshold` tells what another threshold would give."""
+    """Figures of the span annotator. `exact_by_threshold` has those of other thresholds."""
 
     annotator: str
     threshold: float
@@ -46,7 +46,10 @@ class SpanReport:
 
 @dataclass(frozen=True, slots=True)
 class QuestionReport:
-    """`round_trip` is that of the generated questions, `of_the_documents` that of the questions people wrote."""
+    """Figures of the question generator.
+
+    `round_trip` is that of the generated questions, `of_the_documents` that of the questions people wrote.
+    """
 
     annotator: str
     written: int
@@ -58,7 +61,7 @@ class QuestionReport:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """`tokens` are those of the documents' texts as the checkpoint reads them."""
+    """Figures of both annotators. `tokens` counts those of the documents' texts with the checkpoint's tokenizer."""
 
     documents: int
     facts: int
@@ -76,7 +79,7 @@ def measure(
     question_generator: Path | None,
     on_documents: OnDocuments,
 ) -> Measured:
-    """Measure the annotators in these directories; None leaves one out. Questions are asked about the marked spans."""
+    """Measures the annotators in these directories; None leaves one out. Questions are asked about the marked spans."""
     tokens = sum(len(checkpoint.tokenizer.encode(document.text)) for document in documents)
     spans = span_annotator and _spans(SpanAnnotator.load(span_annotator, cache), documents, tokens)
     questions = question_generator and _questions(
@@ -88,7 +91,7 @@ def measure(
 
 
 def calibrate(directory: Path, cache: Path, documents: Sequence[AnnotatedDocument]) -> float:
-    """Set the threshold of the span annotator in `directory` by documents it was not trained on."""
+    """Sets the threshold of the span annotator in `directory` by documents it was not trained on."""
     tagged = SpanAnnotator.load(directory, cache).tag([document.text for document in documents])
     threshold = best_threshold(documents, tagged)
     config = AnnotatorConfig.load(directory)
@@ -100,7 +103,7 @@ def calibrate(directory: Path, cache: Path, documents: Sequence[AnnotatedDocumen
 
 def _spans(annotator: SpanAnnotator, documents: Sequence[AnnotatedDocument], tokens: int) -> SpanReport:
     texts = [document.text for document in documents]
-    annotator.spans(texts[:1])  # the first forward allocates
+    annotator.spans(texts[:1])  # the first forward allocates memory
     started = perf_counter()
     tagged = annotator.tag(texts)
     found = [text.spans(annotator.threshold) for text in tagged]

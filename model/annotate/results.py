@@ -1,7 +1,7 @@
-"""An annotated corpus that grows by whole documents, with what was rejected beside it.
+"""An annotated corpus that grows by whole documents, with a file of rejects beside it.
 
-A run that was interrupted, however hard, goes on where it was: a torn last line is cut off, documents that are there
-are passed over, and rejects of a document that is not there yet are dropped, as it is annotated again.
+A run that was interrupted, even by a kill, continues where it was: an incomplete last line is cut off, documents that
+are in the file are skipped, and rejects of a document that is not in it yet are dropped, as it is annotated again.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from colmlm.model.annotate.errors import ResultsUnusable
 
 
 def rejects_beside(path: Path) -> Path:
-    """Where the rejects of a file of results lie: ``mine.jsonl`` has ``mine.rejects.jsonl``."""
+    """Gives the path of the rejects beside a file of results: ``mine.jsonl`` has ``mine.rejects.jsonl``."""
     return path.with_name(f"{path.name.removesuffix('.jsonl')}.rejects.jsonl")
 
 
 class Results:
-    """The two files, open to append; one process at a time. A context manager.
+    """The two files, open to append by one process at a time. A context manager.
 
-    `done` has the ids of the documents that are there. Raises `ResultsUnusable` where the file is no annotated
-    corpus, or another process writes it.
+    `done` has the ids of the documents in the file. Raises `ResultsUnusable` if the file is no annotated corpus, or
+    another process writes it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -53,7 +53,7 @@ class Results:
         return len(self._texts)
 
     def has(self, document: AnnotatedDocument) -> bool:
-        """Whether the document is there. Raises `ResultsUnusable` where it is there with another text."""
+        """Tells whether the document is in the file. Raises `ResultsUnusable` if it is there with another text."""
         known = self._texts.get(document.external_id)
         if known is not None and known != _digest(document.text):
             raise ResultsUnusable(
@@ -63,7 +63,7 @@ class Results:
         return known is not None
 
     def append(self, reviewed: Reviewed) -> None:
-        """Add a document. What was rejected of it is written first: what is in both files is whole."""
+        """Adds a document. Its rejects are written first, so that a document in the file has all its rejects."""
         self.reject(*reviewed.rejected)
         document = reviewed.document
         self._file.write(json.dumps(to_record(document), ensure_ascii=False).encode() + b"\n")
@@ -71,7 +71,7 @@ class Results:
         self._texts[document.external_id] = _digest(document.text)
 
     def reject(self, *rejected: Rejected) -> None:
-        """Add to the rejects alone: a document that could not be annotated is tried again by the next run."""
+        """Adds rejects alone: a document that could not be annotated is tried again by the next run."""
         for one in rejected:
             self._rejects.write(json.dumps(asdict(one), ensure_ascii=False).encode() + b"\n")
         self._rejects.flush()
@@ -85,7 +85,7 @@ class Results:
             file.close()
 
     def _whole_lines(self) -> Iterator[tuple[str, str]]:
-        """The id and the text's digest of each document there; what follows the last line end is cut off."""
+        """Yields each document's id and its text's digest; what follows the last line end is cut off."""
         self._file.seek(0)
         reached = 0
         for number, line in enumerate(self._file, start=1):
@@ -101,7 +101,7 @@ class Results:
         self._file.truncate(reached)
 
     def _open_rejects(self) -> Any:
-        """The rejects of the documents that are there; the others are dropped."""
+        """Opens the rejects, keeping those of documents in the file and dropping the others."""
         if self.rejects_path.exists():
             lines = self.rejects_path.read_bytes().splitlines(keepends=True)
             kept = [line for line in lines if _record(line).get("document") in self._texts]

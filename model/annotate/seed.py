@@ -1,9 +1,9 @@
 """The seed annotator: a large model behind a chat endpoint marks the facts of documents (section 3.3, appendix).
 
-A document is one conversation. The specification is the system prompt; each chunk of the document is a message, and
-so are the annotated chunks that came back, since a model that gets a long text at once marks it worse and worse.
-Nothing that comes back is trusted: without its tags it must be the chunk, to the character, and every question
-and answer goes through `model.annotate.checks`.
+Each document is one conversation. The specification is the system prompt; the messages are the chunks of the document
+and the annotated chunks that came back, since a model marks a long text worse and worse if it gets it at once. No reply
+is trusted: without its tags it must equal the chunk, to the character, and every question and answer goes through
+`model.annotate.checks`.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from colmlm.model.lm.chat_endpoint import (
 )
 
 PROMPT = Path(__file__).with_name("seed_prompt.md")
-MOST_REFUSED = 3  # documents one after the other, after which it is not the documents
+MOST_REFUSED = 3  # refusals in a row after which the fault is not in the documents
 
 _FENCE = re.compile(r"\A```[^\n]*\n(.*?)\n?```\s*\Z", re.DOTALL)
 _TAG = re.compile(r"</?FACT\b")
 
 
 def system_prompt(title: str | None) -> str:
-    """What every conversation begins with."""
+    """Gives the system prompt, which begins every conversation."""
     specification = PROMPT.read_text(encoding="utf-8")
     return f"{specification}\n## The document\n\nIts title: {title}\n" if title else specification
 
@@ -49,10 +49,10 @@ def annotate(
     chunk_tokens: int = CHUNK_TOKENS,
     drop_unquestioned: bool = False,
 ) -> tuple[Reviewed, Usage]:
-    """The document with the facts that the model marked and that hold, what was rejected, and the cost.
+    """Gives the document with the facts that the model marked and that passed the checks, the rejects, and the cost.
 
-    A chunk that comes back broken is asked for once more; then it has no facts, and the reply is among the rejects.
-    Raises what `Chat.reply` raises, and `RequestRefused` for a text that holds FACT tags itself.
+    A chunk with an unusable reply is asked for once more; if that fails too, it has no facts, and the reply is
+    rejected. Raises what `Chat.reply` raises, and `RequestRefused` for a text that holds FACT tags itself.
     """
     if _TAG.search(document.text):
         raise RequestRefused(
@@ -81,19 +81,19 @@ def annotate(
 
 
 def _placed(text: str, span: FactSpan, offset: int) -> FactSpan:
-    """The span of a chunk where it stands in the document, without blanks at its ends."""
+    """Moves the span of a chunk to its place in the document, without blanks at its ends."""
     start, end = narrow(text, span.start + offset, span.end + offset)
     return replace(span, start=start, end=end, value=text[start:end])
 
 
 class _Conversation:
-    """The messages about one document, of which only what held stays."""
+    """The messages about one document, of which only those that passed the checks stay."""
 
     def __init__(self, chat: Chat, messages: list[Message]) -> None:
         self.chat, self.messages, self.usage = chat, messages, Usage()
 
     def annotated(self, chunk: str) -> tuple[tuple[FactSpan, ...] | Fault, str]:
-        """The spans of a chunk, or what was wrong with the second reply too; and that reply."""
+        """Gives the spans of a chunk, or the fault of the second reply too; and the last reply."""
         self.messages.append({"role": "user", "content": chunk})
         reply = self._ask(self.messages)
         found = _read(chunk, reply)
@@ -101,7 +101,7 @@ class _Conversation:
             self.usage.repairs += 1
             reply = self._ask([*self.messages, *_repair(reply, found)])
             found = _read(chunk, reply)
-        # Where it did not hold, the bare chunk stands in: a broken example would teach the model to break the next.
+        # After two unusable replies the bare chunk is kept: a broken example would lead the model to break the next.
         said = chunk if isinstance(found, Fault) else _unfenced(chunk, reply.text)
         self.messages.append({"role": "assistant", "content": said})
         return found, reply.text
@@ -119,13 +119,13 @@ def _read(chunk: str, reply: Reply) -> tuple[FactSpan, ...] | Fault:
 
 
 def _unfenced(chunk: str, reply: str) -> str:
-    """The reply without the blanks around it and the code fence that models like to put there."""
+    """Removes the blanks around a reply and the code fence that models tend to add."""
     fenced = None if chunk.startswith("```") else _FENCE.match(reply.strip())
     return (fenced.group(1) if fenced else reply).strip()
 
 
 def _repair(reply: Reply, fault: Fault) -> list[Message]:
-    """What is said after a reply that does not hold."""
+    """Makes the messages that follow an unusable reply."""
     broken: list[Message] = [{"role": "assistant", "content": reply.text}] if reply.text.strip() else []
     words = (
         f"That cannot be used. {fault.reason} Answer with the passage once more: copy it exactly, "
@@ -146,10 +146,10 @@ class SeedRun:
     on_document: Callable[[Reviewed], None] | None = None
 
     def run(self, documents: Iterable[AnnotatedDocument]) -> Usage:
-        """Annotate what is not in the results. What is being asked when something fails is waited for and kept.
+        """Annotates the documents that are not in the results. If one fails, those in progress are finished and kept.
 
-        A document that the endpoint refuses is a reject, and is tried again by the next run; where it refuses three
-        of them one after the other, `EndpointUnusable` is raised.
+        A document that the endpoint refuses is a reject, and the next run tries it again; after three refusals in a row
+        `EndpointUnusable` is raised.
         """
         usage, refused = Usage(), 0
         waiting = (document for document in documents if not self.results.has(document))
@@ -183,7 +183,7 @@ class SeedRun:
     def _take(
         self, future: Future[tuple[Reviewed, Usage]], document: AnnotatedDocument, usage: Usage
     ) -> bool:
-        """Keep what became of a document; False where the endpoint refused it."""
+        """Keeps the result of a document; gives False if the endpoint refused it."""
         try:
             reviewed, used = future.result()
         except RequestRefused as error:

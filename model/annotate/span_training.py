@@ -1,9 +1,9 @@
-"""Training the span annotator: BIO tags of words, with a weight for those that may be facts nobody marked.
+"""Training of the span annotator: BIO tags of words, with a lower weight for words that may be unmarked facts.
 
-A set of questions such as SQuAD's marks the few spans of a paragraph that somebody asked about. A word outside them is
-no proof that it is no fact, so there it weighs less (`SpanConfig.outside_weight`); in documents whose facts are all
-marked it weighs 1. Lowering that weight shifts the odds of "outside" by a constant where the asked-about facts are a
-random part of all, so it sets where a threshold of 0.5 lies, and the threshold can move it back.
+A set of questions such as SQuAD's marks the few spans of a paragraph that somebody asked about. A word outside them may
+be a fact all the same, so it has a lower weight there (`SpanConfig.outside_weight`); in documents whose facts are all
+marked the weight is 1. If the asked-about facts are a random part of all, lowering that weight shifts the odds of
+"outside" by a constant, so it only shifts the threshold, which can be set to undo it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NO_TAG = -100
 
 @dataclass(frozen=True, slots=True)
 class TaggedWindow:
-    """A window of a document: its tokens, and the tag and weight of each (words' first tokens only have one)."""
+    """A window of a document: its tokens, and the tag and weight of each (only words' first tokens have one)."""
 
     ids: list[int]
     tags: list[int]
@@ -40,7 +40,7 @@ class TaggedWindow:
 
 @dataclass(frozen=True, slots=True)
 class Annotated:
-    """Documents to learn from; `dense` where every fact of each is marked."""
+    """Documents to learn from; `dense` if every fact of each is marked."""
 
     documents: Sequence[AnnotatedDocument]
     dense: bool
@@ -49,7 +49,7 @@ class Annotated:
 def tagged_windows(
     tokenizer: WordTokenizer, corpora: Sequence[Annotated], config: SpanConfig
 ) -> Iterator[TaggedWindow]:
-    """Every window of every document, each word in the one window where it will be read."""
+    """Yields every window of every document, with each word in the one window where it will be read."""
     for corpus in corpora:
         outside = 1.0 if corpus.dense else config.outside_weight
         for document in corpus.documents:
@@ -66,7 +66,7 @@ def tagged_windows(
 
 
 def tag_loss(module: Any, batch: Sequence[TaggedWindow], pad: int, device: torch.device) -> Tensor:
-    """The weighted sum of the cross-entropies of the batch's words."""
+    """Sums the weighted cross-entropies of the batch's words."""
     ids_BT, mask_BT = padded([window.ids for window in batch], pad)
     logits_BT3 = module(input_ids=ids_BT.to(device), attention_mask=mask_BT.to(device)).logits
     tags_BT = torch.full(ids_BT.shape, _NO_TAG)

@@ -1,6 +1,6 @@
 """The fact-span annotator: an encoder that tags words as beginning, inside or outside a fact (section 3.3).
 
-Spans are offsets into the text as it is given, so a value is a stretch of it by construction.
+Spans are offsets into the given text, so a value is always a stretch of it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Tagged:
     log_probs_N3: NDArray[np.float32]
 
     def spans(self, threshold: float) -> list[Span]:
-        """The spans at a threshold: sorted, apart, trimmed."""
+        """Gives the spans at a threshold: sorted, without overlap, trimmed."""
         return spans_of(self.text, self.words, best_tags(self.log_probs_N3, threshold))
 
 
@@ -45,26 +45,26 @@ class SpanAnnotator:
         self.window, self.overlap = (
             int(reading["window"]) - 2,
             int(reading["overlap"]),
-        )  # less [CLS] and [SEP]
+        )  # without [CLS] and [SEP]
         self.batch_tokens = batch_tokens
 
     @classmethod
     def load(
         cls, path: Path, cache: Path | None = None, *, threshold: float | None = None, precision: str = "auto"
     ) -> Self:
-        """Read an annotator's directory. `cache` holds base models; `threshold` overrides the annotator's own.
+        """Loads an annotator's directory. `cache` holds base models; `threshold` overrides the annotator's own.
 
         Raises `CheckpointError` and `BaseNotFound`.
         """
         return cls(load(path, SPANS, cache or Path(), precision=precision), threshold=threshold)
 
     def spans(self, texts: Sequence[str]) -> list[list[Span]]:
-        """For each text its fact spans in code points: sorted, apart, never blank."""
+        """Finds the fact spans of each text, in code points: sorted, without overlap, never blank."""
         return [tagged.spans(self.threshold) for tagged in self.tag(texts)]
 
     @torch.inference_mode()
     def tag(self, texts: Sequence[str]) -> list[Tagged]:
-        """The tags' probabilities of every word, from which spans at any threshold follow."""
+        """Computes the tags' probabilities of every word, from which spans at any threshold follow."""
         encoded = [self.tokenizer.encode(text) for text in texts]
         tagged = [
             Tagged(text, e.words, np.zeros((len(e.words), 3), dtype=np.float32))
@@ -83,7 +83,7 @@ class SpanAnnotator:
     def _forward(
         self, encoded: Sequence[Words], batch: Sequence[tuple[int, Window]]
     ) -> Iterator[NDArray[np.float32]]:
-        """For each window the log-probabilities of its words, read at each word's first token."""
+        """Yields for each window the log-probabilities of its words, read at each word's first token."""
         framed = [self.tokenizer.framed(encoded[i].ids[w.start : w.end]) for i, w in batch]
         ids_BT, mask_BT = padded(framed, self.tokenizer.pad)
         logits_BT3 = self.model(
@@ -96,7 +96,7 @@ class SpanAnnotator:
 
 
 def padded(sequences: Sequence[Sequence[int]], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """[B, T] ids filled up on the right, and [B, T] 1 where there is a token."""
+    """Pads sequences on the right: gives [B, T] ids, and [B, T] with 1 where there is a token."""
     longest = max(map(len, sequences))
     ids_BT = torch.full((len(sequences), longest), pad, dtype=torch.long)
     mask_BT = torch.zeros(len(sequences), longest, dtype=torch.long)

@@ -1,4 +1,4 @@
-"""The annotators as tasks of the training loop: what is trained, on which examples, and what a run saves."""
+"""The annotators as tasks of the training loop: the trained module, its examples, and the files that a run saves."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ DEFAULT_THRESHOLD = 0.5
 
 
 class _AnnotatorTask(Task[Sequence[Example]]):
-    """What both annotators share: the base under its adapter, batches of similar length, and the saved directory."""
+    """The part that both annotators share: the base under its adapter, batches of similar length, saved files."""
 
     role: str
-    prefix = ""  # what the module of the loop puts before the model's own names
+    prefix = ""  # the prefix that the module adds to the model's own names
 
     def __init__(self, config: TunerConfig, cache: Path, name: str) -> None:
-        torch.manual_seed(config.seed)  # the adapter's and the head's first weights
+        torch.manual_seed(config.seed)  # for the initial weights of the adapter and the head
         self.config, self.name = config, name
         self.source = base_directory(config.base, cache)
         self.base_sha256 = file_digest(self.source / WEIGHTS)
-        # A frozen base is kept in what it is multiplied in; weights that are trained are kept in float32.
+        # A frozen base is kept in the precision of the arithmetic; trained weights are kept in float32.
         frozen = config.lora_rank is not None
         model = bare(self.role, self.source, compute_dtype(config.precision) if frozen else torch.float32)
         self.model = with_adapter(self.role, model, config) if frozen else model
@@ -64,17 +64,17 @@ class _AnnotatorTask(Task[Sequence[Example]]):
 
     @property
     def num_steps(self) -> int:
-        """The steps of the whole run."""
+        """The number of steps of the whole run."""
         return max(1, math.ceil(self.config.epochs * self.batches.per_epoch))
 
     def run(self, directory: Path, *, save_seconds: float = 180.0) -> Iterator[Metrics]:
-        """Train in `directory`, which is a loadable annotator from the first save on; a run already there goes on."""
+        """Trains in `directory`, which is a loadable annotator from the first save on; resumes a run that is there."""
         self.loop: Loop[Sequence[Example]] = Loop(self, self._loop_config(save_seconds), directory)
         yield from self.loop.run()
 
     @property
     def progress(self) -> Progress:
-        """How far the run is."""
+        """How far the run has got."""
         return self.loop.progress
 
     def _loop_config(self, save_seconds: float) -> LoopConfig:
@@ -116,10 +116,10 @@ class _AnnotatorTask(Task[Sequence[Example]]):
 
     @abstractmethod
     def reading(self) -> dict[str, Any]:
-        """How the finished annotator is to read."""
+        """Gives the settings with which the finished annotator reads texts."""
 
     def save(self, directory: Path, weights: Mapping[str, Tensor]) -> None:
-        """Write the adapter, or all weights with their tokenizer, and last the description."""
+        """Writes the adapter, or all weights with their tokenizer, and the description last."""
         peft = self.model if isinstance(self.model, PeftModel) else None
         plain = {name.removeprefix(self.prefix): tensor.contiguous() for name, tensor in weights.items()}
         if peft is not None:
@@ -211,7 +211,7 @@ class QuestionTask(_AnnotatorTask[Asked]):
 
 
 def _digest(examples: Iterable[TaggedWindow | Asked]) -> str:
-    """SHA-256 of all that the examples hold."""
+    """Computes the SHA-256 of the examples' contents."""
     digest = hashlib.sha256()
     for example in examples:
         digest.update(repr(example).encode())

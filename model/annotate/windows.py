@@ -1,4 +1,4 @@
-"""Texts as an encoder reads them: token ids, the words they are pieces of, and windows over long texts."""
+"""Texts as an encoder reads them: token ids, the words they belong to, and windows over long texts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Tokens ``[start, end)`` of a text, and the words of the text whose tag is read there."""
+    """Tokens ``[start, end)`` of a text, and the words whose tags are read in this window."""
 
     start: int
     end: int
@@ -30,7 +30,7 @@ class Window:
 
 
 class WordTokenizer:
-    """An encoder's tokenizer: a literal ``[SEP]`` in a text is the characters it is, not the token."""
+    """An encoder's tokenizer, which encodes a literal ``[SEP]`` in a text as its characters, not as the token."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         tokenizer.no_padding()
@@ -41,11 +41,11 @@ class WordTokenizer:
 
     @classmethod
     def load(cls, path: Path) -> WordTokenizer:
-        """Read a ``tokenizer.json``."""
+        """Reads a ``tokenizer.json``."""
         return cls(Tokenizer.from_file(str(path)))
 
     def encode(self, text: str) -> Words:
-        """The words of a text in order; what the tokenizer drops (controls, blanks) is in none of them."""
+        """Encodes the words of a text in order; what the tokenizer drops (controls, blanks) is in no word."""
         encoding = self.tokenizer.encode(text, add_special_tokens=False)
         words: list[Span] = []
         first: list[int] = []
@@ -60,7 +60,7 @@ class WordTokenizer:
         return Words(list(encoding.ids), words, first)
 
     def framed(self, ids: list[int]) -> list[int]:
-        """The ids between the tokens that begin and end a sequence."""
+        """Puts the ids between the tokens that begin and end a sequence."""
         return [self.cls, *ids, self.sep]
 
     def _id(self, token: str) -> int:
@@ -71,10 +71,10 @@ class WordTokenizer:
 
 
 def windows(encoded: Words, size: int, overlap: int) -> list[Window]:
-    """Windows of at most `size` tokens that overlap by at least `overlap`.
+    """Makes windows of at most `size` tokens that overlap by at least `overlap`.
 
-    Each word is read where its first token has the most context: where it is furthest from a cut. The ends of the
-    text are no cuts.
+    Each word is read in the window where its first token is furthest from a cut, and so has the most context. The ends
+    of the text are no cuts.
     """
     if not 0 <= overlap < size:
         raise ValueError(f"windows of {size} tokens cannot overlap by {overlap}")
@@ -93,7 +93,7 @@ def windows(encoded: Words, size: int, overlap: int) -> list[Window]:
         better_T = here_T > context_T[start:end]
         context_T[start:end][better_T] = here_T[better_T]
         owner_T[start:end][better_T] = number
-    owners = owner_T[np.array(encoded.first, dtype=np.int64)]  # never falls from one word to the next
+    owners = owner_T[np.array(encoded.first, dtype=np.int64)]  # never decreases from one word to the next
     bounds = np.searchsorted(owners, np.arange(len(starts) + 1))
     read = [
         Window(start, min(start + size, length), range(int(bounds[n]), int(bounds[n + 1])))

@@ -1,7 +1,8 @@
 """Words as the checks of annotations compare them: content words by their root, numbers by their digits.
 
-Rules, no model: the same everywhere and cheap enough for every question of a corpus. They are made for English;
-in other languages of the Latin alphabet the roots are coarser, and a text without spaces is one long word.
+Rules and no model: the result is the same everywhere and cheap enough for every question of a corpus. The rules are
+made for English; in other languages of the Latin alphabet the roots are coarser, and a text without spaces is one long
+word.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _LEAST_ROOT, _MOST_ROOT = 3, 6
 _MONTH_NAMES = "january february march april may june july august september october november december sept"
 _MONTHS = frozenset(_MONTH_NAMES.split())
 
-# What may stand in any question, whatever it is about: grammar, what is asked for, and the verbs that only frame it.
+# These may be in any question: grammar, question words, and verbs that only form a question.
 _ORDINARY = """
     a about after against all also am among an and any are around as at be became become been before began begin
     being belong belonged belongs between by call called can come comes contain contains consist consists could did do
@@ -43,8 +44,8 @@ ORDINARY = frozenset(_ORDINARY.split())
 class Word:
     """One word or number of a text.
 
-    `key` is what is compared: the digits of a number (thousands without commas), the root of a word. `folded` is
-    the word itself without accents, case and possessive.
+    `key` is what is compared: the digits of a number (thousands without commas), the root of a word. `folded` is the
+    word itself without accents, case and possessive.
     """
 
     key: str
@@ -60,7 +61,7 @@ class Word:
 
 
 def words(text: str) -> Iterator[Word]:
-    """The words and numbers of a text, in order; a hyphen parts words, "19th" and "1990s" are numbers."""
+    """Yields the words and numbers of a text, in order; a hyphen parts words, "19th" and "1990s" are numbers."""
     for found in _TOKEN.finditer(text):
         if number := found.group("number"):
             digits = number.replace(",", "")
@@ -72,7 +73,7 @@ def words(text: str) -> Iterator[Word]:
 
 
 def fold(word: str) -> str:
-    """The word without case and accents."""
+    """Removes case and accents from the word."""
     if word.isascii():
         return word.lower()
     parts = unicodedata.normalize("NFKD", word)
@@ -80,9 +81,10 @@ def fold(word: str) -> str:
 
 
 def root(folded: str) -> str:
-    """What related words share: without a common ending and cut at six letters; a month by its first three.
+    """Gives the form that related words share: without a common ending, cut at six letters; a month at three.
 
-    "discovered" and "discovery" meet, "city" and "cities", "Sep" and "September". "won" and "win" do not.
+    "discovered" and "discovery" have one root, as have "city" and "cities", "Sep" and "September"; "won" and "win" do
+    not.
     """
     if folded in _MONTHS:
         return folded[:3]
