@@ -17,7 +17,7 @@ from colmlm.kb.errors import FactNotFound, InvalidSelector, NothingSelected
 from colmlm.kb.facts.edits import IS_LIVE, MAX_ID
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keyspace import KeySpace
-from colmlm.kb.tables import Change, Document, Fact, FactVersion
+from colmlm.kb.tables import ChangeRow, DocumentRow, FactRow, FactVersionRow
 
 _TIMES = ("since", "until")
 
@@ -103,12 +103,12 @@ def select_facts(session: Session, selector: Selector, *, allow_empty: bool = Fa
     if selector.fact_ids:
         _require_known(session, selector.fact_ids)
     statement = (
-        select(Fact.id)
-        .join(FactVersion, and_(FactVersion.fact_id == Fact.id, IS_LIVE))
-        .outerjoin(Document, Document.id == Fact.document_id)
-        .outerjoin(Change, Change.seq == Fact.created_seq)
+        select(FactRow.id)
+        .join(FactVersionRow, and_(FactVersionRow.fact_id == FactRow.id, IS_LIVE))
+        .outerjoin(DocumentRow, DocumentRow.id == FactRow.document_id)
+        .outerjoin(ChangeRow, ChangeRow.seq == FactRow.created_seq)
         .where(*_conditions(selector))
-        .order_by(Fact.id)
+        .order_by(FactRow.id)
     )
     found = list(session.scalars(statement))
     if selector.like is not None:
@@ -121,7 +121,7 @@ def select_facts(session: Session, selector: Selector, *, allow_empty: bool = Fa
 
 def _require_known(session: Session, fact_ids: tuple[int, ...]) -> None:
     storable = [fact_id for fact_id in fact_ids if 0 < fact_id <= MAX_ID]
-    known = set(session.scalars(select(Fact.id).where(Fact.id == func.any(storable))))
+    known = set(session.scalars(select(FactRow.id).where(FactRow.id == func.any(storable))))
     if missing := sorted(set(fact_ids) - known):
         raise FactNotFound(missing)
 
@@ -130,38 +130,38 @@ def _conditions(selector: Selector) -> list[Any]:
     said = selector
     conditions: list[Any] = []
     if said.fact_ids:
-        conditions.append(Fact.id == func.any(list(said.fact_ids)))
+        conditions.append(FactRow.id == func.any(list(said.fact_ids)))
     if said.document is not None:
         conditions.append(_of_document(said.document))
     if said.text is not None:
         conditions.append(
             or_(
-                FactVersion.value.icontains(said.text, autoescape=True),
-                Fact.question.icontains(said.text, autoescape=True),
+                FactVersionRow.value.icontains(said.text, autoescape=True),
+                FactRow.question.icontains(said.text, autoescape=True),
             )
         )
     if said.uri_prefix is not None:
-        conditions.append(Document.uri.startswith(said.uri_prefix, autoescape=True))
+        conditions.append(DocumentRow.uri.startswith(said.uri_prefix, autoescape=True))
     equal = (
-        (Document.corpus, said.corpus),
-        (Document.uri, said.uri),
-        (Document.licence, said.licence),
-        (Fact.question, said.question),
+        (DocumentRow.corpus, said.corpus),
+        (DocumentRow.uri, said.uri),
+        (DocumentRow.licence, said.licence),
+        (FactRow.question, said.question),
     )
     conditions += [column == wanted for column, wanted in equal if wanted is not None]
-    lower = ((Fact.created_seq, said.first_seq), (Change.at, said.since))
-    upper = ((Fact.created_seq, said.last_seq), (Change.at, said.until))
+    lower = ((FactRow.created_seq, said.first_seq), (ChangeRow.at, said.since))
+    upper = ((FactRow.created_seq, said.last_seq), (ChangeRow.at, said.until))
     conditions += [column >= bound for column, bound in lower if bound is not None]
     return conditions + [column <= bound for column, bound in upper if bound is not None]
 
 
 def _of_document(named: str) -> Any:
     if named.isdecimal() and len(named) < 20 and int(named) <= MAX_ID:
-        return Document.id == int(named)
+        return DocumentRow.id == int(named)
     corpus, slash, external_id = named.partition("/")
     if not slash:
         raise InvalidSelector(f"document {named!r} is neither an id nor corpus/external_id")
-    return and_(Document.corpus == corpus, Document.external_id == external_id)
+    return and_(DocumentRow.corpus == corpus, DocumentRow.external_id == external_id)
 
 
 def _alike(session: Session, fact_id: int, radius: float | None) -> set[int]:

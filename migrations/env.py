@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from colmlm.kb.store.database import connect
 from colmlm.kb.store.settings import Settings
-from colmlm.kb.tables import Base
+from colmlm.kb.tables import TableRow
 
 _PARTITION = re.compile(r"fact_key_\d+")
 _OF_PROCRASTINATE = "procrastinate_"
@@ -26,7 +26,7 @@ def _is_ours(name: str | None, kind: str, _parents: object) -> bool:
 def _run(connection: Connection) -> None:
     context.configure(
         connection=connection,
-        target_metadata=Base.metadata,
+        target_metadata=TableRow.metadata,
         include_name=_is_ours,
         compare_type=True,
         compare_server_default=True,

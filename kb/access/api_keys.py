@@ -24,7 +24,7 @@ from colmlm.kb.errors import ApiKeyEnded, ApiKeyNotFound, InvalidValue
 from colmlm.kb.log import audit
 from colmlm.kb.log.origin import current
 from colmlm.kb.principal import Principal
-from colmlm.kb.tables import ApiKey, BrowserSession
+from colmlm.kb.tables import ApiKeyRow, BrowserSessionRow
 
 MAX_RATE = 1_000_000  # requests a minute
 LONGEST = timedelta(days=3650)  # the longest that a key may last
@@ -51,7 +51,10 @@ ROLES: Mapping[str, frozenset[Right]] = {
     "admin": frozenset(Right),
 }
 
-_WORKS = (ApiKey.revoked_at.is_(None), or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > func.now()))
+_WORKS = (
+    ApiKeyRow.revoked_at.is_(None),
+    or_(ApiKeyRow.expires_at.is_(None), ApiKeyRow.expires_at > func.now()),
+)
 _MARK = "colmlm_"  # a prefix by which secret scanners find a token that was committed by mistake
 _SHOWN = len(_MARK) + 6  # characters of a token that are shown, to distinguish keys
 
@@ -115,12 +118,14 @@ def create_key(
     if rate_limit is not None and not 1 <= rate_limit <= MAX_RATE:
         raise InvalidValue("rate limit", f"{rate_limit} is not from 1 to {MAX_RATE} requests a minute")
     pending = _begin(session, actor, f"make the API key {name}, {role}")
-    if session.scalar(select(exists().where(ApiKey.name == name))):
+    if session.scalar(select(exists().where(ApiKeyRow.name == name))):
         raise InvalidValue(
             "name of the key", f"{name!r} is taken, by a revoked key too; the change log names keys"
         )
     token = _new_token()
-    key = ApiKey(name=name, key_hash=_digest(token), role=role, prefix=token[:_SHOWN], rate_limit=rate_limit)
+    key = ApiKeyRow(
+        name=name, key_hash=_digest(token), role=role, prefix=token[:_SHOWN], rate_limit=rate_limit
+    )
     if expires_in is not None:
         key.expires_at = _ahead("expiry", expires_in)
     session.add(key)
@@ -165,10 +170,10 @@ def verify(session: Session, token: str) -> ApiKeyRecord | None:
     """
     digest = _digest(token)
     found = session.scalar(
-        select(ApiKey).where(
+        select(ApiKeyRow).where(
             or_(
-                ApiKey.key_hash == digest,
-                (ApiKey.previous_hash == digest) & (ApiKey.previous_until > func.now()),
+                ApiKeyRow.key_hash == digest,
+                (ApiKeyRow.previous_hash == digest) & (ApiKeyRow.previous_until > func.now()),
             ),
             *_WORKS,
         )
@@ -183,7 +188,7 @@ def verify(session: Session, token: str) -> ApiKeyRecord | None:
 
 def working_key(session: Session, key_id: int) -> ApiKeyRecord | None:
     """Gives the key of this id, or None where it was revoked or has expired."""
-    found = session.scalar(select(ApiKey).where(ApiKey.id == key_id, *_WORKS))
+    found = session.scalar(select(ApiKeyRow).where(ApiKeyRow.id == key_id, *_WORKS))
     return None if found is None else _record(found)
 
 
@@ -195,18 +200,18 @@ def note_use(session: Session, key: ApiKeyRecord) -> bool:
     last = key.previous_used_at if key.by_previous else key.last_used_at
     if last is not None and last > datetime.now(UTC) - USE_WRITTEN_EVERY:
         return False
-    column = ApiKey.previous_used_at if key.by_previous else ApiKey.last_used_at
+    column = ApiKeyRow.previous_used_at if key.by_previous else ApiKeyRow.last_used_at
     values = {"last_used_at": func.now()} | ({"previous_used_at": func.now()} if key.by_previous else {})
     due = or_(column.is_(None), column <= func.now() - USE_WRITTEN_EVERY)
     # A key whose row is locked by a rotation or revocation is skipped, since a request must not wait for that.
-    free = select(ApiKey.id).where(ApiKey.id == key.key_id, due).with_for_update(skip_locked=True)
-    written = update(ApiKey).where(ApiKey.id.in_(free)).values(values).returning(ApiKey.id)
+    free = select(ApiKeyRow.id).where(ApiKeyRow.id == key.key_id, due).with_for_update(skip_locked=True)
+    written = update(ApiKeyRow).where(ApiKeyRow.id.in_(free)).values(values).returning(ApiKeyRow.id)
     return session.scalar(written.execution_options(synchronize_session=False)) is not None
 
 
 def list_keys(session: Session, *, after: int = 0, limit: int | None = None) -> list[ApiKeyRecord]:
     """Gives keys past the id `after`, up to `limit`, in the order they were made, also expired and revoked ones."""
-    statement = select(ApiKey).where(ApiKey.id > after).order_by(ApiKey.id).limit(limit)
+    statement = select(ApiKeyRow).where(ApiKeyRow.id > after).order_by(ApiKeyRow.id).limit(limit)
     return [_record(key) for key in session.scalars(statement)]
 
 
@@ -217,7 +222,7 @@ def read_key(session: Session, name: str) -> ApiKeyRecord:
 
 def name_of(session: Session, key_id: int) -> str:
     """Gives the name of a key, also of an expired or revoked one. Raises `ApiKeyNotFound`."""
-    name = session.scalar(select(ApiKey.name).where(ApiKey.id == key_id))
+    name = session.scalar(select(ApiKeyRow.name).where(ApiKeyRow.id == key_id))
     if name is None:
         raise ApiKeyNotFound(str(key_id))
     return name
@@ -239,7 +244,7 @@ def _begin(session: Session, actor: str | None, reason: str) -> audit.Pending:
     return audit.begin(session, actor or current().principal.name, reason)
 
 
-def _append(session: Session, pending: audit.Pending, kind: str, key: ApiKey) -> None:
+def _append(session: Session, pending: audit.Pending, kind: str, key: ApiKeyRow) -> None:
     """Writes the key as it is now into the log, without anything of its secret."""
     session.flush()
     session.refresh(key)
@@ -249,15 +254,15 @@ def _append(session: Session, pending: audit.Pending, kind: str, key: ApiKey) ->
     audit.append(session, pending, kind, payload={"api_key": kept})
 
 
-def _end_browser_sessions(session: Session, key: ApiKey) -> None:
+def _end_browser_sessions(session: Session, key: ApiKeyRow) -> None:
     """Ends the key's browser sessions, so that their users sign in again, also where the secret has a grace period."""
-    session.execute(delete(BrowserSession).where(BrowserSession.api_key_id == key.id))
+    session.execute(delete(BrowserSessionRow).where(BrowserSessionRow.api_key_id == key.id))
 
 
-def _held(session: Session, name: str) -> ApiKey:
+def _held(session: Session, name: str) -> ApiKeyRow:
     """Gives the key's row, locked, so that two edits of one key take turns."""
     audit.check_text("name of the key", name)
-    key = session.scalar(select(ApiKey).where(ApiKey.name == name).with_for_update())
+    key = session.scalar(select(ApiKeyRow).where(ApiKeyRow.name == name).with_for_update())
     if key is None:
         raise ApiKeyNotFound(name)
     return key
@@ -286,7 +291,7 @@ def _digest(token: str) -> bytes:
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
 
 
-def _record(key: ApiKey) -> ApiKeyRecord:
+def _record(key: ApiKeyRow) -> ApiKeyRecord:
     return ApiKeyRecord(
         key_id=key.id,
         name=key.name,

@@ -15,17 +15,17 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.access import api_keys as access
 from colmlm.kb.access.api_keys import USE_WRITTEN_EVERY, ApiKeyRecord
-from colmlm.kb.tables import BrowserSession
+from colmlm.kb.tables import BrowserSessionRow
 
 LIFE = timedelta(hours=12)
 
 
 def begin(session: Session, key: ApiKeyRecord) -> str:
     """Begins a session and gives its secret for the cookie. It can't be read again."""
-    session.execute(delete(BrowserSession).where(BrowserSession.expires_at <= func.now()))
+    session.execute(delete(BrowserSessionRow).where(BrowserSessionRow.expires_at <= func.now()))
     secret = secrets.token_urlsafe(32)
     ends = func.now() + LIFE
-    session.add(BrowserSession(secret_hash=_digest(secret), api_key_id=key.key_id, expires_at=ends))
+    session.add(BrowserSessionRow(secret_hash=_digest(secret), api_key_id=key.key_id, expires_at=ends))
     session.flush()
     return secret
 
@@ -36,26 +36,26 @@ def key_of(session: Session, secret: str) -> ApiKeyRecord | None:
     Notes the use, once a minute.
     """
     found = session.scalar(
-        select(BrowserSession).where(
-            BrowserSession.secret_hash == _digest(secret), BrowserSession.expires_at > func.now()
+        select(BrowserSessionRow).where(
+            BrowserSessionRow.secret_hash == _digest(secret), BrowserSessionRow.expires_at > func.now()
         )
     )
     if found is None or (key := access.working_key(session, found.api_key_id)) is None:
         return None
-    due = BrowserSession.last_used_at <= func.now() - USE_WRITTEN_EVERY
-    noted = update(BrowserSession).where(BrowserSession.id == found.id, due)
+    due = BrowserSessionRow.last_used_at <= func.now() - USE_WRITTEN_EVERY
+    noted = update(BrowserSessionRow).where(BrowserSessionRow.id == found.id, due)
     session.execute(noted.values(last_used_at=func.now()).execution_options(synchronize_session=False))
     return key
 
 
 def end(session: Session, secret: str) -> None:
     """Ends the session with this secret, where there is one."""
-    session.execute(delete(BrowserSession).where(BrowserSession.secret_hash == _digest(secret)))
+    session.execute(delete(BrowserSessionRow).where(BrowserSessionRow.secret_hash == _digest(secret)))
 
 
 def end_all(session: Session) -> None:
     """Ends every session, of all keys."""
-    session.execute(delete(BrowserSession))
+    session.execute(delete(BrowserSessionRow))
 
 
 def _digest(secret: str) -> bytes:

@@ -22,7 +22,7 @@ from colmlm.kb.errors import AnswerGone, RequestDiffers, RequestUnderWay
 from colmlm.kb.facts.suppression import hold_off_erasure
 from colmlm.kb.log import audit
 from colmlm.kb.log.origin import Claim
-from colmlm.kb.tables import Change, Idempotency, Secret
+from colmlm.kb.tables import ChangeRow, IdempotencyRow, SecretRow
 
 KEPT = timedelta(days=1)
 LEASE = timedelta(minutes=2)
@@ -46,14 +46,14 @@ def claim(session: Session, api_key_id: int, name: str, request: bytes) -> Claim
     Raises `RequestDiffers` where the name came with another request, `RequestUnderWay` where another run is carrying
     it out, and `AnswerGone` where it was carried out and its answer is not stored.
     """
-    session.execute(delete(Idempotency).where(Idempotency.claimed_at < func.now() - KEPT))
+    session.execute(delete(IdempotencyRow).where(IdempotencyRow.claimed_at < func.now() - KEPT))
     digest, token = _digest(session, request), secrets.token_hex(16)
     values = {"api_key_id": api_key_id, "key": name, "request_sha256": digest, "claim": token}
     values["claimed_seq"] = audit.head_seq(session)
-    fresh = insert(Idempotency).values(values).on_conflict_do_nothing().returning(Idempotency.id)
+    fresh = insert(IdempotencyRow).values(values).on_conflict_do_nothing().returning(IdempotencyRow.id)
     if (row_id := session.scalar(fresh)) is not None:
         return Claim(row_id, token)
-    named = select(Idempotency).where(Idempotency.api_key_id == api_key_id, Idempotency.key == name)
+    named = select(IdempotencyRow).where(IdempotencyRow.api_key_id == api_key_id, IdempotencyRow.key == name)
     found = session.scalar(named.with_for_update())
     if found is None:  # its row was released or expired between the two statements
         raise RequestUnderWay
@@ -62,7 +62,7 @@ def claim(session: Session, api_key_id: int, name: str, request: bytes) -> Claim
     return _again(session, found, token)
 
 
-def _again(session: Session, found: Idempotency, token: str) -> Claim | Answer:
+def _again(session: Session, found: IdempotencyRow, token: str) -> Claim | Answer:
     if found.status is not None and found.body is not None:
         return Answer(found.status, found.media_type or "", found.body)
     left = found.claimed_at <= session.scalars(select(func.now())).one() - LEASE
@@ -80,35 +80,35 @@ def settle(session: Session, held: Claim, answer: Answer) -> None:
 
     Does nothing where the claim was lost: then another run gives the answer.
     """
-    mine = (Idempotency.id == held.row_id) & (Idempotency.claim == held.claim)
+    mine = (IdempotencyRow.id == held.row_id) & (IdempotencyRow.claim == held.claim)
     if answer.status >= 400:
-        freed = delete(Idempotency).where(mine, Idempotency.seq.is_(None)).returning(Idempotency.id)
+        freed = delete(IdempotencyRow).where(mine, IdempotencyRow.seq.is_(None)).returning(IdempotencyRow.id)
         if session.scalar(freed) is not None:
             return
     hold_off_erasure(session)
     body = answer.body if len(answer.body or b"") <= MAX_KEPT_BYTES else None
-    if session.scalar(select(Idempotency.id).where(mine, _ERASED_SINCE)) is not None:
+    if session.scalar(select(IdempotencyRow.id).where(mine, _ERASED_SINCE)) is not None:
         body = None
     kept = {"status": answer.status, "media_type": answer.media_type, "body": body}
-    session.execute(update(Idempotency).where(mine).values(kept))
+    session.execute(update(IdempotencyRow).where(mine).values(kept))
 
 
 # Where another request erased facts meanwhile, this answer may say them. Claims of earlier releases don't record this.
 _ERASED_SINCE = (
-    select(Change.seq)
-    .where(Change.kind == "erase", Change.seq > func.coalesce(Idempotency.claimed_seq, 0))
-    .where(Change.seq.is_distinct_from(Idempotency.seq))
-    .correlate(Idempotency)
+    select(ChangeRow.seq)
+    .where(ChangeRow.kind == "erase", ChangeRow.seq > func.coalesce(IdempotencyRow.claimed_seq, 0))
+    .where(ChangeRow.seq.is_distinct_from(IdempotencyRow.seq))
+    .correlate(IdempotencyRow)
     .exists()
 )
 
 
 def forget_answers(session: Session) -> None:
     """Deletes every stored answer, since any may say what is being erased. Their requests stay carried out."""
-    session.execute(update(Idempotency).where(Idempotency.body.is_not(None)).values(body=None))
+    session.execute(update(IdempotencyRow).where(IdempotencyRow.body.is_not(None)).values(body=None))
 
 
 def _digest(session: Session, request: bytes) -> bytes:
     """Digests a request under this database's secret, so that nobody with a copy of the table can try out its text."""
-    secret = session.scalars(select(Secret.value).where(Secret.name == "change_log")).one()
+    secret = session.scalars(select(SecretRow.value).where(SecretRow.name == "change_log")).one()
     return hmac.new(secret, request, hashlib.sha256).digest()

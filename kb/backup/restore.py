@@ -26,7 +26,7 @@ from colmlm.kb.keys import keysets
 from colmlm.kb.log import audit
 from colmlm.kb.log.witness import Head, hash_at
 from colmlm.kb.store.database import connection_of, head_revision
-from colmlm.kb.tables import Change, Fact, FactKey, Keyset, Secret
+from colmlm.kb.tables import ChangeRow, FactKeyRow, FactRow, KeysetRow, SecretRow
 
 if TYPE_CHECKING:
     from colmlm.kb.store.store import Store
@@ -112,7 +112,7 @@ def _require_empty(session: Session) -> None:
     names = sql.SQL(", ").join(sql.Identifier(table.name) for table in tables())
     connection_of(session).execute(sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(names))
     for table in tables():
-        if table.name != Secret.__tablename__ and session.scalar(select(exists().select_from(table))):
+        if table.name != SecretRow.__tablename__ and session.scalar(select(exists().select_from(table))):
             raise DatabaseNotEmpty(table.name)
 
 
@@ -124,8 +124,8 @@ def _fill(session: Session, archive: Archive, on_bytes: Heard) -> None:
         raise BackupRefused(str(archive.file), "it does not hold the tables of this program")
     done = 0
     for table in tables():
-        if table.name == FactKey.__tablename__:
-            for keyset_id in session.scalars(select(Keyset.id).where(Keyset.state != "retired")):
+        if table.name == FactKeyRow.__tablename__:
+            for keyset_id in session.scalars(select(KeysetRow.id).where(KeysetRow.state != "retired")):
                 keysets.create_partition(session, keyset_id)
         with _any_order(session, table):
             done = _copy_in(session, archive, described[table.name], done, on_bytes)
@@ -138,7 +138,7 @@ def _fill(session: Session, archive: Archive, on_bytes: Heard) -> None:
 @contextmanager
 def _any_order(session: Session, table: Table) -> Iterator[None]:
     """Lets rows of the log be inserted in the order of the archive, which need not be by `seq`, and with gaps."""
-    if table.name != Change.__tablename__:
+    if table.name != ChangeRow.__tablename__:
         yield
         return
     session.execute(text("ALTER TABLE change DISABLE TRIGGER change_in_order"))
@@ -183,7 +183,7 @@ def _catch_up(
     without_later_erasures: bool,
 ) -> RestoreReport:
     repeated = tuple(_repeat(session, newer, actor)) if newer else ()
-    deleted = _facts(session, newer.deleted, Fact.deleted_seq.is_(None)) if newer else []
+    deleted = _facts(session, newer.deleted, FactRow.deleted_seq.is_(None)) if newer else []
     if newer and reapply_deletes:
         _delete_again(session, newer, deleted, actor)
     browser_sessions.end_all(session)  # a session that was ended after the backup must not be valid again
@@ -228,5 +228,5 @@ def _delete_again(session: Session, newer: NewerLog, deleted: Sequence[int], act
 
 def _facts(session: Session, fact_ids: Iterable[int], state: Any) -> list[int]:
     """Gives those of these facts that the restored base has in this state; it lacks facts newer than the backup."""
-    statement = select(Fact.id).where(Fact.id == func.any(list(fact_ids)), state).order_by(Fact.id)
+    statement = select(FactRow.id).where(FactRow.id == func.any(list(fact_ids)), state).order_by(FactRow.id)
     return list(session.scalars(statement))

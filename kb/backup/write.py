@@ -31,7 +31,7 @@ from colmlm.kb.errors import BackupRefused, SignatureRefused
 from colmlm.kb.log import audit, signing
 from colmlm.kb.log.witness import hash_at
 from colmlm.kb.store.database import connection_of, head_revision
-from colmlm.kb.tables import Base, FactKey, Job
+from colmlm.kb.tables import FactKeyRow, JobRow, TableRow
 
 if TYPE_CHECKING:
     from colmlm.kb.store.store import Store
@@ -74,7 +74,7 @@ class Backup:
 
 def tables() -> list[Table]:
     """Lists the tables to back up, each after those it refers to. Jobs are left out: they belong to an installation."""
-    return [table for table in Base.metadata.sorted_tables if table.name != Job.__tablename__]
+    return [table for table in TableRow.metadata.sorted_tables if table.name != JobRow.__tablename__]
 
 
 # Writing
@@ -155,7 +155,7 @@ def _write_tables(session: Session, archive: zipfile.ZipFile, on_bytes: Heard) -
     described, done = [], 0
     for table in tables():
         # Keys do not compress; texts do.
-        method = zipfile.ZIP_STORED if table.name == FactKey.__tablename__ else zipfile.ZIP_DEFLATED
+        method = zipfile.ZIP_STORED if table.name == FactKeyRow.__tablename__ else zipfile.ZIP_DEFLATED
         digest = hashlib.sha256()
         rows = _Count()
         with archive.open(_member(table.name, method), "w", force_zip64=True) as member:

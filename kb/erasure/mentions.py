@@ -13,7 +13,7 @@ from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
 from colmlm.kb.facts.redaction import Target
-from colmlm.kb.tables import Change, Document, Fact, FactVersion, Generation
+from colmlm.kb.tables import ChangeRow, DocumentRow, FactRow, FactVersionRow, GenerationRow
 from colmlm.kb.texts.wording import Phrases, may_say
 
 MOST = 500  # mentions of each kind that are listed
@@ -61,24 +61,24 @@ def look(session: Session, targets: Sequence[Target]) -> Mentions:
         return Mentions()
     said, strings = Phrases(values), sorted({string for target in targets for string in target.strings})
     ids = [target.fact_id for target in targets]
-    of_facts = (FactVersion.value, Fact.question, Fact.answer)
+    of_facts = (FactVersionRow.value, FactRow.question, FactRow.answer)
     facts = (
-        select(Fact.id, *of_facts)
-        .join(FactVersion, FactVersion.fact_id == Fact.id)
-        .where(Fact.erased_seq.is_(None), Fact.id != func.all(ids))
+        select(FactRow.id, *of_facts)
+        .join(FactVersionRow, FactVersionRow.fact_id == FactRow.id)
+        .where(FactRow.erased_seq.is_(None), FactRow.id != func.all(ids))
     )
     return Mentions(
         documents=tuple(_documents(session, targets, values, said)),
-        titles=_ids(session, select(Document.id, *_ABOUT), _ABOUT, values, said),
+        titles=_ids(session, select(DocumentRow.id, *_ABOUT), _ABOUT, values, said),
         facts=_ids(session, facts, of_facts, values, said),
-        generations=_ids(session, select(Generation.id, *_SAID), _SAID, values, said),
-        reasons=_ids(session, select(Change.seq, *_WHY), _WHY, strings, Phrases(strings)),
+        generations=_ids(session, select(GenerationRow.id, *_SAID), _SAID, values, said),
+        reasons=_ids(session, select(ChangeRow.seq, *_WHY), _WHY, strings, Phrases(strings)),
     )
 
 
-_ABOUT = (Document.title, Document.uri, Document.external_id)
-_SAID = (Generation.prompt, Generation.output)
-_WHY = (Change.reason, Change.actor, Change.payload["on_behalf_of"].astext)
+_ABOUT = (DocumentRow.title, DocumentRow.uri, DocumentRow.external_id)
+_SAID = (GenerationRow.prompt, GenerationRow.output)
+_WHY = (ChangeRow.reason, ChangeRow.actor, ChangeRow.payload["on_behalf_of"].astext)
 
 
 def _documents(
@@ -86,12 +86,12 @@ def _documents(
 ) -> Iterator[Mention]:
     sources = {(target.corpus, target.external_id) for target in targets}
     own = {target.document_id: (target.start, target.end) for target in targets}
-    statement = select(Document.id, Document.corpus, Document.external_id, Document.text).order_by(
-        Document.id
-    )
+    statement = select(
+        DocumentRow.id, DocumentRow.corpus, DocumentRow.external_id, DocumentRow.text
+    ).order_by(DocumentRow.id)
     found = 0
     for row in session.execute(
-        statement.where(may_say(Document.text, values)).execution_options(yield_per=200)
+        statement.where(may_say(DocumentRow.text, values)).execution_options(yield_per=200)
     ):
         spans = [span for span in said.spans(row.text) if span != own.get(row.id)]
         if spans and found < MOST:

@@ -21,7 +21,7 @@ from colmlm.kb.erasure.residue import LEAST, Matcher
 from colmlm.kb.errors import InvalidValue
 from colmlm.kb.facts.redaction import Target, blank
 from colmlm.kb.keys.keysets import STORED
-from colmlm.kb.tables import Attribution, Document, Fact, FactKey, FactVersion, Generation
+from colmlm.kb.tables import AttributionRow, DocumentRow, FactKeyRow, FactRow, FactVersionRow, GenerationRow
 
 AROUND = 16  # characters to either side of a value
 DISTINCTIVE = 12  # bytes that a text needs to identify its fact without the characters around it
@@ -65,9 +65,14 @@ def _of_facts(targets: Sequence[Target]) -> Iterator[Probe]:
 
 def _of_outputs(session: Session, targets: Sequence[Target]) -> Iterator[Probe]:
     statement = (
-        select(Attribution.fact_id, Attribution.output_start, Attribution.output_end, Generation.output)
-        .join(Generation, Generation.id == Attribution.generation_id)
-        .where(Attribution.fact_id == func.any([target.fact_id for target in targets]))
+        select(
+            AttributionRow.fact_id,
+            AttributionRow.output_start,
+            AttributionRow.output_end,
+            GenerationRow.output,
+        )
+        .join(GenerationRow, GenerationRow.id == AttributionRow.generation_id)
+        .where(AttributionRow.fact_id == func.any([target.fact_id for target in targets]))
     )
     for row in session.execute(statement):
         around = row.output[max(0, row.output_start - AROUND) : row.output_end + AROUND]
@@ -77,10 +82,12 @@ def _of_outputs(session: Session, targets: Sequence[Target]) -> Iterator[Probe]:
 def _of_keys(session: Session, targets: Sequence[Target]) -> Iterator[Probe]:
     """Makes two probes of each key: as the database stores it, in fp16, and as a flat index does, in fp32."""
     ids = [target.fact_id for target in targets]
-    rows = session.execute(select(FactKey.fact_id, FactKey.key).where(FactKey.fact_id == func.any(ids))).all()
+    rows = session.execute(
+        select(FactKeyRow.fact_id, FactKeyRow.key).where(FactKeyRow.fact_id == func.any(ids))
+    ).all()
     starts = {bytes(row.key)[:KEY_BYTES] for row in rows}
-    start = func.substr(FactKey.key, 1, KEY_BYTES)
-    others = select(start).where(FactKey.fact_id != func.all(ids), start.in_(starts))
+    start = func.substr(FactKeyRow.key, 1, KEY_BYTES)
+    others = select(start).where(FactKeyRow.fact_id != func.all(ids), start.in_(starts))
     shared = {bytes(theirs) for theirs in session.scalars(others)}
     for row in rows:
         exact = np.frombuffer(row.key, dtype=STORED).astype("<f4")
@@ -107,16 +114,18 @@ def _staying(session: Session, targets: Sequence[Target]) -> Iterator[str]:
     for target in targets:
         spans.setdefault(target.document_id, []).append((target.start, target.end))
     sources = {(target.corpus, target.external_id) for target in targets}
-    documents = select(Document.id, Document.corpus, Document.external_id, Document.title, Document.text)
+    documents = select(
+        DocumentRow.id, DocumentRow.corpus, DocumentRow.external_id, DocumentRow.title, DocumentRow.text
+    )
     for row in session.execute(documents.execution_options(yield_per=200)):
         if row.id in spans or (row.corpus, row.external_id) not in sources:
             yield blank(row.text, spans.get(row.id, ()))
         if row.title:
             yield row.title
     others = (
-        select(Fact.question, Fact.answer, FactVersion.value)
-        .join(FactVersion, FactVersion.fact_id == Fact.id)
-        .where(Fact.id != func.all(erased))
+        select(FactRow.question, FactRow.answer, FactVersionRow.value)
+        .join(FactVersionRow, FactVersionRow.fact_id == FactRow.id)
+        .where(FactRow.id != func.all(erased))
     )
     for texts in session.execute(others.execution_options(yield_per=2000)):
         yield from filter(None, texts)

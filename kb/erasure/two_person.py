@@ -23,8 +23,7 @@ from colmlm.kb.log.origin import acting_as, signed
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.principal import Principal
 from colmlm.kb.store.contention import tried_again
-from colmlm.kb.tables import ApiKey
-from colmlm.kb.tables import ErasureRequest as Row
+from colmlm.kb.tables import ApiKeyRow, ErasureRequestRow
 from colmlm.kb.texts.characters import visible
 
 
@@ -64,7 +63,7 @@ class ErasureRequests:
             targets, again = load_targets(session, fact_ids)
             ids = sorted((*(target.fact_id for target in targets), *again))
             behalf = signed(actor).on_behalf_of
-            row = Row(
+            row = ErasureRequestRow(
                 state="waiting",
                 fact_ids=ids,
                 actor=key.name,
@@ -80,9 +79,9 @@ class ErasureRequests:
     def requests(self, *, waiting: bool = False) -> list[ErasureRequest]:
         """Gives every request, oldest first, or only those that wait."""
         with self.kb.sessions() as session:
-            statement = _SELECT.order_by(Row.id)
+            statement = _SELECT.order_by(ErasureRequestRow.id)
             if waiting:
-                statement = statement.where(Row.state == "waiting")
+                statement = statement.where(ErasureRequestRow.state == "waiting")
             return [_record(*row) for row in session.execute(statement)]
 
     def read(self, request_id: int) -> ErasureRequest:
@@ -126,11 +125,11 @@ class ErasureRequests:
             return _read(session, request_id)
 
 
-_Asker, _Decider = aliased(ApiKey), aliased(ApiKey)
+_Asker, _Decider = aliased(ApiKeyRow), aliased(ApiKeyRow)
 _SELECT = (
-    select(Row, _Asker.name, _Decider.name)
-    .join(_Asker, _Asker.id == Row.asked_by)
-    .outerjoin(_Decider, _Decider.id == Row.decided_by)
+    select(ErasureRequestRow, _Asker.name, _Decider.name)
+    .join(_Asker, _Asker.id == ErasureRequestRow.asked_by)
+    .outerjoin(_Decider, _Decider.id == ErasureRequestRow.decided_by)
 )
 
 
@@ -141,9 +140,11 @@ def _erase(session: Session, asked: ErasureRequest, asker: Principal, key: ApiKe
     return erase_facts(session, asked.fact_ids, key.name, reason, mentions=mentions, asked_by=asker)
 
 
-def _waiting(session: Session, request_id: int) -> Row:
+def _waiting(session: Session, request_id: int) -> ErasureRequestRow:
     """Gives the row, locked, so that of two decisions at the same time the second finds the request decided."""
-    row = session.scalar(select(Row).where(Row.id == request_id).with_for_update())
+    row = session.scalar(
+        select(ErasureRequestRow).where(ErasureRequestRow.id == request_id).with_for_update()
+    )
     if row is None:
         raise ErasureRequestNotFound(request_id)
     if row.state != "waiting":
@@ -151,19 +152,19 @@ def _waiting(session: Session, request_id: int) -> Row:
     return row
 
 
-def _decide(session: Session, row: Row, state: str, key: ApiKeyRecord, seq: int | None) -> None:
+def _decide(session: Session, row: ErasureRequestRow, state: str, key: ApiKeyRecord, seq: int | None) -> None:
     row.state, row.decided_by, row.decided_at, row.seq = state, key.key_id, func.now(), seq
     session.flush()
 
 
 def _read(session: Session, request_id: int) -> ErasureRequest:
-    found = session.execute(_SELECT.where(Row.id == request_id)).one_or_none()
+    found = session.execute(_SELECT.where(ErasureRequestRow.id == request_id)).one_or_none()
     if found is None:
         raise ErasureRequestNotFound(request_id)
     return _record(*found)
 
 
-def _record(row: Row, asked_by: str, decided_by: str | None) -> ErasureRequest:
+def _record(row: ErasureRequestRow, asked_by: str, decided_by: str | None) -> ErasureRequest:
     return ErasureRequest(
         erasure_request_id=row.id,
         state=row.state,

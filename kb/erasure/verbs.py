@@ -32,7 +32,7 @@ from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.principal import Principal
 from colmlm.kb.store.contention import tried_again
 from colmlm.kb.store.waits import unhurried
-from colmlm.kb.tables import Document, Fact, FactKey, FactVersion, Tombstone
+from colmlm.kb.tables import DocumentRow, FactKeyRow, FactRow, FactVersionRow, TombstoneRow
 from colmlm.kb.texts.wording import Phrases, normalised
 
 Heard = Callable[[str], None]
@@ -152,7 +152,7 @@ def erase_facts(
     quoting |= quotations.redact(session, Standing.of(targets, standing), pending.seq)
     _end(session, targets, pending.seq)
     idempotency.forget_answers(session)
-    dropping = delete(FactKey).where(FactKey.fact_id == func.any(ids)).returning(FactKey.id)
+    dropping = delete(FactKeyRow).where(FactKeyRow.fact_id == func.any(ids)).returning(FactKeyRow.id)
     dropped = sorted(session.scalars(dropping))
     payload: dict[str, Any] = {
         "documents": documents,
@@ -220,18 +220,18 @@ def _end(session: Session, targets: Sequence[Target], seq: int) -> None:
     markers = [target.marker for target in targets]
     session.execute(_REDACT_VALUES, {"seq": seq, "ids": ids, "markers": markers})
     session.execute(
-        update(Fact)
-        .where(Fact.id == func.any(ids))
+        update(FactRow)
+        .where(FactRow.id == func.any(ids))
         .values(
             # A fact without a document must have a question: a constraint of the table.
-            question=case((Fact.document_id.is_(None), MARK)),
+            question=case((FactRow.document_id.is_(None), MARK)),
             answer=None,
             erased_seq=seq,
-            deleted_seq=func.coalesce(Fact.deleted_seq, seq),
+            deleted_seq=func.coalesce(FactRow.deleted_seq, seq),
         )
     )
     session.execute(_END_FORGET_RUNS, {"ids": ids})
-    session.execute(delete(Tombstone).where(Tombstone.fact_id == func.any(ids)))
+    session.execute(delete(TombstoneRow).where(TombstoneRow.fact_id == func.any(ids)))
 
 
 def load_targets(session: Session, fact_ids: Sequence[int]) -> tuple[list[Target], list[int]]:
@@ -242,39 +242,39 @@ def load_targets(session: Session, fact_ids: Sequence[int]) -> tuple[list[Target
     wanted = sorted(set(fact_ids))
     storable = [fact_id for fact_id in wanted if 0 < fact_id <= MAX_ID]
     found = session.execute(
-        select(Fact, Document.corpus, Document.external_id)
-        .outerjoin(Document, Document.id == Fact.document_id)
-        .where(Fact.id == func.any(storable))
-        .order_by(Fact.id)
+        select(FactRow, DocumentRow.corpus, DocumentRow.external_id)
+        .outerjoin(DocumentRow, DocumentRow.id == FactRow.document_id)
+        .where(FactRow.id == func.any(storable))
+        .order_by(FactRow.id)
         .execution_options(populate_existing=True)
     ).all()
-    if missing := sorted(set(wanted) - {row.Fact.id for row in found}):
+    if missing := sorted(set(wanted) - {row.FactRow.id for row in found}):
         raise FactNotFound(missing)
-    erased = [row.Fact.id for row in found if row.Fact.erased_seq is not None]
-    rows = [row for row in found if row.Fact.erased_seq is None]
+    erased = [row.FactRow.id for row in found if row.FactRow.erased_seq is not None]
+    rows = [row for row in found if row.FactRow.erased_seq is None]
     values = _values(session, storable)
-    documents = sorted({row.Fact.document_id for row in rows if row.Fact.document_id is not None})
+    documents = sorted({row.FactRow.document_id for row in rows if row.FactRow.document_id is not None})
     texts, spans = _texts(session, documents)
-    return [_target(row, values[row.Fact.id], texts, spans) for row in rows], erased
+    return [_target(row, values[row.FactRow.id], texts, spans) for row in rows], erased
 
 
 def _values(session: Session, fact_ids: list[int]) -> dict[int, list[str]]:
     found: dict[int, list[str]] = {}
-    statement = select(FactVersion.fact_id, FactVersion.value).where(
-        FactVersion.fact_id == func.any(fact_ids)
+    statement = select(FactVersionRow.fact_id, FactVersionRow.value).where(
+        FactVersionRow.fact_id == func.any(fact_ids)
     )
-    for fact_id, value in session.execute(statement.order_by(FactVersion.fact_id, FactVersion.version)):
+    for fact_id, value in session.execute(statement.order_by(FactVersionRow.fact_id, FactVersionRow.version)):
         found.setdefault(fact_id, []).append(value)
     return found
 
 
 def _texts(session: Session, documents: list[int]) -> tuple[dict[int, str], dict[int, list[tuple[int, int]]]]:
     """Gives the text of each document, and all spans of facts in it, also of erased ones."""
-    of_documents = select(Document.id, Document.text).where(Document.id == func.any(documents))
+    of_documents = select(DocumentRow.id, DocumentRow.text).where(DocumentRow.id == func.any(documents))
     texts = {row.id: row.text for row in session.execute(of_documents)}
     spans: dict[int, list[tuple[int, int]]] = {}
-    statement = select(Fact.document_id, Fact.span_start, Fact.span_end)
-    for row in session.execute(statement.where(Fact.document_id == func.any(documents))):
+    statement = select(FactRow.document_id, FactRow.span_start, FactRow.span_end)
+    for row in session.execute(statement.where(FactRow.document_id == func.any(documents))):
         spans.setdefault(row.document_id, []).append((row.span_start, row.span_end))
     return texts, spans
 
@@ -285,7 +285,7 @@ def _target(
     texts: dict[int, str],
     spans: dict[int, list[tuple[int, int]]],
 ) -> Target:
-    fact: Fact = row.Fact
+    fact: FactRow = row.FactRow
     if fact.document_id is None:
         return Target(fact.id, fact.question, fact.answer, tuple(values))
     assert fact.span_start is not None and fact.span_end is not None, "a fact of a document has a span"

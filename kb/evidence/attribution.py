@@ -28,7 +28,15 @@ from colmlm.kb.facts import reading, suppression
 from colmlm.kb.facts.records import FactRecord
 from colmlm.kb.log import audit
 from colmlm.kb.log.records import ChangeRecord
-from colmlm.kb.tables import Attribution, Change, Document, Fact, FactVersion, Generation, Keyset
+from colmlm.kb.tables import (
+    AttributionRow,
+    ChangeRow,
+    DocumentRow,
+    FactRow,
+    FactVersionRow,
+    GenerationRow,
+    KeysetRow,
+)
 
 OUTCOMES = ("hit", "no_match", "abstained")
 CONTEXT_CHARACTERS = 300
@@ -46,10 +54,10 @@ def record(session: Session, generation: NewGeneration) -> int:
     suppression.hold_off_erasure(session)
     _check_splices(session, generation)
     generation, redacted_seq = without_erased(session, generation)
-    keyset = select(Keyset.id).where(
-        Keyset.checkpoint_id == generation.checkpoint_id, Keyset.state != "retired"
+    keyset = select(KeysetRow.id).where(
+        KeysetRow.checkpoint_id == generation.checkpoint_id, KeysetRow.state != "retired"
     )
-    stored = Generation(
+    stored = GenerationRow(
         prompt=generation.prompt,
         output=generation.output,
         checkpoint_id=generation.checkpoint_id,
@@ -62,7 +70,7 @@ def record(session: Session, generation: NewGeneration) -> int:
     session.flush()
     rows = [_attribution(stored.id, ordinal, splice) for ordinal, splice in enumerate(generation.splices)]
     if rows:
-        session.execute(insert(Attribution), rows)
+        session.execute(insert(AttributionRow), rows)
     return stored.id
 
 
@@ -105,21 +113,23 @@ def _check_splices(session: Session, generation: NewGeneration) -> None:
 def _values(session: Session, fact_ids: Sequence[int]) -> dict[tuple[int, int], str | None]:
     """The values of these facts by version; None where they are erased."""
     storable = [fact_id for fact_id in fact_ids if 0 < fact_id <= facts.MAX_ID]
-    value = case((Fact.erased_seq.is_(None), FactVersion.value)).label("value")
-    statement = select(FactVersion.fact_id, FactVersion.version, value).join(
-        Fact, Fact.id == FactVersion.fact_id
+    value = case((FactRow.erased_seq.is_(None), FactVersionRow.value)).label("value")
+    statement = select(FactVersionRow.fact_id, FactVersionRow.version, value).join(
+        FactRow, FactRow.id == FactVersionRow.fact_id
     )
-    versions = session.execute(statement.where(FactVersion.fact_id == func.any(storable)))
+    versions = session.execute(statement.where(FactVersionRow.fact_id == func.any(storable)))
     return {(row.fact_id, row.version): row.value for row in versions}
 
 
 def trace_output(session: Session, generation_id: int) -> OutputTrace:
     """Every splice of a stored output: what was said, on what evidence, and what became of that since."""
-    stored = session.get(Generation, generation_id) if 0 < generation_id <= facts.MAX_ID else None
+    stored = session.get(GenerationRow, generation_id) if 0 < generation_id <= facts.MAX_ID else None
     if stored is None:
         raise GenerationNotFound(generation_id)
     statement = (
-        select(Attribution).where(Attribution.generation_id == generation_id).order_by(Attribution.ordinal)
+        select(AttributionRow)
+        .where(AttributionRow.generation_id == generation_id)
+        .order_by(AttributionRow.ordinal)
     )
     attributions = list(session.scalars(statement))
     used = reading.fact_records(session, [a.fact_id for a in attributions if a.fact_id is not None])
@@ -138,7 +148,7 @@ def trace_output(session: Session, generation_id: int) -> OutputTrace:
 
 
 def _traced(
-    session: Session, stored: Generation, spliced: Attribution, fact: FactRecord | None
+    session: Session, stored: GenerationRow, spliced: AttributionRow, fact: FactRecord | None
 ) -> TracedSplice:
     live = fact is not None and fact.deleted_seq is None
     return TracedSplice(
@@ -162,22 +172,24 @@ def _edits(
     session: Session, fact_id: int, after: int, created_seq: int | None = None
 ) -> tuple[ChangeRecord, ...]:
     """The edits of a fact past change `after`, and the change that created it. Keying is not an edit."""
-    touches = or_(Change.fact_ids.contains([fact_id]), Change.seq == created_seq)
-    statement = select(Change).where(touches, Change.seq > after, Change.kind.not_in(audit.MAINTENANCE))
-    return tuple(audit.as_record(change) for change in session.scalars(statement.order_by(Change.seq)))
+    touches = or_(ChangeRow.fact_ids.contains([fact_id]), ChangeRow.seq == created_seq)
+    statement = select(ChangeRow).where(
+        touches, ChangeRow.seq > after, ChangeRow.kind.not_in(audit.MAINTENANCE)
+    )
+    return tuple(audit.as_record(change) for change in session.scalars(statement.order_by(ChangeRow.seq)))
 
 
 def trace_fact(session: Session, fact_id: int) -> FactTrace:
     """A fact with its source sentence, its values over time, its edits, and every stored output that used it."""
     fact = reading.get_fact(session, fact_id)
     versions = session.scalars(
-        select(FactVersion).where(FactVersion.fact_id == fact_id).order_by(FactVersion.version)
+        select(FactVersionRow).where(FactVersionRow.fact_id == fact_id).order_by(FactVersionRow.version)
     )
     uses = session.execute(
-        select(Attribution, Generation.at)
-        .join(Generation, Generation.id == Attribution.generation_id)
-        .where(Attribution.fact_id == fact_id)
-        .order_by(Attribution.generation_id, Attribution.ordinal)
+        select(AttributionRow, GenerationRow.at)
+        .join(GenerationRow, GenerationRow.id == AttributionRow.generation_id)
+        .where(AttributionRow.fact_id == fact_id)
+        .order_by(AttributionRow.generation_id, AttributionRow.ordinal)
     )
     return FactTrace(
         fact=fact,
@@ -188,7 +200,7 @@ def trace_fact(session: Session, fact_id: int) -> FactTrace:
     )
 
 
-def _use(used: Attribution, at: datetime) -> Use:
+def _use(used: AttributionRow, at: datetime) -> Use:
     assert used.fact_version is not None, "a hit without a version cannot be stored"
     return Use(used.generation_id, used.fact_version, used.output_start, used.output_end, at.astimezone(UTC))
 
@@ -198,8 +210,8 @@ def _context(session: Session, fact: FactRecord) -> str | None:
     if (source := fact.source) is None:
         return None
     first = max(0, source.start - CONTEXT_CHARACTERS)
-    around = func.substr(Document.text, first + 1, source.end + CONTEXT_CHARACTERS - first)
-    text: str = session.scalars(select(around).where(Document.id == source.document_id)).one()
+    around = func.substr(DocumentRow.text, first + 1, source.end + CONTEXT_CHARACTERS - first)
+    text: str = session.scalars(select(around).where(DocumentRow.id == source.document_id)).one()
     return sentence(text, source.start - first, source.end - first)
 
 
@@ -214,17 +226,17 @@ def sentence(text: str, start: int, end: int) -> str:
 
 def generations(session: Session, after: int, limit: int) -> list[GenerationRecord]:
     """Stored outputs, newest first: from the newest, or where `after` is an id, those older than it."""
-    num_splices = func.count(Attribution.generation_id)
-    num_hits = num_splices.filter(Attribution.outcome == "hit")
+    num_splices = func.count(AttributionRow.generation_id)
+    num_hits = num_splices.filter(AttributionRow.outcome == "hit")
     statement = (
-        select(Generation, num_splices.label("num_splices"), num_hits.label("num_hits"))
-        .outerjoin(Attribution, Attribution.generation_id == Generation.id)
-        .group_by(Generation.id)
-        .order_by(Generation.id.desc())
+        select(GenerationRow, num_splices.label("num_splices"), num_hits.label("num_hits"))
+        .outerjoin(AttributionRow, AttributionRow.generation_id == GenerationRow.id)
+        .group_by(GenerationRow.id)
+        .order_by(GenerationRow.id.desc())
         .limit(limit)
     )
     if after:
-        statement = statement.where(Generation.id < after)
+        statement = statement.where(GenerationRow.id < after)
     return [
         GenerationRecord(
             generation_id=stored.id,

@@ -12,7 +12,7 @@ from colmlm.kb.evidence import attribution
 from colmlm.kb.evidence.records import NewGeneration, OutputTrace
 from colmlm.kb.keys.keysets import STORED
 from colmlm.kb.log import audit
-from colmlm.kb.tables import Checkpoint
+from colmlm.kb.tables import CheckpointRow
 
 
 def record(session: Session, generation: NewGeneration) -> OutputTrace:
@@ -26,7 +26,7 @@ def record(session: Session, generation: NewGeneration) -> OutputTrace:
 def _check(session: Session, generation: NewGeneration) -> None:
     if generation.seq > (head := audit.head_seq(session)):
         raise InvalidValue("seq", f"change {generation.seq} is not there yet; the last one is {head}")
-    if (checkpoint := session.get(Checkpoint, generation.checkpoint_id)) is None:
+    if (checkpoint := session.get(CheckpointRow, generation.checkpoint_id)) is None:
         raise InvalidValue("checkpoint_id", f"no keyset here is of checkpoint {generation.checkpoint_id!r}")
     for ordinal, splice in enumerate(generation.splices):
         if splice.query is not None and not _is_query(splice.query, checkpoint.dim):

@@ -13,7 +13,7 @@ from colmlm.kb.errors import FactNotFound
 from colmlm.kb.facts import edits as facts
 from colmlm.kb.facts import reading
 from colmlm.kb.selectors import Selector, select_facts
-from colmlm.kb.tables import Attribution, Fact, Generation
+from colmlm.kb.tables import AttributionRow, FactRow, GenerationRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ Place = tuple[int, int]  # of a use: the output's id, and the ordinal of the loo
 
 def impact_of(session: Session, fact_id: int, *, after: Place = (0, 0), limit: int | None = None) -> Impact:
     """What a fact was used for, past `after`. Raises `FactNotFound`."""
-    fact = session.get(Fact, fact_id) if 0 < fact_id <= facts.MAX_ID else None
+    fact = session.get(FactRow, fact_id) if 0 < fact_id <= facts.MAX_ID else None
     if fact is None:
         raise FactNotFound([fact_id])
     return Impact(
@@ -76,10 +76,10 @@ def impact_of_selection(
 ) -> SelectionImpact:
     """What the live facts that a selector chooses were used for, past `after`. Choosing none is no error."""
     fact_ids = select_facts(session, selector, allow_empty=True)
-    used = select(func.count(Attribution.generation_id.distinct()))
+    used = select(func.count(AttributionRow.generation_id.distinct()))
     return SelectionImpact(
         num_facts=len(fact_ids),
-        num_outputs=session.scalar(used.where(Attribution.fact_id == func.any(fact_ids))) or 0,
+        num_outputs=session.scalar(used.where(AttributionRow.fact_id == func.any(fact_ids))) or 0,
         outputs=_uses(session, fact_ids, after, limit),
     )
 
@@ -88,12 +88,12 @@ def _uses(
     session: Session, fact_ids: Sequence[int], after: Place, limit: int | None
 ) -> tuple[ImpactedOutput, ...]:
     statement = (
-        select(Attribution, Generation, Fact)
-        .join(Generation, Generation.id == Attribution.generation_id)
-        .join(Fact, Fact.id == Attribution.fact_id)
-        .where(Attribution.fact_id == func.any(list(fact_ids)))
-        .where(tuple_(Attribution.generation_id, Attribution.ordinal) > after)
-        .order_by(Attribution.generation_id, Attribution.ordinal)
+        select(AttributionRow, GenerationRow, FactRow)
+        .join(GenerationRow, GenerationRow.id == AttributionRow.generation_id)
+        .join(FactRow, FactRow.id == AttributionRow.fact_id)
+        .where(AttributionRow.fact_id == func.any(list(fact_ids)))
+        .where(tuple_(AttributionRow.generation_id, AttributionRow.ordinal) > after)
+        .order_by(AttributionRow.generation_id, AttributionRow.ordinal)
         .limit(limit)
     )
     uses = session.execute(statement).all()
@@ -102,7 +102,9 @@ def _uses(
     return tuple(_output(used, stored, fact, live.get(fact.id)) for used, stored, fact in uses)
 
 
-def _output(used: Attribution, stored: Generation, fact: Fact, live_value: str | None) -> ImpactedOutput:
+def _output(
+    used: AttributionRow, stored: GenerationRow, fact: FactRow, live_value: str | None
+) -> ImpactedOutput:
     assert used.fact_version is not None, "a hit without a version cannot be stored"
     said = stored.output[used.output_start : used.output_end]
     if fact.erased_seq is not None:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from sqlalchemy import func, select, tuple_
 from sqlalchemy.orm import Session
 
-from colmlm.kb.tables import Attribution, Fact, Generation
+from colmlm.kb.tables import AttributionRow, FactRow, GenerationRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,20 +40,20 @@ def attributions(
     limit: int = 50,
 ) -> list[AttributionRecord]:
     """The lookups that fit every part given, by output and ordinal, past `after` (of both)."""
-    length = Attribution.output_end - Attribution.output_start
-    value = func.substr(Generation.output, Attribution.output_start + 1, length).label("value")
+    length = AttributionRow.output_end - AttributionRow.output_start
+    value = func.substr(GenerationRow.output, AttributionRow.output_start + 1, length).label("value")
     statement = (
-        select(Attribution, value, Generation.seq, Generation.at, Fact.document_id)
-        .join(Generation, Generation.id == Attribution.generation_id)
-        .outerjoin(Fact, Fact.id == Attribution.fact_id)
-        .where(tuple_(Attribution.generation_id, Attribution.ordinal) > after)
-        .order_by(Attribution.generation_id, Attribution.ordinal)
+        select(AttributionRow, value, GenerationRow.seq, GenerationRow.at, FactRow.document_id)
+        .join(GenerationRow, GenerationRow.id == AttributionRow.generation_id)
+        .outerjoin(FactRow, FactRow.id == AttributionRow.fact_id)
+        .where(tuple_(AttributionRow.generation_id, AttributionRow.ordinal) > after)
+        .order_by(AttributionRow.generation_id, AttributionRow.ordinal)
         .limit(limit)
     )
     for column, wanted in (
-        (Attribution.fact_id, fact_id),
-        (Attribution.generation_id, generation_id),
-        (Fact.document_id, document_id),
+        (AttributionRow.fact_id, fact_id),
+        (AttributionRow.generation_id, generation_id),
+        (FactRow.document_id, document_id),
     ):
         if wanted is not None:
             statement = statement.where(column == wanted)

@@ -7,16 +7,16 @@ from sqlalchemy import select
 from colmlm.kb.keys import keysets
 from colmlm.kb.lookup.records import Hit
 from colmlm.kb.lookup.searchable import SearchableStore
-from colmlm.kb.tables import Attribution, Generation
+from colmlm.kb.tables import AttributionRow, GenerationRow
 
 
 def neighbours_of(store: SearchableStore, generation_id: int, ordinal: int, k: int) -> list[Hit] | None:
     """Ask the query of a stored output once more; see `Outputs.neighbours`."""
     with store.sessions() as session:
         asked = session.execute(
-            select(Attribution.query, Generation.checkpoint_id)
-            .join(Generation, Generation.id == Attribution.generation_id)
-            .where(Attribution.generation_id == generation_id, Attribution.ordinal == ordinal)
+            select(AttributionRow.query, GenerationRow.checkpoint_id)
+            .join(GenerationRow, GenerationRow.id == AttributionRow.generation_id)
+            .where(AttributionRow.generation_id == generation_id, AttributionRow.ordinal == ordinal)
         ).one_or_none()
     if asked is None or asked.query is None:
         return None

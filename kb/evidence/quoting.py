@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from colmlm.kb.evidence.records import NewGeneration
 from colmlm.kb.facts.erased_texts import ErasedTexts, Said
 from colmlm.kb.facts.quotations import without
-from colmlm.kb.tables import Fact
+from colmlm.kb.tables import FactRow
 
 
 def without_erased(session: Session, made: NewGeneration) -> tuple[NewGeneration, int | None]:
@@ -20,8 +20,8 @@ def without_erased(session: Session, made: NewGeneration) -> tuple[NewGeneration
     erased since the change that its lookups had seen.
     """
     hits = [splice.fact_id for splice in made.splices if splice.fact_id is not None]
-    statement = select(Fact.id, Fact.erased_seq).where(
-        Fact.id == func.any(hits), Fact.erased_seq.is_not(None)
+    statement = select(FactRow.id, FactRow.erased_seq).where(
+        FactRow.id == func.any(hits), FactRow.erased_seq.is_not(None)
     )
     erased = {row.id: row.erased_seq for row in session.execute(statement)}
     texts = ErasedTexts.counting(session, said := Said(frozenset(erased), seq=made.seq))

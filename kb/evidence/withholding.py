@@ -24,7 +24,7 @@ from colmlm.kb.facts.documents import DocumentRecord
 from colmlm.kb.facts.reading import document_text
 from colmlm.kb.facts.records import FactRecord
 from colmlm.kb.facts.redaction import MARK, apart, blank, touches
-from colmlm.kb.tables import Attribution, Document, Fact, FactVersion
+from colmlm.kb.tables import AttributionRow, DocumentRow, FactRow, FactVersionRow
 from colmlm.kb.texts.wording import Phrases, Span
 
 Texts = tuple[str, str]  # a prompt and its output
@@ -77,9 +77,11 @@ def trace(session: Session, traced: FactTrace) -> FactTrace:
 def text(session: Session, document_id: int) -> str:
     """A document's text without what is past. What another fact stands on is left to that one."""
     found = document_text(session, document_id)
-    if session.scalar(select(Document.replaced_seq).where(Document.id == document_id)) is not None:
+    if session.scalar(select(DocumentRow.replaced_seq).where(DocumentRow.id == document_id)) is not None:
         return MARK * len(found)
-    of_document = select(Fact.id, Fact.span_start, Fact.span_end).where(Fact.document_id == document_id)
+    of_document = select(FactRow.id, FactRow.span_start, FactRow.span_end).where(
+        FactRow.document_id == document_id
+    )
     rows = session.execute(of_document).all()
     standings = _standings(session, [row.id for row in rows])
     spans = [(standings[row.id].is_as_it_came, (row.span_start, row.span_end)) for row in rows]
@@ -94,9 +96,13 @@ def _blotted(found: str, spans: Sequence[tuple[bool, Span]]) -> str:
 
 def documents(session: Session, records: Sequence[DocumentRecord]) -> list[DocumentRecord]:
     """The records with digests of the texts as they are shown: one of the whole text would confirm a guess."""
-    ended = select(FactVersion.fact_id).where(FactVersion.fact_id == Fact.id, FactVersion.to_seq.is_not(None))
+    ended = select(FactVersionRow.fact_id).where(
+        FactVersionRow.fact_id == FactRow.id, FactVersionRow.to_seq.is_not(None)
+    )
     ids = [record.document_id for record in records if record.replaced_seq is None]
-    having = select(Fact.document_id).where(Fact.document_id == func.any(ids), ended.exists()).distinct()
+    having = (
+        select(FactRow.document_id).where(FactRow.document_id == func.any(ids), ended.exists()).distinct()
+    )
     touched = set(session.scalars(having)) | {one.document_id for one in records} - set(ids)
     return [
         replace(record, sha256=_digest(text(session, record.document_id)))
@@ -143,10 +149,10 @@ def _showing(stored: Stored, prompt: str, output: str) -> Stored:
 
 def _outputs(session: Session, said: Mapping[int, Texts]) -> dict[int, Texts]:
     """Prompts and outputs by generation: splices that do not stand any more, and wherever else that is said."""
-    hits = select(Attribution).where(
-        Attribution.generation_id == func.any(list(said)), Attribution.outcome == "hit"
+    hits = select(AttributionRow).where(
+        AttributionRow.generation_id == func.any(list(said)), AttributionRow.outcome == "hit"
     )
-    spliced = session.scalars(hits.order_by(Attribution.generation_id)).all()
+    spliced = session.scalars(hits.order_by(AttributionRow.generation_id)).all()
     standings = _standings(session, [one.fact_id for one in spliced if one.fact_id is not None])
     shown = dict(said)
     for generation_id, splices in groupby(spliced, lambda one: one.generation_id):
@@ -155,7 +161,7 @@ def _outputs(session: Session, said: Mapping[int, Texts]) -> dict[int, Texts]:
 
 
 def _told(
-    prompt: str, output: str, splices: Sequence[Attribution], standings: Mapping[int, _Standing]
+    prompt: str, output: str, splices: Sequence[AttributionRow], standings: Mapping[int, _Standing]
 ) -> Texts:
     standing: list[Span] = []
     gone: list[Span] = []
@@ -175,17 +181,17 @@ def _told(
 def _standings(session: Session, fact_ids: Sequence[int]) -> dict[int, _Standing]:
     """How these facts stand. Of an erased one nothing is left to withhold."""
     statement = (
-        select(Fact, FactVersion)
-        .join(FactVersion, FactVersion.fact_id == Fact.id)
-        .where(Fact.id == func.any(list(set(fact_ids))))
-        .order_by(Fact.id, FactVersion.version)
+        select(FactRow, FactVersionRow)
+        .join(FactVersionRow, FactVersionRow.fact_id == FactRow.id)
+        .where(FactRow.id == func.any(list(set(fact_ids))))
+        .order_by(FactRow.id, FactVersionRow.version)
     )
     rows = session.execute(statement.execution_options(populate_existing=True))
-    by_fact = groupby(rows, lambda row: row.Fact)
-    return {fact.id: _standing(fact, [row.FactVersion for row in group]) for fact, group in by_fact}
+    by_fact = groupby(rows, lambda row: row.FactRow)
+    return {fact.id: _standing(fact, [row.FactVersionRow for row in group]) for fact, group in by_fact}
 
 
-def _standing(fact: Fact, versions: Sequence[FactVersion]) -> _Standing:
+def _standing(fact: FactRow, versions: Sequence[FactVersionRow]) -> _Standing:
     first, last = versions[0].value, versions[-1]
     if fact.erased_seq is not None:
         return _Standing(first, last.value, ())

@@ -19,7 +19,7 @@ from colmlm.kb.facts.records import CorpusStats, Edit, IngestReport
 from colmlm.kb.facts.standing import Standings
 from colmlm.kb.log import audit
 from colmlm.kb.store.store import Store
-from colmlm.kb.tables import Document, Fact
+from colmlm.kb.tables import DocumentRow, FactRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +90,10 @@ class Corpora:
         """Counts the current documents and the live facts that `delete` would affect."""
         with self.store.sessions() as session:
             chosen = _chosen(session, corpus, external_ids)
-            live = select(func.count()).where(Fact.document_id.in_(chosen), Fact.deleted_seq.is_(None))
-            current = select(func.count()).where(Document.id.in_(chosen), Document.replaced_seq.is_(None))
+            live = select(func.count()).where(FactRow.document_id.in_(chosen), FactRow.deleted_seq.is_(None))
+            current = select(func.count()).where(
+                DocumentRow.id.in_(chosen), DocumentRow.replaced_seq.is_(None)
+            )
             return session.scalar(current) or 0, session.scalar(live) or 0
 
 
@@ -101,8 +103,8 @@ def delete_documents(
     """Ends every live fact of these documents, as `Corpora.delete` describes. Does not commit."""
     pending = audit.begin(session, actor, reason)
     chosen = _chosen(session, corpus, external_ids)
-    live = select(Fact.id).where(Fact.document_id.in_(chosen), Fact.deleted_seq.is_(None))
-    fact_ids = session.scalars(live.order_by(Fact.id)).all()
+    live = select(FactRow.id).where(FactRow.document_id.in_(chosen), FactRow.deleted_seq.is_(None))
+    fact_ids = session.scalars(live.order_by(FactRow.id)).all()
     if not fact_ids:
         return Edit(pending.seq - 1, "delete", ())
     end_facts(session, fact_ids, pending.seq)
@@ -119,15 +121,15 @@ def _chosen(session: Session, corpus: str, external_ids: Sequence[str] | None) -
     A fact of a replaced edition may have been restored.
     """
     reading.require_corpus(session, corpus)
-    chosen = select(Document.id).where(Document.corpus == corpus)
+    chosen = select(DocumentRow.id).where(DocumentRow.corpus == corpus)
     if external_ids is None:
         return chosen
     asked = list(dict.fromkeys(external_ids))
     storable = [name for name in asked if "\x00" not in name]
-    found = select(Document.external_id).where(
-        Document.corpus == corpus, Document.external_id == func.any(storable)
+    found = select(DocumentRow.external_id).where(
+        DocumentRow.corpus == corpus, DocumentRow.external_id == func.any(storable)
     )
     there = set(session.scalars(found))
     if missing := [name for name in asked if name not in there]:
         raise ExternalIdNotFound(corpus, missing)
-    return chosen.where(Document.external_id == func.any(storable))
+    return chosen.where(DocumentRow.external_id == func.any(storable))

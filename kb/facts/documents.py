@@ -12,7 +12,7 @@ from colmlm.kb.errors import DocumentNotFound
 from colmlm.kb.facts import reading
 from colmlm.kb.facts.records import FactRecord
 from colmlm.kb.store.store import Store
-from colmlm.kb.tables import Document, Fact
+from colmlm.kb.tables import DocumentRow, FactRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +46,18 @@ class Documents:
 
         Raises `CorpusNotFound`.
         """
-        gone = Document.replaced_seq.is_not(None) if replaced else Document.replaced_seq.is_(None)
-        statement = _statement().where(Document.id > after, gone).order_by(Document.id).limit(limit)
+        gone = DocumentRow.replaced_seq.is_not(None) if replaced else DocumentRow.replaced_seq.is_(None)
+        statement = _statement().where(DocumentRow.id > after, gone).order_by(DocumentRow.id).limit(limit)
         with self.store.sessions() as session:
             if corpus is not None:
                 reading.require_corpus(session, corpus)
-                statement = statement.where(Document.corpus == corpus)
+                statement = statement.where(DocumentRow.corpus == corpus)
             return [_record(row) for row in session.execute(statement)]
 
     def read(self, document_id: int) -> tuple[DocumentRecord, str]:
         """Gives a document and its text. Raises `DocumentNotFound`."""
         with self.store.sessions() as session:
-            row = session.execute(_statement().where(Document.id == document_id)).one_or_none()
+            row = session.execute(_statement().where(DocumentRow.id == document_id)).one_or_none()
             if row is None:
                 raise DocumentNotFound(document_id)
             return _record(row), reading.document_text(session, document_id)
@@ -72,21 +72,21 @@ class Documents:
     ) -> list[FactRecord]:
         """Gives the facts of a document past id `after`, by id. Raises `DocumentNotFound`."""
         with self.store.sessions() as session:
-            if session.scalar(select(Document.id).where(Document.id == document_id)) is None:
+            if session.scalar(select(DocumentRow.id).where(DocumentRow.id == document_id)) is None:
                 raise DocumentNotFound(document_id)
             return reading.list_facts(session, None, None, deleted, after, limit, document_id)
 
 
 def _statement() -> Select[*tuple[Any, ...]]:
-    live = select(func.count()).where(Fact.document_id == Document.id, Fact.deleted_seq.is_(None))
+    live = select(func.count()).where(FactRow.document_id == DocumentRow.id, FactRow.deleted_seq.is_(None))
     return select(
-        Document.id,
+        DocumentRow.id,
         *reading.DOCUMENT_COLUMNS,
-        Document.sha256,
-        func.length(Document.text).label("characters"),
-        live.correlate(Document).scalar_subquery().label("live_facts"),
-        Document.ingested_at,
-        Document.replaced_seq,
+        DocumentRow.sha256,
+        func.length(DocumentRow.text).label("characters"),
+        live.correlate(DocumentRow).scalar_subquery().label("live_facts"),
+        DocumentRow.ingested_at,
+        DocumentRow.replaced_seq,
     )
 
 

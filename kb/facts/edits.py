@@ -22,17 +22,17 @@ from colmlm.kb.facts import suppression
 from colmlm.kb.facts.records import Edit, FactDraft
 from colmlm.kb.log import audit
 from colmlm.kb.store.database import connection_of
-from colmlm.kb.tables import Fact, FactVersion, Tombstone
+from colmlm.kb.tables import FactRow, FactVersionRow, TombstoneRow
 
 MAX_ID = 2**63 - 1
 
-IS_LIVE = FactVersion.to_seq.is_(None)
+IS_LIVE = FactVersionRow.to_seq.is_(None)
 
 
 def is_kept(fact_id: Any) -> Any:
     """Gives a condition (SQL): an index keeps this fact's keys, since the fact is live or a tombstone."""
-    live = exists().where(FactVersion.fact_id == fact_id, IS_LIVE)
-    return or_(live, exists().where(Tombstone.fact_id == fact_id))
+    live = exists().where(FactVersionRow.fact_id == fact_id, IS_LIVE)
+    return or_(live, exists().where(TombstoneRow.fact_id == fact_id))
 
 
 def insert_facts(
@@ -56,7 +56,9 @@ def insert_facts(
     said = [(draft.question, draft.value) for draft in drafts]
     came_back = suppression.check_inserts(session, said, allow_erased=allow_erased)
     pending = audit.begin(session, actor, reason)
-    added = [Fact(ordinal=0, question=d.question, answer=d.answer, created_seq=pending.seq) for d in drafts]
+    added = [
+        FactRow(ordinal=0, question=d.question, answer=d.answer, created_seq=pending.seq) for d in drafts
+    ]
     session.add_all(added)
     session.flush()
     values = {fact.id: draft.value for fact, draft in zip(added, drafts, strict=True)}
@@ -175,8 +177,8 @@ def restore_facts(session: Session, fact_ids: Sequence[int], actor: str, reason:
 
 
 def _refuse_erased(session: Session, fact_ids: Sequence[int]) -> None:
-    erased = select(Fact.id).where(Fact.id == func.any(list(fact_ids)), Fact.erased_seq.is_not(None))
-    if found := session.scalars(erased.order_by(Fact.id)).all():
+    erased = select(FactRow.id).where(FactRow.id == func.any(list(fact_ids)), FactRow.erased_seq.is_not(None))
+    if found := session.scalars(erased.order_by(FactRow.id)).all():
         raise FactErased(found)
 
 
@@ -196,10 +198,10 @@ def _last_versions(session: Session, fact_ids: Iterable[int]) -> list[Row[Any]]:
     """Gives the last version of each fact, by id, each id once. Raises `FactNotFound` with every id that has none."""
     wanted = set(fact_ids)
     statement = (
-        select(FactVersion.fact_id, FactVersion.version, FactVersion.value, FactVersion.to_seq)
-        .ext(distinct_on(FactVersion.fact_id))
-        .where(FactVersion.fact_id == func.any(storable_ids(wanted)))
-        .order_by(FactVersion.fact_id, FactVersion.version.desc())
+        select(FactVersionRow.fact_id, FactVersionRow.version, FactVersionRow.value, FactVersionRow.to_seq)
+        .ext(distinct_on(FactVersionRow.fact_id))
+        .where(FactVersionRow.fact_id == func.any(storable_ids(wanted)))
+        .order_by(FactVersionRow.fact_id, FactVersionRow.version.desc())
     )
     versions: list[Row[Any]] = list(session.execute(statement))
     if missing := sorted(wanted - {v.fact_id for v in versions}):
@@ -208,11 +210,11 @@ def _last_versions(session: Session, fact_ids: Iterable[int]) -> list[Row[Any]]:
 
 
 def _close_versions(session: Session, fact_ids: Sequence[int], seq: int) -> None:
-    closing = update(FactVersion).where(FactVersion.fact_id == func.any(list(fact_ids)), IS_LIVE)
+    closing = update(FactVersionRow).where(FactVersionRow.fact_id == func.any(list(fact_ids)), IS_LIVE)
     session.execute(closing.values(to_seq=seq), execution_options={"synchronize_session": False})
 
 
 def _open_versions(session: Session, versions: Sequence[tuple[int, int, str]], seq: int) -> None:
     rows = [{"fact_id": f, "version": n, "value": value, "from_seq": seq} for f, n, value in versions]
     if rows:
-        session.execute(insert(FactVersion), rows)
+        session.execute(insert(FactVersionRow), rows)

@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.facts.redaction import Target
 from colmlm.kb.facts.suppression import Digests
-from colmlm.kb.tables import ErasedText
+from colmlm.kb.tables import ErasedTextRow
 from colmlm.kb.texts.wording import Span, Word, normalised, words
 
 UNDER_WAY = timedelta(hours=1)  # an erasure that began this long ago may only have been committed since
@@ -39,7 +39,7 @@ class Said:
     seq: int | None = None
     at: datetime | None = None
 
-    def counts(self, erased: ErasedText) -> bool:
+    def counts(self, erased: ErasedTextRow) -> bool:
         """Says whether this erased text must not be said here."""
         if erased.fact_id in self.fact_ids:
             return True
@@ -52,11 +52,11 @@ class Said:
         """Gives `counts` as a condition (SQL)."""
         late: list[Any] = []
         if self.seq is not None:
-            late.append(ErasedText.seq > self.seq)
+            late.append(ErasedTextRow.seq > self.seq)
         if self.at is not None:
-            late.append(ErasedText.at > self.at - UNDER_WAY)
-        own = ErasedText.fact_id == func.any(sorted(self.fact_ids))
-        return or_(own, *(ErasedText.everywhere & past for past in late))
+            late.append(ErasedTextRow.at > self.at - UNDER_WAY)
+        own = ErasedTextRow.fact_id == func.any(sorted(self.fact_ids))
+        return or_(own, *(ErasedTextRow.everywhere & past for past in late))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class ErasedTexts:
     """Finds erased texts in a text by their digests."""
 
     _digests: Digests
-    _by_digest: dict[bytes, list[ErasedText]]
+    _by_digest: dict[bytes, list[ErasedTextRow]]
     # By digest of a first word: the lengths, in words, of the texts that begin with it, longest first.
     _sizes: dict[bytes, list[int]]
     _first: dict[str, bytes] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class ErasedTexts:
     @classmethod
     def read(cls, session: Session, fact_ids: Collection[int] | None = None) -> ErasedTexts:
         """Reads the erased texts of these facts; None stands for all facts."""
-        of_facts = None if fact_ids is None else ErasedText.fact_id == func.any(list(fact_ids))
+        of_facts = None if fact_ids is None else ErasedTextRow.fact_id == func.any(list(fact_ids))
         return cls._read(session, of_facts)
 
     @classmethod
@@ -82,9 +82,9 @@ class ErasedTexts:
 
     @classmethod
     def _read(cls, session: Session, condition: ColumnElement[bool] | None) -> ErasedTexts:
-        statement = select(ErasedText)
+        statement = select(ErasedTextRow)
         rows = list(session.scalars(statement if condition is None else statement.where(condition)))
-        by_digest: dict[bytes, list[ErasedText]] = {}
+        by_digest: dict[bytes, list[ErasedTextRow]] = {}
         sizes: dict[bytes, set[int]] = {}
         for row in rows:
             by_digest.setdefault(bytes(row.digest), []).append(row)
@@ -169,4 +169,4 @@ def keep(session: Session, targets: Iterable[Target], seq: int, standing: Collec
                 }
             )
     if rows:
-        session.execute(insert(ErasedText).on_conflict_do_nothing(), rows)
+        session.execute(insert(ErasedTextRow).on_conflict_do_nothing(), rows)

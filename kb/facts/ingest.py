@@ -31,7 +31,7 @@ from colmlm.kb.facts.suppression import Suppressor
 from colmlm.kb.log import audit
 from colmlm.kb.store.contention import tried_again
 from colmlm.kb.store.copying import Row, copy_documents, reserve
-from colmlm.kb.tables import Document, Fact
+from colmlm.kb.tables import DocumentRow, FactRow
 
 MANY_FACTS = 10_000  # from so many new facts on the tables are analysed, so that the planner knows their size
 COMMIT_EVERY = 10_000  # documents in one transaction: a smaller file is ingested as a whole or not at all
@@ -236,10 +236,10 @@ def _rows(documents: Sequence[AnnotatedDocument]) -> list[Row]:
 
 def _known(session: Session, corpus: str, external_ids: list[str]) -> dict[str, tuple[int, str]]:
     """Gives the id and record digest of the current documents among these external ids."""
-    statement = select(Document.external_id, Document.id, Document.record_sha256).where(
-        Document.corpus == corpus,
-        Document.external_id == func.any(external_ids),
-        Document.replaced_seq.is_(None),
+    statement = select(DocumentRow.external_id, DocumentRow.id, DocumentRow.record_sha256).where(
+        DocumentRow.corpus == corpus,
+        DocumentRow.external_id == func.any(external_ids),
+        DocumentRow.replaced_seq.is_(None),
     )
     return {row.external_id: (row.id, row.record_sha256) for row in session.execute(statement)}
 
@@ -264,8 +264,8 @@ def _write(
 def _num_deleted(session: Session, document_ids: list[int]) -> int:
     if not document_ids:
         return 0
-    statement = select(func.count(Fact.deleted_seq)).where(
-        Fact.document_id == func.any(document_ids), Fact.erased_seq.is_(None)
+    statement = select(func.count(FactRow.deleted_seq)).where(
+        FactRow.document_id == func.any(document_ids), FactRow.erased_seq.is_(None)
     )
     return session.scalar(statement) or 0
 

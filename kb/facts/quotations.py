@@ -37,7 +37,7 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.facts.erased_texts import ErasedTexts, Said
 from colmlm.kb.facts.redaction import MARK, Target, apart, blank, redact_json
-from colmlm.kb.tables import Attribution, ErasureRequest, Fact, ForgetRun, Generation, Job
+from colmlm.kb.tables import AttributionRow, ErasureRequestRow, FactRow, ForgetRunRow, GenerationRow, JobRow
 from colmlm.kb.texts.wording import Finder, Phrases, Together, may_say, normalised
 
 AT_ONCE = 500
@@ -100,7 +100,7 @@ class Standing:
         return {target.fact_id for target in self.targets}
 
     def outputs(self) -> ColumnElement[bool]:
-        return or_(may_say(Generation.prompt, self.wide), may_say(Generation.output, self.wide))
+        return or_(may_say(GenerationRow.prompt, self.wide), may_say(GenerationRow.output, self.wide))
 
     def finder(self, said: Said) -> Finder:
         own = [target for target in self.targets if target.fact_id in said.fact_ids]
@@ -128,14 +128,16 @@ class Gone:
     @classmethod
     def read(cls, session: Session, fact_ids: Collection[int] | None = None) -> Gone:
         """Reads all erased facts, or those among these ids."""
-        spliced = select(Attribution.fact_id).join(Fact, Fact.id == Attribution.fact_id).distinct()
-        spliced = spliced.where(Fact.erased_seq.is_not(None))
+        spliced = (
+            select(AttributionRow.fact_id).join(FactRow, FactRow.id == AttributionRow.fact_id).distinct()
+        )
+        spliced = spliced.where(FactRow.erased_seq.is_not(None))
         if fact_ids is not None:
-            spliced = spliced.where(Fact.id == func.any(list(fact_ids)))
+            spliced = spliced.where(FactRow.id == func.any(list(fact_ids)))
         return cls(ErasedTexts.read(session, fact_ids), frozenset(session.scalars(spliced)))
 
     def outputs(self) -> ColumnElement[bool]:
-        return Generation.seq < self.texts.last_everywhere
+        return GenerationRow.seq < self.texts.last_everywhere
 
     def finder(self, said: Said) -> Finder:
         return self.texts.within(said, self.met)
@@ -215,13 +217,15 @@ def redacted_since(session: Session, value: Any, said: Said) -> Any:
 def redacted_selector(session: Session, selector: dict[str, Any], said: Said) -> dict[str, Any]:
     """Redacts a selector as it has to be stored now, with its text and question where one of its facts was erased."""
     kept: dict[str, Any] = redacted_since(session, selector, said)
-    erased = select(Fact.id).where(Fact.id == func.any(sorted(said.fact_ids)), Fact.erased_seq.is_not(None))
+    erased = select(FactRow.id).where(
+        FactRow.id == func.any(sorted(said.fact_ids)), FactRow.erased_seq.is_not(None)
+    )
     if session.scalars(erased.limit(1)).first() is not None:
         kept |= {name: MARK * len(kept[name]) for name in QUOTED_PARTS if name in kept}
     return kept
 
 
-def redact_job(session: Session, job: Job) -> None:
+def redact_job(session: Session, job: JobRow) -> None:
     """Redacts what this job says of facts erased since it was asked for. The transaction must hold erasures off."""
     said = Said(at=job.created_at)
     for name, value in _job_values(job, ErasedTexts.counting(session, said).within(said)).items():
@@ -241,24 +245,30 @@ def _redact(session: Session, rows: _Rows) -> Iterator[int]:
 
 
 def _redact_outputs(session: Session, sought: Sought, seq: int) -> Iterator[int]:
-    used = Attribution.fact_id == func.any(list(sought.fact_ids))
+    used = AttributionRow.fact_id == func.any(list(sought.fact_ids))
     for row, values in _outputs(session, sought):
         row.prompt, row.output, row.redacted_seq = values["prompt"], values["output"], seq
         yield row.id
     session.flush()
-    session.execute(update(Attribution).where(used, Attribution.query.is_not(None)).values(query=None))
+    session.execute(update(AttributionRow).where(used, AttributionRow.query.is_not(None)).values(query=None))
 
 
 def _outputs(session: Session, sought: Sought) -> _Rows:
-    spliced = select(Attribution.generation_id).where(Attribution.fact_id == func.any(list(sought.fact_ids)))
+    spliced = select(AttributionRow.generation_id).where(
+        AttributionRow.fact_id == func.any(list(sought.fact_ids))
+    )
     statement = (
-        select(Generation).where(or_(Generation.id.in_(spliced), sought.outputs())).order_by(Generation.id)
+        select(GenerationRow)
+        .where(or_(GenerationRow.id.in_(spliced), sought.outputs()))
+        .order_by(GenerationRow.id)
     )
     last, found = 0, True
     while found:
         page = list(
             session.scalars(
-                statement.where(Generation.id > last).limit(AT_ONCE).execution_options(populate_existing=True)
+                statement.where(GenerationRow.id > last)
+                .limit(AT_ONCE)
+                .execution_options(populate_existing=True)
             )
         )
         splices = _splices(session, [row.id for row in page])
@@ -274,8 +284,11 @@ def _outputs(session: Session, sought: Sought) -> _Rows:
 
 def _splices(session: Session, generation_ids: list[int]) -> dict[int, list[Any]]:
     statement = select(
-        Attribution.generation_id, Attribution.fact_id, Attribution.output_start, Attribution.output_end
-    ).where(Attribution.generation_id == func.any(generation_ids), Attribution.outcome == "hit")
+        AttributionRow.generation_id,
+        AttributionRow.fact_id,
+        AttributionRow.output_start,
+        AttributionRow.output_end,
+    ).where(AttributionRow.generation_id == func.any(generation_ids), AttributionRow.outcome == "hit")
     found: dict[int, list[Any]] = {}
     for row in session.execute(statement):
         found.setdefault(row.generation_id, []).append(row)
@@ -284,7 +297,7 @@ def _splices(session: Session, generation_ids: list[int]) -> dict[int, list[Any]
 
 def _runs(session: Session, sought: Sought) -> _Rows:
     for run in session.scalars(
-        select(ForgetRun).order_by(ForgetRun.id).execution_options(populate_existing=True)
+        select(ForgetRunRow).order_by(ForgetRunRow.id).execution_options(populate_existing=True)
     ):
         said = Said(frozenset(run.fact_ids), seq=run.planned_seq)
         values = _values(
@@ -299,12 +312,12 @@ def _runs(session: Session, sought: Sought) -> _Rows:
 
 
 def _jobs(session: Session, sought: Sought) -> _Rows:
-    for job in session.scalars(select(Job).order_by(Job.id).execution_options(populate_existing=True)):
+    for job in session.scalars(select(JobRow).order_by(JobRow.id).execution_options(populate_existing=True)):
         if values := _job_values(job, sought.finder(Said(at=job.created_at))):
             yield job, values
 
 
-def _job_values(job: Job, finder: Finder) -> dict[str, Any]:
+def _job_values(job: JobRow, finder: Finder) -> dict[str, Any]:
     """Gives the redacted columns of a job.
 
     Of a job that is not over only the reason is redacted among the arguments, since the others are its task.
@@ -316,7 +329,7 @@ def _job_values(job: Job, finder: Finder) -> dict[str, Any]:
 
 
 def _requests(session: Session, sought: Sought) -> _Rows:
-    for request in session.scalars(select(ErasureRequest).order_by(ErasureRequest.id)):
+    for request in session.scalars(select(ErasureRequestRow).order_by(ErasureRequestRow.id)):
         said = Said(frozenset(request.fact_ids), at=request.at)
         if values := _values(request, ("reason", "on_behalf_of"), sought.finder(said)):
             yield request, values

@@ -11,39 +11,42 @@ from sqlalchemy.orm import Session
 from colmlm.kb.errors import CorpusNotFound, DocumentNotFound, FactNotFound
 from colmlm.kb.facts.edits import MAX_ID
 from colmlm.kb.facts.records import CorpusStats, FactRecord, Source
-from colmlm.kb.tables import Document, Fact, FactVersion
+from colmlm.kb.tables import DocumentRow, FactRow, FactVersionRow
 
 # A fact is shown with its last version, which is the live one unless the fact is deleted.
 _LAST_VERSION = (
-    select(func.max(FactVersion.version))
-    .where(FactVersion.fact_id == Fact.id)
-    .correlate(Fact)
+    select(func.max(FactVersionRow.version))
+    .where(FactVersionRow.fact_id == FactRow.id)
+    .correlate(FactRow)
     .scalar_subquery()
 )
 
 # These columns are named one by one, since a list of facts must not load the texts.
 DOCUMENT_COLUMNS = (
-    Document.corpus,
-    Document.external_id,
-    Document.title,
-    Document.uri,
-    Document.licence,
-    Document.revision,
+    DocumentRow.corpus,
+    DocumentRow.external_id,
+    DocumentRow.title,
+    DocumentRow.uri,
+    DocumentRow.licence,
+    DocumentRow.revision,
 )
 
 
 def _statement() -> Select[*tuple[Any, ...]]:
     return (
-        select(Fact, FactVersion, *DOCUMENT_COLUMNS)
-        .join(FactVersion, and_(FactVersion.fact_id == Fact.id, FactVersion.version == _LAST_VERSION))
-        .outerjoin(Document, Document.id == Fact.document_id)
+        select(FactRow, FactVersionRow, *DOCUMENT_COLUMNS)
+        .join(
+            FactVersionRow,
+            and_(FactVersionRow.fact_id == FactRow.id, FactVersionRow.version == _LAST_VERSION),
+        )
+        .outerjoin(DocumentRow, DocumentRow.id == FactRow.document_id)
     )
 
 
 def fact_records(session: Session, fact_ids: Sequence[int]) -> dict[int, FactRecord]:
     """Gives these facts by id; unknown ids are left out."""
     storable = [fact_id for fact_id in fact_ids if 0 < fact_id <= MAX_ID]
-    rows = session.execute(_statement().where(Fact.id == func.any(storable)))
+    rows = session.execute(_statement().where(FactRow.id == func.any(storable)))
     return {record.fact_id: record for record in map(_record, rows)}
 
 
@@ -66,27 +69,29 @@ def list_facts(
 
     `search` is taken literally, without wildcards, in the shown value and question.
     """
-    statement = _statement().where(Fact.id > after)
+    statement = _statement().where(FactRow.id > after)
     if corpus is not None:
         require_corpus(session, corpus)
-        statement = statement.where(Document.corpus == corpus)
+        statement = statement.where(DocumentRow.corpus == corpus)
     if document_id is not None:
-        statement = statement.where(Fact.document_id == document_id)
+        statement = statement.where(FactRow.document_id == document_id)
     if search:
         statement = statement.where(
             or_(
-                FactVersion.value.icontains(search, autoescape=True),
-                Fact.question.icontains(search, autoescape=True),
+                FactVersionRow.value.icontains(search, autoescape=True),
+                FactRow.question.icontains(search, autoescape=True),
             )
         )
     if deleted is not None:
-        statement = statement.where(Fact.deleted_seq.is_not(None) if deleted else Fact.deleted_seq.is_(None))
-    return [_record(row) for row in session.execute(statement.order_by(Fact.id).limit(limit))]
+        statement = statement.where(
+            FactRow.deleted_seq.is_not(None) if deleted else FactRow.deleted_seq.is_(None)
+        )
+    return [_record(row) for row in session.execute(statement.order_by(FactRow.id).limit(limit))]
 
 
 def _record(row: Row[Any]) -> FactRecord:
-    fact: Fact = row.Fact
-    version: FactVersion = row.FactVersion
+    fact: FactRow = row.FactRow
+    version: FactVersionRow = row.FactVersionRow
     source = None
     if fact.document_id is not None and fact.span_start is not None and fact.span_end is not None:
         of_document = {column.key: getattr(row, column.key) for column in DOCUMENT_COLUMNS}
@@ -106,7 +111,7 @@ def _record(row: Row[Any]) -> FactRecord:
 
 def document_text(session: Session, document_id: int) -> str:
     found = (
-        session.scalar(select(Document.text).where(Document.id == document_id))
+        session.scalar(select(DocumentRow.text).where(DocumentRow.id == document_id))
         if document_id <= MAX_ID
         else None
     )
@@ -116,30 +121,30 @@ def document_text(session: Session, document_id: int) -> str:
 
 
 def require_corpus(session: Session, corpus: str) -> None:
-    if "\x00" in corpus or not session.scalar(select(exists().where(Document.corpus == corpus))):
+    if "\x00" in corpus or not session.scalar(select(exists().where(DocumentRow.corpus == corpus))):
         raise CorpusNotFound(corpus)
 
 
 def corpora(session: Session) -> list[CorpusStats]:
     """Counts the current documents, live facts and deleted facts of every corpus, by name."""
-    current = Document.replaced_seq.is_(None)
+    current = DocumentRow.replaced_seq.is_(None)
     of_documents = (
         select(
-            Document.corpus,
+            DocumentRow.corpus,
             func.count().filter(current).label("documents"),
-            func.coalesce(func.sum(func.length(Document.text)).filter(current), 0).label("characters"),
+            func.coalesce(func.sum(func.length(DocumentRow.text)).filter(current), 0).label("characters"),
         )
-        .group_by(Document.corpus)
+        .group_by(DocumentRow.corpus)
         .subquery()
     )
     of_facts = (
         select(
-            Document.corpus,
-            func.count().filter(Fact.deleted_seq.is_(None)).label("facts"),
-            func.count(Fact.deleted_seq).label("deleted"),
+            DocumentRow.corpus,
+            func.count().filter(FactRow.deleted_seq.is_(None)).label("facts"),
+            func.count(FactRow.deleted_seq).label("deleted"),
         )
-        .join(Fact, Fact.document_id == Document.id)
-        .group_by(Document.corpus)
+        .join(FactRow, FactRow.document_id == DocumentRow.id)
+        .group_by(DocumentRow.corpus)
         .subquery()
     )
     statement = (

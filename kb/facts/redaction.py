@@ -16,7 +16,7 @@ from sqlalchemy import func, select, tuple_
 from sqlalchemy.orm import Session
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, digests
-from colmlm.kb.tables import Document, Fact, FactVersion
+from colmlm.kb.tables import DocumentRow, FactRow, FactVersionRow
 from colmlm.kb.texts.wording import Finder, Phrases, Span, may_say
 
 MARK = "\u2588"
@@ -100,9 +100,9 @@ def redact_documents(
     changed: list[int] = []
     for source, of_source in by_source.items():
         rows = session.scalars(
-            select(Document)
-            .where(tuple_(Document.corpus, Document.external_id).in_([source]))
-            .order_by(Document.id)
+            select(DocumentRow)
+            .where(tuple_(DocumentRow.corpus, DocumentRow.external_id).in_([source]))
+            .order_by(DocumentRow.id)
             .execution_options(populate_existing=True)
         )
         for row in rows:
@@ -119,9 +119,9 @@ def _redact_mentions(session: Session, targets: Sequence[Target], erased: list[i
     values = {value for target in targets for value in target.values}
     said = Phrases(values)
     ids = session.scalars(
-        select(Document.id).where(may_say(Document.text, values)).order_by(Document.id)
+        select(DocumentRow.id).where(may_say(DocumentRow.text, values)).order_by(DocumentRow.id)
     ).all()
-    rows = (session.get_one(Document, document_id, populate_existing=True) for document_id in ids)
+    rows = (session.get_one(DocumentRow, document_id, populate_existing=True) for document_id in ids)
     return [
         row.id for row in rows if _redact_document(session, row, partial(_mentioned, row.text, said), erased)
     ]
@@ -132,7 +132,7 @@ def _mentioned(text: str, said: Phrases, apart_from: Sequence[Span]) -> list[Spa
 
 
 def _redact_document(
-    session: Session, row: Document, spans_in: Callable[[Sequence[Span]], list[Span]], erased: list[int]
+    session: Session, row: DocumentRow, spans_in: Callable[[Sequence[Span]], list[Span]], erased: list[int]
 ) -> bool:
     staying = _facts_of(session, row.id, erased)
     redacted = blank(row.text, spans_in([(span.start, span.end) for span in staying]))
@@ -148,7 +148,7 @@ def _redact_document(
 
 
 def _spans_in(
-    row: Document, targets: Sequence[Target], apart_from: Sequence[Span], *, in_all: bool
+    row: DocumentRow, targets: Sequence[Target], apart_from: Sequence[Span], *, in_all: bool
 ) -> list[Span]:
     """Finds the spans where an edition of the facts' document says them. Mentions in replaced editions always count."""
     found = [span for target in targets for span in _stated(row, target, apart_from)]
@@ -158,7 +158,7 @@ def _spans_in(
     return found
 
 
-def _stated(row: Document, target: Target, apart_from: Sequence[Span]) -> list[Span]:
+def _stated(row: DocumentRow, target: Target, apart_from: Sequence[Span]) -> list[Span]:
     """Finds the fact's span in an edition of its document by the characters around it, outside other facts' spans."""
     if row.id == target.document_id:
         found = [(target.start, target.end)]
@@ -176,10 +176,12 @@ def _stated(row: Document, target: Target, apart_from: Sequence[Span]) -> list[S
 def _facts_of(session: Session, document_id: int, erased: list[int]) -> list[FactSpan]:
     """Gives the facts that the document still has, in its order and as they were ingested."""
     statement = (
-        select(Fact, FactVersion.value)
-        .join(FactVersion, (FactVersion.fact_id == Fact.id) & (FactVersion.version == 1))
-        .where(Fact.document_id == document_id, Fact.erased_seq.is_(None), Fact.id != func.all(erased))
-        .order_by(Fact.ordinal)
+        select(FactRow, FactVersionRow.value)
+        .join(FactVersionRow, (FactVersionRow.fact_id == FactRow.id) & (FactVersionRow.version == 1))
+        .where(
+            FactRow.document_id == document_id, FactRow.erased_seq.is_(None), FactRow.id != func.all(erased)
+        )
+        .order_by(FactRow.ordinal)
     )
     return [
         FactSpan(fact.span_start or 0, fact.span_end or 0, value, fact.question, fact.answer)

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.facts.redaction import MARK
-from colmlm.kb.tables import Document
+from colmlm.kb.tables import DocumentRow
 
 
 class Standing(StrEnum):
@@ -30,11 +30,11 @@ class Standings:
 
     def of(self, document: AnnotatedDocument) -> Standing:
         statement = select(
-            Document.text, Document.title, Document.uri, Document.licence, Document.revision
+            DocumentRow.text, DocumentRow.title, DocumentRow.uri, DocumentRow.licence, DocumentRow.revision
         ).where(
-            Document.corpus == self.corpus,
-            Document.external_id == document.external_id,
-            Document.replaced_seq.is_(None),
+            DocumentRow.corpus == self.corpus,
+            DocumentRow.external_id == document.external_id,
+            DocumentRow.replaced_seq.is_(None),
         )
         with self.sessions() as session:
             row = session.execute(statement).one_or_none()

@@ -28,7 +28,7 @@ from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.kb.errors import FactSuppressed
 from colmlm.kb.facts.records import Suppressed
 from colmlm.kb.facts.redaction import Target, apart, blank
-from colmlm.kb.tables import Document, Fact, FactVersion, Secret, Suppression
+from colmlm.kb.tables import DocumentRow, FactRow, FactVersionRow, SecretRow, SuppressionRow
 from colmlm.kb.texts.wording import Phrases, Span, may_say, normalised
 
 ERASE_LOCK = 0x636F6C6D03
@@ -75,7 +75,7 @@ class Suppressor:
         self.allow_erased = allow_erased
         self.found: list[Suppressed] = []
         self._allowed: set[bytes] = set()
-        self._erased = frozenset(session.scalars(select(Suppression.digest)))
+        self._erased = frozenset(session.scalars(select(SuppressionRow.digest)))
         self._digests = Digests.of(session) if self._erased else None
 
     def apply(self, document: AnnotatedDocument) -> tuple[AnnotatedDocument, int]:
@@ -111,7 +111,7 @@ class Suppressor:
         """Removes the digests of erased facts that were allowed to pass, and gives their number."""
         if not (self.allow_erased and self._allowed):
             return 0
-        session.execute(delete(Suppression).where(Suppression.digest == func.any(list(self._allowed))))
+        session.execute(delete(SuppressionRow).where(SuppressionRow.digest == func.any(list(self._allowed))))
         return len(self._allowed)
 
 
@@ -132,7 +132,7 @@ class Digests:
 
     @classmethod
     def of(cls, session: Session) -> Digests:
-        secret = session.scalars(select(Secret.value).where(Secret.name == "change_log")).one()
+        secret = session.scalars(select(SecretRow.value).where(SecretRow.name == "change_log")).one()
         return cls(hmac.new(secret, b"suppression\0", hashlib.sha256))
 
     def of_fact(self, value: str, question: str | None, place: Place | None) -> list[bytes]:
@@ -196,7 +196,7 @@ def remember(session: Session, targets: Sequence[Target], seq: int) -> tuple[int
             made.update(digests.of_fact(value, target.question, place))
     others = {fact_id: made & theirs for fact_id, theirs in _of_others(session, targets, digests).items()}
     made = made.difference(*others.values())
-    statement = upsert(Suppression).on_conflict_do_nothing().returning(Suppression.digest)
+    statement = upsert(SuppressionRow).on_conflict_do_nothing().returning(SuppressionRow.digest)
     rows = [{"digest": digest, "seq": seq} for digest in sorted(made)]
     kept = len(session.scalars(statement, rows).all()) if rows else 0
     return kept, sorted(fact_id for fact_id, shared in others.items() if shared)
@@ -206,44 +206,44 @@ def _of_others(session: Session, targets: Sequence[Target], digests: Digests) ->
     """Gives, by fact, the digests of other facts, not erased, that have a value of one of these targets."""
     values = {value for target in targets for value in target.values}
     wanted = set(map(normalised, values))
-    before = func.right(func.substr(Document.text, 1, Fact.span_start), BEFORE)
+    before = func.right(func.substr(DocumentRow.text, 1, FactRow.span_start), BEFORE)
     statement = (
         select(
-            Fact,
-            FactVersion.value,
-            Document.external_id,
+            FactRow,
+            FactVersionRow.value,
+            DocumentRow.external_id,
             before.label("before"),
             _SPANS_BEFORE.label("spans"),
         )
-        .join(FactVersion, FactVersion.fact_id == Fact.id)
-        .outerjoin(Document, Document.id == Fact.document_id)
-        .where(Fact.erased_seq.is_(None), Fact.id != func.all([target.fact_id for target in targets]))
-        .where(may_say(FactVersion.value, values))
+        .join(FactVersionRow, FactVersionRow.fact_id == FactRow.id)
+        .outerjoin(DocumentRow, DocumentRow.id == FactRow.document_id)
+        .where(FactRow.erased_seq.is_(None), FactRow.id != func.all([target.fact_id for target in targets]))
+        .where(may_say(FactVersionRow.value, values))
     )
     others: dict[int, set[bytes]] = {}
     for row in session.execute(statement):
         if normalised(row.value) in wanted:
-            made = digests.of_fact(row.value, row.Fact.question, _place(row))
-            others.setdefault(row.Fact.id, set()).update(made)
+            made = digests.of_fact(row.value, row.FactRow.question, _place(row))
+            others.setdefault(row.FactRow.id, set()).update(made)
     return others
 
 
-_Other = aliased(Fact)
+_Other = aliased(FactRow)
 _SPANS_BEFORE = (
     select(
         func.coalesce(
             func.jsonb_agg(func.jsonb_build_array(_Other.span_start, _Other.span_end)), text("'[]'")
         )
     )
-    .where(_Other.document_id == Fact.document_id)
-    .where(_Other.span_start < Fact.span_start, _Other.span_end > Fact.span_start - BEFORE)
-    .correlate(Fact)
+    .where(_Other.document_id == FactRow.document_id)
+    .where(_Other.span_start < FactRow.span_start, _Other.span_end > FactRow.span_start - BEFORE)
+    .correlate(FactRow)
     .scalar_subquery()
 )
 
 
 def _place(row: Row[Any]) -> Place | None:
-    fact: Fact = row.Fact
+    fact: FactRow = row.FactRow
     if fact.span_start is None:
         return None
     first = fact.span_start - len(row.before)
@@ -256,10 +256,10 @@ def said_by_others(session: Session, targets: Sequence[Target]) -> set[str]:
     texts = {string for target in targets for string in target.strings}
     wanted = set(map(normalised, texts))
     statement = (
-        select(FactVersion.value, Fact.question, Fact.answer)
-        .join(Fact, Fact.id == FactVersion.fact_id)
-        .where(Fact.erased_seq.is_(None), Fact.id != func.all([target.fact_id for target in targets]))
-        .where(or_(*(may_say(c, texts) for c in (FactVersion.value, Fact.question, Fact.answer))))
+        select(FactVersionRow.value, FactRow.question, FactRow.answer)
+        .join(FactRow, FactRow.id == FactVersionRow.fact_id)
+        .where(FactRow.erased_seq.is_(None), FactRow.id != func.all([target.fact_id for target in targets]))
+        .where(or_(*(may_say(c, texts) for c in (FactVersionRow.value, FactRow.question, FactRow.answer))))
     )
     said = (normalised(one) for row in session.execute(statement) for one in row if one)
     return wanted.intersection(said)

@@ -23,7 +23,7 @@ from colmlm.kb.forgetting.verbs import plan_of
 from colmlm.kb.forgetting.verification import level
 from colmlm.kb.log import audit, signing
 from colmlm.kb.log.envelope import is_envelope, open_envelope
-from colmlm.kb.tables import Change, FactVersion, ForgetRun
+from colmlm.kb.tables import ChangeRow, FactVersionRow, ForgetRunRow
 
 if TYPE_CHECKING:
     from colmlm.kb.store.store import Store
@@ -224,13 +224,13 @@ def _borne_out(session: Session, said: Mapping[str, Any]) -> Iterator[Certificat
     if said["database"] != database:
         yield CertificateFinding("run", False, f"it is of database {said['database']}, this is {database}")
         return
-    run = session.get(ForgetRun, _id(run_id))
+    run = session.get(ForgetRunRow, _id(run_id))
     yield _run(run, said)
     yield _change(session, said)
     yield _state(session, run, said)
 
 
-def _run(run: ForgetRun | None, said: Mapping[str, Any]) -> CertificateFinding:
+def _run(run: ForgetRunRow | None, said: Mapping[str, Any]) -> CertificateFinding:
     if run is None:
         return CertificateFinding("run", False, f"this base has no forget run {said['run']}")
     held = {
@@ -253,7 +253,7 @@ def _change(session: Session, said: Mapping[str, Any]) -> CertificateFinding:
     for part, seq in (("applied", said["applied"]["entry"]["seq"]), ("planned", said["planned"]["seq"])):
         if seq == 0 and part == "planned":
             continue
-        kept = session.get(Change, _id(seq))
+        kept = session.get(ChangeRow, _id(seq))
         if kept is None or kept.hash != said[part]["hash"]:
             return CertificateFinding(
                 "change", False, f"this base's log has no change {seq} with the hash that is said"
@@ -263,12 +263,12 @@ def _change(session: Session, said: Mapping[str, Any]) -> CertificateFinding:
     return CertificateFinding("change", True, "this base's log has the change with that hash")
 
 
-def _state(session: Session, run: ForgetRun | None, said: Mapping[str, Any]) -> CertificateFinding:
+def _state(session: Session, run: ForgetRunRow | None, said: Mapping[str, Any]) -> CertificateFinding:
     state = run.state if run else "unknown"
     if state not in ("applied", "erased"):
         return CertificateFinding("state", False, f"the run is {state} now, no longer applied or erased")
     forgotten = [_id(fact_id) for fact_id in said["applied"]["entry"]["fact_ids"]]
-    live = select(func.count()).where(FactVersion.fact_id == func.any(forgotten), IS_LIVE)
+    live = select(func.count()).where(FactVersionRow.fact_id == func.any(forgotten), IS_LIVE)
     if number := session.scalar(live):
         return CertificateFinding("state", False, f"{number} of its facts are live again")
     return CertificateFinding("state", True, f"the run is {state}, and none of its facts is live")

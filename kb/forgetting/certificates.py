@@ -22,7 +22,7 @@ from colmlm.kb.forgetting.verbs import get_run, plan_of
 from colmlm.kb.log import audit, signing
 from colmlm.kb.log.envelope import close_envelope
 from colmlm.kb.log.witness import hash_at
-from colmlm.kb.tables import Change, ForgetRun
+from colmlm.kb.tables import ChangeRow, ForgetRunRow
 
 if TYPE_CHECKING:
     from colmlm.kb.store.store import Store
@@ -58,17 +58,17 @@ def subject_of(database: str, seq: int) -> str:
     return f"urn:colmlm:{database}:change:{seq}"
 
 
-def _close(session: Session, key: Ed25519PrivateKey, run: ForgetRun) -> dict[str, Any]:
+def _close(session: Session, key: Ed25519PrivateKey, run: ForgetRunRow) -> dict[str, Any]:
     said = _predicate(session, run)
     applied = said["applied"]
     subject = subject_of(said["database"], applied["entry"]["seq"])
     return close_envelope(key, PREDICATE_TYPE, subject, applied["hash"], said)
 
 
-def _predicate(session: Session, run: ForgetRun) -> dict[str, Any]:
+def _predicate(session: Session, run: ForgetRunRow) -> dict[str, Any]:
     assert run.verification is not None and run.applied_seq is not None
     plan, found = plan_of(run), Verification.from_json(run.verification)
-    applied = session.get_one(Change, run.applied_seq)
+    applied = session.get_one(ChangeRow, run.applied_seq)
     return {
         "database": audit.database_id(session),
         "issued_at": datetime.now(UTC).isoformat(timespec="seconds"),

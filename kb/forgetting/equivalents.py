@@ -20,7 +20,7 @@ from colmlm.kb.facts.edits import IS_LIVE
 from colmlm.kb.keys.calibration import normalise
 from colmlm.kb.keys.keysets import Ids, Vectors
 from colmlm.kb.keys.keyspace import KeySpace
-from colmlm.kb.tables import Fact, FactVersion
+from colmlm.kb.tables import FactRow, FactVersionRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +37,10 @@ class Texts:
 
     @classmethod
     def read(cls, session: Session) -> Texts:
-        statement = select(Fact.id, FactVersion.value, Fact.question).join(
-            FactVersion, FactVersion.fact_id == Fact.id
+        statement = select(FactRow.id, FactVersionRow.value, FactRow.question).join(
+            FactVersionRow, FactVersionRow.fact_id == FactRow.id
         )
-        rows = session.execute(statement.where(IS_LIVE).order_by(Fact.id)).all()
+        rows = session.execute(statement.where(IS_LIVE).order_by(FactRow.id)).all()
         return cls(
             np.array([row.id for row in rows], dtype=np.int64),
             [row.question for row in rows],

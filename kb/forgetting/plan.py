@@ -24,7 +24,7 @@ from colmlm.kb.keys.keyspace import KeySpace
 from colmlm.kb.keys.records import KeysetRecord
 from colmlm.kb.log import audit
 from colmlm.kb.selectors import Selector, select_facts
-from colmlm.kb.tables import Attribution, FactVersion
+from colmlm.kb.tables import AttributionRow, FactVersionRow
 
 if TYPE_CHECKING:
     from colmlm.kb.lookup.searchable import SearchableStore
@@ -139,8 +139,8 @@ def collateral(
     theirs = ask_for(base, near.tolist(), questioner, most)
     _, first = base.space.best(theirs.queries_BD)
     used = session.execute(
-        select(func.count(Attribution.generation_id.distinct()), func.count()).where(
-            Attribution.fact_id == func.any(list(doomed))
+        select(func.count(AttributionRow.generation_id.distinct()), func.count()).where(
+            AttributionRow.fact_id == func.any(list(doomed))
         )
     ).one()
     displaced = int(np.isin(first, np.array(doomed, dtype=np.int64)).sum())
@@ -161,7 +161,7 @@ def _alone() -> Iterator[None]:
 def _require_room(session: Session, largest: int | None) -> None:
     if largest is None:
         return
-    live = session.scalar(select(func.count()).select_from(FactVersion).where(IS_LIVE)) or 0
+    live = session.scalar(select(func.count()).select_from(FactVersionRow).where(IS_LIVE)) or 0
     if live > largest:
         raise PlanTooLarge(live, largest)
 
@@ -248,9 +248,9 @@ def drift(session: Session, selector: Selector, plan: ForgetPlan, largest: int |
 
 def unchanged(session: Session, plan: ForgetPlan) -> set[int]:
     """The plan's facts that stand as they did when it was made."""
-    statement = select(FactVersion.fact_id).where(
-        FactVersion.fact_id == func.any(list(plan.fact_ids)),
+    statement = select(FactVersionRow.fact_id).where(
+        FactVersionRow.fact_id == func.any(list(plan.fact_ids)),
         IS_LIVE,
-        FactVersion.from_seq <= plan.planned_seq,
+        FactVersionRow.from_seq <= plan.planned_seq,
     )
     return set(session.scalars(statement))

@@ -25,7 +25,7 @@ from colmlm.kb.keys.keyspace import KeySpace
 from colmlm.kb.keys.records import KeysetRecord
 from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.lookup.records import Lookup
-from colmlm.kb.tables import Attribution, Generation
+from colmlm.kb.tables import AttributionRow, GenerationRow
 
 if TYPE_CHECKING:
     from colmlm.kb.lookup.searchable import SearchableStore
@@ -115,14 +115,14 @@ def _stored_queries(
 ) -> list[tuple[int, bytes]]:
     """What decoders of this checkpoint really asked when they got these facts: newest first."""
     statement = (
-        select(Attribution.fact_id, Attribution.query)
-        .join(Generation, Generation.id == Attribution.generation_id)
+        select(AttributionRow.fact_id, AttributionRow.query)
+        .join(GenerationRow, GenerationRow.id == AttributionRow.generation_id)
         .where(
-            Attribution.fact_id == func.any(list(fact_ids)),
-            Attribution.query.is_not(None),
-            Generation.checkpoint_id == keyset.checkpoint_id,
+            AttributionRow.fact_id == func.any(list(fact_ids)),
+            AttributionRow.query.is_not(None),
+            GenerationRow.checkpoint_id == keyset.checkpoint_id,
         )
-        .order_by(Attribution.generation_id.desc(), Attribution.ordinal)
+        .order_by(AttributionRow.generation_id.desc(), AttributionRow.ordinal)
         .limit(most)
     )
     width = keyset.dim * STORED.itemsize

@@ -32,7 +32,7 @@ from colmlm.kb.log import audit
 from colmlm.kb.log.origin import Signature, signed
 from colmlm.kb.selectors import Selector, select_facts
 from colmlm.kb.store.contention import tried_again
-from colmlm.kb.tables import ForgetRun, forget_policies
+from colmlm.kb.tables import ForgetRunRow, forget_policies
 
 if TYPE_CHECKING:
     from colmlm.kb.lookup.searchable import SearchableStore
@@ -106,7 +106,7 @@ class Forgetting:
         with self.kb.sessions.begin() as session:
             suppression.hold_off_erasure(session)  # a fact may have been erased while this was worked out
             kept = replace(drawn, selector_digest=_digest(session, selector)).to_json()
-            run = ForgetRun(
+            run = ForgetRunRow(
                 state="planned",
                 policy=drawn.policy,
                 selector=quotations.redacted_selector(session, selector.to_json(), said),
@@ -183,7 +183,9 @@ class Forgetting:
     def runs(self, after: int = 0, limit: int = 50) -> list[RunRecord]:
         """Forget runs past id `after`, oldest first."""
         with self.kb.sessions() as session:
-            statement = select(ForgetRun).where(ForgetRun.id > after).order_by(ForgetRun.id).limit(limit)
+            statement = (
+                select(ForgetRunRow).where(ForgetRunRow.id > after).order_by(ForgetRunRow.id).limit(limit)
+            )
             return [_record(run) for run in session.scalars(statement)]
 
     def run(self, run_id: int) -> tuple[RunRecord, ForgetPlan, Verification | None]:
@@ -217,9 +219,9 @@ def _check_choices(equivalents: str, policy: str, radius: float | None) -> None:
         raise InvalidSelector(f"the radius {radius} is not a cosine, from -1 to 1")
 
 
-def get_run(session: Session, run_id: int, *states: str, lock: bool = False) -> ForgetRun:
+def get_run(session: Session, run_id: int, *states: str, lock: bool = False) -> ForgetRunRow:
     """The run, which must be in one of these states (none given: in any)."""
-    statement = select(ForgetRun).where(ForgetRun.id == run_id)
+    statement = select(ForgetRunRow).where(ForgetRunRow.id == run_id)
     storable = 0 < run_id <= facts.MAX_ID
     run = session.scalar(statement.with_for_update() if lock else statement) if storable else None
     if run is None:
@@ -229,7 +231,7 @@ def get_run(session: Session, run_id: int, *states: str, lock: bool = False) -> 
     return run
 
 
-def plan_of(run: ForgetRun) -> ForgetPlan:
+def plan_of(run: ForgetRunRow) -> ForgetPlan:
     """The plan that a run keeps."""
     return ForgetPlan.from_json(
         run.plan,
@@ -240,7 +242,7 @@ def plan_of(run: ForgetRun) -> ForgetPlan:
     )
 
 
-def _record(run: ForgetRun) -> RunRecord:
+def _record(run: ForgetRunRow) -> RunRecord:
     checked = run.verification
     return RunRecord(
         run_id=run.id,

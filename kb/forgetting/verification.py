@@ -13,7 +13,7 @@ from colmlm.kb.facts.edits import IS_LIVE
 from colmlm.kb.forgetting.questions_asked import Questioner, Target, ask, build
 from colmlm.kb.forgetting.records import ForgetPlan, Verification
 from colmlm.kb.keys import keysets
-from colmlm.kb.tables import FactKey, FactVersion, Tombstone
+from colmlm.kb.tables import FactKeyRow, FactVersionRow, TombstoneRow
 
 if TYPE_CHECKING:
     from colmlm.kb.lookup.searchable import SearchableStore
@@ -31,13 +31,17 @@ def verify(
         questioner.require(keyset)
         target = Target.read(session, keyset, plan.fact_ids, plan.equivalents, most)
         key_ids = session.scalars(
-            select(FactKey.id).where(FactKey.keyset_id == keyset.keyset_id, FactKey.fact_id == func.any(ids))
+            select(FactKeyRow.id).where(
+                FactKeyRow.keyset_id == keyset.keyset_id, FactKeyRow.fact_id == func.any(ids)
+            )
         ).all()
         still_live = session.scalar(
-            select(func.count()).select_from(FactVersion).where(FactVersion.fact_id == func.any(ids), IS_LIVE)
+            select(func.count())
+            .select_from(FactVersionRow)
+            .where(FactVersionRow.fact_id == func.any(ids), IS_LIVE)
         )
         tombstones = session.scalar(
-            select(func.count()).select_from(Tombstone).where(Tombstone.fact_id == func.any(ids))
+            select(func.count()).select_from(TombstoneRow).where(TombstoneRow.fact_id == func.any(ids))
         )
     rates, leaked = ask(kb, keyset.checkpoint_id, build(target, keyset, questioner, given), target.fact_ids)
     in_index = int(np.isin(np.array(key_ids, dtype=np.int64), indexed).sum())

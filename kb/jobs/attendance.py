@@ -12,7 +12,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from colmlm.kb.jobs import tickets
-from colmlm.kb.tables import Job
+from colmlm.kb.tables import JobRow
 
 STEADY_SECONDS = 60.0  # a worker that has run so long did not fail at its start, and should have a heartbeat
 WAITED = timedelta(seconds=30)  # how long a job may wait before the lack of a worker is reported
@@ -65,7 +65,7 @@ def is_wanting(session: Session, state: WorkerState | None) -> bool:
 def num_waiting(session: Session) -> int:
     """Counts the jobs that have waited for longer than an idle worker would have let them."""
     late = func.clock_timestamp() - WAITED
-    statement = select(func.count()).where(Job.state == "queued", Job.created_at < late)
+    statement = select(func.count()).where(JobRow.state == "queued", JobRow.created_at < late)
     return session.scalar(statement) or 0
 
 

@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 from colmlm.kb.facts import quotations, suppression
 from colmlm.kb.jobs.records import JobRecord, record_of
 from colmlm.kb.store import outages
-from colmlm.kb.tables import Job
+from colmlm.kb.tables import JobRow
 
 BEAT_SECONDS = 1.0
 
@@ -112,7 +112,7 @@ class Lease:
             finished_at=func.clock_timestamp(), heartbeat_at=func.clock_timestamp(),
         )  # fmt: skip
         try:
-            return not self.lost and self._ended_as(mine.returning(Job))
+            return not self.lost and self._ended_as(mine.returning(JobRow))
         finally:
             self.connection.close()
 
@@ -120,7 +120,7 @@ class Lease:
         """Stores the outcome of the job, redacted of what was erased meanwhile; False where another worker has it."""
         with Session(self.connection.engine) as session, session.begin():
             suppression.hold_off_erasure(session)
-            job: Job | None = session.scalar(outcome)
+            job: JobRow | None = session.scalar(outcome)
             if job is not None:
                 quotations.redact_job(session, job)
         return job is not None
@@ -142,7 +142,7 @@ class Lease:
                 done=done, total=total, message=message, heartbeat_at=func.clock_timestamp()
             )
             try:
-                heard = self.connection.execute(beat.returning(Job.cancelled_by)).one_or_none()
+                heard = self.connection.execute(beat.returning(JobRow.cancelled_by)).one_or_none()
             except SQLAlchemyError as error:
                 _log.warning("job %d: its lease is lost: %s", self.job.job_id, outages.cause(error))
                 heard = None
@@ -152,21 +152,23 @@ class Lease:
             self.cancelled = heard.cancelled_by is not None
 
     def _mine(self) -> Any:
-        return update(Job).where(Job.id == self.job.job_id, Job.ticket == self.ticket, Job.state == "running")
+        return update(JobRow).where(
+            JobRow.id == self.job.job_id, JobRow.ticket == self.ticket, JobRow.state == "running"
+        )
 
 
 def _start(connection: Connection, job_id: int, ticket: int) -> Any:
     """Sets a job that is queued with this ticket to running, under the ticket's lock; gives its row, or None."""
     connection.execute(_LOCK, {"ticket": ticket})
     started = (
-        update(Job)
-        .where(Job.id == job_id, Job.ticket == ticket, Job.state == "queued")
+        update(JobRow)
+        .where(JobRow.id == job_id, JobRow.ticket == ticket, JobRow.state == "queued")
         .values(
             state="running",
-            attempts=Job.attempts + 1,
-            started_at=func.coalesce(Job.started_at, func.clock_timestamp()),
+            attempts=JobRow.attempts + 1,
+            started_at=func.coalesce(JobRow.started_at, func.clock_timestamp()),
             heartbeat_at=func.clock_timestamp(),
         )
-        .returning(*Job.__table__.columns)
+        .returning(*JobRow.__table__.columns)
     )
     return connection.execute(started).one_or_none()

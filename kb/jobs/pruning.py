@@ -12,7 +12,7 @@ from colmlm.kb.errors import InvalidValue
 from colmlm.kb.jobs.records import UNFINISHED
 from colmlm.kb.jobs.uploads import Uploads
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.tables import Job
+from colmlm.kb.tables import JobRow
 
 LONGEST = timedelta(days=36_500)
 
@@ -36,12 +36,12 @@ def prune(kb: KnowledgeBase, older_than: timedelta, *, dry_run: bool = False) ->
         raise InvalidValue("age of jobs", f"{older_than} is not between nothing and {LONGEST.days} days")
     with kb.sessions.begin() as session:
         before = session.scalars(select(func.clock_timestamp() - older_than)).one()
-        ended = (Job.state.not_in(UNFINISHED), Job.finished_at < before)
-        columns = (Job.kind, Job.arguments, Job.state)
+        ended = (JobRow.state.not_in(UNFINISHED), JobRow.finished_at < before)
+        columns = (JobRow.kind, JobRow.arguments, JobRow.state)
         if dry_run:
             found = session.execute(select(*columns).where(*ended)).all()
         else:
-            found = session.execute(delete(Job).where(*ended).returning(*columns)).all()
+            found = session.execute(delete(JobRow).where(*ended).returning(*columns)).all()
     if not dry_run:
         uploads = Uploads.of(kb.settings)
         for job in found:

@@ -19,7 +19,7 @@ from colmlm.kb.log import audit
 from colmlm.kb.log.origin import current, mark, signed
 from colmlm.kb.store.contention import tried_again
 from colmlm.kb.store.store import Store
-from colmlm.kb.tables import Job, job_states
+from colmlm.kb.tables import JobRow, job_states
 
 
 class Jobs:
@@ -38,7 +38,7 @@ class Jobs:
             self.uploads.file(upload_id)
         with self.store.sessions.begin() as session:
             suppression.hold_off_erasure(session)
-            job = Job(
+            job = JobRow(
                 kind=work.kind,
                 arguments=msgspec.to_builtins(work),
                 actor=signed(actor).actor,
@@ -70,20 +70,22 @@ class Jobs:
         limit: int = 50,
     ) -> list[JobRecord]:
         """Lists jobs, newest first: of these kinds, in these states, and older than job `before` (None: any)."""
-        statement = select(Job).order_by(Job.id.desc()).limit(limit)
+        statement = select(JobRow).order_by(JobRow.id.desc()).limit(limit)
         if kinds is not None:
-            statement = statement.where(Job.kind.in_(kinds))
+            statement = statement.where(JobRow.kind.in_(kinds))
         if states is not None:
-            statement = statement.where(Job.state.in_(states))
+            statement = statement.where(JobRow.state.in_(states))
         if before is not None:
-            statement = statement.where(Job.id < before)
+            statement = statement.where(JobRow.id < before)
         with self.store.sessions() as session:
             return [record_of(job) for job in session.scalars(statement)]
 
     def counts(self) -> dict[str, int]:
         """Counts the jobs in each state."""
         with self.store.sessions() as session:
-            found = session.execute(select(Job.state, func.count().label("number")).group_by(Job.state)).all()
+            found = session.execute(
+                select(JobRow.state, func.count().label("number")).group_by(JobRow.state)
+            ).all()
         counted = {row.state: row.number for row in found}
         return {state: counted.get(state, 0) for state in job_states}
 
@@ -91,7 +93,9 @@ class Jobs:
         """Counts the jobs of each kind and state."""
         number = func.count().label("number")
         with self.store.sessions() as session:
-            found = session.execute(select(Job.kind, Job.state, number).group_by(Job.kind, Job.state)).all()
+            found = session.execute(
+                select(JobRow.kind, JobRow.state, number).group_by(JobRow.kind, JobRow.state)
+            ).all()
         return {(row.kind, row.state): row.number for row in found}
 
     def num_workers(self) -> int:
@@ -132,8 +136,8 @@ class Jobs:
         return record
 
 
-def _required(session: Session, job_id: int, *, lock: bool = False) -> Job:
-    job = session.get(Job, job_id, with_for_update=lock) if 0 < job_id <= MAX_ID else None
+def _required(session: Session, job_id: int, *, lock: bool = False) -> JobRow:
+    job = session.get(JobRow, job_id, with_for_update=lock) if 0 < job_id <= MAX_ID else None
     if job is None:
         raise JobNotFound(job_id)
     return job

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from colmlm.kb.principal import Principal
-from colmlm.kb.tables import Job
+from colmlm.kb.tables import JobRow
 
 UNFINISHED = ("queued", "running")
 
@@ -45,7 +45,7 @@ class JobRecord:
         return self.state not in UNFINISHED
 
 
-def record_of(job: Job) -> JobRecord:
+def record_of(job: JobRow) -> JobRecord:
     """Gives the record of a job's row."""
     return JobRecord(
         job_id=job.id,

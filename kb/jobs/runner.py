@@ -21,7 +21,7 @@ from colmlm.kb.log.origin import Origin, origin
 from colmlm.kb.principal import Principal
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import outages
-from colmlm.kb.tables import Job
+from colmlm.kb.tables import JobRow
 
 _DATABASE_GONE = (*outages.GONE, DatabaseUnavailable)
 _log = logging.getLogger(__name__)
@@ -114,7 +114,7 @@ class Runner:
 
     def _hand_back(self, job_id: int, ticket: int) -> None:
         with self.kb.sessions.begin() as session:
-            job = session.get_one(Job, job_id, with_for_update=True)
+            job = session.get_one(JobRow, job_id, with_for_update=True)
             if job.ticket == ticket and job.state == "running":
                 job.attempts -= 1  # only attempts that failed count
                 tickets.requeue(session, job)

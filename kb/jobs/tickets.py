@@ -21,7 +21,7 @@ from colmlm.kb.facts import quotations, suppression
 from colmlm.kb.jobs.kinds import Work, work_of
 from colmlm.kb.jobs.problems import Problem, problem_of
 from colmlm.kb.store.database import connection_of
-from colmlm.kb.tables import Job
+from colmlm.kb.tables import JobRow
 
 QUEUE = "colmlm"
 TASK = "colmlm.job"
@@ -56,7 +56,7 @@ AND NOT EXISTS (SELECT 1 FROM job WHERE job.ticket = ticket.id AND job.state IN 
 """)
 
 
-def issue(session: Session, job: Job, work: Work, *, again: bool = False) -> None:
+def issue(session: Session, job: JobRow, work: Work, *, again: bool = False) -> None:
     """Gives a queued job its ticket, in this transaction."""
     job.ticket = _defer.configure_task(
         TASK,
@@ -67,7 +67,7 @@ def issue(session: Session, job: Job, work: Work, *, again: bool = False) -> Non
     ).defer(job_id=job.id)
 
 
-def withdraw(session: Session, job: Job, *, only_waiting: bool = False) -> None:
+def withdraw(session: Session, job: JobRow, *, only_waiting: bool = False) -> None:
     """Deletes the job's ticket; with `only_waiting` not where a worker has taken it."""
     statement = "DELETE FROM procrastinate_jobs WHERE id = :id"
     statement += " AND status = 'todo'" if only_waiting else ""
@@ -80,12 +80,14 @@ def num_workers(session: Session) -> int:
     return session.scalar(text(heard), {"stalled": timedelta(seconds=STALLED_SECONDS)}) or 0
 
 
-def rescue(session: Session, stalled_seconds: float = STALLED_SECONDS) -> list[Job]:
+def rescue(session: Session, stalled_seconds: float = STALLED_SECONDS) -> list[JobRow]:
     """Queues the jobs of dead workers again, and ends jobs over which too many workers died. Gives all these jobs."""
     suppression.hold_off_erasure(session)
     stalled = timedelta(seconds=stalled_seconds)
     session.execute(_DROP_ORPHANS, {"queue": QUEUE, "stalled": stalled})
-    found = [session.get_one(Job, job_id) for job_id in session.scalars(_STALLED, {"stalled": stalled}).all()]
+    found = [
+        session.get_one(JobRow, job_id) for job_id in session.scalars(_STALLED, {"stalled": stalled}).all()
+    ]
     for job in found:
         withdraw(session, job)
         if job.cancelled_by is not None:
@@ -97,24 +99,24 @@ def rescue(session: Session, stalled_seconds: float = STALLED_SECONDS) -> list[J
     return found
 
 
-def _again(session: Session, job: Job) -> None:
+def _again(session: Session, job: JobRow) -> None:
     try:
         requeue(session, job)
     except InvalidWork as error:  # another release queued it, and it must not keep the others waiting
         finish(session, job, "failed", error=problem_of(error))
 
 
-def requeue(session: Session, job: Job) -> None:
+def requeue(session: Session, job: JobRow) -> None:
     """Puts a job back into the queue, before those that never ran."""
     job.state = "queued"
     issue(session, job, work_of(job.kind, job.arguments), again=True)
 
 
-def finish(session: Session, job: Job, state: str, *, error: Problem | None = None) -> None:
+def finish(session: Session, job: JobRow, state: str, *, error: Problem | None = None) -> None:
     """Ends a job that no worker runs, and redacts what it says of erased facts. Erasures must be held off."""
     session.execute(
-        update(Job)
-        .where(Job.id == job.id)
+        update(JobRow)
+        .where(JobRow.id == job.id)
         .values(state=state, error=error, finished_at=func.clock_timestamp())
     )
     session.refresh(job)

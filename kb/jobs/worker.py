@@ -34,7 +34,7 @@ from colmlm.kb.jobs.runner import Handler, Runner
 from colmlm.kb.jobs.uploads import Uploads
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import outages
-from colmlm.kb.tables import Job
+from colmlm.kb.tables import JobRow
 
 GRACE_SECONDS = 20.0
 RESCUE_SECONDS = 5.0
@@ -187,7 +187,7 @@ class Worker:
             if job.state not in UNFINISHED:
                 uploads.discard(job.kind, job.arguments)
         with self.kb.sessions() as session:
-            unfinished = session.scalars(select(Job).where(Job.state.in_(UNFINISHED))).all()
+            unfinished = session.scalars(select(JobRow).where(JobRow.state.in_(UNFINISHED))).all()
         uploads.sweep(one for job in unfinished for one in uploads_of(job.kind, job.arguments))
         self._prune()
 

@@ -20,7 +20,7 @@ from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keysets import active_keyset_id
 from colmlm.kb.keys.records import KeysetRecord
 from colmlm.kb.log import audit
-from colmlm.kb.tables import Change, Keyset
+from colmlm.kb.tables import ChangeRow, KeysetRow
 
 MAX_EDITS = 1000  # edits of facts allowed between a gate and the activation that relies on it
 CALIBRATED = "threshold calibrated"
@@ -42,7 +42,7 @@ def standing(session: Session, keyset: KeysetRecord) -> GateStanding:
     gate = keysets.gate_of(session, keyset.keyset_id)
     if gate is None:
         return GateStanding(checked=False, passed=False)
-    edits = select(func.count()).where(Change.seq > gate["seq"], Change.kind.not_in(audit.MAINTENANCE))
+    edits = select(func.count()).where(ChangeRow.seq > gate["seq"], ChangeRow.kind.not_in(audit.MAINTENANCE))
     failed = tuple(criterion["name"] for criterion in _failing(gate, keyset))
     return GateStanding(
         checked=True,
@@ -93,7 +93,7 @@ def roll_back(session: Session, actor: str, reason: str) -> KeysetRecord:
 def finish_building(session: Session, keyset_id: int, actor: str) -> KeysetRecord:
     """Marks a keyset whose facts all have keys as ready, and activates it where no keyset is active yet."""
     reason = "the first keyset"
-    ready = update(Keyset).where(Keyset.id == keyset_id, Keyset.state == "building")
+    ready = update(KeysetRow).where(KeysetRow.id == keyset_id, KeysetRow.state == "building")
     session.execute(ready.values(state="ready"))
     if active_keyset_id(session) is None:
         # The log's lock: where two keysets finish at once, the second finds the first one active.
@@ -112,8 +112,8 @@ def _flip(
         return keyset
     if keyset.state != "ready":
         raise KeysetNotReady(keyset_id, keyset.state)
-    session.execute(update(Keyset).where(Keyset.state == "active").values(state="ready"))
-    session.execute(update(Keyset).where(Keyset.id == keyset_id).values(state="active"))
+    session.execute(update(KeysetRow).where(KeysetRow.state == "active").values(state="ready"))
+    session.execute(update(KeysetRow).where(KeysetRow.id == keyset_id).values(state="active"))
     payload = {**evidence, "keyset": keyset_id, "checkpoint": keyset.checkpoint_id}
     audit.append(session, pending, "activate", payload=payload)
     return keysets.get_keyset(session, keyset_id)
@@ -154,9 +154,11 @@ def _refusal(gate: GateStanding, max_edits: int) -> str | None:
 def _former(session: Session, active: int) -> int:
     """Finds in the change log the keyset that was active before this one."""
     # Joined with the keysets that exist, since a row that somebody put into the log may name anything.
-    log = select(Keyset.id).join(Change, Change.payload["keyset"] == func.to_jsonb(Keyset.id, type_=JSONB))
-    others = log.where(Change.kind == "activate", Keyset.id != active)
-    former: int | None = session.scalar(others.order_by(Change.seq.desc()).limit(1))
+    log = select(KeysetRow.id).join(
+        ChangeRow, ChangeRow.payload["keyset"] == func.to_jsonb(KeysetRow.id, type_=JSONB)
+    )
+    others = log.where(ChangeRow.kind == "activate", KeysetRow.id != active)
+    former: int | None = session.scalar(others.order_by(ChangeRow.seq.desc()).limit(1))
     if former is None:
         raise NoFormerKeyset(active)
     return former

@@ -17,9 +17,9 @@ from colmlm.kb.errors import NotAnsweredThen
 from colmlm.kb.facts.edits import MAX_ID
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.records import KeysetRecord
-from colmlm.kb.tables import Change
+from colmlm.kb.tables import ChangeRow
 
-_OF_KEYSET = cast(Change.payload["keyset"].astext, BigInteger)
+_OF_KEYSET = cast(ChangeRow.payload["keyset"].astext, BigInteger)
 
 # Changes written before the log recorded the ids of keys stored one key for each fact they name. So where n such
 # changes after :seq name a fact, its last n keys were stored after :seq.
@@ -60,7 +60,7 @@ def keyset_then(session: Session, checkpoint_id: str, seq: int) -> KeysetThen:
 
 
 def _active(session: Session, checkpoint_id: str, seq: int) -> KeysetRecord:
-    activated = select(_OF_KEYSET).where(Change.kind == "activate", Change.seq <= seq)
+    activated = select(_OF_KEYSET).where(ChangeRow.kind == "activate", ChangeRow.seq <= seq)
     keyset_id: int | None = session.scalar(_last(activated))
     if keyset_id is None:
         raise NotAnsweredThen(seq, "no keyset was active yet, so that no lookup was answered")
@@ -82,11 +82,11 @@ def _active(session: Session, checkpoint_id: str, seq: int) -> KeysetRecord:
 
 def _threshold(session: Session, keyset: KeysetRecord, seq: int) -> float:
     """Gives the last threshold set by then; where none was, the one that a keyset begins with."""
-    changed = select(Change.payload["threshold"].astext).where(
-        Change.kind == "threshold",
+    changed = select(ChangeRow.payload["threshold"].astext).where(
+        ChangeRow.kind == "threshold",
         _OF_KEYSET == keyset.keyset_id,  # noqa: SIM300 - a column
     )
-    then: str | None = session.scalar(_last(changed.where(Change.seq <= seq)))
+    then: str | None = session.scalar(_last(changed.where(ChangeRow.seq <= seq)))
     if then is not None:
         return float(then)
     was_set_since = session.scalar(_last(changed)) is not None
@@ -95,13 +95,13 @@ def _threshold(session: Session, keyset: KeysetRecord, seq: int) -> float:
 
 def _stored_since(session: Session, seq: int) -> tuple[int, int]:
     """Finds the first later change that records which keys it stored, and gives it with the first id of these."""
-    keys = Change.payload["keys"]
-    statement = select(Change.seq, cast(keys[0].astext, BigInteger)).where(
-        Change.kind == "key", Change.seq > seq, keys.is_not(None)
+    keys = ChangeRow.payload["keys"]
+    statement = select(ChangeRow.seq, cast(keys[0].astext, BigInteger)).where(
+        ChangeRow.kind == "key", ChangeRow.seq > seq, keys.is_not(None)
     )
-    row = session.execute(statement.order_by(Change.seq).limit(1)).one_or_none()
+    row = session.execute(statement.order_by(ChangeRow.seq).limit(1)).one_or_none()
     return (row[0], row[1]) if row else (MAX_ID, MAX_ID)
 
 
 def _last(statement: Select[Any]) -> Select[Any]:
-    return statement.order_by(Change.seq.desc()).limit(1)
+    return statement.order_by(ChangeRow.seq.desc()).limit(1)

@@ -19,7 +19,15 @@ from colmlm.kb.facts.edits import IS_LIVE, is_kept
 from colmlm.kb.keys.calibration import Calibration
 from colmlm.kb.keys.records import CheckpointInfo, KeysetHead, KeysetRecord
 from colmlm.kb.log import audit
-from colmlm.kb.tables import Change, Checkpoint, Document, Fact, FactKey, FactVersion, Keyset
+from colmlm.kb.tables import (
+    ChangeRow,
+    CheckpointRow,
+    DocumentRow,
+    FactKeyRow,
+    FactRow,
+    FactVersionRow,
+    KeysetRow,
+)
 
 DEFAULT_THRESHOLD = 0.7  # the paper's threshold, until the keyset is calibrated
 STORED = np.dtype("<f2")
@@ -37,7 +45,7 @@ def create_keyset(
     if not 0 < checkpoint.dim <= 16_384:
         raise InvalidValue("key width", f"{checkpoint.dim} is not between 1 and 16384")
     pending = audit.begin(session, actor, "keyset")  # locks the log, which also keeps two creators apart
-    register = upsert(Checkpoint).values(
+    register = upsert(CheckpointRow).values(
         id=checkpoint.checkpoint_id,
         name=checkpoint.name,
         dim=checkpoint.dim,
@@ -45,14 +53,14 @@ def create_keyset(
         tokenizer_hash=checkpoint.tokenizer_hash,
         trained_on=checkpoint.trained_on,
     )
-    session.execute(register.on_conflict_do_nothing(index_elements=[Checkpoint.id]))
-    in_use = select(Keyset.id).where(
-        Keyset.checkpoint_id == checkpoint.checkpoint_id, Keyset.state != "retired"
+    session.execute(register.on_conflict_do_nothing(index_elements=[CheckpointRow.id]))
+    in_use = select(KeysetRow.id).where(
+        KeysetRow.checkpoint_id == checkpoint.checkpoint_id, KeysetRow.state != "retired"
     )
     if (found := session.scalar(in_use)) is not None:
         return get_keyset(session, found)
     keyset_id = session.scalars(
-        insert(Keyset)
+        insert(KeysetRow)
         .values(
             checkpoint_id=checkpoint.checkpoint_id,
             index_spec=index_spec or AUTO_SPEC,
@@ -61,7 +69,7 @@ def create_keyset(
             state="building",
             applied_seq=pending.seq - 1,
         )
-        .returning(Keyset.id)
+        .returning(KeysetRow.id)
     ).one()
     create_partition(session, keyset_id)
     return get_keyset(session, keyset_id)
@@ -97,9 +105,9 @@ def keyset_head(session: Session, keyset_id: int | None) -> KeysetHead:
     """Gives what is needed to open this keyset's index. Raises `NoActiveKeyset` for None, and `KeysetNotFound`."""
     if keyset_id is None:
         raise NoActiveKeyset
-    statement = select(Keyset.id, Keyset.checkpoint_id, Checkpoint.dim, Keyset.index_spec)
-    statement = statement.join(Checkpoint, Checkpoint.id == Keyset.checkpoint_id).where(
-        Keyset.id == keyset_id
+    statement = select(KeysetRow.id, KeysetRow.checkpoint_id, CheckpointRow.dim, KeysetRow.index_spec)
+    statement = statement.join(CheckpointRow, CheckpointRow.id == KeysetRow.checkpoint_id).where(
+        KeysetRow.id == keyset_id
     )
     if (row := session.execute(statement).one_or_none()) is None:
         raise KeysetNotFound(keyset_id)
@@ -108,7 +116,7 @@ def keyset_head(session: Session, keyset_id: int | None) -> KeysetHead:
 
 def require_answering(session: Session, keyset_id: int) -> None:
     """Raises `KeysetNotFound`, or `KeysetNotReady` where this keyset cannot answer lookups."""
-    state = session.scalar(select(Keyset.state).where(Keyset.id == keyset_id))
+    state = session.scalar(select(KeysetRow.state).where(KeysetRow.id == keyset_id))
     if state is None:
         raise KeysetNotFound(keyset_id)
     if state not in ("ready", "active"):
@@ -120,20 +128,27 @@ def list_keysets(session: Session) -> list[KeysetRecord]:
 
 
 def active_keyset(session: Session) -> KeysetRecord:
-    keyset_id = session.scalar(select(Keyset.id).where(Keyset.state == "active"))
+    keyset_id = session.scalar(select(KeysetRow.id).where(KeysetRow.state == "active"))
     if keyset_id is None:
         raise NoActiveKeyset
     return get_keyset(session, keyset_id)
 
 
 def _records(session: Session, keyset_id: int | None) -> list[KeysetRecord]:
-    num_keys = select(func.count()).where(FactKey.keyset_id == Keyset.id).correlate(Keyset).scalar_subquery()
-    statement = select(
-        Keyset, Checkpoint.name, Checkpoint.dim, num_keys.label("num_keys"), num_unkeyed().label("u")
+    num_keys = (
+        select(func.count())
+        .where(FactKeyRow.keyset_id == KeysetRow.id)
+        .correlate(KeysetRow)
+        .scalar_subquery()
     )
-    statement = statement.join(Checkpoint, Checkpoint.id == Keyset.checkpoint_id).order_by(Keyset.id)
+    statement = select(
+        KeysetRow, CheckpointRow.name, CheckpointRow.dim, num_keys.label("num_keys"), num_unkeyed().label("u")
+    )
+    statement = statement.join(CheckpointRow, CheckpointRow.id == KeysetRow.checkpoint_id).order_by(
+        KeysetRow.id
+    )
     if keyset_id is not None:
-        statement = statement.where(Keyset.id == keyset_id)
+        statement = statement.where(KeysetRow.id == keyset_id)
     return [_record(row) for row in session.execute(statement.execution_options(populate_existing=True))]
 
 
@@ -143,25 +158,25 @@ def has_question_keys(session: Session, keyset_id: int) -> bool:
 
 
 def _question_keys(keyset_id: Any) -> Any:
-    of_documents = FactKey.fact_id.in_(select(Fact.id).where(Fact.document_id.is_not(None)))
-    return exists().where(FactKey.keyset_id == keyset_id, FactKey.kind == "question", of_documents)
+    of_documents = FactKeyRow.fact_id.in_(select(FactRow.id).where(FactRow.document_id.is_not(None)))
+    return exists().where(FactKeyRow.keyset_id == keyset_id, FactKeyRow.kind == "question", of_documents)
 
 
 def num_unkeyed() -> Any:
     """Gives an expression (SQL) for the length of the rekey queue of the enclosing statement's keyset."""
     # These are two counts and not one with OR, which would look up a key for every fact instead of joining.
-    keyed = exists().where(FactKey.keyset_id == Keyset.id, FactKey.fact_id == Fact.id)
-    asked = keyed.where(FactKey.kind == "question").correlate(Keyset, Fact)
-    keyed = keyed.correlate(Keyset, Fact)
-    kept = select(func.count()).select_from(Fact).where(is_kept(Fact.id))
-    unasked = kept.where(Fact.document_id.is_not(None), Fact.question.is_not(None), keyed, ~asked)
-    has_questions = _question_keys(Keyset.id).correlate(Keyset)
+    keyed = exists().where(FactKeyRow.keyset_id == KeysetRow.id, FactKeyRow.fact_id == FactRow.id)
+    asked = keyed.where(FactKeyRow.kind == "question").correlate(KeysetRow, FactRow)
+    keyed = keyed.correlate(KeysetRow, FactRow)
+    kept = select(func.count()).select_from(FactRow).where(is_kept(FactRow.id))
+    unasked = kept.where(FactRow.document_id.is_not(None), FactRow.question.is_not(None), keyed, ~asked)
+    has_questions = _question_keys(KeysetRow.id).correlate(KeysetRow)
     lacking_question = case((has_questions, unasked.scalar_subquery()), else_=0)
     return kept.where(~keyed).scalar_subquery() + lacking_question
 
 
 def _record(row: Row[Any]) -> KeysetRecord:
-    keyset: Keyset = row.Keyset
+    keyset: KeysetRow = row.KeysetRow
     return KeysetRecord(
         keyset_id=keyset.id,
         checkpoint_id=keyset.checkpoint_id,
@@ -219,7 +234,9 @@ def set_threshold(
 
 def is_threshold_chosen(session: Session, keyset_id: int) -> bool:
     """Says whether somebody measured or set this keyset's threshold, or it is the default of every new keyset."""
-    chose = exists().where(Change.kind == "threshold", Change.payload["keyset"].as_integer() == keyset_id)
+    chose = exists().where(
+        ChangeRow.kind == "threshold", ChangeRow.payload["keyset"].as_integer() == keyset_id
+    )
     return bool(session.scalar(select(chose)))
 
 
@@ -235,13 +252,15 @@ def note_gate(session: Session, keyset_id: int, gate: dict[str, Any]) -> None:
 
 def gate_of(session: Session, keyset_id: int) -> dict[str, Any] | None:
     """Gives the newest report of this keyset's gate; None where it was never checked."""
-    return session.scalar(select(Keyset.gate).where(Keyset.id == keyset_id))
+    return session.scalar(select(KeysetRow.gate).where(KeysetRow.id == keyset_id))
 
 
 def checkpoint_of(session: Session, keyset_id: int) -> CheckpointInfo:
     """Gives the checkpoint that makes this keyset's keys. Raises `KeysetNotFound`."""
     checkpoint = session.scalar(
-        select(Checkpoint).join(Keyset, Keyset.checkpoint_id == Checkpoint.id).where(Keyset.id == keyset_id)
+        select(CheckpointRow)
+        .join(KeysetRow, KeysetRow.checkpoint_id == CheckpointRow.id)
+        .where(KeysetRow.id == keyset_id)
     )
     if checkpoint is None:
         raise KeysetNotFound(keyset_id)
@@ -256,22 +275,22 @@ def checkpoint_of(session: Session, keyset_id: int) -> CheckpointInfo:
 
 
 def _set(session: Session, keyset_id: int, **values: Any) -> None:
-    session.execute(update(Keyset).where(Keyset.id == keyset_id).values(**values))
+    session.execute(update(KeysetRow).where(KeysetRow.id == keyset_id).values(**values))
 
 
 def num_indexed_keys(session: Session, keyset_id: int) -> int:
     """Counts the keys that an index of this keyset holds."""
-    statement = select(func.count()).where(FactKey.keyset_id == keyset_id, is_kept(FactKey.fact_id))
+    statement = select(func.count()).where(FactKeyRow.keyset_id == keyset_id, is_kept(FactKeyRow.fact_id))
     return session.scalar(statement) or 0
 
 
 def sample_keys(session: Session, keyset_id: int, dim: int, size: int, num_keys: int) -> Vectors:
     """Samples about `size` keys [n, d] by a hash of the id, so from all corpora; gives all where there are fewer."""
     # The ids of two keysets may alternate, so choosing by the id itself, modulo something, would be no fair sample.
-    spread = func.hashint8(FactKey.id).op("&")(0x7FFFFFFF)
-    statement = select(FactKey.key).where(
-        FactKey.keyset_id == keyset_id,
-        is_kept(FactKey.fact_id),
+    spread = func.hashint8(FactKeyRow.id).op("&")(0x7FFFFFFF)
+    statement = select(FactKeyRow.key).where(
+        FactKeyRow.keyset_id == keyset_id,
+        is_kept(FactKeyRow.fact_id),
         spread % max(1, num_keys // size) == 0,
     )
     return decode(list(session.scalars(statement)), dim)
@@ -281,16 +300,16 @@ def context_keys(session: Session, keyset_id: int, corpus: str | None) -> tuple[
     """Gives fact ids [n] and context keys [n, d] of live facts, by fact id, for a calibration to measure against."""
     dim = get_keyset(session, keyset_id).dim
     statement = (
-        select(FactKey.fact_id, FactKey.key)
-        .join(FactVersion, and_(FactVersion.fact_id == FactKey.fact_id, IS_LIVE))
-        .where(FactKey.keyset_id == keyset_id, FactKey.kind == "context")
-        .order_by(FactKey.fact_id)
+        select(FactKeyRow.fact_id, FactKeyRow.key)
+        .join(FactVersionRow, and_(FactVersionRow.fact_id == FactKeyRow.fact_id, IS_LIVE))
+        .where(FactKeyRow.keyset_id == keyset_id, FactKeyRow.kind == "context")
+        .order_by(FactKeyRow.fact_id)
     )
     if corpus is not None:
-        statement = statement.join(Fact, Fact.id == FactKey.fact_id).join(
-            Document, Document.id == Fact.document_id
+        statement = statement.join(FactRow, FactRow.id == FactKeyRow.fact_id).join(
+            DocumentRow, DocumentRow.id == FactRow.document_id
         )
-        statement = statement.where(Document.corpus == corpus)
+        statement = statement.where(DocumentRow.corpus == corpus)
     rows = session.execute(statement).all()
     return np.array([row.fact_id for row in rows], dtype=np.int64), decode([row.key for row in rows], dim)
 
@@ -301,4 +320,4 @@ def decode(stored: list[bytes], dim: int) -> Vectors:
 
 
 def active_keyset_id(session: Session) -> int | None:
-    return session.scalar(select(Keyset.id).where(Keyset.state == "active"))
+    return session.scalar(select(KeysetRow.id).where(KeysetRow.state == "active"))

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from colmlm.kb.facts.edits import IS_LIVE
 from colmlm.kb.keys.keysets import STORED, Ids, Vectors
 from colmlm.kb.keys.records import KeysetRecord
-from colmlm.kb.tables import FactKey, FactVersion, Tombstone
+from colmlm.kb.tables import FactKeyRow, FactVersionRow, TombstoneRow
 
 KEYS_AT_ONCE, QUERIES_AT_ONCE = 8192, 1024
 
@@ -33,24 +33,26 @@ class KeySpace:
     @classmethod
     def live(cls, session: Session, keyset: KeysetRecord) -> Self:
         """Reads the keys of every live fact."""
-        statement = _keys(keyset).join(FactVersion, and_(FactVersion.fact_id == FactKey.fact_id, IS_LIVE))
+        statement = _keys(keyset).join(
+            FactVersionRow, and_(FactVersionRow.fact_id == FactKeyRow.fact_id, IS_LIVE)
+        )
         return cls._read(session, keyset, statement)
 
     @classmethod
     def tombstones(cls, session: Session, keyset: KeysetRecord) -> Self:
         """Reads the keys of facts that were forgotten with the policy "abstain"."""
-        statement = _keys(keyset).join(Tombstone, Tombstone.fact_id == FactKey.fact_id)
+        statement = _keys(keyset).join(TombstoneRow, TombstoneRow.fact_id == FactKeyRow.fact_id)
         return cls._read(session, keyset, statement)
 
     @classmethod
     def of_facts(cls, session: Session, keyset: KeysetRecord, fact_ids: Sequence[int]) -> Self:
         """Reads the keys of these facts, live or deleted."""
-        return cls._read(session, keyset, _keys(keyset).where(FactKey.fact_id == func.any(list(fact_ids))))
+        return cls._read(session, keyset, _keys(keyset).where(FactKeyRow.fact_id == func.any(list(fact_ids))))
 
     @classmethod
     def _read(cls, session: Session, keyset: KeysetRecord, statement: Select[*tuple[Any, ...]]) -> Self:
         ids, keys = [np.empty(0, np.int64)], [np.empty((0, keyset.dim), STORED)]
-        ordered = statement.order_by(FactKey.fact_id, FactKey.id).execution_options(yield_per=10_000)
+        ordered = statement.order_by(FactKeyRow.fact_id, FactKeyRow.id).execution_options(yield_per=10_000)
         for rows in session.execute(ordered).partitions():
             ids.append(np.array([row.fact_id for row in rows], dtype=np.int64))
             stored = np.frombuffer(b"".join(row.key for row in rows), dtype=STORED)
@@ -127,4 +129,4 @@ class KeySpace:
 
 
 def _keys(keyset: KeysetRecord) -> Select[*tuple[Any, ...]]:
-    return select(FactKey.fact_id, FactKey.key).where(FactKey.keyset_id == keyset.keyset_id)
+    return select(FactKeyRow.fact_id, FactKeyRow.key).where(FactKeyRow.keyset_id == keyset.keyset_id)

@@ -28,7 +28,7 @@ from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keycopy import copy_keys, require_unit
 from colmlm.kb.keys.records import CheckpointInfo
 from colmlm.kb.log import audit
-from colmlm.kb.tables import Document, Fact, FactKey, FactVersion, Tombstone
+from colmlm.kb.tables import DocumentRow, FactKeyRow, FactRow, FactVersionRow, TombstoneRow
 
 Vectors = npt.NDArray[np.float32]
 
@@ -146,13 +146,13 @@ class Rekey:
         """Gives the queue of documents that have facts to key."""
 
         def statement(after: int, among: Sequence[int] | None = None) -> Select[Any]:
-            found = select(Fact.document_id).where(Fact.document_id > after, *_unkeyed(self.keyset_id))
+            found = select(FactRow.document_id).where(FactRow.document_id > after, *_unkeyed(self.keyset_id))
             if self.corpus is not None:
-                found = found.join(Document, Document.id == Fact.document_id)
-                found = found.where(Document.corpus == self.corpus)
+                found = found.join(DocumentRow, DocumentRow.id == FactRow.document_id)
+                found = found.where(DocumentRow.corpus == self.corpus)
             if among is not None:
-                found = found.where(Fact.document_id == func.any(list(among)))
-            return found.distinct().order_by(Fact.document_id)
+                found = found.where(FactRow.document_id == func.any(list(among)))
+            return found.distinct().order_by(FactRow.document_id)
 
         return _Queue("context", statement, self._encode_documents)
 
@@ -160,12 +160,12 @@ class Rekey:
         """Gives the queue of facts to key that have no document."""
 
         def statement(after: int, among: Sequence[int] | None = None) -> Select[Any]:
-            found = select(Fact.id).where(
-                Fact.id > after, Fact.document_id.is_(None), *_unkeyed(self.keyset_id)
+            found = select(FactRow.id).where(
+                FactRow.id > after, FactRow.document_id.is_(None), *_unkeyed(self.keyset_id)
             )
             if among is not None:
-                found = found.where(Fact.id == func.any(list(among)))
-            return found.order_by(Fact.id)
+                found = found.where(FactRow.id == func.any(list(among)))
+            return found.order_by(FactRow.id)
 
         return _Queue("question", statement, self._encode_questions)
 
@@ -173,13 +173,13 @@ class Rekey:
         """Gives the queue of documents' facts whose question is to be keyed as well."""
 
         def statement(after: int, among: Sequence[int] | None = None) -> Select[Any]:
-            found = select(Fact.id).where(Fact.id > after, *_unasked(self.keyset_id))
+            found = select(FactRow.id).where(FactRow.id > after, *_unasked(self.keyset_id))
             if self.corpus is not None:
-                found = found.join(Document, Document.id == Fact.document_id)
-                found = found.where(Document.corpus == self.corpus)
+                found = found.join(DocumentRow, DocumentRow.id == FactRow.document_id)
+                found = found.where(DocumentRow.corpus == self.corpus)
             if among is not None:
-                found = found.where(Fact.id == func.any(list(among)))
-            return found.order_by(Fact.id)
+                found = found.where(FactRow.id == func.any(list(among)))
+            return found.order_by(FactRow.id)
 
         return _Queue("question of a document", statement, self._encode_asked)
 
@@ -202,7 +202,9 @@ class Rekey:
         return self._of_questions(session, ids, _unasked(self.keyset_id))
 
     def _of_questions(self, session: Session, ids: Sequence[int], wanted: tuple[Any, ...]) -> _Keys | None:
-        statement = select(Fact.id, Fact.question, Fact.document_id).where(Fact.id == func.any(list(ids)))
+        statement = select(FactRow.id, FactRow.question, FactRow.document_id).where(
+            FactRow.id == func.any(list(ids))
+        )
         rows = session.execute(statement).all()
         if not rows:
             return None
@@ -221,8 +223,8 @@ class Rekey:
         moved to another text, for which this key would be wrong.
         """
         pending = audit.begin(session, self.actor, "rekey")
-        statement = select(Fact.id, Fact.document_id).where(
-            Fact.id == func.any(list(keys.homes)), *keys.wanted
+        statement = select(FactRow.id, FactRow.document_id).where(
+            FactRow.id == func.any(list(keys.homes)), *keys.wanted
         )
         wanted = {row.id for row in session.execute(statement) if row.document_id == keys.homes[row.id]}
         fact_ids = sorted(wanted)
@@ -281,38 +283,40 @@ def _unasked(keyset_id: int) -> tuple[Any, ...]:
     The context key is made first, since a fact that has only a question key would look keyed.
     """
     return (
-        Fact.document_id.is_not(None),
-        Fact.question.is_not(None),
+        FactRow.document_id.is_not(None),
+        FactRow.question.is_not(None),
         _is_kept(),
-        _has_key(keyset_id, FactKey.kind == "context"),
-        ~_has_key(keyset_id, FactKey.kind == "question"),
+        _has_key(keyset_id, FactKeyRow.kind == "context"),
+        ~_has_key(keyset_id, FactKeyRow.kind == "question"),
     )
 
 
 def _is_kept() -> Any:
     # `facts.is_kept` would read all versions for every batch while there are no statistics, as after a first ingest.
-    return or_(Fact.deleted_seq.is_(None), exists().where(Tombstone.fact_id == Fact.id))
+    return or_(FactRow.deleted_seq.is_(None), exists().where(TombstoneRow.fact_id == FactRow.id))
 
 
 def _has_key(keyset_id: int, *of: Any) -> Any:
-    keyed = select(FactKey.id).where(FactKey.keyset_id == keyset_id, FactKey.fact_id == Fact.id, *of)
+    keyed = select(FactKeyRow.id).where(
+        FactKeyRow.keyset_id == keyset_id, FactKeyRow.fact_id == FactRow.id, *of
+    )
     # OFFSET keeps the planner from making a join, which without statistics reads all keys of a new partition for each
     # fact.
-    return exists(keyed.correlate(Fact).offset(0))
+    return exists(keyed.correlate(FactRow).offset(0))
 
 
 def _queue_length(session: Session, keyset_id: int, corpus: str | None, *, with_questions: bool) -> int:
     """Counts the keys to be made, with the question keys of facts that are still to get their first key."""
     queues = [_unkeyed(keyset_id)]
     if with_questions:
-        without = ~_has_key(keyset_id, FactKey.kind == "question")
-        queues.append((Fact.document_id.is_not(None), Fact.question.is_not(None), _is_kept(), without))
+        without = ~_has_key(keyset_id, FactKeyRow.kind == "question")
+        queues.append((FactRow.document_id.is_not(None), FactRow.question.is_not(None), _is_kept(), without))
     total = 0
     for wanted in queues:
-        statement = select(func.count()).select_from(Fact).where(*wanted)
+        statement = select(func.count()).select_from(FactRow).where(*wanted)
         if corpus is not None:
-            statement = statement.join(Document, Document.id == Fact.document_id)
-            statement = statement.where(Document.corpus == corpus)
+            statement = statement.join(DocumentRow, DocumentRow.id == FactRow.document_id)
+            statement = statement.where(DocumentRow.corpus == corpus)
         total += session.scalar(statement) or 0
     return total
 
@@ -325,22 +329,24 @@ def _annotated(
     These include deleted facts, and values before correction: a key must not depend on which edits came before it.
     """
     statement = (
-        select(Fact, FactVersion.value)
-        .join(FactVersion, and_(FactVersion.fact_id == Fact.id, FactVersion.version == 1))
-        .where(Fact.document_id == func.any(list(document_ids)))
-        .order_by(Fact.span_start, Fact.id)
+        select(FactRow, FactVersionRow.value)
+        .join(FactVersionRow, and_(FactVersionRow.fact_id == FactRow.id, FactVersionRow.version == 1))
+        .where(FactRow.document_id == func.any(list(document_ids)))
+        .order_by(FactRow.span_start, FactRow.id)
     )
-    facts: dict[int | None, list[tuple[Fact, str]]] = {}
+    facts: dict[int | None, list[tuple[FactRow, str]]] = {}
     for fact, value in session.execute(statement):
         facts.setdefault(fact.document_id, []).append((fact, value))
-    documents = select(Document).where(Document.id == func.any(list(document_ids))).order_by(Document.id)
+    documents = (
+        select(DocumentRow).where(DocumentRow.id == func.any(list(document_ids))).order_by(DocumentRow.id)
+    )
     return [
         (document.id, [fact.id for fact, _ in facts[document.id]], _document(document, facts[document.id]))
         for document in session.scalars(documents)
     ]
 
 
-def _document(document: Document, facts: list[tuple[Fact, str]]) -> AnnotatedDocument:
+def _document(document: DocumentRow, facts: list[tuple[FactRow, str]]) -> AnnotatedDocument:
     return AnnotatedDocument(
         document.external_id,
         document.text,
@@ -352,6 +358,6 @@ def _document(document: Document, facts: list[tuple[Fact, str]]) -> AnnotatedDoc
     )
 
 
-def _span(fact: Fact, value: str) -> FactSpan:
+def _span(fact: FactRow, value: str) -> FactSpan:
     assert fact.span_start is not None and fact.span_end is not None, "a fact of a document has a span"
     return FactSpan(fact.span_start, fact.span_end, value, fact.question, fact.answer)

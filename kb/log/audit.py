@@ -27,7 +27,7 @@ from colmlm.kb.log.records import ChangeRecord
 from colmlm.kb.principal import Principal
 from colmlm.kb.store.database import connection_of
 from colmlm.kb.store.waits import holder_of
-from colmlm.kb.tables import Change, Fact, Secret
+from colmlm.kb.tables import ChangeRow, FactRow, SecretRow
 from colmlm.kb.texts.characters import JOINERS, is_blank, unseen, written
 
 CHANGE_LOCK = 0x636F6C6D02
@@ -105,7 +105,7 @@ def append(
     """
     mark(session, pending.seq)
     signature = signed(pending.actor)
-    change = Change(
+    change = ChangeRow(
         seq=pending.seq,
         kind=kind,
         fact_ids=list(fact_ids),
@@ -134,12 +134,12 @@ def append(
     return pending.seq
 
 
-def chain_hash(change: Change) -> str:
+def chain_hash(change: ChangeRow) -> str:
     """Gives the SHA-256 of the change's canonical JSON, which includes the previous hash."""
     return entry_hash(entry(change))
 
 
-def entry(change: Change) -> dict[str, Any]:
+def entry(change: ChangeRow) -> dict[str, Any]:
     """Gives a change in the form that is hashed, in JSON's own types."""
     return {
         "seq": change.seq,
@@ -161,7 +161,7 @@ def entry_hash(canonical: Mapping[str, Any]) -> str:
 
 def head_seq(session: Session) -> int:
     """Gives the number of the last committed change; 0 in a fresh database."""
-    return session.scalar(select(Change.seq).order_by(Change.seq.desc()).limit(1)) or 0
+    return session.scalar(select(ChangeRow.seq).order_by(ChangeRow.seq.desc()).limit(1)) or 0
 
 
 def require_change(session: Session, seq: int) -> None:
@@ -189,25 +189,27 @@ class Fitting(TypedDict, total=False):
 
 def changes(session: Session, after: int, limit: int, **fitting: Unpack[Fitting]) -> list[ChangeRecord]:
     """Gives up to `limit` changes past `after`, oldest first, that pass every filter."""
-    past = select(Change).where(Change.seq > after).order_by(Change.seq)
+    past = select(ChangeRow).where(ChangeRow.seq > after).order_by(ChangeRow.seq)
     return _records(session, past.limit(limit), fitting)
 
 
 def counts(session: Session, after: int, last: int) -> dict[str, int]:
     """Counts the changes past `after`, up to `last`, by kind."""
-    between = select(Change.kind, func.count().label("number")).where(Change.seq > after, Change.seq <= last)
-    return {row.kind: row.number for row in session.execute(between.group_by(Change.kind))}
+    between = select(ChangeRow.kind, func.count().label("number")).where(
+        ChangeRow.seq > after, ChangeRow.seq <= last
+    )
+    return {row.kind: row.number for row in session.execute(between.group_by(ChangeRow.kind))}
 
 
 def changes_before(
     session: Session, before: int, limit: int, **fitting: Unpack[Fitting]
 ) -> list[ChangeRecord]:
     """Gives up to `limit` changes older than `before`, newest first, that pass every filter."""
-    older = select(Change).where(Change.seq < before).order_by(Change.seq.desc())
+    older = select(ChangeRow).where(ChangeRow.seq < before).order_by(ChangeRow.seq.desc())
     return _records(session, older.limit(limit), fitting)
 
 
-def _records(session: Session, page: Select[Change], fitting: Fitting) -> list[ChangeRecord]:
+def _records(session: Session, page: Select[ChangeRow], fitting: Fitting) -> list[ChangeRecord]:
     return [as_record(change) for change in session.scalars(page.where(*_conditions(**fitting)))]
 
 
@@ -220,21 +222,21 @@ def _conditions(
     until: datetime | None = None,
 ) -> Iterator[ColumnElement[bool]]:
     if actor is not None:
-        yield Change.actor == actor
+        yield ChangeRow.actor == actor
     if principal is not None:
-        yield Change.payload["principal"]["name"].astext == principal
+        yield ChangeRow.payload["principal"]["name"].astext == principal
     if kind is not None:
-        yield Change.kind == kind
+        yield ChangeRow.kind == kind
     if fact_id is not None:
-        created = select(Fact.created_seq).where(Fact.id == fact_id).scalar_subquery()
-        yield or_(Change.fact_ids.contains([fact_id]), Change.seq == created)
+        created = select(FactRow.created_seq).where(FactRow.id == fact_id).scalar_subquery()
+        yield or_(ChangeRow.fact_ids.contains([fact_id]), ChangeRow.seq == created)
     if since is not None:
-        yield Change.at >= since
+        yield ChangeRow.at >= since
     if until is not None:
-        yield Change.at < until
+        yield ChangeRow.at < until
 
 
-def as_record(change: Change) -> ChangeRecord:
+def as_record(change: ChangeRow) -> ChangeRecord:
     """Gives the change as it is shown, also one that this program did not write, whose payload may be anything."""
     said = change.payload if isinstance(change.payload, dict) else {}
     return ChangeRecord(
@@ -272,7 +274,7 @@ def database_id(session: Session) -> str:
 
 def keyed_digest(session: Session, value: str) -> str:
     """Gives an HMAC of `value` under this database's secret, as the log keeps it."""
-    secret = session.scalars(select(Secret.value).where(Secret.name == "change_log")).one()
+    secret = session.scalars(select(SecretRow.value).where(SecretRow.name == "change_log")).one()
     return hmac.new(secret, value.encode(), hashlib.sha256).hexdigest()
 
 

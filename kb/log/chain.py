@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import NoOpenBreak
 from colmlm.kb.log import audit
-from colmlm.kb.tables import Change
+from colmlm.kb.tables import ChangeRow
 
 SEAL = "seal"
 
@@ -142,9 +142,9 @@ def verify_chain(session: Session) -> Chained:
     return chain.end()
 
 
-def log_of(session: Session) -> Iterator[Change]:
+def log_of(session: Session) -> Iterator[ChangeRow]:
     """Yields every change, oldest first, and keeps none in memory."""
-    statement = select(Change).order_by(Change.seq).execution_options(yield_per=1000)
+    statement = select(ChangeRow).order_by(ChangeRow.seq).execution_options(yield_per=1000)
     with closing(session.scalars(statement)) as log:  # closed also where a reader stops in the middle
         for change in log:
             yield change

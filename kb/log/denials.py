@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
-from colmlm.kb.tables import Denial
+from colmlm.kb.tables import DenialRow
 
 KEPT = timedelta(days=90)
 MAX_PATH = 100
@@ -43,9 +43,9 @@ class DenialRecord(NewDenial):
 
 def record_denial(session: Session, denial: NewDenial) -> None:
     """Records a denial, and deletes those older than `KEPT`."""
-    session.execute(delete(Denial).where(Denial.at < func.now() - KEPT))
+    session.execute(delete(DenialRow).where(DenialRow.at < func.now() - KEPT))
     session.add(
-        Denial(
+        DenialRow(
             request_id=denial.request_id,
             actor=denial.actor,
             method=_shown(denial.method),
@@ -59,9 +59,9 @@ def record_denial(session: Session, denial: NewDenial) -> None:
 
 def list_denials(session: Session, *, after: int = 0, limit: int = 100) -> list[DenialRecord]:
     """Gives denials, newest first; with `after` those before that id."""
-    statement = select(Denial).order_by(Denial.id.desc()).limit(limit)
+    statement = select(DenialRow).order_by(DenialRow.id.desc()).limit(limit)
     if after:
-        statement = statement.where(Denial.id < after)
+        statement = statement.where(DenialRow.id < after)
     return [
         DenialRecord(
             denial_id=row.id,

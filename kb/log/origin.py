@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import RequestUnderWay
 from colmlm.kb.principal import Principal, local_principal
-from colmlm.kb.tables import Idempotency
+from colmlm.kb.tables import IdempotencyRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ def mark(session: Session, seq: int) -> None:
     claim = current().claim
     if claim is None:
         return
-    held = (Idempotency.id == claim.row_id) & (Idempotency.claim == claim.claim)
-    marked = update(Idempotency).where(held).values(seq=seq).returning(Idempotency.id)
+    held = (IdempotencyRow.id == claim.row_id) & (IdempotencyRow.claim == claim.claim)
+    marked = update(IdempotencyRow).where(held).values(seq=seq).returning(IdempotencyRow.id)
     if session.scalar(marked) is None:
         raise RequestUnderWay

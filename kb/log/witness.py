@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from colmlm.kb.errors import LogRefused, SignatureRefused
 from colmlm.kb.log import audit, signing
 from colmlm.kb.log.chain import Break, Chain, Chained, log_of, verify_chain
-from colmlm.kb.tables import Change
+from colmlm.kb.tables import ChangeRow
 
 FORMAT = "change-log-head/1"
 _ENTRY = {"seq", "kind", "fact_ids", "num_facts", "actor", "reason", "at", "prev_hash", "payload", "hash"}
@@ -75,7 +75,7 @@ def hash_at(session: Session, seq: int) -> str | None:
     """Gives the hash of change `seq`, or None where the log has none; 0 has the genesis hash."""
     if seq == 0:
         return audit.GENESIS
-    return session.scalar(select(Change.hash).where(Change.seq == seq))
+    return session.scalar(select(ChangeRow.hash).where(ChangeRow.seq == seq))
 
 
 def export_log(session: Session, key: Ed25519PrivateKey) -> Iterator[str]:

@@ -24,7 +24,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from colmlm.kb.errors import KBError
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.store import outages
-from colmlm.kb.tables import Keyset
+from colmlm.kb.tables import KeysetRow
 
 CHANNEL = "colmlm_change"
 POLL_SECONDS = 1.0
@@ -103,9 +103,9 @@ class Follower:
 
 def follow(kb: SearchableStore) -> None:
     """Brings this process's index to the head of the log, and opens the keyset that may be activated next."""
-    statement = select(Keyset.id, Keyset.state, Keyset.gate["passed"].as_boolean().label("passed"))
+    statement = select(KeysetRow.id, KeysetRow.state, KeysetRow.gate["passed"].as_boolean().label("passed"))
     with kb.sessions() as session:
-        rows = session.execute(statement.where(Keyset.state.in_(("active", "ready")))).all()
+        rows = session.execute(statement.where(KeysetRow.state.in_(("active", "ready")))).all()
     active = next((row.id for row in rows if row.state == "active"), None)
     if active is None:
         return

@@ -25,7 +25,7 @@ from colmlm.kb.keys.keysets import AUTO_SPEC, Ids, Vectors
 from colmlm.kb.keys.records import KeysetHead, KeysetRecord
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.index import FLAT_SPEC, FLAT_UP_TO, KeyIndex, default_spec
-from colmlm.kb.tables import Change, FactKey, FactVersion, Tombstone
+from colmlm.kb.tables import ChangeRow, FactKeyRow, FactVersionRow, TombstoneRow
 
 BATCH = 10_000
 
@@ -60,10 +60,10 @@ class Replica:
                 touched, dropped, stored = _touched(session, self.keyset_id, self.applied_seq, head)
                 self.index.remove(_gone(session, dropped))
                 for start in range(0, len(touched), BATCH):
-                    self._renew(session, FactKey.fact_id == func.any(touched[start : start + BATCH]))
+                    self._renew(session, FactKeyRow.fact_id == func.any(touched[start : start + BATCH]))
                 for first, last in _bounded(session, stored):
                     for start in range(first, last + 1, BATCH):
-                        self._renew(session, FactKey.id.between(start, min(start + BATCH - 1, last)))
+                        self._renew(session, FactKeyRow.id.between(start, min(start + BATCH - 1, last)))
                 self.applied_seq = head
             return self.applied_seq
         finally:
@@ -76,12 +76,12 @@ class Replica:
 
     def _renew(self, session: Session, which: ColumnElement[bool]) -> None:
         """Makes the index hold, of these keys, exactly those whose facts are live or tombstones."""
-        kept = func.coalesce(FactVersion.fact_id, Tombstone.fact_id)
+        kept = func.coalesce(FactVersionRow.fact_id, TombstoneRow.fact_id)
         statement = (
-            select(FactKey.id, case((kept.is_not(None), FactKey.key)).label("key"))
-            .outerjoin(FactVersion, and_(FactVersion.fact_id == FactKey.fact_id, IS_LIVE))
-            .outerjoin(Tombstone, Tombstone.fact_id == FactKey.fact_id)
-            .where(FactKey.keyset_id == self.keyset_id, which)
+            select(FactKeyRow.id, case((kept.is_not(None), FactKeyRow.key)).label("key"))
+            .outerjoin(FactVersionRow, and_(FactVersionRow.fact_id == FactKeyRow.fact_id, IS_LIVE))
+            .outerjoin(TombstoneRow, TombstoneRow.fact_id == FactKeyRow.fact_id)
+            .where(FactKeyRow.keyset_id == self.keyset_id, which)
         )
         keys: dict[int, bytes | None] = {row.id: row.key for row in session.execute(statement)}
         self.index.remove([key_id for key_id, key in keys.items() if key is None])
@@ -102,12 +102,12 @@ def _touched(
     """Gives what the changes past `after` up to `head` touched: facts, ids of dropped keys, ranges of new key ids."""
     # Changes that store keys of another keyset are left out: a rekey of everything must not make this index read it
     # all.
-    concerns = or_(Change.kind != "key", Change.payload.contains({"keyset": keyset_id}))
-    between = and_(Change.seq > after, Change.seq <= head)
+    concerns = or_(ChangeRow.kind != "key", ChangeRow.payload.contains({"keyset": keyset_id}))
+    between = and_(ChangeRow.seq > after, ChangeRow.seq <= head)
     touched: set[int] = set()
     dropped: list[int] = []
     stored: list[tuple[int, int]] = []
-    columns = Change.fact_ids, Change.payload["dropped_keys"], Change.payload["keys"]
+    columns = ChangeRow.fact_ids, ChangeRow.payload["dropped_keys"], ChangeRow.payload["keys"]
     for fact_ids, dropped_keys, keys in session.execute(select(*columns).where(between, concerns)):
         dropped += _ids(dropped_keys)
         if len(ends := _ids(keys)) == 2:
@@ -120,14 +120,16 @@ def _touched(
 def _gone(session: Session, dropped: list[int]) -> list[int]:
     """Gives those of these keys that do not exist any more."""
     there = (
-        set(session.scalars(select(FactKey.id).where(FactKey.id == func.any(dropped)))) if dropped else set()
+        set(session.scalars(select(FactKeyRow.id).where(FactKeyRow.id == func.any(dropped))))
+        if dropped
+        else set()
     )
     return [key_id for key_id in dropped if key_id not in there]
 
 
 def _bounded(session: Session, stored: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """Cuts these ranges of key ids at the last id that exists, since a forged range could be endless."""
-    last_key = (session.scalar(select(func.max(FactKey.id))) or 0) if stored else 0
+    last_key = (session.scalar(select(func.max(FactKeyRow.id))) or 0) if stored else 0
     return [(first, min(last, last_key)) for first, last in stored]
 
 
@@ -230,4 +232,4 @@ def _history_file(directory: Path, keyset_id: int) -> Path:
 
 
 def _hash_at(session: Session, seq: int) -> str:
-    return session.scalar(select(Change.hash).where(Change.seq == seq)) or audit.GENESIS
+    return session.scalar(select(ChangeRow.hash).where(ChangeRow.seq == seq)) or audit.GENESIS

@@ -19,7 +19,7 @@ from colmlm.kb.keys import keysets
 from colmlm.kb.keys.records import KeysetRecord
 from colmlm.kb.lookup.index import locked_directory
 from colmlm.kb.lookup.replica import Replica, load_replica, snapshots_of
-from colmlm.kb.tables import FactKey
+from colmlm.kb.tables import FactKeyRow
 
 _FILE = re.compile(r"keyset-(\d+)(?:\.tmp|\.json|\.history|-seq-\d+-[0-9a-f]{16}\.faiss)")
 
@@ -112,7 +112,7 @@ def compare(session: Session, replica: Replica) -> Snapshot:
 
 def kept_ids(session: Session, keyset_id: int) -> keysets.Ids:
     """Gives the ids of the keys that an index of this keyset holds: those of live facts and of tombstones."""
-    kept = select(FactKey.id).where(FactKey.keyset_id == keyset_id, is_kept(FactKey.fact_id))
+    kept = select(FactKeyRow.id).where(FactKeyRow.keyset_id == keyset_id, is_kept(FactKeyRow.fact_id))
     return np.fromiter(session.scalars(kept), dtype=np.int64)
 
 

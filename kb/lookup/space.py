@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import NoActiveKeyset
 from colmlm.kb.log import audit
-from colmlm.kb.tables import Checkpoint, Keyset
+from colmlm.kb.tables import CheckpointRow, KeysetRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,14 @@ class LookupSpace:
 def lookup_space(session: Session) -> LookupSpace:
     """Gives the space of lookups, from two rows; no keys are counted. Raises `NoActiveKeyset`."""
     statement = select(
-        Keyset.id, Keyset.checkpoint_id, Checkpoint.name, Checkpoint.dim, Keyset.threshold, Keyset.calibrated
-    ).join(Checkpoint, Checkpoint.id == Keyset.checkpoint_id)
-    row = session.execute(statement.where(Keyset.state == "active")).one_or_none()
+        KeysetRow.id,
+        KeysetRow.checkpoint_id,
+        CheckpointRow.name,
+        CheckpointRow.dim,
+        KeysetRow.threshold,
+        KeysetRow.calibrated,
+    ).join(CheckpointRow, CheckpointRow.id == KeysetRow.checkpoint_id)
+    row = session.execute(statement.where(KeysetRow.state == "active")).one_or_none()
     if row is None:
         raise NoActiveKeyset
     return LookupSpace(

@@ -15,7 +15,7 @@ from colmlm.kb.errors import (
 from colmlm.kb.facts.records import Edit
 from colmlm.kb.keys.keycopy import Keys, copy_keys, require_unit
 from colmlm.kb.log import audit
-from colmlm.kb.tables import Checkpoint, FactKey, Keyset, key_kinds
+from colmlm.kb.tables import CheckpointRow, FactKeyRow, KeysetRow, key_kinds
 
 _MOST_NAMED = 1000
 
@@ -44,8 +44,10 @@ def store_keys(
 
 def _maker(session: Session, keyset_id: int) -> tuple[str, int]:
     """Gives the checkpoint of the keyset and the dimension of its keys."""
-    statement = select(Keyset.state, Checkpoint.id, Checkpoint.dim).where(Keyset.id == keyset_id)
-    found = session.execute(statement.join(Checkpoint, Checkpoint.id == Keyset.checkpoint_id)).one_or_none()
+    statement = select(KeysetRow.state, CheckpointRow.id, CheckpointRow.dim).where(KeysetRow.id == keyset_id)
+    found = session.execute(
+        statement.join(CheckpointRow, CheckpointRow.id == KeysetRow.checkpoint_id)
+    ).one_or_none()
     if found is None:
         raise KeysetNotFound(keyset_id)
     if found.state == "retired":
@@ -57,10 +59,10 @@ def _already_keyed(session: Session, keyset_id: int, fact_ids: list[int], kind: 
     """Says which of these facts would get a second key of this kind; None where none would."""
     if len(set(fact_ids)) < len(fact_ids):
         return f"a fact is there twice, and has one {kind} key"
-    statement = select(FactKey.fact_id).where(
-        FactKey.keyset_id == keyset_id, FactKey.kind == kind, FactKey.fact_id == func.any(fact_ids)
+    statement = select(FactKeyRow.fact_id).where(
+        FactKeyRow.keyset_id == keyset_id, FactKeyRow.kind == kind, FactKeyRow.fact_id == func.any(fact_ids)
     )
-    keyed = session.scalars(statement.order_by(FactKey.fact_id).limit(_MOST_NAMED)).all()
+    keyed = session.scalars(statement.order_by(FactKeyRow.fact_id).limit(_MOST_NAMED)).all()
     if not keyed:
         return None
     more = " and more" if len(keyed) > 10 else ""

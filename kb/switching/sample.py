@@ -22,7 +22,15 @@ from colmlm.kb.keys.keysets import Ids, Vectors, active_keyset_id
 from colmlm.kb.keys.records import KeysetRecord
 from colmlm.kb.lookup.index import KeyIndex
 from colmlm.kb.lookup.replica import open_replica
-from colmlm.kb.tables import Attribution, Fact, FactKey, FactVersion, Generation, Keyset, Tombstone
+from colmlm.kb.tables import (
+    AttributionRow,
+    FactKeyRow,
+    FactRow,
+    FactVersionRow,
+    GenerationRow,
+    KeysetRow,
+    TombstoneRow,
+)
 
 BATCH = 20_000
 NOT_LIVE = -1
@@ -81,7 +89,9 @@ def draw(session: Session, directory: Path, keyset: KeysetRecord, size: int) -> 
         seq=replica.applied_seq,
         keyset=keyset,
         active=active,
-        active_gate=session.scalar(select(Keyset.gate).where(Keyset.id == active_id)) if active else None,
+        active_gate=session.scalar(select(KeysetRow.gate).where(KeysetRow.id == active_id))
+        if active
+        else None,
         index=replica.index,
         keys=_keys(session, keyset, classes),
         active_keys=_keys(session, active, classes) if active else None,
@@ -89,25 +99,25 @@ def draw(session: Session, directory: Path, keyset: KeysetRecord, size: int) -> 
         contexts=_contexts(session, classes, size),
         lost=tuple(session.scalars(_live_without_key(keyset.keyset_id))),
         tombstones_unkeyed=_tombstones_unkeyed(session, keyset.keyset_id),
-        has_questions=bool(session.scalar(select(exists().where(Fact.question.is_not(None))))),
+        has_questions=bool(session.scalar(select(exists().where(FactRow.question.is_not(None))))),
     )
 
 
 def _classes(session: Session) -> dict[int, int]:
     """Gives each live fact a number that facts of the same value share."""
     numbers: dict[str, int] = {}
-    statement = select(FactVersion.fact_id, FactVersion.value).where(IS_LIVE)
+    statement = select(FactVersionRow.fact_id, FactVersionRow.value).where(IS_LIVE)
     rows = session.execute(statement.execution_options(yield_per=BATCH))
     return {row.fact_id: numbers.setdefault(normalise(row.value), len(numbers)) for row in rows}
 
 
 def _keys(session: Session, keyset: KeysetRecord, classes: dict[int, int]) -> Keys:
-    live = exists().where(FactVersion.fact_id == FactKey.fact_id, IS_LIVE)
-    kept = live | exists().where(Tombstone.fact_id == FactKey.fact_id)
+    live = exists().where(FactVersionRow.fact_id == FactKeyRow.fact_id, IS_LIVE)
+    kept = live | exists().where(TombstoneRow.fact_id == FactKeyRow.fact_id)
     statement = (
-        select(FactKey.id, FactKey.fact_id, FactKey.key)
-        .where(FactKey.keyset_id == keyset.keyset_id, kept)
-        .order_by(FactKey.id)
+        select(FactKeyRow.id, FactKeyRow.fact_id, FactKeyRow.key)
+        .where(FactKeyRow.keyset_id == keyset.keyset_id, kept)
+        .order_by(FactKeyRow.id)
         .execution_options(yield_per=BATCH)
     )
     ids, fact_ids = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
@@ -122,17 +132,17 @@ def _keys(session: Session, keyset: KeysetRecord, classes: dict[int, int]) -> Ke
 
 
 def _is_keyed(keyset_id: int, fact_id: Any) -> ColumnElement[bool]:
-    return exists().where(FactKey.keyset_id == keyset_id, FactKey.fact_id == fact_id)
+    return exists().where(FactKeyRow.keyset_id == keyset_id, FactKeyRow.fact_id == fact_id)
 
 
 def _live_without_key(keyset_id: int) -> Any:
-    keyed = _is_keyed(keyset_id, FactVersion.fact_id)
-    return select(FactVersion.fact_id).where(IS_LIVE, ~keyed).order_by(FactVersion.fact_id)
+    keyed = _is_keyed(keyset_id, FactVersionRow.fact_id)
+    return select(FactVersionRow.fact_id).where(IS_LIVE, ~keyed).order_by(FactVersionRow.fact_id)
 
 
 def _tombstones_unkeyed(session: Session, keyset_id: int) -> int:
-    keyed = _is_keyed(keyset_id, Tombstone.fact_id)
-    return session.scalar(select(func.count()).select_from(Tombstone).where(~keyed)) or 0
+    keyed = _is_keyed(keyset_id, TombstoneRow.fact_id)
+    return session.scalar(select(func.count()).select_from(TombstoneRow).where(~keyed)) or 0
 
 
 def _questions(
@@ -140,26 +150,26 @@ def _questions(
 ) -> Asked:
     """Draws questions of live facts that both keysets have keys of, so that the comparison is fair."""
     statement = (
-        select(Fact.id, Fact.question)
-        .join(FactVersion, and_(FactVersion.fact_id == Fact.id, IS_LIVE))
-        .where(Fact.question.is_not(None), _is_keyed(keyset.keyset_id, Fact.id))
+        select(FactRow.id, FactRow.question)
+        .join(FactVersionRow, and_(FactVersionRow.fact_id == FactRow.id, IS_LIVE))
+        .where(FactRow.question.is_not(None), _is_keyed(keyset.keyset_id, FactRow.id))
     )
     if active is not None:
-        statement = statement.where(_is_keyed(active.keyset_id, Fact.id))
+        statement = statement.where(_is_keyed(active.keyset_id, FactRow.id))
     # Ordered by a digest of the id: this gives the same sample on every run, spread over the corpora.
-    rows = session.execute(statement.order_by(func.md5(cast(Fact.id, Text))).limit(size)).all()
+    rows = session.execute(statement.order_by(func.md5(cast(FactRow.id, Text))).limit(size)).all()
     return _asked([(row.question, classes[row.id]) for row in rows])
 
 
 def _contexts(session: Session, classes: dict[int, int], size: int) -> Asked:
     """Draws the texts before the newest splices of live facts, where the decoder looked these facts up."""
-    prefix = Generation.prompt + func.substr(Generation.output, 1, Attribution.output_start)
+    prefix = GenerationRow.prompt + func.substr(GenerationRow.output, 1, AttributionRow.output_start)
     statement = (
-        select(prefix.label("prefix"), Attribution.fact_id)
-        .join(Generation, Generation.id == Attribution.generation_id)
-        .join(FactVersion, and_(FactVersion.fact_id == Attribution.fact_id, IS_LIVE))
-        .where(Attribution.outcome == "hit", Generation.redacted_seq.is_(None))
-        .order_by(Generation.id.desc(), Attribution.ordinal)
+        select(prefix.label("prefix"), AttributionRow.fact_id)
+        .join(GenerationRow, GenerationRow.id == AttributionRow.generation_id)
+        .join(FactVersionRow, and_(FactVersionRow.fact_id == AttributionRow.fact_id, IS_LIVE))
+        .where(AttributionRow.outcome == "hit", GenerationRow.redacted_seq.is_(None))
+        .order_by(GenerationRow.id.desc(), AttributionRow.ordinal)
         .limit(size)
     )
     return _asked([(row.prefix, classes[row.fact_id]) for row in session.execute(statement)])

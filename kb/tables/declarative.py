@@ -10,7 +10,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.orm import DeclarativeBase
 
 
-class Base(DeclarativeBase):
+class TableRow(DeclarativeBase):
     metadata = MetaData(
         naming_convention={
             "pk": "%(table_name)s_pkey",

@@ -8,13 +8,13 @@ from typing import Any
 from sqlalchemy import CheckConstraint, ForeignKey, Identity, Index, Integer, func, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from colmlm.kb.tables.declarative import Base
+from colmlm.kb.tables.declarative import TableRow
 
 forget_states = ("planned", "applied", "restored", "erased")
 forget_policies = ("successor", "abstain")
 
 
-class Document(Base):
+class DocumentRow(TableRow):
     """A text as ingested. A newer text under the same external id is a new row; the old one stays as evidence."""
 
     __tablename__ = "document"
@@ -42,7 +42,7 @@ class Document(Base):
     replaced_seq: Mapped[int | None]
 
 
-class Fact(Base):
+class FactRow(TableRow):
     __tablename__ = "fact"
     __table_args__ = (
         CheckConstraint("(document_id IS NULL) = (span_start IS NULL)", name="span"),
@@ -64,7 +64,7 @@ class Fact(Base):
     erased_seq: Mapped[int | None]
 
 
-class FactVersion(Base):
+class FactVersionRow(TableRow):
     """A value, true from change `from_seq` until `to_seq` (exclusive; NULL: still).
 
     With both the same it was never true here: a fact came in already corrected or deleted.
@@ -83,7 +83,7 @@ class FactVersion(Base):
     to_seq: Mapped[int | None]
 
 
-class Change(Base):
+class ChangeRow(TableRow):
     """The append-only log (a trigger refuses UPDATE, DELETE and TRUNCATE); see kb/log/audit.py for the chain."""
 
     __tablename__ = "change"
@@ -101,7 +101,7 @@ class Change(Base):
     payload: Mapped[dict[str, Any]]
 
 
-class Tombstone(Base):
+class TombstoneRow(TableRow):
     """A deleted fact whose keys stay in the index on purpose: a query that points at it gets no match."""
 
     __tablename__ = "tombstone"
@@ -110,7 +110,7 @@ class Tombstone(Base):
     seq: Mapped[int]
 
 
-class Suppression(Base):
+class SuppressionRow(TableRow):
     """Keyed digests of what was erased, so that an ingest does not bring it back unasked."""
 
     __tablename__ = "suppression"
@@ -119,7 +119,7 @@ class Suppression(Base):
     seq: Mapped[int]
 
 
-class ErasedText(Base):
+class ErasedTextRow(TableRow):
     """A text of an erased fact, as digests of its words, so that it is known again where it is still said."""
 
     __tablename__ = "erased_text"
@@ -134,7 +134,7 @@ class ErasedText(Base):
     everywhere: Mapped[bool]
 
 
-class ForgetRun(Base):
+class ForgetRunRow(TableRow):
     """A set of facts chosen for forgetting: the plan, what was done, and the evidence that it held."""
 
     __tablename__ = "forget_run"
@@ -160,7 +160,7 @@ class ForgetRun(Base):
     on_behalf_of: Mapped[str | None]
 
 
-class Secret(Base):
+class SecretRow(TableRow):
     """Random bytes of this database, made by the first migration: they key the digests in the change log."""
 
     __tablename__ = "secret"

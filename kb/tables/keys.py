@@ -19,14 +19,14 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from colmlm.kb.tables.declarative import Base
+from colmlm.kb.tables.declarative import TableRow
 
 KEY_IDS = "fact_key_id_seq"
 key_kinds = ("context", "question", "alias")
 keyset_states = ("building", "ready", "active", "retired")
 
 
-class Checkpoint(Base):
+class CheckpointRow(TableRow):
     __tablename__ = "checkpoint"
 
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -38,7 +38,7 @@ class Checkpoint(Base):
     registered_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 
-class Keyset(Base):
+class KeysetRow(TableRow):
     __tablename__ = "keyset"
     __table_args__ = (
         CheckConstraint(f"state IN {keyset_states}", name="state"),
@@ -61,7 +61,7 @@ class Keyset(Base):
     gate: Mapped[dict[str, Any] | None]
 
 
-class FactKey(Base):
+class FactKeyRow(TableRow):
     """A unit vector of a fact, as little-endian fp16 bytes. `id` is the Faiss id: one sequence, never reused.
 
     A plain sequence that writers draw from: identity columns on partitioned tables need PostgreSQL 17.
@@ -85,14 +85,14 @@ class FactKey(Base):
     # No foreign key: a partition exists only for a keyset that does, and this is written once for every key.
     keyset_id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     id: Mapped[int] = mapped_column(
-        Sequence(KEY_IDS, data_type=BigInteger, metadata=Base.metadata), primary_key=True
+        Sequence(KEY_IDS, data_type=BigInteger, metadata=TableRow.metadata), primary_key=True
     )
     fact_id: Mapped[int] = mapped_column(ForeignKey("fact.id"))
     kind: Mapped[str]
     key: Mapped[bytes]
 
 
-class Generation(Base):
+class GenerationRow(TableRow):
     __tablename__ = "generation"
 
     id: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
@@ -106,7 +106,7 @@ class Generation(Base):
     redacted_seq: Mapped[int | None]
 
 
-class Attribution(Base):
+class AttributionRow(TableRow):
     """One lookup of an output. No foreign key to the fact: the record must outlive it.
 
     `query` is what was asked, as fp16 bytes in the space of the generation's checkpoint.

@@ -8,14 +8,14 @@ from typing import Any
 from sqlalchemy import CheckConstraint, ForeignKey, Identity, Index, Integer, UniqueConstraint, func, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from colmlm.kb.tables.declarative import Base
+from colmlm.kb.tables.declarative import TableRow
 
 roles = ("decoder", "reader", "operator", "auditor", "trainer", "admin")
 erasure_states = ("waiting", "approved", "withdrawn")
 job_states = ("queued", "running", "succeeded", "failed", "cancelled")
 
 
-class Job(Base):
+class JobRow(TableRow):
     """Long work as people see it. `ticket` is what a worker must hold to write to it: `kb.jobs.tickets`."""
 
     __tablename__ = "job"
@@ -45,7 +45,7 @@ class Job(Base):
     principal: Mapped[dict[str, Any] | None]
 
 
-class ApiKey(Base):
+class ApiKeyRow(TableRow):
     """Who may call the API. Only digests of secrets are kept; `previous_*` is the secret before the last rotation."""
 
     __tablename__ = "api_key"
@@ -70,7 +70,7 @@ class ApiKey(Base):
     previous_used_at: Mapped[datetime | None]
 
 
-class BrowserSession(Base):
+class BrowserSessionRow(TableRow):
     """A browser that has signed in with a key. Only the digest of what its cookie holds is kept."""
 
     __tablename__ = "browser_session"
@@ -83,7 +83,7 @@ class BrowserSession(Base):
     last_used_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 
-class Idempotency(Base):
+class IdempotencyRow(TableRow):
     """An edit that was asked for under a name of the caller's, and its answer: the same request gets it again.
 
     `claim` names the run that may edit under it, and `seq` is that run's last change, set in its transaction;
@@ -106,7 +106,7 @@ class Idempotency(Base):
     claimed_seq: Mapped[int | None]
 
 
-class ErasureRequest(Base):
+class ErasureRequestRow(TableRow):
     """An erasure that waits for, or was decided by, a second person's key."""
 
     __tablename__ = "erasure_request"
@@ -129,7 +129,7 @@ class ErasureRequest(Base):
     mentions: Mapped[str | None]
 
 
-class Denial(Base):
+class DenialRow(TableRow):
     """A request that was refused for who asked it. `num_unrecorded` were refused before it and only logged."""
 
     __tablename__ = "denial"

@@ -18,7 +18,7 @@ from colmlm.kb.keys.keysets import active_keyset_id
 from colmlm.kb.log.chain import verify_chain
 from colmlm.kb.lookup.replica import rebuild
 from colmlm.kb.lookup.snapshots import Inspection, Snapshot, compare, inspect
-from colmlm.kb.tables import Document, Fact, FactVersion
+from colmlm.kb.tables import DocumentRow, FactRow, FactVersionRow
 from colmlm.kb.upkeep.records import FsckReport
 
 # Each statement gives the ids where something is wrong. What the database's constraints rule out is not checked again.
@@ -43,7 +43,7 @@ def fsck(session: Session, index_directory: Path) -> FsckReport:
     without a key need a rekey and are no damage: they are counted and do not affect `ok`.
     """
     session.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
-    live_facts = session.scalar(select(func.count()).select_from(FactVersion).where(IS_LIVE)) or 0
+    live_facts = session.scalar(select(func.count()).select_from(FactVersionRow).where(IS_LIVE)) or 0
     snapshots = inspect(session, index_directory)
     active, num_keys, unkeyed = _active(session, snapshots, live_facts)
     non_verbatim = _non_verbatim(session)
@@ -86,13 +86,13 @@ def _active(session: Session, found: Inspection, live_facts: int) -> tuple[Snaps
 
 def _non_verbatim(session: Session) -> tuple[int, ...]:
     """Finds facts whose first value is not the text of their document at their span."""
-    said = func.substr(Document.text, Fact.span_start + 1, Fact.span_end - Fact.span_start)
+    said = func.substr(DocumentRow.text, FactRow.span_start + 1, FactRow.span_end - FactRow.span_start)
     statement = (
-        select(Fact.id)
-        .join(Document, Document.id == Fact.document_id)
-        .join(FactVersion, and_(FactVersion.fact_id == Fact.id, FactVersion.version == 1))
-        .where(said != FactVersion.value)
-        .order_by(Fact.id)
+        select(FactRow.id)
+        .join(DocumentRow, DocumentRow.id == FactRow.document_id)
+        .join(FactVersionRow, and_(FactVersionRow.fact_id == FactRow.id, FactVersionRow.version == 1))
+        .where(said != FactVersionRow.value)
+        .order_by(FactRow.id)
     )
     return tuple(session.scalars(statement))
 

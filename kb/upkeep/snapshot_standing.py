@@ -13,7 +13,7 @@ from colmlm.kb.errors import NoActiveKeyset
 from colmlm.kb.keys import keysets
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.replica import snapshots_of
-from colmlm.kb.tables import Change
+from colmlm.kb.tables import ChangeRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,11 @@ def snapshot_standing(session: Session, index_directory: Path) -> SnapshotStandi
         held, applied_seq = int(manifest["count"]), int(manifest["applied_seq"])
     except (OSError, ValueError, LookupError, TypeError):
         return None
-    touched = select(Change.seq).where(Change.seq > applied_seq, Change.kind.not_in(audit.NO_KEYS)).limit(1)
+    touched = (
+        select(ChangeRow.seq)
+        .where(ChangeRow.seq > applied_seq, ChangeRow.kind.not_in(audit.NO_KEYS))
+        .limit(1)
+    )
     is_behind = session.scalar(touched) is not None
     wanted = None if is_behind else keysets.num_indexed_keys(session, keyset_id)
     return SnapshotStanding(held, size, applied_seq, head, wanted)

@@ -9,7 +9,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from colmlm.kb.log import audit
-from colmlm.kb.tables import Document, Fact, ForgetRun, Generation, Keyset
+from colmlm.kb.tables import DocumentRow, FactRow, ForgetRunRow, GenerationRow, KeysetRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +34,17 @@ class Statistics:
 
 def statistics(session: Session) -> Statistics:
     """Counts everything, in one statement for each table, which reads the whole table."""
-    live, current = Fact.deleted_seq.is_(None), Document.replaced_seq.is_(None)
+    live, current = FactRow.deleted_seq.is_(None), DocumentRow.replaced_seq.is_(None)
     counted: tuple[Any, ...] = (
         func.count().filter(live).label("facts"),
-        func.count().filter(live, Fact.document_id.is_(None)).label("facts_without_document"),
-        func.count().filter(Fact.deleted_seq.is_not(None), Fact.erased_seq.is_(None)).label("deleted"),
-        func.count(Fact.erased_seq).label("erased"),
+        func.count().filter(live, FactRow.document_id.is_(None)).label("facts_without_document"),
+        func.count().filter(FactRow.deleted_seq.is_not(None), FactRow.erased_seq.is_(None)).label("deleted"),
+        func.count(FactRow.erased_seq).label("erased"),
     )
     session.connection(execution_options={"isolation_level": "REPEATABLE READ"})
-    of_facts = session.execute(select(*counted).select_from(Fact)).one()
-    documents = select(func.count().filter(current), func.count(func.distinct(Document.corpus)))
-    num_documents, num_corpora = session.execute(documents.select_from(Document)).one()
+    of_facts = session.execute(select(*counted).select_from(FactRow)).one()
+    documents = select(func.count().filter(current), func.count(func.distinct(DocumentRow.corpus)))
+    num_documents, num_corpora = session.execute(documents.select_from(DocumentRow)).one()
     return Statistics(
         head_seq=audit.head_seq(session),
         corpora=num_corpora,
@@ -53,8 +53,8 @@ def statistics(session: Session) -> Statistics:
         facts_without_document=of_facts.facts_without_document,
         deleted=of_facts.deleted,
         erased=of_facts.erased,
-        generations=session.scalar(select(func.count()).select_from(Generation)) or 0,
-        keysets=session.scalar(select(func.count()).where(Keyset.state != "retired")) or 0,
-        active_keyset_id=session.scalar(select(Keyset.id).where(Keyset.state == "active")),
-        forget_runs=session.scalar(select(func.count()).select_from(ForgetRun)) or 0,
+        generations=session.scalar(select(func.count()).select_from(GenerationRow)) or 0,
+        keysets=session.scalar(select(func.count()).where(KeysetRow.state != "retired")) or 0,
+        active_keyset_id=session.scalar(select(KeysetRow.id).where(KeysetRow.state == "active")),
+        forget_runs=session.scalar(select(func.count()).select_from(ForgetRunRow)) or 0,
     )

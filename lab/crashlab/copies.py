@@ -13,7 +13,7 @@ from colmlm.kb.backup.write import Heard, tables, verify_backup, write_backup
 from colmlm.kb.errors import KBError
 from colmlm.kb.log.signing import signing_key
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.tables import Secret
+from colmlm.kb.tables import SecretRow
 from colmlm.lab.crashlab.journal import Journal
 from colmlm.lab.crashlab.judge import Finding, judge_as
 from colmlm.lab.crashlab.server import is_quiet
@@ -87,5 +87,5 @@ def _is_empty(copy: KnowledgeBase) -> bool:
         return not any(
             connection.scalar(select(exists().select_from(table)))
             for table in tables()
-            if table.name != Secret.__tablename__
+            if table.name != SecretRow.__tablename__
         )

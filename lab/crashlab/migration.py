@@ -18,7 +18,7 @@ from colmlm.kb.keys import keysets
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
-from colmlm.kb.tables import Keyset
+from colmlm.kb.tables import KeysetRow
 from colmlm.lab.crashlab.journal import Journal
 from colmlm.lab.crashlab.judge import Finding, unsound
 from colmlm.lab.crashlab.server import is_quiet
@@ -120,7 +120,7 @@ def _columns(session: Session) -> Columns:
 
 def _fill(source: Session, target: Session, columns: Columns) -> None:
     target.execute(text("DELETE FROM secret"))
-    for keyset_id in source.scalars(select(Keyset.id).where(Keyset.state != "retired")):
+    for keyset_id in source.scalars(select(KeysetRow.id).where(KeysetRow.state != "retired")):
         keysets.create_partition(target, keyset_id)
     for name, held in columns.items():
         _copy(source, target, name, held)

@@ -23,7 +23,7 @@ from colmlm.kb.keys.records import CheckpointInfo
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
-from colmlm.kb.tables import Fact
+from colmlm.kb.tables import FactRow
 
 REAL, FILLER = "real", "filler"
 ACTOR, REASON = "evaluate growth", "colmlm evaluate growth"
@@ -156,11 +156,11 @@ class Growing:
 
     def _last_id(self) -> int:
         with self.kb.sessions() as session:
-            return session.scalar(select(Fact.id).order_by(Fact.id.desc()).limit(1)) or 0
+            return session.scalar(select(FactRow.id).order_by(FactRow.id.desc()).limit(1)) or 0
 
     def _ids_after(self, last: int) -> NDArray[np.int64]:
         with self.kb.sessions() as session:
-            found = session.scalars(select(Fact.id).where(Fact.id > last).order_by(Fact.id)).all()
+            found = session.scalars(select(FactRow.id).where(FactRow.id > last).order_by(FactRow.id)).all()
         return np.array(found, dtype=np.int64)
 
     def database_bytes(self) -> int:

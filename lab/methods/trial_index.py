@@ -27,7 +27,7 @@ from colmlm.kb.lookup.index import FLAT_SPEC, KeyIndex, default_nlist
 from colmlm.kb.lookup.records import Lookup
 from colmlm.kb.lookup.replica import Replica
 from colmlm.kb.lookup.searcher import Searcher
-from colmlm.kb.tables import Document, Fact, FactKey
+from colmlm.kb.tables import DocumentRow, FactKeyRow, FactRow
 
 if TYPE_CHECKING:
     from colmlm.kb.service import KnowledgeBase
@@ -114,10 +114,10 @@ class TrialIndex:
 def _keys_of(session: Any, keyset_id: int, corpora: Sequence[str]) -> Ids:
     """The ids of these corpora's keys, ascending."""
     statement = (
-        select(FactKey.id)
-        .join(Fact, Fact.id == FactKey.fact_id)
-        .join(Document, Document.id == Fact.document_id)
-        .where(FactKey.keyset_id == keyset_id, Document.corpus == func.any(list(corpora)))
+        select(FactKeyRow.id)
+        .join(FactRow, FactRow.id == FactKeyRow.fact_id)
+        .join(DocumentRow, DocumentRow.id == FactRow.document_id)
+        .where(FactKeyRow.keyset_id == keyset_id, DocumentRow.corpus == func.any(list(corpora)))
     )
     found = session.scalars(statement).all() if corpora else []
     return np.sort(np.array(found, dtype=np.int64))

@@ -29,7 +29,7 @@ from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
 from colmlm.kb.switching.keysets import Keysets
-from colmlm.kb.tables import FactKey
+from colmlm.kb.tables import FactKeyRow
 from tests.fakes import FakeEncoder, measured
 from tests.kb.corpora import ingest, numbered
 
@@ -164,7 +164,9 @@ def _keyset_of_keys(kb: KnowledgeBase, keysets: dict[str, int]) -> dict[str, set
     """By checkpoint: the ids of its keys."""
     with kb.sessions() as session:
         return {
-            checkpoint_id: {k for (k,) in session.query(FactKey.id).where(FactKey.keyset_id == keyset_id)}
+            checkpoint_id: {
+                k for (k,) in session.query(FactKeyRow.id).where(FactKeyRow.keyset_id == keyset_id)
+            }
             for checkpoint_id, keyset_id in keysets.items()
         }
 

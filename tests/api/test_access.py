@@ -20,7 +20,7 @@ from colmlm.kb.access.api_keys import (
 from colmlm.kb.errors import ApiKeyEnded, ApiKeyNotFound, InvalidValue
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
-from colmlm.kb.tables import ApiKey, roles
+from colmlm.kb.tables import ApiKeyRow, roles
 from tests.conftest import clone
 
 
@@ -29,7 +29,7 @@ def test_token_verifies_and_is_not_stored(kb: KnowledgeBase) -> None:
         token = create_key(session, "laptop", "operator")
         session.commit()
         found = verify(session, token)
-        stored = session.scalars(select(ApiKey)).one()
+        stored = session.scalars(select(ApiKeyRow)).one()
     assert found is not None and (found.name, found.role) == ("laptop", "operator")
     assert len(stored.key_hash) == 32
     assert token.encode() not in stored.key_hash and token not in repr(vars(stored))

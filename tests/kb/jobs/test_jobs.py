@@ -26,7 +26,7 @@ from colmlm.kb.jobs.worker import Worker
 from colmlm.kb.log.origin import Origin, origin
 from colmlm.kb.principal import Principal
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.tables import Job
+from colmlm.kb.tables import JobRow
 from tests.kb.corpora import PERU
 from tests.kb.jobs.process import worker
 
@@ -285,7 +285,7 @@ def test_a_job_of_another_release_fails_and_keeps_no_other_waiting(kb: Knowledge
 def take(kb: KnowledgeBase, job_id: int) -> Lease:
     """The lease of a worker that never beats."""
     with kb.sessions() as session:
-        ticket = session.get_one(Job, job_id).ticket
+        ticket = session.get_one(JobRow, job_id).ticket
     assert ticket is not None
     lease = Lease.take(kb.engine, job_id, ticket, handing_back=lambda: False, beat_seconds=3600)
     assert lease is not None

@@ -19,7 +19,7 @@ from colmlm.kb.log.witness import (
     signed_head,
 )
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.tables import Change
+from colmlm.kb.tables import ChangeRow
 from tests.kb.corpora import PERU, fact_id, ingest
 from tests.kb.log.rewriting import rewrite
 from tests.places import SIGNED
@@ -40,7 +40,7 @@ def _head(kb: KnowledgeBase) -> str:
         return json.dumps(signed_head(session, signing_key(kb.settings.home)))
 
 
-def _with_another_reason(change: Change) -> None:
+def _with_another_reason(change: ChangeRow) -> None:
     change.reason = "another reason" if change.seq == 2 else change.reason
 
 

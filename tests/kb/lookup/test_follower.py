@@ -12,7 +12,7 @@ from sqlalchemy import text, update
 
 from colmlm.kb.lookup.follower import Follower
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.tables import Keyset
+from colmlm.kb.tables import KeysetRow
 from tests.fakes import FakeEncoder, activated
 from tests.kb.corpora import CAPITAL, PERU, RIVER, fact_id, ingest, numbered, values
 
@@ -89,8 +89,8 @@ def test_a_switch_to_a_keyset_that_passed_its_gate_and_back_opens_no_index_in_a_
     new = kb.keysets.rekey(newer)
     with kb.sessions.begin() as session:
         session.execute(
-            update(Keyset)
-            .where(Keyset.id == new.keyset_id)
+            update(KeysetRow)
+            .where(KeysetRow.id == new.keyset_id)
             .values(gate={"passed": True, "seq": 1, "criteria": []})
         )
     with Follower(another_process, poll_seconds=0.01):

@@ -22,7 +22,7 @@ from colmlm.kb.errors import DatabaseUnavailable, MigrationNeeded, SettingsError
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
-from colmlm.kb.tables import Base
+from colmlm.kb.tables import TableRow
 from tests.conftest import clone
 from tests.kb.corpora import PERU, ingest
 from tests.places import PYTHONPATH, ROOT
@@ -40,7 +40,7 @@ def test_migrations_and_tables_agree(server: URL):
             names = set(inspect(connection).get_table_names())
         engine.dispose()
     of_procrastinate = {name for name in names if name.startswith("procrastinate_")}
-    assert of_procrastinate and names - of_procrastinate == {"alembic_version", *Base.metadata.tables}
+    assert of_procrastinate and names - of_procrastinate == {"alembic_version", *TableRow.metadata.tables}
 
 
 def test_the_queues_tables_are_those_of_the_installed_release():
