@@ -1,13 +1,14 @@
-"""How likely a model finds an answer when it may look facts up: the losses behind TOFU's metrics.
+"""The losses of answers under a model that may look facts up, from which TOFU's metrics are computed.
 
 The paper scores Co-LMLM "with answer masking" and does not say what that is. Two readings of it are measured, and a
 model without lookups has neither:
 
-- *masked*: tokens of fact spans cost nothing, whatever they are. What a lookup finds stands before what follows;
-  without a match it is the answer's own span. Answers that differ in their facts alone are then equally likely.
-- *spoken*: a span costs nothing where the lookup finds that very value, and otherwise what the model itself gives
-  its tokens, as in decoding, where a lookup without a match is taken back. Wrong answers cost what they would
-  cost to say.
+- *masked*: tokens of fact spans have no loss, whatever they are. The value that a lookup finds is spliced before the
+  following tokens; without a match it is the answer's own span. Answers that differ only in their facts are then
+  equally likely.
+- *spoken*: a span has no loss where the lookup finds exactly its value; otherwise its tokens have the model's own
+  loss, as in decoding, where a lookup without a match is taken back. Wrong answers then have the loss of their own
+  tokens.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from colmlm.model.text.tokens import FactTokenizer
 
 
 class Masking(StrEnum):
-    """Which tokens of an answer are scored; `none`: all, by a model that looks nothing up."""
+    """The tokens of an answer that are scored. `none` scores all, for a model that makes no lookups."""
 
     none = "none"
     masked = "masked"
@@ -38,10 +39,10 @@ def answer_losses(
     answers: Sequence[tuple[AnnotatedDocument, Masking]],
     find: Find | None = None,
 ) -> list[tuple[float, int]]:
-    """Of each answer the summed loss in nats of its scored tokens with the end of the text, and how many they are.
+    """Gives for each answer the summed loss in nats of its scored tokens, with the end of the text, and their number.
 
-    The answers follow ``Question: ...`` and ``Answer:`` on the next line, which is read once; their facts are where
-    lookups are made.
+    The answers follow ``Question: ...`` and ``Answer:`` on the next line, which are read once; lookups are made where
+    the answers have their facts.
     """
     tokenizer = checkpoint.tokenizer
     prompt, cache = Reader(checkpoint), checkpoint.lm.inference.cache(1)
@@ -69,7 +70,7 @@ def _course(reader: Reader, text: MarkedText, masking: Masking, find: Find | Non
 
 
 def _answer(answer: AnnotatedDocument, tokenizer: FactTokenizer) -> MarkedText:
-    """The answer as it follows the prompt: after a space, and without the token that begins a text."""
+    """Encodes the answer as it follows the prompt: after a space, and without the token that begins a text."""
     encoded = tokenizer.spans(" ", answer.text, answer.facts)
     text = MarkedText.of(encoded, tokenizer, len(encoded.ids))
     return MarkedText([text.outside[0][1:], *text.outside[1:]], text.spans)

@@ -1,9 +1,9 @@
-"""How a closed-book answer is scored (appendix A): exact match within the first 100 characters, or, where it completes
-a statement, within the first five tokens.
+"""Scores of closed-book answers (appendix A): exact match within the first 100 characters, or, for an answer that
+completes a statement, within the first five tokens.
 
-The paper strips "annotation tokens" before it scores. Those are the tags: what Co-LMLM says at a lookup *is* the
-answer. Rel-LMLM's value is part of its call and stripped with it, since the text says it again. As the paper leaves it
-there, an output is scored both with its spliced values and without them.
+The paper strips "annotation tokens" before it scores. Those are the tags: the value that Co-LMLM splices at a lookup
+*is* the answer. Rel-LMLM's value is part of its call and stripped with it, since the text says it again. Since the
+paper does not settle this, an output is scored both with its spliced values and without them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RESAMPLES = 2000
 
 @dataclass(frozen=True, slots=True)
 class AskedQuestion:
-    """A question with its gold answers and, where the knowledge base has it, the fact that answers it.
+    """A question with its gold answers and, if the knowledge base has it, the fact that answers it.
 
     A statement is the beginning of a sentence that the answer completes.
     """
@@ -51,7 +51,7 @@ class Spliced(Protocol):
 
 
 class Output(Protocol):
-    """What a decoder gives: `model.decoding.decoder.Generation`."""
+    """The output of a decoder, as a protocol: `model.decoding.decoder.Generation`."""
 
     @property
     def output(self) -> str: ...
@@ -87,13 +87,13 @@ class Answered:
 
 
 def exact_match(output: str, answers: Sequence[str]) -> bool:
-    """Whether any answer stands in the first 100 characters of the output, whatever the case."""
+    """Tells whether any answer is in the first 100 characters of the output, ignoring case."""
     said = output[:FIRST_CHARACTERS].lower()
     return any(answer.strip().lower() in said for answer in answers if answer.strip())
 
 
 def without_values(output: str, splices: Sequence[Spliced]) -> str:
-    """The output without what was spliced into it."""
+    """Removes the spliced values from the output."""
     kept, at = [], 0
     for splice in splices:
         kept.append(output[at : splice.output_start])
@@ -102,7 +102,7 @@ def without_values(output: str, splices: Sequence[Spliced]) -> str:
 
 
 def score(asked: AskedQuestion, generation: Output, opening: Callable[[str], str]) -> Answered:
-    """The scores of one output; `opening` gives its first tokens, in which a statement must be completed."""
+    """Scores one output; `opening` gives its first tokens, in which a statement must be completed."""
     looked_at = opening if asked.is_statement else str
     splices = list(generation.splices)
     hits = [s for s in splices if s.outcome == "hit"]
@@ -145,7 +145,7 @@ class Share:
 
 
 def share(holds: Sequence[bool], seed: int = 0, resamples: int = RESAMPLES) -> Share:
-    """The share that holds. Resampling questions is drawing how many hold: a binomial of the same share."""
+    """Gives the share that holds. A resample of the questions is drawn as a binomial with this share."""
     if not holds:
         raise ValueError("no questions to take a share of")
     mean = float(np.mean(holds))
@@ -157,7 +157,10 @@ def share(holds: Sequence[bool], seed: int = 0, resamples: int = RESAMPLES) -> S
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A run's figures. `right_fact` is of the questions whose fact the knowledge base has, `num_with_fact` of them."""
+    """The figures of a run.
+
+    `right_fact` is a share of the questions whose fact the knowledge base has; `num_with_fact` is their number.
+    """
 
     questions: int
     exact_match: Share
@@ -178,7 +181,7 @@ class Summary:
 
 
 def summarise(rows: Sequence[Answered], with_fact: Sequence[str], seed: int = 0) -> Summary:
-    """The figures over all rows; `with_fact` are the ids of the questions whose fact is known."""
+    """Computes the figures over all rows; `with_fact` are the ids of the questions whose fact is known."""
     known = [row.right_fact for row in rows if row.question_id in set(with_fact)]
     finishes = [row.finish for row in rows]
     return Summary(

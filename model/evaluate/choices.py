@@ -1,9 +1,9 @@
-"""Multiple choice by likelihood: the choice whose text is likeliest after the context.
+"""Multiple choice by likelihood: the model chooses the text that is likeliest after the context.
 
-Why this metric: small models follow no instruction to name a letter, and what they find likely can be asked of any of
-them. It is scored as lm_eval does, so that its number and ours can be compared: the space before a choice belongs to
-the choice, the normalised score divides by the choice's characters, so that long ones are not at a disadvantage, and
-exemplars are drawn for each item anew.
+Small models do not follow an instruction to name a letter, but any model has likelihoods, hence this metric. It is
+scored as lm_eval does, so that both numbers can be compared: the space before a choice belongs to the choice, the
+normalised score divides by the choice's characters, so that long ones are not at a disadvantage, and exemplars are
+drawn for each item anew.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Likely = Callable[[Sequence[Pair]], Sequence[Likelihood]]
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A context, what may follow it after a space, and which of these is right."""
+    """A context, the choices that may follow it after a space, and the index of the right one."""
 
     context: str
     choices: tuple[str, ...]
@@ -34,7 +34,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The log-probability of each choice of an item, and whether the likeliest is right, also by the character."""
+    """The log-probability of each choice of an item, and whether the likeliest is right, in all and per character."""
 
     logprobs: tuple[float, ...]
     is_right: bool
@@ -42,7 +42,7 @@ class Chosen:
 
 
 def with_shots(items: Sequence[Item], shots: Sequence[Item], count: int, seed: int) -> Iterator[Item]:
-    """The items behind `count` solved exemplars each, drawn from `shots` as lm_eval draws them."""
+    """Puts `count` solved exemplars before each item, drawn from `shots` as lm_eval draws them."""
     rng = random.Random(seed)
     for item in items:
         solved = [shot.solved for shot in rng.sample(list(shots), count)] if count else []
@@ -50,9 +50,9 @@ def with_shots(items: Sequence[Item], shots: Sequence[Item], count: int, seed: i
 
 
 def choose(checkpoint: Checkpoint, items: Sequence[Item], likely: Likely | None = None) -> list[Chosen]:
-    """What the model chooses; `likely` scores with lookups (`continuations.WithLookups`), by default without.
+    """Lets the model choose; `likely` scores with lookups (`continuations.WithLookups`), by default without.
 
-    Raises `ValueError` where an item exceeds its context.
+    Raises `ValueError` if an item exceeds its context.
     """
     chosen: list[Chosen] = []
     for start in range(0, len(items), ITEMS_TOGETHER):

@@ -1,19 +1,20 @@
-"""How likely texts are after a context: without lookups, or as decoding would say them with lookups.
+"""The likelihood of continuations after a context, without lookups or as decoding with lookups would give them.
 
-Without lookups this is what lm_eval scores: the model's own probability, lookups forbidden (`model.decoding.scoring`).
+Without lookups this is the score of lm_eval: the model's own probability, lookups forbidden (`model.decoding.scoring`).
 
-With lookups the context is read as it stands, and the continuation as decoding in mode *auto* at temperature 1 would
-say it. Before each of its tokens the model may open a lookup, with its own probability p (the checkpoint's fact bias
-included). What the lookup finds decides:
+With lookups the context is read without any, and the continuation is scored as decoding in mode *auto* at temperature 1
+would give it. Before each of its tokens the model may open a lookup, with its own probability p (the checkpoint's fact
+bias included). The result of that lookup decides:
 
-- nothing: the lookup is taken back, and changes nothing;
-- a value that the continuation goes on with, token for token: both ways lead there, so that stretch has the
-  probability p + (1 - p) q, where q is the model's own for its tokens. What follows is read after the likelier way;
-- another value: decoding would say that one instead, so the continuation has what is left, 1 - p.
+- no match: the lookup is taken back, and changes nothing;
+- a value with which the continuation goes on, token for token: decoding gives those tokens with or without the lookup,
+  so that stretch has the probability p + (1 - p) q, where q is the model's own for its tokens. What follows is read
+  after the likelier of the two;
+- another value: decoding would splice that one instead, so the continuation is left with 1 - p.
 
 The paper evaluates understanding by likelihood (5-shot, three seeds of the exemplars) and says nothing of lookups
-there; off is comparable with its table, and this is our reading of "with the knowledge base". Lookups that the model
-would open with a probability below `LEAST_OPENING` are not made.
+there. Without lookups the figures are comparable with its table; with lookups they are this project's reading of "with
+the knowledge base". Lookups that the model would open with a probability below `LEAST_OPENING` are not made.
 """
 
 from __future__ import annotations
@@ -37,27 +38,27 @@ from colmlm.model.text.tokens import FactTokenizer
 
 LEAST_OPENING = 0.01
 
-Pair = tuple[Sequence[int], Sequence[int]]  # the tokens of a context, and of what follows it
+Pair = tuple[Sequence[int], Sequence[int]]  # the tokens of a context, and of its continuation
 Stretch = Callable[[int, str], int]
 
 
 @dataclass(frozen=True, slots=True)
 class Likelihood:
-    """The log-probability of a continuation, and whether greedy decoding says it."""
+    """The log-probability of a continuation, and whether greedy decoding gives it."""
 
     logprob: float
     is_greedy: bool
 
 
 def encoded(tokenizer: FactTokenizer, context: str, continuation: str) -> tuple[list[int], list[int]]:
-    """The tokens of a context and of what follows, cut where the context's own end; blanks at its end go over."""
+    """Encodes a context and its continuation, cut where the context's tokens end; its last blanks go to the latter."""
     stripped = context.rstrip()
     before = tokenizer.encode(stripped)
     return before, tokenizer.encode(f"{context}{continuation}")[len(before) :]
 
 
 def without_lookups(checkpoint: Checkpoint, pairs: Sequence[Pair]) -> list[Likelihood]:
-    """The model alone. Raises `ValueError` where a pair exceeds its context."""
+    """Scores with the model alone. Raises `ValueError` if a pair exceeds its context."""
     sequences = [checkpoint.tokenizer.prompt([*before, *after]) for before, after in pairs]
     likely = []
     for (_, after), scored in zip(pairs, score(checkpoint, sequences), strict=True):
@@ -68,7 +69,7 @@ def without_lookups(checkpoint: Checkpoint, pairs: Sequence[Pair]) -> list[Likel
 
 
 class WithLookups:
-    """Scores continuations as decoding with lookups would say them, one after the other."""
+    """Scores continuations as decoding with lookups would give them, one after the other."""
 
     def __init__(self, checkpoint: Checkpoint, lookup: Lookup, *, threshold: float | None = None) -> None:
         markup = checkpoint.tokenizer.markup
@@ -81,7 +82,7 @@ class WithLookups:
         self.bias = float(checkpoint.config.decoding.get("fact_bias", 0.0))
 
     def __call__(self, pairs: Sequence[Pair]) -> list[Likelihood]:
-        """Raises `ValueError` where a pair exceeds the context."""
+        """Scores the pairs. Raises `ValueError` if one exceeds the context."""
         return [self._likelihood(before, after) for before, after in pairs]
 
     @torch.inference_mode()
@@ -103,11 +104,11 @@ class WithLookups:
         return Likelihood(logprob, is_greedy)
 
     def _room(self, prefix: Sequence[int], rest: Sequence[int]) -> bool:
-        """Whether the two tags of one more lookup fit."""
+        """Tells whether the two tags of one more lookup fit."""
         return len(prefix) + len(rest) + 2 <= self.llama.context
 
     def _read(self, prefix: Sequence[int], rest: Sequence[int]) -> tuple[_Odds, dict[int, str]]:
-        """What comes before each token of `rest`: the odds, and the values of the lookups that were made."""
+        """Reads `rest` after `prefix`; gives the odds before each token, and the values that lookups found."""
         ids = [*prefix, *rest]
         if len(ids) > self.llama.context:
             raise ValueError(f"{len(ids)} tokens exceed the context of {self.llama.context}")
@@ -116,7 +117,7 @@ class WithLookups:
         odds = self._odds(states_TD[len(prefix) - 1 : -1], rest)
         opening = [at for at, opens in enumerate(odds.opens) if opens >= math.log(LEAST_OPENING)]
         queries: dict[int, NDArray[np.float32]] = {}
-        for at in reversed(opening):  # each writes over what the cache holds from there on
+        for at in reversed(opening):  # each overwrites the cache from its position on
             opened = torch.tensor([[self.tokenizer.fact]])
             states_1D = self.llama.advance(opened, [len(prefix) + at], cache)[0]
             queries[at] = unit(states_1D).cpu().numpy()[0]
@@ -134,7 +135,7 @@ class WithLookups:
         return {at: one.hits[0].value for at, one in zip(queries, found, strict=True) if one.hits}
 
     def _odds(self, states_ND: Tensor, rest: Sequence[int]) -> _Odds:
-        """Shapes: states [N, D] before the N tokens of `rest`; a vocabulary is wide, so not all at once."""
+        """Computes the odds from the states [N, D] before the N tokens of `rest`, in pieces to save memory."""
         odds = _Odds([], [], [], [], [])
         for start in range(0, len(rest), POSITIONS_AT_ONCE):
             logits_NV = self.llama.logits(states_ND[start : start + POSITIONS_AT_ONCE])
@@ -153,7 +154,7 @@ class WithLookups:
         return odds
 
     def _stretch(self, rest: Sequence[int], before: str, at: int, value: str) -> int:
-        """How many tokens of `rest` from `at` say the value as decoding would write it there; 0 where they do not."""
+        """Counts the tokens of `rest` from `at` that say the value as decoding would splice it; 0 if they do not."""
         said = self.tokenizer.decode(rest[:at])
         spliced = f" {value}" if self.tokenizer.space_inside and needs_space(before + said) else value
         for end in range(at + 1, len(rest) + 1):
@@ -167,7 +168,7 @@ class WithLookups:
 
 @dataclass(slots=True)
 class _Odds:
-    """Of each token: the log-probability of saying it without a lookup, of opening one, and of not opening one."""
+    """Log-probabilities at each token: of saying it without a lookup, of opening a lookup, and of not opening one."""
 
     own: list[float]
     is_likeliest: list[bool]
@@ -177,9 +178,9 @@ class _Odds:
 
 
 class _Walk:
-    """Goes over a continuation up to the first lookup that it is likelier to be said by, or to its end.
+    """Walks over a continuation up to the first lookup that gives its tokens with a higher probability, or to the end.
 
-    Then `at` is where that lookup opens and `taken` how many tokens it says; 0 at the end.
+    Then `at` is the place at which that lookup opens and `taken` the number of tokens it gives; 0 at the end.
     """
 
     def __init__(
@@ -206,7 +207,7 @@ class _Walk:
                 self._say(1, against=value is not None)
 
     def _say(self, width: int, *, against: bool) -> None:
-        """Say tokens without a lookup, `against` one that would have said something else."""
+        """Scores tokens without a lookup; with `against` also that no lookup with another value opens."""
         self.logprob += self._own(width, against)
         self.is_greedy = self.is_greedy and self._is_likeliest(width, against)
         self.at += width

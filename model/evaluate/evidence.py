@@ -1,4 +1,4 @@
-"""Passages that a claim about somebody is checked against, out of documents of the knowledge base."""
+"""Passages of documents in the knowledge base, against which a claim about a person is checked."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.model.baselines.passages import PassageIndex, passages_of
 
-PASSAGES = 5  # as FActScore takes
+PASSAGES = 5  # the number that FActScore takes
 
 
 class Evidence:
-    """The documents of somebody are those with the name as their title. Threads may share it."""
+    """The documents about people, found by the name as their title. Threads may share it."""
 
     def __init__(self, documents: Iterable[AnnotatedDocument]) -> None:
         self._of: dict[str, list[str]] = defaultdict(list)
@@ -26,11 +26,11 @@ class Evidence:
         self._lock = threading.Lock()
 
     def covers(self, name: str) -> bool:
-        """Whether there is a document of somebody."""
+        """Tells whether there is a document about this person."""
         return _folded(name) in self._of
 
     def passages(self, name: str, claim: str) -> list[str]:
-        """The passages that share most with the claim, of the documents of that name, or without any of all."""
+        """Gives the passages most similar to the claim, from the documents of that name or, without any, from all."""
         own = _folded(name) if self.covers(name) else None
         with self._lock:
             if own not in self._indices:

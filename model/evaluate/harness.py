@@ -1,7 +1,7 @@
-"""The three things that lm_eval asks of a model, on requests that have nothing but `args`.
+"""The three methods that lm_eval calls on a model, on requests that have only `args`.
 
-It needs no lm_eval: `lab.harness.model` makes its model class of this. Where a text is longer than the context its end
-is kept, as lm_eval's own model classes do.
+This module does not need lm_eval: `lab.harness.model` makes its model class from it. If a text is longer than the
+context, its end is kept, as lm_eval's own model classes do.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from colmlm.model.decoding.decoder import Decoder
 from colmlm.model.evaluate.continuations import Likelihood, Pair, WithLookups, encoded, without_lookups
 
 MAX_TOKENS = 256
-_TAGS = 2  # of a lookup, which a text that is scored with them must have room for
+_TAGS = 2  # the tags of a lookup, for which a text that is scored with lookups must leave room
 _TOKENS = ("max_gen_toks", "max_tokens", "max_new_tokens", "max_completion_tokens")
 _KNOWN = {"until", "do_sample", "temperature", "top_p", "seed", *_TOKENS}
 
@@ -30,7 +30,7 @@ class Request(Protocol):
 
 @dataclass(slots=True)
 class Harness:
-    """A decoder with or without lookups (`mode` auto or off), asked in batches."""
+    """A decoder with or without lookups (`mode` auto or off), which answers requests in batches."""
 
     decoder: Decoder
     mode: str = "off"
@@ -47,19 +47,19 @@ class Harness:
             raise ValueError("mode 'auto' needs a knowledge base")
 
     def loglikelihood(self, requests: Sequence[Request]) -> list[tuple[float, bool]]:
-        """The log-probability of each (context, continuation), and whether greedy decoding says it."""
+        """Gives the log-probability of each (context, continuation), and whether greedy decoding gives it."""
         tokenizer = self.decoder.tokenizer
         pairs = [self._kept(*encoded(tokenizer, *request.args)) for request in requests]
         return [(one.logprob, one.is_greedy) for one in self._scored(pairs)]
 
     def loglikelihood_rolling(self, requests: Sequence[Request]) -> list[float]:
-        """The log-probability of each whole text, in windows where it is longer than the context."""
+        """Gives the log-probability of each whole text, in windows if it is longer than the context."""
         windows = [list(self._windows(*request.args)) for request in requests]
         scored = iter(self._scored([pair for some in windows for pair in some]))
         return [sum(next(scored).logprob for _ in some) for some in windows]
 
     def generate_until(self, requests: Sequence[Request]) -> list[str]:
-        """What each (context, options) is followed by, up to one of the strings in `until`, which is left out.
+        """Generates text after each (context, options), up to one of the strings in `until`, which is left out.
 
         Raises `ValueError` for options that decoding does not have.
         """
@@ -85,7 +85,7 @@ class Harness:
 
     @property
     def _room(self) -> int:
-        """Tokens of a text that can be scored: the token that begins one stands before them."""
+        """The number of tokens of a text that can be scored, after the token that begins it."""
         room = self.decoder.checkpoint.lm.inference.context - 1
         return room - _TAGS if self.mode == "auto" else room
 
@@ -94,7 +94,7 @@ class Harness:
         return before[max(0, len(before) + len(after) - self._room) :], after
 
     def _windows(self, text: str) -> Iterator[Pair]:
-        """The text's tokens, each once, with as much before the last window's as there is room for."""
+        """Yields the text's tokens in windows, each token once; the last window has as many tokens before it as fit."""
         ids, room = self.decoder.tokenizer.encode(text), self._room
         yield [], ids[:room]
         for start in range(room, len(ids), room - 1):

@@ -14,9 +14,9 @@ Interval = tuple[float, float]
 def bootstrap(
     measure: Callable[[Draw], Mapping[str, float]], *, resamples: int = 1000, seed: int = 0
 ) -> dict[str, Interval]:
-    """The 95 % interval of every number that `measure` gives.
+    """Gives the 95 % interval of every number that `measure` gives.
 
-    `measure` is called once a resample, with a function that draws rows with replacement from a count of them.
+    `measure` is called once per resample, with a function that draws rows with replacement from a count of them.
     """
     rng = np.random.default_rng(seed)
     measured = [measure(lambda n: rng.integers(0, n, n)) for _ in range(resamples)]
@@ -24,10 +24,10 @@ def bootstrap(
 
 
 def of_share(share: float, interval: Interval, independent: int) -> Interval:
-    """The interval of a share of so many independent draws.
+    """Gives the interval of a share of so many independent draws.
 
-    Where all or none hold, every resample is alike and the bootstrap tells nothing of how few there were: then it is
-    the exact one (Clopper and Pearson, 1934), of 0 of 14 from 0 to 0.232.
+    If all or none hold, every resample is the same and the bootstrap does not show how few there were. The interval is
+    then the exact one (Clopper and Pearson, 1934); of 0 out of 14 it is 0 to 0.232.
     """
     rare = 1 - 0.025 ** (1 / independent)
     if share == 0:

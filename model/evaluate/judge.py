@@ -1,9 +1,9 @@
-"""A large model behind a chat endpoint as the judge of answers and of claims, in words of our own.
+"""A large model behind a chat endpoint that judges answers and claims, with prompts of this project.
 
-What the verdicts mean is SimpleQA's (correct, incorrect, not attempted) and FActScore's (a biography is split into
+The verdicts mean the same as SimpleQA's (correct, incorrect, not attempted) and FActScore's (a biography is split into
 claims of one fact each, and each is or is not supported by passages). The prompts are not the published ones, and how
-much that moves a score was not measured. Nothing that comes back is trusted: an answer that is not
-exactly of the form asked for is asked for again, a bounded number of times, and then there is no verdict.
+much that changes a score was not measured. No reply is trusted: an answer that is not exactly of the required form is
+asked for again, a bounded number of times, and after that there is no verdict.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from colmlm.model.annotate.chunks import rough_tokens
 from colmlm.model.lm.chat_endpoint import Chat, EndpointUnusable, Message, Reply, RequestRefused, Usage
 
 ATTEMPTS = 3
-MOST_REFUSED = 3  # conversations one after the other, after which it is not their texts
+MOST_REFUSED = 3  # refusals in a row after which the fault is not in the conversations
 MOST_CLAIMS = 200
 VERDICTS = ("correct", "incorrect", "not_attempted")
 
@@ -78,31 +78,31 @@ class _Support(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Opinion(Generic[T]):
-    """What the judge thinks. `value` None: it gave no usable answer; `said` is its last one, or why there is none."""
+    """The judge's verdict. `value` is None if no answer was usable; `said` is then the last one, or the reason."""
 
     value: T | None
     said: str
 
 
 class Judge(Protocol):
-    """Who judges. `comparable`: whether its scores are at least of the kind of the published ones."""
+    """A judge. `comparable` says whether its scores are at least of the same kind as the published ones."""
 
     comparable: bool
     name: str
 
     def grade(self, question: str, references: Sequence[str], said: str) -> Opinion[str]:
-        """One of `VERDICTS`."""
+        """Gives one of `VERDICTS`."""
         ...
 
     def claims(self, topic: str, text: str) -> Opinion[list[str]]:
-        """The facts that a text states about its topic, each a sentence."""
+        """Gives the facts that a text states about its topic, each as a sentence."""
         ...
 
     def supports(self, topic: str, claim: str, passages: Sequence[str]) -> Opinion[bool]: ...
 
 
 class ChatJudge:
-    """Asks an endpoint. Threads may share it; `usage` is what all of them have spent."""
+    """A judge behind an endpoint. Threads may share it; `usage` is what all of them have spent."""
 
     comparable = True
 
@@ -124,7 +124,7 @@ class ChatJudge:
         return Opinion(None if found.value is None else found.value.supported, found.said)
 
     def _ask(self, messages: list[Message], form: type[T]) -> Opinion[T]:
-        """An answer of the form. Raises what `Chat.reply` raises, but for a refusal: that is no opinion."""
+        """Asks for an answer of this form. Raises what `Chat.reply` raises; a refusal of the text gives no verdict."""
         said = ""
         for attempt in range(ATTEMPTS):
             try:
@@ -156,7 +156,7 @@ class ChatJudge:
 
 
 def rubric() -> str:
-    """A digest of what the judge is told: verdicts given under another are of another run."""
+    """Computes a digest of the judge's instructions; verdicts given under other instructions belong to another run."""
     return sha256("\n".join((GRADE, SPLIT, CHECK)).encode()).hexdigest()[:16]
 
 
@@ -173,12 +173,12 @@ def checking(topic: str, claim: str, passages: Sequence[str]) -> list[Message]:
 
 
 def tokens_of(messages: Sequence[Message]) -> int:
-    """About how many tokens a conversation has."""
+    """Estimates how many tokens a conversation has."""
     return sum(rough_tokens(message["content"]) for message in messages)
 
 
 def _conversation(system: str, asked: Mapping[str, Any]) -> list[Message]:
-    """What is asked goes as JSON, so that no text can end its own quotation."""
+    """Sends the question as JSON, so that no text in it can end its own quotation."""
     told = json.dumps(asked, ensure_ascii=False, indent=1)
     return [{"role": "system", "content": system}, {"role": "user", "content": told}]
 

@@ -1,4 +1,4 @@
-"""What verdicts come to: SimpleQA's figures over answers and FActScore's over biographies, with bootstrap intervals."""
+"""Figures from verdicts: SimpleQA's over answers and FActScore's over biographies, with bootstrap intervals."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from numpy.typing import NDArray
 from colmlm.model.evaluate.intervals import Draw, bootstrap
 from colmlm.model.evaluate.judge import VERDICTS
 
-LEAST_CLAIMS = 10  # FActScore's gamma: a shorter biography is worth less
+LEAST_CLAIMS = 10  # FActScore's gamma: a biography with fewer claims scores less
 
 
 def simple_qa(verdicts: Sequence[str]) -> dict[str, Any]:
-    """SimpleQA's figures: shares of all answers, `correct_given_attempted`, and the harmonic mean `f_score` of that and
-    of `correct`."""
+    """Computes SimpleQA's figures.
+
+    They are shares of all answers, `correct_given_attempted`, and `f_score`, the harmonic mean of that and of
+    `correct`.
+    """
     held = np.array([[verdict == name for name in VERDICTS] for verdict in verdicts]).reshape(-1, 3)
     return _with_intervals(_simple_qa, held)
 
@@ -37,15 +40,18 @@ def _simple_qa(held_N3: NDArray[Any]) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """Of one biography: how many claims were judged, and how many are supported. None judged: it abstained."""
+    """The numbers of judged and of supported claims in a biography. No judged claims count as an abstention."""
 
     claims: int
     supported: int
 
 
 def fact_score(biographies: Sequence[Checked]) -> dict[str, Any]:
-    """FActScore's figures: the mean share of supported claims over the biographies that state any, the same with
-    shorter ones than `LEAST_CLAIMS` worth less, the share that states nothing, and the mean number of claims."""
+    """Computes FActScore's figures.
+
+    They are the mean share of supported claims over the biographies that state any, the same with those of fewer than
+    `LEAST_CLAIMS` claims scored lower, the share that states nothing, and the mean number of claims.
+    """
     return _with_intervals(
         _fact_score, np.array([(one.claims, one.supported) for one in biographies]).reshape(-1, 2)
     )

@@ -1,4 +1,4 @@
-"""Does judging in several conversations at once, and keeps what each came to as soon as it is there."""
+"""Judges items in several conversations at once, and keeps each result as soon as it is there."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def judge_each(
     concurrency: int,
     stop: Callable[[], None],
 ) -> None:
-    """Judge each item in a thread, and keep the row in this one.
+    """Judges each item in a thread, and keeps the row in the calling thread.
 
-    Where something fails, `stop` is called, what is being judged is waited for and kept, and the error raised.
+    If one fails, `stop` is called, the conversations in progress are finished and kept, and the error is raised.
     """
     waiting = iter(items)
     running: dict[Future[dict[str, Any]], Item] = {}

@@ -1,4 +1,4 @@
-"""Judges by strings alone, where no large model is to be had. Its scores compare with nothing that is published."""
+"""A judge by strings alone, for use without a large model. Its scores cannot be compared with published ones."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ _TELLING = re.compile(r"[A-Z][\w'’-]*|\d[\d,.]*\d|\d")
 
 
 class LocalJudge:
-    """A gold answer among the first words, whatever its case, accents, articles and punctuation.
+    """Accepts an answer with a gold answer among its first words, ignoring case, accents, articles and punctuation.
 
-    A claim is a sentence, and supported if the passages hold all its numbers and names; one without any is not judged.
+    A claim is a sentence, and is supported if the passages hold all its numbers and names; one without any is not
+    judged.
     """
 
     comparable = False
@@ -55,6 +56,6 @@ class LocalJudge:
 
 
 def normalised(text: str) -> str:
-    """The words of a text in lower case, without accents, punctuation and articles."""
+    """Gives the words of a text in lower case, without accents, punctuation and articles."""
     bare = "".join(c for c in unicodedata.normalize("NFKD", text.casefold()) if not unicodedata.combining(c))
     return " ".join(word for word in re.findall(r"\w+", bare) if word not in _ARTICLES)

@@ -1,8 +1,8 @@
-"""A TOFU log in the layout of open-unlearning, so that its tools and tables can read what was measured here.
+"""A TOFU log in the layout of open-unlearning, so that its tools and tables can read this project's measurements.
 
-That project keeps one object by metric: ``agg_value``, and ``value_by_index`` where the metric is one of examples. An
-answer has its probability and mean loss, several wrong answers of one example a list of each. Its summary is every
-metric's ``agg_value``. The names are its own, two spellings of the truth ratio among them.
+That project keeps one object per metric: ``agg_value``, and ``value_by_index`` if the metric has a value per example.
+An answer has its probability and mean loss; several wrong answers of one example have a list of each. Its summary is
+every metric's ``agg_value``. The names are open-unlearning's, including two spellings of the truth ratio.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FORGET_RATIO = "forget_truth_ratio"
 def evaluation(
     log: Mapping[str, Table], retained: Mapping[str, Table] | None = None
 ) -> Metrics:  # as TOFU_EVAL.json
-    """Every metric of a log by its name. `retained`, a model that never saw the forget set, gives forget quality."""
+    """Computes every metric of a log, by name. `retained`, of a model without the forget set, gives forget quality."""
     found: Metrics = {}
     for name, file in _TABLES.items():
         found |= _of_table(name, log[file])
@@ -50,7 +50,7 @@ def evaluation(
 
 
 def summary(metrics: Metrics) -> dict[str, float]:
-    """Each metric's one number: TOFU_SUMMARY.json."""
+    """Gives each metric's one number: TOFU_SUMMARY.json."""
     return {name: one["agg_value"] for name, one in metrics.items()}
 
 
@@ -58,7 +58,7 @@ def _of_table(name: str, table: Table) -> Metrics:
     right, wrong = _answers(table["avg_gt_loss"]), _answers(table["average_perturb_loss"])
     found = {f"{name}_Q_A_Prob": right, f"{name}_Q_A_PERT_Prob": wrong, f"{name}_Q_A_ROUGE": _rouge(table)}
     stated = _answers(table.get("avg_paraphrased_loss") or table["avg_gt_loss"])
-    if name in ("ra", "wf"):  # what is stated is the answer itself, which some logs have under both names
+    if name in ("ra", "wf"):  # `stated` is the answer itself, which some logs have under both names
         found[f"{name}_Q_A_Prob_normalised"] = _among(right, wrong)
     else:
         found[f"{name}_Q_A_PARA_Prob"] = stated
@@ -68,7 +68,7 @@ def _of_table(name: str, table: Table) -> Metrics:
 
 
 def _answers(losses: Mapping[str, Any]) -> Metrics:
-    """Probabilities of one answer, or of several, of each example."""
+    """Gives the probabilities of one answer, or of several, for each example."""
     values = {
         row: {"prob": np.exp(-np.asarray(loss)).tolist(), "avg_loss": loss} for row, loss in losses.items()
     }
@@ -76,7 +76,7 @@ def _answers(losses: Mapping[str, Any]) -> Metrics:
 
 
 def _among(right: Metrics, wrong: Metrics) -> Metrics:
-    """The right answer's probability among all that the example names."""
+    """Gives the right answer's probability among all answers that the example names."""
     values = {}
     for row, one in right["value_by_index"].items():
         others = float(np.sum(wrong["value_by_index"][row]["prob"]))
@@ -101,7 +101,7 @@ def _below_one(ratio: float) -> float:
 
 
 def _rouge(table: Table) -> Metrics:
-    """ROUGE of what was generated, with the texts where the log has them."""
+    """Gives the ROUGE scores of the generated text, with the texts if the log has them."""
     values: dict[str, Any] = {}
     for row, recall in table["rougeL_recall"].items():
         values[row] = {"rougeL_recall": recall}

@@ -1,13 +1,13 @@
 """Perplexity of texts with marked facts: static, dynamic and their normalised forms (section 4.2, appendix A.5).
 
-Scored are the tokens outside of lookups, M-bar in the paper. *Static* gives the model the spans that the text has,
-*dynamic* what its own lookups find, and both leave the spans unscored. The normalised forms add the loss of the
-opening ``<FACT>`` tokens: dynamic-normalised divides by the same tokens as dynamic, so that the truth lies between
-the two; normalised is of the text's own spans and divides by all tokens of the text without markup.
+The tokens outside of lookups, M-bar in the paper, are scored. *Static* gives the model the text's own spans, *dynamic*
+the values that its own lookups find; both leave the spans unscored. The normalised forms add the loss of the opening
+``<FACT>`` tokens: dynamic-normalised divides by the same tokens as dynamic, so that the true value lies between the
+two; normalised uses the text's own spans and divides by all tokens of the text without markup.
 
-The paper does not say what a lookup without a match does to the dynamic form. Two are measured: `nearest` splices
-whatever is nearest, and *gated* does as the decoder does, takes the lookup back and says the span itself, so that
-its tokens are scored as any others.
+The paper does not say how a lookup without a match counts in the dynamic form. Two readings are measured: `nearest`
+splices the nearest fact in any case; *gated* takes the lookup back as the decoder does and lets the model say the span
+itself, so that its tokens are scored as any others.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from colmlm.model.text.tokens import FactTokenizer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """Sums over one text. Losses are in nats; `right` are lookups that found the very span."""
+    """Sums over one text. Losses are in nats; `right` counts the lookups that found exactly the span's value."""
 
     loss: float = 0.0
     tokens: int = 0
@@ -38,7 +38,7 @@ class Tally:
 
 @torch.inference_mode()
 def static(checkpoint: Checkpoint, document: AnnotatedDocument, *, max_tokens: int = 1024) -> Tally:
-    """The document with its own spans given, in one pass."""
+    """Scores the document with its own spans given, in one pass."""
     text = _text(checkpoint, document, max_tokens)
     reader, tokenizer = Reader(checkpoint), checkpoint.tokenizer
     for outside, span in zip(text.outside, text.spans, strict=False):
@@ -54,7 +54,7 @@ def static(checkpoint: Checkpoint, document: AnnotatedDocument, *, max_tokens: i
 def dynamic(
     checkpoint: Checkpoint, document: AnnotatedDocument, finds: Sequence[Find], *, max_tokens: int = 1024
 ) -> list[Tally]:
-    """The document with what a `find` gives at each of its lookups in place of its own span, by each of them."""
+    """Scores the document once per `find`, with the values that it gives in place of the document's spans."""
     text = _text(checkpoint, document, max_tokens)
     splices = [_Splices(checkpoint.tokenizer, find) for find in finds]
     readers = [Reader(checkpoint) for _ in finds]
@@ -68,7 +68,7 @@ def dynamic(
 
 @dataclass(slots=True)
 class _Splices:
-    """What `find` gives, as ids, and how many lookups matched and found the very span."""
+    """Encodes the values that `find` gives; counts the lookups with a match, and those that found exactly the span."""
 
     tokenizer: FactTokenizer
     find: Find
@@ -87,11 +87,10 @@ class _Splices:
 def plain(
     checkpoint: Checkpoint, marked: FactTokenizer, document: AnnotatedDocument, *, max_tokens: int = 1024
 ) -> tuple[Tally, Tally]:
-    """A model without lookups on the text without markup: over all its tokens, and over those that Co-LMLM is
-    scored on.
+    """Scores a model without lookups on the text without markup: all its tokens, and those that Co-LMLM is scored on.
 
-    The same tokens, cut at the spans as `marked`, the other model's tokenizer, cuts them. Leaving out fact tokens
-    makes a text easier, so the second is the fair comparison.
+    Both use the same tokens, cut at the spans as `marked`, the other model's tokenizer, cuts them. Leaving out fact
+    tokens makes a text easier, so the second is the fair comparison.
     """
     text = MarkedText.of(marked.document(document), marked, max_tokens)
     reader = Reader(checkpoint, without_markup=True)
@@ -106,7 +105,7 @@ def plain(
 
 
 def _text(checkpoint: Checkpoint, document: AnnotatedDocument, max_tokens: int) -> MarkedText:
-    room = min(max_tokens, checkpoint.lm.inference.context // 2)  # what is found may be longer than the spans
+    room = min(max_tokens, checkpoint.lm.inference.context // 2)  # found values may be longer than the spans
     return MarkedText.of(checkpoint.tokenizer.document(document), checkpoint.tokenizer, room)
 
 

@@ -1,9 +1,9 @@
-"""What it costs to form a query at a lookup (appendix A, measuring per-retrieval overhead).
+"""The time that it takes to form a query at a lookup (appendix A, measuring per-retrieval overhead).
 
 Free decoding would compare models that look up at other places and as often as they like. So each method forms its
 query at the same gold lookups of annotated documents, from its own form of the text before, whose keys and values are
-in the cache already. Timed is what comes between that and a vector: one forward for Co-LMLM; for a method that asks in
-words the decoding of its query and the encoding of that. The search is the same for all and left out.
+already in the cache. The time runs from there to the vector: one forward for Co-LMLM; for a method that asks in words
+the decoding of its query and the encoding of that. The search is the same for all and not measured.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Formed:
-    """One query: seconds to decode and to encode it, its words' tokens, and the vector [dim]."""
+    """One query: the seconds to decode and to encode it, its number of tokens in words, and the vector [dim]."""
 
     decode: float
     encode: float
@@ -44,10 +44,10 @@ class Formed:
 
 @dataclass(slots=True)
 class Former:
-    """Forms queries with one checkpoint. `encoder` makes vectors of words and is None where the state is the query.
+    """Forms queries with one checkpoint. `encoder` makes vectors of words and is None if the state is the query.
 
-    `gold` writes the gold query instead of what the model would say: the same forwards, of a length that means
-    something where the model was not trained to ask.
+    With `gold` the gold query is written instead of the model's own: the same forwards, with a meaningful length even
+    if the model was not trained to ask.
     """
 
     checkpoint: Checkpoint
@@ -61,7 +61,7 @@ class Former:
         self.ends = end_tokens(self.checkpoint)
 
     def sites(self, document: AnnotatedDocument) -> list[Site]:
-        """The lookups of a document, those with a question, in their order. Those beyond the context are left out."""
+        """Gives the lookups of a document that have a question, in order, without those beyond the context."""
         tokenizer = self.checkpoint.tokenizer
         encoded = tokenizer.document(document, close=False)
         in_words = tokenizer.markup.asks is not None
@@ -77,7 +77,7 @@ class Former:
 
     @torch.inference_mode()
     def form(self, site: Site) -> Formed:
-        """The query at a site, timed from where the text before it is in the cache."""
+        """Forms the query at a site; the time begins once the text before it is in the cache."""
         llama = self.checkpoint.lm.inference
         cache = llama.cache(1)
         cache.reserve(len(site.prefix) + MAX_QUERY_TOKENS + 1)
@@ -95,7 +95,7 @@ class Former:
         return Formed(decoded - started, time.perf_counter() - decoded, len(words), vector)
 
     def _write(self, state_1D: torch.Tensor, site: Site, cache: Cache) -> list[int]:
-        """Decode the query up to the token that ends it."""
+        """Decodes the query up to the token that ends it."""
         tokenizer, llama = self.checkpoint.tokenizer, self.checkpoint.lm.inference
         closes = tokenizer.id_of(tokenizer.markup.asks)
         words: list[int] = []
@@ -113,14 +113,14 @@ class Former:
         return self.checkpoint.lm.inference.advance(torch.tensor([[token]]), [position], cache)[:, -1]
 
     def _settle(self) -> None:
-        """Wait for the accelerator, where there is one: its work is asynchronous."""
+        """Waits for the accelerator, if there is one, since its work is asynchronous."""
         if self.checkpoint.lm.device.type == "cuda":
             torch.cuda.synchronize()
 
 
 @dataclass(frozen=True, slots=True)
 class QueryCost:
-    """Medians over the sites, in milliseconds. `vs_state`: how many times what Co-LMLM takes at the same sites."""
+    """Medians over the sites, in milliseconds. `vs_state` is the ratio to Co-LMLM's time at the same sites."""
 
     sites: int
     prefix_tokens: float
@@ -142,8 +142,10 @@ def measure(
     sites: int,
     done: Callable[[int], None] = lambda _: None,
 ) -> QueryCost:
-    """Both methods in turns at the same sites, the first `sites` of these documents, one of which is taken twice to
-    warm up. Raises `ValueError` where there is no site."""
+    """Measures both methods in turns at the same sites, the first `sites` of these documents.
+
+    One site is measured twice to warm up. Raises `ValueError` if there is no site.
+    """
     ours: list[float] = []
     theirs: list[Formed] = []
     lengths: list[int] = []
@@ -177,7 +179,7 @@ def measure(
 def _pairs(
     state: Former, words: Former, documents: Sequence[AnnotatedDocument]
 ) -> Iterator[tuple[Site, Site]]:
-    """The sites that both methods have room for."""
+    """Yields the sites that fit the context of both methods."""
     for document in documents:
         yield from zip(state.sites(document), words.sites(document), strict=False)
 

@@ -1,8 +1,8 @@
-"""Questions with gold answers, as the published sets have them: JSON, JSON Lines or CSV, a file or a folder of files.
+"""Questions with gold answers in the formats of published sets: JSON, JSON Lines or CSV, a file or a folder of files.
 
 A row has a question and its answers under any of the names in use. A row of T-REx names a subject and an object
-instead, and its file the relation: it becomes the beginning of a sentence that ends with the object, in our own
-words, since the sentences of the published set are not among its facts.
+instead, and its file the relation; from these it becomes the beginning of a sentence that ends with the object. The
+wording is this project's, since the sentences of the published set are not among its facts.
 """
 
 from __future__ import annotations
@@ -67,14 +67,14 @@ RELATIONS = {
 
 
 class QuestionSetError(ValueError):
-    """A file or folder that holds no questions, with what is wrong about it."""
+    """A file or folder holds no questions; the message says what is wrong with it."""
 
 
 def read_question_set(path: Path) -> list[AskedQuestion]:
-    """Every row of a file, or of the files of a folder, in order; of equal rows the first.
+    """Reads every row of a file, or of the files of a folder, in order; of equal rows it keeps the first.
 
-    Rows with the same question and other answers stay apart, since each is an example of its set. Raises
-    `QuestionSetError` where a row is none, naming it.
+    Rows with the same question and other answers are kept apart, since each is an example of its set. Raises
+    `QuestionSetError`, which names the row, if one is no question.
     """
     asked = [_asked(where, row) for where, row in _rows(path)]
     if not asked:
@@ -83,7 +83,7 @@ def read_question_set(path: Path) -> list[AskedQuestion]:
 
 
 def digest(path: Path) -> str:
-    """SHA-256 of a question set's files, in order."""
+    """Computes the SHA-256 of a question set's files, in order."""
     return sha256(b"".join(sha256(file.read_bytes()).digest() for file in _files(path))).hexdigest()
 
 
@@ -136,9 +136,9 @@ def _statement(where: str, row: Mapping[str, Any]) -> str:
 
 
 def _texts(found: Any) -> tuple[str, ...]:
-    """Answers given as one text, as several, or as several in JSON within one."""
+    """Reads answers given as one text, as several, or as several in JSON within one text."""
     if isinstance(found, str) and found.startswith("["):
-        with suppress(ValueError):  # an answer that begins with a bracket
+        with suppress(ValueError):  # it is an answer that begins with a bracket
             found = json.loads(found)
     several = found if isinstance(found, list) else [found]
     return tuple(dict.fromkeys(one.strip() for one in several if isinstance(one, str) and one.strip()))

@@ -1,7 +1,7 @@
-"""Reads texts with marked facts token by token as a decoder would, and sums what their tokens cost the model.
+"""Reads texts with marked facts token by token as a decoder would, and sums the losses of their tokens.
 
-Of a token's loss there are three kinds: not taken (`GIVEN`), summed (`SAID`), and summed apart from those (`APART`).
-Several texts are read side by side: between its lookups a text has few tokens, for which reading the model's weights
+A token's loss is of one of three kinds: not counted (`GIVEN`), summed (`SAID`), or summed separately (`APART`). Several
+texts are read side by side: a text has few tokens between its lookups, and for so few, reading the model's weights
 costs more than multiplying by them.
 """
 
@@ -23,7 +23,7 @@ from colmlm.model.lm.llama import Cache
 from colmlm.model.text.tokens import Encoded, FactTokenizer
 
 Query = NDArray[np.float32]  # [dim], unit norm
-Find = Callable[[Query], str | None]  # the value to splice, None: no match
+Find = Callable[[Query], str | None]  # gives the value to splice; None: no match
 Splice = Callable[[Query, Sequence[int]], Sequence[int] | None]
 
 GIVEN, SAID, APART = range(3)
@@ -32,14 +32,14 @@ _DONE = object()
 
 @dataclass(frozen=True, slots=True)
 class MarkedText:
-    """A document as the stretches between lookups (one more than there are spans), and the spans."""
+    """A document cut into the stretches outside of lookups (one more than there are spans), and the spans."""
 
     outside: list[list[int]]
     spans: list[list[int]]
 
     @classmethod
     def of(cls, encoded: Encoded, tokenizer: FactTokenizer, room: int) -> MarkedText:
-        """As much of the sequence as `room` holds: whole lookups only."""
+        """Takes as much of the sequence as fits in `room`, with whole lookups only."""
         ids = list(encoded.ids)
         outside: list[list[int]] = []
         spans: list[list[int]] = []
@@ -55,17 +55,17 @@ class MarkedText:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of the text without markup and without the first, which nothing precedes."""
+        """The number of tokens of the text without markup, and without the first, which no token precedes."""
         return sum(map(len, self.outside)) + sum(map(len, self.spans)) - 1
 
 
-Course = Iterator[None]  # queues tokens of a reader, and yields where they must be read
+Course = Iterator[None]  # queues tokens of a reader, and yields when they are to be read
 
 
 class Reader:
-    """One sequence, read in as few passes as its lookups allow, and what its tokens cost.
+    """One sequence, read in as few passes as its lookups allow, and the losses of its tokens.
 
-    One that is `after` another goes on behind what that has read.
+    A reader that is `after` another continues the sequence that the other has read.
     """
 
     def __init__(
@@ -85,14 +85,14 @@ class Reader:
         self.queued += [(token, kind) for token in ids]
 
     def at_once(self) -> Course:
-        """What is queued, and nothing else."""
+        """Yields once, so that the queued tokens are read in one pass."""
         yield
 
     def with_lookups(self, text: MarkedText, splice: Splice) -> Course:
-        """A text with its lookups made: each one's opening token is scored apart.
+        """Queues a text with its lookups; the loss of each opening token is summed separately.
 
-        `splice` gets a lookup's query and the ids of the text's own span, and gives what to splice; None takes the
-        lookup back, and the span is said.
+        `splice` gets a lookup's query and the ids of the text's own span, and gives the ids to splice. If it gives
+        None, the lookup is taken back and the span is scored.
         """
         for outside, span in zip(text.outside, text.spans, strict=False):
             self.queue(outside, SAID)
@@ -107,20 +107,20 @@ class Reader:
         yield
 
     def hear(self, states_TD: Tensor) -> None:
-        """Take the states [T, D] of what is queued."""
+        """Takes the states [T, D] of the queued tokens."""
         self._score(states_TD)
         self.states = [*self.states[-1:], *states_TD[-2:]][-2:]
         self.position += len(self.queued)
         self.queued = []
 
     def _take_back(self) -> None:
-        """Forget the token read last; the next one is not of the markup."""
+        """Removes the token read last; the next one must not be of the markup."""
         self.position -= 1
         self.states.pop()
         self.took_back = True
 
     def _score(self, states_TD: Tensor) -> None:
-        """Add the losses of what is queued: each token's comes from the state before it, and the first has none."""
+        """Adds the losses of the queued tokens, each from the state before it; the first of a sequence has none."""
         before_TD = torch.cat([*(state[None] for state in self.states[-1:]), states_TD[:-1]])
         queued = self.queued[len(self.queued) - len(before_TD) :]
         rows = [row for row, (_, kind) in enumerate(queued) if kind != GIVEN]
@@ -142,7 +142,7 @@ class Reader:
 
 
 def read(readers: Sequence[tuple[Reader, Course]], cache: Cache) -> None:
-    """Run every reader's course to its end; each has a row of the cache, and rows that are done leave it."""
+    """Runs every reader's course to its end; each reader has a row of the cache, and finished ones are removed."""
     live = list(readers)
     while True:
         staying = [row for row, (_, course) in enumerate(live) if next(course, _DONE) is not _DONE]
@@ -155,7 +155,7 @@ def read(readers: Sequence[tuple[Reader, Course]], cache: Cache) -> None:
 
 
 def _advance(readers: Sequence[Reader], cache: Cache) -> None:
-    """Read what each has queued, in one pass; what pads the shorter ones is written over later."""
+    """Reads each reader's queued tokens in one pass; the padding of the shorter ones is overwritten later."""
     lengths = [len(reader.queued) for reader in readers]
     width = max(lengths)
     if not width:

@@ -1,8 +1,7 @@
 """Recall of question -> fact: does a question's key find the fact it asks for?
 
-Why this metric: a lookup splices the top hit whatever else is near, so the share of questions whose own
-fact comes first bounds how often an output can be right; recall at 10 says what a better ranking of the
-same space could still gain.
+A lookup splices the top hit whatever else is near, so the share of questions whose own fact comes first bounds how
+often an output can be right. Recall at 10 says what a better ranking in the same space could still gain.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ OnDone = Callable[[int], None]
 
 
 class Encodes(Protocol):
-    """Keys of documents' facts and of questions, in one space: `model.lm.encoder.KeyEncoder`."""
+    """An encoder of documents' facts and of questions into one key space: `model.lm.encoder.KeyEncoder`."""
 
     def encode_documents(self, documents: Sequence[AnnotatedDocument]) -> list[Floats]: ...
     def encode_questions(self, questions: Sequence[str]) -> Floats: ...
@@ -30,7 +29,7 @@ class Encodes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """Over `questions` asked of `facts`: shares in [0, 1]. `value_at_1`: the top fact has the asked value."""
+    """Shares in [0, 1] over `questions` asked of `facts`. `value_at_1`: the top fact has the right value."""
 
     facts: int
     questions: int
@@ -44,10 +43,10 @@ class Recall:
 def recall(
     queries_QD: Floats, target_Q: NDArray[np.int64], keys: Floats | Sequence[Floats], values_K: Sequence[str]
 ) -> Recall:
-    """Rank every fact for every query; `target_Q[i]` is the row of the fact that query i asks for.
+    """Ranks every fact for every query; `target_Q[i]` is the row of the fact that query i asks for.
 
-    `keys` are [K, D], or an array for each kind of key: a fact scores as its best one, and a row of NaN is none.
-    Ties rank the target last among its equals, so that a model that gives all facts one key scores 0.
+    `keys` are [K, D], or an array for each kind of key: a fact scores as its best key, and a row of NaN is no key. On
+    ties the target ranks last among its equals, so that a model that gives all facts one key scores 0.
     """
     ranks, top, true = [], [], []
     names = np.array([" ".join(value.lower().split()) for value in values_K])
@@ -73,7 +72,7 @@ def recall(
 
 
 def best_scores(queries_QD: Floats, keys: Floats | Sequence[Floats]) -> Floats:
-    """[Q, K]: the score of each fact's best key; minus infinity where it has none that is a number."""
+    """Gives [Q, K]: the score of each fact's best key; minus infinity for a fact without one."""
     kinds = [keys] if isinstance(keys, np.ndarray) else keys
     scores = [queries_QD @ keys_KD.T for keys_KD in kinds]
     best_QK = np.fmax.reduce(scores)
@@ -92,9 +91,9 @@ def _share(values: NDArray[np.floating] | NDArray[np.bool_]) -> float:
 def in_batches(
     encode: Callable[[list[str]], Floats], texts: Sequence[str], done: OnDone, size: int = 128
 ) -> Floats:
-    """Encode texts a batch at a time, telling `done` how many more are finished.
+    """Encodes texts in batches, telling `done` how many more are finished.
 
-    Longest first, so that what is padded together is of one length, and too little memory shows at once.
+    The longest come first, so that texts of similar length are padded together, and too little memory shows at once.
     """
     order = sorted(range(len(texts)), key=lambda n: -len(texts[n]))
     rows: Floats | None = None
@@ -112,7 +111,7 @@ def in_batches(
 def document_keys(
     encoder: Encodes, documents: Sequence[AnnotatedDocument], done: OnDone, size: int = 32
 ) -> Floats:
-    """[num_facts, dim] keys of all facts of `documents`, in order."""
+    """Gives the [num_facts, dim] keys of all facts of `documents`, in order."""
     parts = []
     for at in range(0, len(documents), size):
         batch = documents[at : at + size]
@@ -122,7 +121,7 @@ def document_keys(
 
 
 def decoder_queries(encoder: Encodes, questions: Sequence[str], done: OnDone) -> Floats:
-    """The queries the decoder itself emits: the states at ``<FACT>`` after ``Question: ... Answer:``."""
+    """Gives the queries that the decoder itself sends: the states at ``<FACT>`` after ``Question: ... Answer:``."""
 
     def at_fact(batch: list[str]) -> Floats:
         return np.concatenate(encoder.encode_documents([question_answer(q, "?") for q in batch]))

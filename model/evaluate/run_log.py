@@ -1,4 +1,4 @@
-"""A run's rows as JSON Lines, so that one that was stopped goes on where it was."""
+"""A run's rows as JSON Lines, from which an interrupted run is resumed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class OtherRun(ValueError):
 
 
 class RunLog:
-    """The rows of one run by their names. The file's first line is what was run; without a file nothing is kept."""
+    """The rows of one run by name. The file's first line is the run's configuration; without a file none are saved."""
 
     def __init__(self, path: Path | None, rows: dict[str, Row]) -> None:
         self.path = path
@@ -24,7 +24,7 @@ class RunLog:
 
     @classmethod
     def open(cls, path: Path | None, run: Mapping[str, Any]) -> Self:
-        """The log of `run`, with the rows it has already. Raises `OtherRun` where the file is another's."""
+        """Opens the log of `run` with the rows it already has. Raises `OtherRun` if the file is of another run."""
         if path is None:
             return cls(None, {})
         if not path.is_file() or not path.stat().st_size:
@@ -41,7 +41,7 @@ class RunLog:
         return cls(path, {row.pop(NAME): row for row in rows})
 
     def add(self, rows: Mapping[str, Row]) -> None:
-        """Keep these rows, on disk where there is a file."""
+        """Adds these rows, and writes them if there is a file."""
         self.rows |= rows
         if self.path is not None:
             with self.path.open("a", encoding="utf-8") as target:

@@ -1,7 +1,7 @@
-"""Recall of two kinds of query by three kinds of key: context, generated question, and both.
+"""Recall of two kinds of query with three kinds of keys: context, generated question, and both.
 
-A human question is asked as it is, or put before the decoder, which then asks with its own query (section 3.1). A
-key from a question must never be from the one that is asked: those of the keys are written by the annotator.
+A human question is encoded as it is, or put before the decoder, which then sends its own query (section 3.1). Keys from
+questions must not be made from the questions that are asked; they are made from those of the annotator.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Table = dict[str, dict[str, Recall]]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Facts and where each stands, with the questions that are asked: `target_Q` are the rows of their facts."""
+    """Facts with their places, and the questions that are asked; `target_Q` are the rows of these questions' facts."""
 
     places: list[Place]
     values: list[str]
@@ -39,7 +39,7 @@ class Asked:
 
     @classmethod
     def of(cls, documents: Sequence[AnnotatedDocument]) -> Asked:
-        """All facts of these documents, in order; those that have a question are asked for."""
+        """Takes all facts of these documents, in order; those with a question are asked for."""
         places = [(d.external_id, s.start, s.end) for d in documents for s in d.facts]
         return cls.where(
             places,
@@ -49,14 +49,14 @@ class Asked:
 
     @classmethod
     def where(cls, places: list[Place], values: list[str], questions: Sequence[str | None]) -> Asked:
-        """Facts at these places, with their questions where they have one."""
+        """Takes facts at these places, with their questions if they have any."""
         rows = [row for row, question in enumerate(questions) if question]
         return cls(places, values, [questions[row] or "" for row in rows], np.array(rows, dtype=np.int64))
 
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """Questions that an annotator wrote, by where their span stands, with the value of that."""
+    """Questions that an annotator wrote, by the place of their span, with the value of that span."""
 
     questions: Mapping[Place, tuple[str, str]]
 
@@ -72,7 +72,7 @@ class Generated:
         )
 
     def of_facts(self, asked: Asked) -> list[str | None]:
-        """Each fact's generated question, or None. Raises `ValueError` where they are of other texts."""
+        """Gives each fact's generated question, or None. Raises `ValueError` if the questions are of other texts."""
         found: list[str | None] = []
         for place, value in zip(asked.places, asked.values, strict=True):
             question, said = self.questions.get(place, (None, value))
@@ -88,14 +88,14 @@ class Generated:
         return found
 
     def num_asked(self, asked: Asked) -> int:
-        """How many generated questions are, word for word, the very question that is asked of their fact."""
+        """Counts the generated questions that equal, word for word, the question that is asked of their fact."""
         of_facts = self.of_facts(asked)
         pairs = zip(asked.target_Q.tolist(), asked.questions, strict=True)
         return sum((of_facts[row] or "").casefold() == question.casefold() for row, question in pairs)
 
 
 def question_keys(encoder: Encodes, questions: Sequence[str | None], done: OnDone) -> Floats:
-    """[K, D] keys of the questions at ``<FACT-q>``, rows of NaN where there is none."""
+    """Gives the [K, D] keys of the questions at ``<FACT-q>``, with rows of NaN for missing ones."""
     rows = [row for row, question in enumerate(questions) if question]
     made = in_batches(encoder.encode_questions, [questions[row] or "" for row in rows], done)
     keys_KD = np.full((len(questions), made.shape[1]), np.nan, np.float32)
@@ -112,9 +112,9 @@ def table(
     as_decoder: bool,
     done: OnDone,
 ) -> Table:
-    """Recall by kind of query ("question", "decoder") and by kind of key ("context", "question", "both").
+    """Measures recall by kind of query ("question", "decoder") and by kind of key ("context", "question", "both").
 
-    `contexts` are the keys of the facts' contexts [K, D], or the documents to make them from. `done` hears how many
+    `contexts` are the keys of the facts' contexts [K, D], or the documents to make them from. `done` is told how many
     more of `num_encodings` are made.
     """
     if not isinstance(contexts, np.ndarray):
@@ -133,7 +133,7 @@ def table(
 
 
 def num_encodings(asked: Asked, *, has_contexts: bool, generated: Generated | None, as_decoder: bool) -> int:
-    """How many texts `table` encodes."""
+    """Counts the texts that `table` encodes."""
     contexts = 0 if has_contexts else len(asked.values)
     questions = sum(question is not None for question in generated.of_facts(asked)) if generated else 0
     return contexts + questions + (1 + as_decoder) * len(asked.questions)

@@ -1,7 +1,7 @@
 """TOFU's metrics from per-example logs (section 4, unlearning; conventions of open-unlearning).
 
-A log holds four tables of examples: those to forget, those to retain, and questions about real authors and the
-world. Losses are means over an answer's tokens, so that ``exp(-loss)`` is the answer's probability by the token.
+A log holds four tables of examples: those to forget, those to retain, and questions about real authors and the world.
+Losses are means over an answer's tokens, so that ``exp(-loss)`` is the answer's probability per token.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from scipy.stats import hmean, ks_2samp
 
 Floats = NDArray[np.float64]
 
-_TINY = 1e-10  # keeps a ratio finite where an answer has no probability; part of the published definitions
+_TINY = 1e-10  # keeps a ratio finite if an answer has probability 0; part of the published definitions
 
 _ByRow = dict[str, float]
 
 
 class TofuLogError(ValueError):
-    """A file that is no log, with what is wrong about it."""
+    """The file is no log; the message says what is wrong with it."""
 
 
 class _Table(msgspec.Struct, frozen=True):
@@ -45,11 +45,11 @@ class _Log(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examples:
-    """What is known of each of a table's N examples.
+    """The scores of each of a table's N examples.
 
     `probability_N` is that of the right answer, `choice_N` the same among all answers that the example names.
-    `truth_ratio_N` is how likely the wrong answers are, by geometric mean, beside the right one; above 1 they are
-    likelier. `rouge_N` is the ROUGE-L recall of what was generated.
+    `truth_ratio_N` is the geometric mean of the wrong answers' probabilities divided by the right one's; above 1 the
+    wrong ones are likelier. `rouge_N` is the ROUGE-L recall of the generated text.
     """
 
     probability_N: Floats
@@ -59,7 +59,11 @@ class Examples:
 
     @classmethod
     def of(cls, *, right_N: Floats, stated_N: Floats, wrong_N: Sequence[Floats], rouge_N: Floats) -> Examples:
-        """From losses: of the answer itself, of the wording that wrong answers are held against, and of those."""
+        """Computes the scores from losses of three kinds.
+
+        They are those of the answer itself, of the wording that wrong answers are compared with, and of the wrong
+        answers.
+        """
         probability_N = np.exp(-right_N)
         wrong_mean_N = np.exp([-losses.mean() for losses in wrong_N])
         wrong_sum_N = np.array([np.exp(-losses).sum() for losses in wrong_N])
@@ -74,13 +78,13 @@ class Examples:
         return len(self.rouge_N)
 
     def drawn(self, rows_N: NDArray[np.int64]) -> Examples:
-        """The examples of these rows, which may repeat."""
+        """Gives the examples of these rows, which may repeat."""
         return Examples(**{column.name: getattr(self, column.name)[rows_N] for column in fields(self)})
 
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """What one table comes to: three numbers between 0 and 1, and how many examples they are of."""
+    """The scores of one table: three numbers between 0 and 1, and the number of its examples."""
 
     probability: float
     rouge: float
@@ -89,13 +93,13 @@ class Scores:
 
     @classmethod
     def kept(cls, examples: Examples, *, choice: bool) -> Scores:
-        """Of what a model should know. `choice`: the probability is that among the named answers."""
+        """Scores a table that a model should know. With `choice` the probability is that among the named answers."""
         probability_N = examples.choice_N if choice else examples.probability_N
         return cls._of(examples, probability_N, np.maximum(0, 1 - examples.truth_ratio_N))
 
     @classmethod
     def forgotten(cls, examples: Examples) -> Scores:
-        """Of what a model should have forgotten: a truth ratio near 1 tells right and wrong answers apart least."""
+        """Scores a table that a model should have forgotten; a truth ratio near 1 tells right from wrong least."""
         ratio_N = examples.truth_ratio_N
         return cls._of(examples, examples.probability_N, np.minimum(ratio_N, 1 / (ratio_N + _TINY)))
 
@@ -117,7 +121,7 @@ class TofuLog:
 
     @classmethod
     def read(cls, file: Path) -> TofuLog:
-        """A log as JSON, gzipped or not. Raises `TofuLogError` where it is none."""
+        """Reads a log as JSON, gzipped or not. Raises `TofuLogError` if it is none."""
         log = _decoded(file)
         return cls(
             retain=_examples("eval_log.json", log.retain, restated=True),
@@ -127,7 +131,7 @@ class TofuLog:
         )
 
     def drawn(self, draw: Callable[[int], NDArray[np.int64]]) -> TofuLog:
-        """The log with each table's examples drawn anew by `draw`, which gives rows for a count of them."""
+        """Resamples each table's examples with `draw`, which gives rows for a number of examples."""
         return TofuLog(
             retain=self.retain.drawn(draw(len(self.retain))),
             real_authors=self.real_authors.drawn(draw(len(self.real_authors))),
@@ -137,7 +141,7 @@ class TofuLog:
 
     @property
     def kept(self) -> dict[str, Scores]:
-        """The scores of the three tables that a model should still know, under their usual short names."""
+        """Gives the scores of the three tables that a model should still know, under their usual short names."""
         return {
             "retain": Scores.kept(self.retain, choice=False),
             "ra": Scores.kept(self.real_authors, choice=True),
@@ -146,13 +150,13 @@ class TofuLog:
 
     @property
     def utility(self) -> float:
-        """Model utility: the harmonic mean of nine numbers, 0 where one of them is."""
+        """Computes model utility: the harmonic mean of nine numbers, 0 if one of them is."""
         nine = [n for s in self.kept.values() for n in (s.probability, s.rouge, s.truth_ratio)]
         return float(hmean(nine))
 
 
 def forget_quality(unlearned: Examples, retained: Examples) -> tuple[float, float]:
-    """The two-sided Kolmogorov-Smirnov statistic and p-value between the truth ratios of two models.
+    """Computes the two-sided Kolmogorov-Smirnov statistic and p-value between the truth ratios of two models.
 
     `retained` is of a model that never saw what `unlearned` forgot. A p above 0.05 is no evidence that they differ.
     """
@@ -169,9 +173,10 @@ def _decoded(file: Path) -> _Log:
 
 
 def _examples(name: str, table: _Table, *, restated: bool) -> Examples:
-    """`restated`: wrong answers are held against a paraphrase of the right one, since that alone was never trained on.
+    """Computes the scores of one table.
 
-    Elsewhere they are held against the answer itself, which some logs have under that name a second time.
+    With `restated` wrong answers are compared with a paraphrase of the right one, since only that was never trained on.
+    Otherwise they are compared with the answer itself, which some logs have under that name a second time.
     """
     stated = table.avg_paraphrased_loss
     if stated is None and restated:

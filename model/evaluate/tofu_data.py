@@ -1,4 +1,4 @@
-"""TOFU's files as annotated documents and as answers whose facts are marked."""
+"""TOFU's files as annotated documents, and as answers with marked facts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OnDone = Callable[[int], None]
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One line of a TOFU file. Plain splits have a question and its answer; the perturbed ones also wrong answers."""
+    """One line of a TOFU file: a question and its answer; in perturbed splits also wrong answers."""
 
     question: str
     answer: str
@@ -28,7 +28,7 @@ class Row(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A question and its answers, each as a document. `stated` is what wrong ones are held against."""
+    """A question and its answers, each as a document. Wrong answers are compared with `stated`."""
 
     question: str
     answer: AnnotatedDocument
@@ -41,7 +41,7 @@ class Example:
 
 
 def read_rows(file: Path) -> list[Row]:
-    """The rows of a file. Raises `TofuLogError` where a line is none."""
+    """Reads the rows of a file. Raises `TofuLogError` if a line is none."""
     rows = []
     for number, line in enumerate(file.read_bytes().splitlines(), start=1):
         try:
@@ -56,9 +56,9 @@ def read_rows(file: Path) -> list[Row]:
 def documents(
     rows: Sequence[Row], finder: SpanFinder, on_done: OnDone = lambda more: None
 ) -> list[AnnotatedDocument]:
-    """Each question and answer as a document, as the decoder would write it, with the facts of its answer marked.
+    """Makes a document of each question and answer, as the decoder would write it, with the answer's facts marked.
 
-    The id is of the content, so a row is the same document in every split.
+    The id is made from the content, so a row is the same document in every split.
     """
     marked = _marked([(row.question, row.answer) for row in rows], finder, on_done)
     return [_whole(row.question, answer) for row, answer in zip(rows, marked, strict=True)]
@@ -67,9 +67,9 @@ def documents(
 def examples(
     rows: Sequence[Row], finder: SpanFinder | None, on_done: OnDone = lambda more: None
 ) -> list[Example]:
-    """Each row's answers with their facts marked, without a finder with none.
+    """Marks the facts in each row's answers; without a finder they have none.
 
-    Without a paraphrase the answer itself is what is stated.
+    Without a paraphrase `stated` is the answer itself.
     """
     several = [[row.answer, row.paraphrased or row.answer, *row.wrong] for row in rows]
     asked = [(row.question, answer) for row, answers in zip(rows, several, strict=True) for answer in answers]
@@ -86,9 +86,9 @@ def examples(
 
 
 def _marked(asked: Sequence[tuple[str, str]], finder: SpanFinder, on_done: OnDone) -> list[AnnotatedDocument]:
-    """The answers alone, with those of the facts that stand in them as a whole.
+    """Gives the answers alone, with those facts that lie entirely in them.
 
-    An answer is about what its question names, as a document is about its title, so that is no fact of it.
+    An answer is about the names in its question, as a document is about its title, so these are not facts of it.
     """
     leads = [_lead(question) for question, _ in asked]
     texts = (
@@ -116,7 +116,7 @@ def _answer(document: AnnotatedDocument, offset: int) -> AnnotatedDocument:
 
 
 def _whole(question: str, answer: AnnotatedDocument) -> AnnotatedDocument:
-    """The document; its first fact has the question, since one question for several would contradict itself."""
+    """Gives the whole document; only its first fact has the question, since several would contradict each other."""
     lead = _lead(question)
     facts = tuple(
         replace(span, start=span.start + len(lead), end=span.end + len(lead), question=asked)

@@ -1,4 +1,4 @@
-"""Tables of a TOFU log from a model: losses of answers and ROUGE of what it generates, example by example."""
+"""Tables of a TOFU log computed from a model: losses of answers and ROUGE of generated texts, example by example."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from rouge_score.rouge_scorer import RougeScorer
 
 from colmlm.model.evaluate.tofu_data import Example
 
-Loss = tuple[float, int]  # of an answer: nats, and tokens scored
+Loss = tuple[float, int]  # of an answer: nats, and the number of scored tokens
 Columns = dict[str, Any]
 
 
 def columns(example: Example, generated: str, losses: Sequence[Loss]) -> Columns:
-    """One example's values, by the names of the published logs. `losses` are of its answers, in their order."""
+    """Gives one example's values, by the names of the published logs. `losses` are of its answers, in their order."""
     right, stated, *wrong = losses
     scores = rouge(example.answer.text, generated)
     return {
@@ -35,12 +35,12 @@ def columns(example: Example, generated: str, losses: Sequence[Loss]) -> Columns
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> dict[str, Columns]:
-    """The examples' values by column, as the published logs have them."""
+    """Gives the examples' values by column, as the published logs have them."""
     return {name: {str(i): row[name] for i, row in enumerate(rows)} for name in rows[0]}
 
 
 def rouge(answer: str, said: str) -> Mapping[str, Any]:
-    """ROUGE-1 and ROUGE-L of what was said beside an answer: precision, recall, F1."""
+    """Computes ROUGE-1 and ROUGE-L of a generated text against an answer: precision, recall, F1."""
     scores: Mapping[str, Any] = _scorer().score(answer, said)
     return scores
 

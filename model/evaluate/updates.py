@@ -1,9 +1,9 @@
-"""Updates of values: whether a corrected fact is told wherever it is asked for, and nothing else is told otherwise.
+"""Measures of value updates: a corrected fact is given wherever it is asked for, and no other answer changes.
 
-The records are CounterFact's: a prompt that an object completes, another object to put in its place, the prompt in
-other words, and prompts of neighbours that the same object completes. *Efficacy* is the share of prompts that give the
-new object, *paraphrase* the same of those in other words, *locality* the share of neighbours that are answered as
-before. A record's prompts hang together, so intervals are by bootstrap over records.
+The records are CounterFact's: a prompt that an object completes, another object to put in its place, paraphrases of the
+prompt, and prompts of neighbours that the same object completes. *Efficacy* is the share of prompts that give the new
+object, *paraphrase* the same share of the paraphrases, *locality* the share of neighbours that are answered as before.
+A record's prompts depend on each other, so intervals are by bootstrap over records.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from colmlm.model.evaluate.intervals import bootstrap, of_share
 
 
 class RewriteError(ValueError):
-    """A file holds no records of this form."""
+    """The file holds no records of this form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Rewrite:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a prompt gave: the value and the fact that its first lookup found (None: no match), and all it said."""
+    """The answer to a prompt: the value and fact that its first lookup found (None: no match), and the whole output."""
 
     output: str
     value: str | None
@@ -63,7 +63,7 @@ class Answer:
         return cls(generated.output, generated.output[first.output_start : first.output_end], first.fact_id)
 
     def gives(self, value: str) -> bool:
-        """Whether it is this value: what the lookup found, and without a match what the model says itself."""
+        """Tells whether the lookup found this value, or, without a match, whether the model itself says it."""
         if self.value is None:
             return exact_match(self.output, [value])
         return _folded(self.value) == _folded(value)
@@ -89,10 +89,11 @@ class Portion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Updated:
-    """All figures. `found` are prompts whose own fact was looked up before the update; None: there are none.
+    """All figures. `found` is the share of prompts whose own fact was looked up before the update; None: no prompts.
 
-    `old_value` is the share of updated prompts that give the former value still. Neighbours whose prompt is itself
-    updated by another record are left out of locality. `undone` is of all prompts.
+    `old_value` is the share of updated prompts that still give the former value. Neighbours whose prompt is itself
+    updated by another record are left out of locality. `undone` is the share of all prompts that are answered as before
+    once the updates are undone.
     """
 
     found: Portion | None
@@ -110,7 +111,7 @@ class Updated:
 
 
 def read_rewrites(path: Path) -> list[Rewrite]:
-    """The records of a file in CounterFact's form. Raises `RewriteError`."""
+    """Reads the records of a file in CounterFact's form. Raises `RewriteError`."""
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -144,10 +145,10 @@ def _text(found: Any) -> str:
 
 
 def documents(rewrites: Sequence[Rewrite]) -> list[AnnotatedDocument]:
-    """A document for each statement: those that are updated, and then the neighbours' with their object.
+    """Makes a document for each statement: first those that are updated, then the neighbours' with their object.
 
-    The updated ones come first, and are the older facts: where a neighbour of another record has the same prompt and
-    another object, a tie of their equal keys goes to them.
+    The updated ones come first and so are the older facts: if a neighbour of another record has the same prompt and
+    another object, their keys are equal and the tie goes to the updated fact.
     """
     statements = [(one.prompt, one.value) for one in rewrites]
     statements += [(prompt, one.value) for one in rewrites for prompt in one.neighbours]
@@ -165,7 +166,7 @@ def _named(prompt: str, value: str) -> str:
 
 
 def prompts(rewrites: Sequence[Rewrite]) -> list[str]:
-    """Every prompt once: records share neighbours."""
+    """Lists every prompt once, since records share neighbours."""
     return list(dict.fromkeys(prompt for one in rewrites for prompt in one.prompts))
 
 
@@ -177,9 +178,9 @@ def measure(
     undone: Answers,
     seed: int = 0,
 ) -> Updated:
-    """The figures, from the answers before the updates, with them, and when they are undone.
+    """Computes the figures from the answers before the updates, with them, and after they are undone.
 
-    `fact_ids` are the updated facts by the document they are of.
+    `fact_ids` are the updated facts by the document they belong to.
     """
     edited = {one.prompt for one in rewrites}
 
@@ -209,7 +210,7 @@ def measure(
 
 
 def _portion(holds: Sequence[Sequence[bool]], seed: int) -> Portion | None:
-    """The share of all prompts; records are what is drawn again."""
+    """Gives the share over all prompts; the bootstrap resamples records."""
     kept = [one for one in holds if one]
     if not kept:
         return None
