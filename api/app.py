@@ -1,7 +1,7 @@
-"""The HTTP application: what `colmlm serve` runs.
+"""The HTTP application that `colmlm serve` runs.
 
-Closed by default, in two layers: a request is admitted as an API key before it is routed, and a route that names
-no right is the admin's alone.
+It is closed by default, in two layers: a request is authenticated by its API key before it is routed, and a route
+that declares no right is open to admins only.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ def create_app(
     operations: Operations | None = None,
     tuning: Tuning | None = None,
 ) -> Litestar:
-    """The API on this knowledge base. Without an encoder or a generator, what needs them answers 503.
+    """Builds the API on this knowledge base. Without an encoder or a generator, routes that need one answer 503.
 
-    It answers to loopback names, `kb.settings.host` and `kb.settings.allowed_hosts`.
+    The server's own host names are the loopback names, `kb.settings.host` and `kb.settings.allowed_hosts`.
     """
     operations, tuning = operations or Operations.of(kb), tuning or Tuning()
     operations.observe(kb)
     lanes = Lanes(tuning.lanes)
     operations.metrics.watch(lanes)
     door = kb.beside("door", AT_THE_DOOR, lanes.threads(*AT_DOOR))
-    # One connection a thread, and another for an edit that waited in vain and asks who holds the log.
+    # One connection for each thread, and one more for an edit that timed out and asks who holds the log's lock.
     asked = kb.beside("requests", Waits.of(kb.settings), lanes.threads(*BEHIND_DOOR, Lane.edits))
     readiness = Readiness(
         door,

@@ -1,4 +1,4 @@
-"""From exceptions to problem documents (RFC 9457), in one table; nothing else leaves the API when it refuses.
+"""Converts exceptions to problem documents (RFC 9457), the only form in which the API refuses a request.
 
 KBError (kb/errors: status and title are class attributes)
 ├── ... everything the knowledge base refuses
@@ -54,7 +54,7 @@ _log = logging.getLogger(__name__)
 
 
 class Refused(KBError):
-    """What the API itself refuses."""
+    """A request that the API itself refuses."""
 
     status: ClassVar[int]
 
@@ -194,11 +194,11 @@ PROBLEMS = {
 }
 
 
-_CUT_OFF = "client disconnected prematurely"  # all that tells this exception of litestar's from a fault of the server
+_CUT_OFF = "client disconnected prematurely"  # only by this text can it be told from a server's fault
 
 
 def problem_of(error: Exception) -> tuple[Problem, dict[str, str]]:
-    """The problem document and the headers an exception is answered with."""
+    """Gives the problem document and the response headers for an exception."""
     problem, headers = _problem_of(error)
     if (request := requests.current()) is None:
         return problem, headers
@@ -215,10 +215,10 @@ def _problem_of(error: Exception) -> tuple[Problem, dict[str, str]]:
             outages.tell(_log, "the database did not answer", error)
             gone = DatabaseUnavailable("the configured address", "it does not answer")
             return _of_kb(gone), _headers(gone)
-        case PermissionError():  # a server names its own files only
+        case PermissionError():  # the file is one of the server's own
             closed = StorageReadOnly(str(error.filename or "The home"))
             return _of_kb(closed), _headers(closed)
-        case UnicodeDecodeError():  # the decoder of JSON bodies raises it as it is
+        case UnicodeDecodeError():  # raised by the decoder of JSON bodies
             return Problem("urn:colmlm:NotUTF8", "Malformed request", 400, "The body is not UTF-8."), {}
         case InternalServerException() if error.detail == _CUT_OFF:
             return Problem(
@@ -232,13 +232,13 @@ def _problem_of(error: Exception) -> tuple[Problem, dict[str, str]]:
 
 
 def respond(request: Request[Any, Any, Any], error: Exception) -> Response[Problem]:
-    """Litestar's exception handler, for everything."""
+    """Answers any exception of a route with its problem document, as Litestar's exception handler."""
     problem, headers = problem_of(error)
     return Response(problem, status_code=problem.status, media_type=MEDIA_TYPE, headers=headers)
 
 
 def refusal(error: Exception) -> ASGIResponse:
-    """The same answer where no route was reached yet."""
+    """Gives the same response for a request that was refused before routing."""
     problem, headers = problem_of(error)
     body = msgspec.json.encode(problem)
     return ASGIResponse(body=body, status_code=problem.status, media_type=MEDIA_TYPE, headers=headers)

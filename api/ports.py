@@ -1,6 +1,7 @@
-"""What the composition root plugs in: who turns prompts into stored outputs, and questions into queries.
+"""The parts that the composition root hands to the routes, above all the generator and the encoder.
 
-The API knows no model. It asks these two, and answers 503 where one is missing.
+The API imports no model. The generator turns prompts into stored outputs, the encoder questions into queries; where
+one of them is missing, the routes that need it answer 503.
 """
 
 from __future__ import annotations
@@ -31,15 +32,16 @@ class QuestionEncoder(Protocol):
     def checkpoint(self) -> CheckpointInfo: ...
 
     def encode_questions(self, questions: Sequence[str]) -> npt.NDArray[np.float32]:
-        """[n, d] unit rows: the queries at `<FACT-q>`."""
+        """Gives [n, d] unit rows, the queries at `<FACT-q>`."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
-    """What the routes work with. Raises `ModelMissing` where a route needs a part that is not there.
+    """The parts that routes work with. Raises `ModelMissing` where a route needs a part that the server lacks.
 
-    The doorway asks on connections of its own, `door`, so that no work that waits holds those that it needs.
+    Authentication and probes use `door`, the same base on connections of their own, so that requests which wait for a
+    lock cannot exhaust the connections that they need.
     """
 
     kb: KnowledgeBase
@@ -66,7 +68,7 @@ FromPorts = NamedDependency[SkipValidation[Ports]]  # converting would copy what
 
 
 def await_seen(ports: Ports, seq: int | None) -> None:
-    """Wait until lookups see change `seq`: before anything is decoded, while the status is still open.
+    """Waits until lookups see change `seq`. Called before decoding, while an error status can still be sent.
 
     Raises `NoSuchChange` and `IndexBehind`, as a lookup does.
     """

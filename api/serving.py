@@ -1,4 +1,4 @@
-"""A server process from its first request to its end: follow the log, answer, drain, leave a snapshot behind."""
+"""Runs a server process: it follows the change log, answers requests, drains, and saves a snapshot of its index."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from colmlm.kb.nouns.generation import Generator
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.keeper import Keeper
 
-CUT_OFF_SECONDS = 1  # what still runs when the drain is over gets so long to notice that it is cancelled
+CUT_OFF_SECONDS = 1  # how long requests that outlast the drain have to react to their cancellation
 
 _log = logging.getLogger(__name__)
 
@@ -39,9 +39,9 @@ def run_server(
     tracing: Tracing | None = None,
     worker: OwnWorker = no_worker,
 ) -> None:
-    """Serve on `listener` until SIGTERM or SIGINT, and return when all that ran has ended.
+    """Serves on `listener` until SIGTERM or SIGINT, and returns once every running request has ended.
 
-    `worker` tells how the worker is that is run beside this server.
+    `worker` gives the state of the worker process that this server runs.
     """
     operations = Operations.of(kb, tracing, worker)
     config = uvicorn.Config(
@@ -58,17 +58,18 @@ def run_server(
         at_end.callback(_leave_snapshot, kb)
         at_end.enter_context(_metrics_listener(kb, operations.metrics))
         at_end.enter_context(Follower(kb))
-        # asyncio sets it on connections that name TCP as their protocol, which those of a ready socket do not. Without
-        # it an answer's second packet waits for the first to be acknowledged, which clients put off for 40 ms.
+        # asyncio sets TCP_NODELAY only on connections whose socket names TCP as its protocol; those of a socket
+        # passed in do not. Without it a response's second packet waits until the first is acknowledged, which
+        # clients delay by 40 ms.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         gc.collect()
-        gc.freeze()  # what is loaded stays: to go through it again stops all threads for a tenth of a second each time
+        gc.freeze()  # Collecting the loaded modules again would stop all threads for 0.1 s each time
         DrainingServer(config, operations.drain).run(sockets=[listener])
 
 
 @contextmanager
 def _metrics_listener(kb: KnowledgeBase, metrics: Metrics) -> Iterator[None]:
-    """The metrics at an address of their own, without a key, where the settings name one."""
+    """Serves the metrics without a key at a separate address, where the settings name one."""
     if kb.settings.metrics_listen is None:
         yield
         return
@@ -86,10 +87,10 @@ def _metrics_listener(kb: KnowledgeBase, metrics: Metrics) -> Iterator[None]:
 
 
 def _leave_snapshot(kb: KnowledgeBase) -> None:
-    """The index on disk as it is, where one is open: the next start then has little to catch up with."""
+    """Saves a snapshot of the open index, so that the next start has few changes to catch up with."""
     if kb.searcher.applied_seq is None:
         return
     try:
         kb.lookups.snapshot()
-    except (SQLAlchemyError, KBError, OSError) as error:  # costs the next start time, and nothing else
+    except (SQLAlchemyError, KBError, OSError) as error:  # the next start only takes longer
         _log.warning("no snapshot was written: %s", error)

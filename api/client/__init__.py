@@ -1,1 +1,1 @@
-"""A knowledge base behind its API, with the nouns of one on this machine; for programs, commands and decoders."""
+"""The client of a remote knowledge base, with the same nouns as a local one; for programs, commands and decoders."""

@@ -1,4 +1,7 @@
-"""Requests to API v1 by what they do: read, list, ask, edit, follow a file of lines; answers are records of `kb`."""
+"""Sends requests to API v1 and decodes the responses into the records of `kb`.
+
+There is one method for each kind of request: read, list, ask, edit, read lines.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """API v1 of one server. What it refuses is raised as the `KBError` that it was there."""
+    """API v1 of one server. An error response is raised as the `KBError` that the server raised."""
 
     connection: Connection
     telling: Telling = field(default_factory=Telling)
@@ -32,7 +35,7 @@ class Api:
     def listed(
         self, path: str, kind: type[T], of: str, /, *, after: int = 0, limit: int | None = None, **given: Any
     ) -> list[T]:
-        """What comes after the place `after` in the list `of`, as many as there are or `limit`, page by page."""
+        """Reads the list `of` page by page from after the place `after`, to its end or up to `limit` items."""
         found: list[T] = []
         at = cursor(of, (after,)) if after else None
         while limit is None or len(found) < limit:
@@ -44,13 +47,13 @@ class Api:
         return found
 
     def ask(self, path: str, kind: type[T], body: Any) -> T:
-        """A POST that edits nothing."""
+        """Sends a POST that changes nothing, so it may be repeated."""
         return self._send("POST", path, kind, body, {})
 
     def edit(self, path: str, kind: type[T], body: Any = None, *, method: str = "POST") -> T:
-        """Carried out once, however often it is sent: under a name that the server knows again.
+        """Sends an edit under an `Idempotency-Key`, so that the server carries it out once even if it is sent again.
 
-        Raises `AnswerLost` where it may have been done and nobody can say.
+        Raises `AnswerLost` where the request was sent and no response came, so that the edit may have been made.
         """
         try:
             return self._send(method, path, kind, body, {"Idempotency-Key": secrets.token_hex(16)})
@@ -58,7 +61,7 @@ class Api:
             raise (AnswerLost(error) if error.was_sent else error) from error
 
     def once(self, path: str, kind: type[T], body: dict[str, Any]) -> T:
-        """A POST that is sent again only where nobody was reached, since it would be carried out twice."""
+        """Sends a POST that is repeated only where the server was not reached, since each one would be carried out."""
         response = self.connection.request("POST", f"/v1{path}", is_repeatable=False, **_json(body))
         return self.read(response.content, kind)
 
@@ -69,27 +72,30 @@ class Api:
         return self.read(response.content, kind)
 
     def text(self, path: str) -> str:
-        """The very bytes of an answer, which are UTF-8."""
+        """Gives the body of a response unparsed, decoded as UTF-8."""
         response = self.connection.request("GET", f"/v1{path}", is_repeatable=True)
         return response.content.decode()
 
     def lines(self, path: str, **given: Any) -> Iterator[str]:
-        """An answer of lines as it arrives, each with its end."""
+        """Yields the lines of a GET's response as they arrive, each with its line end."""
         return self.connection.lines("GET", f"/v1{path}", params=_said(given))
 
     def lines_of(self, path: str, body: dict[str, Any]) -> Iterator[str]:
-        """The lines that a POST is answered with."""
+        """Yields the lines of a POST's response as they arrive, each with its line end."""
         return self.connection.lines("POST", f"/v1{path}", **_json(body))
 
     def read(self, content: bytes, kind: type[T]) -> T:
-        """The answer as this type. One of another shape is of another program, or of another release."""
+        """Decodes a response as this type.
+
+        Raises `ServerUnreachable` where it has another shape: another program or release.
+        """
         try:
             return msgspec.json.decode(content, type=kind)
         except msgspec.DecodeError as error:
             raise self.not_ours(error) from error
 
     def not_ours(self, error: Exception) -> ServerUnreachable:
-        """What to raise where an answer is not of this program."""
+        """Gives the error for a response that this program's server would not send."""
         return ServerUnreachable(self.connection.url, f"its answer cannot be read ({error})")
 
 

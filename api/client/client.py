@@ -1,4 +1,4 @@
-"""`Client`: a knowledge base behind its API, with the nouns that one on this machine has."""
+"""`Client`, a remote knowledge base with the same nouns as a local one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from colmlm.kb.upkeep.statistics import Statistics
 
 @dataclass(frozen=True, slots=True)
 class RemoteUpkeep:
-    """See `kb.nouns.upkeep.UpkeepVerbs`."""
+    """The verbs of `kb.nouns.upkeep.UpkeepVerbs` over the API."""
 
     api: Api
 
@@ -35,7 +35,10 @@ class RemoteUpkeep:
 
 
 class Client:
-    """See `kb.nouns.nouns.Nouns`. Threads may share it. It asks nothing before a verb is called."""
+    """A remote knowledge base: `kb.nouns.nouns.Nouns` over the API. Threads may share it.
+
+    It sends no request before a verb is called.
+    """
 
     def __init__(self, connection: Connection, telling: Telling | None = None) -> None:
         api = Api(connection, telling or Telling())
@@ -58,9 +61,10 @@ class Client:
     def open(
         cls, url: str, token: str, *, checkpoint_id: str | None = None, patience: Patience | None = None
     ) -> Self:
-        """A client of a server that answers, and whose keys are of `checkpoint_id` where that is named.
+        """Gives a client after checking that the server answers and, if it is given, that its keys are of
+        `checkpoint_id`.
 
-        Raises `KeysetMismatch`, `ServerUnreachable`, `KeyRefused` or what else the server refuses with.
+        Raises `KeysetMismatch`, `ServerUnreachable`, `KeyRefused` or the error of any other refusal.
         """
         client = cls(Connection(url, token, patience))
         try:

@@ -1,10 +1,10 @@
-"""Requests to a server elsewhere: kept-alive connections, time limits, repetition of what is safe to repeat.
+"""Sends requests to a remote server over kept-alive connections, with timeouts and retries.
 
-A request is sent again where it cannot have been carried out (nobody was reached, or it was turned away by 429), and
-one that may be carried out twice also where the answer was lost or the server not ready (502, 503, 504). Each waits a
-random part of a time that doubles. An edit that is sent under a name may be repeated too, also while it is still being
-carried out (409 with Retry-After). A budget that only answers fill bounds the repetitions of all threads together, so
-that a server in trouble is not asked several times as much as before.
+Every request is retried where it was certainly not carried out: no connection was made, or the server answered 429. An
+idempotent request is also retried where the response was lost or the server was not ready (502, 503, 504). An edit with
+an `Idempotency-Key` is idempotent, and is retried also while the server still carries it out (409 with Retry-After).
+The waits are random, up to a bound that doubles. All threads share a retry budget that only successful responses
+refill, so that retries do not multiply the load on a failing server.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from colmlm.api.client.errors import ServerUnreachable, refused
 _NOT_READY = (502, 503, 504)
 _TURNED_AWAY, _CONFLICT = 429, 409
 _IDLE_SECONDS = (
-    3.0  # below the 5 after which a server closes: none is lost on a connection that is being closed
+    3.0  # less than the server's 5 s, so that no request is sent on a connection that is being closed
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """Seconds to connect and to wait for an answer, how often to try, the waits between, and the budget to repeat."""
+    """The timeouts, retries and waits of a connection, in seconds, and the size of its retry budget."""
 
     connect_seconds: float = 5.0
     answer_seconds: float = 60.0
@@ -37,12 +37,15 @@ class Patience:
     first_wait: float = 0.1
     longest_wait: float = 5.0
     saved: float = 10.0
-    earned: float = 0.1  # by every answer
+    earned: float = 0.1  # by each successful response
 
 
 @dataclass(slots=True)
 class Budget:
-    """Repetitions that may still be made; every answer earns a part of one. Threads share it."""
+    """The retry budget: how many retries are left.
+
+    Each successful response adds a fraction of one. Threads share it.
+    """
 
     patience: Patience
     left: float = field(init=False)
@@ -56,7 +59,7 @@ class Budget:
             self.left = min(self.patience.saved, self.left + self.patience.earned)
 
     def spend(self) -> bool:
-        """Take one repetition; whether there was one."""
+        """Takes one retry from the budget and says whether one was left."""
         with self._lock:
             if self.left < 1:
                 return False
@@ -65,7 +68,10 @@ class Budget:
 
 
 class Connection:
-    """A server and a key for it. Threads may share it; redirects are not followed, so the key goes nowhere else."""
+    """A connection to a server with an API key. Threads may share it.
+
+    Redirects are not followed, so the key is sent to no other server.
+    """
 
     def __init__(self, url: str, key: str, patience: Patience | None = None) -> None:
         self.url, self.patience = url.rstrip("/"), patience or Patience()
@@ -90,7 +96,10 @@ class Connection:
         self.close()
 
     def request(self, method: str, path: str, *, is_repeatable: bool, **options: Any) -> httpx2.Response:
-        """The answer, of a status below 400. Raises `ServerUnreachable`, or the `KBError` that refused it."""
+        """Gives the response, whose status is below 400.
+
+        Raises `ServerUnreachable`, or the `KBError` that the server reports.
+        """
         wait, was_sent = self.patience.first_wait, False
         for attempt in range(1, self.patience.attempts + 1):
             last, least = attempt == self.patience.attempts, 0.0
@@ -114,7 +123,7 @@ class Connection:
         raise AssertionError("the last attempt returns or raises")
 
     def lines(self, method: str, path: str, **options: Any) -> Iterator[str]:
-        """The lines of a long answer as they arrive, each with its end. It is asked for once."""
+        """Yields the lines of a long response as they arrive, each with its line end. The request is never retried."""
         rest = b""
         try:
             with self._client.stream(method, path, **options) as response:
@@ -131,14 +140,14 @@ class Connection:
 
 
 def _is_passing(response: httpx2.Response) -> bool:
-    """Whether the same request may do better in a moment."""
+    """Tells whether the same request may succeed in a moment."""
     if response.status_code == _CONFLICT:
         return "retry-after" in response.headers
     return response.status_code in _NOT_READY
 
 
 def _is_safe(error: Exception, is_repeatable: bool) -> bool:
-    """Whether to send again after this: nothing was sent, or it may be carried out twice."""
+    """Tells whether a retry is safe after this error: nothing was sent, or the request is idempotent."""
     return _never_sent(error) or (is_repeatable and isinstance(error, httpx2.TransportError))
 
 

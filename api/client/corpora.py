@@ -1,4 +1,4 @@
-"""Corpora of a knowledge base elsewhere. What takes long is uploaded and done there as a job: ingests, annotation."""
+"""Corpora of a remote knowledge base. Ingests and annotation upload their files and run there as jobs."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from colmlm.kb.corpus.raw.files import Found, RawFile
 
 _FORMATS = ("annotated", "parquet", "squad")
-MOST_FILES = 100  # of a job
+MOST_FILES = 100  # per job
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteCorpora:
-    """See `kb.nouns.contents.CorpusVerbs`."""
+    """The verbs of `kb.nouns.contents.CorpusVerbs` over the API."""
 
     api: Api
 
@@ -58,7 +58,7 @@ class RemoteCorpora:
 
     def export(self, corpus: str, *, live_only: bool) -> Iterator[AnnotatedDocument]:
         lines = self.api.lines(f"{_path(corpus)}/export", live_only=live_only or None)
-        first = next(lines, None)  # what refuses the request does so here
+        first = next(lines, None)  # read now, so that a refusal is raised here and not by the caller's loop
         return self._documents(lines if first is None else chain([first], lines))
 
     def _documents(self, lines: Iterator[str]) -> Iterator[AnnotatedDocument]:
@@ -121,7 +121,9 @@ class RemoteCorpora:
 
 
 def _told(found: Found, corpus: str, result: dict[str, Any]) -> dict[str, Any]:
-    """The job's result under the names that `colmlm corpus add` has here, with what was refused before it was sent."""
+    """Gives the job's result with the field names of a local `colmlm corpus add`, and adds the files refused before
+    upload.
+    """
     standings = {standing.value: result.get(standing.value, 0) for standing in Standing}
     numbers = {name: result.get(name, 0) for name in ("facts", "still_deleted", "suppressed")}
     refusals = [*(asdict(one) for one in found.refusals), *result.get("refusals", ())]
@@ -139,7 +141,7 @@ def _path(corpus: str) -> str:
 
 
 def _check_files(files: Sequence[RawFile]) -> None:
-    """There a document is known by its file's name alone: two of one name would be one document."""
+    """Refuses too many files, and two of one name, since a server identifies a document by its file name alone."""
     names = Counter(file.path.name for file in files)
     name, number = max(names.items(), key=lambda item: item[1])
     if number > 1:

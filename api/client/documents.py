@@ -1,4 +1,4 @@
-"""Documents of a knowledge base elsewhere."""
+"""Documents of a remote knowledge base."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from colmlm.kb.facts.documents import DocumentRecord
 
 @dataclass(frozen=True, slots=True)
 class RemoteDocuments:
-    """See `kb.nouns.contents.DocumentVerbs`."""
+    """The verbs of `kb.nouns.contents.DocumentVerbs` over the API."""
 
     api: Api
 

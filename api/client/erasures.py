@@ -1,4 +1,4 @@
-"""Erasures in a knowledge base elsewhere: as far as out of its indexes, by one key or by two."""
+"""Erasures in a remote knowledge base. They reach its indexes, not its files, and may need a second admin's key."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RemoteErasures:
-    """See `kb.nouns.removal.ErasureVerbs`."""
+    """The verbs of `kb.nouns.removal.ErasureVerbs` over the API."""
 
     api: Api
 

@@ -1,4 +1,4 @@
-"""What goes wrong between here and a server elsewhere.
+"""The errors of a client of a remote server.
 
 KBError (kb/errors: what the server's knowledge base refused is raised as the error it was there)
 └── RemoteError
@@ -24,7 +24,7 @@ from colmlm.kb.errors import KBError
 
 
 class RemoteError(KBError):
-    """What a server elsewhere did not do."""
+    """A request to a remote server failed."""
 
     title = "Server elsewhere"
 
@@ -78,7 +78,7 @@ class RequestRefused(RemoteRefused):
 
 
 def refused(response: httpx2.Response) -> KBError:
-    """The error that an answer with a status of 400 and above tells of; the key is in none."""
+    """Gives the error of a response with a status of 400 or above. It never contains the API key."""
     try:
         problem = msgspec.json.decode(response.content, type=Problem)
     except msgspec.DecodeError:
@@ -89,7 +89,7 @@ def refused(response: httpx2.Response) -> KBError:
 
 
 def error_of(problem: Problem) -> KBError:
-    """The error that a problem document tells of."""
+    """Gives the error that a problem document describes."""
     known = _KNOWN.get(problem.type.removeprefix("urn:colmlm:"))
     if known is not None:
         return _as_it_was(known, problem)
@@ -113,7 +113,7 @@ _KNOWN: dict[str, type[KBError]] = {
 
 
 def _as_it_was(kind: type[KBError], problem: Problem) -> KBError:
-    """An error of the knowledge base with the words it had there, and the ids it is about."""
+    """Rebuilds an error of the server's knowledge base with its message and its ids."""
     error: Any = kind.__new__(kind)
     Exception.__init__(error, problem.detail)
     for name, ids in problem.about.items():

@@ -1,4 +1,4 @@
-"""Facts of a knowledge base elsewhere."""
+"""Facts of a remote knowledge base."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _STATES = {False: "live", True: "deleted", None: "all"}
 
 @dataclass(frozen=True, slots=True)
 class RemoteFacts:
-    """See `kb.nouns.contents.FactVerbs`."""
+    """The verbs of `kb.nouns.contents.FactVerbs` over the API."""
 
     api: Api
 
@@ -85,5 +85,5 @@ class RemoteFacts:
 
 
 def edit_of(done: EditResult) -> Edit:
-    """What an edit is answered with, as the knowledge base says it."""
+    """Converts the response to an edit into the knowledge base's own record."""
     return Edit(done.seq, done.kind, tuple(done.fact_ids), done.keyed)

@@ -1,4 +1,4 @@
-"""Forgetting in a knowledge base elsewhere, with the server's model."""
+"""Forgetting in a remote knowledge base, with the server's model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ _LISTS = ("equivalents", "conflicting", "successors")
 
 @dataclass(frozen=True, slots=True)
 class RemoteForgetting:
-    """See `kb.nouns.removal.ForgetVerbs`. Of a plan's lists the API tells the first hundred, and of the facts all."""
+    """The verbs of `kb.nouns.removal.ForgetVerbs` over the API.
+
+    The API gives all facts of a plan, and the first hundred entries of its other lists.
+    """
 
     api: Api
 
@@ -85,7 +88,7 @@ class RemoteForgetting:
             policy=run.policy,
             fact_ids=tuple(fact.fact_id for fact in facts),
             planned_seq=run.planned_seq,
-            selector_digest="",  # the API does not tell it; it is in the certificate
+            selector_digest="",  # not in the API's responses; the certificate has it
             **told,
         )
 

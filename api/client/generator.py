@@ -1,4 +1,4 @@
-"""Decoding at the server, with its checkpoint: for a machine that has none."""
+"""Decoding on a remote server with its checkpoint, for a machine that has none."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PATH = "/generations"
 
 @dataclass(frozen=True, slots=True)
 class RemoteGenerator:
-    """See `kb.nouns.generation.Decoder`. Nothing is asked for twice: each time an output would be stored."""
+    """`kb.nouns.generation.Decoder` over the API. A request is not retried, since each one would store an output."""
 
     api: Api
 
@@ -27,7 +27,7 @@ class RemoteGenerator:
         return self.api.once(_PATH, OutputTrace, _body(request))
 
     def stream(self, request: GenerationRequest) -> Iterator[Item]:
-        """The pieces of text, and last the trace; what was spliced and missed is in that."""
+        """Yields the pieces of text and then the trace, which holds the splices and the lookups without a match."""
         name = ""
         for line in self.api.lines_of(_PATH, _body(request) | {"stream": True}):
             field, _, said = line.rstrip("\r\n").partition(": ")

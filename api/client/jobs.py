@@ -1,4 +1,4 @@
-"""Jobs of a knowledge base elsewhere, and work that is done there as one."""
+"""Jobs of a remote knowledge base, and work that is run there as a job."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RemoteJobs:
-    """See `kb.nouns.running.JobVerbs`."""
+    """The verbs of `kb.nouns.running.JobVerbs` over the API."""
 
     api: Api
 
     def submit(self, work: Work, *, actor: str) -> JobRecord:
-        """Under the key's name, whoever the actor is."""
+        """Queues the work. The job's actor is the API key's name, whatever `actor` says."""
         return self.api.edit(f"/jobs/{work.kind}", JobRecord, work)
 
     def get(self, job_id: int) -> JobRecord:
@@ -45,8 +45,7 @@ class RemoteJobs:
         before: int | None = None,
         limit: int = 50,
     ) -> list[JobRecord]:
-        """Those whose work the key may ask for. The server knows no filter by kind: this reads on until there are
-        enough."""
+        """Lists the jobs of kinds that the key may start. The API cannot filter by kind, so this filters its pages."""
         found: list[JobRecord] = []
         at = before or 0
         while len(found) < limit:
@@ -58,7 +57,10 @@ class RemoteJobs:
         return found[:limit]
 
     def done(self, work: Work) -> dict[str, Any]:
-        """The result of this work, once a worker there has done it. Raises what it failed with, or `JobNotDone`."""
+        """Queues the work, waits for a remote worker to do it, and gives the result.
+
+        Raises its error, or `JobNotDone`.
+        """
         job_id = self.submit(work, actor="").job_id
         self.api.telling.note(
             f"Job {job_id} does it there, also if this command ends. See: colmlm jobs wait {job_id}"

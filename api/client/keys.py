@@ -1,4 +1,4 @@
-"""The access keys of a knowledge base elsewhere."""
+"""API keys of a remote knowledge base."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from colmlm.kb.errors import ApiKeyNotFound
 
 @dataclass(frozen=True, slots=True)
 class RemoteKeys:
-    """See `kb.nouns.running.KeyVerbs`. The API does nothing of this as a dry run."""
+    """The verbs of `kb.nouns.running.KeyVerbs` over the API, which has no dry run for them."""
 
     api: Api
 

@@ -1,4 +1,4 @@
-"""The keysets of a knowledge base elsewhere. Keying and gates are jobs there."""
+"""Keysets of a remote knowledge base. Rekeys and gates run there as jobs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RemoteKeysets:
-    """See `kb.nouns.running.KeysetVerbs`."""
+    """The verbs of `kb.nouns.running.KeysetVerbs` over the API."""
 
     api: Api
 
@@ -43,7 +43,7 @@ class RemoteKeysets:
         active_checkpoint: Path | None,
     ) -> dict[str, Any]:
         refuse(plot=plot, checkpoint=checkpoint, active_checkpoint=active_checkpoint)
-        self.show(keyset_id)  # a wrong number should not cost a job
+        self.show(keyset_id)  # an unknown id is refused before a job is queued
         report = RemoteJobs(self.api).done(Gate(keyset_id=keyset_id, **asdict(limits)))
         return {name: value for name, value in report.items() if name != "activated"}
 
@@ -73,7 +73,7 @@ class RemoteKeysets:
         self, keyset_id: int, *, corpus: str | None, kinds: str, checkpoint: Path | None
     ) -> KeysetRecord:
         refuse(checkpoint=checkpoint)
-        if (found := self.show(keyset_id)).state == "retired":  # its checkpoint's next one has another id
+        if (found := self.show(keyset_id)).state == "retired":  # a rekey would make another keyset
             raise KeysetNotReady(keyset_id, found.state)
         work = work_of(Rekey.kind, {"keyset_id": keyset_id, "corpus": corpus, "kinds": str(kinds)})
         return msgspec.convert(RemoteJobs(self.api).done(work), KeysetRecord)

@@ -1,4 +1,4 @@
-"""The change log of a knowledge base elsewhere."""
+"""The change log of a remote knowledge base."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RemoteLog:
-    """See `kb.nouns.log.Log`."""
+    """`kb.nouns.log.Log` over the API."""
 
     api: Api
 
@@ -43,7 +43,7 @@ class RemoteLog:
         return self.api.listed("/denials", DenialRecord, "denials", after=after, limit=limit)
 
     def verify(self, witnessed: Head | None = None) -> AuditReport:
-        """Fetches the whole log and checks it here: nothing is taken on the server's word but who signed it."""
+        """Fetches the whole log and verifies it locally; only the public key is taken from the server."""
         return check_log(self.export(), self.api.connection.url, witnessed)
 
     def seal(self, seqs: Sequence[int], *, actor: str, reason: str, dry_run: bool) -> Sealed:

@@ -1,4 +1,4 @@
-"""Lookups in a knowledge base elsewhere, by questions and by queries."""
+"""Lookups in a remote knowledge base, by questions and by queries."""
 
 from __future__ import annotations
 
@@ -21,23 +21,24 @@ _LOOKUPS = LOOKUPS.removeprefix("/v1")
 
 @dataclass(frozen=True, slots=True)
 class RemoteLookups:
-    """See `kb.nouns.lookups.LookupVerbs`. Threads may share it; its key needs the right to look up, and no other.
+    """The verbs of `kb.nouns.lookups.LookupVerbs` over the API. Threads may share it. The API key needs only the
+    right `lookup`.
 
-    Every lookup is answered there, so a fact that was deleted before it was sent is in none. With `seq` it answers as
-    the base stood at that change.
+    The server answers every lookup, so a fact that was deleted before the request is never a hit. With `seq`, lookups
+    are answered as of that change.
     """
 
     api: Api
     seq: int | None = None
 
     def require(self, checkpoint_id: str | None) -> None:
-        """Raise `KeysetMismatch` where its keys are of another checkpoint; None: any will do."""
+        """Raises `KeysetMismatch` where the server's keys are of another checkpoint than this one, if one is given."""
         space = self.space()
         if checkpoint_id is not None and space.checkpoint_id != checkpoint_id:
             raise KeysetMismatch(checkpoint_id, space.checkpoint_id)
 
     def as_of(self, seq: int) -> Self:
-        """The same base as it stood at change `seq`, over the same connections."""
+        """Gives the lookups as of change `seq`, over the same connections."""
         return replace(self, seq=seq)
 
     def space(self) -> LookupSpace:
@@ -71,7 +72,7 @@ class RemoteLookups:
         threshold: float | None = None,
         min_seq: int | None = None,
     ) -> list[Lookup]:
-        """As `kb.lookup.searchable.Lookups.find`. Asked in batches of `MAX_VECTORS`."""
+        """Looks up queries as `kb.lookup.searchable.Lookups.find` does, in batches of `MAX_VECTORS`."""
         queries = np.ascontiguousarray(queries_BD, dtype="<f4")
         if queries.ndim != 2:
             raise InvalidQuery(f"its shape is {queries.shape}, not (batch, width)")

@@ -1,4 +1,4 @@
-"""Parameters that a server cannot be told: refused by name."""
+"""Refuses, by name, parameters that the API does not have."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _ITS_KEY = "a server records this under the name of the key; leave it out."
 
 
 def refuse(**given: object) -> None:
-    """Refuses the first of these parameters that is given. Raises `NotHeeded`."""
+    """Raises `NotHeeded` for the first of these parameters that is set."""
     for name, value in given.items():
         if value not in (None, False, "", (), []):
             raise NotHeeded(name, _ITS_KEY if name == "actor" else _NOT_HEEDED)

@@ -1,4 +1,4 @@
-"""Stored outputs of a knowledge base elsewhere."""
+"""Stored outputs of a remote knowledge base."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from colmlm.kb.evidence.records import FactTrace, GenerationRecord, NewGeneratio
 
 @dataclass(frozen=True, slots=True)
 class RemoteOutputs:
-    """See `kb.nouns.contents.OutputVerbs`."""
+    """The verbs of `kb.nouns.contents.OutputVerbs` over the API."""
 
     api: Api
 
@@ -35,9 +35,9 @@ class RemoteOutputs:
         return Impact(fact_id, about.is_live, about.erased_seq, tuple(uses))
 
     def record_from_elsewhere(self, generation: NewGeneration) -> OutputTrace:
-        """Keeps an output there and gives its trace, without what became of its facts since.
+        """Stores an output on the server and gives its trace, without the present state of its facts.
 
-        Sent again only where the server was not reached: twice kept, it would look like two outputs.
+        The request is retried only where the server was not reached, since a second one would store a second output.
         """
         return self.api.once("/generations/records", OutputTrace, _as_json(generation))
 

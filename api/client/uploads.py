@@ -1,4 +1,4 @@
-"""Files on their way to a job of a knowledge base elsewhere."""
+"""Uploads files for a job of a remote knowledge base."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ _BLOCK = 1 << 18
 
 
 def upload(api: Api, file: Path) -> Upload:
-    """The file as the server keeps it for a job, or a day. It is sent again only where it was turned away."""
+    """Uploads a file, which the server keeps until a job is done with it, or for a day.
+
+    The request is retried only where the server did not accept it.
+    """
     headers = {"Content-Type": "application/octet-stream", "Content-Length": str(file.stat().st_size)}
     with api.telling.progress(f"Uploading {file.name} (KB)") as advance:
         response = api.connection.request(
@@ -30,7 +33,7 @@ def upload(api: Api, file: Path) -> Upload:
 
 @dataclass(frozen=True, slots=True)
 class _Blocks:
-    """The file from its start, each time it is sent."""
+    """Gives the file's bytes from the start for each attempt to send it."""
 
     file: Path
     advance: Advance

@@ -1,1 +1,1 @@
-"""The console's pages."""
+"""The console: web pages for people, on the same verbs as the API."""

@@ -1,4 +1,4 @@
-"""Ask: a prompt decoded, with every spliced span marked and its evidence beside it."""
+"""Ask: decodes a prompt, and shows every spliced span with its evidence beside it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ EARLIER = 8
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Everything there is to say about one lookup of an output; `nearest` is why where it is not a list."""
+    """The evidence of one lookup of an output. `nearest` is a list of facts, or the reason why there is none."""
 
     splice: TracedSplice
     number: int | None
@@ -45,13 +45,13 @@ class Evidence:
 
 @get("/ask", opt=needs(Right.read), sync_to_thread=True)
 def ask(ports: FromPorts, request: PageRequest) -> Page:
-    """The form, and the output that the query string names with the lookup it names."""
+    """Show the form, with the output and the lookup that the query string names."""
     return _show(ports, request, Form.asked(request))
 
 
 @post("/ask", opt=needs(Right.read, Lane.decoding), sync_to_thread=True)
 def answer(ports: FromPorts, request: PageRequest, data: Sent) -> Page:
-    """Decode, store, and go to the output."""
+    """Decode the prompt, store the output, and redirect to it."""
     form = Form(data)
     try:
         wanted = _wanted(form)
@@ -63,10 +63,12 @@ def answer(ports: FromPorts, request: PageRequest, data: Sent) -> Page:
 
 @post("/ask/stream", opt=needs(Right.read, Lane.decoding), status_code=200, sync_to_thread=True)
 def stream(ports: FromPorts, data: Sent) -> Response[Any]:
-    """The same for the script: `piece` events with the text so far decoded, then `done` with where the output is."""
+    """Do the same for the page's script: send `piece` events as the text is decoded, then `done` with the output's
+    address.
+    """
     wanted = _wanted(Form(data))
     items = _decoding(ports, wanted)
-    first = next(items)  # what refuses the request does so here, while the status is still open
+    first = next(items)  # an error raised here still gets its own status
     events: Response[Any] = ServerSentEvent(_events(chain([first], items)))
     return events
 
@@ -91,7 +93,7 @@ def _events(items: Iterator[str | OutputTrace]) -> Iterator[ServerSentEventMessa
         for item in items:
             said = ("piece", item) if isinstance(item, str) else ("done", _href(item))
             yield _event(*said)
-    except Exception as error:  # noqa: BLE001 - the status is sent: only an event can still tell, and the log
+    except Exception as error:  # noqa: BLE001 - the status is already sent, so an event and the log report it
         yield _event("problem", problem_of(error)[0].detail)
 
 
@@ -126,7 +128,7 @@ def _show(ports: Ports, request: PageRequest, form: Form) -> Page:
 
 
 def output_and_evidence(ports: Ports, shown: Shown, output: int, ordinal: int | None) -> dict[str, Any]:
-    """A stored output cut at its lookups, with the evidence of one: the first that found something, unless named."""
+    """Gives a stored output cut at its lookups, with the evidence of the one named, else of the first with a hit."""
     trace = shown.trace_output(output)
     cut = pieces(trace)
     looked_up = [piece for piece in cut if piece.splice]
@@ -149,7 +151,7 @@ def _evidence(ports: Ports, shown: Shown, trace: OutputTrace, piece: Piece) -> E
 def _nearest(
     ports: Ports, trace: OutputTrace, splice: TracedSplice
 ) -> Sequence[tuple[Hit, FactRecord | None]] | str:
-    """The facts next in line for this lookup, as they stand now."""
+    """Gives the other facts nearest to this lookup's query, in their present state, or the reason why it cannot."""
     try:
         hits = ports.kb.outputs.neighbours(trace.generation_id, splice.ordinal, NEAREST)
     except (KeysetMismatch, NoActiveKeyset):
@@ -163,12 +165,12 @@ def _nearest(
 def _known(ports: Ports, fact_id: int) -> FactRecord | None:
     try:
         return ports.kb.facts.show(fact_id)
-    except KBError:  # gone between the two reads
+    except KBError:  # erased between the two reads
         return None
 
 
 def _examples(ports: Ports) -> list[str]:
-    """Questions that the base can answer, for whoever has none."""
+    """Gives a few questions that the base can answer, as examples for the form."""
     known = ports.kb.facts.find(limit=40)
     return list(dict.fromkeys(fact.question for fact in known if fact.question))[:3]
 

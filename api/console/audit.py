@@ -1,4 +1,4 @@
-"""Audit: the change log and whether it stands, stored outputs, uses of a fact, answers of the past, denials."""
+"""Audit: the change log and its verification, stored outputs, uses of a fact, lookups as of a change, and denials."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KINDS = ("insert", "ingest", "update", "delete", "restore", "forget", "erase", *
 
 @get("/audit", opt=needs(Right.audit), sync_to_thread=True)
 def log(ports: FromPorts, request: PageRequest) -> Page:
-    """The change log, newest first, with the filters of the query string."""
+    """Show the change log, newest first, with the filters of the query string."""
     form = Form.asked(request)
     changes, head, end, report = [], ports.kb.log.head_seq(), None, None
     try:
@@ -60,7 +60,7 @@ def log(ports: FromPorts, request: PageRequest) -> Page:
 
 @get("/audit/outputs", opt=needs(Right.read), sync_to_thread=True)
 def outputs(ports: FromPorts, request: PageRequest) -> Page:
-    """Stored outputs, newest first."""
+    """Show stored outputs, newest first."""
     form = Form.asked(request)
     found = shown_to(request, ports).generations(after=form.integer("after", low=0) or 0, limit=ON_A_PAGE + 1)
     more = found[ON_A_PAGE - 1].generation_id if len(found) > ON_A_PAGE else None
@@ -69,7 +69,7 @@ def outputs(ports: FromPorts, request: PageRequest) -> Page:
 
 @get("/audit/outputs/{output_id:int}", opt=needs(Right.read), sync_to_thread=True)
 def output(ports: FromPorts, request: PageRequest, output_id: PathId) -> Page:
-    """A stored output with the evidence of one of its lookups."""
+    """Show a stored output with the evidence of one of its lookups."""
     ordinal = Form.asked(request).integer("splice", low=0)
     return page(
         request, "output.html", **output_and_evidence(ports, shown_to(request, ports), output_id, ordinal)
@@ -78,7 +78,7 @@ def output(ports: FromPorts, request: PageRequest, output_id: PathId) -> Page:
 
 @get("/audit/impact", opt=needs(Right.audit, Lane.long_reads), sync_to_thread=True)
 def impact(ports: FromPorts, request: PageRequest) -> Page:
-    """Every stored output that a fact was spliced into."""
+    """Show every stored output that a fact was spliced into."""
     form = Form.asked(request)
     found: Impact | None = None
     fact: FactRecord | None = None
@@ -94,7 +94,7 @@ def impact(ports: FromPorts, request: PageRequest) -> Page:
 
 @get("/audit/time", opt=needs(Right.audit, Lane.long_reads), sync_to_thread=True)
 def time(ports: FromPorts, request: PageRequest) -> Page:
-    """What a question was answered with as of a change, and what it is answered with now."""
+    """Show which facts a question found as of a change, and which it finds now."""
     form = Form.asked(request)
     head = ports.kb.log.head_seq()
     shown: dict[str, Any] = {"then": None, "now": None, "difference": None, "change": None}
@@ -127,7 +127,7 @@ def _answers(ports: Ports, question: str, seq: int) -> tuple[AsOfLookup, Lookup]
 
 @get("/audit/denials", opt=needs(Right.audit), sync_to_thread=True)
 def denied(ports: FromPorts, request: PageRequest) -> Page:
-    """Requests refused for who asked, newest first."""
+    """Show denied requests, newest first."""
     after = Form.asked(request).integer("after", low=0) or 0
     found = ports.kb.log.denials(after=after, limit=ON_A_PAGE + 1)
     more = found[ON_A_PAGE - 1].denial_id if len(found) > ON_A_PAGE else None

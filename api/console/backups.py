@@ -1,4 +1,4 @@
-"""Backups: what lies in the home's folder, and jobs that write another and read one to its last byte."""
+"""Backups: lists the files in the home's folder `backups`, and queues jobs that write or verify one."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ from colmlm.kb.jobs.kinds import MakeBackup, VerifyBackup, work_of
 from colmlm.kb.jobs.queue import Jobs
 from colmlm.kb.jobs.records import JobRecord
 
-JOBS = 200  # that are looked through for what they say of a file
+JOBS = 200  # how many jobs are searched for those about a file
 RECENT = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A file, the job that wrote it, and the newest check of it as it is now; None where no job tells."""
+    """A backup file, the job that wrote it, and the newest check of its present content; None where there is no such
+    job.
+    """
 
     file: KeptBackup
     made: JobRecord | None
@@ -33,7 +35,7 @@ class Row:
 
 @get("/backups", opt=needs(Right.admin), sync_to_thread=True)
 def overview(ports: FromPorts, request: PageRequest) -> Page:
-    """The backups there are, and the form for another."""
+    """Show the backups, and the form for another."""
     return _overview(ports, request, Form())
 
 
@@ -93,13 +95,13 @@ def _row(file: KeptBackup, jobs: list[JobRecord]) -> Row:
     made = (
         job
         for job in about
-        # Of the same size: another one may have been put under this name since, at a shell.
+        # The size must match, since another file may have been put under this name since.
         if job.kind == MakeBackup.kind and job.result and job.result.get("num_bytes") == file.num_bytes
     )
     checks = (
         job
         for job in about
-        # One that began before the file was replaced says nothing about what is there now.
+        # A check that began before the file was replaced says nothing about the present one.
         if job.kind == VerifyBackup.kind and job.started_at is not None and job.started_at >= file.written_at
     )
     return Row(file, next(made, None), next(checks, None))

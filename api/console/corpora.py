@@ -1,4 +1,4 @@
-"""Corpora: what the base was filled from, and files on their way in: uploaded here, the rest is done by jobs."""
+"""Corpora: shows what the base was filled from, and takes uploads, which jobs then ingest."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FORMATS = (
     ("parquet", "annotated, as Parquet"),
     ("squad", "SQuAD"),
 )
-MOST_BYTES = 256 * 1024 * 1024  # in one form; the API and the command line take more
+MOST_BYTES = 256 * 1024 * 1024  # per form; the API and the command line take more
 MOST_FILES = 50
 BLOCK = 1 << 20
 JOBS = 10
@@ -39,7 +39,7 @@ def overview(ports: FromPorts, request: PageRequest) -> Page:
 
 @post("/corpora", opt=needs(Right.edit, Lane.uploads), request_max_body_size=MOST_BYTES)
 async def upload(ports: FromPorts, request: PageRequest) -> Page:
-    """Keep the files and queue the work on them: one job for raw documents, one a file for annotated ones."""
+    """Store the files and queue their jobs: one for all raw documents, one for each annotated file."""
     sent = await request.form()
     files = [file for file in sent.getall("file", []) if isinstance(file, UploadFile) and file.filename]
     form = Form({name: sent.getall(name) for name in sent if name != "file"})

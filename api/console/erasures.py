@@ -1,4 +1,4 @@
-"""Erasures: what would go for good, who asks and who approves, how far it got, and what is left of it in files."""
+"""Erasures: previews, requests and approvals by a second key, reports, and the search for residue in files."""
 
 from __future__ import annotations
 
@@ -24,12 +24,15 @@ from colmlm.kb.facts.records import FactRecord
 from colmlm.kb.facts.redaction import Mentioned
 
 SHOWN = 50
-MOST_SCANNED = 1 << 30  # bytes that are read twice while somebody waits: some ten seconds
+MOST_SCANNED = 1 << 30  # bytes that a request may read twice, in some ten seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Searched:
-    """What a search of all files found before and after. `num_shared` more probes prove nothing."""
+    """What a search of all files found before and after an erasure.
+
+    `num_shared` probes prove nothing, since other texts hold the same bytes.
+    """
 
     before: ResidueReport
     after: ResidueReport
@@ -38,19 +41,19 @@ class Searched:
 
 @get("/erasures", opt=needs(Right.admin), sync_to_thread=True)
 def overview(ports: FromPorts, request: PageRequest) -> Page:
-    """What waits for a second key, what was decided, and every erasure there was."""
+    """Show the requests that wait for a second key, those that were decided, and the latest erasures."""
     return _overview(ports, request, Form())
 
 
 @get("/erasures/new", opt=needs(Right.admin), sync_to_thread=True)
 def ask_to_erase(ports: FromPorts, request: PageRequest) -> Page:
-    """Before facts are erased: which, how many, and what else it touches."""
+    """Ask for confirmation before facts are erased: show which, how many, and what else the erasure touches."""
     return _ask(ports, request, Form.asked(request))
 
 
 @post("/erasures", opt=needs(Right.admin), sync_to_thread=True)
 def erase(ports: FromPorts, request: PageRequest, data: Sent) -> Page:
-    """Erase facts for good, all or none; where two keys are needed, ask for it."""
+    """Erase facts for good, all or none; where two keys are required, make a request."""
     form, actor = Form(data), request.user.name
     try:
         ids, reason = _chosen(form), form.text("reason", limit=1000)
@@ -74,13 +77,13 @@ def erase(ports: FromPorts, request: PageRequest, data: Sent) -> Page:
 
 @get("/erasures/{request_id:int}", opt=needs(Right.admin), sync_to_thread=True)
 def read(ports: FromPorts, request: PageRequest, request_id: PathId) -> Page:
-    """A request of one key, for another to decide."""
+    """Show a request for erasure, for another key to decide."""
     return _show(ports, request, request_id, Form())
 
 
 @post("/erasures/{request_id:int}/approve", opt=needs(Right.admin), sync_to_thread=True)
 def approve(ports: FromPorts, request: PageRequest, request_id: PathId, data: Sent) -> Page:
-    """Erase what another key asked for."""
+    """Approve a request of another key and erase its facts."""
     form, requests = Form(data), ErasureRequests(ports.kb)
     try:
         ids = requests.read(request_id).fact_ids
@@ -94,7 +97,7 @@ def approve(ports: FromPorts, request: PageRequest, request_id: PathId, data: Se
 
 @post("/erasures/{request_id:int}/withdraw", opt=needs(Right.admin), sync_to_thread=True)
 def withdraw(ports: FromPorts, request: PageRequest, request_id: PathId, data: Sent) -> Page:
-    """End a request; nothing is erased."""
+    """Withdraw a request; nothing is erased."""
     try:
         ErasureRequests(ports.kb).withdraw(request_id, key=request.user)
     except KBError as error:
@@ -117,7 +120,7 @@ def _chosen(form: Form) -> list[int]:
 def _searching(
     ports: Ports, form: Form, fact_ids: Sequence[int], do: Callable[[], ErasureReport]
 ) -> tuple[ErasureReport, Searched | None]:
-    """The report of `do` and, where the form asks for it, what files held before and after it."""
+    """Runs `do` and gives its report and, if the form asks for it, what a search of files found before and after."""
     if not form.flag("scan"):
         return do(), None
     _require_little(ports, form)
@@ -129,7 +132,7 @@ def _searching(
 
 
 def _require_little(ports: Ports, form: Form) -> None:
-    """Note a mistake where the files are too many to be read while somebody waits."""
+    """Refuses the search where the files are too large to be read within a request."""
     size = num_bytes_to_scan(engine=ports.kb.engine, settings=ports.kb.settings)
     if size > MOST_SCANNED:
         form.mistakes["scan"] = (
@@ -157,7 +160,7 @@ def _overview(ports: Ports, request: PageRequest, form: Form) -> Page:
 
 
 def _ask(ports: Ports, request: PageRequest, form: Form) -> Page:
-    """The page that asks; or the first page, where no fact was named that can be erased."""
+    """Gives the page that asks for confirmation, or the overview where no fact was named that can be erased."""
     try:
         ids = _chosen(form)
         if "fact" in form.mistakes:
@@ -180,13 +183,13 @@ def _show(ports: Ports, request: PageRequest, request_id: int, form: Form) -> Pa
     if asked.state == "waiting":
         try:
             told = _told(ports, Erasure(ports.kb).preview(asked.fact_ids))
-        except KBError as error:  # one of them was erased since it was asked for
+        except KBError as error:  # a fact was erased since the request
             form.refuse(form.error or error)
     return form_page(request, "erasure.html", form, asked=asked, **told)
 
 
 def _told(ports: Ports, preview: Erased) -> dict[str, Any]:
-    """What a page says of facts before they go."""
+    """Collects what a page shows of facts before they are erased."""
     facts: list[FactRecord] = [ports.kb.facts.show(fact_id) for fact_id in preview.fact_ids[:SHOWN]]
     twins = [ports.kb.facts.show(fact_id) for fact_id in preview.also_said_by[:SHOWN]]
     return {"preview": preview, "facts": facts, "twins": twins}

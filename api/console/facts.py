@@ -1,4 +1,4 @@
-"""Facts: find, read, correct, delete and bring back. What was just done can be undone from the note that tells it."""
+"""Facts: find, read, correct, delete and restore them. After an edit, the page offers to undo it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ POLICIES = ("successor", "abstain")
 
 @get("/facts", opt=needs(Right.read), sync_to_thread=True)
 def find(ports: FromPorts, request: PageRequest) -> Page:
-    """A page of facts that fit every filter."""
+    """Show a page of facts that fit every filter."""
     form = Form.asked(request)
     state = form.choice("state", list(STATES))
     found: list[Any] = []
@@ -108,7 +108,7 @@ def update(ports: FromPorts, request: PageRequest, fact_id: PathId, data: Sent) 
 
 @get("/facts/delete", opt=needs(Right.edit), sync_to_thread=True)
 def ask_to_delete(ports: FromPorts, request: PageRequest) -> Page:
-    """Before facts are deleted: which, how many, and what happens to who asks for them."""
+    """Ask for confirmation before facts are deleted: show which, how many, and what lookups for them will get."""
     return _ask(ports, request, Form.asked(request), "delete")
 
 
@@ -137,7 +137,7 @@ def restore(ports: FromPorts, request: PageRequest, data: Sent) -> Page:
 
 @get("/documents/{document_id:int}", opt=needs(Right.read), sync_to_thread=True)
 def document(ports: FromPorts, request: PageRequest, document_id: PathId) -> Page:
-    """A document as it was ingested, with its facts marked."""
+    """Show a document as it was ingested, with its facts marked."""
     shown = shown_to(request, ports)
     record, text = shown.document(document_id)
     facts = shown.facts(ports.kb.facts.find(document_id=document_id, deleted=None, limit=MOST_OF_A_DOCUMENT))
@@ -158,13 +158,13 @@ HANDLERS = (
 
 
 def done(ports: Ports, form: Form) -> ChangeRecord | None:
-    """The change that the query string names: what was just done, told from the log and nothing that was sent."""
+    """Gives the change that the query string names, as the log holds it, for the note on what was just done."""
     seq = form.integer("change")
     return next(iter(ports.kb.log.changes(after=seq - 1, limit=1)), None) if seq else None
 
 
 def corpus_options(ports: Ports) -> list[tuple[str, str]]:
-    """What a field that chooses a corpus offers."""
+    """Gives the options of a field that chooses a corpus."""
     return [("", "every corpus"), *((stats.corpus, stats.corpus) for stats in ports.kb.corpora.all())]
 
 
@@ -187,7 +187,7 @@ def _show(ports: Ports, request: PageRequest, fact_id: int, form: Form) -> Page:
 
 
 def _former(trace: FactTrace, change: ChangeRecord | None) -> str | None:
-    """The value before a correction that was just made, which undoing it would bring back."""
+    """Gives the value before the correction that was just made, which an undo would bring back."""
     if change is None or change.kind != "update" or change.fact_ids != (trace.fact.fact_id,):
         return None
     return next((v.value for v in trace.versions if v.to_seq == change.seq), None)
@@ -220,12 +220,12 @@ def _edit(
     except KBError as error:
         return _ask(ports, request, form.refuse(error), verb)
     if verb == "restore":
-        key_at_once(ports)  # a keyset made while they were gone has no key of them
+        key_at_once(ports)  # a keyset made while they were deleted lacks their keys
     return _to_fact(edit)
 
 
 def _to_fact(edit: Edit) -> Redirect:
-    """To the fact, or where there are several to the list, with the note of what was done."""
+    """Redirects to the fact, or for several facts to the list, with a note of what was done."""
     place = f"/{edit.fact_ids[0]}" if len(edit.fact_ids) == 1 else ""
     state = "&state=all" if not place else ""
     return Redirect(f"/console/facts{place}?change={edit.seq}{state}", status_code=303)

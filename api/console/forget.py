@@ -1,4 +1,4 @@
-"""Forget: choose facts, look at what forgetting them would do, do it, ask for them in every way, and certify it."""
+"""Forget: choose facts, see what forgetting them would do, forget them, verify it, and get a certificate."""
 
 from __future__ import annotations
 
@@ -22,9 +22,7 @@ from colmlm.kb.forgetting.records import OUTCOMES, ForgetPlan
 from colmlm.kb.forgetting.verbs import Forgetting
 from colmlm.kb.selectors import Selector
 
-PREVIEW = (
-    25  # questions that a plan or a verification encodes while somebody waits, unless more are asked for
-)
+PREVIEW = 25  # questions that a plan or a verification encodes by default
 MOST_PREVIEWED = 200
 SHOWN = 50
 RUNS = 200
@@ -34,13 +32,13 @@ POLICIES = ("successor", "abstain")
 
 @get("/forget", opt=needs(Right.audit), sync_to_thread=True)
 def runs(ports: FromPorts, request: PageRequest) -> Page:
-    """The runs there are, and the form for another."""
+    """Show the forget runs, and the form for another."""
     return _runs(ports, request, Form.asked(request))
 
 
 @post("/forget", opt=needs(Right.edit, Lane.long_reads), sync_to_thread=True)
 def plan(ports: FromPorts, request: PageRequest, data: Sent) -> Page:
-    """Draw up a plan. Changes no fact."""
+    """Make a plan. It changes no fact."""
     form = Form(data)
     try:
         made = _plan(ports, request, form)
@@ -82,7 +80,10 @@ def _parts(form: Form) -> dict[str, Any]:
 
 
 def _forgetting(ports: Ports, sample: int = PREVIEW) -> Forgetting:
-    """The verbs, with the model where its keys are the active ones; else stored keys stand for questions."""
+    """Gives the verbs of forgetting, with the model if the active keyset is of its checkpoint.
+
+    Without the model, stored keys are used in place of encoded questions.
+    """
     active = ports.kb.keysets.active()
     fits = ports.encoder is not None and ports.encoder.checkpoint.checkpoint_id == active.checkpoint_id
     largest = ports.kb.settings.plan_max_facts
@@ -118,7 +119,7 @@ def restore(ports: FromPorts, request: PageRequest, run_id: PathId, data: Sent) 
 
 @post("/forget/{run_id:int}/verify", opt=needs(Right.audit, Lane.long_reads), sync_to_thread=True)
 def verify(ports: FromPorts, request: PageRequest, run_id: PathId, data: Sent) -> Page:
-    """Ask for the forgotten facts, also with questions of the reader's own, one a line."""
+    """Verify a run: ask for the forgotten facts, also with the reader's own questions, one per line."""
     form = Form(data)
     try:
         questions = [line.strip() for line in (form.optional("questions") or "").splitlines() if line.strip()]
@@ -134,7 +135,7 @@ def verify(ports: FromPorts, request: PageRequest, run_id: PathId, data: Sent) -
 
 @get("/forget/{run_id:int}/certificate", opt=needs(Right.audit), sync_to_thread=True)
 def certificate(ports: FromPorts, run_id: PathId) -> Response[str]:
-    """The signed certificate, as the file that `colmlm verify-certificate` checks."""
+    """Download the signed certificate, which `colmlm verify-certificate` checks."""
     return Response(
         certificates.issue(ports.kb, run_id),
         media_type="application/json",
@@ -183,7 +184,7 @@ def _show(ports: Ports, request: PageRequest, run_id: int, form: Form) -> Page:
 
 
 def _texts(forgetting: Forgetting, made: ForgetPlan) -> dict[int, FactRecord]:
-    """What the facts say that the page shows."""
+    """Gives the facts whose texts the page shows."""
     shown = [*made.fact_ids[:SHOWN], *made.equivalents[:SHOWN], *made.conflicting[:SHOWN]]
     for successor in made.successors[:SHOWN]:
         shown += [successor.asked_fact_id, successor.successor_id or 0]

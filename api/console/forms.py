@@ -1,4 +1,4 @@
-"""Forms: what was sent, read field by field, with a message for each field that will not do.
+"""Forms: reads what was sent field by field, and notes a message for each field that is not valid.
 
 A form that is refused is shown again as it was sent, with the messages beside its fields.
 """
@@ -35,9 +35,9 @@ class Mistakes(KBError):
 
 @dataclass(slots=True)
 class Form:
-    """Fields by name. Reading one notes its mistake; `check` raises them all at once.
+    """The fields of a form by name. Reading one notes its mistake; `check` raises them all at once.
 
-    `error` is what refused the form as a whole, for the template to show above it.
+    `error` is the error that refused the whole form, which the template shows above it.
     """
 
     sent: Mapping[str, Any] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class Form:
 
     @classmethod
     def asked(cls, request: PageRequest) -> Form:
-        """The fields of a query string."""
+        """Gives a form with the fields of a query string."""
         return cls({name: request.query_params.getall(name) for name in request.query_params})
 
     def all(self, name: str) -> list[str]:
@@ -54,7 +54,7 @@ class Form:
         return [str(value) for value in found] if isinstance(found, list) else [str(found)]
 
     def raw(self, name: str, default: str = "") -> str:
-        """What was sent, for the field to show again."""
+        """Gives the text that was sent, for the field to show again."""
         found = self.all(name)
         return found[-1] if found else default
 
@@ -63,12 +63,12 @@ class Form:
         return self
 
     def check(self) -> None:
-        """Raise `Mistakes` where a field read so far will not do."""
+        """Raises `Mistakes` where a field read so far is not valid."""
         if self.mistakes:
             raise Mistakes(list(self.mistakes))
 
     def text(self, name: str, *, limit: int = LONGEST) -> str:
-        """A text that says something."""
+        """Reads a text, which may not be empty."""
         said = self._text(name, limit)
         if not said:
             self.mistakes.setdefault(name, "Say something here: it may not be empty.")
@@ -109,7 +109,7 @@ class Form:
         return None
 
     def choice(self, name: str, allowed: Sequence[str]) -> str:
-        """One of `allowed`; the first where nothing was sent."""
+        """Reads one of `allowed`; the first if nothing was sent."""
         said = self.raw(name) or allowed[0]
         if said not in allowed:
             self.mistakes[name] = f"Choose one of {', '.join(allowed)}."
@@ -119,7 +119,7 @@ class Form:
         return self.raw(name) == "yes"
 
     def ids(self, name: str) -> list[int]:
-        """Ids, one a field or several in one, with commas or spaces between."""
+        """Reads ids: several fields, or several ids in one field between commas or spaces."""
         said = " ".join(self.all(name)).replace(",", " ").split()
         if any(not (one.isascii() and one.isdecimal() and len(one) < 19 and int(one)) for one in said):
             self.mistakes[name] = "Give ids, such as 12 or 12, 15."
@@ -127,7 +127,7 @@ class Form:
         return list(dict.fromkeys(map(int, said)))
 
     def moment(self, name: str) -> datetime | None:
-        """A date, or a time as ISO 8601 has it; UTC where it names no zone."""
+        """Reads a date or time in ISO 8601, in UTC if it names no zone."""
         said = self.raw(name).strip()
         if not said:
             return None
@@ -140,6 +140,6 @@ class Form:
 
 
 def form_page(request: PageRequest, template: str, form: Form, **context: Any) -> Page:
-    """The page with this form; with the status of what refused it, where something did."""
+    """Gives the page with this form, with the status of the error that refused it, if one did."""
     status = problem_of(form.error)[0].status if form.error else 200
     return page(request, template, status, form=form, **context)

@@ -1,4 +1,4 @@
-"""Jobs: long work that a worker does, how far it is, and what came of it."""
+"""Jobs: long work that a worker does, with its progress and its result."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ON_A_PAGE = 50
 
 @get("/jobs", opt=needs(Right.read), sync_to_thread=True)
 def overview(ports: FromPorts, request: PageRequest) -> Page:
-    """The jobs whose work this key may ask for, newest first."""
+    """Show the jobs of kinds that this key may start, newest first."""
     jobs, before = Jobs(ports.kb), Form.asked(request).integer("before")
     found = jobs.list(kinds=visible(request), before=before, limit=ON_A_PAGE + 1)
     more = found[ON_A_PAGE - 1].job_id if len(found) > ON_A_PAGE else None
@@ -35,7 +35,7 @@ def read(ports: FromPorts, request: PageRequest, job_id: PathId) -> Page:
 
 @post("/jobs/{job_id:int}/cancel", opt=needs(Right.read), sync_to_thread=True)
 def cancel(ports: FromPorts, request: PageRequest, job_id: PathId, data: Sent) -> Page:
-    """End a job: at once where it waits, else before its next piece of work."""
+    """Cancel a job: at once if it is queued, else before its next piece of work."""
     _seen(ports, request, job_id)
     try:
         Jobs(ports.kb).cancel(job_id, actor=request.user.name)
@@ -48,7 +48,7 @@ HANDLERS = (overview, read, cancel)
 
 
 def visible(request: PageRequest, *among: str) -> list[str]:
-    """The kinds of work, of these or of all, that the key may ask for and so may see."""
+    """Gives the kinds of jobs, of these or of all, that the key may start and so may see."""
     return [kind for kind, work in KINDS.items() if request.user.may(work.right) and kind in (among or KINDS)]
 
 
@@ -58,7 +58,7 @@ def _show(ports: Ports, request: PageRequest, job_id: int, form: Form) -> Page:
 
 
 def _seen(ports: Ports, request: PageRequest, job_id: int) -> JobRecord:
-    """The job. Raises `RightMissing` where this key may not ask for such work."""
+    """Gives the job. Raises `RightMissing` where this key may not start jobs of its kind."""
     job = Jobs(ports.kb).get(job_id)
     right = KINDS[job.kind].right
     if not request.user.may(right):

@@ -1,4 +1,4 @@
-"""API keys: who may come in, until when, and when they last did. A token is on one page and never again."""
+"""API keys: their roles, when they expire, and when they were last used. A token is shown once."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ HOURS = (
 
 @get("/keys", opt=needs(Right.admin), sync_to_thread=True)
 def overview(ports: FromPorts, request: PageRequest) -> Page:
-    """Every key, the ended ones too, and the form for another."""
+    """Show every key, also expired and revoked ones, and the form for another."""
     return _overview(ports, request, Form.asked(request))
 
 
 @post("/keys", opt=needs(Right.admin), sync_to_thread=True)
 def create(ports: FromPorts, request: PageRequest, data: Sent) -> Page:
-    """Make a key, and show its token this once."""
+    """Create a key, and show its token once."""
     form = Form(data)
     try:
         name, role = form.text("name", limit=100), form.choice("role", list(ROLES))
@@ -54,13 +54,13 @@ def create(ports: FromPorts, request: PageRequest, data: Sent) -> Page:
 
 @get("/keys/{key_id:int}/rotate", opt=needs(Right.admin), sync_to_thread=True)
 def ask_to_rotate(ports: FromPorts, request: PageRequest, key_id: PathId) -> Page:
-    """Before a key gets another token: what becomes of the one it has."""
+    """Ask how long the old token works, before a key gets another."""
     return _ask(ports, request, "rotate", key_id, Form())
 
 
 @post("/keys/{key_id:int}/rotate", opt=needs(Right.admin), sync_to_thread=True)
 def rotate(ports: FromPorts, request: PageRequest, key_id: PathId, data: Sent) -> Page:
-    """Give a key another token, and show it this once."""
+    """Give a key another token, and show it once."""
     form = Form(data)
     try:
         hours = form.choice("grace", [value for value, _ in HOURS])
@@ -75,13 +75,13 @@ def rotate(ports: FromPorts, request: PageRequest, key_id: PathId, data: Sent) -
 
 @get("/keys/{key_id:int}/revoke", opt=needs(Right.admin), sync_to_thread=True)
 def ask_to_revoke(ports: FromPorts, request: PageRequest, key_id: PathId) -> Page:
-    """Before a key ends for good: whose it is, and when it was used last."""
+    """Ask for confirmation before a key is revoked: show whose it is, and when it was last used."""
     return _ask(ports, request, "revoke", key_id, Form())
 
 
 @post("/keys/{key_id:int}/revoke", opt=needs(Right.admin), sync_to_thread=True)
 def revoke(ports: FromPorts, request: PageRequest, key_id: PathId, data: Sent) -> Page:
-    """End a key, with every token of it, in every process."""
+    """Revoke a key, with every token of it, in every process."""
     try:
         ports.kb.access.revoke(ports.kb.access.name_of(key_id))
     except KBError as error:

@@ -1,4 +1,4 @@
-"""Keysets: which keys answer, how far a new checkpoint's are, what its gate says, and the switch there and back."""
+"""Keysets: which one is active, the progress and gate of the others, and the switch from one to another."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from colmlm.kb.jobs.queue import Jobs
 from colmlm.kb.keys.activation import GateStanding
 from colmlm.kb.keys.records import KeysetRecord
 
-HEIGHT, WIDTH = 120, 640  # of a histogram, in its own units
+HEIGHT, WIDTH = 120, 640  # of a histogram's drawing, in SVG units
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """A histogram as a drawing: bars (x, y, width, height) for right and wrong facts, and where the threshold is."""
+    """A histogram as a drawing: bars (x, y, width, height) for right and for wrong facts, and the threshold's place."""
 
     title: str
     low: float
@@ -55,7 +55,7 @@ def overview(ports: FromPorts, request: PageRequest) -> Page:
 
 @get("/keysets/{keyset_id:int}", opt=needs(Right.read), sync_to_thread=True)
 def read(ports: FromPorts, request: PageRequest, keyset_id: PathId) -> Page:
-    """A keyset with the report of its gate."""
+    """Show a keyset with the report of its gate."""
     row = next((row for row in _rows(ports) if row.keyset.keyset_id == keyset_id), None)
     if row is None:
         raise KeysetNotFound(keyset_id)
@@ -91,7 +91,7 @@ def ask_to_roll_back(ports: FromPorts, request: PageRequest) -> Page:
 
 @post("/keysets/{keyset_id:int}/activate", opt=needs(Right.train), sync_to_thread=True)
 def activate(ports: FromPorts, request: PageRequest, keyset_id: PathId, data: Sent) -> Page:
-    """Let a keyset answer, if its gate says so or it is forced."""
+    """Activate a keyset, if its gate passed or it is forced."""
     form = Form(data)
     return _switch(ports, request, "activate", keyset_id, form, lambda **who: ports.kb.keysets.activate(
         keyset_id, force=form.flag("force"), **who
@@ -108,7 +108,7 @@ def retire(ports: FromPorts, request: PageRequest, keyset_id: PathId, data: Sent
 
 @post("/keysets/rollback", opt=needs(Right.train), sync_to_thread=True)
 def roll_back(ports: FromPorts, request: PageRequest, data: Sent) -> Page:
-    """Let the keyset answer again that answered before."""
+    """Activate the keyset that was active before."""
     return _switch(ports, request, "rollback", None, Form(data), ports.kb.keysets.rollback)
 
 
@@ -120,12 +120,12 @@ def check_gate(ports: FromPorts, request: PageRequest, keyset_id: PathId, data: 
 
 @post("/keysets/{keyset_id:int}/rekey", opt=needs(Right.train), sync_to_thread=True)
 def rekey(ports: FromPorts, request: PageRequest, keyset_id: PathId, data: Sent) -> Page:
-    """Key what a keyset has no key of, as a job."""
+    """Make the keys that a keyset lacks, as a job."""
     return _job(ports, request, Rekey(keyset_id=keyset_id), Form(data))
 
 
 def _job(ports: Ports, request: PageRequest, work: Gate | Rekey, form: Form) -> Page:
-    """Queue the work. The form names the keyset too: a request without one did not come from its button."""
+    """Queues the work. The form must name the keyset too, or the request did not come from its button."""
     if form.integer("keyset") != work.keyset_id:
         raise KeysetNotFound(form.integer("keyset") or 0)
     job = Jobs(ports.kb).submit(work, actor=request.user.name)
@@ -138,7 +138,7 @@ HANDLERS = (
 
 
 def active_keyset(ports: Ports) -> KeysetRecord | None:
-    """The keyset that answers; None where none does yet."""
+    """Gives the active keyset; None where none is active yet."""
     try:
         return ports.kb.keysets.active()
     except NoActiveKeyset:
@@ -183,7 +183,7 @@ def _switch(
 
 
 def _plots(gate: dict[str, Any] | None) -> list[Bars]:
-    """The histograms that a report keeps: the checked keyset's, and the active one's where it was asked too."""
+    """Draws the histograms in a report: the checked keyset's and, if it was measured too, the active one's."""
     kept = (gate or {}).get("histograms") or []
     return [_bars(one) for one in kept]
 

@@ -1,4 +1,4 @@
-"""The console's routes: one module for each page, all with answers in HTML."""
+"""The console's routes, from one module for each page. They all answer in HTML."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ ROOT = "/console"
 
 
 def is_page(path: str) -> bool:
-    """Whether a browser asks here, rather than a program."""
+    """Tells whether the path is a page for browsers, and not a route for programs."""
     return path == "/" or path.startswith(f"{ROOT}/")
 
 
 @get("/{elsewhere:path}", opt=needs(Right.lookup), sync_to_thread=False)
 def nowhere(elsewhere: FromPath[str]) -> None:
-    """What has no page gets one that says so."""
+    """Answer an unknown path with a page that says so."""
     raise NotFoundException
 
 

@@ -1,4 +1,4 @@
-"""Texts with spans marked: an output with what was spliced, a document with its facts, a fact in its context."""
+"""Cuts texts at marked spans: an output at its splices, a document at its facts, a passage around one fact."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ AROUND = 280  # characters of a document before and after a span
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Text as it stands, or a lookup: `number` counts the hits from one, and is None where nothing was spliced."""
+    """A piece of an output: plain text, or a lookup.
+
+    `number` counts the hits from 1; it is None where nothing was spliced.
+    """
 
     text: str
     splice: TracedSplice | None = None
@@ -22,7 +25,10 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A span of a document and the text around it; `cut_before` and `cut_after` say that there is more."""
+    """A span of a document and the text around it.
+
+    `cut_before` and `cut_after` tell whether the document has more there.
+    """
 
     before: str
     span: str
@@ -33,14 +39,14 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A part of a document: plain, or a fact's span."""
+    """A part of a document: plain text, or a fact's span."""
 
     text: str
     fact: FactRecord | None = None
 
 
 def pieces(trace: OutputTrace) -> list[Piece]:
-    """The output in order, cut at its lookups. Offsets count code points, as Python's do."""
+    """Cuts an output at its lookups, in order. Offsets count code points, as Python's do."""
     found, at, number = [], 0, 0
     for splice in trace.splices:
         found.append(Piece(trace.output[at : splice.output_start]))
@@ -53,7 +59,7 @@ def pieces(trace: OutputTrace) -> list[Piece]:
 
 
 def became_of(splice: TracedSplice) -> str:
-    """What became of a spliced fact since: current, corrected, deleted or erased; or why nothing was spliced."""
+    """Gives the present state of a spliced fact: current, corrected, deleted or erased; or why nothing was spliced."""
     if splice.outcome != "hit":
         return splice.outcome
     if splice.erased:
@@ -69,7 +75,7 @@ def passage(text: str, start: int, end: int) -> Passage:
 
 
 def stretches(text: str, facts: Iterable[FactRecord]) -> list[Stretch]:
-    """The document cut at the spans of its facts; of spans that overlap, the first counts."""
+    """Cuts a document at the spans of its facts; of spans that overlap, the first counts."""
     found: list[Stretch] = []
     at = 0
     for fact in _by_place(facts):

@@ -1,4 +1,4 @@
-"""The way in and out: the sign-in that trades a key for a session, the theme, and the files every page needs."""
+"""Sign-in, which trades an API key for a session, sign-out, the theme, and the static files."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ _WRONG_KEY = (
     "This key does not work. It may be misspelt, expired or revoked. Copy it again, or ask for a new one."
 )
 _YEAR = 365 * 24 * 3600
-MOST_BYTES = 16 * 1024  # of a sign-in, which anybody may send: a key, and a page to go back to
+MOST_BYTES = 16 * 1024  # of a sign-in, which needs no key: the form's key, and a page to return to
 
 
 @get("/", opt=needs(Right.lookup), include_in_schema=False, sync_to_thread=False)
 def home(request: PageRequest) -> Redirect:
-    """To the first page that the key's role may see."""
+    """Redirect to the first page that the key's role may see."""
     first = next((place.href for place in PLACES if request.user.may(place.right)), PLACES[0].href)
     return Redirect(first, status_code=303)
 
@@ -60,7 +60,7 @@ def home(request: PageRequest) -> Redirect:
     sync_to_thread=True,
 )
 def static(name: Annotated[str, PathParameter()]) -> Response[str]:
-    """The script, the style or the icon; a listed name, never a path. Open to all: the sign-in form needs them."""
+    """Send the script, the style or the icon, by a listed name. They need no key, since the sign-in form uses them."""
     if name not in _TYPES:
         raise NotFoundException
     return Response(_read(name), media_type=_TYPES[name])
@@ -68,16 +68,16 @@ def static(name: Annotated[str, PathParameter()]) -> Response[str]:
 
 @post(SIGN_IN_PATH, opt={"lane": Lane.door}, include_in_schema=False, request_max_body_size=MOST_BYTES)
 async def sign_in(request: Request[None, Any, Any], ports: FromPorts) -> Response[Any]:
-    """Check the form's key and begin a session, whose cookie no script can read and which says nothing of the key."""
+    """Check the form's key and begin a session. Scripts cannot read its cookie, which tells nothing of the key."""
     form = await request.form()
     token, back = str(form.get("key", "")).strip(), str(form.get("back", ""))
     access = ports.door.access
     key = await sync_to_thread(access.of_token, token) if token else None
     if key is None:
-        problem_of(NotSignedIn())  # notes the refusal, for the journal
+        problem_of(NotSignedIn())  # sets the request's refusal, which the journal logs
         body = _form(back, theme_of(request.cookies), _WRONG_KEY)
         return Response(body, status_code=401, media_type="text/html", headers=_REFUSED)
-    check_origin(request.headers)  # else another site could sign this browser in under its own key
+    check_origin(request.headers)  # otherwise another site could sign this browser in with its own key
     secret = await sync_to_thread(access.begin_session, key, session_of(request.headers))
     cookie = Cookie(
         COOKIE, value=secret, httponly=True, samesite="strict", secure=request.url.scheme == "https"
@@ -87,7 +87,7 @@ async def sign_in(request: Request[None, Any, Any], ports: FromPorts) -> Respons
 
 @post("/console/sign-out", opt=needs(Right.lookup, Lane.door), include_in_schema=False, sync_to_thread=True)
 def sign_out(ports: FromPorts, request: PageRequest) -> Redirect:
-    """End the session, whoever has its cookie. The key goes on working elsewhere; revoke it to end it."""
+    """End the session for everybody who has its cookie. The key itself still works until it is revoked."""
     if (secret := session_of(request.headers)) is not None:
         ports.door.access.end_session(secret)
     gone = Cookie(COOKIE, value="", max_age=0, httponly=True, samesite="strict")
@@ -96,7 +96,7 @@ def sign_out(ports: FromPorts, request: PageRequest) -> Redirect:
 
 @post("/console/theme", opt=needs(Right.lookup), include_in_schema=False, sync_to_thread=False)
 def choose_theme(data: Sent) -> Redirect:
-    """Keep the reader's choice in the browser and go back to the page it was made on."""
+    """Store the chosen theme in a cookie and return to the page."""
     form = Form(data)
     chosen = form.raw("theme")
     kept = Cookie(
@@ -109,7 +109,7 @@ HANDLERS = (home, static, sign_in, sign_out, choose_theme)
 
 
 def sign_in_form(scope: HTTPScope) -> ASGIResponse:
-    """The form, with the status of a request without a key; it leads back to the page that was asked for."""
+    """Gives the sign-in form with status 401. After the sign-in it leads back to the requested page."""
     asked = Request[None, Any, Any](scope)
     back = f"{asked.url.path}?{asked.url.query}" if asked.method == "GET" else ""
     body = _form(back, theme_of(asked.cookies), "")
@@ -121,7 +121,7 @@ def _form(back: str, theme: str, message: str) -> str:
 
 
 def _local(path: str) -> str:
-    """A page of the console and never another site's: a form must not send people elsewhere."""
+    """Gives the path if it is a page of the console, else "/", so that the form cannot redirect to another site."""
     return path if path.startswith("/console/") and "\\" not in path and path.isprintable() else "/"
 
 

@@ -1,4 +1,4 @@
-"""Status: whether this process can answer, how far its index is, and what runs here."""
+"""Status: the health of this process, its index, its workers, and the versions of its packages."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Pages: templates filled in for the key that asks, and refusals as a page with cause and remedy.
+"""Renders pages from templates for the signed-in key, and errors as pages with cause and remedy.
 
-Every page is whole, with or without the script. Where the script asks it takes the part it wants from the same page,
-so there is one template for each page and no second way to draw a thing.
+Every page is complete without the script. The script requests the same pages and takes the parts that it needs, so
+that each page has one template.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Page = Response[Any]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An entry of the navigation, and the right without which it is not shown."""
+    """An entry of the navigation, and the right that it needs to be shown."""
 
     name: str
     href: str
@@ -60,7 +60,7 @@ PLACES = (
 
 
 def page(request: PageRequest, template: str, status_code: int = 200, **context: Any) -> Page:
-    """A page of the console. Templates see `may`, the rights of the key, and offer nothing else."""
+    """Renders a page of the console. Templates get the key's rights as `may`, and offer only what those allow."""
     key = request.user
     filled = render(
         template,
@@ -76,7 +76,7 @@ def page(request: PageRequest, template: str, status_code: int = 200, **context:
 
 
 def refused(request: Request[Any, Any, Any], error: Exception) -> Page:
-    """The console's answer to everything that was raised: the problem document, as a page."""
+    """Answers any exception of the console's routes with its problem document as a page."""
     problem, headers = problem_of(error)
     answer = page(request, "problem.html", problem.status, problem=problem)
     answer.headers.update(headers)
@@ -88,13 +88,13 @@ def render(template: str, **context: Any) -> str:
 
 
 def theme_of(cookies: Mapping[str, str]) -> str:
-    """What the browser keeps of the reader's choice; anything else follows the system."""
+    """Gives the theme in the browser's cookie; "system" for anything else."""
     chosen = cookies.get(THEME_COOKIE, "")
     return chosen if chosen in THEMES else "system"
 
 
 def in_words(count: int, thing: str) -> str:
-    """ "one fact", "twelve facts", "40 facts": a count as one says it."""
+    """Writes a count in words: "one fact", "twelve facts", "40 facts"."""
     number = _NUMBERS[count] if 0 <= count < len(_NUMBERS) else f"{count:,}"
     return f"{number} {thing}" if count == 1 else f"{number} {thing}s"
 
@@ -117,19 +117,19 @@ def _shorten(text: str | None, limit: int = 80) -> str:
 
 
 def _query(**parts: Any) -> str:
-    """A query string of the parts that say something."""
+    """Builds a query string of the parts that are not empty."""
     said = {name: value for name, value in parts.items() if value not in (None, "", 0)}
     return f"?{urlencode(said, doseq=True)}" if said else "?"
 
 
 class AsTyped(str):
-    """A text that goes back into a field as it was typed, so that sending it again changes nothing."""
+    """A text that is put back into a field unescaped by `_shown`, so that sending the form again changes nothing."""
 
     __slots__ = ()
 
 
 def _shown(value: Any) -> Any:
-    """What a template puts in: texts with what does not show written out, markup and fields as they are."""
+    """Escapes invisible characters of the texts that a template inserts; markup and form fields stay as they are."""
     return visible(value) if isinstance(value, str) and not isinstance(value, Markup | AsTyped) else value
 
 

@@ -1,1 +1,1 @@
-"""What every request passes on its way in and out: hosts, keys, rights, rates, lanes, and the drain."""
+"""The checks around every request, outside its route: host name, API key, right, rate limit, lane, and drain."""

@@ -1,6 +1,6 @@
-"""Arrival: a request waits outside of its lane until its body is there.
+"""Reads a request's body before the request takes a place in its lane.
 
-Whoever sends a body slowly, or never ends it, then takes no place from others, whether they have a key or not.
+A client that sends a body slowly, or never ends it, then takes no place from others, with or without an API key.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 async def arrived(scope: HTTPScope, receive: Receive, lane: Lane) -> Receive:
-    """What to receive the request with, once its body is whole, or too large, or its client has left.
+    """Waits until the body is complete or too large or the client has left, and gives a `receive` that replays it.
 
-    An upload is taken in as it comes, and a request that only reads has no body that anybody asks for.
+    An upload is not buffered, since its handler writes it to disk as it arrives; a request that only reads has no body.
     """
     if lane is Lane.uploads or scope["method"] in SAFE_METHODS:
         return receive

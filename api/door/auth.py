@@ -1,4 +1,4 @@
-"""Who is asking, and may they: decided before routing, so that no route can be left open.
+"""Authenticates every request before it is routed, so that no route can be left open.
 
 A program sends its API key as a bearer token. A browser trades the key once, at POST /session, for a session: a cookie
 that says nothing of the key, that scripts can't read and other sites can't send. It ends at the sign-out, after
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 COOKIE = "colmlm_session"
 SIGN_IN_PATH = "/session"
 STATIC_PATH = "/console/static/"
-PROBES = frozenset({"/healthz", "/readyz"})  # they say next to nothing, and what asks them has no key
+PROBES = frozenset({"/healthz", "/readyz"})  # probes have no key, and the responses tell almost nothing
 _HOST = re.compile(
     r"(?:(?P<name>[A-Za-z0-9._-]+)|\[(?P<address>[A-Za-z0-9:.%_-]+)\])(?::(?P<port>[0-9]{1,5}))?"
 )
@@ -41,20 +41,23 @@ Verified = Callable[[str], ApiKeyRecord | None]
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """Admits a request as an API key, or raises what to refuse it with. `hosts` are names without a port."""
+    """Authenticates a request by its API key, or raises the error that refuses it. `hosts` are names without a port."""
 
     access: Access
     hosts: frozenset[str]
     lanes: Lanes
 
     def check_host(self, headers: Headers) -> None:
-        """Raise `UnknownHost` unless the request names this server."""
+        """Raises `UnknownHost` unless the Host header names this server."""
         named = headers.getall("host", [])
         if len(named) != 1 or _hostname(named[0]) not in self.hosts:
             raise UnknownHost
 
     async def admit(self, scope: HTTPScope, headers: Headers) -> ApiKeyRecord | None:
-        """The key that asks; None for what is open: sign-in, whose handler checks the key, probes, static files."""
+        """Gives the request's API key, or None for the paths that `is_open` names.
+
+        The sign-in checks its key itself.
+        """
         if is_open(scope):
             return None
         bearer = _bearer(headers)
@@ -77,26 +80,29 @@ class Gate:
 
 
 def gate(access: Access, hosts: Iterable[str], lanes: Lanes) -> Gate:
-    """A gate that answers to these host names in any case; IPv6 addresses without brackets."""
+    """Makes a gate that accepts these host names in upper or lower case. IPv6 addresses have no brackets."""
     return Gate(access, frozenset(host.strip("[]").lower() for host in hosts), lanes)
 
 
 def is_open(scope: HTTPScope) -> bool:
-    """The sign-in itself, the style and script of its form, the same in every installation, and the probes."""
+    """Tells whether a request needs no key: the sign-in, the static files of its form, and the probes."""
     if scope["method"] == "GET":
         return scope["path"].startswith(STATIC_PATH) or scope["path"] in PROBES
     return scope["path"] == SIGN_IN_PATH and scope["method"] == "POST"
 
 
 def check_origin(headers: Headers) -> None:
-    """Raise `CrossOrigin` unless a page of this very host and port sent the request. Browsers name it on writes."""
+    """Raises `CrossOrigin` unless the Origin header, which browsers send with writes, names this host and port."""
     origin = urlsplit(headers.get("origin", ""))
     if origin.scheme not in ("http", "https") or origin.netloc.lower() != headers.get("host", "").lower():
         raise CrossOrigin
 
 
 def _bearer(headers: Headers) -> str | None:
-    """The bearer token; empty where the header holds something else, so that it does not fall back to a cookie."""
+    """Gives the bearer token, or None without the header.
+
+    Another scheme gives "", so that no cookie is tried instead.
+    """
     if (header := headers.get("authorization")) is None:
         return None
     scheme, _, token = header.partition(" ")
@@ -104,7 +110,7 @@ def _bearer(headers: Headers) -> str | None:
 
 
 def session_of(headers: Headers) -> str | None:
-    """What the cookie of a request holds."""
+    """Gives the session token in the request's cookie."""
     try:
         found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
     except CookieError:
@@ -113,7 +119,7 @@ def session_of(headers: Headers) -> str | None:
 
 
 def _hostname(host: str) -> str | None:
-    """The name in a Host header; None where it holds anything beside a name and a port, such as a user."""
+    """Gives the name in a Host header, or None where it holds more than a name and a port, such as a user."""
     found = _HOST.fullmatch(host)
     if found is None or not 0 < int(found["port"] or 1) < 65536:
         return None

@@ -1,7 +1,7 @@
-"""Pages of other origins that may call the API with a key of their own. Off unless origins are named.
+"""Lets web pages of other origins call the API with an API key (CORS). Off unless the settings name origins.
 
-Cookies never count here: a browser does not send them from another site, and the gate takes writes that rely on one
-from this server's own origin only. So no answer allows credentials.
+Cookies give no access here: a browser does not send them from another site, and the gate accepts a write that relies
+on a cookie only from this server's own origin. So no response allows credentials.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ EXPOSED = "Allow, Idempotency-Replayed, Retry-After, X-Request-ID"
 
 @dataclass(frozen=True, slots=True)
 class Cors:
-    """The origins that may ask, as browsers name them: scheme, host, port if it is not the scheme's own."""
+    """The allowed origins, as browsers name them: scheme, host, and the port if it is not the scheme's default."""
 
     origins: frozenset[str]
 
     def headers(self, request: Headers) -> dict[str, str]:
-        """What an answer to this request also says. It differs by origin, which caches must know."""
+        """Gives the CORS headers of the response to this request.
+
+        They depend on the origin, which `Vary` tells caches.
+        """
         if not self.origins:
             return {}
         origin = request.get("origin", "")
@@ -32,7 +35,7 @@ class Cors:
         return {"vary": "Origin", **(allowed if origin in self.origins else {})}
 
     def preflight(self, method: str, request: Headers) -> ASGIResponse | None:
-        """The answer to a browser that asks whether it may ask, which it does without a key; None for any other."""
+        """Gives the response to a preflight of an allowed origin, which carries no key; None for any other request."""
         is_preflight = method == "OPTIONS" and "access-control-request-method" in request
         if not is_preflight or request.get("origin") not in self.origins:
             return None

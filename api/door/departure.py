@@ -1,7 +1,7 @@
-"""Whether the client is still there: a request that is decoded for nobody gives its place back at the next token.
+"""Notices that a client has disconnected, so that decoding for it stops at the next token and frees its place.
 
-The server says that a client left where it is asked for the rest of the request. Litestar asks only while it streams,
-so somebody asks here from the moment on when the body is whole, and tells everybody else.
+An ASGI server reports a disconnect to whoever calls `receive` after the body. Litestar calls it only while it
+streams, so a task here calls it once the body is complete, and passes the disconnect on.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def noticed(receive: Receive, request: Asked | None) -> AsyncIterator[Receive]:
-    """What to receive with, inside; `request.has_left` turns true when the client leaves."""
+    """Gives a `receive` for use within the context. `request.has_left` becomes true when the client disconnects."""
     departure = _Departure(receive, request)
     try:
         yield departure.receive

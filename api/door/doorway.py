@@ -1,7 +1,8 @@
-"""What every request passes on its way in and out, whichever route it asks for, or none.
+"""The application that runs the same checks around every request, also one that no route matches.
 
-In this order: an id, the host's name, whether the server is ending, a browser's preflight, the key, the key's rate. On
-the way out: headers that no answer goes without, and a line in the journal.
+Before routing it gives the request an id, checks the host name, refuses it if the server is draining, answers a CORS
+preflight, authenticates the API key and counts it against the key's rate limit. Afterwards it adds the security
+headers to the response and writes to the journal who was denied and who edited.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ _HEADERS = {
     "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
     "cache-control": "no-store",
-    "referrer-policy": "same-origin",  # "no-referrer" would also make browsers hide the Origin of the sign-in form
+    "referrer-policy": "same-origin",  # with "no-referrer" browsers would also hide the Origin of the sign-in form
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
@@ -58,7 +59,7 @@ _HEADERS = {
 
 @dataclass(frozen=True, slots=True)
 class Doorway:
-    """Who comes in, how often, from which pages, and what is written down of it."""
+    """The checks before routing, which a request passes in turn, and the journal that records the outcome."""
 
     gate: auth.Gate
     limits: RateLimits
@@ -68,7 +69,10 @@ class Doorway:
     watch: Watch | None = None
 
     async def admit(self, scope: HTTPScope, headers: Headers, request: requests.Asked) -> ASGIApp | None:
-        """Set the scope's user; or give the answer where no route is asked. Raises what to refuse the request with."""
+        """Sets the scope's user to the request's API key. Gives a response only to a preflight, which reaches no route.
+
+        Raises the error that refuses the request.
+        """
         self.gate.check_host(headers)
         if self.watch is not None:
             self.watch.check_drain(scope)
@@ -87,7 +91,10 @@ class Doorway:
 def doorway(
     kb: KnowledgeBase, lanes: Lanes, watch: Watch | None = None, clock: Clock = time.monotonic
 ) -> Doorway:
-    """The doorway of this knowledge base's settings, asking on its connections; rates are kept by the clock."""
+    """Builds the checks from the settings of this knowledge base, whose connections they use.
+
+    `clock` times the rate limits.
+    """
     settings = kb.settings
     return Doorway(
         auth.gate(kb.access, (*auth.LOOPBACK, settings.host, *settings.allowed_hosts), lanes),
@@ -100,7 +107,7 @@ def doorway(
 
 
 class GatedLitestar(Litestar):
-    """Litestar behind a doorway. Its own middleware would not see requests that match no route."""
+    """Litestar behind the checks of a `Doorway`: its own middleware does not see requests that match no route."""
 
     def __init__(
         self, doorway: Doorway, *, middleware: Sequence[DefineMiddleware] = (), **options: Any
@@ -141,7 +148,7 @@ class GatedLitestar(Litestar):
 
 
 class InLane:
-    """ASGI middleware: a request that is there has a place in its route's lane until its answer is sent."""
+    """ASGI middleware that holds a place in the route's lane, from the end of the body until the response is sent."""
 
     def __init__(self, app: ASGIApp, lanes: Lanes) -> None:
         self.app, self.lanes = app, lanes
@@ -161,7 +168,10 @@ class InLane:
 
 
 def _refused(scope: HTTPScope, error: Exception) -> ASGIApp:
-    """A browser that opens the console without a key gets the sign-in form, with the same status."""
+    """Gives the response for an error before routing.
+
+    A browser without a key gets the sign-in form with the same status.
+    """
     if isinstance(error, errors.NotSignedIn) and pages.is_page(scope["path"]):
         return session.sign_in_form(scope)
     if openai_errors.speaks_openai(scope["path"]):
@@ -170,7 +180,7 @@ def _refused(scope: HTTPScope, error: Exception) -> ASGIApp:
 
 
 def _hardened(send: Send, said: dict[str, str], request: requests.Asked) -> Send:
-    """`send` that adds the headers no answer goes without; a page may bring its own policy."""
+    """Wraps `send` to add the security headers to every response. A header that the response already has is kept."""
 
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":

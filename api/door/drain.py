@@ -1,7 +1,7 @@
-"""How a server ends: it takes nothing new, tells its probes so, lets what runs come to its end, and stops.
+"""Shuts a server down without breaking off requests: it refuses new ones, waits for the running ones, then stops.
 
-The address stays open meanwhile, or a load balancer could not be told that this server is leaving. All of this is
-touched by the event loop's thread alone, signals included.
+The listening socket stays open meanwhile, so that probes can tell a load balancer that this server is ending. Only the
+event loop's thread uses this state, also for signals.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 class Drain:
-    """Whether this server is ending, and how many requests it is still at."""
+    """The state of a shutdown: whether it has begun, and how many requests still run."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -37,7 +37,7 @@ class Drain:
         _log.info("draining", extra={"requests_running": self.num_running, "seconds": self.seconds})
 
     async def begins_within(self, seconds: float) -> bool:
-        """Whether it has begun, now or so many seconds from now; says so as soon as it has."""
+        """Waits up to `seconds` for the shutdown to begin, and tells whether it has begun."""
         if self.has_begun or seconds <= 0:
             return self.has_begun
         begun = asyncio.Event()
@@ -50,14 +50,14 @@ class Drain:
         return self.has_begun
 
     def is_over(self) -> bool:
-        """Whether to stop now: nothing runs any more, or it ran for too long."""
+        """Tells whether to stop now: no request runs any more, or the drain's time is up."""
         if self._until is None:
             return False
         return self.num_running == 0 or time.monotonic() >= self._until
 
 
 class DrainingServer(uvicorn.Server):
-    """uvicorn, which by itself closes its address first. A second signal ends it at once."""
+    """A uvicorn server that drains first and closes its socket last. A second signal ends it at once."""
 
     def __init__(self, config: uvicorn.Config, drain: Drain) -> None:
         super().__init__(config)

@@ -1,7 +1,8 @@
-"""`Idempotency-Key`: an edit sent twice is carried out once, and both times gets the same answer.
+"""`Idempotency-Key`: an edit sent twice is carried out once, and gets the same response both times.
 
-Heeded on every route that edits. The key belongs to the API key that sent it; the request is its method, path and
-body. What was refused changed nothing and leaves the key free. See `kb.access.idempotency` for what happens in a crash.
+Every route that edits heeds it. The idempotency key belongs to the API key that sent it, and stands for one method,
+path and body. A request that was refused changed nothing and leaves the key free. `kb.access.idempotency` says what
+happens in a crash.
 """
 
 from __future__ import annotations
@@ -37,16 +38,19 @@ MAX_LENGTH = 200
 _OPT = "tells_secret"
 TELLS_SECRET = {
     _OPT: True
-}  # for a route's `opt`: its answer is not kept, so asking again does nothing and says so
+}  # for a route's `opt`: its response is not stored, so a repetition does nothing and says so
 
 
 def once(access: Access, lanes: Lanes) -> DefineMiddleware:
-    """The middleware on this database."""
+    """Gives the middleware that keeps its claims and responses in this database."""
     return DefineMiddleware(Once, access=access, lanes=lanes)
 
 
 class Once:
-    """ASGI middleware; it sees requests that were routed, and runs before the guards."""
+    """ASGI middleware that answers a repeated edit with the stored response.
+
+    It runs after routing and before the guards.
+    """
 
     def __init__(self, app: ASGIApp, access: Access, lanes: Lanes) -> None:
         self.app, self.access, self.lanes = app, access, lanes
@@ -85,15 +89,15 @@ class Once:
         await recorded.settled()
 
     async def _settled(self, held: Claim, answer: Answer) -> None:
-        # Not behind the edits that wait: a name that is not settled in two minutes counts as that of a dead server.
+        # In another lane than the edits, which may wait: a claim not settled in two minutes counts as a dead server's.
         await self.lanes.run(Lane.records, self.access.settle, held, answer)
 
 
 @dataclass(slots=True)
 class _Recorded:
-    """`send` that keeps what is sent, as far as answers are kept.
+    """A `send` that also records the response, up to the size that is stored.
 
-    The answer is settled before the last of it goes out: who asks again as soon as it has come gets the same.
+    The response is stored before its last part is sent, so that a client that repeats it at once gets the same.
     """
 
     send: Send
@@ -118,14 +122,14 @@ class _Recorded:
             await self.send(message)
 
     async def settled(self) -> None:
-        """Settle the answer, as far as it has come, unless that was done."""
+        """Stores the response as far as it was sent, once."""
         if not self.is_settled:
             self.is_settled = True
             await self.settle(Answer(self.status, self.media_type, bytes(self.body) if self.keep else None))
 
 
 def _may(key: Any, scope: HTTPScope) -> bool:
-    """Whether the guard will let it pass: a key without the right claims nothing and is shown nothing."""
+    """Tells whether the guard will admit the request. A key without the right gets no claim and no stored response."""
     return isinstance(key, ApiKeyRecord) and key.may(right_of(scope["route_handler"]))
 
 
@@ -139,7 +143,7 @@ async def _body(receive: Receive) -> bytes:
     body = bytearray()
     while True:
         message = await receive()
-        if message["type"] != "http.request":  # the client left before it had said everything
+        if message["type"] != "http.request":  # the client disconnected within the body
             raise BadIdempotencyKey("the request ended before its body did")
         body += message.get("body", b"")
         if len(body) > MAX_BODY_BYTES:
@@ -149,7 +153,7 @@ async def _body(receive: Receive) -> bytes:
 
 
 def _given(body: bytes, receive: Receive) -> Receive:
-    """`receive` for whoever comes after the body was read."""
+    """Gives a `receive` that replays the body that was read."""
     is_given = False
 
     async def receiving() -> Any:
@@ -163,5 +167,5 @@ def _given(body: bytes, receive: Receive) -> Receive:
 
 
 def _request(scope: HTTPScope, body: bytes) -> bytes:
-    """What makes two requests the same."""
+    """Gives the bytes by which two requests are compared: method, path, query string and body."""
     return b"\n".join((scope["method"].encode(), scope["path"].encode(), scope["query_string"], body))

@@ -1,7 +1,7 @@
-"""The log of who was denied and who edited, one line each, with request id, actor and route as fields.
+"""Logs every denial and every edit, one line each, with request id, actor and route as fields.
 
-Denials are also kept in the database for auditors, up to `RECORDED_A_MINUTE` of keys and as many of strangers: what
-is beyond that is counted. A database that does not answer changes nothing about the answer to the request.
+Denials are also stored in the database for auditors: up to `RECORDED_A_MINUTE` of requests with a key and as many of
+requests without. The rest is only counted. A database that does not answer does not change the response.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _log = logging.getLogger("colmlm.journal")
 
 
 class Journal:
-    """Writes down what an auditor will ask for. Used on the event loop."""
+    """Logs denials and edits for auditors. Used on the event loop."""
 
     def __init__(self, log: Log, lanes: Lanes, clock: Clock = time.monotonic) -> None:
         self._log, self._lanes = log, lanes
@@ -40,7 +40,7 @@ class Journal:
         self._num_unrecorded = 0
 
     async def note(self, scope: HTTPScope, request: Asked) -> None:
-        """Write a request down that was answered, if it was denied or is an edit."""
+        """Logs an answered request if it was denied or was an edit."""
         if request.status in _DENIED and request.refusal is not None:
             await self._denied(scope, request)
         elif (request.status or 500) < 400 and is_edit(scope) and not request.is_replay:
@@ -57,7 +57,7 @@ class Journal:
             request_id=request.request_id,
             actor=actor,
             method=scope["method"],
-            path=route_of(scope),  # its template: a path may say what was asked for
+            path=route_of(scope),  # the template, since the path itself may hold what was asked
             status=request.status or 0,
             cause=request.refusal or "",
             num_unrecorded=self._num_unrecorded,

@@ -1,7 +1,8 @@
-"""Lanes: each kind of work has threads and places of its own, so that what waits in one keeps nobody else waiting.
+"""Gives each kind of work (a lane) its own thread pool and its own limit of requests (places).
 
-A request takes a place in the lane of its route, and all that it runs in threads runs in those of that lane. A lane
-that has no place left refuses at once, by name. Places are taken and given back on the event loop alone.
+A lane whose requests wait for a lock or a slow query then does not delay the others. A request takes a place in the
+lane of its route, and its synchronous work runs in that lane's threads. A lane without a free place refuses at once,
+by name. Places are taken and given back on the event loop only.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ Sleep = Callable[[float], object]
 
 
 class Lane(StrEnum):
-    """A kind of work, by what it may wait for."""
+    """A kind of work with its own threads and places, told apart by what it may wait for."""
 
-    at_once = "answers that wait for nothing"  # no threads and no places: it is answered on the event loop
+    at_once = "answers that wait for nothing"  # no threads and no places: answered on the event loop
     door = "checks of keys"
     probes = "probes"
     records = "records of what was asked"
     lookups = "lookups"
     reads = "reads"
     long_reads = "long reads"
-    edits = "edits"  # they wait for each other, at the log's lock
+    edits = "edits"  # edits wait for each other at the change log's lock
     uploads = "uploads"
     decoding = "decoding"
     feeds = "streams that wait"
@@ -43,10 +44,10 @@ class Lane(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How many of a lane's requests work at once, and how many may be there, those that work included.
+    """How many of a lane's requests run at once (`threads`), and how many may run or wait (`places`).
 
-    One thread that `gives_way` rests after its work as long as that took while somebody is in a lane of the present,
-    so that whatever is asked of it, it uses half of a processor and of the database at most.
+    A thread of a lane that `gives_way` pauses after each piece of work for as long as that work took, while lookups or
+    decoding are under way. So it uses at most half of a processor and of the database.
     """
 
     threads: int
@@ -67,7 +68,7 @@ SIZES: Mapping[Lane, Size] = MappingProxyType(
         Lane.long_reads: Size(1, 16, gives_way=True),
         Lane.edits: Size(4, 64),
         Lane.uploads: Size(2, 32),
-        Lane.decoding: Size(4, 4),  # each holds a cache of its own in memory, so nobody waits inside
+        Lane.decoding: Size(4, 4),  # each request holds a decoder's cache in memory, so none waits inside
         Lane.feeds: Size(4, 64),
     }
 )
@@ -77,14 +78,14 @@ _OF_THE_PRESENT = (Lane.lookups, Lane.decoding)
 
 
 class _Held:
-    """One lane of one server. Its threads are started when it is first used, and again after it was closed."""
+    """One lane of one server. Its thread pool is made at the first use, and again at the first use after `close`."""
 
     def __init__(self, lane: Lane, size: Size, others_work: Callable[[], bool], sleep: Sleep) -> None:
         self.lane, self.size = lane, size
         self.num_taken = self.num_refused = 0
         self._threads: ThreadPoolExecutor | None = None
         self._others_work, self._sleep = others_work, sleep
-        self._rested = 0.0  # when the rest after the last work is over
+        self._rested = 0.0  # when the pause after the last work is over
 
     @property
     def threads(self) -> ThreadPoolExecutor:
@@ -117,7 +118,7 @@ _current: ContextVar[_Held | None] = ContextVar("lane", default=None)
 
 
 class _InTheLane(Executor):
-    """Where Litestar runs what is synchronous: in the threads of the lane that the request has a place in."""
+    """The executor that Litestar runs synchronous handlers on: it uses the threads of the request's lane."""
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         held = _current.get()
@@ -135,12 +136,15 @@ class Lanes:
             for lane in Lane
             if lane is not Lane.at_once
         }
-        # Litestar has one for a process; this one has no state, so every server may set it.
+        # Litestar has one executor per process; this one has no state, so every server may set it.
         set_asyncio_executor(cast(ThreadPoolExecutor, _InTheLane()))
 
     @contextmanager
     def place(self, lane: Lane) -> Iterator[None]:
-        """A place in the lane, for as long as this is entered; threads are the lane's meanwhile. Raises `Busy`."""
+        """Takes a place in the lane for the length of the context, and uses the lane's threads meanwhile.
+
+        Raises `Busy`.
+        """
         held = self._held.get(lane)
         if held is not None and held.num_taken >= held.size.places:
             held.num_refused += 1
@@ -157,7 +161,10 @@ class Lanes:
 
     @contextmanager
     def instead(self, lane: Lane) -> Iterator[None]:
-        """A place in the lane instead of the one that the request has, which somebody else may take. Raises `Busy`."""
+        """Moves the request to a place in another lane for the length of the context, and frees its own.
+
+        Raises `Busy`.
+        """
         left = _current.get()
         with self.place(lane):
             if left is not None:
@@ -169,26 +176,26 @@ class Lanes:
                     left.num_taken += 1
 
     async def run(self, lane: Lane, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """What `work` gives, done in a thread of that lane. Raises `Busy`."""
+        """Runs `work` in a thread of that lane and gives its result. Raises `Busy`."""
         with self.place(lane):
             return await sync_to_thread(work, *args, **kwargs)
 
     def threads(self, *lanes: Lane) -> int:
-        """How many threads these lanes have at most."""
+        """Gives the largest number of threads that these lanes have together."""
         return sum(self._held[lane].size.threads for lane in lanes)
 
     def taken(self) -> dict[Lane, int]:
-        """How many places are taken."""
+        """Gives the number of places taken, by lane."""
         return {lane: held.num_taken for lane, held in self._held.items()}
 
     def refused(self) -> dict[Lane, int]:
-        """How many requests found no place, since the server started."""
+        """Gives the number of requests that found no place since the server started, by lane."""
         return {lane: held.num_refused for lane, held in self._held.items()}
 
     def _present_works(self) -> bool:
         return any(self._held[lane].num_taken for lane in _OF_THE_PRESENT)
 
     def close(self) -> None:
-        """Let the threads end when they have done what they are at."""
+        """Lets the threads end after the work that they are doing."""
         for held in self._held.values():
             held.close()

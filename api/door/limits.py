@@ -1,4 +1,4 @@
-"""How often a key may ask. Buckets live in this process: with several, each grants the full rate."""
+"""Limits the rate of requests of an API key. Each server process counts by itself and grants the full rate."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Clock = Callable[[], float]
 
 
 class TokenBucket:
-    """Grants `per_minute` at once, then as many a minute, evenly. For one thread."""
+    """A token bucket: it holds up to `per_minute` tokens and refills evenly at that rate. For one thread."""
 
     def __init__(self, per_minute: int, clock: Clock = time.monotonic) -> None:
         self.per_minute = per_minute
@@ -20,7 +20,7 @@ class TokenBucket:
         self._tokens, self._filled_at = float(per_minute), clock()
 
     def take(self) -> float:
-        """Take one and give 0, or give the seconds until there is one."""
+        """Takes a token and gives 0, or gives the seconds until there is one."""
         now, rate = self._clock(), self.per_minute / 60
         self._tokens = min(self.per_minute, self._tokens + (now - self._filled_at) * rate)
         self._filled_at = now
@@ -31,14 +31,17 @@ class TokenBucket:
 
 
 class RateLimits:
-    """A bucket for each key that has a rate, its own or `default` (None: no limit). Asked on the event loop only."""
+    """A token bucket for each API key, at the key's own rate or at `default` (None: no limit).
+
+    For the event loop only.
+    """
 
     def __init__(self, default: int | None, clock: Clock = time.monotonic) -> None:
         self._default, self._clock = default, clock
         self._buckets: dict[int, TokenBucket] = {}
 
     def check(self, key: ApiKeyRecord) -> None:
-        """Count a request. Raises `TooManyRequests`."""
+        """Counts a request of this key. Raises `TooManyRequests`."""
         per_minute = key.rate_limit or self._default
         if per_minute is None:
             return

@@ -1,6 +1,6 @@
-"""Requests as they go by: each has an id, which its answer, its log lines and the changes it makes all name.
+"""Gives every request an id, which its response, its log lines and the changes it makes all name.
 
-The id is the server's own: what a caller names its request is kept beside it, and can't pass for another's.
+The server makes the id. A caller's own id is kept beside it, so that nobody can pass a request off as another.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from colmlm.kb.log.origin import Origin, origin
 
 HEADER = "x-request-id"
 CLIENT_HEADER = "x-client-request-id"
-_BROKEN_OFF = 499  # no status was sent: the client had gone, or the server was told to end at once
-_UNROUTED = "unrouted"  # refused by the gate, or no such route: a path is no label, anybody may make one up
+_BROKEN_OFF = 499  # no status was sent: the client had left, or the server was told to end at once
+_UNROUTED = "unrouted"  # no route was reached: anybody may invent a path, so it is no label
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
-# Narrow, since it is kept in the change log for good: room for an id, not for a text.
+# Short, since the change log keeps it for good: it has room for an id, not for a text.
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 @dataclass(slots=True)
 class Asked:
-    """A request under way. `refusal` names what it was refused with, once it is; `status` is that of its answer.
+    """A request under way. `refusal` names the error that refused it, and `status` is the response's.
 
-    A replay gives the answer to an earlier one and does nothing. `has_left` turns true when the client closes its
-    connection before it has the answer.
+    A replay gives the response of an earlier request and does nothing. `has_left` becomes true when the client closes
+    its connection before it has the response.
     """
 
     request_id: str
@@ -49,7 +49,7 @@ _asked: ContextVar[Asked | None] = ContextVar("asked", default=None)
 
 @contextmanager
 def asked(headers: Headers) -> Iterator[Asked]:
-    """The request of this context, under an id of the server's own; the caller's is kept where it is one."""
+    """Makes a request with a new id the current one of this context. The caller's id is kept if it is well-formed."""
     given = headers.get(HEADER, "")
     request = Asked(secrets.token_hex(8), given if _ID.fullmatch(given) else None)
     as_asked, as_origin = _asked.set(request), origin.set(None)
@@ -61,18 +61,18 @@ def asked(headers: Headers) -> Iterator[Asked]:
 
 
 def admitted(request: Asked, key: ApiKeyRecord) -> None:
-    """Let what this request edits name the key that asks."""
+    """Makes this request's API key the principal of the changes that the request makes."""
     origin.set(Origin(key.principal, request.request_id, request.client_request_id))
 
 
 def said(request: Asked) -> dict[str, str]:
-    """The headers that name the request in its answer."""
+    """Gives the response headers with the request's ids."""
     named = {HEADER: request.request_id}
     return named | ({CLIENT_HEADER: request.client_request_id} if request.client_request_id else {})
 
 
 def current() -> Asked | None:
-    """The request this runs in; None outside of any."""
+    """Gives the request that is current here, or None outside of any."""
     return _asked.get()
 
 
@@ -81,7 +81,7 @@ def status_of(request: Asked) -> int:
 
 
 def route_of(scope: HTTPScope) -> str:
-    """The template of the route that was reached, as in `/v1/facts/{fact_id}`."""
+    """Gives the path template of the matched route, such as `/v1/facts/{fact_id}`."""
     return str(scope.get("path_template") or _UNROUTED)
 
 

@@ -1,6 +1,6 @@
-"""What a route needs of the key that asks, and its lane: `opt=needs(Right.read)`. One without a right is the admin's.
+"""Declares which right a route needs, and its lane: `opt=needs(Right.read)`. Without a right it needs `Right.admin`.
 
-A lane is named where the right and the method do not tell what the route waits for, so that none goes without.
+The lane follows from the right and the method. A route names one only where it waits for something else.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ _OPT, _LANE = "right", "lane"
 
 
 def needs(right: Right, lane: Lane | None = None) -> dict[str, Any]:
-    """For a route's or a router's `opt`. Without a `lane` it is that of lookups, of edits or of reads."""
+    """Gives the `opt` of a route or router. Without `lane` the lane is that of lookups, of edits or of reads."""
     return {_OPT: right} if lane is None else {_OPT: right, _LANE: lane}
 
 
 def right_of(handler: BaseRouteHandler) -> Right:
-    """What this route needs; the highest where it does not say."""
+    """Gives the right that this route needs; the highest one where it declares none."""
     needed: Right = handler.opt.get(_OPT, Right.admin)
     return needed
 
 
 def is_edit(scope: HTTPScope) -> bool:
-    """Whether the request reached a route that changes or starts something, for whoever may do more than read."""
+    """Tells whether the request's route changes or starts something and needs more than a right to read."""
     handler = scope.get("route_handler")
     return handler is not None and scope["method"] not in SAFE_METHODS and right_of(handler) in EDITING
 
 
 def lane_of(scope: HTTPScope) -> Lane:
-    """Where the work of the route that was reached is done."""
+    """Gives the lane of the matched route."""
     handler = scope["route_handler"]
     named: Lane | None = handler.opt.get(_LANE)
     if named is not None:
@@ -54,9 +54,9 @@ def lane_of(scope: HTTPScope) -> Lane:
 
 
 async def require_right(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
-    """Litestar's guard on every route: the key's role must have the right in the route's `opt`."""
+    """Guards every route: raises `RightMissing` unless the API key's role has the right in the route's `opt`."""
     key: ApiKeyRecord | None = connection.scope["user"]
-    if key is None:  # the sign-in, which `Gate.admit` lets pass
+    if key is None:  # one of the open paths, which `Gate.admit` lets pass
         return
     needed = right_of(handler)
     if not key.may(needed):

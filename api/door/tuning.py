@@ -1,4 +1,4 @@
-"""Numbers of a server that nobody has had to change yet, so that they are no settings: handed in, by tests too."""
+"""Numbers of a server that are parameters but no settings, since no installation has had to change them."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ LONGEST_SECONDS = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
-    """How a server behaves where nothing is set.
+    """The intervals and limits of a server.
 
-    A stream that waits asks the database every `poll_seconds`, shows that it lives after `idle_seconds` of silence,
-    and ends after `longest_seconds`. Probes are told what was found up to `readiness_seconds` ago,
-    by a look of at most `look_seconds`. An edit keys at
-    most `keyed_at_once` facts; more is a rekey's work, not a request's. `clock` gives seconds, by which rates are kept.
+    A stream that waits queries the database every `poll_seconds`, sends a comment after `idle_seconds` of silence, and
+    ends after `longest_seconds`. Probes get a result that is up to `readiness_seconds` old, of a check that takes at
+    most `look_seconds`. An edit keys at most `keyed_at_once` facts at once; more is left to a rekey. `clock` gives
+    seconds, by which rate limits are kept.
     """
 
     poll_seconds: float = 1.0
-    idle_seconds: float = 15.0  # proxies cut connections on which nothing moves
+    idle_seconds: float = 15.0  # proxies close connections on which nothing is sent
     longest_seconds: float = LONGEST_SECONDS
     readiness_seconds: float = 1.0
     look_seconds: float = 5.0

@@ -1,4 +1,4 @@
-"""What completions and chats answer: OpenAI's objects, with `citations` and `generation_id` as extensions."""
+"""The responses to completions and chats: OpenAI's objects, with `citations` and `generation_id` as extensions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _REASONS = {"end": "stop", "stop": "stop", "length": "length", "context": "lengt
 
 
 class CitedDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """The document a fact was read from; ``text[start:end]`` of it is what it said, in code points."""
+    """The document a fact was read from; ``text[start:end]`` is the fact's span in its text, in code points."""
 
     document_id: int
     corpus: str
@@ -44,7 +44,7 @@ class Citation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """`completion_tokens` are those that the model chose; spliced ones are free."""
+    """The tokens of a response. `completion_tokens` are those that the model chose; spliced tokens are not counted."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -52,7 +52,10 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompletionLogprobs(msgspec.Struct, frozen=True, kw_only=True):
-    """A token that is part of a character reads ``bytes:\\xe2``. `text_offset` counts code points."""
+    """Log-probabilities in OpenAI's form. A token that is part of a character reads ``bytes:\\xe2``.
+
+    `text_offset` counts code points.
+    """
 
     tokens: list[str]
     token_logprobs: list[float | None]
@@ -70,7 +73,7 @@ class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
-    """`citations` are those of all choices."""
+    """A completion or a chunk of one. `citations` are those of all choices."""
 
     id: str
     created: int
@@ -131,7 +134,7 @@ class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def heading(kind: str, model: str) -> dict[str, Any]:
-    """The fields that every answer and every chunk of one begins with."""
+    """Gives the fields that every response and every chunk of one begins with."""
     return {"id": f"{kind}-{secrets.token_hex(12)}", "created": int(time.time()), "model": model}
 
 
@@ -140,14 +143,14 @@ def finish_reason(finished: Finished) -> str:
 
 
 def usage(finished: list[Finished]) -> Usage:
-    """What several outputs took together."""
+    """Adds up the token counts of several outputs."""
     prompt = sum(one.prompt_tokens for one in finished)
     completion = sum(one.completion_tokens for one in finished)
     return Usage(prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion)
 
 
 def citations(trace: OutputTrace, base_url: str, *, index: int = 0, shift: int = 0) -> list[Citation]:
-    """The spliced facts of an output whose text begins `shift` characters later in the choice."""
+    """Gives the spliced facts of an output, whose text begins `shift` characters into the choice."""
     return [
         _citation(splice, trace, base_url, index, shift)
         for splice in trace.splices
@@ -184,10 +187,10 @@ def _document(source: Source) -> CitedDocument:
 
 
 def logprobs(tokens: Sequence[TokenLogprob], asked: int) -> CompletionLogprobs:
-    """As OpenAI lists them.
+    """Converts log-probabilities to OpenAI's form.
 
-    A token's own log-probability is among the likeliest even where it is none of them, so that whether it is the
-    greatest can be told.
+    The chosen token is always listed in `top_logprobs`, even where it is not among the likeliest, so that a reader can
+    tell whether it was the likeliest.
     """
     offsets, seen = [], b""
     for one in tokens:

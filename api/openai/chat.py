@@ -1,9 +1,9 @@
-"""`/v1/chat/completions`: a conversation as the text that a base model goes on with.
+"""`/v1/chat/completions`: writes a conversation as a text that a base model can continue.
 
-The model was trained on questions and answers, so a conversation is written as these: what the system says first, as a
-paragraph; then each turn as ``Question: ...`` with ``Answer: ...`` on the next line, an empty line between turns, and
-last ``Answer:`` for the model to go on from. The answer ends where another question would begin. The space after
-``Answer:`` is no part of it.
+The model was trained on questions and answers, so a conversation is written in that form: first the system message, as
+a paragraph; then each turn as ``Question: ...`` with ``Answer: ...`` on the next line, an empty line between turns, and
+last ``Answer:`` for the model to continue. The answer ends where another question would begin. The space after
+``Answer:`` is not part of it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def chat(
     """Answer a conversation.
 
     Answers its last question, stores the output, and cites the facts that were spliced.
-    The model is a base model: the conversation is written as questions and answers. With `stream` the answer is
+    The model is a base model, so it reads the conversation as questions and answers. With `stream` the answer is
     `text/event-stream` of chunks, the last of which holds the citations, and then `[DONE]`.
     """
     generator = ports.need_generator()
@@ -76,7 +76,7 @@ def chat(
 
 
 def as_text(messages: Sequence[Message]) -> str:
-    """What the model reads of a conversation."""
+    """Writes a conversation as the text that the model reads."""
     parts = []
     for message in messages:
         match message.role:
@@ -92,7 +92,7 @@ def as_text(messages: Sequence[Message]) -> str:
 def _chunks(
     ports: Ports, data: ChatRequest, decoding: GenerationRequest, fields: dict[str, Any], base_url: str
 ) -> Iterator[ChatChunk]:
-    """The role, the text as it is decoded, how it ended with what is cited, and the usage where it is wanted."""
+    """Yields the role, the text as it is decoded, the finish reason with the citations, and the usage if wanted."""
     shift, took = None, Finished(reason="length", prompt_tokens=0, completion_tokens=0)
     for item in ports.need_generator().stream(decoding):
         if isinstance(item, str):
@@ -123,5 +123,5 @@ def _chunk(fields: dict[str, Any], delta: Delta) -> ChatChunk:
 
 
 def _shift(output: str) -> int:
-    """By how much an answer stands before the output it is of: the space after ``Answer:`` is left out."""
+    """Gives the offset of an output within the answer: -1 where the space after ``Answer:`` is left out."""
     return -1 if output.startswith(" ") else 0

@@ -1,4 +1,4 @@
-"""`/v1/completions`: prompts continued with lookups, or scored, as the `openai` package and harnesses ask."""
+"""`/v1/completions`: continues prompts with lookups, or scores them, as evaluation harnesses ask."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _chunks(
     fields: dict[str, Any],
     base_url: str,
 ) -> Iterator[Completion]:
-    """One prompt after the other, each to its end."""
+    """Yields the chunks of one prompt after another."""
     took: list[Finished] = []
     cited: list[Citation] = []
     for index, decoding in enumerate(decodings):

@@ -1,4 +1,4 @@
-"""Errors in OpenAI's shape, for the routes that speak its protocol. Which errors there are says `api.errors`."""
+"""Converts the errors of `api.errors` to OpenAI's form, for the routes of its protocol."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ModelNotFound(Refused):
 
 
 class Unsupported(Refused):
-    """A field of the protocol that means something this decoder does not do."""
+    """A request uses a field of OpenAI's protocol that this decoder does not implement."""
 
     title = "Not supported"
     status = 400
@@ -48,7 +48,7 @@ class Unsupported(Refused):
 
 
 class OpenAIError(msgspec.Struct, frozen=True):
-    """`param` is the field at fault where one is, `code` the kind of error in snake case."""
+    """An error in OpenAI's form. `param` is the field at fault, if one is, `code` the kind of error in snake case."""
 
     message: str
     type: str
@@ -71,25 +71,25 @@ def speaks_openai(path: str) -> bool:
 
 
 def openai_problem(error: Exception) -> tuple[OpenAIProblem, int, dict[str, str]]:
-    """The error object, the status and the headers an exception is answered with."""
+    """Gives the error object, the status and the response headers for an exception."""
     problem, headers = problem_of(error)
     at_fault = error.field if isinstance(error, Unsupported) else "".join(f.field for f in problem.errors[:1])
     return told(_message(problem), problem.status, at_fault or None, _code(problem)), problem.status, headers
 
 
 def told(message: str, status: int, param: str | None = None, code: str | None = None) -> OpenAIProblem:
-    """A refusal with this status, in OpenAI's shape."""
+    """Gives an error of this status in OpenAI's form."""
     kind = "server_error" if status >= 500 else _TYPES.get(status, "invalid_request_error")
     return OpenAIProblem(OpenAIError(message, kind, param, code))
 
 
 def respond(request: Request[Any, Any, Any], error: Exception) -> Response[OpenAIProblem]:
-    """Litestar's exception handler for these routes."""
+    """Answers any exception of these routes in OpenAI's form, as Litestar's exception handler."""
     body, status, headers = openai_problem(error)
     return Response(body, status_code=status, media_type="application/json", headers=headers)
 
 
-# What every route of the protocol is made with, and those that decode.
+# The options of every route of the protocol, and of those that decode.
 ROUTE: dict[str, Any] = {
     "opt": needs(Right.read),
     "responses": PROBLEMS,
@@ -100,7 +100,7 @@ DECODING = ROUTE | {"opt": needs(Right.read, Lane.decoding)}
 
 
 def refusal(error: Exception) -> ASGIResponse:
-    """The same answer where no route was reached yet."""
+    """Gives the same response for a request that was refused before routing."""
     body, status, headers = openai_problem(error)
     encoded = msgspec.json.encode(body)
     return ASGIResponse(body=encoded, status_code=status, media_type="application/json", headers=headers)
@@ -114,6 +114,6 @@ def _message(problem: Problem) -> str:
 
 
 def _code(problem: Problem) -> str:
-    """The class of the error in snake case: `ModelNotFound` is `model_not_found`, as OpenAI has it."""
+    """Gives the class name of the error in snake case: `ModelNotFound` is `model_not_found`, as OpenAI has it."""
     name = problem.type.rpartition(":")[2]
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()

@@ -1,4 +1,4 @@
-"""Examples of OpenAI's objects, for the API's description: the small base about Peru of `api.schema.examples`."""
+"""Examples of OpenAI's objects for the OpenAPI document, about the same small base as `api.schema.examples`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CREATED, _MODEL = 1_769_860_800, "co-lmlm-135m"
 
 
 def _cited(start: int) -> answers.Citation:
-    """Lima, `start` characters into the choice."""
+    """Gives a citation of the value Lima, `start` characters into the choice."""
     document = answers.CitedDocument(
         document_id=3,
         corpus="atlas",
@@ -94,5 +94,5 @@ EVENTS: Mapping[str, str] = {"complete": _streamed(_COMPLETED), "chat": _streame
 
 
 def refused(status: int, said: str) -> OpenAIProblem:
-    """A refusal with this status."""
+    """Gives an error of this status in OpenAI's form."""
     return told(f"{said}.", status, code="model_not_found" if status == 404 else "refused")

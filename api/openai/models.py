@@ -1,4 +1,4 @@
-"""`/v1/models`: the one model that this server decodes with."""
+"""`/v1/models`: lists the one model that this server decodes with."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ ModelId = Annotated[str, PathParameter(max_length=300)]
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
-    """`id` is the checkpoint's name and `checkpoint_id` its digest, by which it may be asked for too."""
+    """The model. `id` is the checkpoint's name and `checkpoint_id` its digest; a request may name either."""
 
     id: str
     checkpoint_id: str
     object: str = "model"
-    created: int = 0  # a checkpoint does not say when it was made
+    created: int = 0  # a checkpoint does not hold when it was made
     owned_by: str = "colmlm"
 
 
@@ -34,7 +34,7 @@ class Models(msgspec.Struct, frozen=True, kw_only=True):
 def list_models(ports: FromPorts) -> Models:
     """List models.
 
-    The one that `/v1/completions` and `/v1/chat/completions` ask for.
+    The list holds the one model that `/v1/completions` and `/v1/chat/completions` accept.
     """
     return Models(data=[_model(ports.need_generator())])
 
@@ -43,7 +43,7 @@ def list_models(ports: FromPorts) -> Models:
 def read_model(ports: FromPorts, model_id: ModelId) -> Model:
     """Read a model.
 
-    By its name or its digest.
+    `model_id` is its name or its digest.
     """
     generator = ports.need_generator()
     require_model(generator, model_id)
@@ -51,7 +51,7 @@ def read_model(ports: FromPorts, model_id: ModelId) -> Model:
 
 
 def require_model(generator: Generator, asked: str) -> str:
-    """The name of the model that was asked for by its name or its digest. Raises `ModelNotFound`."""
+    """Gives the served model's name if `asked` is its name or its digest. Raises `ModelNotFound`."""
     served = generator.model
     if asked not in (served.name, served.checkpoint_id):
         raise ModelNotFound(asked, served.name)

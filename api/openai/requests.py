@@ -1,6 +1,7 @@
-"""What completions and chats may ask for: OpenAI's fields, and ours beside them.
+"""The bodies of completion and chat requests: OpenAI's fields, and this server's own.
 
-A field that means something else than "as usual" and that this decoder does not do is refused by name, never ignored.
+A field of OpenAI's that this decoder does not implement is accepted at its default and otherwise refused by name,
+never ignored.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ MAX_TOP = 20
 COMPLETION_TOKENS, CHAT_TOKENS = 16, 256
 
 Token = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-Tokens = Annotated[list[Token], Meta(min_length=1)]  # how many may be read is the generator's to say
+Tokens = Annotated[list[Token], Meta(min_length=1)]  # the generator limits their number
 Prompts = Annotated[list[str | Token | Tokens], Meta(min_length=1)]
 Stop = Annotated[str, Meta(min_length=1, max_length=100)]
 
-# What the protocol has and this decoder does not: the description allows what changes nothing, and anything else is
-# read, so that it can be refused by name.
+# Fields of the protocol that this decoder does not implement. The schema allows only the value that changes nothing;
+# any other value is parsed all the same, so that it can be refused by name.
 One = Annotated[int, Meta(extra_json_schema={"enum": [1]})]
 Zero = Annotated[float, Meta(extra_json_schema={"enum": [0]})]
 NoBias = Annotated[dict[str, float], Meta(extra_json_schema={"maxProperties": 0})]
@@ -40,13 +41,13 @@ OnlyText = Annotated[dict[str, Any], Meta(extra_json_schema={"enum": [{"type": "
 
 
 class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """`include_usage` adds a last chunk with `usage` and without choices."""
+    """Options of a stream. `include_usage` adds a last chunk with `usage` and without choices."""
 
     include_usage: bool = False
 
 
 class _Asked(Request, frozen=True, kw_only=True, omit_defaults=True):
-    """What both kinds of requests have. `mode` to `repetition_penalty` are this server's own."""
+    """The fields that both kinds of requests have. `mode` to `repetition_penalty` are this server's own."""
 
     model: Annotated[str, Meta(min_length=1, max_length=300)]
     temperature: Annotated[float, Meta(ge=0, le=5)] | None = None
@@ -69,7 +70,7 @@ class _Asked(Request, frozen=True, kw_only=True, omit_defaults=True):
     repetition_penalty: Annotated[float, Meta(ge=0.5, le=5)] = 1.0
 
     def refuse_unsupported(self) -> None:
-        """Raise `Unsupported` where something is asked that this decoder does not do."""
+        """Raises `Unsupported` where a field asks for something that this decoder does not implement."""
         if self.n not in (None, 1):
             raise Unsupported(
                 "n", f"{self.n} choices are not supported; ask once for each, with a seed of its own"
@@ -109,7 +110,10 @@ class _Asked(Request, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class CompletionRequest(_Asked, frozen=True, kw_only=True):
-    """A text, several, the token ids of one, or those of several; `max_tokens` 0 with `echo` only scores them."""
+    """Prompts to complete: one text or several, or the token ids of one or several.
+
+    `max_tokens` 0 with `echo` only scores them.
+    """
 
     prompt: str | Prompts
     max_tokens: Annotated[int, Meta(ge=0, le=MAX_TOKENS)] | None = None
@@ -119,7 +123,7 @@ class CompletionRequest(_Asked, frozen=True, kw_only=True):
     suffix: NoText | None = None
 
     def decodings(self) -> list[GenerationRequest]:
-        """How to decode each prompt. Raises `Unsupported`."""
+        """Gives a generation request for each prompt. Raises `Unsupported`."""
         self._refuse()
         max_tokens = COMPLETION_TOKENS if self.max_tokens is None else self.max_tokens
         requests = [self.decoding(prompt, max_tokens, self.stops) for prompt in self._prompts()]
@@ -165,7 +169,7 @@ class TextPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """What somebody said, as text or as parts that are text."""
+    """A message of a conversation, as text or as parts that are text."""
 
     role: Literal["system", "developer", "user", "assistant"]
     content: str | Annotated[list[TextPart], Meta(max_length=64)]
@@ -178,7 +182,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatRequest(_Asked, frozen=True, kw_only=True):
-    """A conversation that ends with the user; see `api.openai.chat` for the text that the model reads."""
+    """A conversation whose last message is the user's; `api.openai.chat` writes it as the text that the model reads."""
 
     messages: Annotated[list[Message], Meta(min_length=1, max_length=100)]
     max_tokens: Annotated[int, Meta(ge=1, le=MAX_TOKENS)] | None = None
@@ -190,7 +194,7 @@ class ChatRequest(_Asked, frozen=True, kw_only=True):
     response_format: OnlyText | None = None
 
     def refuse(self) -> None:
-        """Raise `Unsupported` where something is asked that a chat here does not do."""
+        """Raises `Unsupported` where a field asks for something that chats here do not implement."""
         self.refuse_unsupported()
         if self.logprobs or self.top_logprobs:
             raise Unsupported("logprobs", "a chat has none; ask /v1/completions")

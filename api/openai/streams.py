@@ -1,4 +1,4 @@
-"""Chunks of an answer as server-sent events, ended by `[DONE]`, as OpenAI's clients read them."""
+"""Sends the chunks of a response as server-sent events, ended by `[DONE]`, as OpenAI's clients read them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DONE = "[DONE]"
 
 
 def chunks(items: Iterator[msgspec.Struct]) -> Response[Any]:
-    """A stream of these. What refuses the first is raised here, while the status is still open."""
+    """Gives a stream of these chunks. An error before the first is raised here, while its status can still be sent."""
     first = next(items)
     streamed: Response[Any] = ServerSentEvent(_events(chain([first], items)), status_code=200)
     return streamed

@@ -1,4 +1,4 @@
-"""Attributions and impact: what stored outputs took from which facts, and what became of that."""
+"""Attributions and impact: which facts stored outputs spliced, and what has happened to those facts since."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OfOutput = Annotated[int | None, QueryParameter(ge=1, le=MAX_ID, description="On
 
 
 class Selection(Request, frozen=True, kw_only=True):
-    """Live facts, chosen by what they have in common."""
+    """Live facts chosen by a selector."""
 
     selector: SelectorParts
 
@@ -43,7 +43,7 @@ def list_attributions(
 ) -> Page[AttributionRecord]:
     """List the lookups of stored outputs.
 
-    By output, in order: all, or those that fit every filter.
+    The lookups that fit every filter, in order of output and of place in it.
     """
     output, ordinal = place_of(cursor, "attributions", 2)
     found = ports.kb.outputs.attributions(
@@ -57,7 +57,7 @@ def list_attributions(
 
 
 class SelectionImpact(msgspec.Struct, frozen=True, kw_only=True):
-    """How many live facts were chosen, how many outputs spliced one, and a page of the uses, oldest first."""
+    """How many live facts a selector chose, how many outputs spliced one, and a page of the uses, oldest first."""
 
     num_facts: int
     num_outputs: int
@@ -71,7 +71,7 @@ def read_fact_impact(
 ) -> FactImpact:
     """Read what a fact was used for.
 
-    Every place of a stored output that it was spliced into, in which version, and what became of that since.
+    Every place in stored outputs where the fact was spliced, with its version there and what has happened to it since.
     """
     output, ordinal = place_of(cursor, "uses", 2)
     found = ports.kb.outputs.impact(fact_id, after=(output, ordinal), limit=limit + 1)
@@ -97,7 +97,7 @@ def read_selection_impact(
 ) -> SelectionImpact:
     """Read what a set of facts was used for.
 
-    As for one fact, for all live facts that a selector chooses. Changes nothing.
+    The same as for one fact, for all live facts that a selector chooses. Changes nothing.
     """
     output, ordinal = place_of(cursor, "uses", 2)
     selector = data.selector.selector()

@@ -1,4 +1,4 @@
-"""Batches: many facts added or corrected in one change, all or none."""
+"""Batches: add or correct many facts in one change, all or none."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ class Draft(Request, frozen=True, kw_only=True):
 
 
 class NewFacts(Why, frozen=True, kw_only=True):
-    """Facts to add. `allow_erased` lets in what was erased before."""
+    """Facts to add. `allow_erased` accepts facts that were erased before."""
 
     facts: Annotated[list[Draft], Meta(min_length=1, max_length=MAX_FACTS_PER_EDIT)]
     allow_erased: bool = False
 
 
 class Correction(Request, frozen=True, kw_only=True):
-    """A fact's value from now on."""
+    """The new value of a fact."""
 
     fact_id: Id
     value: Value
 
 
 class NewValues(Why, frozen=True, kw_only=True):
-    """Facts to correct, each once."""
+    """Facts to correct. A fact may be named only once."""
 
     facts: Annotated[list[Correction], Meta(min_length=1, max_length=MAX_FACTS_PER_EDIT)]
 
@@ -50,7 +50,7 @@ class NewValues(Why, frozen=True, kw_only=True):
 def insert_facts(ports: FromPorts, request: WithKey, data: JSONBody[NewFacts]) -> EditResult:
     """Add many facts.
 
-    All of them in one change, or none; `fact_ids` are in their order.
+    All facts are added in one change, or none; `fact_ids` are in the order of the request.
     """
     drafts = [FactDraft(draft.question, draft.value, draft.answer) for draft in data.facts]
     edit = ports.kb.facts.add_many(
@@ -63,7 +63,7 @@ def insert_facts(ports: FromPorts, request: WithKey, data: JSONBody[NewFacts]) -
 def update_facts(ports: FromPorts, request: WithKey, data: JSONBody[NewValues]) -> EditResult:
     """Correct many facts.
 
-    All of them in one change, or none.
+    All facts are corrected in one change, or none.
     """
     values = {correction.fact_id: correction.value for correction in data.facts}
     if len(values) < len(data.facts):

@@ -1,4 +1,4 @@
-"""The change log: read by pages, compared between two changes, witnessed and exported."""
+"""The change log: read it by pages, compare two changes, check a signed head, and export it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Later = Annotated[int, QueryParameter(ge=0, le=MAX_ID, description="The later ch
 
 
 class Changes(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of the change log, oldest first, and where the log stands. `next` is null where it ends for now."""
+    """A page of the change log, oldest first. `head_seq` is its last change; `next` is null at the end of the log."""
 
     head_seq: int
     items: list[ChangeRecord]
@@ -55,13 +55,13 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Witnessed(Request, frozen=True, kw_only=True):
-    """A signed head of this log, as it was given."""
+    """A signed head of this log, as `GET /v1/changes/head` gave it."""
 
     head: dict[str, Any]
 
 
 class Sealing(Why, frozen=True, kw_only=True):
-    """Breaks of the log to acknowledge, by the numbers of their changes. `dry_run` does and undoes it."""
+    """Breaks of the log to acknowledge, by the numbers of their changes. With `dry_run` it is rolled back."""
 
     seqs: Annotated[
         list[Annotated[int, msgspec.Meta(ge=1, le=MAX_ID)]], msgspec.Meta(min_length=1, max_length=1000)
@@ -70,7 +70,7 @@ class Sealing(Why, frozen=True, kw_only=True):
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether the log still has that head in its place, and who had signed it."""
+    """Whether the log still has that head at its place, and the head with its signer."""
 
     held: bool
     head: witness.Head
@@ -90,7 +90,8 @@ def list_changes(
 ) -> Changes:
     """List changes.
 
-    Oldest first, those that fit every filter. They tell who did what to which facts, when and why, and no fact's text.
+    The changes that fit every filter, oldest first. They hold who did what to which facts, when and why; no fact's
+    text.
     """
     if "\x00" in f"{actor or ''}{principal or ''}{kind or ''}":
         raise InvalidQuery("a name holds no NUL character")
@@ -119,7 +120,7 @@ def compare_changes(
 ) -> Differences:
     """Compare the facts at two changes.
 
-    What was undone in between is no difference. An erased fact is named without its values.
+    An edit that was undone in between is no difference. An erased fact is named without its values.
     """
     after = after_of(cursor, "differences")
     found = ports.kb.log.diff(first, last, corpus=corpus, after=after, limit=limit + 1)
@@ -131,7 +132,7 @@ def compare_changes(
 def read_head(ports: FromPorts) -> dict[str, Any]:
     """Get the signed head of the change log.
 
-    To be kept elsewhere: later it shows that the log was not rewritten before it.
+    Keep it outside this server: later it shows whether the log up to it was rewritten.
     """
     return ports.kb.log.head()
 
@@ -146,7 +147,7 @@ def read_head(ports: FromPorts) -> dict[str, Any]:
 def check_head(ports: FromPorts, data: JSONBody[Witnessed]) -> Held:
     """Check a head that was kept.
 
-    Its signature, and whether this log still has it. The chain up to there is checked by a job of kind `fsck`.
+    Verifies its signature, and whether this log still has it. A job of kind `fsck` verifies the chain up to it.
     """
     head = witness.read_head(json.dumps(data.head), "head")
     return Held(held=ports.kb.log.holds(head), head=head)
@@ -156,8 +157,8 @@ def check_head(ports: FromPorts, data: JSONBody[Witnessed]) -> Held:
 def seal_breaks(ports: FromPorts, request: WithKey, data: JSONBody[Sealing]) -> Sealed:
     """Acknowledge breaks of the change log.
 
-    By a change that says what was found there and what should have been. The check of the log is then ok but for
-    these; whatever else does not fit is told as before.
+    Appends a change that records what was found at each break and what was expected. Verification of the log then
+    succeeds apart from these breaks; any other break is still reported.
     """
     return ports.kb.log.seal(
         data.seqs, actor=actor_of(request, data), reason=data.reason, dry_run=data.dry_run
@@ -174,7 +175,7 @@ def seal_breaks(ports: FromPorts, request: WithKey, data: JSONBody[Sealing]) -> 
 def export_changes(ports: FromPorts) -> Stream:
     """Export the change log.
 
-    JSON Lines: its signed head, then every change, to be checked without the database. No fact's text.
+    JSON Lines: the signed head, then every change, without any fact's text. It can be verified without the database.
     """
     return Stream(ports.kb.log.export(), media_type=JSON_LINES)
 

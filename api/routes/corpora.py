@@ -1,4 +1,4 @@
-"""Corpora: what there is, counted; a whole corpus deleted; a corpus given back as it was taken in."""
+"""Corpora: count them, delete the facts of one, and export one in the format of an ingest."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LiveOnly = Annotated[
 
 
 class Deletion(Why, frozen=True, kw_only=True):
-    """Why; with `dry_run` what would be deleted is counted and nothing is changed."""
+    """The reason for a deletion. With `dry_run` it only counts what would be deleted."""
 
     dry_run: bool = False
 
@@ -42,7 +42,7 @@ class Deletion(Why, frozen=True, kw_only=True):
 def list_corpora(ports: FromPorts, cursor: Cursor = None, limit: Limit = 50) -> Page[CorpusStats]:
     """List the corpora.
 
-    By name, with their documents, live facts, deleted facts and characters.
+    In order of name, each with its numbers of documents, live facts, deleted facts and characters.
     """
     start, corpora = after_of(cursor, "corpora"), ports.kb.corpora.all()
     end = start + limit
@@ -54,7 +54,7 @@ def list_corpora(ports: FromPorts, cursor: Cursor = None, limit: Limit = 50) -> 
 def read_corpus(ports: FromPorts, corpus: Name) -> CorpusStats:
     """Count a corpus.
 
-    Its documents, live facts, deleted facts and characters.
+    Gives its numbers of documents, live facts, deleted facts and characters.
     """
     for stats in ports.kb.corpora.all():
         if stats.corpus == corpus:
@@ -68,7 +68,7 @@ def read_corpus(ports: FromPorts, corpus: Name) -> CorpusStats:
 def delete_corpus(ports: FromPorts, request: WithKey, corpus: Name, data: JSONBody[Deletion]) -> Deleted:
     """Delete every live fact of a corpus.
 
-    In one change; the texts stay, and restoring the facts brings them back.
+    They are deleted in one change. The texts stay, and the facts can be restored.
     """
     return delete_of(ports, corpus, None, actor_of(request, data), data)
 
@@ -76,7 +76,7 @@ def delete_corpus(ports: FromPorts, request: WithKey, corpus: Name, data: JSONBo
 def delete_of(
     ports: FromPorts, corpus: str, external_ids: list[str] | None, actor: str, data: Deletion
 ) -> Deleted:
-    """Delete the live facts of these documents of a corpus, or of all (None)."""
+    """Deletes the live facts of these documents of a corpus, or of all its documents (None)."""
     documents, facts = ports.kb.corpora.count(corpus, external_ids)
     if data.dry_run:
         return Deleted(dry_run=True, documents=documents, facts=facts, seq=None)
@@ -95,8 +95,9 @@ def delete_of(
 def export_corpus(ports: FromPorts, request: WithKey, corpus: Name, live_only: LiveOnly = False) -> Stream:
     """Export a corpus.
 
-    JSON Lines, a document a line, as an ingest takes them back: with every fact, corrected and deleted ones too. That
-    takes the right `audit`; without it `live_only` is to be asked for, and marks stand for what facts say no more.
+    JSON Lines, one document per line, in the format that an ingest takes, with every fact, also corrected and deleted
+    ones. That needs the right `audit`. Without it `live_only` is required, and the values that facts no longer have are
+    masked.
     """
     if not live_only:
         require_past(request)

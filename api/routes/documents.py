@@ -25,7 +25,7 @@ from colmlm.kb.corpus.format import Refusal, parse_record
 from colmlm.kb.facts.documents import DocumentRecord
 from colmlm.kb.facts.records import FactRecord
 
-MAX_DOCUMENTS = 100  # of a request; more is a job's work
+MAX_DOCUMENTS = 100  # per request; a job takes more
 
 Replaced = Annotated[
     bool, QueryParameter(description="Those that a newer text replaced, not the current ones")
@@ -45,7 +45,7 @@ class NewSpan(Request, frozen=True, kw_only=True):
 
 
 class NewDocument(Request, frozen=True, kw_only=True):
-    """A text and the facts in it; `id` is its name within the corpus."""
+    """A text and the facts in it. `id` is its name within the corpus."""
 
     id: Annotated[str, Meta(min_length=1, max_length=1000)]
     text: Annotated[str, Meta(min_length=1, max_length=1_000_000)]
@@ -57,7 +57,7 @@ class NewDocument(Request, frozen=True, kw_only=True):
 
 
 class NewDocuments(Why, frozen=True, kw_only=True):
-    """Documents of a corpus, in one change. `allow_erased` lets in what was erased before."""
+    """Documents to ingest into a corpus in one change. `allow_erased` accepts facts that were erased before."""
 
     corpus: Annotated[str, Meta(min_length=1, max_length=1000)]
     documents: Annotated[list[NewDocument], Meta(min_length=1, max_length=MAX_DOCUMENTS)]
@@ -65,9 +65,11 @@ class NewDocuments(Why, frozen=True, kw_only=True):
 
 
 class Ingested(msgspec.Struct, frozen=True, kw_only=True):
-    """What was taken and what was not. `documents` are new or have a new text (`replaced`), `facts` are new;
-    `still_deleted` facts were deleted before and stay so, `suppressed` ones were erased before and are left out.
-    `seq` is the change, null where nothing changed; `keyed` says whether lookups find every fact now."""
+    """The result of an ingest. `documents` are new or have a new text (`replaced`), and `facts` are new.
+
+    `still_deleted` facts were deleted before and stay deleted; `suppressed` ones were erased before and are left out.
+    `seq` is the change, null where nothing changed. `keyed` says whether lookups find every fact now.
+    """
 
     corpus: str
     documents: int
@@ -92,7 +94,7 @@ def list_documents(
 ) -> Page[DocumentRecord]:
     """List documents.
 
-    By id, without their texts.
+    In order of id, without their texts.
     """
     after = after_of(cursor, "documents")
     found = ports.kb.documents.find(corpus=corpus, replaced=replaced, after=after, limit=limit + 1)
@@ -104,8 +106,8 @@ def list_documents(
 def read_document(ports: FromPorts, request: WithKey, document_id: PathId) -> DocumentText:
     """Read a document.
 
-    Its text, and where it came from. A replaced one is kept as evidence. Without the right `audit` marks stand for what
-    its facts say no more, and for all of a replaced text; the digest is of the text as it is shown.
+    Gives its text and where it came from. A replaced text is kept as evidence. Without the right `audit`, values that
+    its facts no longer have are masked, and so is all of a replaced text; the digest is of the text as it is shown.
     """
     document, text = shown_to(request, ports).document(document_id)
     return DocumentText(document=document, text=text)
@@ -122,7 +124,7 @@ def list_document_facts(
 ) -> Page[FactRecord]:
     """List a document's facts.
 
-    By id; `source` says from where to where in the text each stands. Deleted ones are for the right `audit`.
+    In order of id; `source` gives each fact's offsets in the text. Deleted facts need the right `audit`.
     """
     if which != "live":
         require_past(request)
@@ -136,8 +138,8 @@ def list_document_facts(
 def ingest_documents(ports: FromPorts, request: WithKey, data: JSONBody[NewDocuments]) -> Ingested:
     """Take annotated documents into a corpus.
 
-    One that is there under the same id with another text is replaced; one that is the same is passed over. What does
-    not check out is refused with its place and the reason, and the rest is taken.
+    A document whose id exists with another text replaces it; one with the same text changes nothing. A document or fact
+    that fails a check is refused with its place and the reason, and the rest is taken.
     """
     records: list[dict[str, Any]] = [msgspec.to_builtins(document) for document in data.documents]
     parsed = (parse_record(record, f"document {n}") for n, record in enumerate(records))
@@ -174,7 +176,7 @@ def delete_document(
 ) -> Deleted:
     """Delete every live fact of a document.
 
-    Of all texts it has had, in one change. The text stays; restoring the facts brings them back.
+    The facts of all texts it has had are deleted in one change. The texts stay, and the facts can be restored.
     """
     document, _ = ports.kb.documents.read(document_id)
     return delete_of(ports, document.corpus, [document.external_id], actor_of(request, data), data)

@@ -1,4 +1,4 @@
-"""Edits: what every edit of facts is answered with, and the keys that new facts get at once."""
+"""The response to every edit of facts, and the keys that new facts get within the same request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WithKey = Request[ApiKeyRecord, Any, Any]
 
 
 def actor_of(request: WithKey, why: Why) -> str:
-    """Who the change log names: the key. On whose behalf it says to act is noted beside that."""
+    """Gives the API key's name, the actor of the change. Notes on whose behalf it acts, where the body says so."""
     if (behalf := why.on_behalf_of or why.actor) is not None:
         check_name("name on whose behalf this is done", behalf)
         act_for(behalf)
@@ -26,21 +26,21 @@ def actor_of(request: WithKey, why: Why) -> str:
 
 
 def result(edit: Edit, *, min_seq: int | None = None, keyed: bool = True) -> EditResult:
-    """The answer to an edit after which no fact lacks a key."""
+    """Builds the response to an edit after which no fact lacks a key."""
     return EditResult(
         seq=edit.seq, min_seq=min_seq or edit.seq, kind=edit.kind, fact_ids=list(edit.fact_ids), keyed=keyed
     )
 
 
 def keyed(ports: Ports, edit: Edit) -> EditResult:
-    """The answer to an edit whose facts may lack keys, which they get now."""
+    """Keys the facts of an edit that lack keys, and builds the response."""
     if not key_at_once(ports):
         return result(edit, keyed=False)
     return result(edit, min_seq=ports.kb.log.head_seq())
 
 
 def key_at_once(ports: Ports) -> bool:
-    """Key what an edit left without a key; False where there is no encoder, or a whole corpus's backlog."""
+    """Keys the facts that lack keys. Gives False where there is no encoder, or more facts than a request should key."""
     if ports.encoder is None:
         return False
     if _backlog(ports, ports.encoder.checkpoint.checkpoint_id) > ports.tuning.keyed_at_once:

@@ -1,4 +1,4 @@
-"""Erasure: facts removed for good, by one admin's key or by two, as this installation is set."""
+"""Erasure: remove facts for good, by one admin's key or, if the settings say so, by two."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ FactIds = Annotated[list[Id], Meta(min_length=1, max_length=MAX_FACTS_PER_EDIT)]
 
 
 class Chosen(Request, frozen=True, kw_only=True):
-    """Facts, live, deleted or erased before; `mentions` as of an erasure."""
+    """Facts to preview the erasure of: live, deleted or erased before. `mentions` is as in `NewErasure`."""
 
     fact_ids: FactIds
     mentions: Mentioned = "same-document"
 
 
 class NewErasure(Why, frozen=True, kw_only=True):
-    """Facts to erase, live, deleted or erased before, all or none.
+    """Facts to erase, all or none: live, deleted or erased before.
 
-    `mentions`: their values are redacted where else their own documents say them, in all documents, or in none.
+    `mentions` says where else their values are redacted: in their own documents, in all documents, or nowhere.
     """
 
     fact_ids: FactIds
@@ -52,8 +52,8 @@ class NewErasure(Why, frozen=True, kw_only=True):
 def preview_erasure(ports: FromPorts, data: JSONBody[Chosen]) -> Erased:
     """Preview an erasure.
 
-    Which documents, outputs, forget runs and keys it would touch, which other facts say the same, and what would be
-    `left` that says it, and where. Changes nothing.
+    Gives the documents, outputs, forget runs and keys that it would touch, the other facts that say the same, and the
+    places that would still say it (`left`). Changes nothing.
     """
     return Erasure(ports.kb).preview(data.fact_ids, mentions=data.mentions)
 
@@ -62,10 +62,11 @@ def preview_erasure(ports: FromPorts, data: JSONBody[Chosen]) -> Erased:
 def erase_facts(ports: FromPorts, request: WithKey, data: JSONBody[NewErasure]) -> ErasureAnswer:
     """Erase facts for good.
 
-    Nothing brings them back. It goes as far as out of the indexes (level 2); `colmlm erase --now` takes it out of the
-    files. Where this installation asks for two keys, this only asks, and another admin's key approves.
+    They cannot be restored. The erasure reaches the database and the indexes (level 2); `colmlm erase --now` also
+    removes the residue from files. Where the settings require two keys, this only makes a request, which another
+    admin's key approves.
 
-    Of a fact that was erased before it redacts what still says it; where nothing does, `seq` is null.
+    For a fact that was erased before, it redacts the texts that still say it; where there are none, `seq` is null.
     """
     actor = actor_of(request, data)
     if ports.kb.settings.erase_needs_two:
@@ -81,7 +82,7 @@ def erase_facts(ports: FromPorts, request: WithKey, data: JSONBody[NewErasure]) 
 def list_erasures(ports: FromPorts, cursor: Cursor = None, limit: Limit = 50) -> Page[ErasureRequest]:
     """List the erasures that were asked for.
 
-    Oldest first, where two keys are needed: those that wait, and those that were decided.
+    Requests for erasure, where two keys are required: waiting and decided ones, oldest first.
     """
     after = after_of(cursor, "erasures")
     found = [asked for asked in ErasureRequests(ports.kb).requests() if asked.erasure_request_id > after]
@@ -98,7 +99,7 @@ def list_erasures(ports: FromPorts, cursor: Cursor = None, limit: Limit = 50) ->
 def approve_erasure(ports: FromPorts, request: WithKey, request_id: PathId) -> ErasureAnswer:
     """Approve an erasure.
 
-    With another key than the one that asked. The facts are erased for good.
+    Takes another key than the one that made the request. The facts are erased for good.
     """
     asked, report = ErasureRequests(ports.kb).approve(request_id, key=request.user)
     return ErasureAnswer(report=report, request=asked)
@@ -114,6 +115,6 @@ def approve_erasure(ports: FromPorts, request: WithKey, request_id: PathId) -> E
 def withdraw_erasure(ports: FromPorts, request: WithKey, request_id: PathId) -> ErasureRequest:
     """Withdraw an erasure that waits.
 
-    Nothing is erased.
+    The request is closed and nothing is erased.
     """
     return ErasureRequests(ports.kb).withdraw(request_id, key=request.user)

@@ -1,4 +1,4 @@
-"""Facts: read and edit. Every edit takes a reason, is one change in the log, and gives its seq."""
+"""Facts: read and edit them. Every edit takes a reason, is one change in the log, and gives its seq."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ DELETED = {"live": False, "deleted": True, "all": None}
 
 
 class NewFact(Why, frozen=True, kw_only=True):
-    """A fact without a document, keyed from its question. `allow_erased` lets in what was erased before."""
+    """A fact without a document, keyed from its question. `allow_erased` accepts one that was erased before."""
 
     question: Question
     value: Value
@@ -48,19 +48,19 @@ class NewFact(Why, frozen=True, kw_only=True):
 
 
 class NewValue(Why, frozen=True, kw_only=True):
-    """The text that lookups give from now on."""
+    """The new value of a fact."""
 
     value: Value
 
 
 class OneFact(Why, frozen=True, kw_only=True):
-    """Why the fact in the path is deleted. With `abstain` queries that point at it get no match."""
+    """The reason for deleting a fact. With `abstain`, queries nearest to it get no match."""
 
     abstain: bool = False
 
 
 class FactSet(Why, frozen=True, kw_only=True):
-    """All of these facts, or none."""
+    """Facts to restore, all or none."""
 
     fact_ids: Annotated[list[Id], Meta(min_length=1, max_length=MAX_FACTS_PER_EDIT)]
 
@@ -72,7 +72,7 @@ class FactsToRead(Request, frozen=True, kw_only=True):
 
 
 class DeletedSet(FactSet, frozen=True, kw_only=True):
-    """All of these facts, or none. With `abstain` queries that point at one get no match, not the runner-up."""
+    """Facts to delete, all or none. With `abstain`, queries nearest to one get no match instead of the runner-up."""
 
     abstain: bool = False
 
@@ -90,7 +90,7 @@ def list_facts(
 ) -> Page[FactRecord]:
     """List facts.
 
-    By id. `text` is sought as it stands, in either case. Deleted facts are listed for the right `audit`.
+    In order of id. `text` is matched literally, ignoring case. Deleted facts need the right `audit`.
     """
     if which != "live":
         require_past(request)
@@ -112,7 +112,8 @@ def list_facts(
 def read_fact(ports: FromPorts, request: WithKey, fact_id: PathId) -> FactRecord:
     """Read a fact.
 
-    As it stands, deleted or not. What it said before is for the right `audit`; `withheld` says that it was left out.
+    Gives its present state, deleted or not. Its earlier values need the right `audit`; `withheld` says that they were
+    left out.
     """
     return shown_to(request, ports).fact(fact_id)
 
@@ -130,8 +131,8 @@ def read_facts(ports: FromPorts, request: WithKey, data: JSONBody[FactsToRead]) 
 def trace_fact(ports: FromPorts, request: WithKey, fact_id: PathId) -> FactTrace:
     """Read a fact's history.
 
-    Its source sentence, every value it has had and when, its changes, and where stored outputs used it. Without the
-    right `audit` marks stand for the values it has no more.
+    Gives its source sentence, every value it has had and when, its changes, and the stored outputs that used it.
+    Without the right `audit`, its earlier values are masked.
     """
     return shown_to(request, ports).trace_fact(fact_id)
 
@@ -140,7 +141,7 @@ def trace_fact(ports: FromPorts, request: WithKey, fact_id: PathId) -> FactTrace
 def insert_fact(ports: FromPorts, request: WithKey, data: JSONBody[NewFact]) -> EditResult:
     """Add a fact that no document says.
 
-    With an encoder it can be looked up at once; else `keyed` is false and it waits for a rekey.
+    If the server has an encoder, lookups find it at once; otherwise `keyed` is false and it waits for a rekey.
     """
     edit = ports.kb.facts.add(
         data.question,
@@ -157,7 +158,7 @@ def insert_fact(ports: FromPorts, request: WithKey, data: JSONBody[NewFact]) -> 
 def update_fact(ports: FromPorts, request: WithKey, fact_id: PathId, data: JSONBody[NewValue]) -> EditResult:
     """Correct a fact's value.
 
-    From this commit on every process answers with it. The fact's document keeps saying what it said.
+    Every process uses the new value from this commit on. The text of the fact's document does not change.
     """
     return result(ports.kb.facts.edit(fact_id, data.value, actor=actor_of(request, data), reason=data.reason))
 
@@ -166,7 +167,7 @@ def update_fact(ports: FromPorts, request: WithKey, fact_id: PathId, data: JSONB
 def delete_facts(ports: FromPorts, request: WithKey, data: JSONBody[DeletedSet]) -> EditResult:
     """Delete facts.
 
-    All of them or none. It holds from now on in every process, and can be undone.
+    All of them or none. The deletion takes effect at once in every process, and can be undone.
     """
     actor = actor_of(request, data)
     return result(ports.kb.facts.delete(data.fact_ids, actor=actor, reason=data.reason, abstain=data.abstain))
@@ -178,7 +179,7 @@ def delete_facts(ports: FromPorts, request: WithKey, data: JSONBody[DeletedSet])
 def delete_fact(ports: FromPorts, request: WithKey, fact_id: PathId, data: JSONBody[OneFact]) -> EditResult:
     """Delete one fact.
 
-    It holds from now on in every process, and can be undone.
+    The deletion takes effect at once in every process, and can be undone.
     """
     actor = actor_of(request, data)
     return result(ports.kb.facts.delete([fact_id], actor=actor, reason=data.reason, abstain=data.abstain))
@@ -188,7 +189,7 @@ def delete_fact(ports: FromPorts, request: WithKey, fact_id: PathId, data: JSONB
 def restore_facts(ports: FromPorts, request: WithKey, data: JSONBody[FactSet]) -> EditResult:
     """Bring deleted facts back.
 
-    All of them or none, with the values they had last.
+    All of them or none, with their last values.
     """
     edit = ports.kb.facts.restore(data.fact_ids, actor=actor_of(request, data), reason=data.reason)
-    return keyed(ports, edit)  # a keyset made while they were gone has no key of them
+    return keyed(ports, edit)  # a keyset made while they were deleted lacks their keys

@@ -1,4 +1,4 @@
-"""The feed of changes: server-sent events that wait for what comes."""
+"""The feed of changes: a stream of server-sent events, one for each new change."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ async def follow_changes(
 ) -> ServerSentEvent:
     """Follow the change log.
 
-    `text/event-stream`: an event `change` for each change, its seq as the id, and comments while nothing comes. A
-    client that reconnects with `Last-Event-ID` misses nothing. The last event is `error`, a problem document, where
-    the log could not be read, and `draining`, one too, where the server is ending.
+    `text/event-stream`: an event `change` for each change, with its seq as the id, and comments while there are none. A
+    client that reconnects with `Last-Event-ID` misses nothing. If the log cannot be read, the last event is `error`; if
+    the server is ending, it is `draining`. Both hold a problem document.
     """
     start = _seq(last_event) if last_event is not None else after
     if start is None:
@@ -55,7 +55,7 @@ async def follow_changes(
 
 @dataclass(slots=True)
 class _Changes:
-    """What comes after change `seq`, piece by piece."""
+    """Reads the changes after `seq`, up to `PIECE` at a time."""
 
     kb: KnowledgeBase
     seq: int

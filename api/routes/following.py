@@ -1,8 +1,8 @@
-"""Streams that wait: server-sent events of what is new, until it is over, the time is, or the server ends.
+"""Streams of server-sent events that poll for news until their subject is over, their time is up, or the server drains.
 
-A stream asks the database once a second, which costs one look into an index, and needs no connection of its own while
-it waits. It ends after some minutes: whoever reconnects, as browsers do by themselves, is admitted anew, so a
-revoked key does not go on listening. A server that ends says so with a last event, `draining`, and waits for none.
+A stream queries the database once a second, which reads one database index, and holds no connection while it waits. It
+ends after some minutes. A client that reconnects, as browsers do by themselves, is authenticated again, so a revoked
+key does not keep listening. A draining server ends its streams at once with a last event `draining`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from colmlm.api.ports import Ports
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What one look found: what to send; whether there is more to send at once; whether nothing will come any more."""
+    """The result of one poll: events to send, whether more are ready at once, and whether this was the last."""
 
     messages: list[ServerSentEventMessage]
     has_more: bool = False
@@ -29,7 +29,7 @@ class Seen:
 
 
 def followed(ports: Ports, look: Callable[[], Seen], seconds: float | None = None) -> ServerSentEvent:
-    """A stream of what `look` finds; it is called in a thread, again and again."""
+    """Gives a stream of the events that `look` finds. `look` is called repeatedly, in a thread."""
     longest = ports.tuning.longest_seconds
     return ServerSentEvent(_messages(ports, look, longest if seconds is None else min(seconds, longest)))
 
@@ -42,7 +42,7 @@ async def _messages(
     while True:
         try:
             seen = await sync_to_thread(look)
-        except Exception as error:  # noqa: BLE001 - the status is sent: only an event can still tell, and the log
+        except Exception as error:  # noqa: BLE001 - the status is already sent, so an event and the log report it
             yield _problem("error", error)
             return
         for message in seen.messages:

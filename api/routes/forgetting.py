@@ -1,4 +1,4 @@
-"""Forget runs: choose facts, see what forgetting them would do, do it as one change, and undo it."""
+"""Forget runs: choose facts, see what forgetting them would do, forget them in one change, and undo that."""
 
 from __future__ import annotations
 
@@ -27,14 +27,17 @@ from colmlm.kb.forgetting.records import (
 )
 from colmlm.kb.forgetting.verbs import Forgetting
 
-MOST_SHOWN = 100  # ids of a plan that an answer lists; the facts of a run are listed by pages
+MOST_SHOWN = 100  # ids of a plan in one response; the facts of a run have a list of their own
 Sample = Annotated[int, Meta(ge=1, le=500, description="How many facts are previewed and probed at most")]
 
 
 class NewRun(Why, frozen=True, kw_only=True):
-    """What to forget. `equivalents` are facts that say the same elsewhere; `policy` is what a question gets then: the
-    next fact, or no match. `radius` is how near an equivalent's key must be (null: the keyset's threshold). Without
-    `model` stored keys stand for the questions."""
+    """What to forget. `equivalents` are facts that say the same elsewhere.
+
+    `policy` is what a question for a forgotten fact gets: the next fact, or no match. `radius` is how near an
+    equivalent's key must be (null: the keyset's threshold). Without `model`, stored keys are used in place of encoded
+    questions.
+    """
 
     selector: SelectorParts
     equivalents: Literal["include", "only-list", "exclude"] = "only-list"
@@ -49,7 +52,7 @@ class NewRun(Why, frozen=True, kw_only=True):
 def list_forget_runs(ports: FromPorts, cursor: Cursor = None, limit: Limit = 50) -> Page[RunRecord]:
     """List forget runs.
 
-    Oldest first, in every state: planned, applied, restored, erased.
+    Runs in every state (planned, applied, restored, erased), oldest first.
     """
     found = Forgetting(ports.kb).runs(after_of(cursor, "forget runs"), limit + 1)
     return page(found, limit, "forget runs", lambda run: (run.run_id,))
@@ -59,8 +62,8 @@ def list_forget_runs(ports: FromPorts, cursor: Cursor = None, limit: Limit = 50)
 def plan_forgetting(ports: FromPorts, request: WithKey, data: JSONBody[NewRun]) -> RunView:
     """Plan to forget facts.
 
-    Chooses them and works out what forgetting them would do. It changes no fact; the plan is kept as a run. A server
-    works out one plan at a time, of a base that is not too large for it.
+    Chooses them and computes what forgetting them would do. It changes no fact; the plan is stored as a run. A server
+    computes one plan at a time, and refuses a base of more facts than its settings allow.
     """
     forgetting = Forgetting(
         ports.kb,
@@ -84,7 +87,7 @@ def plan_forgetting(ports: FromPorts, request: WithKey, data: JSONBody[NewRun]) 
 def read_forget_run(ports: FromPorts, run_id: PathId) -> RunView:
     """Read a forget run.
 
-    Its plan as it was made, what became of it, and its last verification.
+    Gives its plan as it was made, its state, and its last verification.
     """
     return _view(ports, run_id)
 
@@ -95,7 +98,7 @@ def list_forget_run_facts(
 ) -> Page[FactRecord]:
     """List the facts of a forget run.
 
-    Those that go, or went, with what is still there of their texts.
+    The facts that are to be deleted, or were, with those of their texts that still exist.
     """
     forgetting, start = Forgetting(ports.kb), after_of(cursor, "facts of a run")
     _, plan, _ = forgetting.run(run_id)
@@ -115,7 +118,7 @@ def list_forget_run_facts(
 def read_drift(ports: FromPorts, run_id: PathId) -> Drift:
     """Read what changed since a plan.
 
-    `stale` facts were edited since, so it is refused; the others came since and would stay.
+    A plan with `stale` facts, which were edited since, is refused; the other facts were added since and would stay.
     """
     return Forgetting(ports.kb, largest=ports.kb.settings.plan_max_facts).drift(run_id)
 
@@ -130,7 +133,7 @@ def read_drift(ports: FromPorts, run_id: PathId) -> Drift:
 def apply_forgetting(ports: FromPorts, request: WithKey, run_id: PathId, data: JSONBody[Why]) -> EditResult:
     """Forget the facts of a plan.
 
-    All of them in one change, or none. A plan that is out of date is refused.
+    All facts are deleted in one change, or none. A plan that is out of date is refused.
     """
     return result(Forgetting(ports.kb).apply(run_id, actor=actor_of(request, data), reason=data.reason))
 
@@ -145,7 +148,7 @@ def apply_forgetting(ports: FromPorts, request: WithKey, run_id: PathId, data: J
 def restore_forgotten(ports: FromPorts, request: WithKey, run_id: PathId, data: JSONBody[Why]) -> EditResult:
     """Undo a forget run.
 
-    All its facts are back in one change, as they were.
+    Restores all its facts in one change, as they were.
     """
     edit = Forgetting(ports.kb).restore(run_id, actor=actor_of(request, data), reason=data.reason)
     return keyed(ports, edit)

@@ -1,4 +1,4 @@
-"""Generations: decode, whole or as a stream, and read back what stored outputs say and on what evidence."""
+"""Generations: decode a prompt, at once or as a stream, and read stored outputs with their evidence."""
 
 from __future__ import annotations
 
@@ -26,18 +26,17 @@ from colmlm.kb.evidence.records import GenerationRecord, OutputTrace
 def generate(ports: FromPorts, data: JSONBody[NewGeneration]) -> Response[OutputTrace]:
     """Generate.
 
-    Decodes a prompt, stores the output, and gives its trace.
-    With `stream` the answer is `text/event-stream`: events `piece` ({"text"}), whose texts joined are the output;
-    in between `splice` (offsets in the output, fact, value, score and document, right after the piece that ends with
-    the value) and `no_match`; then one `finish` and one `trace`, or one `error` (a problem document) where decoding
-    failed on the way.
+    Decodes a prompt, stores the output, and gives its trace. With `stream` the response is `text/event-stream`. Events
+    `piece` ({"text"}) hold the output in parts. Between them come `splice` (offsets in the output, fact, value, score
+    and document), right after the piece that ends with the value, and `no_match`. At the end come one `finish` and one
+    `trace`, or one `error` (a problem document) where decoding failed.
     """
     request, generator = data.request(), ports.need_generator()
     await_seen(ports, data.min_seq)
     if not data.stream:
         return Response(generator.generate(request))
     items = generator.stream(request)
-    first = next(items)  # what refuses the request does so here, while the status is still open
+    first = next(items)  # an error raised here still gets its own status
     streamed: Response[Any] = ServerSentEvent(events(chain([first], items)), status_code=201)
     return streamed
 
@@ -48,7 +47,7 @@ def list_generations(
 ) -> Page[GenerationRecord]:
     """List stored outputs.
 
-    Newest first. Without the right `audit` marks stand for what their facts say no more.
+    Newest first. Without the right `audit`, values that their facts no longer have are masked.
     """
     found = shown_to(request, ports).generations(after=after_of(cursor, "generations"), limit=limit + 1)
     return page(found, limit, "generations", lambda stored: (stored.generation_id,))
@@ -58,7 +57,7 @@ def list_generations(
 def trace_output(ports: FromPorts, request: WithKey, generation_id: PathId) -> OutputTrace:
     """Trace a stored output.
 
-    Every lookup it made: what was spliced, on what evidence, and what became of that since. Without the right `audit`
-    marks stand for what its facts say no more.
+    Gives every lookup it made: what was spliced, on what evidence, and what has happened to the fact since. Without the
+    right `audit`, values that its facts no longer have are masked.
     """
     return shown_to(request, ports).trace_output(generation_id)

@@ -1,4 +1,4 @@
-"""Health: that this process lives, whether it should be sent requests, and to a key's holder in what state it is."""
+"""Health: whether this process lives, whether it is ready for requests, and, with a key, its whole state."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ RESPONSES = {
 
 @get("/healthz", opt=needs(Right.lookup, Lane.at_once), include_in_schema=False, sync_to_thread=False)
 def alive() -> str:
-    """That the process lives. Says nothing else, since anybody may ask."""
+    """Answer that the process lives, and nothing else, since no key is needed."""
     return "ok"
 
 
 @get("/readyz", opt=needs(Right.lookup, Lane.at_once), include_in_schema=False)
 async def ready(ports: FromPorts) -> Response[Ready]:
-    """200 where this server should be sent requests, else 503 with what is missing, by names of a fixed list."""
+    """Answer 200 if this server should be sent requests, else 503 with what is missing, by names of a fixed list."""
     missing, degraded = await ports.readiness.missing(), await ports.readiness.degraded()
     found = Ready(ready=not missing, missing=missing, degraded=degraded)
     return Response(found, status_code=503 if missing else 200)
@@ -39,7 +39,7 @@ async def ready(ports: FromPorts) -> Response[Ready]:
 
 @get("/metrics", opt=needs(Right.lookup, Lane.probes), include_in_schema=False, sync_to_thread=True)
 def metrics(ports: FromPorts) -> Response[bytes]:
-    """What Prometheus reads of this process. Counts and times, no texts: the least right is enough."""
+    """Read this process's metrics for Prometheus. They are counts and times, no texts, so any key may read them."""
     return Response(ports.metrics_text(), media_type=CONTENT_TYPE_LATEST)
 
 
@@ -47,14 +47,15 @@ def metrics(ports: FromPorts) -> Response[bytes]:
 def health(ports: FromPorts) -> Response[Health]:
     """Read the health of this process.
 
-    200 where everything is there, else 503 with what is missing. A database that is down is a problem document.
+    Answers 200 if nothing is missing, else 503 with what is. If the database is down, the response is a problem
+    document.
     """
     state = state_of(ports)
     return Response(state, status_code=200 if state.ok else 503)
 
 
 def state_of(ports: Ports) -> Health:
-    """What is there and what is missing, as of now."""
+    """Collects what is present and what is missing now."""
     at_head = database.is_at_head(ports.kb.engine)
     keyset = _active_keyset(ports) if at_head else None
     checkpoint_id = ports.encoder.checkpoint.checkpoint_id if ports.encoder else None
@@ -71,7 +72,7 @@ def state_of(ports: Ports) -> Health:
         }.items()
         if is_missing
     ]
-    applied_seq = ports.kb.searcher.applied_seq  # before catching up: how far lookups would have had to go
+    applied_seq = ports.kb.searcher.applied_seq  # before catching up: the lag a lookup would have met
     head_seq = ports.kb.log.head_seq() if at_head else None
     return Health(
         ok=not missing,

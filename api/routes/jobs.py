@@ -1,6 +1,6 @@
-"""Jobs: long work is asked for here and done by a worker; a request only queues it, and says how far it is.
+"""Jobs: a request queues long work, which a worker does, and reads its progress.
 
-A job is seen and cancelled with the right that its work takes.
+Seeing or cancelling a job takes the same right as starting it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ WithKey = Request[ApiKeyRecord, Any, Any]
 def start_rekey(ports: FromPorts, request: WithKey, data: JSONBody[Rekey]) -> JobRecord:
     """Start a rekey.
 
-    Gives facts keys: of a keyset's checkpoint, of one in the folder `checkpoints`, or of the worker's own.
+    Makes keys for facts with a keyset's checkpoint, with one from the folder `checkpoints`, or with the worker's own.
     """
     return _start(ports, request, data)
 
@@ -59,7 +59,7 @@ def start_rekey(ports: FromPorts, request: WithKey, data: JSONBody[Rekey]) -> Jo
 def start_gate(ports: FromPorts, request: WithKey, data: JSONBody[Gate]) -> JobRecord:
     """Start a gate.
 
-    Measures a keyset before it answers; with `activate`, lets it answer if it passes.
+    Measures a keyset before it is activated; with `activate`, activates it if it passes.
     """
     return _start(ports, request, data)
 
@@ -68,7 +68,7 @@ def start_gate(ports: FromPorts, request: WithKey, data: JSONBody[Gate]) -> JobR
 def start_ingest(ports: FromPorts, request: WithKey, data: JSONBody[Ingest]) -> JobRecord:
     """Start an ingest.
 
-    Takes an uploaded annotated file into a corpus.
+    Ingests an uploaded annotated file into a corpus.
     """
     return _start(ports, request, data)
 
@@ -77,7 +77,7 @@ def start_ingest(ports: FromPorts, request: WithKey, data: JSONBody[Ingest]) -> 
 def start_documents(ports: FromPorts, request: WithKey, data: JSONBody[Documents]) -> JobRecord:
     """Start to add raw documents.
 
-    Reads uploaded documents, marks their facts, takes them in and keys them.
+    Reads uploaded documents, marks their facts, ingests them and makes their keys.
     """
     return _start(ports, request, data)
 
@@ -86,7 +86,7 @@ def start_documents(ports: FromPorts, request: WithKey, data: JSONBody[Documents
 def start_verify(ports: FromPorts, request: WithKey, data: JSONBody[VerifyForgetting]) -> JobRecord:
     """Start a verification.
 
-    Asks for the facts of an applied forget run in every way there is.
+    Asks for the facts of an applied forget run by every kind of query.
     """
     return _start(ports, request, data)
 
@@ -95,7 +95,7 @@ def start_verify(ports: FromPorts, request: WithKey, data: JSONBody[VerifyForget
 def start_backup(ports: FromPorts, request: WithKey, data: JSONBody[MakeBackup]) -> JobRecord:
     """Start a backup.
 
-    Writes it into the folder `backups` of the worker's home.
+    Writes a backup into the folder `backups` of the worker's home.
     """
     return _start(ports, request, data)
 
@@ -104,7 +104,7 @@ def start_backup(ports: FromPorts, request: WithKey, data: JSONBody[MakeBackup])
 def start_backup_check(ports: FromPorts, request: WithKey, data: JSONBody[VerifyBackup]) -> JobRecord:
     """Start to verify a backup.
 
-    Reads one of the folder `backups` of the worker's home to its last byte.
+    Reads a backup in the folder `backups` of the worker's home from start to end and compares its checksums.
     """
     return _start(ports, request, data)
 
@@ -133,7 +133,7 @@ def list_jobs(
 ) -> Page[JobRecord]:
     """List jobs.
 
-    Those whose work this key may ask for, newest first.
+    The jobs of kinds that this key may start, newest first.
     """
     kinds = [work.kind for work in KINDS.values() if request.user.may(work.right)]
     before = after_of(cursor, "jobs") or None
@@ -145,7 +145,7 @@ def list_jobs(
 def read_job(ports: FromPorts, request: WithKey, job_id: PathId) -> JobRecord:
     """Read a job.
 
-    What it was asked, how far it is, and what came of it.
+    Gives its parameters, its progress, and its result.
     """
     return _seen(ports, request.user, job_id)
 
@@ -160,7 +160,7 @@ def read_job(ports: FromPorts, request: WithKey, job_id: PathId) -> JobRecord:
 def cancel_job(ports: FromPorts, request: WithKey, job_id: PathId) -> JobRecord:
     """Cancel a job.
 
-    One that waits ends at once, one that runs before its next piece of work. What is done stays done.
+    A queued job ends at once, a running one before its next piece of work. What it has committed stays.
     """
     _seen(ports, request.user, job_id)
     return Jobs(ports.kb).cancel(job_id, actor=request.user.name)
@@ -175,8 +175,8 @@ def cancel_job(ports: FromPorts, request: WithKey, job_id: PathId) -> JobRecord:
 async def follow_job(ports: FromPorts, request: WithKey, job_id: PathId) -> ServerSentEvent:
     """Follow a job.
 
-    Server-sent events `progress` whenever it moves, then one `end`; each with the whole job. The stream ends after
-    five minutes in any case, and with an event `draining` where the server is ending; ask again to go on.
+    Server-sent events: `progress` at every change of the job, then one `end`, each with the whole job. The stream ends
+    after five minutes in any case, and with an event `draining` when the server is ending; reconnect to continue.
     """
     await sync_to_thread(_seen, ports, request.user, job_id)
     return followed(ports, _Moving(Jobs(ports.kb), job_id).look)
@@ -201,7 +201,7 @@ def _start(ports: Ports, request: WithKey, work: Work) -> JobRecord:
 
 
 def _seen(ports: Ports, key: ApiKeyRecord, job_id: int) -> JobRecord:
-    """The job. Raises `RightMissing` where this key may not ask for such work."""
+    """Gives the job. Raises `RightMissing` where this key may not start jobs of its kind."""
     job = Jobs(ports.kb).get(job_id)
     right = KINDS[job.kind].right
     if not key.may(right):
@@ -211,7 +211,7 @@ def _seen(ports: Ports, key: ApiKeyRecord, job_id: int) -> JobRecord:
 
 @dataclass(slots=True)
 class _Moving:
-    """A job as it moves; `told` is what was said of it last."""
+    """Polls a job for changes. `told` is the state that was sent last."""
 
     jobs: Jobs
     job_id: int
@@ -228,5 +228,5 @@ class _Moving:
 
 
 def _moved(job: JobRecord) -> tuple[Any, ...]:
-    """What a job's move changes; a heartbeat is none."""
+    """Gives the fields whose change is progress. A heartbeat is none."""
     return job.state, job.done, job.total, job.message, job.attempts, job.cancelled_by

@@ -1,4 +1,4 @@
-"""API keys over the API, for admins: make, list, rotate, revoke. A token is in one answer and nowhere else."""
+"""API keys, for admins: create, list, rotate and revoke them. A token is in one response and nowhere else."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ExpiresIn = Annotated[Seconds | None, Meta(description="Until it ends by itself;
 
 
 class NewKey(Request, frozen=True, kw_only=True):
-    """A key to be made. `rate_limit` is in requests a minute; null is the server's own."""
+    """An API key to create. `rate_limit` is in requests per minute; null is the server's default."""
 
     name: Annotated[str, Meta(min_length=1, max_length=100, description="Whose; the actor of its edits")]
     role: Role = "reader"
@@ -38,7 +38,7 @@ class NewKey(Request, frozen=True, kw_only=True):
 
 
 class Rotation(Request, frozen=True, kw_only=True):
-    """How long the old token works beside the new one, and the key's new end, if it gets one."""
+    """How long the old token works beside the new one, and when the key expires, if that changes."""
 
     grace_seconds: Annotated[int, Meta(ge=0, le=_MAX_SECONDS)] = 0
     expires_in_seconds: ExpiresIn = None
@@ -48,7 +48,7 @@ class Rotation(Request, frozen=True, kw_only=True):
 def list_keys(ports: FromPorts, cursor: Cursor = None, limit: Limit = 100) -> Page[Key]:
     """List keys.
 
-    In the order they were made, the ended ones too; never a token.
+    In order of creation, with expired and revoked ones; never with a token.
     """
     found = ports.kb.access.all(after=after_of(cursor, "keys"), limit=limit + 1)
     return page([_shown(key) for key in found], limit, "keys", lambda key: (key.key_id,))
@@ -58,7 +58,7 @@ def list_keys(ports: FromPorts, cursor: Cursor = None, limit: Limit = 100) -> Pa
 def create_key(ports: FromPorts, data: JSONBody[NewKey]) -> KeyWithToken:
     """Make a key.
 
-    Its token is in this answer and can't be had again.
+    Its token is in this response only.
     """
     ends = _span(data.expires_in_seconds)
     token, made = ports.kb.access.create(data.name, data.role, expires_in=ends, rate_limit=data.rate_limit)
@@ -75,7 +75,7 @@ def create_key(ports: FromPorts, data: JSONBody[NewKey]) -> KeyWithToken:
 def rotate_key(ports: FromPorts, key_id: PathId, data: JSONBody[Rotation]) -> KeyWithToken:
     """Give a key another token.
 
-    It is in this answer and can't be had again. Name, role and limit stay.
+    The token is in this response only. Name, role and rate limit stay.
     """
     access = ports.kb.access
     grace, ends = timedelta(seconds=data.grace_seconds), _span(data.expires_in_seconds)
@@ -93,7 +93,7 @@ def rotate_key(ports: FromPorts, key_id: PathId, data: JSONBody[Rotation]) -> Ke
 def revoke_key(ports: FromPorts, key_id: PathId) -> Key:
     """Revoke a key.
 
-    It ends for good, with every token of it, in every process.
+    It and every token of it stop working for good, in every process.
     """
     access = ports.kb.access
     return _shown(access.revoke(access.name_of(key_id)))

@@ -1,4 +1,4 @@
-"""Keysets: whose keys answer lookups, how far they are, and the switch from one to another."""
+"""Keysets: which one answers lookups, their progress, and the switch from one to another."""
 
 from __future__ import annotations
 
@@ -24,21 +24,26 @@ from colmlm.kb.keys.records import KeysetRecord
 
 
 class KeysetGate(msgspec.Struct, frozen=True, kw_only=True):
-    """What a keyset's gate is worth now, and its last report (null: never checked), as docs/retraining.md explains."""
+    """Whether a keyset's gate still lets it be activated, and its last report (null: never checked); see
+    docs/retraining.md.
+    """
 
     standing: GateStanding
     report: dict[str, Any] | None
 
 
 class Activation(Why, frozen=True, kw_only=True):
-    """Why. `force` goes on without a gate that passed, which is recorded; `max_edits` is how old that may be."""
+    """The reason for an activation. `force` activates without a passed gate, which the log records.
+
+    `max_edits` is how many edits may have been made since the gate.
+    """
 
     force: bool = False
     max_edits: Annotated[int, Meta(ge=0, le=MAX_ID)] = MAX_EDITS
 
 
 class NewThreshold(Why, frozen=True, kw_only=True):
-    """Below this score a lookup is no match."""
+    """The score below which a lookup is no match."""
 
     threshold: Threshold
 
@@ -47,7 +52,7 @@ class NewThreshold(Why, frozen=True, kw_only=True):
 def list_keysets(ports: FromPorts, cursor: Cursor = None, limit: Limit = 50) -> Page[KeysetView]:
     """List the keysets.
 
-    By id, the retired ones too; at most one is active. `num_unkeyed` facts still lack a key there.
+    In order of id, with the retired ones; at most one is active. `num_unkeyed` facts still lack a key in it.
     """
     after = after_of(cursor, "keysets")
     found = [keyset for keyset in ports.kb.keysets.all() if keyset.keyset_id > after][: limit + 1]
@@ -59,7 +64,7 @@ def list_keysets(ports: FromPorts, cursor: Cursor = None, limit: Limit = 50) -> 
 def read_keyset(ports: FromPorts, keyset_id: PathId) -> KeysetView:
     """Read a keyset.
 
-    Its state and progress: `num_keys` are there, `num_unkeyed` facts still lack one.
+    Gives its state and progress: it has `num_keys` keys, and `num_unkeyed` facts still lack one.
     """
     for keyset in ports.kb.keysets.all():
         if keyset.keyset_id == keyset_id:
@@ -71,7 +76,7 @@ def read_keyset(ports: FromPorts, keyset_id: PathId) -> KeysetView:
 def read_gate(ports: FromPorts, keyset_id: PathId) -> KeysetGate:
     """Read a keyset's gate.
 
-    The report that says whether it may answer: each criterion with its figure and its limit.
+    Gives the report that decides whether it may be activated: each criterion with its figure and its limit.
     """
     retraining = ports.kb.keysets
     report = retraining.gate(keyset_id)
@@ -90,7 +95,7 @@ def activate_keyset(
 ) -> KeysetRecord:
     """Let a keyset answer.
 
-    From this commit on, in every process, if its gate passed lately. Lookups then need its checkpoint.
+    Takes effect at commit in every process. Its gate must have passed recently. Lookups then need its checkpoint.
     """
     return ports.kb.keysets.activate(
         keyset_id,
@@ -105,7 +110,7 @@ def activate_keyset(
 def roll_back(ports: FromPorts, request: WithKey, data: JSONBody[Why]) -> KeysetRecord:
     """Go back to the former keyset.
 
-    The one that was active before answers again, at once and without a gate. Twice ends where it began.
+    Activates the keyset that was active before, at once and without a gate. A second roll-back undoes the first.
     """
     return ports.kb.keysets.rollback(actor=actor_of(request, data), reason=data.reason)
 
@@ -120,7 +125,7 @@ def roll_back(ports: FromPorts, request: WithKey, data: JSONBody[Why]) -> Keyset
 def retire_keyset(ports: FromPorts, request: WithKey, keyset_id: PathId, data: JSONBody[Why]) -> KeysetRecord:
     """Drop a keyset's keys.
 
-    For good; only a rekey makes them again. The active keyset is refused.
+    They are dropped for good; only a rekey makes them again. The active keyset is refused.
     """
     return ports.kb.keysets.retire(keyset_id, actor=actor_of(request, data), reason=data.reason)
 
@@ -131,7 +136,7 @@ def set_threshold(
 ) -> KeysetRecord:
     """Set a keyset's threshold.
 
-    From the next lookup on, in every process, a score below it is no match.
+    From the next lookup on, in every process, a score below the threshold is no match.
     """
     return ports.kb.keysets.set_threshold(
         keyset_id, data.threshold, actor=actor_of(request, data), reason=data.reason

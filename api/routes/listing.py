@@ -33,7 +33,7 @@ from colmlm.api.schema.strict import StrictRequest
 
 
 def v1() -> Router:
-    """The API proper."""
+    """Builds the router of every route under /v1."""
     router = Router(
         "/v1",
         request_class=StrictRequest,
@@ -111,7 +111,7 @@ def v1() -> Router:
     )
     for route in router.routes:
         if isinstance(route, HTTPRoute):
-            # Made of a path's first handler alone, it would name that one's methods; the app makes one of them all.
+            # This OPTIONS handler would name the methods of a path's first handler only; the app makes one for all.
             route.route_handlers = [
                 h for h in route.route_handlers if HttpMethod.OPTIONS not in h.http_methods
             ]

@@ -1,4 +1,4 @@
-"""Lookups: what the knowledge base answers to questions, or to the queries of another process's decoder."""
+"""Lookups: answer questions, or the queries of a decoder in another process, with facts."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from colmlm.kb.lookup.records import AsOfLookup, Lookup
 async def look_up(ports: FromPorts, request: WithKey, data: JSONBody[LookupRequest]) -> LookupAnswers:
     """Look up.
 
-    The hits of each question and query, best first, at or above the threshold. No match is a normal answer. `as_of`
-    takes the right `audit`.
+    Gives the hits of each question and query, best first, at or above the threshold. No match is a normal result.
+    `as_of` needs the right `audit`.
     """
     if data.as_of is not None:
         require_past(request)
@@ -36,7 +36,7 @@ async def look_up(ports: FromPorts, request: WithKey, data: JSONBody[LookupReque
 
 
 def past_apart(ports: Ports, as_of: int | None) -> AbstractContextManager[None]:
-    """A place where a lookup does not keep others waiting: one in the past reads all keys."""
+    """Moves a lookup in the past to the lane of long reads, since it reads all keys and would delay others."""
     return nullcontext() if as_of is None else ports.lanes.instead(Lane.long_reads)
 
 
@@ -53,7 +53,7 @@ def _looked_up(ports: Ports, data: LookupRequest) -> LookupAnswers:
 
 
 def _checkpoint_id(ports: Ports, data: LookupRequest) -> str:
-    """Whose vectors these are. Questions and queries of two checkpoints have no common answer."""
+    """Gives the checkpoint of the request's vectors. Raises where questions and queries are of two checkpoints."""
     if not 1 <= len(data.questions) + len(data.queries) <= MAX_QUERIES:
         raise InvalidQuery(f"a lookup takes 1 to {MAX_QUERIES} questions and queries")
     if data.queries and data.checkpoint_id is None:
@@ -67,20 +67,20 @@ def _checkpoint_id(ports: Ports, data: LookupRequest) -> str:
 
 
 def _queries(ports: Ports, data: LookupRequest) -> npt.NDArray[np.float32]:
-    """[B, d]: the questions' rows, then the queries'."""
+    """Gives [B, d]: the rows of the questions, then those of the queries."""
     widths = {len(query) for query in data.queries}
     if data.questions:
         encoded = ports.need_encoder().encode_questions(data.questions)
         widths.add(encoded.shape[1])
     if len(widths) != 1:
         raise InvalidQuery(f"queries of different widths: {', '.join(map(str, sorted(widths)))}")
-    with np.errstate(over="ignore"):  # becomes infinite, which the lookup refuses
+    with np.errstate(over="ignore"):  # an overflow becomes infinite, which the lookup refuses
         given = np.array(data.queries, dtype=np.float32).reshape(len(data.queries), widths.pop())
     return np.concatenate([encoded, given]) if data.questions else given
 
 
 def answer(question: str | None, lookup: Lookup) -> LookupAnswer:
-    """What one query gave, as it is told."""
+    """Converts the result of one query to its form in the response."""
     return LookupAnswer(
         question=question,
         hits=list(lookup.hits),

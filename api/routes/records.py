@@ -1,4 +1,4 @@
-"""Outputs that were decoded elsewhere, kept with their attributions, so that audits see what they said."""
+"""Stores outputs that were decoded on other machines, with their attributions, so that audits include them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from colmlm.kb.evidence.records import NewGeneration, OutputTrace, Splice
 
 MAX_CHARACTERS = 500_000
 MAX_SPLICES = 2000
-MAX_QUERY = 2 * 16_384  # bytes of the widest query, as fp16
+MAX_QUERY = 2 * 16_384  # bytes of the widest query in fp16
 
 Text = Annotated[str, Meta(max_length=MAX_CHARACTERS)]
 Offset = Annotated[int, Meta(ge=0, le=MAX_CHARACTERS)]
 
 
 class SpliceMade(Request, frozen=True, kw_only=True):
-    """One lookup of the decoder; see `kb.evidence.records.Splice`. `query` is base64 of little-endian fp16."""
+    """One lookup of the decoder, as `kb.evidence.records.Splice`. `query` is base64 of little-endian fp16."""
 
     output_start: Offset
     output_end: Offset
@@ -38,7 +38,7 @@ class SpliceMade(Request, frozen=True, kw_only=True):
 
 
 class OutputMade(Request, frozen=True, kw_only=True):
-    """An output that a decoder elsewhere made. `seq` is the last change that its lookups had seen."""
+    """An output of a decoder on another machine. `seq` is the last change that its lookups had seen."""
 
     prompt: Text
     output: Text
@@ -70,8 +70,8 @@ class OutputMade(Request, frozen=True, kw_only=True):
 def record(ports: FromPorts, data: JSONBody[OutputMade]) -> OutputTrace:
     """Keep an output that was decoded elsewhere.
 
-    Gives its trace: what stands behind each splice. A splice is refused that is no evidence: its span must be the
-    value of that version of the fact. What became of the facts since is left out, as it takes the right to read.
+    Gives its trace: the evidence of each splice. A splice is refused unless its span is the value of that version of
+    the fact. The present state of the facts is left out, since it needs the right `read`.
     """
     return ports.kb.outputs.record_from_elsewhere(data.generation())
 
@@ -79,5 +79,5 @@ def record(ports: FromPorts, data: JSONBody[OutputMade]) -> OutputTrace:
 def _bytes(query: str | None) -> bytes | None:
     try:
         return None if query is None else base64.b64decode(query, validate=True)
-    except ValueError as error:  # of which binascii.Error is one; text that is not ASCII raises another
+    except ValueError as error:  # binascii.Error is a ValueError; text that is not ASCII raises a plain one
         raise InvalidValue("query", "it is no base64") from error

@@ -1,4 +1,4 @@
-"""Statistics: how much there is of everything."""
+"""Statistics: the numbers of corpora, documents, facts, outputs, keysets and forget runs."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ from colmlm.kb.upkeep.statistics import Statistics
 def read_stats(ports: FromPorts) -> Statistics:
     """Count everything.
 
-    Corpora, documents, facts, outputs, keysets and forget runs as of one moment.
+    Counts corpora, documents, facts, outputs, keysets and forget runs in one snapshot of the database.
     """
     return ports.kb.upkeep.statistics()

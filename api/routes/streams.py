@@ -1,4 +1,4 @@
-"""Outputs while they are decoded, and their parts as server-sent events."""
+"""Streams outputs while they are decoded, as server-sent events."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from colmlm.kb.nouns.generation import Finished, Item, Missed, Spliced
 
 
 def check_client() -> None:
-    """Raise `ClientLeft` where nobody waits for the answer to the request that this is done for."""
+    """Raises `ClientLeft` where the client of the current request has disconnected."""
     request = requests.current()
     if request is not None and request.has_left:
         raise ClientLeft
 
 
 def events(items: Iterator[Item]) -> Iterator[ServerSentEventMessage]:
-    """An event for each item, and one for the error that ended them early."""
+    """Yields an event for each item, and one for an error that ends them early."""
     try:
         for item in items:
             yield _event(_name(item), {"text": item} if isinstance(item, str) else item)
-    except Exception as error:  # noqa: BLE001 - the status is sent: only an event can still tell, and the log
+    except Exception as error:  # noqa: BLE001 - the status is already sent, so an event and the log report it
         yield _event("error", problem_of(error)[0])
 
 

@@ -1,4 +1,4 @@
-"""Uploads: files on their way to a job. A file goes to disk as it arrives, so its size costs no memory."""
+"""Uploads: files for a job to read. A file is written to disk as it arrives, so its size costs no memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TOO_LARGE = ResponseSpec(
 )
 
 
-# `request_max_body_size` None: the limit is the settings', and is kept while the file arrives.
+# `request_max_body_size` is None, since the settings hold the limit, which is checked while the file arrives.
 @post(
     "/uploads",
     opt=needs(Right.edit, Lane.uploads),
@@ -37,8 +37,8 @@ _TOO_LARGE = ResponseSpec(
 async def upload(ports: FromPorts, request: Request[ApiKeyRecord, Any, Any], name: FileName) -> Upload:
     """Upload a file.
 
-    The body is kept as it is for a job to read, which names it by the `upload_id`. It is removed when that job is
-    over, or after a day without one.
+    The body is stored unchanged for a job, which names it by `upload_id`. It is removed when that job is over, or after
+    a day without one.
     """
     with Uploads.of(ports.kb.settings).receive(name) as receiving:
         async for block in request.stream():

@@ -1,6 +1,6 @@
-"""Lookups for decoders elsewhere: what space they are in, and queries as bytes, which cost no parsing.
+"""Lookups for decoders on other machines: their checkpoint and dimension, and queries as bytes, which need no parsing.
 
-A `POST /v1/lookups` whose body is `application/octet-stream` is this module's, at a path of its own.
+A `POST /v1/lookups` whose body is `application/octet-stream` is rerouted here, to a path of its own.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Of = Annotated[str, QueryParameter(min_length=1, max_length=200, description="Wh
 Dtype = Annotated[Literal["float32", "float16"], QueryParameter()]
 K = Annotated[int, QueryParameter(ge=1, le=100)]
 Threshold = Annotated[float | None, QueryParameter(ge=-1, le=1)]
-# Not `ge=0`: of a parameter that may be left out, the description loses a limit of 0.
+# Not `ge=0`, since the OpenAPI document loses a limit of 0 for an optional parameter.
 MinSeq = Annotated[int | None, QueryParameter(gt=-1, le=MAX_ID, description=SEEN)]
 AsOf = Annotated[
     int | None, QueryParameter(gt=-1, le=MAX_ID, description="Answer as the base stood at this change")
@@ -50,7 +50,7 @@ AsOf = Annotated[
 
 @dataclass
 class _TakesOctets(Operation):
-    """The operation with its body described: Litestar describes no body that is taken as bytes."""
+    """Describes the body in the OpenAPI document, since Litestar describes none that a handler takes as bytes."""
 
     def __post_init__(self) -> None:
         octets = Schema(type=OpenAPIType.STRING, format=OpenAPIFormat.BINARY)
@@ -65,7 +65,7 @@ class _TakesOctets(Operation):
 def read_space(ports: FromPorts) -> LookupSpace:
     """Read what lookups are answered from.
 
-    Whose queries, how wide, at which threshold, as of which change.
+    Gives the checkpoint whose queries are accepted, their dimension, the threshold, and the last change.
     """
     return ports.kb.lookups.space()
 
@@ -92,8 +92,8 @@ async def look_up_vectors(
 ) -> Response[LookupAnswers]:
     """Look up queries that are bytes.
 
-    The body is rows of `dim` little-endian numbers of `dtype`; `POST /v1/lookups` takes them too. The answers are those
-    that it gives to JSON, as MessagePack where `Accept` asks for that. `as_of` takes the right `audit`.
+    The body is rows of `dim` little-endian numbers of `dtype`; `POST /v1/lookups` accepts it too. The response is the
+    same as to a lookup in JSON, or in MessagePack where `Accept` names that. `as_of` needs the right `audit`.
     """
     if as_of is not None:
         require_past(request)
@@ -113,7 +113,7 @@ async def look_up_vectors(
 
 
 def queries(body: bytes, dim: int, dtype: str) -> npt.NDArray[np.float32]:
-    """[B, dim] of the bytes of a body. Raises `InvalidQuery` where they are not whole rows, none or too many."""
+    """Decodes a body into [B, dim]. Raises `InvalidQuery` unless it is whole rows, at least one and not too many."""
     stored = _DTYPES[dtype]
     rows, rest = divmod(len(body), dim * stored.itemsize)
     if rest:
@@ -124,7 +124,7 @@ def queries(body: bytes, dim: int, dtype: str) -> npt.NDArray[np.float32]:
 
 
 def route(scope: HTTPScope) -> None:
-    """Send a lookup whose body is bytes to `look_up_vectors`: a route is chosen by its path, not by a body's type."""
+    """Reroutes a lookup whose body is bytes to `look_up_vectors`, since Litestar chooses a route by its path alone."""
     if scope["path"] == LOOKUPS and scope["method"] == "POST":
         kind = next((value for name, value in scope["headers"] if name == b"content-type"), b"")
         if kind.partition(b";")[0].strip().lower() == OCTETS:

@@ -1,4 +1,4 @@
-"""Evidence of forgetting: asking for the forgotten facts, the signed certificate, and its check."""
+"""Evidence of forgetting: verify a forget run, and issue or check its signed certificate."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ from colmlm.kb.log.signing import as_pem, names_of, signing_key
 
 
 class Probing(Request, frozen=True, kw_only=True):
-    """How to ask: `sample` facts at most, and these `questions` too. Without `model` stored keys stand for them."""
+    """How to verify: at most `sample` facts, and these `questions` too.
+
+    Without `model`, stored keys are used in place of encoded questions.
+    """
 
     questions: Annotated[list[Question], Meta(max_length=100)] = field(default_factory=list)
     sample: Sample = 100
@@ -31,9 +34,10 @@ class Probing(Request, frozen=True, kw_only=True):
 
 
 class CertificateText(Request, frozen=True, kw_only=True):
-    """A certificate, as the very text of its file, and who must have signed it: by default this base.
+    """The exact text of a certificate's file, and who must have signed it: by default this base.
 
-    `key` is a key's id or fingerprint, `public_key` one as PEM. `offline` compares it with nothing in this base.
+    `key` is the signing key's id or fingerprint, `public_key` the key as PEM. With `offline`, it is not compared with
+    this base.
     """
 
     text: Annotated[str, Meta(min_length=1, max_length=1_000_000)]
@@ -52,8 +56,8 @@ class CertificateText(Request, frozen=True, kw_only=True):
 def verify_forgetting(ports: FromPorts, run_id: PathId, data: JSONBody[Probing]) -> Verification:
     """Verify that facts are forgotten.
 
-    Asks for up to `sample` of them in every way there is, and keeps the answers with the run. `level` 0 says that
-    one was found. A job of kind `verify` asks for more of them.
+    Asks for up to `sample` of them by every kind of query, and stores the results with the run. `level` 0 says that one
+    was found. A job of kind `verify` asks for more of them.
     """
     encoder = ports.encoder if data.model else None
     if data.questions and data.model:
@@ -65,12 +69,12 @@ def verify_forgetting(ports: FromPorts, run_id: PathId, data: JSONBody[Probing])
 def read_certificate(ports: FromPorts, run_id: PathId) -> Response[dict[str, Any]]:
     """Get a forget run's certificate.
 
-    Signed evidence of a verified run, with no text of a fact, that can be checked offline. Keep the bytes as they are:
-    every other spelling is refused.
+    Gives signed evidence of a verified run, without any fact's text, that can be checked offline. Keep the bytes
+    unchanged: any other encoding of the same JSON is refused.
     """
     text: Any = certificates.issue(
         ports.kb, run_id
-    ).encode()  # its own bytes, which another encoder would change
+    ).encode()  # the signed bytes, which re-encoding would change
     return Response(text, media_type="application/json")
 
 
@@ -78,7 +82,7 @@ def read_certificate(ports: FromPorts, run_id: PathId) -> Response[dict[str, Any
 def read_signing_key(ports: FromPorts) -> SigningKey:
     """Get the public key that evidence is signed with.
 
-    Keep it elsewhere: who has it checks certificates, heads and logs without this server.
+    Keep it outside this server: with it anybody can check certificates, heads and logs without the server.
     """
     public = signing_key(ports.kb.settings.home).public_key()
     names = names_of(public)
@@ -95,8 +99,9 @@ def read_signing_key(ports: FromPorts) -> SigningKey:
 def check_certificate(ports: FromPorts, data: JSONBody[CertificateText]) -> CertificateCheck:
     """Check a certificate.
 
-    Signed by this base's key, or by the one that is named; free of contradictions; its run and its change in this base,
-    and the run still applied or erased. `checks` has each by itself, and `ok` is true only where all hold.
+    Checks that it is signed by this base's key or the named one, that it does not contradict itself, that its run and
+    change exist in this base, and that the run is still applied or erased. `checks` holds each result; `ok` is true
+    only if all hold.
     """
     text = data.text.encode("utf-8", "surrogatepass")
     trusted = trusted_keys(() if data.key is None else (data.key,), data.public_key)

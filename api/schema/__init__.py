@@ -1,1 +1,1 @@
-"""What requests may say and answers look like, and their description."""
+"""The schemas of requests and responses, and the OpenAPI document."""

@@ -1,6 +1,6 @@
-"""An example of every request and answer, as the description shows them: one small base about Peru.
+"""Examples of every request and response for the OpenAPI document, about one small base on Peru.
 
-They are made of the types themselves, so that an example that no longer fits does not pass the type checker.
+They are instances of the types themselves, so that the type checker refuses an example that no longer fits.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ from colmlm.kb.upkeep.statistics import Statistics
 
 
 def _json(example: Any) -> Any:
-    """As a client reads it."""
+    """Encodes a value as the JSON that a client receives."""
     return msgspec.json.decode(msgspec.json.encode(example))
 
 
@@ -146,7 +146,7 @@ _KEY = answers.Key(
 )
 
 _EXAMPLES: tuple[Any, ...] = (
-    # Asked
+    # Requests
     Why(reason=_WHY),
     facts.NewFact(question=_QUESTION, value="Lima", reason="asked for"),
     facts.NewValue(value="Cusco", reason="typing error in the source", actor="ana"),
@@ -209,7 +209,7 @@ _EXAMPLES: tuple[Any, ...] = (
     ),
     LookupSpace(2, "c0ffee", "co-lmlm-135m", 576, 0.71, True, 41),
     NewGeneration(prompt=_PROMPT, max_tokens=16),
-    # Answered
+    # Responses
     CorpusStats("atlas", 1, 2, 0, 78),
     answers.Deleted(dry_run=True, documents=1, facts=2, seq=None),
     _DOCUMENT := DocumentRecord(
@@ -321,7 +321,7 @@ _BY_NAME: dict[str, Any] = {
     type(example).__name__: _json(example) for example in (*_EXAMPLES, *openai.EXAMPLES)
 }
 
-# Where the request is bytes.
+# Operations whose request is bytes.
 OCTETS: Mapping[str, str] = {
     "upload": "The bytes of the file.",
     "look_up_vectors": "The bytes of the queries.",
@@ -332,7 +332,7 @@ _DOCUMENT_LINE = (
     f'{{"id": "peru", "text": "{_TEXT}", "facts": [{{"start": 23, "end": 27, "value": "Lima"}}]}}\n'
 )
 
-# Where the answer is no type of ours.
+# Operations whose response has no type of this package.
 BY_OPERATION: Mapping[str, Any] = {
     "export_corpus": _DOCUMENT_LINE,
     "export_changes": msgspec.json.encode(_SIGNED).decode() + "\n",
@@ -357,7 +357,7 @@ _PIECES = (
     ("trace", _TRACE),
 )
 
-# Where the answer may be events too.
+# Operations whose response may also be a stream of events.
 EVENTS: Mapping[str, str] = {
     "generate": "".join(
         f"event: {name}\r\ndata: {msgspec.json.encode(data).decode()}\r\n\r\n" for name, data in _PIECES
@@ -367,7 +367,7 @@ EVENTS: Mapping[str, str] = {
 
 
 def example_of(component: str) -> Any:
-    """The example of a component of the description, by its name; None where it has none, which a test refuses."""
+    """Gives the example of a component of the OpenAPI document, or None where it has none, which a test refuses."""
     if (item := component.removeprefix("PageOf")) != component and item in _BY_NAME:
         return {"items": [_BY_NAME[item]], "next": cursor("facts", (12,))}
     return _BY_NAME.get(component)
@@ -379,7 +379,7 @@ def _problem(status: int, said: str) -> Any:
     return _json(Problem(f"urn:colmlm:{kind}", title, status, f"{said}."))
 
 
-# The example of a refusal with a status and its words, by its component.
+# How to make the example of a refusal from its status and description, by component.
 REFUSALS: Mapping[str, Callable[[int, str], Any]] = {
     "Problem": _problem,
     "OpenAIProblem": lambda status, said: _json(openai.refused(status, said)),

@@ -1,7 +1,7 @@
-"""The API's description: Litestar's OpenAPI document, with what it cannot know added.
+"""Completes the OpenAPI document that Litestar generates.
 
-Tags by noun, the right that each operation needs (`x-right`), an example of every request and answer, and the first
-line of a handler's docstring as its summary.
+It adds tags by noun, the right that each operation needs (`x-right`), an example of every request and response, and
+the first line of a handler's docstring as its summary.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from colmlm.api.wire.answers import Problem
 from colmlm.api.wire.requests import MAX_ID
 from colmlm.kb.access.api_keys import ROLES
 
-# A noun for each first segment of a path; the order is the reader's.
+# The tags, one for each noun, in the order in which a reader meets them.
 TAGS = {
     "Corpora": "Sets of documents, counted, deleted and exported.",
     "Documents": "Texts, and the facts in them.",
@@ -80,14 +80,14 @@ problem documents (RFC 9457) that say the cause and the remedy."""
 
 
 class Description(JsonRenderPlugin):
-    """Serves the description as JSON."""
+    """Serves the completed OpenAPI document as JSON."""
 
     def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:
         return json.dumps(described(request.app), ensure_ascii=False).encode()
 
 
 def config() -> OpenAPIConfig:
-    """For Litestar; the description is served to whoever has the right `read`."""
+    """Gives Litestar's OpenAPI settings. The document needs the right `read`."""
     scheme = SecurityScheme(type="http", scheme="bearer", description="An API key: colmlm keys create")
     return OpenAPIConfig(
         title="colmlm",
@@ -103,7 +103,7 @@ def config() -> OpenAPIConfig:
 
 
 def described(app: Litestar) -> dict[str, Any]:
-    """The whole description of an app's routes."""
+    """Gives the completed OpenAPI document of an app."""
     handlers = _handlers(app)
     document = _with_components(copy.deepcopy(app.openapi_schema.to_schema()), handlers.values())
     used = set()
@@ -119,7 +119,7 @@ def described(app: Litestar) -> dict[str, Any]:
 
 
 def operations(document: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Every operation with its method and path."""
+    """Yields every operation with its method and path."""
     for path, item in document["paths"].items():
         for method, operation in item.items():
             yield method.upper(), path, operation
@@ -136,9 +136,10 @@ def _handlers(app: Litestar) -> dict[str, HTTPRouteHandler]:
 
 
 def _with_components(document: dict[str, Any], handlers: Iterable[HTTPRouteHandler]) -> dict[str, Any]:
-    """With components as msgspec has them, who reads and writes them, under the names of their types.
+    """Replaces Litestar's schemas of the components by those of msgspec, which parses and writes the bodies.
 
-    Litestar's lack the limits of items, and that unknown fields are refused; a generic's name has modules in it.
+    Litestar's lack the limits of list items and the refusal of unknown fields, and name generic types with their
+    modules.
     """
     types = [Problem, OpenAIProblem, *(kind for handler in handlers for kind in _types(handler))]
     _, schemas = msgspec.json.schema_components(types, ref_template=f"{_REF}{{name}}")
@@ -158,7 +159,7 @@ def _with_components(document: dict[str, Any], handlers: Iterable[HTTPRouteHandl
 
 
 def _types(handler: HTTPRouteHandler) -> Iterator[Any]:
-    """The types of a handler's request and answer that are ours."""
+    """Yields the structs and dataclasses of a handler's request and response."""
     fields = [handler.parsed_return_field, handler.parsed_data_field]
     for field in filter(None, fields):
         for kind in (field.annotation, *get_args(field.annotation)):
@@ -189,7 +190,7 @@ def _describe(operation: dict[str, Any], tag: str, right: Right, is_edit: bool) 
 
 
 def _said_or_absent(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema of a parameter: one that may be left out is null only where that is read so; limits are whole."""
+    """Corrects the schema of a parameter: an optional text cannot be null, and limits are integers."""
     schema.pop("description", None)
     for choice in schema.pop("oneOf", ()):
         if choice.get("type") != "null":

@@ -1,7 +1,4 @@
-"""Pages: every list is given in pages, one way. `cursor` in, `next` out; null is the end.
-
-A cursor says where the last page ended, of which list. It is opaque: clients hand back what they were given.
-"""
+"""Makes pages of lists, and reads the cursors that requests bring back; `api.wire.pages` defines both."""
 
 from __future__ import annotations
 
@@ -27,13 +24,15 @@ Limit = Annotated[int, QueryParameter(ge=1, le=MAX_PAGE, description="The longes
 
 
 def page(found: Sequence[T], limit: int, of: str, place: Callable[[T], Place]) -> Page[T]:
-    """The page of `limit` items, of up to `limit + 1` that were found: one more says that there is a next page."""
+    """Makes a page of `limit` items from up to `limit + 1` that were found; the extra one tells that a next page
+    exists.
+    """
     items = list(found[:limit])
     return Page(items=items, next=cursor(of, place(items[-1])) if len(found) > limit else None)
 
 
 def place_of(given: str | None, of: str, length: int = 1) -> Place:
-    """The place, of `length` numbers, that a cursor of this list says; zeros without one. Raises `InvalidCursor`."""
+    """Decodes the place, `length` numbers, in a cursor of this list; zeros without one. Raises `InvalidCursor`."""
     if given is None:
         return (0,) * length
     try:
@@ -47,7 +46,7 @@ def place_of(given: str | None, of: str, length: int = 1) -> Place:
 
 
 def after_of(given: str | None, of: str) -> int:
-    """The id or change that a cursor of this list says; 0 without one."""
+    """Decodes the id or change in a cursor of this list; 0 without a cursor."""
     return place_of(given, of)[0]
 
 

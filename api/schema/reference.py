@@ -1,4 +1,4 @@
-"""The reference of the API as a page: what `docs/api.md` holds.
+"""Writes the API reference `docs/api.md` from the OpenAPI document.
 
 python -m colmlm.api.schema.reference > docs/api.md
 """
@@ -26,7 +26,7 @@ writes it.
 
 
 def reference(document: Mapping[str, Any]) -> str:
-    """The page of a description."""
+    """Gives the page of an OpenAPI document."""
     parts = [_HEAD, document["info"]["description"], _refusals(document), _contents(document)]
     for tag in document["tags"]:
         parts.append(f"## {tag['name']}\n\n{tag['description']}")
@@ -101,7 +101,7 @@ def _default(schema: Mapping[str, Any]) -> str:
 
 
 def _kind(schema: Mapping[str, Any]) -> str:
-    """A schema in a few words."""
+    """Describes a schema in a few words."""
     if reference := schema.get("$ref"):
         name = reference.rpartition("/")[2]
         return f"[{name}](#{name.lower()})"
@@ -128,7 +128,7 @@ def _block(example: Any) -> list[str]:
 
 
 def main() -> None:
-    """Write the page; no database is asked for it."""
+    """Writes the page to stdout without connecting to a database."""
     kb = KnowledgeBase(Settings.from_environment(os.environ), create_engine("postgresql+psycopg://"))
     sys.stdout.write(reference(described(create_app(kb))))
 

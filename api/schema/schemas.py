@@ -1,4 +1,4 @@
-"""What requests may say, and how much: every size has a limit here. Answers are records of kb as they are, or below."""
+"""The path parameters, and the responses about a server's health."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ PathId = Annotated[int, PathParameter(ge=1, le=MAX_ID)]
 
 
 class OwnWorkerHealth(msgspec.Struct, frozen=True, kw_only=True):
-    """The worker that a server runs beside it. `failures` counts its last ends in a row that nobody asked for.
+    """The worker process that a server runs. `failures` counts its latest consecutive unexpected exits.
 
-    What it said last is on the console's page Status and in the log.
+    Its last output is on the console's page Status and in the log.
     """
 
     running: bool
@@ -28,12 +28,12 @@ class OwnWorkerHealth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """`ok` where nothing is `missing`: lookups are answered, and prompts too.
+    """The state of a server. `ok` is true if nothing is `missing`: it answers lookups and prompts.
 
-    `index_seq` is the last change in this process's index, `head_seq` the last there is; `index_lag` is how many
-    were not in the index when this was asked. `checkpoint_id` is the loaded model's; lookups need it to be the
-    active keyset's. `workers` were heard of lately, and `worker` is the one that this server runs; `degraded` says
-    `worker` where jobs are not done.
+    `index_seq` is the last change in this process's index, `head_seq` the last in the log; `index_lag` is how many were
+    not yet in the index at the request. `checkpoint_id` is the loaded model's; lookups need it to be the active
+    keyset's. `workers` is the number of live workers, and `worker` the one that this server runs; `degraded` holds
+    `worker` where no jobs are done.
     """
 
     ok: bool
@@ -52,9 +52,9 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a server should be sent requests. What may be `missing` or `degraded` are fixed lists.
+    """Whether a server should be sent requests. The names in `missing` and `degraded` are from fixed lists.
 
-    What is degraded keeps no answer from being given (docs/operations.md).
+    A degraded server still answers every request (docs/operations.md).
     """
 
     ready: bool

@@ -1,4 +1,4 @@
-"""Selectors: which facts are meant, in JSON. The parts are those of `colmlm forget plan`."""
+"""Selectors of facts in JSON, with the same parts as the options of `colmlm forget plan`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Time = Annotated[datetime, Meta(tz=True)]
 
 
 class SelectorParts(Request, frozen=True, kw_only=True):
-    """Facts that fit every part given; at least one, or `everything` alone.
+    """Selects the facts that fit every given part; at least one, or `everything` alone.
 
-    `document` is an id or corpus/name; `text` is sought in value and question as it stands, in either case; `question`
-    is the exact text. `first_seq`, `last_seq`, `since` and `until` bound the change that created the fact. `like` is a
-    fact that others must resemble: the cosine of their keys is at least `radius` (null: the keyset's threshold).
+    `document` is an id or corpus/name. `text` is matched literally in value and question, ignoring case; `question` is
+    the exact text. `first_seq`, `last_seq`, `since` and `until` bound the change that created the fact. `like` is a
+    fact that the others must resemble: the cosine of their keys is at least `radius` (null: the keyset's threshold).
     """
 
     fact_ids: Annotated[list[Id], Meta(max_length=10_000)] = field(default_factory=list)
@@ -40,5 +40,5 @@ class SelectorParts(Request, frozen=True, kw_only=True):
     everything: bool = False
 
     def selector(self) -> Selector:
-        """Raises `InvalidSelector`."""
+        """Converts the parts to a selector. Raises `InvalidSelector`."""
         return Selector(**{**asdict(self), "fact_ids": tuple(self.fact_ids)})

@@ -1,4 +1,4 @@
-"""What a key is shown of the knowledge base: all of it, or without the right to audit only what stands."""
+"""Limits what an API key is shown: without the right `audit`, deleted, corrected and replaced texts are withheld."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from colmlm.kb.evidence.shown import Shown
 
 
 def require_past(request: WithKey) -> None:
-    """Raise `RightMissing` unless the key may ask for what was deleted, corrected or replaced."""
+    """Raises `RightMissing` unless the key may read deleted, corrected and replaced texts."""
     if not request.user.may(Right.audit):
         raise RightMissing(request.user.role, Right.audit)
 
 
 def shown_to(request: WithKey, ports: Ports) -> Shown:
-    """The knowledge base as this key may read it."""
+    """Gives the view of the knowledge base that this key may read."""
     return ports.kb.shown(past=request.user.may(Right.audit))

@@ -1,6 +1,6 @@
-"""Bodies read strictly: a number in quotes is no number, and 0 is not false.
+"""Parses request bodies strictly: a number in quotes is no number, and 0 is not false.
 
-Litestar reads a body with the leniency that a query string needs, where everything is a string.
+Litestar itself parses a body as leniently as a query string, where everything is a string.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PLACE = re.compile(r" - at `\$\.?(?P<place>[^`]*)`$")
 
 
 class StrictRequest(Request[Any, Any, Any]):
-    """A request whose body is exactly what its route says, or refused with the place of the fault."""
+    """A request whose body must match its route's type exactly; a refusal names the place of the mistake."""
 
     async def json(self) -> Any:
         field = self.route_handler.parsed_data_field
@@ -28,7 +28,7 @@ class StrictRequest(Request[Any, Any, Any]):
         try:
             return _read(body, field.annotation)
         except msgspec.ValidationError as error:
-            if isinstance(error.__cause__, ValueError):  # each part is right, but not all of them together
+            if isinstance(error.__cause__, ValueError):  # each field is valid, but not their combination
                 raise Unacceptable(str(error.__cause__)) from error
             raise ValidationException("The body is not as it must be.", extra=[_fault(str(error))]) from error
         except msgspec.DecodeError as error:
@@ -36,7 +36,7 @@ class StrictRequest(Request[Any, Any, Any]):
 
 
 def _read(body: bytes, kind: Any) -> Any:
-    """The body as its type. A whole number may be written with a point: to JSON 1.0 is an integer."""
+    """Decodes the body into its type. 1.0 is accepted as an integer, as JSON has it."""
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:

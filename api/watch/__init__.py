@@ -1,1 +1,1 @@
-"""What watches a server: metrics, logs, spans, and whether it is ready."""
+"""Observation of a server: metrics, logs, tracing spans, and readiness."""

@@ -1,4 +1,4 @@
-"""Gauges that are read when Prometheus asks: the index, its snapshot, the connections, and the change log."""
+"""Gauges that are read at each scrape: the index, its snapshot, the connections, the change log, jobs and lanes."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ from colmlm.kb.lookup.index_standing import IndexStanding
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.pool import WatchedPool
 
-# There from the start, so that a rate has something to start from; a kind that is not among them comes when it does.
+# These counters exist at 0 from the start, so that a rate can be taken of their first change. Other kinds are added
+# when they first occur.
 KINDS = ("insert", "update", "delete", "restore", "forget", "erase", "ingest", *MAINTENANCE)
 
 
 class StandingGauges(Collector):
-    """Where the knowledge base stands. Of a database that does not answer only that is told."""
+    """Gauges of the knowledge base's state. If the database does not answer, they say only that."""
 
     def __init__(self, kb: KnowledgeBase, worker: OwnWorker = no_worker) -> None:
         self._kb, self._worker = kb, worker
@@ -34,7 +35,7 @@ class StandingGauges(Collector):
         self._counted_seq: int | None = None
 
     def describe(self) -> Iterable[Metric]:
-        return ()  # else registering would ask the database
+        return ()  # otherwise registering would query the database
 
     def collect(self) -> Iterator[Metric]:
         yield from _own_worker(self._worker())
@@ -54,7 +55,10 @@ class StandingGauges(Collector):
         yield workers
 
     def _changes_by_kind(self, head: int) -> Metric:
-        """Changes of every process since this one was first asked, each read once. Several servers count the same."""
+        """Counts the changes of all processes since the first scrape of this one.
+
+        Every server gives the same increments.
+        """
         since = head if self._counted_seq is None else self._counted_seq
         for kind, count in self._kb.log.counts(since, head).items():
             self._changes[kind] = self._changes.get(kind, 0) + count
@@ -69,7 +73,7 @@ class StandingGauges(Collector):
         return family
 
     def _jobs(self) -> Metric:
-        """Jobs by kind and state. Every server says the same, since the table is one."""
+        """Counts jobs by kind and state. Every server gives the same numbers, since they share the table."""
         family = GaugeMetricFamily("colmlm_jobs", "Jobs, by kind and state", labels=["kind", "state"])
         for (kind, state), count in Jobs(self._kb).counts_by_kind().items():
             family.add_metric([kind, state], count)
@@ -89,7 +93,7 @@ def _own_worker(state: WorkerState | None) -> Iterator[Metric]:
 
 
 class LaneGauges(Collector):
-    """Who is in each lane, and how many it had no place for."""
+    """Gauges of the lanes: how many requests are in each, and how many it refused."""
 
     def __init__(self, lanes: Lanes) -> None:
         self._lanes = lanes

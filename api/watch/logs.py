@@ -1,7 +1,7 @@
-"""The log of a server or worker: one JSON object a line, or lines to read on a terminal.
+"""Formats the log of a server or worker: one JSON object per line, or plain lines on a terminal.
 
-Code logs through the standard library with its fields in `extra`; this gives all of it one form. What was asked
-and what was answered are never fields; a token that slips into a line is blotted out.
+Code logs through the standard library with its fields in `extra`. Questions, prompts and outputs are never fields, and
+a secret that gets into a line is replaced by `[secret]`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _SECRET = re.compile(r"colmlm_[A-Za-z0-9_-]{16,}|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)|(?i:bearer)\s+\S+")
 _BLOT = "[secret]"
-# What these say at level info is said here already, or is noise.
+# At level info these repeat this program's own log, or are noise.
 _CHATTY = (
     "faiss",
     "httpcore",
@@ -36,7 +36,7 @@ _CHATTY = (
 
 
 def configure(settings: Settings, stream: TextIO | None = None) -> None:
-    """Send everything that is logged in this process to `stream` (stderr), in the form of the settings."""
+    """Sends everything that this process logs to `stream` (stderr), in the format that the settings name."""
     out = stream or sys.stderr
     as_text = settings.log_format == "text" or (settings.log_format == "auto" and out.isatty())
     handler = logging.StreamHandler(out)
@@ -47,7 +47,7 @@ def configure(settings: Settings, stream: TextIO | None = None) -> None:
     root.setLevel(settings.log_level.upper())
     for name in _CHATTY:
         logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
-    logging.getLogger("psycopg.pool").setLevel(logging.ERROR)  # it warns of each attempt to connect
+    logging.getLogger("psycopg.pool").setLevel(logging.ERROR)  # it warns at every attempt to connect
 
 
 def _formatter(*, as_text: bool, colours: bool) -> logging.Formatter:
@@ -70,7 +70,7 @@ def _formatter(*, as_text: bool, colours: bool) -> logging.Formatter:
 
 
 def _text(colours: bool) -> list[Processor]:
-    # Not the pretty tracebacks: they show local variables, and with them what was asked.
+    # Not structlog's rich tracebacks: they show local variables, and with them what was asked.
     plain = structlog.dev.plain_traceback
     return [structlog.dev.ConsoleRenderer(colors=colours, pad_event_to=0, exception_formatter=plain)]
 
@@ -83,12 +83,12 @@ def _json() -> list[Processor]:
 
 
 def blot_secrets(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
-    """Tokens, passwords in URLs and bearer headers out of every text of a line, the traceback's too."""
+    """Replaces tokens, passwords in URLs and bearer headers in every text of a log line, also in its traceback."""
     return {name: blotted(value) for name, value in event.items()}
 
 
 def show_all(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
-    """What does not show, written out: no name in a line steers a terminal, or begins another line."""
+    """Escapes invisible characters, so that no name in a log line can control a terminal or start another line."""
     return {name: _shown(name, value) for name, value in event.items()}
 
 
@@ -97,5 +97,5 @@ def _shown(name: str, value: Any) -> Any:
 
 
 def blotted(value: Any) -> Any:
-    """The value; of a text, what is left without its secrets."""
+    """Gives the value; if it is a text, with its secrets replaced."""
     return _SECRET.sub(_BLOT, value) if isinstance(value, str) else value

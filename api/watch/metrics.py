@@ -1,4 +1,4 @@
-"""What Prometheus reads: counters and histograms of this process, and gauges that are taken when it asks.
+"""The metrics that Prometheus scrapes: counters and histograms of this process, and gauges read at each scrape.
 
 Labels have few values: parts of a lookup, outcomes, kinds of changes, route templates; never a fact, a text or a key.
 """
@@ -27,7 +27,7 @@ from colmlm.kb.service import KnowledgeBase
 _SHORT = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 _LONG = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 
-# What is timed: the part's name, and what its histogram says of itself.
+# The parts that are timed: name, description and buckets of each histogram.
 _PARTS = {
     "lookup": ("From the queries of a lookup to its answers", _SHORT),
     "search": ("One search of the index", _SHORT),
@@ -38,7 +38,7 @@ _PARTS = {
 
 
 class Metrics:
-    """The metrics of one process. An `kb.lookup.observing.Observer`, and what the HTTP layer counts with."""
+    """The metrics of one process: an `kb.lookup.observing.Observer` of lookups, and the counters of the HTTP layer."""
 
     def __init__(self, kb: KnowledgeBase, worker: OwnWorker = no_worker) -> None:
         self.registry = CollectorRegistry()
@@ -50,7 +50,7 @@ class Metrics:
             "colmlm_lookups", "Queries answered, by outcome", ["outcome"], registry=self.registry
         )
         for outcome in ("hit", "no_match", "abstained"):
-            self._lookups.labels(outcome)  # there from the start, so that a rate has something to start from
+            self._lookups.labels(outcome)  # at 0 from the start, so that a rate has a first value
         self._requests = Counter(
             "colmlm_http_requests",
             "HTTP requests, by route and status",
@@ -72,14 +72,14 @@ class Metrics:
         PlatformCollector(registry=self.registry)
 
     def watch(self, lanes: Lanes) -> None:
-        """Tell of these lanes too."""
+        """Adds the gauges of these lanes."""
         self.registry.register(LaneGauges(lanes))
 
     def timed(self, part: str) -> AbstractContextManager[object]:
         return self._seconds[part].time()
 
     def took(self, part: str, seconds: float) -> None:
-        """Note a duration that was measured elsewhere."""
+        """Records a duration that the caller measured."""
         self._seconds[part].observe(seconds)
 
     def looked_up(self, lookups: Sequence[Lookup]) -> None:
@@ -91,7 +91,7 @@ class Metrics:
         self._request_seconds.labels(route).observe(seconds)
 
     def text(self) -> bytes:
-        """All of them in Prometheus's text format."""
+        """Gives all metrics in Prometheus's text format."""
         return generate_latest(self.registry)
 
 

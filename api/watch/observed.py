@@ -1,4 +1,4 @@
-"""What a server's parts are wrapped in so that they are counted, timed and traced."""
+"""Wrappers that count, time and trace the parts of a server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from colmlm.kb.nouns.generation import Generator
 
 @dataclass(frozen=True, slots=True)
 class TracingObserver:
-    """A `kb.lookup.observing.Observer` whose parts are spans as well as metrics."""
+    """A `kb.lookup.observing.Observer` that records each part of a lookup as a span as well as a metric."""
 
     metrics: Metrics
     tracing: Tracing
@@ -31,7 +31,7 @@ class TracingObserver:
 
 
 class ObservedGenerator:
-    """A generator whose outputs are timed, and their first pieces; all else of it is its own."""
+    """A generator that times its outputs and the first piece of each stream; everything else is delegated."""
 
     def __init__(self, generator: Generator, metrics: Metrics, tracing: Tracing | None) -> None:
         self._generator, self._metrics, self._tracing = generator, metrics, tracing
@@ -53,7 +53,7 @@ class ObservedGenerator:
             yield
 
     def stream(self, *request: Any, **options: Any) -> Iterator[Any]:
-        """The generator's items. Its steps may run in different threads, each within the one span."""
+        """Yields the generator's items, timed. Its steps may run in different threads, each within the same span."""
         started, is_first = time.perf_counter(), True
         items: Any = self._generator.stream(*request, **options)
         with closing(items), ExitStack() as at_end:
@@ -70,7 +70,7 @@ class ObservedGenerator:
                 yield item
 
     def _step(self, at_end: ExitStack) -> Callable[[], AbstractContextManager[None]]:
-        """What each step of a stream runs within."""
+        """Gives the context manager that each step of a stream runs in."""
         tracing = self._tracing
         if tracing is None:
             return nullcontext

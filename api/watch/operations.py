@@ -1,4 +1,4 @@
-"""What watches one server from the inside: its metrics, its spans, and how it ends."""
+"""The parts that observe one server and end it: metrics, tracing, and drain."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from colmlm.kb.service import KnowledgeBase
 
 @dataclass(frozen=True, slots=True)
 class Operations:
-    """Made once for a server and handed to `api.app.create_app`; `api.door.drain.DrainingServer` ends it by `drain`."""
+    """The parts that observe and end one server. `api.app.create_app` takes them; `drain` is also the server's own."""
 
     metrics: Metrics
     drain: Drain
@@ -28,21 +28,21 @@ class Operations:
     def of(
         cls, kb: KnowledgeBase, tracing: Tracing | None = None, worker: OwnWorker = no_worker
     ) -> Operations:
-        """Operations as the settings of this knowledge base have them; `worker` tells of the one that is run beside."""
+        """Makes them from the settings of this knowledge base. `worker` gives the state of the server's own worker."""
         return cls(Metrics(kb, worker), Drain(kb.settings.drain_seconds), tracing, worker)
 
     @property
     def watch(self) -> Watch:
-        """What every request passes through."""
+        """The wrapper that measures every request."""
         return Watch(self.metrics, self.drain, self.tracing)
 
     def observe(self, kb: KnowledgeBase) -> None:
-        """Hear of this knowledge base's lookups from now on."""
+        """Observes the lookups of this knowledge base."""
         tracing = self.tracing
         kb.searcher.observer = TracingObserver(self.metrics, tracing) if tracing else self.metrics
 
     def observed(self, generator: Generator | None) -> Generator | None:
-        """The generator, timed."""
+        """Wraps the generator so that its outputs are timed."""
         if generator is None:
             return None
         return cast(Generator, ObservedGenerator(generator, self.metrics, self.tracing))

@@ -1,4 +1,4 @@
-"""Whether this server should be sent requests: everything there that an answer needs, and not about to end."""
+"""Tells whether this server should be sent requests: it has all that answers need, and is not draining."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from colmlm.kb.store import database
 
 @dataclass(slots=True)
 class Readiness:
-    """What is missing, by names of a fixed list. `encoder` is None in a server that was started without a model.
+    """Checks what the server is missing, by names of a fixed list. `encoder` is None in a server without a model.
 
-    Anybody may ask, so an answer is given again for `keep_seconds`, and one looks, for `look_seconds` at most,
-    while the others wait for what it finds. Used on the event loop.
+    Anybody may send a probe, so a result is reused for `keep_seconds`, and one check runs at a time, for at most
+    `look_seconds`, while other probes wait for its result. Used on the event loop.
     """
 
     kb: KnowledgeBase
@@ -38,14 +38,14 @@ class Readiness:
     _asking: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def missing(self) -> tuple[str, ...]:
-        """Empty where the server is ready. A drain is told at once."""
+        """Gives the names of what is missing; none where the server is ready. A drain is reported at once."""
         if self.drain.has_begun:
             return ("draining",)
         missing, _ = await self._looked()
         return missing
 
     async def degraded(self) -> tuple[str, ...]:
-        """What does not work, though every request is answered: `worker`, where jobs are not done."""
+        """Gives the names of what is degraded, though every request is answered: `worker`, where no jobs are done."""
         _, degraded = await self._looked()
         return degraded
 
@@ -56,19 +56,19 @@ class Readiness:
             return self._kept[1:]
 
     def ailing(self) -> tuple[str, ...]:
-        """What is degraded, asked of the database now."""
+        """Checks now, in the database, what is degraded."""
         try:
             return ("worker",) if Jobs(self.kb).is_wanting(self.worker()) else ()
         except SQLAlchemyError:
             return self._own_ailing()
 
     def _own_ailing(self) -> tuple[str, ...]:
-        """The same without the database, which is waited for by the worker too."""
+        """Checks what is degraded without the database: only whether the server's own worker runs."""
         state = self.worker()
         return ("worker",) if state is not None and not state.running else ()
 
     async def _found(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """What a look finds, or that the database does not answer: it may stop without closing its connections."""
+        """Runs the check. On a timeout the database counts as missing, since it may hang with its connections open."""
         try:
             looking = self.lanes.run(Lane.probes, self._look_twice)
             return await asyncio.wait_for(looking, self.look_seconds)
@@ -88,7 +88,7 @@ class Readiness:
             return ["database"]
 
     def _keyset(self) -> list[str]:
-        """Lookups need an active keyset, and questions and prompts one of the model that is loaded."""
+        """Checks that there is an active keyset and, where a model is loaded, that the keyset is of its checkpoint."""
         try:
             active = self.kb.keysets.answering()
         except NoActiveKeyset:
@@ -97,6 +97,9 @@ class Readiness:
         return [] if loaded == active.checkpoint_id else ["checkpoint of the active keyset"]
 
     def _index(self) -> list[str]:
-        """An index that is open and near the head; the follower opens it, and it would cost a lookup minutes."""
+        """Checks that the index is open and near the head of the log.
+
+        The follower opens it; a lookup would wait minutes.
+        """
         lag = self.kb.lookups.standing().lag
         return [] if lag is not None and lag <= self.max_lag else ["index"]

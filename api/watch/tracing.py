@@ -1,4 +1,4 @@
-"""Spans for OpenTelemetry: a request, and in it its lookups, their search and select, and decoding.
+"""OpenTelemetry spans: one for each request, and within it for its lookups, their search and select, and decoding.
 
 Off unless the standard variables ask for it: OTEL_EXPORTER_OTLP_ENDPOINT (or ..._TRACES_ENDPOINT), or
 OTEL_TRACES_EXPORTER=otlp or console. Spans carry names, numbers and route templates, no text.
@@ -25,7 +25,7 @@ _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT
 
 
 class Tracing:
-    """Makes spans and sends them off in the background; `close` sends the last."""
+    """Makes spans and exports them in the background; `close` exports the rest."""
 
     def __init__(self, provider: TracerProvider) -> None:
         self._provider = provider
@@ -40,7 +40,7 @@ class Tracing:
             yield
 
     def begin(self, name: str) -> Span:
-        """A span that is current only where `within` says so: a stream's steps run in several threads."""
+        """Starts a span that is current only inside `within`, since a stream's steps run in several threads."""
         return self._tracer.start_span(name)
 
     @contextmanager
@@ -52,7 +52,7 @@ class Tracing:
 
     @contextmanager
     def request(self, scope: HTTPScope, request: Asked) -> Iterator[None]:
-        """Around a request, as a child of the caller's span where it sent one."""
+        """Traces a request as one span, a child of the caller's span if the request names one."""
         from opentelemetry.trace import SpanKind, Status, StatusCode
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -73,7 +73,7 @@ class Tracing:
 
 
 def tracing_from(env: Mapping[str, str]) -> Tracing | None:
-    """Tracing as `env` asks for it; None where it does not. Raises `SettingsError`.
+    """Makes the tracing that the variables in `env` ask for, or None. Raises `SettingsError`.
 
     The exporter, the sampler and the resource read their own OTEL_ variables.
     """

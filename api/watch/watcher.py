@@ -1,4 +1,4 @@
-"""Every request on its way through: counted, timed, logged, and refused while the server drains."""
+"""Counts, times and logs every request, and refuses new ones while the server drains."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ _log = logging.getLogger("colmlm.request")
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """What surrounds each request of one server."""
+    """The wrapper around each request of one server."""
 
     metrics: Metrics
     drain: Drain
     tracing: Tracing | None = None
 
     def check_drain(self, scope: HTTPScope) -> None:
-        """Raise `Draining` where the server takes nothing new. Probes are always answered."""
+        """Raises `Draining` where the server is draining. Probes are always answered."""
         if self.drain.has_begun and scope["path"] not in PROBES:
             raise Draining
 
     @contextmanager
     def running(self, scope: HTTPScope, request: Asked) -> Iterator[None]:
-        """Around a request, from before it is admitted until its answer is sent."""
+        """Measures a request, from before authentication until its response is sent."""
         started = time.perf_counter()
         self.drain.num_running += 1
         self.metrics.in_progress.inc()

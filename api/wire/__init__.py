@@ -1,1 +1,1 @@
-"""What crosses HTTP, as a server and its clients both know it. It needs no web framework."""
+"""The requests and responses of the API as types that server and clients share. They need no web framework."""

@@ -1,4 +1,4 @@
-"""What requests are answered with, where that is no record of the knowledge base as it is."""
+"""The responses that are not plain records of the knowledge base."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from colmlm.kb.lookup.records import Hit
 
 
 class EditResult(msgspec.Struct, frozen=True, kw_only=True):
-    """An edit in force. `seq` is its change; give `min_seq` to a lookup or a generation to read the edit back.
+    """An edit that has been committed. `seq` is its change.
 
-    `keyed` says whether every fact here can be found by lookups now; if not, rekey.
+    A lookup or a generation given `min_seq` sees the edit. `keyed` says whether lookups can find every one of these
+    facts now; if not, rekey.
     """
 
     seq: int
@@ -30,7 +31,7 @@ class EditResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LookupAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What one query gave. See `kb.lookup.records.Lookup`; for the last two, `kb.lookup.history`."""
+    """The result of one query. `kb.lookup.records.Lookup` explains the fields, `kb.lookup.history` the last two."""
 
     question: str | None
     hits: list[Hit]
@@ -43,14 +44,14 @@ class LookupAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LookupAnswers(msgspec.Struct, frozen=True, kw_only=True):
-    """In order: the questions, then the queries."""
+    """The results of a lookup in order: those of the questions, then those of the queries."""
 
     checkpoint_id: str
     answers: list[LookupAnswer]
 
 
 class FieldError(msgspec.Struct, frozen=True):
-    """One fault of a request; `field` is a path into the body, or a parameter's name."""
+    """One mistake in a request. `field` is a path into the body, or a parameter's name."""
 
     field: str
     message: str
@@ -58,9 +59,9 @@ class FieldError(msgspec.Struct, frozen=True):
 
 
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Why a request was refused. `about` holds the ids it is about; `errors` the faults of a malformed one.
+    """Why a request was refused. `about` holds the ids concerned, `errors` the mistakes in a malformed request.
 
-    `request_id` is the answer's X-Request-ID, by which the server's log knows the request.
+    `request_id` is the response's X-Request-ID, which the server's log names too.
     """
 
     type: str
@@ -90,7 +91,10 @@ class DocumentText(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Deleted(msgspec.Struct, frozen=True, kw_only=True):
-    """How many live facts of how many documents went, or would go. `seq` is the change; null where there was none."""
+    """How many live facts, of how many documents, were or would be deleted.
+
+    `seq` is the change; null where there was none.
+    """
 
     dry_run: bool
     documents: int
@@ -99,14 +103,14 @@ class Deleted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeysetView(msgspec.Struct, frozen=True, kw_only=True):
-    """A keyset, how much of it is keyed, and what its gate is worth now."""
+    """A keyset with its progress, and whether its gate still lets it be activated."""
 
     keyset: KeysetRecord
     gate: GateStanding
 
 
 class Key(msgspec.Struct, frozen=True, kw_only=True):
-    """A key without its secret; see `kb.access.api_keys.ApiKeyRecord`. `state` is "in use", "expired" or "revoked"."""
+    """An API key without its token (`kb.access.api_keys.ApiKeyRecord`). `state` is "in use", "expired" or "revoked"."""
 
     key_id: int
     name: str
@@ -124,18 +128,18 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeyWithToken(msgspec.Struct, frozen=True, kw_only=True):
-    """A key and its token, which is not shown again."""
+    """An API key and its token, which is not shown again."""
 
     key: Key
     token: str
 
 
 class PlanView(msgspec.Struct, frozen=True, kw_only=True):
-    """What forgetting would do: `num_facts` go, of them `selected` by the selector. Lists hold up to 100.
+    """What forgetting would do: `num_facts` facts would be deleted, of which the selector chose `selected`.
 
-    `equivalents` say the same elsewhere (`included`, or only listed); `conflicting` answer one of the questions with
-    another value and stay. `previewed` of `affected` questions have a successor; `before` tells how probes are
-    answered now. See docs/forgetting.md.
+    `equivalents` are facts that say the same elsewhere (`included`, or only listed); `conflicting` facts answer one of
+    the questions with another value and stay. `previewed` of the `affected` questions would get a successor; `before`
+    tells how probes are answered now. Lists hold up to 100 entries. See docs/forgetting.md.
     """
 
     num_facts: int
@@ -159,7 +163,7 @@ class PlanView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunView(msgspec.Struct, frozen=True, kw_only=True):
-    """A run, its plan, and its last verification (null: none)."""
+    """A forget run, its plan, and its last verification (null: none)."""
 
     run: RunRecord
     plan: PlanView
@@ -167,14 +171,14 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ErasureAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What was erased and how far that got; or, where two keys are needed, the request that waits for the second."""
+    """The report of an erasure; or, where two API keys are needed, the request that waits for the second."""
 
     report: ErasureReport | None
     request: ErasureRequest | None
 
 
 class Differences(msgspec.Struct, frozen=True, kw_only=True):
-    """How many facts differ between two changes, by kind, and a page of them, by id."""
+    """How many facts differ between two changes, by kind of difference, and a page of them in order of id."""
 
     first: int
     last: int
@@ -184,7 +188,7 @@ class Differences(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SigningKey(msgspec.Struct, frozen=True, kw_only=True):
-    """A public key, with its id (the SHA-256 of its SPKI) and its fingerprint."""
+    """The public key that evidence is signed with, with its id (the SHA-256 of its SPKI) and its fingerprint."""
 
     keyid: str
     fingerprint: str

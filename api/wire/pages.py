@@ -1,6 +1,6 @@
-"""Pages: every list is given in pages, one way. `cursor` in, `next` out; null is the end.
+"""Pages: all lists are paginated alike. A request takes `cursor`, a page gives `next`; null is the end.
 
-A cursor says where the last page ended, of which list. It is opaque: clients hand back what they were given.
+A cursor holds where the last page ended, and of which list. It is opaque: clients pass it back unchanged.
 """
 
 from __future__ import annotations
@@ -23,6 +23,6 @@ class Page(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
 
 def cursor(of: str, place: Place) -> str:
-    """The cursor of what comes after this place of a list."""
+    """Encodes the cursor of the page after this place of a list."""
     said = json.dumps([of, *place], separators=(",", ":")).encode()
     return base64.urlsafe_b64encode(said).decode().rstrip("=")

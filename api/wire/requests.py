@@ -1,4 +1,4 @@
-"""What requests may say, and how much: every size has a limit here."""
+"""The bodies of requests, with a limit for every size."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ Vector = Annotated[list[float], Meta(min_length=1, max_length=16_384)]
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A misspelt field is refused: an ignored `threshold` would be a wrong answer."""
+    """The base of all request bodies. It refuses unknown fields: a misspelt `threshold` would give a wrong result."""
 
 
 class Why(Request, frozen=True, kw_only=True):
-    """Why something is edited, and on whose behalf."""
+    """The reason for an edit, and on whose behalf it is made."""
 
     reason: Reason
     on_behalf_of: Behalf | None = None
@@ -48,7 +48,7 @@ class Why(Request, frozen=True, kw_only=True):
 
 
 class LookupRequest(Request, frozen=True, kw_only=True):
-    """Questions, which the server encodes, and queries, which `checkpoint_id` encoded; at least one of either."""
+    """At least one question, which the server encodes, or query, which the checkpoint `checkpoint_id` made."""
 
     questions: Annotated[list[Question], Meta(max_length=MAX_QUERIES)] = []
     queries: Annotated[list[Vector], Meta(max_length=MAX_QUERIES)] = []
@@ -60,7 +60,7 @@ class LookupRequest(Request, frozen=True, kw_only=True):
 
 
 class NewGeneration(Request, frozen=True, kw_only=True):
-    """See `kb.nouns.generation.GenerationRequest`. With `stream` the answer is server-sent events."""
+    """A `kb.nouns.generation.GenerationRequest`. With `stream` the response is server-sent events."""
 
     prompt: Annotated[str, Meta(min_length=1)]
     mode: Literal["auto", "forced", "off"] = "auto"

@@ -1,4 +1,4 @@
-"""Lookups by vectors: where they are asked for, how many at once, and in which form."""
+"""Lookups by vectors: their paths, limits and media types."""
 
 MAX_VECTORS = 1024
 MAX_DIM = 16_384
