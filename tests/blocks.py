@@ -1,4 +1,4 @@
-"""The shell blocks of a page of the docs, command by command, as somebody would type them."""
+"""Reads the shell commands from a page of the docs, as somebody would type them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _HERE = re.compile(r"<<'?(\w+)'?$")
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command, over several lines where it goes on, and the section it stands in."""
+    """A command, with its continuation lines, and the section of the page it is in."""
 
     section: str
     text: str
 
 
 def commands(page: str) -> list[Command]:
-    """Every command of every ```sh block, in order; a comment alone is none."""
+    """Lists the commands of every ```sh block, in order; a comment alone is not one."""
     found: list[Command] = []
     section, lines = "", iter(page.splitlines())
     for line in lines:

@@ -1,7 +1,7 @@
-"""Databases for tests: real servers, the schema built once by Alembic, one clone of it per test.
+"""Databases for tests: real servers, with the schema built once by Alembic and one clone of it per test.
 
-`server` is the embedded one. The tests whose statements go furthest into PostgreSQL (DDL, COPY, partitions,
-traces) run on Debian's PostgreSQL 15 too, the oldest version supported.
+`server` is the embedded one. Tests of the statements that depend most on PostgreSQL's version (DDL, COPY, partitions,
+traces) also run on Debian's PostgreSQL 15, the oldest version supported.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ON_THE_OLDEST_TOO = {f"test_{name}" for name in ("database", "erasure", "ingest"
 
 
 def pytest_configure() -> None:
-    """Processes that tests start look for modules where ours do, and find this checkout's, the tests among them."""
+    """Lets processes that tests start import modules from this checkout, including the tests."""
     os.environ["PYTHONPATH"] = PYTHONPATH
     interpreter.shut_out_current_directory()
 
@@ -49,13 +49,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(autouse=True)
 def _no_outage_was_told() -> None:
-    """Each test starts as a process does: what an earlier one had to say of its database is not remembered."""
+    """Forgets which outages of the database an earlier test has reported, as in a new process."""
     outages.TELLER.told.clear()
 
 
 @pytest.fixture(autouse=True)
 def _log_goes_where_it_went() -> Iterator[None]:
-    """What a command sends its log to, in this process, does not get what later tests log."""
+    """Restores the log's handlers and level after a test, so that a command's log does not get what later tests log."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield
@@ -65,10 +65,10 @@ def _log_goes_where_it_went() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def server(request: pytest.FixtureRequest) -> Iterator[URL]:
-    """A server's URL, with a migrated template database on it."""
+    """The URL of a server with a migrated template database on it."""
     if request.param == "debian15" and not DEBIAN.is_dir():
         pytest.skip(f"no PostgreSQL 15 in {DEBIAN}")
-    # Not tmp_path_factory: its folders are closed to the other user that a server runs as.
+    # Not tmp_path_factory, whose folders are closed to the other user that a server may run as.
     with tempfile.TemporaryDirectory(prefix="colmlm-") as folder:
         Path(folder).chmod(0o755)
         start = _debian if request.param == "debian15" else _embedded
@@ -89,7 +89,7 @@ def _embedded(folder: Path) -> Iterator[URL]:
 
 @contextmanager
 def _debian(folder: Path) -> Iterator[URL]:
-    """PostgreSQL refuses to run as root, so there it runs as the package's own user."""
+    """Starts Debian's server; as PostgreSQL refuses to run as root, it runs as the package's own user there."""
     user = "postgres" if os.geteuid() == 0 else getpass.getuser()
     data = folder / "data"
     data.mkdir()
@@ -108,7 +108,7 @@ def _debian(folder: Path) -> Iterator[URL]:
 
 def _make_template(server: URL) -> None:
     with _administrator(server) as execute:
-        execute("ALTER SYSTEM SET fsync = off")  # the tests kill processes, not machines
+        execute("ALTER SYSTEM SET fsync = off")  # the tests kill processes, but no machine loses power
         execute("SELECT pg_reload_conf()")
         execute(f"CREATE DATABASE {TEMPLATE}")
     engine = create_engine(server.set(database=TEMPLATE))
@@ -126,14 +126,14 @@ def _administrator(server: URL) -> Iterator[Callable[[str], object]]:
 
 @pytest.fixture
 def database_url(server: URL) -> Iterator[str]:
-    """A database of this test's own, at head and empty."""
+    """An empty database of this test's own, with the newest schema."""
     with clone(server) as url:
         yield url
 
 
 @contextmanager
 def clone(server: URL, template: str = TEMPLATE) -> Iterator[str]:
-    """The URL of a new database, dropped on leaving."""
+    """Gives the URL of a new database, which is dropped on leaving."""
     name = f"test_{uuid.uuid4().hex}"
     with _administrator(server) as execute:
         execute(f"CREATE DATABASE {name} TEMPLATE {template}")
@@ -155,7 +155,7 @@ def kb(settings: Settings) -> Iterator[KnowledgeBase]:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 64 KiB, which only root may mount."""
+    """A file system of 64 KiB, which only root can mount."""
     folder = tmp_path / "small"
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
@@ -167,7 +167,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def another_process(settings: Settings) -> Iterator[KnowledgeBase]:
-    """A second knowledge base on the same database, with an index of its own that follows when asked."""
+    """A second knowledge base on the same database, with an index of its own that catches up when asked."""
     with KnowledgeBase.open(settings) as opened:
         yield opened
 

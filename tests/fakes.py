@@ -21,7 +21,7 @@ DIM = 32
 
 
 def unit_vector(text: str, dim: int = DIM) -> Vectors:
-    """A direction that only `text` decides. Two texts are nearly orthogonal."""
+    """Gives a direction that depends on `text` alone. Two texts are nearly orthogonal."""
     seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8])
     vector = np.random.default_rng(seed).standard_normal(dim)
     return (vector / np.linalg.norm(vector)).astype(np.float32)
@@ -29,10 +29,10 @@ def unit_vector(text: str, dim: int = DIM) -> Vectors:
 
 @dataclass(slots=True)
 class FakeEncoder:
-    """Keys by hash. A fact is keyed from its question where it has one, else from the text before its span.
+    """Makes keys by hash: a fact's from its question if it has one, otherwise from the text before its span.
 
-    So the question of a fact finds it with a score of about 1, and anything else scores about 0. `salt` makes
-    another checkpoint, whose space has nothing to do with this one's.
+    So the question of a fact finds it with a score of about 1, and anything else scores about 0. `salt` makes another
+    checkpoint with an unrelated key space.
     """
 
     salt: str = ""
@@ -51,7 +51,7 @@ class FakeEncoder:
         return self._stack(questions)
 
     def encode_contexts(self, texts: Sequence[str]) -> Vectors:
-        """A text that ends in a question asks for it, as a prompt does; any other asks for what follows it."""
+        """Encodes a text that ends in a question as that question, as in a prompt; any other text as it is."""
         return self._stack(
             [text.strip().removeprefix("Question: ").removesuffix(" Answer:") for text in texts]
         )
@@ -66,7 +66,7 @@ class FakeEncoder:
 
 @dataclass(slots=True)
 class WordEncoder(FakeEncoder):
-    """Keys by the words of the question, whatever their order: what shares words is near, as with a real model."""
+    """Makes keys from a question's words in any order: texts with common words are near, as with a real model."""
 
     dim: int = 64
     words: dict[str, Vectors] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class WordEncoder(FakeEncoder):
         return np.asarray(total / np.linalg.norm(total), dtype=np.float32)
 
 
-# What may stand in any question and says nothing of what it asks.
+# Words that may be in any question and say nothing of its subject.
 _FUNCTION_WORDS = (
     " a an answer by did do for in is it know me of on question tell the to was were what when which who you "
 )
@@ -100,7 +100,7 @@ class YearFinder:
 
 
 class YearAsker:
-    """A question generator that asks for every year alike, and in an odd one too early for Zora, who comes last."""
+    """A question generator that asks about every year alike; about odd years it names Zora, who comes only later."""
 
     def questions(self, text: str, spans: Sequence[tuple[int, int]], title: str | None) -> list[Asked | None]:
         years = [text[start:end] for start, end in spans]
@@ -111,10 +111,10 @@ class YearAsker:
 
 
 def measured(threshold: float) -> Calibration:
-    """What a calibration that chose this threshold might have found."""
+    """Makes a calibration that might have chosen this threshold."""
     return Calibration(threshold, 0.0, 0.0, 1.0, 2)
 
 
 def activated(kb: KnowledgeBase, keyset_id: int) -> KeysetRecord:
-    """The keyset, answering without a gate."""
+    """Activates the keyset without a gate."""
     return kb.keysets.activate(keyset_id, force=True)

@@ -1,4 +1,4 @@
-"""Work held up in the database at one place, so that a test can act while it is there: look, interrupt, kill."""
+"""Holds work up at one place in the database, so that a test can act meanwhile: look, interrupt, kill."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from colmlm.kb.service import KnowledgeBase
 
 Reached = Callable[[], bool]
 LOCK = 0x67617465
-PATIENCE = 60.0  # seconds until something that should have been reached counts as never reached
+PATIENCE = 60.0  # seconds after which an awaited event counts as one that never comes
 
 _WAITS = text("""
 SELECT EXISTS (SELECT FROM pg_locks l JOIN pg_stat_activity a USING (pid)
@@ -25,7 +25,7 @@ SELECT EXISTS (SELECT FROM pg_locks l JOIN pg_stat_activity a USING (pid)
 
 @contextmanager
 def table_locked(url: str, table: str) -> Iterator[Reached]:
-    """Nobody else reads or writes the table in the block. Tells whether somebody waits for it."""
+    """Keeps others from reading or writing the table in the block. Yields a check of whether somebody waits for it."""
     with _connected(url) as holder, _connected(url) as watcher:
         holder.execute(text(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE"))
         yield lambda: _somebody_waits(watcher)
@@ -33,9 +33,9 @@ def table_locked(url: str, table: str) -> Iterator[Reached]:
 
 @contextmanager
 def gate(url: str, before: str, when: str = "true") -> Iterator[Reached]:
-    """Who is about to do this to a row ("INSERT ON generation") waits in the block, `when` (SQL) holds.
+    """Holds up any transaction in the block before this on a row ("INSERT ON generation") where `when` (SQL) holds.
 
-    Tells whether somebody waits there.
+    Yields a check of whether a transaction waits there.
     """
     with _connected(url) as holder, _connected(url) as watcher:
         waiting = f"IF {when} THEN PERFORM pg_advisory_xact_lock({LOCK}); END IF; RETURN NEW;"
@@ -51,7 +51,7 @@ def gate(url: str, before: str, when: str = "true") -> Iterator[Reached]:
 
 @contextmanager
 def interrupted(reached: Reached, by: signal.Signals = signal.SIGINT) -> Iterator[None]:
-    """This process gets the signal when that is reached, which it has to be within the block."""
+    """Sends this process the signal once `reached` is true, which must happen within the block."""
     is_over = threading.Event()
     sent: list[bool] = []
 
@@ -74,7 +74,7 @@ def interrupted(reached: Reached, by: signal.Signals = signal.SIGINT) -> Iterato
 
 @contextmanager
 def index_held_up(kb: KnowledgeBase) -> Iterator[None]:
-    """The index of this process stands still: a thread catches up with what there is, and waits in the database."""
+    """Holds up this process's index: a thread begins to catch up and waits for a locked table."""
     assert kb.settings.database_url is not None
     catching_up = threading.Thread(target=kb.lookups.catch_up)
     try:
@@ -87,7 +87,7 @@ def index_held_up(kb: KnowledgeBase) -> Iterator[None]:
 
 
 def await_that(reached: Reached) -> None:
-    """Wait until it is reached."""
+    """Waits until `reached` is true."""
     deadline = time.monotonic() + PATIENCE
     while not reached():
         assert time.monotonic() < deadline, "it never came to that"

@@ -1,4 +1,4 @@
-"""Documents that want their reader to run out of memory, time or stack, made by rule."""
+"""Generated documents that try to exhaust their reader's memory, time or stack."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PAGE = b"BT /F1 12 Tf 72 720 Td (Lima) Tj ET"
 
 
 class Hostile(NamedTuple):
-    """A file that one is likely to be sent. `codes`: what its refusal may be; empty where it may also be taken."""
+    """A file that an attacker may send. `codes` are the refusals it may get; empty if it may also be accepted."""
 
     name: str
     make: Callable[[], bytes]
@@ -26,7 +26,7 @@ class Hostile(NamedTuple):
 
 
 def inflating_pdf(size: int, filters: int = 2) -> bytes:
-    """A page whose content inflates to `size` bytes."""
+    """Makes a page whose content inflates to `size` bytes."""
     content = _deflated(b"BT /F1 12 Tf (Lima) Tj ET\n", size)
     for _ in range(filters - 1):
         content = zlib.compress(content, 9)
@@ -35,23 +35,23 @@ def inflating_pdf(size: int, filters: int = 2) -> bytes:
 
 
 def many_kids_pdf(count: int) -> bytes:
-    """A page tree that says that it holds very many pages, all of them the same."""
+    """Makes a page tree that claims very many pages, all of them the same."""
     kids = b"3 0 R " * count
     return _pdf(b"", _PAGE, kids=kids, count=count)
 
 
 def deep_pdf(depth: int) -> bytes:
-    """Content with arrays in arrays."""
+    """Makes a page with deeply nested arrays."""
     return _pdf(b"", b"[" * depth + b"]" * depth + b" TJ")
 
 
 def circular_pdf() -> bytes:
-    """A page tree that leads back to itself."""
+    """Makes a page tree that contains itself."""
     return _pdf(b"", _PAGE, kids=b"2 0 R 3 0 R ", count=1 << 30)
 
 
 def parquet_bomb(rows: int, size: int) -> bytes:
-    """Rows that all name one large text of a dictionary: small on disk."""
+    """Makes rows that all refer to one large text of a dictionary, so that the file is small."""
     text = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array(["x" * size]))
     table = pa.table({"id": pa.array(map(str, range(rows))), "text": text})
     sink = io.BytesIO()
@@ -60,7 +60,7 @@ def parquet_bomb(rows: int, size: int) -> bytes:
 
 
 def slow_lines() -> bytes:
-    """Very many blank lines before a document."""
+    """Makes very many blank lines before a document."""
     return gzip.compress(b"\n" * (100 * MEGA) + _record(), mtime=0)
 
 
@@ -100,7 +100,7 @@ def _record(**about: object) -> bytes:
 
 
 def _unverbatim(count: int) -> bytes:
-    """Spans that are not in the text, each of which might be quoted whole in its refusal."""
+    """Makes spans that are not in the text, each of which might be quoted whole in its refusal."""
     return _record(text="x" * 100_000, facts=[{"start": 0, "end": 100_000, "value": "y"}] * count)
 
 

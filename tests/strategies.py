@@ -1,4 +1,4 @@
-"""Hypothesis strategies: texts as hostile as documents get, and annotated documents made of them."""
+"""Hypothesis strategies: texts with difficult characters, and annotated documents made of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ filled = names.filter(lambda name: not is_blank(name))
 
 @st.composite
 def documents(draw: st.DrawFn) -> AnnotatedDocument:
-    """A document whose spans hold: sorted, apart, verbatim, not blank."""
+    """Draws a document with valid spans: sorted, without overlap, verbatim, not blank."""
     text, spans = "", []
     for plain, value in draw(
         st.lists(st.tuples(texts, st.none() | texts.filter(lambda text: not is_blank(text))), max_size=5)

@@ -1,4 +1,4 @@
-"""A real, tiny Llama with a byte tokenizer and fixed random weights: real parts at test size."""
+"""A real but tiny Llama with a byte tokenizer and fixed random weights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from colmlm.model.text.tokens import END_OF_TEXT, FactTokenizer
 
 
 def bare_tokenizer() -> Tokenizer:
-    """One token a byte, and end-of-text."""
+    """Makes a tokenizer with one token per byte, and end-of-text."""
     vocabulary = {character: i for i, character in enumerate(sorted(ByteLevel.alphabet()))}
     tokenizer = Tokenizer(BPE(vocab=vocabulary, merges=[]))
     tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
@@ -28,14 +28,14 @@ def bare_tokenizer() -> Tokenizer:
 
 
 def byte_tokenizer(*, space_inside: bool = True) -> FactTokenizer:
-    """One token a byte, end-of-text, and the three added tokens."""
+    """Makes a tokenizer with one token per byte, end-of-text, and the three added tokens."""
     return FactTokenizer(bare_tokenizer(), space_inside=space_inside)
 
 
 def tiny_llama(
     vocabulary: int, seed: int = 3, *, tied: bool = True, spread: float = 0.02
 ) -> LlamaForCausalLM:
-    """`spread` is the weights' deviation: the larger, the more a state depends on all that came before it."""
+    """Makes a Llama. `spread` is the weights' standard deviation: the larger, the more a state depends on context."""
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=vocabulary,
@@ -55,7 +55,7 @@ def tiny_llama(
 
 
 def tiny_base(path: Path, seed: int = 3) -> Path:
-    """A base model directory, without the three tokens: what training starts from."""
+    """Writes the directory of a base model without the three tokens, from which training starts."""
     tokenizer = bare_tokenizer()
     path.mkdir(parents=True, exist_ok=True)
     tiny_llama(tokenizer.get_vocab_size(), seed).save_pretrained(path)
@@ -64,7 +64,7 @@ def tiny_base(path: Path, seed: int = 3) -> Path:
 
 
 def tiny_sentence_model(path: Path, seed: int = 3) -> Path:
-    """A BERT-like encoder's directory, one token a byte: what a sentence encoder is loaded from."""
+    """Writes the directory of a BERT-like encoder with one token per byte, which a sentence encoder can load."""
     torch.manual_seed(seed)
     tokenizer = bare_tokenizer()
     config = BertConfig(
@@ -90,10 +90,10 @@ def tiny_checkpoint(
     space_inside: bool = True,
     markup: Markup = CO_LMLM,
 ) -> Path:
-    """A full checkpoint directory that `model.lm.checkpoint.load` takes.
+    """Writes a full checkpoint directory, which `model.lm.checkpoint.load` can load.
 
-    `eagerness` is how much the model wants to look something up: by itself next to never, from 5 on about every
-    fourth token, in many directions (its weights are another, livelier draw).
+    `eagerness` is how likely the model is to open a lookup: at 0 almost never, from 5 on at about every fourth token,
+    with queries in many directions (its weights are then other random ones with a larger spread).
     """
     tokenizer = FactTokenizer(bare_tokenizer(), markup=markup, space_inside=space_inside)
     model = tiny_llama(tokenizer.vocabulary_size, seed)
@@ -123,7 +123,7 @@ TEXTS = (
 
 
 def merging_tokenizer(*, space_inside: bool = True) -> FactTokenizer:
-    """A byte-level BPE with a few hundred merges, learnt from `TEXTS`: words are tokens, as in a real one."""
+    """Makes a byte-level BPE with a few hundred merges, learnt from `TEXTS`: words are tokens, as in a real one."""
     tokenizer = Tokenizer(BPE())
     tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
     tokenizer.decoder = ByteLevelDecoder()

@@ -1,4 +1,4 @@
-"""Real, tiny annotators with random weights: a BERT that tags letters, and a Llama that writes bytes."""
+"""Real but tiny annotators with random weights: a BERT that tags letters, and a Llama that writes bytes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 
 
 def letter_tokenizer() -> Tokenizer:
-    """One token a letter, digit or ASCII sign; a word is several."""
+    """Makes a tokenizer with one token per letter, digit or ASCII sign, so that a word is several tokens."""
     signs = string.ascii_lowercase + string.digits + string.punctuation
     vocabulary = [*SPECIAL, *signs, *(f"##{sign}" for sign in signs)]
     tokenizer = Tokenizer(WordPiece({token: i for i, token in enumerate(vocabulary)}, unk_token="[UNK]"))
@@ -46,7 +46,7 @@ def _bert_config(vocabulary: int, spread: float) -> BertConfig:
 
 
 def tiny_encoder(path: Path, seed: int = 3) -> Path:
-    """A base encoder's directory: what training a span annotator starts from."""
+    """Writes the directory of a base encoder, from which training of a span annotator starts."""
     tokenizer = letter_tokenizer()
     torch.manual_seed(seed)
     path.mkdir(parents=True, exist_ok=True)
@@ -56,7 +56,7 @@ def tiny_encoder(path: Path, seed: int = 3) -> Path:
 
 
 def tiny_span_annotator(path: Path, seed: int = 3, *, window: int = 24, overlap: int = 8) -> Path:
-    """A span annotator that `SpanAnnotator.load` takes: it marks about a third of the words, at random."""
+    """Writes a span annotator that `SpanAnnotator.load` can load; it marks about a third of the words, at random."""
     tokenizer = letter_tokenizer()
     torch.manual_seed(seed)
     path.mkdir(parents=True, exist_ok=True)
@@ -72,7 +72,7 @@ def tiny_span_annotator(path: Path, seed: int = 3, *, window: int = 24, overlap:
 def tiny_question_generator(
     path: Path, seed: int = 3, *, window: int = 256, max_new_tokens: int = 12
 ) -> Path:
-    """A question generator that `QuestionGenerator.load` takes. Its bytes are random: hardly ever a question."""
+    """Writes a question generator that `QuestionGenerator.load` can load. Its bytes are random, rarely a question."""
     tokenizer = bare_tokenizer()
     path.mkdir(parents=True, exist_ok=True)
     tiny_llama(tokenizer.get_vocab_size(), seed, tied=False, spread=0.2).save_pretrained(path)

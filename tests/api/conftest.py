@@ -45,7 +45,7 @@ PERU = AnnotatedDocument(
 
 @pytest.fixture
 def atlas(kb: KnowledgeBase, encoder: FakeEncoder) -> KnowledgeBase:
-    """A keyed knowledge base of one document with two facts."""
+    """A knowledge base of one document with two keyed facts."""
     kb.corpora.ingest([Parsed(PERU)], "atlas", actor="tester", reason="set up")
     kb.keysets.rekey(encoder)
     return kb
@@ -53,19 +53,19 @@ def atlas(kb: KnowledgeBase, encoder: FakeEncoder) -> KnowledgeBase:
 
 @pytest.fixture
 def two_keys(kb: KnowledgeBase) -> None:
-    """An installation where erasures need two; to be used before the app is made."""
+    """Makes erasures need two API keys; to be used before the app is made."""
     kb.settings = replace(kb.settings, erase_needs_two=True)
 
 
 @pytest.fixture
 def app(atlas: KnowledgeBase, encoder: FakeEncoder) -> Litestar:
-    """Streams that wait end at once: a client in process reads an answer to its end."""
+    """The app. Streams that wait end at once, since a client in this process reads an answer to its end."""
     return create_app(atlas, encoder, LookupGenerator(atlas, encoder), tuning=Tuning(longest_seconds=0))
 
 
 @pytest.fixture
 def new_key(kb: KnowledgeBase) -> Callable[[str], str]:
-    """Makes a key of a role, named by it, and gives its token."""
+    """A function that makes an API key of a role, with the role as its name, and gives its token."""
 
     def make(role: str) -> str:
         with Session(kb.engine) as session, session.begin():
@@ -76,7 +76,10 @@ def new_key(kb: KnowledgeBase) -> Callable[[str], str]:
 
 @pytest.fixture
 def connect(new_key: Callable[[str], str]) -> Iterator[Connect]:
-    """Opens clients: `connect(app, role)` with a bearer key, `connect(app)` with none. One for each app at a time."""
+    """A function that opens clients: `connect(app, role)` with a bearer key, `connect(app)` with none.
+
+    There is one client for each app at a time.
+    """
     with ExitStack() as clients:
 
         def open_client(app: Litestar, role: str | None = None) -> Client:

@@ -1,4 +1,4 @@
-"""A generator without a model: it asks the prompt as a question, and what it says and stores is real."""
+"""A generator without a model that looks up the prompt as a question; its outputs and records are real."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BEFORE = "𝄞 They say "  # the clef is one code point and two UTF-16 units
 
 @dataclass(frozen=True, slots=True)
 class LookupGenerator:
-    """Says `BEFORE`, then the fact that answers the prompt, or that it does not know."""
+    """Answers with `BEFORE` and the fact that answers the prompt, or says that it does not know."""
 
     kb: KnowledgeBase
     encoder: FakeEncoder
@@ -35,7 +35,7 @@ class LookupGenerator:
         return self.encoder.checkpoint
 
     def complete(self, requests: Sequence[GenerationRequest], top: int | None = None) -> list[Completed]:
-        """Each request's output. Every token is a character, and as likely as any other."""
+        """Generates each request's output. Every character is a token, and all are equally likely."""
         finished = Finished(reason="end", prompt_tokens=2, completion_tokens=3)
         done = []
         for request in requests:
@@ -107,7 +107,7 @@ class LookupGenerator:
 
 
 def text_of(request: GenerationRequest) -> str:
-    """The prompt; token ids are those of characters. Raises `PromptRefused` where one is no character's."""
+    """Gives the prompt as text; token ids are code points. Raises `PromptRefused` for an id that is none."""
     if isinstance(request.prompt, str):
         return request.prompt
     try:

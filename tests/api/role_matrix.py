@@ -1,4 +1,4 @@
-"""The table of who may ask what, made by asking: every route of an app, as every role and without a key."""
+"""The table of who may call which route, measured by calling every route as every role and without a key."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from colmlm.kb.access.api_keys import ROLES
 OPEN = {
     ("POST", "/session"),  # it checks the key in its form, and answers nothing without one
     ("GET", "/console/static/{name}"),  # the style of that form
-    ("GET", "/healthz"),  # these two say next to nothing
+    ("GET", "/healthz"),  # this and the next say almost nothing
     ("GET", "/readyz"),
 }
 
-# What a route is asked with where more than its right is needed for all that it has; see docs/access.md, "The past".
+# Queries for routes that need more than their right to show everything; see docs/access.md, "The past".
 LEAST = {"/v1/corpora/{corpus}/export": "?live_only=true"}
 
-# An id of nothing: an admin who asks to end key 1 would end a key that is asked with next.
+# An id that does not exist: with an existing one an admin would end an API key that a later request uses.
 _EXAMPLES: Mapping[type, str] = {int: "987654321", str: "x", Path: "x"}
 
 
 @dataclass(frozen=True)
 class Route:
-    """A route as it can be asked for. `template` names its parameters, `path` has examples for them."""
+    """A route of the app. `template` names its parameters, `path` has examples for them."""
 
     method: str
     template: str
@@ -38,7 +38,7 @@ class Route:
 
 
 def routes(app: Litestar) -> list[Route]:
-    """Every method and path that reaches a handler, but for OPTIONS, which only names the methods."""
+    """Lists every method and path with a handler, except OPTIONS, which only names the methods."""
     return sorted(_routes(app), key=lambda route: (route.template, route.method))
 
 
@@ -53,7 +53,7 @@ def _routes(app: Litestar) -> Iterator[Route]:
 
 
 def matrix(app: Litestar, address: str, tokens: Mapping[str, str]) -> str:
-    """The table in Markdown; `tokens` has one of each role. A cell is what came back, not what the route says."""
+    """Makes the table in Markdown from real answers; `tokens` has one of each role."""
     lines = [f"| route | {' | '.join(ROLES)} | no key |", f"|---|{'---|' * (len(ROLES) + 1)}"]
     with httpx.Client(base_url=address, timeout=60) as client:
         for route in routes(app):
@@ -66,7 +66,7 @@ def matrix(app: Litestar, address: str, tokens: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True)
 class Ask:
-    """A way to ask for what the base said once. `asked` is how the docs tell it, `word` what only that has."""
+    """A request for a past value. `asked` describes it for the docs, `word` is found only in the past value."""
 
     asked: str
     method: str
@@ -76,7 +76,7 @@ class Ask:
 
 
 def past_matrix(address: str, tokens: Mapping[str, str], asks: Iterable[Ask]) -> str:
-    """The table of who is shown the past, by what the answers say. "marks" is an answer without it."""
+    """Makes the table of which role is shown the past, from real answers. "marks" is an answer with it withheld."""
     lines = [f"| asked for | {' | '.join(ROLES)} |", f"|---|{'---|' * len(ROLES)}"]
     with httpx.Client(base_url=address, timeout=60) as client:
         for ask in asks:
@@ -98,7 +98,7 @@ def _answer(client: httpx.Client, route: Route, token: str | None) -> str:
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     with client.stream(
         route.method, route.path + LEAST.get(route.template, ""), headers=headers
-    ) as answer:  # some answers never end
+    ) as answer:  # some answers are streams that never end
         if answer.status_code == 401:
             return ""
         if answer.status_code != 403:

@@ -1,4 +1,4 @@
-"""The API behind a real server, for what only a real connection shows."""
+"""The API behind a real server, for tests that need a real connection."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from litestar import Litestar
 
 @contextmanager
 def served(app: Litestar) -> Iterator[str]:
-    """The app on a real port, and its address."""
+    """Serves the app on a real port, and gives its address."""
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
-        listening.listen()  # who asks before the server has started waits, and is not refused
+        listening.listen()  # requests sent before the server has started wait, instead of being refused
         config = uvicorn.Config(
             app, log_level="error", lifespan="off", ws="none", timeout_graceful_shutdown=1
         )
@@ -25,6 +25,6 @@ def served(app: Litestar) -> Iterator[str]:
         thread.start()
         try:
             yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-        finally:  # a thread that went on would keep a failed run from ending
+        finally:  # a thread that runs on would keep a failed run from ending
             server.should_exit = True
             thread.join()

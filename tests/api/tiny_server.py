@@ -1,4 +1,4 @@
-"""The API with a tiny real model behind it, on a real port: what clients of other people are tried with."""
+"""The API with a tiny real model on a real port, for tests with third-party clients."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.tiny import tiny_checkpoint
 
 
 def eager_checkpoint(path: Path) -> Checkpoint:
-    """Random weights that look up again and again, in double precision: no two tokens are nearly as likely."""
+    """Makes random weights that look up often, in double precision, so that no two tokens are nearly equally likely."""
     tiny_checkpoint(path, eagerness=5.0)
     loaded = load(path, path, precision="fp32")
     loaded.lm.model.double()
@@ -32,7 +32,7 @@ def eager_checkpoint(path: Path) -> Checkpoint:
 
 @dataclass(frozen=True)
 class TinyServer:
-    """A server on `address`; `keys` are tokens by role."""
+    """A server at `address`; `keys` are tokens by role."""
 
     address: str
     keys: dict[str, str]
@@ -43,12 +43,12 @@ class TinyServer:
 
 @contextmanager
 def tiny_server(kb: KnowledgeBase, checkpoint: Checkpoint) -> Iterator[TinyServer]:
-    """Two facts of one document, keyed by the model, and a key of each role that asks."""
+    """Serves two facts of one document, keyed by the model, with an API key of each role that asks."""
     encoder = ModelEncoder(checkpoint)
     kb.corpora.ingest([Parsed(PERU)], "atlas", actor="tester", reason="set up")
     kb.keysets.set_threshold(
         kb.keysets.rekey(encoder).keyset_id, -1.0
-    )  # a random model's queries are near to nothing
+    )  # a random model's queries are near no key
     generator = StoringGenerator(checkpoint, LocalOutputs(kb), kb.lookups, check=check_client)
     with Session(kb.engine) as session, session.begin():
         keys = {role: create_key(session, role, role) for role in ("reader", "decoder", "operator")}

@@ -1,4 +1,4 @@
-"""The command line on a database and a home of the test's own, with a tiny random model where one is needed."""
+"""The command line with a database and a home of the test's own, and a tiny random model for commands that need one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def document(external_id: str = "peru", text: str = TEXT) -> AnnotatedDocument:
 
 @dataclass(frozen=True)
 class Ran:
-    """How a command ended and what it printed."""
+    """The exit code of a command and what it printed."""
 
     code: int
     out: str
@@ -44,7 +44,7 @@ class Ran:
 
     @property
     def json(self) -> Any:
-        """The one JSON object on stdout: anything beside it does not parse."""
+        """The one JSON object on stdout; any other output there is an error."""
         assert self.out.endswith("\n") and self.out.count("\n") == 1
         value = json.loads(self.out)
         assert isinstance(value, dict)
@@ -61,7 +61,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def home(database_url: str, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The environment of a user: an empty base at head, a checkpoint, and a name."""
+    """A user's environment: an empty database with the newest schema, a checkpoint, and a name."""
     folder = tmp_path / "home"
     for name, value in {
         "COLMLM_HOME": str(folder),
@@ -74,7 +74,7 @@ def home(database_url: str, checkpoint: Path, tmp_path: Path, monkeypatch: pytes
 
 
 def invoke(*words: object, stdin: str | None = None) -> Ran:
-    """Run a command in this process. It may end as it likes, but never with a traceback."""
+    """Runs a command in this process. It may exit with any code, but never with a traceback."""
     result = CliRunner().invoke(app, [str(word) for word in words], input=stdin)
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exc_info
     assert "Traceback" not in result.stderr
@@ -83,7 +83,7 @@ def invoke(*words: object, stdin: str | None = None) -> Ran:
 
 @pytest.fixture
 def run(home: Path) -> Run:
-    """`invoke`, on a knowledge base."""
+    """`invoke`, with a knowledge base."""
     return invoke
 
 
@@ -104,7 +104,7 @@ def atlas(run: Run, annotated: Path) -> list[int]:
 
 @pytest.fixture
 def keyed(run: Run, atlas: list[int]) -> list[int]:
-    """The two facts, keyed with the tiny model."""
+    """The ids of the two facts, now keyed with the tiny model."""
     assert run("rekey").code == 0
     return atlas
 
@@ -114,7 +114,7 @@ def there(
     kb: KnowledgeBase, home: Path, encoder: FakeEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[There]:
     """The base of `home` behind a server, with an encoder that needs no model on either side."""
-    from tests.cli.elsewhere import served_base  # brings the API, which few of these tests need
+    from tests.cli.elsewhere import served_base  # imports the API, which few of these tests need
 
     monkeypatch.setattr("colmlm.cli.composition.runtime.Runtime.encoder", encoder)
     with served_base(kb, encoder, tmp_path) as there:
@@ -130,7 +130,7 @@ def facts(there: There) -> list[int]:
 def program(
     *words: object, env: dict[str, str] | None = None, **options: Any
 ) -> subprocess.CompletedProcess[str]:
-    """Run the program in a process of its own."""
+    """Runs the program in a process of its own."""
     command = interpreter.command("-m", "colmlm.cli", *words)
     return subprocess.run(
         command,

@@ -1,4 +1,4 @@
-"""A server of a test's own knowledge base, and commands that are run both here and there."""
+"""A server of a test's own knowledge base, and commands that run both here and at that server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WHY = ("--reason", "a test")
 
 @dataclass(frozen=True)
 class There:
-    """A server of a base that this process has too. `keys` are files that hold a token of each role."""
+    """A server of a base that this process also has open. `keys` are files with a token of each role."""
 
     address: str
     keys: dict[str, Path]
@@ -40,7 +40,7 @@ class There:
         return invoke(*words, "--server", self.address, "--key-file", self.keys[role], **options)
 
     def same(self, *words: object, volatile: tuple[str, ...] = (), code: int = 0) -> Any:
-        """What the command prints with --json, which is the same here and there but for what is volatile."""
+        """Runs the command with --json here and there; the outputs must be equal except for `volatile` fields."""
         here, there = invoke(*words, "--json"), self.run(*words, "--json")
         assert (here.code, there.code) == (code, code), (here.err, there.err)
         assert pruned(here.json, volatile) == pruned(there.json, volatile), words
@@ -55,7 +55,7 @@ def pruned(value: Any, volatile: tuple[str, ...]) -> Any:
 
 @contextmanager
 def served_base(kb: KnowledgeBase, encoder: FakeEncoder, folder: Path) -> Iterator[There]:
-    """Two facts, keyed; a stored output that used one; and a key of every role."""
+    """Serves two keyed facts, a stored output that used one of them, and an API key of every role."""
     kb.corpora.ingest([Parsed(PERU)], "atlas", actor="tester", reason="set up")
     kb.keysets.rekey(encoder)
     keys = {role: folder / f"{role}.key" for role in ROLES}
@@ -70,7 +70,7 @@ def served_base(kb: KnowledgeBase, encoder: FakeEncoder, folder: Path) -> Iterat
 
 @contextmanager
 def working(kb: KnowledgeBase) -> Iterator[None]:
-    """A worker of this base, in a thread."""
+    """Runs a worker of this base in a thread."""
     with Runtime.from_environment() as runtime:
         worker = Worker(kb, handlers(runtime), explain=problem, beat_seconds=0.05)
         thread = threading.Thread(target=worker.run)

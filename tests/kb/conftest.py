@@ -1,4 +1,4 @@
-"""What the tests of the knowledge base share."""
+"""Fixtures for the tests of the knowledge base."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small documents and the questions one asks of them."""
+"""Small documents and questions about them, for the tests of the knowledge base."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.fakes import FakeEncoder
 
 
 def document(external_id: str, *pieces: str | tuple[str, str]) -> AnnotatedDocument:
-    """A document from plain text and (value, question) pairs."""
+    """Makes a document from plain text and (value, question) pairs."""
     text, spans = "", []
     for piece in pieces:
         if isinstance(piece, tuple):
@@ -28,7 +28,7 @@ def document(external_id: str, *pieces: str | tuple[str, str]) -> AnnotatedDocum
 
 
 def inline(document: AnnotatedDocument) -> str:
-    """The document's text with its facts marked as in the paper."""
+    """Gives the document's text with its facts marked in the paper's inline form."""
     pieces, at = [], 0
     for span in document.facts:
         question = f' q="{escape(span.question)}"' if span.question else ""
@@ -54,7 +54,7 @@ CHILE = document("chile", "The capital of Chile is ", ("Santiago", "What is the 
 
 
 def numbered(count: int) -> list[AnnotatedDocument]:
-    """Many documents of one fact each: question "Question 7?" has value "value 7"."""
+    """Makes that many documents of one fact each: question "Question 7?" has value "value 7"."""
     return [document(f"d{n}", f"Text {n} says ", (f"value {n}", f"Question {n}?"), ".") for n in range(count)]
 
 
@@ -77,13 +77,13 @@ def values(kb: KnowledgeBase, encoder: FakeEncoder, questions: Sequence[str]) ->
 
 
 def lose_key(kb: KnowledgeBase, value: str) -> None:
-    """Take a fact's keys away past the log: an index that has them still was not built since."""
+    """Deletes a fact's keys without an entry in the log: an index that still has them was not rebuilt since."""
     with kb.engine.begin() as connection:
         connection.execute(text("DELETE FROM fact_key WHERE fact_id = :fact"), {"fact": fact_id(kb, value)})
 
 
 def fact_id(kb: KnowledgeBase, value: str) -> int:
-    """The fact with exactly this shown value, deleted or not."""
+    """Gives the id of the fact with exactly this shown value, deleted or not."""
     (found,) = [
         fact.fact_id for fact in kb.facts.find(text=value, deleted=None, limit=1000) if fact.value == value
     ]

@@ -1,4 +1,4 @@
-"""The laboratory's commands are run as those of the command line are."""
+"""Fixtures of the command line, with which the laboratory's commands are run too."""
 
 from tests.cli.conftest import annotated, atlas, checkpoint, home, keyed, run
 

@@ -1,4 +1,4 @@
-"""Tiny real checkpoints, made once; one thread, since the other core may be training."""
+"""Tiny real checkpoints, made once per run, and one thread, since another process may be using the other core."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ torch.set_num_threads(1)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """peft 0.21 asks transformers 5.23 by a name that is on its way out; neither is ours."""
+    """Ignores a warning that peft 0.21 causes with transformers 5.23 by using a deprecated name; neither is ours."""
     config.addinivalue_line(
         "filterwarnings", "ignore:`is_gradient_checkpointing` is deprecated:FutureWarning"
     )
@@ -28,16 +28,16 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
-    """Random weights that next to never look anything up."""
+    """A checkpoint with random weights that almost never look anything up."""
     path = tiny_checkpoint(tmp_path_factory.mktemp("tiny"))
     return load(path, path, precision="fp32")
 
 
 @pytest.fixture(scope="session")
 def eager(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
-    """Random weights that look something up again and again.
+    """A checkpoint with random weights that look something up again and again.
 
-    In double precision, so that no two tokens are so near that the order of a sum decides between them.
+    It is in double precision, so that no two tokens are so close that the order of a sum decides between them.
     """
     path = tiny_checkpoint(tmp_path_factory.mktemp("eager"), eagerness=5.0)
     loaded = load(path, path, precision="fp32")
@@ -47,7 +47,7 @@ def eager(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
 
 @pytest.fixture(scope="session", params=[True, False], ids=["space inside", "space outside"])
 def either(request: pytest.FixtureRequest) -> FactTokenizer:
-    """The byte tokenizer, with the space in front of a span on either side of the tag."""
+    """The byte tokenizer, with the space before a span on either side of the tag."""
     return byte_tokenizer(space_inside=request.param)
 
 

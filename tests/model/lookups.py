@@ -1,4 +1,4 @@
-"""Working stand-ins around the decoder: knowledge bases that answer by the query, and a model that says its lines."""
+"""Working stand-ins around the decoder: knowledge bases that answer by the query, and a model that follows a script."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Result:
 
 @dataclass
 class FakeLookup:
-    """Answers by `answer(query)`: a hit, or None for no match. Notes how each call was made."""
+    """A lookup that answers with `answer(query)`: a hit, or None for no match. It records its calls."""
 
     answer: Callable[[np.ndarray], Hit | None]
     seq: int = 5
@@ -75,7 +75,7 @@ VALUES = (
 
 
 def by_direction(misses: int = 3) -> FakeLookup:
-    """A hit whose value the query's largest entry picks; no match for `misses` of every eight of them."""
+    """Makes a lookup whose value depends on the query's largest entry; `misses` of every eight have no match."""
 
     def answer(query: np.ndarray) -> Hit | None:
         at = int(np.abs(query).argmax())
@@ -89,7 +89,7 @@ Script = Sequence[str | int]
 
 @dataclass
 class Slots:
-    """What each row of a `ScriptedLM` was fed, by position, as a cache holds it."""
+    """The tokens that each row of a `ScriptedLM` was fed, by position, as a cache holds them."""
 
     rows: list[list[int]]
 
@@ -99,10 +99,10 @@ class Slots:
 
 @dataclass
 class ScriptedLM:
-    """Says a row's script, token by token, from what the row can see and nothing else.
+    """A model that gives a row's script token by token, from only what that row can see.
 
-    A lookup in the script is wanted; where it was taken back (or forbidden) the script goes on behind it.
-    Asked where the script has no lookup, a model that asks in words says `unasked`.
+    It wants a lookup where the script has one; if that was taken back (or forbidden) the script continues after it. If
+    a lookup is forced where the script has none, a model that asks in words asks `unasked`.
     """
 
     tokenizer: FactTokenizer
@@ -149,12 +149,12 @@ class ScriptedLM:
         return logits
 
     def context_of(self, query: np.ndarray) -> str:
-        """What the row that sent this query sees, tags included."""
+        """Gives the text that was visible to the row that sent this query, tags included."""
         ids = self.seen[round(float(query[0] / query[1]))]
         return str(self.tokenizer.tokenizer.decode(list(ids), skip_special_tokens=False))
 
     def _wanted(self, visible: tuple[int, ...]) -> list[int]:
-        """The token that comes next, and the one that comes where that is a lookup and forbidden."""
+        """Gives the next token and, if that opens a lookup, the one to use if lookups are forbidden."""
         script, said = self._script(visible)
         at = number = 0
         while number < len(said):
@@ -176,7 +176,7 @@ class ScriptedLM:
     def _looked_up(
         self, script: list[int], at: int, said: tuple[int, ...], number: int
     ) -> tuple[int, int, list[int]]:
-        """Where script and row go on behind a lookup; or what the row says next inside it."""
+        """Gives the places in script and row after a lookup, or the row's next token inside it."""
         asks, closes = self._asks, self.tokenizer.fact_end
         wanted = [*self.tokenizer.encode(self.unasked), *asks] if asks else []
         if at < len(script) and script[at] == self._opens:
@@ -193,7 +193,7 @@ class ScriptedLM:
             at,
             len(said),
             [self.tokenizer.end_of_text],
-        )  # the value is being fed: nobody asks what comes next
+        )  # the value is being fed, so the next token is not used
 
     @property
     def _opens(self) -> int | None:
@@ -206,7 +206,7 @@ class ScriptedLM:
         return [] if asks is None else [self.tokenizer.id_of(asks)]
 
     def _behind(self, script: list[int], at: int) -> int:
-        """Where a script goes on behind the lookup that begins at `at`."""
+        """Gives the place in a script after the lookup that begins at `at`."""
         return script.index(self._asks[0], at) + 1 if self._asks else at + 1
 
     def _script(self, visible: tuple[int, ...]) -> tuple[list[int], tuple[int, ...]]:
@@ -218,7 +218,7 @@ class ScriptedLM:
 
 @dataclass
 class FakeWords:
-    """Vectors of queries in words: each points along an axis that the words pick. Notes what was encoded together."""
+    """Encodes queries in words, each as an axis that depends on the words, and records the batches."""
 
     asked: list[list[str]] = field(default_factory=list)
     checkpoint_id: str = "words"
@@ -239,7 +239,7 @@ def scripted(
     context: int = 1000,
     markup: Markup = CO_LMLM,
 ) -> tuple[Checkpoint, ScriptedLM]:
-    """A checkpoint that answers each prompt with its script.
+    """Makes a checkpoint that answers each prompt with its script.
 
     In a script ``<LOOK>`` stands for the token that opens a lookup and ``<ASKED>`` for the one that ends its words.
     """
@@ -271,7 +271,7 @@ def config(**options: Any) -> DecodeConfig:
 
 
 def answering(*values: str | None) -> FakeLookup:
-    """Answers in the order of the questions: facts 1, 2, 3 ..., None for no match."""
+    """Makes a lookup that gives these values in order, as facts 1, 2, 3 ..., or no match for None."""
     following = iter(enumerate(values, start=1))
 
     def answer(_: np.ndarray) -> Hit | None:
@@ -292,7 +292,7 @@ def say(
     words: FakeWords | None = None,
     **options: Any,
 ) -> tuple[Generation, ScriptedLM]:
-    """The one row's generation, and the model that spoke."""
+    """Decodes one script; gives the generation and the model."""
     checkpoint, lm = scripted({prompt: script}, space_inside=space_inside, context=context, markup=markup)
     (generation,) = Decoder(checkpoint, lookup, words).generate([prompt], config(**options))
     return generation, lm

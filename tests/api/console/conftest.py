@@ -1,4 +1,4 @@
-"""The console in a real browser, on a base with two corpora that say one thing twice."""
+"""The console in a real browser, on a base with two corpora of which both state one fact."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.api.serving import served
 from tests.fakes import FakeEncoder
 
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-PATIENCE = 20_000  # milliseconds: a busy machine takes its time
+PATIENCE = 20_000  # milliseconds, enough for a busy machine
 expect.set_options(timeout=PATIENCE)
 
 ALMANAC = "Of the coast, Lima is the capital."
@@ -26,7 +26,7 @@ OpenPage = Callable[..., Page]
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """One a file: while Playwright runs its loop is this thread's, and no worker could begin one there."""
+    """A browser for a whole file, as Playwright's loop keeps this thread, and no worker could start another there."""
     if (chromium := shutil.which("chromium")) is None:
         pytest.skip("no chromium on the PATH: apt install chromium")
     with sync_playwright() as playwright:
@@ -37,7 +37,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def almanac(atlas: KnowledgeBase, encoder: FakeEncoder) -> KnowledgeBase:
-    """The atlas, and an almanac that answers its question about the capital too."""
+    """The atlas, and an almanac that also answers its question about the capital."""
     start = ALMANAC.index("Lima")
     fact = FactSpan(start, start + 4, "Lima", CAPITAL, "Lima")
     document = AnnotatedDocument("coast", ALMANAC, (fact,), title="The coast")
@@ -61,12 +61,12 @@ def address(app: Litestar) -> Iterator[str]:
 
 @pytest.fixture
 def context(browser: Browser, address: str) -> Iterator[Callable[..., BrowserContext]]:
-    """Opens browser contexts; fails the test where a page broke, logged an error or asked another server."""
+    """A function that opens browser contexts. A page may not break, log an error or call another server."""
     wrong: list[str] = []
     opened: list[BrowserContext] = []
 
     def heard(message: ConsoleMessage) -> None:
-        # Refusals of forms have their own statuses, which Chromium reports; nothing else may be there.
+        # Chromium logs the status of a refused form; no other error may be logged.
         if message.type == "error" and "the server responded with a status of 4" not in message.text:
             wrong.append(message.text)
 
@@ -89,7 +89,7 @@ def context(browser: Browser, address: str) -> Iterator[Callable[..., BrowserCon
 def open_page(
     context: Callable[..., BrowserContext], address: str, new_key: Callable[[str], str], kb: KnowledgeBase
 ) -> OpenPage:
-    """`open_page(role, path)`: a page as a key of that role sees it, already signed in."""
+    """A function `open_page(role, path)` that opens a page, signed in with an API key of that role."""
 
     def open_as(role: str, path: str = "/", **options: object) -> Page:
         made = context(**options)
@@ -102,7 +102,7 @@ def open_page(
 
 
 def session_with(kb: KnowledgeBase, token: str) -> str:
-    """What the cookie of a browser holds that has signed in with this token."""
+    """Gives the cookie's content of a browser that has signed in with this token."""
     key = kb.access.of_token(token)
     assert key is not None
     return kb.access.begin_session(key, None)

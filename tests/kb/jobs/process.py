@@ -1,4 +1,4 @@
-"""A worker in a process of its own, with a slow fake encoder: `python -m tests.kb.jobs.process URL HOME`."""
+"""A worker process with a slow fake encoder: `python -m tests.kb.jobs.process URL HOME`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.fakes import FakeEncoder, Vectors
 
 
 class SlowEncoder(FakeEncoder):
-    """Takes its time for each batch, so that a test meets it at work."""
+    """Delays each batch, so that a test can act while it is encoded."""
 
     def encode_documents(self, documents: Sequence[AnnotatedDocument]) -> list[Vectors]:
         time.sleep(0.05)
@@ -33,7 +33,7 @@ def rekey(run: Run, work: Rekey) -> object:
 
 
 def worker(kb: KnowledgeBase, **options: object) -> Worker:
-    """A worker that hears of things quickly."""
+    """Makes a worker that polls often."""
     handlers = {**HANDLERS, Rekey.kind: rekey}
     return Worker(kb, handlers, beat_seconds=0.05, **options)  # type: ignore[arg-type]
 

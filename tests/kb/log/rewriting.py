@@ -1,4 +1,4 @@
-"""The log rewritten, so that it fits together all the same."""
+"""Rewrites the change log so that all of its hashes fit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from colmlm.kb.tables import ChangeRow
 
 
 def rewrite(kb: KnowledgeBase, edit: Callable[[ChangeRow], None]) -> None:
-    """Change entries and every hash after them, as whoever owns the database could."""
+    """Changes entries of the log and recomputes every later hash, as the database's owner could."""
     with kb.sessions.begin() as session:
         session.execute(text("ALTER TABLE change DISABLE TRIGGER change_append_only"))
         prev_hash = audit.GENESIS
@@ -25,7 +25,7 @@ def rewrite(kb: KnowledgeBase, edit: Callable[[ChangeRow], None]) -> None:
 
 
 def forget(kb: KnowledgeBase, *names: str) -> None:
-    """Take these out of what all changes say so far: as a release wrote them that did not know of them."""
+    """Removes these fields from all entries so far, as an older release would have written them."""
 
     def edit(change: ChangeRow) -> None:
         change.payload = {name: value for name, value in change.payload.items() if name not in names}

@@ -1,4 +1,4 @@
-"""Knowledge bases broken on purpose, each in one way that crashlab has to notice. Called in its child processes."""
+"""Deliberate faults of the knowledge base, each of which crashlab must detect. They are set in its child processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that speaks the chat protocol, says what it is told to (or marks years), and misbehaves on command."""
+"""A server that speaks the chat protocol, marks years or answers as told, and fails on command."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _TITLE = re.compile(r"Its title: (.*)")
 
 @dataclass
 class ChatServer:
-    """`commands` are taken one a request, in order: a status, or the name of a fault; after that it behaves.
+    """A chat server. Each request takes the next of `commands`: a status, or the name of a fault; then it behaves.
 
-    Faults: "cut" closes the connection, "html" sends a page, "altered", "unclosed", "fenced", "length", "forward"
-    and "quoted" spoil the answer. `requests` are the messages of each request, `keys` its authorization. `says` gives
-    the answer to messages under a command.
+    Faults: "cut" closes the connection, "html" sends a page, "altered", "unclosed", "fenced", "length", "forward" and
+    "quoted" spoil the answer. `requests` are the messages of each request, `keys` its authorization. `says` gives the
+    answer to messages under a command.
     """
 
     url: str = ""
@@ -41,7 +41,7 @@ class ChatServer:
 
 
 def annotated(messages: list[dict[str, str]], command: str = "behave") -> str:
-    """The last chunk that was sent, its years marked; spoilt as the command says."""
+    """Gives the last chunk that was sent with its years marked, spoilt as the command says."""
     chunk = [m["content"] for m in messages if m["role"] == "user" and "cannot be used" not in m["content"]][
         -1
     ]

@@ -1,4 +1,4 @@
-"""Tiny annotators, made once. The question generator computes in double precision, lest sums' order decide a token."""
+"""Tiny annotators, made once. The generator is in double precision, so that no order of a sum decides a token."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tests.tiny_annotators import tiny_question_generator, tiny_span_annotator
 
 @pytest.fixture(scope="session")
 def annotator(tmp_path_factory: pytest.TempPathFactory) -> SpanAnnotator:
-    """Random weights, windows of 24 tokens: it marks about every third word."""
+    """A span annotator with random weights and windows of 24 tokens: it marks about every third word."""
     return SpanAnnotator.load(tiny_span_annotator(tmp_path_factory.mktemp("spans")), precision="fp32")
 
 
 @pytest.fixture(scope="session")
 def generator(tmp_path_factory: pytest.TempPathFactory) -> QuestionGenerator:
-    """Random weights: it writes twelve random bytes for each span."""
+    """A question generator with random weights: it writes twelve random bytes for each span."""
     path: Path = tiny_question_generator(tmp_path_factory.mktemp("questions"))
     loaded = QuestionGenerator.load(path, path, precision="fp32")
     loaded.model.double()

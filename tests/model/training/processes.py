@@ -1,6 +1,6 @@
 """One process of a run of several, started by the tests: ``python -m tests.model.training.processes DIRECTORY``.
 
-The group is gloo's over a file, and accelerate takes it up as it would one of ``accelerate launch``.
+The process group is gloo's, initialised over a file; accelerate uses it as it does that of ``accelerate launch``.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from tests.kb.corpora import document
 from tests.tiny import tiny_base
 
 STEPS = 5
-CUTS = (3, 4)  # after these steps the run is saved and taken up by a new trainer
+CUTS = (3, 4)  # after these steps the run is saved, and resumed by a new trainer
 
 
 def documents() -> list[AnnotatedDocument]:
-    """Of very different lengths, with none to three facts, some of which ask the same."""
+    """Makes documents of very different lengths, with none to three facts, some of which have the same question."""
     made = []
     for n in range(20):
         pieces: list[str | tuple[str, str]] = [f"Text {n} begins" + " and goes on" * (n % 4) + ". "]
@@ -47,9 +47,10 @@ def documents() -> list[AnnotatedDocument]:
 
 
 def joint_config(root: Path, **settings: Any) -> TrainConfig:
-    """Ten documents a step, so that two processes have five, in micro-batches of two, two and one.
+    """Makes a config of ten documents a step: two processes have five each, in micro-batches of two, two and one.
 
-    Adam divides by a gradient's size: with its usual epsilon it makes a whole step of one that is all rounding.
+    Adam divides by a gradient's size, so with its usual epsilon it would take a whole step for a gradient that is only
+    rounding error.
     """
     common = {
         "init": str(root / "base"), "steps": STEPS, "batch_documents": 10, "block": 2, "max_length": 128,
@@ -74,7 +75,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 def train(root: Path, kind: str, name: str, *, until: int = STEPS, **settings: Any) -> list[Metrics]:
-    """A run taken up where it is, to its end or until a step after which it is saved."""
+    """Resumes a run, and trains to its end or to step `until`, after which it is saved."""
     trainer = Trainer(joint_config(root, **KINDS[kind] | settings), documents(), root / name, root, name)
     metrics = []
     for step in trainer.run():
@@ -92,7 +93,7 @@ def check_sharding(trainer: Trainer, kind: str) -> None:
 
 
 def launch(root: Path, *, world: int = 2) -> dict[str, list[dict[str, Any]]]:
-    """The first steps of the runs of every kind in `world` processes at once, as the first process measured them."""
+    """Runs the first steps of every kind in `world` processes at once; gives the first process's metrics."""
     tiny_base(root / "base")
     command = interpreter.command("-m", "tests.model.training.processes", root)
     processes = [
@@ -109,7 +110,7 @@ def launch(root: Path, *, world: int = 2) -> dict[str, list[dict[str, Any]]]:
 
 
 def environment(rank: int, world: int) -> dict[str, str]:
-    """What `accelerate launch --cpu` would set."""
+    """Gives the variables that `accelerate launch --cpu` would set."""
     return {
         "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world),
         "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1",
@@ -117,7 +118,7 @@ def environment(rank: int, world: int) -> dict[str, str]:
 
 
 def shard_over_cpus() -> None:
-    """accelerate shards over accelerators only; told that gloo's processes are such, it does so here as well."""
+    """Makes accelerate, which shards over accelerators only, shard over gloo's CPU processes too."""
     os.environ |= {
         "ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP",
         "FSDP_STATE_DICT_TYPE": "FULL_STATE_DICT",

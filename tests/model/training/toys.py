@@ -1,4 +1,4 @@
-"""A small task that draws from every random generator: what a loop must carry over a restart."""
+"""A small task that uses every random generator, whose states a loop must restore when it resumes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Rows = list[tuple[Tensor, Tensor]]
 
 
 class Noisy(nn.Module):
-    """Two layers with dropout between them."""
+    """Two linear layers with dropout between them."""
 
     def __init__(self, dropout: float) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Noisy(nn.Module):
 
 
 class Toy(Task[Rows]):
-    """Regression on rows that are drawn from the step's number, with noise from Python's and numpy's generators."""
+    """A regression on rows drawn from the step's number, with noise from Python's and numpy's generators."""
 
     def __init__(
         self,

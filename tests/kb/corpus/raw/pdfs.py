@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def pdf(lines: Sequence[str], *, title: str = "", encrypted: bool = False) -> bytes:
-    """One page with these lines; `encrypted` with a password that nobody knows."""
+    """Makes one page with these lines; with `encrypted` it has a password that nobody knows."""
     content = "BT /F1 12 Tf 72 720 Td 14 TL " + " ".join(f"({line}) Tj T*" for line in lines) + " ET"
     bodies = [
         "<< /Type /Catalog /Pages 2 0 R >>",
