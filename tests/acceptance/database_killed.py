@@ -1,7 +1,7 @@
-"""The embedded PostgreSQL is killed again and again under a server and a worker that are used, and nobody helps.
+"""Kills the embedded PostgreSQL again and again under a server and a worker in use, and lets them recover alone.
 
-Clients look facts up and edit them all the while. Told at the end: seconds until edits and lookups were answered again,
-how requests were refused meanwhile, and how many acknowledged edits are not in the facts and the log afterwards.
+Clients look facts up and edit them throughout. The outcome has the seconds until edits and lookups were answered again,
+how requests were refused meanwhile, and how many acknowledged edits are missing from the facts and the log.
 
     python -m tests.acceptance.database_killed --kills 20 --json
 """
@@ -36,12 +36,12 @@ from tests.fakes import FakeEncoder
 from tests.kb.corpora import ingest, numbered
 
 FACTS, LOOKERS, EDITORS = 100, 2, 2
-PATIENCE = 120.0  # seconds after which an outage counts as one that does not end
+PATIENCE = 120.0  # seconds after which an outage counts as endless
 
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """An edit that the server said it had made."""
+    """An edit that the server has acknowledged."""
 
     seq: int
     fact_id: int
@@ -50,7 +50,7 @@ class Acknowledged:
 
 @dataclass(slots=True)
 class Edited:
-    """What became of the edits of one fact: the last that was acknowledged, and those after it that are in doubt."""
+    """The edits of one fact: the last acknowledged value, and the values of later edits whose outcome is unknown."""
 
     last: str
     in_doubt: list[str] = field(default_factory=list)
@@ -58,8 +58,11 @@ class Edited:
 
 @dataclass(slots=True)
 class Counts:
-    """What one client did. `refused`: a 503 with Retry-After; `in_doubt`: edits among these; `wrong`: an answer that
-    was not the fact's."""
+    """Counts of one client.
+
+    `refused` counts answers 503 with Retry-After, `in_doubt` the edits among these, and `wrong` the answers with
+    another value than the fact's.
+    """
 
     lookups: int = 0
     edits: list[Acknowledged] = field(default_factory=list)
@@ -67,7 +70,7 @@ class Counts:
     refused: int = 0
     wrong: int = 0
     unexpected: Counter[str] = field(default_factory=Counter)
-    answered_at: float = 0.0  # when that was asked which was answered last
+    answered_at: float = 0.0  # when the last answered request was sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +106,7 @@ class Outcome:
 
 
 def run(home: Path, kills: int, pause: float = 1.0) -> Outcome:
-    """Kill the embedded server of an empty home so often, after `pause` seconds of work each time."""
+    """Kills the embedded server of an empty home `kills` times, each after `pause` seconds of work."""
     settings = Settings(home=home, actor="tester")
     engine = database.connect(settings)
     database.migrate(engine)
@@ -151,8 +154,11 @@ def _outcome(kb: KnowledgeBase, load: _Load, seconds: list[float], job_state: st
 
 
 def _lost(kb: KnowledgeBase, load: _Load) -> list[Acknowledged]:
-    """Acknowledged edits without their change or version, or whose fact says neither what was acknowledged last nor
-    what came after it."""
+    """Lists the acknowledged edits that were lost.
+
+    An edit is lost if its change or version is missing, or if its fact has neither the last acknowledged value nor one
+    that was in doubt after it.
+    """
     lost = []
     for counts in load.counts:
         for edit in counts.edits:
@@ -169,7 +175,7 @@ def _lost(kb: KnowledgeBase, load: _Load) -> list[Acknowledged]:
 
 
 def _job_state(kb: KnowledgeBase) -> str:
-    """What became of a job that is queued now, with the worker that lived through all of it."""
+    """Queues a job for the worker that was there throughout, and gives the job's state at its end."""
     jobs, until = Jobs(kb), time.monotonic() + PATIENCE
     job = jobs.submit(Check(), actor="tester")
     while not (job := jobs.get(job.job_id)).is_over and time.monotonic() < until:
@@ -182,7 +188,7 @@ class _Refused(Exception):
 
 
 class _Load:
-    """Clients of a server, each in a thread of its own, and the blows meanwhile."""
+    """Clients of a server, each in a thread of its own, while its database is killed."""
 
     def __init__(self, kb: KnowledgeBase, server: ServerProcess, token: str) -> None:
         self.address = server.address.removeprefix("http://")
@@ -212,18 +218,18 @@ class _Load:
                 thread.join()
 
     def survive_a_kill(self, data: Path, pause: float) -> float:
-        """Kill the server's parent process; the seconds until each client was answered what it asked after that."""
+        """Kills the server's parent process; gives the seconds until each client had a later request answered."""
         time.sleep(pause)
         self._await_answers(time.monotonic())
         pid = _postmaster(data)
         os.kill(pid, signal.SIGKILL)
         killed = time.monotonic()
-        while _postmaster(data) in (pid, None):  # what was begun before may be answered for a moment
+        while _postmaster(data) in (pid, None):  # earlier requests may still be answered for a moment
             self._require_patience(killed)
         return self._await_answers(time.monotonic()) - killed
 
     def _await_answers(self, since: float) -> float:
-        """Wait until each client was answered something that it asked after `since`; when that was so."""
+        """Waits until each client had a request answered that was sent after `since`; gives the time of that."""
         while min(counts.answered_at for counts in self.counts) < since:
             self._require_patience(since)
         return time.monotonic()
@@ -245,7 +251,7 @@ class _Load:
             try:
                 step(client, counts, number)
             except _Refused:
-                time.sleep(0.05)  # Retry-After asks for more; how soon it answers again is what is measured
+                time.sleep(0.05)  # less than Retry-After asks, to measure the outage more exactly
                 continue
             counts.answered_at = asked_at
             time.sleep(0.005)
@@ -257,7 +263,7 @@ class _Load:
         counts.wrong += [hit["value"] for hit in answer["hits"]][:1] != [f"value {n}"]
 
     def _edit(self, client: _Client, counts: Counts, number: int) -> None:
-        # Each client has facts of its own: numbers of clients differ in their remainder.
+        # Each client has facts of its own: those whose id modulo EDITORS is its number's.
         mine = [fact_id for fact_id in self.edited if fact_id % EDITORS == number % EDITORS]
         fact_id, value = mine[number // len(self.counts) % len(mine)], f"edited {number}"
         edited = self.edited[fact_id]
@@ -275,7 +281,7 @@ class _Client:
         self.headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
 
     def ask(self, method: str, path: str, body: object) -> dict[str, object]:
-        """The answer. Raises `_Refused`, and counts whether as it should be."""
+        """Gives the answer, and counts unexpected ones. Raises `_Refused`."""
         connection = http.client.HTTPConnection(self.address, timeout=60)
         try:
             connection.request(method, path, json.dumps(body), self.headers)

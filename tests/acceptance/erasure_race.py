@@ -1,8 +1,9 @@
-"""Decoders that say facts, and plans to forget them, while those very facts are erased: nothing keeps their values.
+"""Erases facts while decoders splice them and operators plan to forget them, and checks that no value is kept.
 
-One server answers. Decoders elsewhere look up the fact that is erased next and store outputs that splice it, in other
-capitals too; operators plan to forget it by its own words. Each fact is erased by a request. At the end every output,
-selector and plan is read, and one value is put back by hand, to see that fsck finds it and a repair redacts it.
+One server answers. Decoders elsewhere look up the fact that is erased next and store outputs that splice it, also in
+other letter case; operators plan to forget it by its own words. Each fact is erased by a request. At the end every
+output, selector and plan is read, and one value is put back by hand, to check that fsck finds it and a repair redacts
+it.
 
     python -m tests.acceptance.erasure_race --erasures 500 --decoders 4 --json
 """
@@ -36,14 +37,14 @@ from tests.fakes import FakeEncoder
 from tests.kb.corpora import document, ingest
 
 PLANNERS = 2
-STAYING = 20  # facts that nobody erases, so that a plan has something left
+STAYING = 20  # facts that are never erased, so that a plan always leaves some
 ENCODER = FakeEncoder()
-EXPECTED = {404, 409}  # nothing left to select, a plan under way: answers and no failures
+EXPECTED = {404, 409}  # nothing left to select, a plan in progress: answers, not failures
 
 
 @dataclass(slots=True)
 class Counts:
-    """What one client did: `told` requests were answered with a refusal that may come, `errors` with another."""
+    """Counts of one client. `told` requests were refused as expected, `errors` requests failed otherwise."""
 
     records: int = 0
     spliced: int = 0
@@ -55,8 +56,11 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What happened. `outputs_with_value` and `plans_with_value` keep an erased value in some form; `planted_*` say
-    whether one that was put back was found, and redacted."""
+    """The outcome of a run.
+
+    `outputs_with_value` and `plans_with_value` count those that keep an erased value in some form; `planted_*` say
+    whether a value that was put back was found, and redacted.
+    """
 
     seconds: float
     erasures: int
@@ -81,7 +85,7 @@ class Outcome:
 
 
 class Client:
-    """A connection to the server, with a key."""
+    """A connection to the server, with an API key."""
 
     def __init__(self, address: str, token: str) -> None:
         self.connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=120)
@@ -104,7 +108,7 @@ class Client:
 
 
 def run(settings: Settings, erasures: int, decoders: int) -> Outcome:
-    """Erase so many facts of the empty, migrated database of `settings` while so many decoders say them."""
+    """Erases that many facts of the empty, migrated database of `settings` while that many decoders use them."""
     started = time.monotonic()
     with KnowledgeBase.open(settings) as kb:
         ingest(kb, *(_said(n) for n in range(erasures + STAYING)))
@@ -137,7 +141,7 @@ _SUMMED = ("records", "spliced", "plans", "told", "errors")
 
 
 def _said(n: int) -> AnnotatedDocument:
-    """A document of one fact, whose value no other holds."""
+    """Makes a document of one fact, whose value no other has."""
     return document(f"d{n}", f"Entry {n} is kept by ", (f"Keeper Nr{n:05d}", f"Who keeps entry {n}?"), ".")
 
 
@@ -161,7 +165,7 @@ def _race(connect: Callable[[], Client], facts: dict[int, str], decoders: int) -
 
 @dataclass(slots=True)
 class _Turn:
-    """Which fact is erased next; decoders say it until it is gone, and a while after."""
+    """The fact that is erased next; decoders use it until it is erased, and for a while after."""
 
     facts: Sequence[tuple[int, str]]
     place: int = 0
@@ -169,7 +173,7 @@ class _Turn:
     is_over: threading.Event = field(default_factory=threading.Event)
 
     def await_records(self, place: int) -> None:
-        """Go on to this fact, and let decoders store something of it before it is erased."""
+        """Makes this fact the next one, and waits until decoders have stored outputs with it."""
         self.place, had, until = place, self.num_records, time.monotonic() + 5
         while self.num_records < had + 2 and time.monotonic() < until:
             time.sleep(0.001)
@@ -187,7 +191,7 @@ Step = Callable[[Client, _Turn, Counts], None]
 
 
 def _decode(client: Client, turn: _Turn, counts: Counts) -> None:
-    """Look up, splice, think a moment, store: the fact may be erased at any point of that."""
+    """Looks up, splices, waits a moment and stores, so that the fact may be erased at any point in between."""
     number = turn.place
     status, found = client.ask("/lookups", {"questions": [f"Who keeps entry {number}?"]})
     if not _count(counts, status, found):
@@ -216,7 +220,7 @@ def _decode(client: Client, turn: _Turn, counts: Counts) -> None:
 
 
 def _plan(client: Client, turn: _Turn, counts: Counts) -> None:
-    """Plan to forget the fact, by what it says."""
+    """Plans to forget the fact, selected by its value."""
     _, value = turn.facts[turn.place]
     body = {"selector": {"text": value.upper()}, "reason": f"of {value}", "model": False, "sample": 5}
     status, told = client.ask("/forget-runs", body)
@@ -247,13 +251,13 @@ def _plans(connection: Connection) -> list[str]:
 
 
 def _keeping(texts: Sequence[str], values: Any) -> int:
-    """How many of these hold one of the values, in any capitals."""
+    """Counts the texts that hold one of the values, ignoring case."""
     folded = [value.casefold() for value in values]
     return sum(any(value in said.casefold() for value in folded) for said in texts)
 
 
 def _plant(kb: KnowledgeBase, facts: dict[int, str]) -> tuple[bool, bool]:
-    """Whether a value that is put back into an output is found, and redacted again."""
+    """Puts a value back into an output; tells whether fsck finds it, and whether a repair redacts it."""
     fact_id, value = next(iter(facts.items()))
     planting = text(
         "UPDATE generation g SET prompt = :said FROM attribution a"

@@ -1,9 +1,9 @@
-"""Everything at once against real processes: lookups, streams, edits, forgets, jobs, a switch of the keyset, a kill -9.
+"""Runs everything at once on real processes: lookups, streams, edits, forgets, jobs, a keyset switch, a kill -9.
 
-Two servers run on one database, one with the model of the old keyset and one with that of the new, as they do while
-a fleet is moved; a client that one of them refuses after the switch asks the other. The worker is killed once on the
-way, and another goes on with its jobs. At the end: errors, wrong answers, how the servers' memory grew, and whether
-index, keys and log agree.
+Two servers run on one database, one with the model of the old keyset and one with that of the new, as during the
+upgrade of a fleet; a client that one of them refuses after the switch asks the other. The worker is killed once, and
+another continues its jobs. The outcome has errors, wrong answers, how much the servers' memory grew, and whether index,
+keys and log agree.
 
     python -m tests.acceptance.mixed_load --minutes 30
 """
@@ -41,9 +41,9 @@ from tests.fakes import FakeEncoder, measured
 from tests.kb.corpora import ingest, numbered
 from tests.places import ROOT
 
-FACTS, ASKED = 400, 300  # facts from ASKED on are edited and forgotten; the others always answer alike
+FACTS, ASKED = 400, 300  # facts from ASKED on are edited and forgotten; the others' answers never change
 JOB_SECONDS = 120.0
-PHASE_SECONDS = 300.0  # beyond its time, for a machine that has much else to do
+PHASE_SECONDS = 300.0  # extra time for a busy machine
 IDLE_SECONDS = 2.0  # uvicorn closes a connection that was idle for five
 OLD, NEW = FakeEncoder(), FakeEncoder(salt="2")
 WHO = {"actor": "mixed load", "reason": "acceptance"}
@@ -52,7 +52,7 @@ _RESIDENT = re.compile(r"^process_resident_memory_bytes (\S+)", re.MULTILINE)
 
 @dataclass(slots=True)
 class Counts:
-    """What one client did. `wrong`: an answer that was not the fact's; `returned`: one that was deleted before."""
+    """Counts of one client. `wrong` counts answers with another value, `returned` answers with a deleted fact."""
 
     lookups: int = 0
     generations: int = 0
@@ -94,7 +94,7 @@ class Outcome:
 
 
 class Refused(Exception):
-    """An answer with a status that nobody wanted."""
+    """An answer with an unexpected status."""
 
     def __init__(self, status: int, body: bytes) -> None:
         self.status = status
@@ -103,7 +103,7 @@ class Refused(Exception):
 
 
 class Client:
-    """A connection to each server. The one that answered last is asked first, the other where that is refused."""
+    """A connection to each server. The server that answered last is asked first, and the other if that refuses."""
 
     def __init__(self, addresses: list[str], token: str, counts: Counts) -> None:
         self.connections = [
@@ -135,7 +135,7 @@ class Client:
     def _ask(self, number: int, method: str, path: str, body: object) -> bytes:
         connection = self.connections[number]
         if time.monotonic() - self.last_asked > IDLE_SECONDS:
-            connection.close()  # the server may have; the next request opens it again
+            connection.close()  # the server may have closed it; the next request opens it again
         connection.request(method, path, json.dumps(body) if body is not None else None, self.headers)
         answer = connection.getresponse()
         said = answer.read()
@@ -158,7 +158,7 @@ Step = Callable[[Client, int], None]
 
 
 def run(settings: Settings, seconds: float) -> Outcome:
-    """Load the empty, migrated database of `settings` for so long."""
+    """Loads the empty, migrated database of `settings` for that many seconds."""
     with ExitStack() as stack:
         kb = stack.enter_context(KnowledgeBase.open(settings))
         new = _prepare(kb)
@@ -178,7 +178,7 @@ def run(settings: Settings, seconds: float) -> Outcome:
             working = [threads.submit(load.repeat, step, number) for number, step in enumerate(load.steps)]
             try:
                 load.await_steps(seconds / 3)
-                worker.kill()  # SIGKILL, whatever it is at
+                worker.kill()  # SIGKILL, at any point of its work
                 stack.enter_context(worker_process(settings))
                 load.await_steps(seconds / 3)
                 kb.keysets.activate(new, max_edits=10**9)
@@ -210,7 +210,7 @@ _SUMMED = ("lookups", "generations", "edits", "forgets", "jobs", "switched", "er
 
 @contextmanager
 def worker_process(settings: Settings) -> Iterator[subprocess.Popen[bytes]]:
-    """A worker process, killed on leaving if it still runs."""
+    """Starts a worker process, which is killed on leaving if it still runs."""
     env = {**os.environ, **environment(settings)}
     with subprocess.Popen(interpreter.command("-m", "colmlm.cli", "worker"), cwd=ROOT, env=env) as process:
         try:
@@ -220,7 +220,7 @@ def worker_process(settings: Settings) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def _prepare(kb: KnowledgeBase) -> int:
-    """Facts with keys of both models; the id of the keyset that is to take over."""
+    """Ingests facts with keys of both models; gives the id of the keyset that is to be activated."""
     ingest(kb, *numbered(FACTS))
     _, new = (
         kb.keysets.calibrate(kb.keysets.rekey(encoder).keyset_id, measured(0.9)).keyset_id
@@ -245,12 +245,12 @@ def _wait_until_up(addresses: list[str]) -> None:
 
 
 def _stopped(server: ServerProcess) -> int | None:
-    sys.stderr.write(server.stop())  # what it warned of
+    sys.stderr.write(server.stop())  # its warnings
     return server.process.returncode
 
 
 class _Load:
-    """What the clients do, each in a thread of its own, until it is over."""
+    """The clients, each in a thread of its own, until the load is over."""
 
     def __init__(self, kb: KnowledgeBase, addresses: list[str], token: str) -> None:
         self.kb, self.addresses, self.token = kb, addresses, token
@@ -277,7 +277,7 @@ class _Load:
             return [client.resident_mb(number) for number in range(len(self.addresses))]
 
     def await_steps(self, seconds: float) -> None:
-        """Wait so long, and until each client has begun and ended a step meanwhile, however slow the machine is."""
+        """Waits so long, and until each client has begun and ended a step meanwhile, however slow the machine is."""
         before, until = list(self.num_ended), time.monotonic() + seconds
         latest = until + PHASE_SECONDS
         while time.monotonic() < until or any(
@@ -315,7 +315,7 @@ class _Load:
         client.counts.wrong += f"value {number}" not in said or "event: trace" not in said
 
     def edit(self, client: Client, number: int) -> None:
-        """Delete, ask, restore, correct, ask: each answer has to be the newest."""
+        """Deletes, asks, restores, corrects and asks: each answer has to be the newest."""
         n, fact_id = self.edited[number % len(self.edited)]
         question, value = f"Question {n}?", f"edited {number}"
         seq = self._sent(client, "DELETE", f"/v1/facts/{fact_id}", {"reason": "load"})
@@ -330,7 +330,7 @@ class _Load:
         return int(json.loads(client.ask(method, path, body))["seq"])
 
     def forget(self, client: Client, number: int) -> None:
-        """Plan, apply, ask a server, restore, ask again."""
+        """Plans, applies, asks a server, restores and asks again."""
         forgetting = Forgetting(self.kb)
         plan = forgetting.plan(Selector(fact_ids=tuple(fact_id for _, fact_id in self.forgotten)), **WHO)
         edit = forgetting.apply(plan.run_id, **WHO)
@@ -342,7 +342,7 @@ class _Load:
         client.counts.lookups += 2
 
     def work(self, client: Client, number: int) -> None:
-        """Queue a check of everything and wait for its end; a job whose worker was killed is taken up by the next."""
+        """Queues a check of everything and waits for its end; if its worker is killed, the next takes it up."""
         jobs = Jobs(self.kb)
         job = jobs.submit(Check(), actor="mixed load")
         until = time.monotonic() + JOB_SECONDS

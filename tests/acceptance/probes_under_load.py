@@ -1,7 +1,7 @@
-"""A server whose edits wait for a log that is held, while much else is asked of it: what the probes and lookups get.
+"""Measures probes and lookups of a server whose edits wait for a locked log, under much other load.
 
-One process serves a base. First it is asked lookups alone. Then somebody holds the log's lock, 50 edits wait for it, 32
-clients look up as of a change, 4 outputs are decoded at once, and the same lookups are asked beside all that.
+One process serves a base. First it only answers lookups. Then another connection locks the log, 50 edits wait for it,
+32 clients look up as of a change, 4 outputs are decoded at once, and the same lookups are sent beside all that.
 
     python -m tests.acceptance.probes_under_load --json
 """
@@ -48,7 +48,7 @@ FULL = "places for "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """How much is asked at once, for how long, and of how large a base."""
+    """The load: how many requests at once, for how long, and on how large a base."""
 
     seconds: float = 20.0
     facts: int = 20_000
@@ -61,7 +61,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """`refused` counts the answers 503 by lane, or by the problem where no lane was full."""
+    """The figures of a phase. `refused` counts the answers 503 by lane, or by problem if no lane was full."""
 
     probes: int
     probe_ms: dict[str, float]
@@ -74,7 +74,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`edits_while_held` were done although the log was held, which cannot be."""
+    """The outcome of a run. `edits_while_held` were done while the log was locked, which should be impossible."""
 
     load: Load
     quiet: Phase
@@ -86,7 +86,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class Tally:
-    """What the clients of a phase saw; each list and counter is added to by many threads."""
+    """The results that the clients of a phase saw; many threads add to its lists and counters."""
 
     probe_seconds: list[float] = field(default_factory=list)
     probe_errors: Counter[str] = field(default_factory=Counter)
@@ -96,7 +96,7 @@ class Tally:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def note(self, kind: str, ask: Callable[[], httpx.Response]) -> int:
-        """Ask once and count the answer; a client that is refused comes again when it was told to."""
+        """Sends a request and counts the answer; a client that is refused sends it again after Retry-After."""
         try:
             answer = ask()
         except httpx.HTTPError as error:
@@ -126,13 +126,13 @@ class Tally:
 
 
 def run(settings: Settings, load: Load) -> Outcome:
-    """What a server on the empty database of `settings` does under this load."""
+    """Runs this load against a server on the empty database of `settings`."""
     with KnowledgeBase.open(settings) as kb:
         ingest(kb, *numbered(load.facts))
         kb.keysets.rekey(FakeEncoder())
         with Session(kb.engine) as session, session.begin():
             token = create_key(session, "the load", "operator")
-        # Nobody reads its log meanwhile, and a full pipe would keep it from answering.
+        # Nobody reads the server's log meanwhile, and a full pipe would block it.
         waits = {"COLMLM_LOCK_TIMEOUT_SECONDS": "3600", "COLMLM_LOG_LEVEL": "error"}
         with server_process(settings, "--pace", "0.05", **waits) as server:
             return _measured(kb, server.address, token, load)
@@ -163,9 +163,9 @@ def _measured(kb: KnowledgeBase, address: str, token: str, load: Load) -> Outcom
 
 @contextmanager
 def _asking(address: str, token: str, load: Load, tally: Tally, head: int | None = None) -> Iterator[None]:
-    """Clients that ask again and again until this is left, and the probe beside them.
+    """Runs clients that send requests again and again until the block ends, and the probe beside them.
 
-    With the `head` of the log, which no edit moves meanwhile, all of the load is asked beside the lookups.
+    With the `head` of the log, which no edit moves meanwhile, the whole load is sent beside the lookups.
     """
     over = threading.Event()
     kinds: list[tuple[int, Callable[[httpx.Client], None]]] = [(load.lookers, lambda c: _look_up(c, tally))]
@@ -193,7 +193,7 @@ def _asking(address: str, token: str, load: Load, tally: Tally, head: int | None
 
 @contextmanager
 def _probed(address: str, tally: Tally) -> Iterator[None]:
-    """The probe asked from a process of its own: what the clients of the load keep busy is their interpreter alone."""
+    """Runs the probe in a process of its own, so that the clients of the load do not compete for its interpreter."""
     asked = interpreter.command("-m", "tests.acceptance.probes_under_load", "--probe", address)
     env = {**os.environ, "PYTHONPATH": PYTHONPATH}
     process = subprocess.Popen(
@@ -211,7 +211,7 @@ def _probed(address: str, tally: Tally) -> Iterator[None]:
 
 
 def probe(address: str) -> tuple[list[float], Counter[str]]:
-    """Ask whether the server lives until the input of this process ends: seconds of each answer, and errors by name."""
+    """Probes the server until this process's input ends; gives the seconds of each answer, and errors by name."""
     over = threading.Event()
     seconds: list[float] = []
     errors: Counter[str] = Counter()

@@ -1,9 +1,9 @@
-"""A decoder against a server while facts are deleted under it: none is spliced once its delete is acknowledged.
+"""Decodes against a server while facts are deleted, and checks that none is spliced after its delete is acknowledged.
 
-A server process answers; this process decodes with a tiny real model over HTTP, and beside it another thread deletes
-the very facts that were spliced last and restores them later. A splice counts against us where its lookup was sent
-after the fact's delete had returned, and answered before its restore began. Every output has to be stored at the
-server, each splice with its fact.
+A server process answers; this process decodes with a tiny real model over HTTP, and another of its threads deletes the
+facts that were spliced last and restores them later. A splice is an error if its lookup was sent after the fact's
+delete had returned, and answered before its restore began. Every output must be stored at the server, each splice with
+its fact.
 
     python -m tests.acceptance.remote_decodes --decodes 1000
 """
@@ -52,7 +52,7 @@ FACTS, GONE_AT_ONCE = 60, 20
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What happened. `lookups` are queries, `lost` outputs that are not stored as they were said."""
+    """The outcome of a run. `lookups` counts queries, `lost` outputs that are not stored as they were generated."""
 
     decodes: int
     lookups: int
@@ -66,7 +66,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A fact that a lookup gave, and when that was sent and answered."""
+    """A fact that a lookup gave, and the times at which that lookup was sent and answered."""
 
     fact_id: int
     sent: float
@@ -75,7 +75,7 @@ class Answered:
 
 @dataclass(slots=True)
 class Watched:
-    """A lookup that notes what it gave and when."""
+    """A lookup that records its answers and their times."""
 
     inner: AnyLookup
     given: list[Answered] = field(default_factory=list)
@@ -92,7 +92,7 @@ class Watched:
 
 @dataclass(slots=True)
 class Editor:
-    """Deletes what was spliced last and restores it later; knows from when to when each fact was surely gone."""
+    """Deletes the fact spliced last and restores it later; records when each fact was certainly deleted."""
 
     kb: KnowledgeBase
     watched: Watched
@@ -124,7 +124,7 @@ class Editor:
         self.restores += 1
 
     def was_gone(self, answer: Answered) -> bool:
-        """Whether the fact was deleted from before the lookup was sent until after it was answered."""
+        """Tells whether the fact was deleted from before the lookup was sent until after it was answered."""
         return any(
             since <= answer.sent and answer.answered <= until
             for since, until in self.gone.get(answer.fact_id, ())
@@ -137,7 +137,7 @@ def run(
     decodes: int,
     wrap: Callable[[AnyLookup], AnyLookup] = lambda it: it,
 ) -> Outcome:
-    """Decode so often against a server on the empty, migrated database of `settings`."""
+    """Decodes `decodes` times against a server on the empty, migrated database of `settings`."""
     checkpoint = load(checkpoint_at, checkpoint_at, precision="fp32")
     with KnowledgeBase.open(settings) as kb:
         key = prepare(kb, checkpoint)
@@ -168,7 +168,7 @@ def run(
 
 
 def prepare(kb: KnowledgeBase, checkpoint: Checkpoint) -> str:
-    """Facts with keys of the checkpoint, any of which answers a query that is nearest to it; a decoder's key."""
+    """Ingests facts with keys of the checkpoint and a threshold that every query passes; gives a decoder's token."""
     ingest(kb, *numbered(FACTS))
     kb.keysets.set_threshold(kb.keysets.rekey(ModelEncoder(checkpoint)).keyset_id, -1.0)
     with Session(kb.engine) as session, session.begin():
@@ -194,7 +194,7 @@ def _open(address: str, key: str, checkpoint: Checkpoint) -> Client:
 
 @contextmanager
 def serving(settings: Settings, checkpoint_at: Path) -> Iterator[str]:
-    """The address of a server in a process of its own. Its socket listens first, so a request waits for it."""
+    """Gives the address of a server in a process of its own; requests wait for it, since its socket listens first."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     environment = {**os.environ, "COLMLM_HOME": str(settings.home), "COLMLM_CHECKPOINT": str(checkpoint_at)}
@@ -203,7 +203,7 @@ def serving(settings: Settings, checkpoint_at: Path) -> Iterator[str]:
     command = interpreter.command("-m", "colmlm.cli", "serve", "--port", port)
     with subprocess.Popen(command, cwd=ROOT, env=environment, text=True, stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
-        draining = threading.Thread(target=process.stderr.read)  # a full pipe would stop the server
+        draining = threading.Thread(target=process.stderr.read)  # a full pipe would block the server
         try:
             first = process.stderr.readline()
             assert "Serving on" in first, first
@@ -217,7 +217,7 @@ def serving(settings: Settings, checkpoint_at: Path) -> Iterator[str]:
 
 
 class Stale:
-    """What must be noticed: it remembers an answer and gives it for good."""
+    """A faulty lookup that the check must detect: it repeats an old answer forever."""
 
     def __init__(self, inner: AnyLookup) -> None:
         self.inner = inner

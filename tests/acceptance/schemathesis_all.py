@@ -1,10 +1,10 @@
-"""Schemathesis over the whole description of the API, as each role: every check and phase, on a real database.
+"""Runs Schemathesis on the whole description of the API, as each role: every check and phase, on a real database.
 
     python -m tests.acceptance.schemathesis_all --max-examples 100
     python -m tests.acceptance.schemathesis_all --max-examples 10 --role admin --role decoder
 
-It serves a small base in this process and runs `schemathesis run` against it, and prints one JSON object: cases,
-failures and server errors, of each role and in all. Reports of roles that failed go to stderr, and the exit code is 1.
+It serves a small base in this process, runs `schemathesis run` against it, and prints one JSON object: cases, failures
+and server errors, of each role and in all. Reports of roles that failed go to stderr, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from tests.places import ROOT
 
 PHASES = ("examples", "coverage", "fuzzing", "stateful")
 
-# An admin's run would revoke or rotate the key that it asks with, by its id or as one of a list, and what came after
-# that would be 401 and say nothing. For these keys alone such an edit is carried out without effect.
+# An admin's run would revoke or rotate the API key that it uses, by its id or as one of a list, and every later answer
+# would be 401 and test nothing. For these keys alone such an edit is carried out without effect.
 _KEEP = (
     "CREATE FUNCTION kept() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN OLD; END'",
     "CREATE TRIGGER keeps_its_own_keys BEFORE UPDATE ON api_key FOR EACH ROW "
@@ -51,7 +51,7 @@ _KEEP = (
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one role's run gave. `operations` were called; `failures` are distinct; `report` is for people."""
+    """The outcome of one role's run. `operations` were called; `failures` are distinct; `report` is for people."""
 
     role: str
     operations: int
@@ -67,7 +67,7 @@ class Outcome:
 
 
 def fill(kb: KnowledgeBase, encoder: FakeEncoder) -> Litestar:
-    """The app on a base with something of everything."""
+    """Makes the app on a base that has some of everything."""
     parsed = [Parsed(document) for document in numbered(20)]
     kb.corpora.ingest(parsed, "atlas", actor="tester", reason="set up")
     kb.keysets.rekey(encoder)
@@ -90,7 +90,7 @@ def run(
     seed: int = 1,
     only: Sequence[str] = (),
 ) -> Outcome:
-    """Serve the app and test it with a key of this role, all checks on; `only` names operations."""
+    """Serves the app and tests it with an API key of this role, with all checks; `only` names operations."""
     with served(app) as address, tempfile.TemporaryDirectory() as folder:
         file, description = Path(folder) / "report.json", Path(folder) / "openapi.json"
         description.write_text(json.dumps(description_of(app)))  # not every role may read it from the server
@@ -117,7 +117,7 @@ def run(
 
 
 def description_of(app: Litestar) -> dict[str, Any]:
-    """The app's description, in which the model that is served here is the only one: made-up names are all refused."""
+    """Gives the app's description with only the served model allowed, since made-up model names are all refused."""
     served_here = FakeEncoder().checkpoint.name
     document = described(app)
     schemas = document["components"]["schemas"]
@@ -145,9 +145,9 @@ def _outcome(role: str, report: dict[str, Any], said: str) -> Outcome:
 
 @contextmanager
 def base() -> Iterator[tuple[KnowledgeBase, Litestar]]:
-    """A new base on an embedded server, and its app."""
+    """Opens a new base on an embedded server; gives it with its app."""
     with tempfile.TemporaryDirectory(prefix="colmlm-") as folder:
-        Path(folder).chmod(0o755)  # the server runs as another user where we are root
+        Path(folder).chmod(0o755)  # as root, the server runs as another user
         settings = Settings(home=Path(folder) / "home", actor="tester", index_wait_seconds=0.1)
         engine = database.connect(settings)
         database.migrate(engine)
@@ -185,7 +185,7 @@ def main() -> int:
 
 
 def _as(role: str, kb: KnowledgeBase, app: Litestar, asked: argparse.Namespace) -> Outcome:
-    """What the run as one role gave, said on the way."""
+    """Gives the outcome of the run as one role, after printing it as progress."""
     token = token_of(kb, role)
     outcome = run(
         app,

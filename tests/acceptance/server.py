@@ -1,4 +1,4 @@
-"""A server process as `colmlm serve` runs one, with stand-ins for the model: it starts in a second and needs no torch.
+"""A server process like `colmlm serve`, with stand-ins for the model, so that it starts in a second without torch.
 
     python -m tests.acceptance.server [--salt 2] [--pace 0.5]
 
@@ -48,20 +48,20 @@ class ServerProcess:
     address: str
 
     def stop(self, sig: int = signal.SIGTERM) -> str:
-        """Ask it to end, and give its log when it has."""
+        """Asks the server to end, and gives its log once it has."""
         self.process.send_signal(sig)
         return self.process.communicate(timeout=60)[1]
 
 
 def environment(settings: Settings) -> dict[str, str]:
-    """What tells a process of the home and the database of these settings."""
+    """Gives the environment variables for the home and the database of these settings."""
     url = str(settings.database_url or "").replace("+psycopg", "")
     return {"COLMLM_HOME": str(settings.home), "COLMLM_DATABASE_URL": url}
 
 
 @contextmanager
 def server_process(settings: Settings, *words: str, **variables: str) -> Iterator[ServerProcess]:
-    """A server on the database of `settings`, answering; killed on leaving if it still runs."""
+    """Starts a server on the database of `settings` and waits until it answers; it is killed on leaving."""
     interpreter.shut_out_current_directory()
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("COLMLM_")}
     env = {**inherited, "PYTHONPATH": PYTHONPATH, **environment(settings), **variables}

@@ -1,8 +1,8 @@
-"""Switch the active keyset to and fro while another process looks up and a third edits: no request fails.
+"""Switches the active keyset back and forth while another process looks up and a third edits: no request fails.
 
-The reader process asks from several threads, with both encoders at hand, and follows the log as a server does. For
-each answer it checks that the key that answered is of the keyset whose checkpoint asked, at a score only that
-keyset's keys can have, and that the value is right. Facts that the editor touches are not among those it asks for.
+The reader process asks from several threads, with both encoders available, and follows the log as a server does. For
+each answer it checks that the key belongs to the keyset of the asking checkpoint, that only a key of that keyset can
+have this score, and that the value is right. It does not ask for facts that the editor changes.
 
     python -m tests.acceptance.switch_under_load --seconds 20
 """
@@ -40,7 +40,7 @@ OLD, NEW = FakeEncoder(), FakeEncoder(salt="2")
 
 @dataclass(slots=True)
 class Answers:
-    """What a thread of the reader got. `mixed`: a key of another keyset than the asking checkpoint's, or its score."""
+    """Counts of one thread of the reader. `mixed`: the key or its score is not of the asking checkpoint's keyset."""
 
     requests: int = 0
     failed: int = 0
@@ -67,7 +67,7 @@ class Outcome:
 
 
 def run(settings: Settings, seconds: float) -> Outcome:
-    """Load the empty, migrated database of `settings` for so long."""
+    """Loads the empty, migrated database of `settings` for that many seconds."""
     with KnowledgeBase.open(settings) as kb, KnowledgeBase.open(settings) as editing:
         ingest(kb, *numbered(FACTS))
         old, new = (
@@ -106,7 +106,7 @@ def run(settings: Settings, seconds: float) -> Outcome:
 
 
 def _switch(retraining: Keysets, new: int, until: float) -> tuple[int, int]:
-    """Activate and roll back until the time is over, at least twice each; how often."""
+    """Activates and rolls back until the time is over, at least twice each; gives the numbers of both."""
     activations = rollbacks = 0
     while time.monotonic() < until or activations < 2:
         retraining.activate(new, max_edits=10**6)
@@ -119,7 +119,7 @@ def _switch(retraining: Keysets, new: int, until: float) -> tuple[int, int]:
 
 
 def _edit(kb: KnowledgeBase, stop: threading.Event) -> int:
-    """Delete, restore and correct the facts that nobody asks for; how many edits."""
+    """Deletes, restores and corrects the facts that nobody asks for; gives the number of edits."""
     facts = [f.fact_id for f in kb.facts.find(limit=FACTS) if int(f.value.split()[1]) >= ASKED]
     edits = 0
     while not stop.is_set():
@@ -146,7 +146,7 @@ def _reader(settings: Settings, keysets: dict[str, int]) -> Iterator[Connection]
 
 
 def read(settings: Settings, keysets: dict[str, int], pipe: Connection) -> None:
-    """The reader process."""
+    """Runs the reader process."""
     stop = threading.Event()
     with KnowledgeBase.open(settings) as kb, Follower(kb):
         of_keyset = _keyset_of_keys(kb, keysets)
@@ -161,7 +161,7 @@ def read(settings: Settings, keysets: dict[str, int], pipe: Connection) -> None:
 
 
 def _keyset_of_keys(kb: KnowledgeBase, keysets: dict[str, int]) -> dict[str, set[int]]:
-    """By checkpoint: the ids of its keys."""
+    """Gives, by checkpoint, the ids of its keys."""
     with kb.sessions() as session:
         return {
             checkpoint_id: {

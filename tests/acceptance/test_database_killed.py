@@ -19,7 +19,7 @@ OF_AN_EMPTY_BASE = ["active keyset", "index"]
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    """A home of an embedded server. Not under tmp_path, which is closed to the user that it runs as."""
+    """The home of an embedded server. It is not under tmp_path, which is closed to the user that the server runs as."""
     with tempfile.TemporaryDirectory(prefix="colmlm-") as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)
@@ -46,7 +46,7 @@ def test_a_database_that_was_stopped_stays_down_until_it_is_started_and_the_serv
         await_missing(server.address, OF_AN_EMPTY_BASE)
         assert embedded.stop() and embedded.was_stopped
         await_missing(server.address, ["database"])
-        time.sleep(1.0)  # some looks of the keeper
+        time.sleep(1.0)  # the keeper looks several times
         assert embedded.pid() is None
         assert httpx.get(f"{server.address}/healthz").status_code == 200
         database.connect(settings).dispose()

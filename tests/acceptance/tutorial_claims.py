@@ -1,4 +1,4 @@
-"""What the tutorial says of each of its sections, held against what its commands showed and did."""
+"""The claims of each section of the tutorial, checked against what its commands printed and did."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from colmlm.kb.log.audit import MAINTENANCE
 from tests.acceptance.tutorial import PAGE, Failed, Newcomer, Ran
 from tests.blocks import Command
 
-HYDROGEN = (1, 905)  # the facts that say who discovered it
+HYDROGEN = (1, 905)  # the facts that say who discovered hydrogen
 
 
 def go_through(somebody: Newcomer, page: Sequence[Command]) -> Iterator[tuple[Command, Ran]]:
-    """Type every command in order and check each section after its last. Raises `Failed` or an assertion."""
+    """Types every command in order and checks each section after its last. Raises `Failed` or an assertion."""
     for section, group in groupby(page, key=lambda command: command.section):
         if section not in CLAIMS:
             raise Failed(f"nothing is known of what the section {section!r} claims")
@@ -134,17 +134,17 @@ CLAIMS: dict[str, Callable[[Newcomer, list[Ran]], None]] = {
 
 
 def told(somebody: Newcomer, text: str) -> Any:
-    """What a command says to a program."""
+    """Gives the JSON that a command prints."""
     return in_json(somebody.type(f"{text} --json").output)
 
 
 def in_json(output: str) -> Any:
-    """The one JSON object on a terminal, among remarks."""
+    """Gives the one JSON object on a terminal, among remarks."""
     return json.loads(next(line for line in output.splitlines() if line.startswith("{")))
 
 
 def changes(somebody: Newcomer) -> list[Any]:
-    """The log of what was done to facts."""
+    """Gives the log of edits."""
     log = told(somebody, "colmlm changes")["changes"]
     return [change for change in log if change["kind"] not in MAINTENANCE]
 

@@ -1,9 +1,9 @@
-"""One process edits, another looks up; after an edit is acknowledged the old answer must never come again.
+"""Lets one process edit and another look up: once an edit is acknowledged, the old answer must never be given again.
 
-The writer deletes, restores and updates random facts. After each commit it tells the reader, over a pipe, what the
-fact has to answer from now on, and goes on editing other facts at once; the reader looks that fact up without any
-other word from the writer, and says whether it was told the truth. The reader follows the log in the background as
-a server does.
+The writer deletes, restores and updates random facts. After each commit it sends the reader, over a pipe, the answer
+that the fact must now give, and edits other facts at once. The reader looks that fact up without waiting for anything
+else from the writer, and reports whether the answer was right. The reader follows the log in the background as a server
+does.
 
     python -m tests.acceptance.two_processes --operations 10000
 """
@@ -31,13 +31,13 @@ from tests.fakes import FakeEncoder
 from tests.kb.corpora import ask, ingest, numbered
 
 WHO = {"actor": "writer", "reason": "acceptance"}
-IN_FLIGHT = 16  # facts edited and not yet confirmed: the writer is this far ahead of the reader at most
+IN_FLIGHT = 16  # edited and not yet confirmed facts, by which the writer may be ahead
 FACTS = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What happened: half of the operations are edits, half are lookups in the other process."""
+    """The outcome of a run: half of the operations are edits, half are lookups in the other process."""
 
     operations: int
     deletes: int
@@ -53,14 +53,14 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """After an edit: `value` is what the question of fact number `number` must be answered with (None: nothing)."""
+    """The effect of an edit: the question of fact `number` must now get the answer `value` (None: no match)."""
 
     number: int
     value: str | None
 
 
 def run(settings: Settings, operations: int, seed: int = 0) -> Outcome:
-    """Make `operations` of them on the empty, migrated database of `settings`."""
+    """Runs `operations` operations on the empty, migrated database of `settings`."""
     encoder = FakeEncoder()
     with KnowledgeBase.open(settings) as kb:
         ingest(kb, *numbered(FACTS))
@@ -86,7 +86,7 @@ def run(settings: Settings, operations: int, seed: int = 0) -> Outcome:
 
 
 def _write(kb: KnowledgeBase, pipe: Connection, edits: int, choose: random.Random) -> list[str]:
-    """Edit, tell, and collect confirmations; the kinds of edits made."""
+    """Edits, tells the reader and collects confirmations; gives the kinds of the edits."""
     by_number = {int(fact.value.split()[1]): fact.fact_id for fact in kb.facts.find(limit=FACTS)}
     live: dict[int, str] = {number: f"value {number}" for number in by_number}
     last = dict(live)
@@ -117,7 +117,7 @@ def _write(kb: KnowledgeBase, pipe: Connection, edits: int, choose: random.Rando
 @contextmanager
 def _reader(settings: Settings) -> Iterator[Connection]:
     ours, theirs = multiprocessing.Pipe()
-    spawn = multiprocessing.get_context("spawn")  # nothing in common but the database
+    spawn = multiprocessing.get_context("spawn")  # the processes share nothing but the database
     process = spawn.Process(target=read, args=(settings, theirs))
     process.start()
     theirs.close()
@@ -130,7 +130,7 @@ def _reader(settings: Settings) -> Iterator[Connection]:
 
 
 def read(settings: Settings, pipe: Connection) -> None:
-    """The reader process: answer for each fact that was told, and report wrong answers and times at the end."""
+    """Runs the reader process: looks up each fact that it is told, and reports wrong answers and times at the end."""
     encoder, wrong, milliseconds = FakeEncoder(), 0, []
     with KnowledgeBase.open(settings) as kb, Follower(kb):
         while (told := pipe.recv()) is not None:

@@ -1,12 +1,11 @@
-"""Everything hostile that we know against a server, a worker and a database: documents, heads, bodies, races.
+"""Runs every known hostile case against a server, a worker and a database: documents, headers, bodies, races.
 
     python -m tests.acceptance.hostile
     python -m tests.acceptance.hostile --only races --long
     python -m tests.acceptance.hostile --only "host: user" --json
 
-A case fails where the server answers with a 5xx that is not a passing one with a problem document, or does what
-the case forbids. At the end the base must be sound and hold nothing that was erased. The exit code is 1 where one
-failed.
+A case fails if the server answers with a 5xx, except a transient one with a problem document, or does what the case
+forbids. At the end the base must be sound and hold nothing that was erased. The exit code is 1 if a case failed.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ def main() -> int:
     options = parser.parse_args()
     signal.signal(
         signal.SIGTERM, lambda *_: sys.exit(143)
-    )  # the server, the worker and the database end with it
+    )  # ends the server, the worker and the database as well
     with own_database() as settings:
         outcome = run(settings, only=options.only, rounds=LONG if options.long else SHORT)
     if options.json:

@@ -1,4 +1,4 @@
-"""What has to hold once everything was tried: nothing is broken, leaked or kept that was erased."""
+"""Checks after all cases: nothing is broken or leaked, and nothing erased is kept."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.acceptance.hostile.cases import Case, expect
 from tests.acceptance.hostile.world import World
 
 GROUP = "aftermath"
-MOST_MB = 1500  # of the server; bodies are bounded, and so is what they become
+MOST_MB = 1500  # of the server; bodies are bounded, and so is the memory they take
 
 _COLUMNS = text("""
     SELECT table_name, column_name, data_type FROM information_schema.columns
@@ -63,7 +63,7 @@ def _memory(world: World) -> str:
 
 
 def _uploads(world: World) -> str:
-    """A file that came whole waits for its job; one that did not is gone."""
+    """Checks that no incomplete upload is left; a complete one may wait for its job."""
     directory = world.kb.settings.home / "uploads"
     partial = [path.name for path in directory.glob("*/.part")] if directory.is_dir() else []
     expect(not partial, f"{len(partial)} left")

@@ -1,4 +1,4 @@
-"""Hostile bodies, each sent to every route that takes one."""
+"""Hostile bodies, each sent to every route that accepts one."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _VALUES: dict[str, str] = {
     "giant": "x" * 3_000_000,
 }
 _NO_VALUE = ("nul", "lone surrogate", "no width", "white space")
-_NO_NAME = (*_NO_VALUE, "controls", "bidi")  # and no reason; a text may hold them, and shows them written out
+_NO_NAME = (*_NO_VALUE, "controls", "bidi")  # and no reason; a text may hold them, and shows them escaped
 
 
 def cases() -> Iterator[Case]:
@@ -112,7 +112,7 @@ def _valued(name: str, value: str) -> Callable[[World], str]:
 
 
 def _in_every_text(value: str) -> Callable[[World], str]:
-    """The value in the place of each text of each request's example, one at a time."""
+    """Makes an attack that puts the value in place of each text of each request's example, one at a time."""
 
     def attack(world: World) -> str:
         described = json.loads(world.ask("GET", "/schema/openapi.json").body)
@@ -122,7 +122,7 @@ def _in_every_text(value: str) -> Callable[[World], str]:
                 media = operation.get("requestBody", {}).get("content", {}).get("application/json")
                 if (
                     media is None or "example" not in media or "/keys/" in path
-                ):  # one may be the key that asks
+                ):  # these could change the API key in use
                     continue
                 for body in _with_each_text(media["example"], value):
                     got[world.ask(method.upper(), re.sub(r"{\w+}", "1", path), body).status] += 1
@@ -133,7 +133,7 @@ def _in_every_text(value: str) -> Callable[[World], str]:
 
 
 def _with_each_text(example: Any, value: str) -> Iterator[Any]:
-    """The example as often as it has texts, each time with the value in place of another."""
+    """Yields copies of the example, each with the value in place of another of its texts."""
     match example:
         case str():
             yield value
@@ -177,7 +177,7 @@ def _content_types(world: World) -> str:
 
 
 def _slow(world: World) -> str:
-    """Many that say a byte a second keep nobody else waiting."""
+    """Checks that many clients that send a byte a second keep nobody else waiting."""
     start = head(
         world, b"POST /v1/facts HTTP/1.1", b"Content-Length: 1000", b"Content-Type: application/json"
     )

@@ -1,4 +1,4 @@
-"""Cases: a name, a group, and what is done to a world; who finds a fault raises."""
+"""Cases of hostile input: each has a name, a group and an attack on a world. A failed check raises `Wrong`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.acceptance.hostile.world import World, Wrong
 
 
 class Case(NamedTuple):
-    """`attack` says in a few words what came of it."""
+    """A hostile case. `attack` runs it and describes its result in a few words."""
 
     group: str
     name: str

@@ -15,7 +15,7 @@ from tests.hostile_documents import ANNOTATED, DOCUMENTS, Hostile, slow_lines
 
 GROUP = "documents"
 JOB_SECONDS = 120.0
-# Those that are surely refused: what is taken would be annotated, by models that this base goes without.
+# Those that are always refused: others would be annotated, and this base has no models for that.
 _RAW = tuple(one for one in DOCUMENTS if one.codes)
 _NAMES = ("../x.txt", "x\x00.txt", ".x", "x/y", "", "\u202etxt.x", "a" * 300, "x.txt\r\nX: y")
 
@@ -29,7 +29,7 @@ def cases() -> Iterator[Case]:
 
 
 def _raw(world: World) -> str:
-    """All in one job: each is refused with its own reason."""
+    """Reads all in one job, and checks that each is refused for its own reason."""
     ids = [_upload(world, one.name, one.make()) for one in _RAW]
     job = _done(world, _start(world, "documents", {"upload_ids": ids, "corpus": "hostile"}))
     expect(job["state"] == "succeeded", f"{job['state']}: {job['error']}")
@@ -60,7 +60,7 @@ def _annotated(hostile: Hostile) -> Callable[[World], str]:
 
 
 def _cancelled(world: World) -> str:
-    """A job that is cancelled ends long before what it reads would."""
+    """Cancels a job while it reads, and checks that it ends at once."""
     upload_id = _upload(world, "slow.jsonl.gz", slow_lines())
     job_id = _start(world, "documents", {"upload_ids": [upload_id], "corpus": "hostile"})
     _await(world, job_id, lambda job: job["state"] != "queued")

@@ -1,4 +1,4 @@
-"""Hostile heads of requests, written to the socket byte by byte."""
+"""Hostile request headers, written to the socket byte by byte."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def cases() -> Iterator[Case]:
 
 
 def head(world: World, start: bytes, *lines: bytes, host: bytes | None = b"127.0.0.1") -> bytes:
-    """The head of a request with a key, up to where more lines may follow."""
+    """Makes the start of a request with an API key, to which more header lines may be added."""
     of_host = [] if host is None else [b"Host: " + host]
     known = [b"Authorization: Bearer " + world.tokens["admin"].encode(), b"Connection: close"]
     return b"\r\n".join((start, *of_host, *known, *lines, b""))
@@ -146,7 +146,7 @@ def _host(host: bytes) -> Callable[[World], str]:
 
 
 def _two_hosts(world: World) -> str:
-    """Either order: one that looks at the first and one that looks at the last would differ."""
+    """Sends both orders, since one parser may use the first host and another the last."""
     start, other = b"GET /v1/corpora HTTP/1.1", b"Host: evil.example"
     first = sent(world, start, other)
     last = sent(world, start, b"Host: 127.0.0.1", host=b"evil.example")
@@ -186,7 +186,7 @@ def _frame(frame: bytes) -> Callable[[World], str]:
 
 
 def _hung_up(world: World) -> str:
-    """Who has nothing more to say, or is gone, is no fault to be logged."""
+    """Checks that clients that stop sending or disconnect are not logged as errors."""
     for start in (
         b"GET /v1/corpora HTTP/1.1",
         b"POST /v1/facts HTTP/1.1\r\nContent-Length: 9",

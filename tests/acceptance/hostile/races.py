@@ -1,4 +1,4 @@
-"""Two things at once that meet over the same fact, key, keyset or job, a few times over."""
+"""Pairs of requests that meet over the same fact, API key, keyset or job, sent at once in several rounds."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def cases() -> Iterator[Case]:
 
 
 def together(*acts: Act) -> list[Answer]:
-    """What each of these gave, begun at once."""
+    """Starts these requests at once and gives their answers."""
     at_once = threading.Barrier(len(acts))
 
     def act(one: Act) -> Answer:
@@ -61,7 +61,7 @@ def _erase(world: World, *fact_ids: int) -> Act:
 
 
 def _settled(world: World, value: str, fact_id: int) -> None:
-    """Erased in the end, whoever was first: from now on the value may be nowhere."""
+    """Erases the fact if it is not erased yet; the value must not be found anywhere afterwards."""
     if _erase(world, fact_id)().status < 300 or world.ask("GET", f"/v1/facts/{fact_id}").status in (404, 410):
         world.erased.append(value)
     else:
@@ -87,7 +87,7 @@ def erase_beside_record(world: World) -> str:
 
 
 def erase_beside_record_from_elsewhere(world: World) -> str:
-    """A decoder elsewhere says what it spliced when it has: that may be erased by then."""
+    """Erases a fact while a decoder elsewhere, which has spliced it already, stores its output."""
     checkpoint = FakeEncoder().checkpoint.checkpoint_id
 
     def attack() -> list[Answer]:
@@ -172,7 +172,7 @@ def correct_beside_erase(world: World) -> str:
 
 
 def activate_beside_retire(world: World) -> str:
-    """One of them comes first and the other is refused; the keyset that answers is never retired."""
+    """Checks that one comes first and the other is refused; the active keyset is never retired."""
     old = world.keyset_id
 
     def attack() -> list[Answer]:
@@ -194,7 +194,7 @@ def activate_beside_retire(world: World) -> str:
 
 
 def revoke_beside_edits(world: World) -> str:
-    """What is asked after the answer to a revocation is refused."""
+    """Checks that requests sent after the answer to a revocation are refused."""
 
     def attack() -> list[Answer]:
         made = world.ask("POST", "/v1/keys", {"name": f"raced {time.time_ns()}", "role": "operator"}).said
@@ -213,7 +213,7 @@ def revoke_beside_edits(world: World) -> str:
 
 
 def sign_out_beside_use(world: World) -> str:
-    """Who signed out is not signed in, whatever was asked meanwhile."""
+    """Checks that a session stays signed out, whatever was requested meanwhile."""
     origin = {"Origin": world.server.address, "Content-Type": "application/x-www-form-urlencoded"}
 
     def attack() -> list[Answer]:

@@ -1,4 +1,4 @@
-"""Running the cases one after the other, and what came of each."""
+"""Runs the cases one after the other and collects their results."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Outcome:
 
 
 def run(settings: Settings, *, only: str | None = None, rounds: int = SHORT) -> Outcome:
-    """Try the cases of this group or name, by default all, on the empty, migrated database of `settings`."""
+    """Runs the cases of this group or name, by default all, on the empty, migrated database of `settings`."""
     with served(settings, rounds) as world:
         results = list(_results(world, only))
     return Outcome(len(results), sum(not one.ok for one in results), results)

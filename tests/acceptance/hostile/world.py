@@ -1,4 +1,4 @@
-"""A served base to be hostile to: a server, a worker, keys, and what all of their answers must keep to."""
+"""The target of hostile cases: a served base with a server, a worker and API keys, and checks of every answer."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from tests.kb.corpora import document, ingest
 from tests.places import ROOT
 
 ROLES = ("admin", "operator", "reader")
-PASSING = (503, 507)  # what a server may answer that cannot now; it says so in a problem document
-PATIENCE_SECONDS = 60.0  # of a client, on a machine that has much else to do
-RAW_SECONDS = 4.0  # for an answer to bytes that may be no whole request
+PASSING = (503, 507)  # statuses of a server that cannot answer now; it sends a problem document with them
+PATIENCE_SECONDS = 60.0  # of a client, on a busy machine
+RAW_SECONDS = 4.0  # for an answer to bytes that may not be a whole request
 LIMITS = {"COLMLM_DOCUMENT_SECONDS": "4", "COLMLM_DOCUMENT_MEMORY_MB": "256"}
 _STATUS = re.compile(rb"^HTTP/1\.[01] (\d{3})", re.MULTILINE)
 
 
 class Wrong(AssertionError):
-    """An answer that no server should give, whatever it was asked."""
+    """An answer that a server should never give, whatever the request was."""
 
 
 class Answer(NamedTuple):
@@ -51,7 +51,7 @@ class Answer(NamedTuple):
 
     @property
     def cookie(self) -> str:
-        """What a browser would send back."""
+        """The cookie that a browser would send back."""
         return next(
             (v.partition(";")[0] for name, v in self.headers.items() if name.lower() == "set-cookie"), ""
         )
@@ -59,7 +59,7 @@ class Answer(NamedTuple):
 
 @dataclass(slots=True)
 class Told:
-    """What a process writes to its log, read as it comes, so that it never waits for a reader."""
+    """The lines of a process's log, read as they are written, so that the process never waits for a reader."""
 
     stream: Any
     lines: list[str] = field(default_factory=list)
@@ -70,7 +70,7 @@ class Told:
         self._reading.start()
 
     def tracebacks(self) -> Counter[str]:
-        """How often what was raised; in JSON a traceback is one line, else what is not indented ends it."""
+        """Counts the errors of all tracebacks. One in JSON is a line; another ends at the first unindented line."""
         found: Counter[str] = Counter()
         open_ = False
         for line in self.lines:
@@ -86,7 +86,7 @@ class Told:
 
 @dataclass(slots=True)
 class World:
-    """The base, as it is served. `erased` values must be nowhere at the end; races run for so many `rounds`."""
+    """The served base. `erased` values must be nowhere at the end; each race runs for `rounds` rounds."""
 
     kb: KnowledgeBase
     server: ServerProcess
@@ -114,13 +114,13 @@ class World:
         token: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
-        """The answer to a request with a key. Raises `Wrong` where no server should answer so."""
+        """Sends a request with an API key and gives the answer. Raises `Wrong` for one that no server should give."""
         known = {"Authorization": f"Bearer {token or self.tokens[role]}", "Content-Type": "application/json"}
         sent = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         return self.anonymous(method, path, sent, {**known, **(headers or {})})
 
     def anonymous(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> Answer:
-        """The answer to a request with these headers alone. Raises `Wrong` as `ask` does."""
+        """Sends a request with only these headers and gives the answer. Raises `Wrong` as `ask` does."""
         connection = http.client.HTTPConnection(*self.address, timeout=PATIENCE_SECONDS)
         try:
             connection.request(method, path, body, dict(headers))
@@ -131,9 +131,9 @@ class World:
         return checked(answer, f"{method} {path[:80]}")
 
     def raw(self, request: bytes, *, half_close: bool = False) -> list[int]:
-        """The statuses of what comes back for these bytes; none where the server hangs up, or waits for more.
+        """Gives the statuses of the answers to these bytes; none if the server closes the connection or waits for more.
 
-        `half_close` says at once that nothing more will be sent.
+        `half_close` tells the server at once that nothing more will be sent.
         """
         got = b""
         with socket.create_connection(self.address, timeout=RAW_SECONDS) as connection:
@@ -144,7 +144,7 @@ class World:
                 while block := connection.recv(1 << 16):
                     got += block
             except (TimeoutError, ConnectionError):
-                pass  # it may hang up on such a request, or wait for the rest of it
+                pass  # the server may close the connection on such a request, or wait for the rest of it
         statuses = [int(status) for status in _STATUS.findall(got)]
         for status in statuses:
             if status >= 500 and status not in PASSING:
@@ -152,7 +152,7 @@ class World:
         return statuses
 
     def fact(self, about: str) -> tuple[int, str, str]:
-        """A fact of its own, keyed: its id, its question and its value, which stands nowhere else."""
+        """Adds a fact with a key: gives its id, its question and its value, which occurs nowhere else."""
         with self._making:
             self._made += 1
             name = f"{about} {self._made}"
@@ -164,14 +164,14 @@ class World:
         return answer.said["fact_ids"][0], question, value
 
     def keyset(self) -> int:
-        """A keyset of another model, with a key for every fact."""
+        """Makes a keyset of another model, with a key for every fact."""
         with self._making:
             self._made += 1
             salt = str(self._made)
         return self.kb.keysets.rekey(FakeEncoder(salt=salt)).keyset_id
 
     def lives(self) -> None:
-        """Raise `Wrong` unless both processes run and the probes answer."""
+        """Raises `Wrong` unless both processes run and the probes answer."""
         if self.server.process.poll() is not None or self.worker.poll() is not None:
             raise Wrong(f"ended: server {self.server.process.poll()}, worker {self.worker.poll()}")
         if (status := self.ask("GET", "/healthz").status) != 200:
@@ -183,7 +183,7 @@ class World:
             time.sleep(0.5)
 
     def peak_mb(self) -> int:
-        """The most memory that the server has had."""
+        """Gives the peak memory of the server in MB."""
         status = Path(f"/proc/{self.server.process.pid}/status").read_text()
         (line,) = (line for line in status.splitlines() if line.startswith("VmHWM"))
         return int(line.split()[1]) // 1024
@@ -200,7 +200,7 @@ def checked(answer: Answer, what: str) -> Answer:
 
 @contextmanager
 def served(settings: Settings, rounds: int) -> Iterator[World]:
-    """A world on the empty, migrated database of `settings`."""
+    """Opens a world on the empty, migrated database of `settings`."""
     with ExitStack() as stack:
         kb = stack.enter_context(KnowledgeBase.open(settings))
         keyset_id = _prepare(kb)
@@ -217,7 +217,7 @@ def served(settings: Settings, rounds: int) -> Iterator[World]:
 
 
 def _prepare(kb: KnowledgeBase) -> int:
-    """Some facts and the keyset that answers them."""
+    """Ingests facts, and activates the keyset that answers for them."""
     ingest(
         kb, *(document(f"d{n}", f"Text {n} says ", (f"value {n}", f"Question {n}?"), ".") for n in range(50))
     )
@@ -237,7 +237,7 @@ def _worker(settings: Settings) -> Iterator[subprocess.Popen[str]]:
 
 @contextmanager
 def own_database() -> Iterator[Settings]:
-    """Settings of an empty, migrated database that is removed at the end."""
+    """Gives settings of an empty, migrated database, which is removed at the end."""
     with tempfile.TemporaryDirectory(prefix="colmlm-") as folder:
         Path(folder).chmod(0o755)
         engine = database.connect(Settings(home=Path(folder)))
@@ -245,4 +245,4 @@ def own_database() -> Iterator[Settings]:
         try:
             yield Settings(home=Path(folder), database_url=engine.url.render_as_string(hide_password=False))
         finally:
-            engine.dispose()  # and the database's server stops
+            engine.dispose()  # which also stops the database's server
