@@ -1,6 +1,6 @@
 """The command line of every Python process that this program starts, and the environment they start in.
 
-Left alone, `python -m` and `python -c` look for modules in the current directory first: a folder `cli` there, or a
+By default `python -m` and `python -c` search the current directory first for modules: a folder `cli` there, or a
 file `typing.py`, would run in place of the program's, with its rights. `-P` keeps that directory off the path.
 """
 
@@ -11,26 +11,26 @@ import sys
 import sysconfig
 from pathlib import Path
 
-ROOT = Path(__file__).absolute().parents[2]  # what the program is imported from
+ROOT = Path(__file__).absolute().parents[2]  # the directory from which the program is imported
 
 
 def command(*words: object) -> list[str]:
-    """The command line of this interpreter with these words, such as "-m", "colmlm.cli", "worker"."""
+    """Gives the command line of this interpreter with these words, such as "-m", "colmlm.cli", "worker"."""
     return [sys.executable, "-P", *map(str, words)]
 
 
 def again() -> list[str]:
-    """The command line that starts this very process anew."""
+    """Gives the command line that starts this process once more."""
     return command(*sys.orig_argv[1:])
 
 
 def shut_out_current_directory() -> None:
-    """Keep the current directory off the path of all Python processes that this one starts, libraries' own too.
+    """Keeps the current directory off the path of all Python processes that this one starts, also those of libraries.
 
-    Where the program was not installed, they find its packages where this process did. Call it first.
+    Where the program is not installed, they find its packages where this process did. To be called first.
     """
     os.environ["PYTHONSAFEPATH"] = "1"
-    # An empty entry, as of `PYTHONPATH=$PYTHONPATH:/mine`, means the current directory.
+    # An empty entry, as in `PYTHONPATH=$PYTHONPATH:/mine`, stands for the current directory.
     entries = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     if Path(sysconfig.get_path("purelib")).resolve() != ROOT and str(ROOT) not in entries:
         entries.append(str(ROOT))

@@ -1,4 +1,4 @@
-"""Principals: who was authenticated for a change, as opposed to whom somebody says to act for."""
+"""Principals: who was authenticated for a change, as opposed to the person they say to act for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from typing import Any, Self
 class Principal:
     """Who made a change. `kind` is "key", an API key with its `key_id`, or "local", a user of the server's machine.
 
-    Of a job it is who asked for it, with the `job_id`; "job" is the kind where the job's row does not say who that was.
+    The principal of a job is the one that asked for it, with the `job_id`; where the job's row does not name that, the
+    kind is "job".
     """
 
     kind: str
@@ -23,26 +24,26 @@ class Principal:
     job_id: int | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """What the log keeps of it: nothing of what is None."""
+        """Gives the principal as the log stores it, without fields that are None."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> Self:
-        """The principal as it was kept; fields that a later release keeps too are passed over."""
+        """Reads a stored principal, and ignores fields that only a later release knows."""
         return cls(**{field.name: kept[field.name] for field in fields(cls) if field.name in kept})
 
     def __str__(self) -> str:
-        """In a word or three, such as "key 3", "local ann" or "key 3, job 7"."""
+        """Gives the principal in a few words, such as "key 3", "local ann" or "key 3, job 7"."""
         who = f"key {self.key_id}" if self.kind == "key" else f"{self.kind} {self.name}"
         return who if self.job_id is None or self.kind == "job" else f"{who}, job {self.job_id}"
 
 
 @cache
 def local_user() -> str:
-    """The name of the user this process runs as. The system says it, so no variable can pretend another."""
+    """Gives the name of the user this process runs as. It asks the system, so that no variable can pretend another."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:  # a user id without a name, as in containers
+    except KeyError:  # the user id has no name, as in containers
         return f"uid {os.getuid()}"
 
 

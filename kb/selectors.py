@@ -1,6 +1,6 @@
-"""Selectors: which facts to forget, said by what they have in common. Parts are joined by *and*.
+"""Selectors: choose the facts to forget by what they have in common. Parts are joined by *and*.
 
-A selector is stored with its run as JSON, so that auditors see what was asked for, not only what it matched.
+A selector is stored with its run as JSON, so that auditors see what was asked for, and not only what it matched.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _TIMES = ("since", "until")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selector:
-    """Facts that fit every part that is given.
+    """A choice of facts: those that match every part given.
 
-    `document` is an id or "corpus/external_id". `text` is sought in value and question as it stands, in either
+    `document` is an id or "corpus/external_id". `text` is searched for in value and question, literally and in either
     case; `question` is the exact text. `first_seq`, `last_seq`, `since` and `until` (not before, not after) bound
     the change that created the fact. `like` is a fact that others must resemble: the cosine of their keys is at
     least `radius` (None: the keyset's threshold). `everything` says that giving no part at all is meant.
@@ -71,7 +71,7 @@ class Selector:
         return tuple(f.name for f in fields(self) if getattr(self, f.name) not in (None, (), False))
 
     def to_json(self) -> dict[str, Any]:
-        """The parts given, as JSON; `from_json` takes them back."""
+        """Gives the parts as JSON, from which `from_json` makes the selector again."""
         said = {name: getattr(self, name) for name in self.parts}
         for name in _TIMES:
             if name in said:
@@ -96,9 +96,9 @@ def _check_time(name: str, at: datetime) -> None:
 
 
 def select_facts(session: Session, selector: Selector, *, allow_empty: bool = False) -> list[int]:
-    """The live facts that fit, by id. Raises `NothingSelected` where there is none, unless that is allowed.
+    """Gives the live facts that match, by id. Raises `NothingSelected` where there is none, unless that is allowed.
 
-    Ids that no fact ever had are `FactNotFound`: a typing error must not pass for a fact that is gone already.
+    Raises `FactNotFound` for an id that no fact ever had, so that a typing error does not pass for a deleted fact.
     """
     if selector.fact_ids:
         _require_known(session, selector.fact_ids)
@@ -165,7 +165,7 @@ def _of_document(named: str) -> Any:
 
 
 def _alike(session: Session, fact_id: int, radius: float | None) -> set[int]:
-    """The live facts with a key near one of this fact's, itself among them while it is live."""
+    """Gives the live facts with a key near one of this fact's, among them this fact itself while it is live."""
     keyset = keysets.active_keyset(session)
     pattern = KeySpace.of_facts(session, keyset, [fact_id])
     if not len(pattern):

@@ -1,6 +1,6 @@
 """The corpus format: documents, the fact spans in them, and the files that hold them.
 
-Pure data: no SQL, no Faiss, no torch, so that every other part may import it.
+It is pure data, without SQL, Faiss or torch, so that every other part may import it.
 
 A corpus file is JSON Lines, one document a line::
 
@@ -12,8 +12,8 @@ A corpus file is JSON Lines, one document a line::
 Offsets are Unicode code points and ``text[start:end] == value``. A line without ``facts`` holds the
 paper's inline form in ``text`` instead (section 3.3): ``<FACT q="..." a="...">Lima</FACT>``.
 
-Nothing is repaired by guessing: a span that does not check out becomes a `Refusal` that names the
-document, the offset and the reason, and the rest of the file goes on.
+Nothing is repaired by guessing: a span that fails a check becomes a `Refusal` that names the
+document, the offset and the reason, and the rest of the file is still read.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 class FactSpan:
     """One fact of a document: ``text[start:end]`` is its value, in Unicode code points.
 
-    `current` is the value it has now where that was corrected since; `deleted`, that it no longer holds.
+    `current` is its corrected value, where it was corrected since; `deleted` says that the fact was deleted.
     """
 
     start: int
@@ -71,10 +71,11 @@ class AnnotatedDocument:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A span, document or line that was not taken, and why.
+    """A span, document or line that was refused, and why.
 
     `offset` is a code point offset into the text (or the line, where the line itself is at fault). `code` is
-    ``invalid``, or what reading it took too much of: ``memory``, ``time``, ``size``; ``broken``: its reader broke off.
+    ``invalid``, or the limit that reading it exceeded: ``memory``, ``time``, ``size``; ``broken`` says that its reader
+    failed.
     """
 
     document: str
@@ -85,7 +86,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """What one line (or one paragraph) of a file gave: a document, or none, and its refusals."""
+    """The result of reading one line (or one paragraph) of a file: a document, or none, and its refusals."""
 
     document: AnnotatedDocument | None
     refusals: tuple[Refusal, ...] = ()
@@ -94,7 +95,7 @@ class Parsed:
 
 @dataclass(slots=True)
 class InlineError(ValueError):
-    """Inline markup that cannot be read; `offset` points at the tag at fault."""
+    """Inline markup cannot be read; `offset` points at the faulty tag."""
 
     offset: int
     reason: str
@@ -105,7 +106,7 @@ class InlineError(ValueError):
 
 
 def parse_inline(marked: str) -> tuple[str, tuple[FactSpan, ...]]:
-    """The plain text and the fact spans of text in the paper's inline form.
+    """Gives the plain text and the fact spans of text in the paper's inline form.
 
     Attribute values are HTML-escaped (``&quot;``). Raises `InlineError` on an unclosed, nested,
     empty or stray tag, since the plain text would then be a guess.
@@ -143,7 +144,7 @@ def parse_inline(marked: str) -> tuple[str, tuple[FactSpan, ...]]:
 def check_spans(
     document: str, text: str, spans: Sequence[FactSpan]
 ) -> tuple[tuple[FactSpan, ...], tuple[Refusal, ...]]:
-    """Split spans into those that hold (sorted, verbatim, apart) and refusals with their reasons."""
+    """Splits spans into those that are sound (sorted, verbatim, without overlap) and refusals of the others."""
     if _all_hold(text, spans):
         return tuple(spans), ()
     kept: list[FactSpan] = []
@@ -162,7 +163,7 @@ def check_spans(
 
 
 def _all_hold(text: str, spans: Sequence[FactSpan]) -> bool:
-    """Whether there is nothing to sort or to refuse: nearly always, so this is what has to be fast."""
+    """Says whether no span has to be sorted or refused. That is nearly always so, and so this check has to be fast."""
     reached, length = 0, len(text)
     for span in spans:
         start, end, value = span.start, span.end, span.value
@@ -173,7 +174,7 @@ def _all_hold(text: str, spans: Sequence[FactSpan]) -> bool:
 
 
 def _says(text: str, start: int, end: int, value: str) -> bool:
-    """Whether ``text[start:end]`` is the value; of spans that are much longer nothing is copied."""
+    """Says whether ``text[start:end]`` is the value, without copying a span that is much longer."""
     return end - start == len(value) and text.startswith(value, start)
 
 
@@ -189,14 +190,14 @@ def _fault(text: str, span: FactSpan) -> str | None:
 
 
 def _quote(words: str) -> str:
-    """As much of it as shows which it is: a text may have thousands of such spans."""
+    """Quotes the start of a text, enough to recognise it: a document may have thousands of such spans."""
     return repr(words if len(words) <= _MOST_QUOTED else f"{words[:_MOST_QUOTED]}...")
 
 
 def read_annotated(path: Path, on_bytes: Callable[[int], None] | None = None) -> Iterator[Parsed]:
-    """Every line of an annotated JSONL file, in order; blank lines are passed over.
+    """Reads every line of an annotated JSONL file, in order; skips blank lines.
 
-    `on_bytes` hears how far into the file the reading has come.
+    `on_bytes` is called with the number of bytes read so far.
     """
     for number, content, reached in read_lines(path):
         if on_bytes is not None:
@@ -206,18 +207,18 @@ def read_annotated(path: Path, on_bytes: Callable[[int], None] | None = None) ->
 
 
 def too_long(where: str) -> Parsed:
-    """A line of which not even the id is known."""
+    """Gives the refusal of a line that is too long to be read, even for its id."""
     return _refused(where, 0, f"a line of more than {MOST_BYTES} bytes")
 
 
 def parse_line(line: bytes | str, where: str) -> Parsed:
-    """One JSONL line as a document. `where` names the line in refusals that have no document id."""
+    """Parses one JSONL line as a document. `where` names the line in refusals that have no document id."""
     record = parse_json(line, where)
     return Parsed(None, (record,)) if isinstance(record, Refusal) else parse_record(record, where)
 
 
 def parse_record(record: object, where: str) -> Parsed:
-    """One record, however it was written, as a document."""
+    """Parses one record, from whatever format, as a document."""
     if not isinstance(record, dict):
         return _refused(where, 0, "not a JSON object")
     external_id, text = record.get("id"), record.get("text")
@@ -238,7 +239,7 @@ def parse_record(record: object, where: str) -> Parsed:
 
 
 def parse_json(text: bytes | str, where: str) -> Any:
-    """What one JSON text says, or the `Refusal` of it. Bytes are UTF-8, with or without a byte order mark."""
+    """Parses one JSON text, or gives its `Refusal`. Bytes are UTF-8, with or without a byte order mark."""
     try:
         return json.loads(text.decode("utf-8-sig") if isinstance(text, bytes) else text)
     except UnicodeDecodeError as error:
@@ -252,12 +253,12 @@ def parse_json(text: bytes | str, where: str) -> Any:
 
 
 def is_blank(text: str) -> bool:
-    """Whether nobody would see anything: white space and marks without a width."""
+    """Says whether a text shows nothing: white space and characters without a width."""
     return _SEEN.search(text) is None
 
 
 def unstorable(text: str) -> tuple[int, str] | None:
-    """Where `text` holds a character that no UTF-8 database can store, and which."""
+    """Finds a character in `text` that no UTF-8 database can store, and gives its offset and a description."""
     if (text.isascii() and "\x00" not in text) or (found := _UNSTORABLE.search(text)) is None:
         return None
     if found.group() == "\x00":
@@ -299,7 +300,7 @@ def _span_of(record: object) -> FactSpan:
     if not isinstance(record, dict):
         raise TypeError("not a JSON object")
     start, end, value = record.get("start"), record.get("end"), record.get("value")
-    # `type` and not `isinstance`: True is no offset.
+    # `type` and not `isinstance`, since True is no offset.
     if type(start) is not int:
         raise TypeError("'start' must be an integer")
     if type(end) is not int:
@@ -333,7 +334,7 @@ def _refused(document: str, offset: int, reason: str) -> Parsed:
 
 
 def to_record(document: AnnotatedDocument) -> dict[str, Any]:
-    """The JSON object of a document in the offset form: `parse_line` gives the document back."""
+    """Gives the JSON object of a document in the offset form, from which `parse_line` makes the document again."""
     record: dict[str, Any] = {"id": document.external_id}
     for name in _ABOUT:
         if (value := getattr(document, name)) is not None:
@@ -359,12 +360,12 @@ def _fact_record(span: FactSpan) -> dict[str, Any]:
 
 
 def digests(document: AnnotatedDocument) -> tuple[str, str]:
-    """SHA-256 of the document's text, and of its record: what tells that a file brings nothing new.
+    """Gives the SHA-256 of the document's text, and of its record, by which an ingest recognises an unchanged document.
 
     The record is ``json.dumps(to_record(document), sort_keys=True, separators=(",", ":"))`` without `current` and
-    `deleted`, which tell what became of the document's facts and not what it says: so an export is no new edition.
+    `deleted`, which say what happened to the facts and not what the document says: so an export is no new edition.
     """
-    quote = _quoted  # put together by hand: json.dumps of a dictionary a fact takes three times as long
+    quote = _quoted  # built here, since json.dumps of a dictionary for each fact takes three times as long
     facts = ",".join(
         [
             f'{{"answer":{"null" if s.answer is None else quote(s.answer)},"end":{s.end},"question":'

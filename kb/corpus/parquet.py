@@ -1,7 +1,7 @@
-"""Parquet: annotated documents in columns, read and written a batch at a time.
+"""Parquet: reads and writes annotated documents in columns, a batch at a time.
 
 The columns are the fields of the JSON Lines form: ``id``, ``text``, ``title``, ``uri``, ``licence``, ``revision`` and
-``facts``, a list of structs. What a row says is judged as a line is (see kb/corpus/format.py).
+``facts``, a list of structs. A row is checked as a line is (`kb.corpus.format`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, Refusal, parse_record, to_record
 
-_ROWS = 500  # of a batch: what is in memory at once, where rows are no larger than usual
+_ROWS = 500  # rows of a batch, which is in memory at once, unless they are unusually large
 _BATCH_BYTES = 32_000_000
 
 _FACT = pa.struct(
@@ -44,10 +44,10 @@ _SCHEMA = pa.schema(
 
 
 def read_parquet(path: Path, on_bytes: Callable[[int], None] | None = None) -> Iterator[Parsed]:
-    """Every row of a Parquet file, in order. A row whose `facts` is null holds its spans in the text, inline.
+    """Reads every row of a Parquet file, in order. A row whose `facts` is null has its spans in the text, inline.
 
-    A file that cannot be read, or cannot be read on, gives one refusal that names it. `on_bytes` hears how far
-    into the file the reading has come, by rows.
+    A file that cannot be read, or not to its end, gives one refusal that names it. `on_bytes` is called with the number
+    of bytes read so far, estimated by rows.
     """
     number = 0
     try:
@@ -71,7 +71,7 @@ def read_parquet(path: Path, on_bytes: Callable[[int], None] | None = None) -> I
 
 
 def _rows(about: pq.FileMetaData) -> int:
-    """How many rows to have in memory at once, by what the file says of their size."""
+    """Gives the number of rows to have in memory at once, by their size according to the file."""
     size: int = sum(about.row_group(number).total_byte_size for number in range(about.num_row_groups))
     fitting: int = _BATCH_BYTES * about.num_rows // max(1, size)
     return max(1, min(_ROWS, fitting))
@@ -88,7 +88,7 @@ def _parsed(record: dict[str, Any] | UnicodeDecodeError, where: str) -> Parsed:
 def _records(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | UnicodeDecodeError]:
     try:
         yield from batch.to_pylist()
-    except UnicodeDecodeError:  # nothing checks the bytes of a string before they are made one
+    except UnicodeDecodeError:  # pyarrow checks the bytes of a string only when it makes one
         for row in range(batch.num_rows):
             yield _record(batch.slice(row, 1))
 
@@ -107,7 +107,7 @@ def _refused(path: Path, reason: str) -> Parsed:
 
 
 def write_parquet(documents: Iterable[AnnotatedDocument], path: Path) -> int:
-    """Write the documents, with checksums in the pages, and give how many they were."""
+    """Writes the documents, with checksums in the pages, and gives their number."""
     written = 0
     remaining = iter(documents)
     with pq.ParquetWriter(path, _SCHEMA, compression="zstd", write_page_checksum=True) as writer:

@@ -1,6 +1,6 @@
 """SQuAD as an annotated corpus: paragraphs become documents, answers become fact spans.
 
-Reads the official nested JSON (``{"data": [{"title", "paragraphs": [{"context", "qas"}]}]}``) and the
+It reads the official nested JSON (``{"data": [{"title", "paragraphs": [{"context", "qas"}]}]}``) and the
 flat JSON Lines form (``{"title", "context", "qas": [{"question", "answer", "answer_start"}]}``).
 """
 
@@ -25,7 +25,7 @@ from colmlm.kb.corpus.format import (
 
 @dataclass(frozen=True, slots=True)
 class SquadQuestion:
-    """A question with all its answers, the external id of the paragraph it is asked of, and where that answers it."""
+    """A question with all its answers, the external id of its paragraph, and there the span of the first answer."""
 
     document: str
     question: str
@@ -34,7 +34,7 @@ class SquadQuestion:
 
 
 def read_squad(path: Path) -> Iterator[Parsed]:
-    """Every paragraph of a SQuAD file. The id is a hash of title and paragraph: stable and unique."""
+    """Reads every paragraph of a SQuAD file. The id is a hash of title and paragraph, so it is stable and unique."""
     with path.open("rb") as source:
         paragraphs = _nested(path, source.read()) if path.suffix == ".json" else _flat(path, source)
         for where, paragraph in paragraphs:
@@ -45,7 +45,7 @@ def read_squad(path: Path) -> Iterator[Parsed]:
 
 
 def read_questions(path: Path) -> Iterator[SquadQuestion]:
-    """Every question that the file answers. What is malformed is passed over: `read_squad` names it."""
+    """Reads every question that the file answers. It skips malformed ones, which `read_squad` refuses by name."""
     with path.open("rb") as source:
         paragraphs = _nested(path, source.read()) if path.suffix == ".json" else _flat(path, source)
         for _, paragraph in paragraphs:
@@ -57,7 +57,7 @@ def read_questions(path: Path) -> Iterator[SquadQuestion]:
 
 
 def _quiz(document: str, qa: Any) -> SquadQuestion | None:
-    """The question with every answer that is well formed; the first of these is the one that `read_squad` marks."""
+    """Gives the question with its well-formed answers, of which `read_squad` marks the first."""
     if not isinstance(qa, dict) or not isinstance(qa.get("question"), str):
         return None
     several = qa.get("answers")
@@ -141,7 +141,7 @@ def _identity(title: str | None, context: str) -> str:
 
 
 def _answer(qa: Any) -> FactSpan | None:
-    """The question's first answer; None for a question of SQuAD 2.0 that the paragraph does not answer."""
+    """Gives the question's first answer; None for a question of SQuAD 2.0 that the paragraph does not answer."""
     if not isinstance(qa, dict):
         raise TypeError("not a JSON object")
     if "answer" not in qa and qa["answers"] == []:
@@ -160,9 +160,9 @@ def _answer(qa: Any) -> FactSpan | None:
 
 
 def resolve_overlaps(spans: Sequence[FactSpan]) -> tuple[FactSpan, ...]:
-    """The largest set of spans that are apart: earliest end first, which is optimal for counts.
+    """Gives the largest set of spans without overlap, by taking the earliest end first.
 
-    Of equal spans with several questions the first stays.
+    Of equal spans with several questions it keeps the first.
     """
     kept: list[FactSpan] = []
     for span in sorted(spans, key=lambda s: (s.end, -s.start)):

@@ -1,4 +1,4 @@
-"""Everything the knowledge base can refuse, as one tree.
+"""The errors of the knowledge base, as one tree.
 
 KBError
 ├── SettingsError
@@ -74,8 +74,8 @@ KBError
 ├── IndexInvariant
 └── SnapshotRefused
 
-Each says the cause and the remedy in one line, and carries the ids it is about as attributes. The
-edges read `title`, `status` (HTTP) and `exit_code` from the class, so a new error needs no new table.
+Each gives the cause and the remedy in one line, and carries the ids it concerns as attributes. The edges, `api` and
+`cli`, choose HTTP status and exit code by the class.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The state of things does not allow it."""
+"""Errors where the state of the knowledge base does not allow a request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with an installation, or with a file that was brought: no fault of a request."""
+"""Errors of an installation, or of a file that was given, where no request is at fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was said cannot be meant."""
+"""Errors of requests that make no sense as they are."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class ContextLengthExceeded(Invalid):
 
 
 class NotHeeded(Invalid):
-    """`parameter` is named as in Python; `why` says what to do."""
+    """A parameter that has no effect here. `parameter` is named as in Python; `why` says what to do."""
 
     title = "Cannot be heeded"
 

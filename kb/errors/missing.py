@@ -1,4 +1,4 @@
-"""What is asked for is not there."""
+"""Errors where what a request names does not exist."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The database and its settings: connections, the embedded server, and what its failures mean."""
+"""The database and its settings: connections, the embedded server, and errors that explain its failures."""

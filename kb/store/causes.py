@@ -1,4 +1,4 @@
-"""What a failure of the database or of the disk means to whoever asked: an error of the tree, with cause and remedy."""
+"""Translates failures of the database or the disk into errors of the tree, which say cause and remedy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def refusal_of(error: BaseException) -> KBError | None:
-    """The error that says cause and remedy of a failure of the driver or of the system; None where there is none."""
+    """Gives the error of the tree for a failure of the driver or the system; None where there is none."""
     cause = error.orig if isinstance(error, DBAPIError) else error
     match cause:
         case errors.LockNotAvailable():
@@ -35,5 +35,5 @@ def refusal_of(error: BaseException) -> KBError | None:
 
 
 def _where(error: psycopg.Error) -> str:
-    """What was waited for, as the server puts it: `while locking tuple (0,1) in relation "api_key"`."""
+    """Gives what was waited for in the server's words: `while locking tuple (0,1) in relation "api_key"`."""
     return (error.diag.context or "for another transaction").splitlines()[0]

@@ -1,7 +1,7 @@
-"""Contention: transactions that PostgreSQL ended because each waited for another, done again.
+"""Contention: repeats transactions that PostgreSQL ended because each waited for another.
 
-Locks are taken in one order (docs/design.md, "Edits"), so that this should not happen among verbs; with a release
-beside this one, with statements of an operator, or with locks of PostgreSQL's own it may.
+Locks are taken in one order (docs/design.md, "Edits"), so this should not happen among verbs of one release. It may
+happen beside another release, beside an operator's statements, or with locks of PostgreSQL's own.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ T = TypeVar("T")
 
 
 def tried_again(transaction: Callable[P, T]) -> Callable[P, T]:
-    """A function that is one transaction, done again where it met another; the last failure is raised as it is.
+    """Makes a function that is one transaction repeat itself after contention; raises the last failure unchanged.
 
-    `kb.store.causes` says what it means.
+    `kb.store.causes` translates that.
     """
 
     @wraps(transaction)
@@ -37,13 +37,13 @@ def tried_again(transaction: Callable[P, T]) -> Callable[P, T]:
             except (DBAPIError, psycopg.Error) as error:
                 if not is_contention(error):
                     raise
-            time.sleep(random.uniform(0, PAUSE_SECONDS * 2**attempt))  # so that they don't meet again
+            time.sleep(random.uniform(0, PAUSE_SECONDS * 2**attempt))  # random, so as not to collide again
         return transaction(*arguments, **options)
 
     return trying
 
 
 def is_contention(error: BaseException) -> bool:
-    """Whether the transaction failed for another one alone: deadlock or serialisation."""
+    """Says whether the transaction failed only because of another one: by deadlock or serialisation."""
     cause = error.orig if isinstance(error, DBAPIError) else error
     return isinstance(cause, DeadlockDetected | SerializationFailure)

@@ -1,6 +1,6 @@
-"""COPY: rows into the tables in bulk, under ids that were reserved before.
+"""Copies rows into the tables in bulk, by COPY and under ids that were reserved before.
 
-In COPY's text format, put together by hand: a row costs a fraction of what the driver's `write_row` takes.
+The lines of COPY's text format are built here, which takes a fraction of the time of the driver's `write_row`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _COPY_VERSIONS = b"COPY fact_version (fact_id, version, value, from_seq, to_seq)
 
 @dataclass(slots=True)
 class Row:
-    """A document on its way in: its digests, its new id, and which of its facts (by ordinal) are there already."""
+    """A document to be inserted: its digests, its new id, and which of its facts (by ordinal) exist already."""
 
     document: AnnotatedDocument
     sha256: str
@@ -43,7 +43,10 @@ class Row:
 
 
 def reserve(session: Session, sequence: str, count: int) -> int:
-    """The first of `count` ids in a row. The log must be locked: whoever else draws from it holds that lock."""
+    """Reserves `count` successive ids and gives the first.
+
+    The log must be locked, as others draw ids only with that lock.
+    """
     reserving = text(
         "SELECT setval(CAST(:name AS regclass), nextval(CAST(:name AS regclass)) + :count - 1) - :count + 1"
     )
@@ -52,24 +55,24 @@ def reserve(session: Session, sequence: str, count: int) -> int:
 
 
 def copy_blocks(session: Session, statement: bytes, blocks: Iterable[bytes | str]) -> None:
-    """Run one COPY FROM STDIN with what `blocks` give."""
+    """Runs one COPY FROM STDIN with these blocks."""
     with connection_of(session).cursor() as cursor, cursor.copy(statement) as copy:
         for block in blocks:
             copy.write(block)
 
 
 def copy_documents(session: Session, corpus: str, rows: Iterable[Row], first_fact_id: int, seq: int) -> None:
-    """Insert documents under their ids, and their new facts, in order, under ids from `first_fact_id` on."""
+    """Inserts documents under their ids, and their new facts, in order, under ids from `first_fact_id` on."""
     rows = list(rows)
     copy_blocks(session, _COPY_DOCUMENTS, _joined(_document_line(corpus, row) for row in rows))
-    # A connection carries one COPY at a time, so the versions wait for theirs: a short line each.
+    # A connection carries one COPY at a time, so the versions, a short line each, are collected for the next.
     versions: list[str] = []
     copy_blocks(session, _COPY_FACTS, _joined(_fact_lines(rows, first_fact_id, seq, versions)))
     copy_blocks(session, _COPY_VERSIONS, _joined(versions))
 
 
 def _joined(lines: Iterable[str]) -> Iterator[str]:
-    """The lines, many at a time: a message to the server for each would cost more than the line."""
+    """Joins the lines into blocks, since a message to the server for each would cost more than the line."""
     block: list[str] = []
     size = 0
     for line in lines:
@@ -88,7 +91,7 @@ def _document_line(corpus: str, row: Row) -> str:
 
 
 def _fact_lines(rows: Iterable[Row], fact_id: int, seq: int, versions: list[str]) -> Iterator[str]:
-    """The lines of the facts of each document; those of their versions go to `versions`."""
+    """Yields the lines of the facts of each document, and appends those of their versions to `versions`."""
     for row in rows:
         facts, document_id, kept = [], row.document_id, row.kept
         for ordinal, span in enumerate(row.document.facts):
@@ -102,7 +105,7 @@ def _fact_lines(rows: Iterable[Row], fact_id: int, seq: int, versions: list[str]
             )
             if span.current is None:
                 versions.append(f"{fact_id}\t1\t{_escaped(span.value)}\t{seq}\t{deleted}\n")
-            else:  # the text's own value was never true here: its range is empty
+            else:  # the value in the text was never true in this base, so its range of changes is empty
                 versions.append(f"{fact_id}\t1\t{_escaped(span.value)}\t{seq}\t{seq}\n")
                 versions.append(f"{fact_id}\t2\t{_escaped(span.current)}\t{seq}\t{deleted}\n")
             fact_id += 1
@@ -114,7 +117,7 @@ def _field(words: str | None) -> str:
 
 
 def _escaped(words: str) -> str:
-    """The text with what ends a field or a line escaped; nearly none has any of it."""
+    """Escapes the characters that end a field or a line, which few texts have."""
     if "\\" in words:
         words = words.replace("\\", "\\\\")
     if "\n" in words:

@@ -1,4 +1,4 @@
-"""The database: an embedded PostgreSQL under the home directory, or the server a URL names; and its migrations."""
+"""The database, an embedded PostgreSQL under the home directory or the server that a URL names, and its migrations."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from colmlm.kb.store.waits import Waits
 if TYPE_CHECKING:
     from alembic.config import Config
 
-MIGRATIONS = Path(__file__).absolute().parents[2] / "migrations"  # which import this, so by its path
+MIGRATIONS = Path(__file__).absolute().parents[2] / "migrations"  # by path, since they import this module
 MIGRATION_LOCK = 0x636F6C6D01  # advisory lock keys of this program start with "colm"
 
-PAUSE_SECONDS = 1.0  # a connection that was used so recently is taken to be alive
-CONNECT_SECONDS = 5  # how long a server that does not answer is waited for
-START_SECONDS = 10.0  # how long the embedded server is waited for
+PAUSE_SECONDS = 1.0  # a connection used more recently than this is taken to be alive
+CONNECT_SECONDS = 5  # how long to wait for a server that does not answer
+START_SECONDS = 10.0  # how long to wait for the embedded server
 
 
 def connect(settings: Settings, application: str = "colmlm") -> Engine:
-    """An engine on the database of `settings`, which answers. Raises `DatabaseUnavailable`.
+    """Gives an engine on the database of `settings`, once that answers. Raises `DatabaseUnavailable`.
 
-    The embedded server is started where it does not run, is shared by every process of this home, and is
-    stopped by the last of them to exit. A client that is killed leaves it running for the next. A server that is
-    killed is started again by the processes that go on (`kb.store.keeper`).
+    The embedded server is started where it does not run, is shared by every process of this home, and is stopped by the
+    last of them to exit. A process that is killed leaves it running for the next. Where the server itself is killed, a
+    process that goes on starts it again (`kb.store.keeper`).
     """
     embedded = EmbeddedServer.of(settings)
     deadline = time.monotonic() + (START_SECONDS if embedded else 0.0)
@@ -45,8 +45,8 @@ def connect(settings: Settings, application: str = "colmlm") -> Engine:
         engine = create_engine(
             url,
             poolclass=WatchedPool,
-            hide_parameters=True,  # an error goes to the log, and what was asked does not
-            connect_args={"application_name": application},  # by which whoever waits for us knows us
+            hide_parameters=True,  # errors go to the log, parameters must not
+            connect_args={"application_name": application},  # names this program to those who wait for it
         )
         _ping_after_a_pause(engine)
         try:
@@ -55,7 +55,7 @@ def connect(settings: Settings, application: str = "colmlm") -> Engine:
             return engine
         except OperationalError as error:
             engine.dispose()
-            # A server killed a moment ago may still look alive, so that nobody starts it: ask again for a while.
+            # A server killed a moment ago may still look alive and so not be started, so this tries again for a while.
             if time.monotonic() < deadline:
                 time.sleep(0.2)
                 continue
@@ -64,14 +64,17 @@ def connect(settings: Settings, application: str = "colmlm") -> Engine:
 
 
 def _ping_after_a_pause(engine: Engine) -> None:
-    """Let a verb survive a restart of the server since the last one, at no cost where verbs follow each other."""
+    """Makes the pool test a connection after a pause in its use, so that a verb survives a restart of the server.
+
+    Verbs that follow each other pay nothing for it.
+    """
 
     def checkout(connection: DBAPIConnection, record: ConnectionPoolEntry, _: object) -> None:
         if time.monotonic() - record.info.get("used", 0.0) > PAUSE_SECONDS:
             try:
                 engine.dialect.do_ping(connection)
             except psycopg.OperationalError as error:
-                raise DisconnectionError from error  # the pool takes another one
+                raise DisconnectionError from error  # makes the pool take another connection
 
     def checkin(_: object, record: ConnectionPoolEntry) -> None:
         record.info["used"] = time.monotonic()
@@ -81,14 +84,14 @@ def _ping_after_a_pause(engine: Engine) -> None:
 
 
 def connection_of(session: Session) -> psycopg.Connection:
-    """The driver's own connection, in the session's transaction: for COPY, and where a statement's cost counts."""
+    """Gives the driver's own connection, in the session's transaction, for COPY and statements that must be fast."""
     connection = session.connection().connection.driver_connection
     assert isinstance(connection, psycopg.Connection)
     return connection
 
 
 def beside(engine: Engine, application: str, waits: Waits, connections: int) -> Engine:
-    """An engine on the same database with connections of its own, whose statements wait and run so long at most."""
+    """Gives an engine on the same database with connections of its own and with these limits for its statements."""
     made = create_engine(
         engine.url,
         poolclass=WatchedPool,
@@ -106,9 +109,9 @@ def beside(engine: Engine, application: str, waits: Waits, connections: int) -> 
 
 
 def reader(engine: Engine, waits: Waits) -> Engine:
-    """An engine on the same database for single statements: no transaction around them and no ping before.
+    """Gives an engine on the same database for single statements, without a transaction around them or a ping before.
 
-    Its statements are planned once: a list of ids that looks shorter or longer than the last is no other case.
+    Its statements are planned once, whatever the number of ids they are given.
     """
     return create_engine(
         engine.url,
@@ -123,9 +126,9 @@ def reader(engine: Engine, waits: Waits) -> Engine:
 
 
 def migrate(engine: Engine, revision: str = "head") -> None:
-    """Bring the schema to head, in one transaction. Two starts at once: the second waits and finds it done.
+    """Brings the schema to head, in one transaction. Where two processes start at once, the second waits for the first.
 
-    An older `revision` gives the schema of a former release, to be tried by what comes after it.
+    An older `revision` gives the schema of an earlier release, for tests of later migrations.
     """
     from alembic import command
 
@@ -137,12 +140,12 @@ def migrate(engine: Engine, revision: str = "head") -> None:
 
 
 def is_at_head(engine: Engine) -> bool:
-    """Whether the schema is the one this program was written for."""
+    """Says whether the schema is the one that this program was written for."""
     return revision_of(engine) == head_revision()
 
 
 def can_serve(engine: Engine) -> bool:
-    """Whether a program that runs already may go on: the schema is its own, or a later release's.
+    """Says whether a running program may go on with this schema: it is the program's own, or a later release's.
 
     A migration leaves the release before it working (docs/operations.md), so that servers are replaced one by one.
     """
@@ -151,13 +154,13 @@ def can_serve(engine: Engine) -> bool:
 
 
 def require_head(engine: Engine) -> None:
-    """Raise `MigrationNeeded` unless the schema is at head."""
+    """Raises `MigrationNeeded` unless the schema is at head."""
     if (found := revision_of(engine)) != head_revision():
         raise MigrationNeeded(found, head_revision())
 
 
 def revision_of(engine: Engine) -> str | None:
-    """The migration that the schema is at; None before the first."""
+    """Gives the migration that the schema is at; None before the first."""
     with engine.connect() as connection:
         if not inspect(connection).has_table("alembic_version"):
             return None
@@ -167,24 +170,24 @@ def revision_of(engine: Engine) -> str | None:
 
 @cache
 def head_revision() -> str:
-    """The newest migration this program carries."""
+    """Gives the newest migration of this program."""
     return revisions()[0]
 
 
 @cache
 def revisions() -> tuple[str, ...]:
-    """Every migration this program carries, the newest first."""
+    """Gives every migration of this program, the newest first."""
     from alembic.script import ScriptDirectory
 
     return tuple(script.revision for script in ScriptDirectory.from_config(_alembic()).walk_revisions())
 
 
 def _alembic() -> Config:
-    """Alembic's configuration for the `migrations` package, wherever it is installed."""
+    """Gives Alembic's configuration for the `migrations` package, wherever that is installed."""
     from alembic.config import Config
 
     config = Config()
-    # Alembic interpolates % in options.
+    # Alembic interpolates % in options, so it is doubled.
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
     return config

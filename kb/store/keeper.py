@@ -1,7 +1,7 @@
 """Keeper: starts the embedded server again where it was killed, while a server or a worker of this home runs.
 
-One that `colmlm db down` stopped stays down until somebody starts it. A server elsewhere is its owner's to start:
-there is nothing to keep, and the connections come back by themselves.
+A server that `colmlm db down` stopped stays down until a command starts it. A server elsewhere has its own owner to
+start it, so there is nothing to do, and connections to it recover by themselves.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from colmlm.kb.store.embedded_server import EmbeddedServer
 from colmlm.kb.store.settings import Settings
 
 POLL_SECONDS = 0.25
-LONGEST_PAUSE = 10.0  # seconds between two attempts
-STEADY_SECONDS = 10.0  # a server that lived so long is started again at once
+LONGEST_PAUSE = 10.0  # seconds at most between two attempts
+STEADY_SECONDS = 10.0  # a server that ran this long is started again without a pause
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class Keeper:
         return self
 
     def stop(self) -> None:
-        """End the thread; an attempt to start the server is waited for."""
+        """Ends the thread, after an attempt to start the server that it may be making."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join()
@@ -75,7 +75,7 @@ class Keeper:
 
 
 def _revived(server: EmbeddedServer) -> int | None:
-    """The process of the server, started or joined; None where that did not succeed."""
+    """Gives the process id of the server, once it is started or joined; None where that did not succeed."""
     began, before = time.monotonic(), server.pid()
     try:
         if not server.revive():

@@ -1,4 +1,4 @@
-"""Tells the log of a database that does not answer: a line a minute, however many requests and threads notice it."""
+"""Logs outages of the database: one line a minute, however many requests and threads notice it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
 TOLD_SECONDS = 60.0
 
-# What a statement raises where the database is away, of SQLAlchemy and of the driver where it is used by itself.
+# The errors of a statement where the database does not answer: SQLAlchemy's, and the driver's where it is used
+# directly.
 GONE = (OperationalError, InterfaceError, psycopg.OperationalError, psycopg.InterfaceError)
 
 _AWAY = "away"
@@ -21,20 +22,20 @@ _AWAY = "away"
 
 @dataclass(slots=True)
 class Teller:
-    """Says what there is to say of outages. `told` has of each kind when its last line was, and how many since."""
+    """Logs outages. `told` has for each kind the time of its last line, and the number of outages noticed since."""
 
     clock: Callable[[], float] = time.monotonic
     told: dict[str, tuple[float, int]] = field(default_factory=dict)
     _telling: threading.Lock = field(default_factory=threading.Lock)
 
     def tell(self, log: logging.Logger, said: str, error: BaseException) -> None:
-        """Log what was not done and why, unless this minute had a line of an outage of that kind already."""
+        """Logs what could not be done and why, unless an outage of that kind was already logged within this minute."""
         if (silent := self._due(_kind(error))) is not None:
             more = f"; {silent} more like this since it was last said" if silent else ""
             log.warning("%s: %s%s", said, cause(error), more)
 
     def is_news(self, record: logging.LogRecord) -> bool:
-        """Whether a record should be logged: a filter for what libraries say of an outage, which needs no traceback."""
+        """Filters log records: says whether to log one, and takes the traceback out of those about an outage."""
         error = record.exc_info[1] if record.exc_info else None
         while error is not None and not isinstance(error, GONE):
             error = error.__cause__
@@ -44,7 +45,7 @@ class Teller:
         return self._due(_kind(error)) is not None
 
     def _due(self, kind: str) -> int | None:
-        """How many lines of this kind were left out since its last, where it is time for another; else None."""
+        """Gives how many lines of this kind were left out since its last, where another is due; else None."""
         now = self.clock()
         with self._telling:
             told_at, silent = self.told.get(kind, (now - TOLD_SECONDS, 0))
@@ -53,23 +54,23 @@ class Teller:
             return silent if is_due else None
 
 
-TELLER = Teller()  # one a process: many threads notice the same outage
+TELLER = Teller()  # one in each process, since many threads notice the same outage
 tell, is_news = TELLER.tell, TELLER.is_news
 
 
 def pause(attempts: int, longest: float) -> float:
-    """Seconds to wait after so many attempts in vain, twice as long after each; never so many that none could count."""
+    """Gives the seconds to wait after this many failed attempts: twice as many after each, and at most `longest`."""
     return min(0.1 * 2.0 ** min(attempts, 16), longest)
 
 
 def cause(error: BaseException) -> str:
-    """The driver's message in one line, without the statement and its parameters."""
+    """Gives the driver's message in one line, without the statement and its parameters."""
     found = error.orig if isinstance(error, DBAPIError) else error
     return " ".join(str(found).split()) or type(found).__name__
 
 
 def _kind(error: BaseException) -> str:
-    """Connections that break or are refused are one kind; else what the server said (a full disk is another)."""
+    """Gives the kind of an outage: one for all connections that break or are refused, else the server's own code."""
     found = error.orig if isinstance(error, DBAPIError) else error
     state = getattr(found, "sqlstate", None) or ""
     return _AWAY if not state or state.startswith(("08", "57P")) else state

@@ -1,4 +1,4 @@
-"""A connection pool that can be asked how many callers wait for it."""
+"""A connection pool that also counts the callers that wait for a connection."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 
 
 class WatchedPool(QueuePool):
-    """SQLAlchemy's pool, which counts its connections and not its callers.
+    """SQLAlchemy's pool, which counts its connections but not its callers.
 
-    `num_waiting` are the callers that asked and have no connection yet: because none is free, or because theirs is
-    being opened or tried. A connection that is out when the pool is disposed of is closed when it comes back.
+    `num_waiting` is the number of callers without a connection yet, because none is free or theirs is being opened or
+    tested. A connection in use when the pool is disposed of is closed when it is returned.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -37,7 +37,7 @@ class WatchedPool(QueuePool):
         super()._do_return_conn(record)
         if (
             self._is_disposed
-        ):  # nobody takes it out again, and SQLAlchemy would leave it to the garbage collector
+        ):  # no caller takes it again, and SQLAlchemy would leave it to the garbage collector
             super().dispose()
 
     def _count(self, step: int) -> None:

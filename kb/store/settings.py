@@ -1,4 +1,4 @@
-"""Where the knowledge base lives and how it is served: `COLMLM_*`, read once at the composition root."""
+"""Settings: where the knowledge base lives and how it is served, from `COLMLM_*` variables that `cli` reads once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _POSTGRES = re.compile(r"postgres(?:ql)?(?:\+psycopg)?://")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """One frozen value that is passed down; nothing below an edge reads the environment."""
+    """The settings as one frozen value that is passed down; nothing below `cli` reads the environment."""
 
     home: Path
     database_url: str | None = field(default=None, repr=False)  # holds a password
@@ -53,7 +53,7 @@ class Settings:
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str]) -> Settings:
-        """The settings `env` asks for. An empty variable counts as unset. Raises `SettingsError`."""
+        """Makes the settings from `env`. An empty variable counts as unset. Raises `SettingsError`."""
         checkpoint, key_file = env.get("COLMLM_CHECKPOINT"), env.get("COLMLM_KEY_FILE")
         return cls(
             home=_home(env),
@@ -102,7 +102,7 @@ class Settings:
 
     @property
     def index_directory(self) -> Path:
-        """Where index snapshots lie; a cache that may be removed at any time."""
+        """The directory of index snapshots, a cache that may be removed at any time."""
         return self.home / "index"
 
 
@@ -117,7 +117,7 @@ def _home(env: Mapping[str, str]) -> Path:
 
 
 def _secret(env: Mapping[str, str], variable: str, in_file: str) -> str | None:
-    """The value of `variable`, or what the file says that `in_file` names, as containers hand out secrets."""
+    """Gives the value of `variable`, or the content of the file that `in_file` names, as containers pass secrets."""
     value = env.get(variable, "").strip()
     if value and env.get(in_file):
         raise SettingsError(variable, f"{in_file} is set too")
@@ -130,7 +130,7 @@ def _secret(env: Mapping[str, str], variable: str, in_file: str) -> str | None:
 
 
 def _database_url(url: str | None) -> str | None:
-    """The URL in SQLAlchemy's psycopg 3 form; the message never repeats it, since it holds a password."""
+    """Gives the URL in SQLAlchemy's form for psycopg 3. Its error never repeats the URL, which holds a password."""
     if url is None:
         return None
     if not (scheme := _POSTGRES.match(url)):
@@ -151,7 +151,7 @@ def _port(text: str, variable: str = "COLMLM_PORT") -> int:
 
 
 def _address(text: str | None) -> tuple[str, int] | None:
-    """Host and port of HOST:PORT, or of [HOST]:PORT for IPv6."""
+    """Gives host and port of HOST:PORT, or of [HOST]:PORT for IPv6."""
     if text is None:
         return None
     host, colon, port = text.rpartition(":")
@@ -195,7 +195,7 @@ def _hosts(text: str) -> tuple[str, ...]:
 
 
 def _origins(text: str) -> tuple[str, ...]:
-    """Origins as browsers write them, since they are compared as they are."""
+    """Gives origins as browsers write them, since they are compared literally."""
     origins = _listed(text)
     for origin in origins:
         if not _ORIGIN.fullmatch(origin):
@@ -226,7 +226,7 @@ def _megabytes(variable: str, text: str) -> int:
 
 
 def _limits(env: Mapping[str, str]) -> Limits:
-    """What reading one document may take; a reader with less memory than that does not even start."""
+    """Gives the limits for reading one document; with less memory than the least allowed a reader does not start."""
     usual = Limits()
     return Limits(
         _counted(env, "COLMLM_DOCUMENT_MEMORY_MB", usual.memory_mb, 128, 1_000_000),

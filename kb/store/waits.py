@@ -1,7 +1,7 @@
-"""How long statements wait for locks and how long they run, and who holds the log's lock meanwhile.
+"""Limits how long statements wait for locks and how long they run, and finds who holds the log's lock meanwhile.
 
-What a server asks for its requests is limited; what an ingest, a migration, a maintenance command or an index that is
-built asks is not, since it takes as long as it takes.
+A server's requests are limited. An ingest, a migration, a maintenance command and the building of an index are not,
+since they need their time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.store.settings import Settings
 
-# An advisory lock of 64 bits stands there as two halves. What the holder says is not told: it may hold a text.
+# pg_locks has an advisory lock of 64 bits as two halves. The holder's statement is not read, since it may hold a text.
 _HOLDER = text("""
 SELECT a.application_name, a.pid, extract(epoch FROM clock_timestamp() - a.xact_start) AS seconds
 FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
@@ -27,27 +27,27 @@ LIMIT 1
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """Seconds; 0 is without end."""
+    """The longest that a statement may wait for a lock and run, in seconds; 0 is without limit."""
 
     lock: float
     statement: float
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
-        """What the settings allow a request."""
+        """Gives the limits that the settings set for a request."""
         return cls(settings.lock_timeout_seconds, settings.statement_timeout_seconds)
 
     def options(self) -> str:
-        """For a connection's `options`; PostgreSQL counts in milliseconds."""
+        """Gives them for a connection's `options`, in milliseconds as PostgreSQL counts."""
         return f"-c lock_timeout={1000 * self.lock:.0f} -c statement_timeout={1000 * self.statement:.0f}"
 
 
-# What a request's admission and a probe may cost: a key is one row, and whoever asks for it waits for the answer.
+# The limits for admitting a request and for a probe, which read one row while the caller waits.
 AT_THE_DOOR = Waits(lock=1.0, statement=3.0)
 
 
 def holder_of(engine: Engine, key: int) -> str | None:
-    """Who holds the advisory lock `key`, in words: application, process, since when; None where nobody does now."""
+    """Names who holds the advisory lock `key`, by application, process and duration; None where nobody holds it now."""
     with engine.connect() as connection:
         found = connection.execute(_HOLDER, {"key": key}).one_or_none()
     if found is None:
@@ -59,5 +59,5 @@ def holder_of(engine: Engine, key: int) -> str | None:
 
 
 def unhurried(session: Session) -> None:
-    """Let the statements of this transaction run as long as they take: breaking them off would only repeat them."""
+    """Lifts the time limit for the statements of this transaction, as breaking them off would only repeat them."""
     session.execute(text("SET LOCAL statement_timeout = 0"))

@@ -1,4 +1,4 @@
-"""The tables, as the migrations build them (`alembic check` holds the two together); nothing is created from here.
+"""The tables as the migrations build them; nothing is created from here, and `alembic check` compares the two.
 
 Liveness is one row: a fact is live while it has a `fact_version` with `to_seq IS NULL`. Delete closes that
 row and restore opens the next, so "what was true at change n" is one range test and never a join with the log.

@@ -1,4 +1,4 @@
-"""What all tables are made with."""
+"""The base class of all tables, with their types and naming conventions."""
 
 from __future__ import annotations
 

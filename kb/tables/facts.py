@@ -1,4 +1,4 @@
-"""What is known, what was known before, what was forgotten, and the log of all of it."""
+"""The tables of documents, facts and their versions, of what was forgotten and erased, and of the change log."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ class FactRow(TableRow):
 
 
 class FactVersionRow(TableRow):
-    """A value, true from change `from_seq` until `to_seq` (exclusive; NULL: still).
+    """A value, true from change `from_seq` until `to_seq` (exclusive; NULL: still true).
 
-    With both the same it was never true here: a fact came in already corrected or deleted.
+    Where both are the same it was never true in this base: the fact was ingested as already corrected or deleted.
     """
 
     __tablename__ = "fact_version"
@@ -84,7 +84,7 @@ class FactVersionRow(TableRow):
 
 
 class ChangeRow(TableRow):
-    """The append-only log (a trigger refuses UPDATE, DELETE and TRUNCATE); see kb/log/audit.py for the chain."""
+    """An entry of the append-only log (a trigger refuses UPDATE, DELETE and TRUNCATE); `kb.log.audit` chains them."""
 
     __tablename__ = "change"
     __table_args__ = (Index("change_fact_ids_idx", "fact_ids", postgresql_using="gin"),)
@@ -111,7 +111,7 @@ class TombstoneRow(TableRow):
 
 
 class SuppressionRow(TableRow):
-    """Keyed digests of what was erased, so that an ingest does not bring it back unasked."""
+    """A keyed digest of an erased fact, so that an ingest does not bring it back unasked."""
 
     __tablename__ = "suppression"
 
@@ -120,7 +120,7 @@ class SuppressionRow(TableRow):
 
 
 class ErasedTextRow(TableRow):
-    """A text of an erased fact, as digests of its words, so that it is known again where it is still said."""
+    """A text of an erased fact as digests of its words, by which it is recognised where something still says it."""
 
     __tablename__ = "erased_text"
     __table_args__ = (Index("erased_text_seq_idx", "seq"),)
@@ -135,7 +135,7 @@ class ErasedTextRow(TableRow):
 
 
 class ForgetRunRow(TableRow):
-    """A set of facts chosen for forgetting: the plan, what was done, and the evidence that it held."""
+    """A set of facts chosen for forgetting: the plan, what was done, and the evidence that they were forgotten."""
 
     __tablename__ = "forget_run"
     __table_args__ = (
@@ -161,7 +161,7 @@ class ForgetRunRow(TableRow):
 
 
 class SecretRow(TableRow):
-    """Random bytes of this database, made by the first migration: they key the digests in the change log."""
+    """Random bytes of this database, made by the first migration, that key the digests in the change log."""
 
     __tablename__ = "secret"
 

@@ -1,4 +1,4 @@
-"""Keys by checkpoint, and the outputs that were made with them."""
+"""The tables of checkpoints, keysets and keys, and of the outputs made with them."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ class KeysetRow(TableRow):
 
 
 class FactKeyRow(TableRow):
-    """A unit vector of a fact, as little-endian fp16 bytes. `id` is the Faiss id: one sequence, never reused.
+    """A unit vector of a fact, as little-endian fp16 bytes. `id` is the Faiss id, from one sequence and never reused.
 
-    A plain sequence that writers draw from: identity columns on partitioned tables need PostgreSQL 17.
+    Writers draw from a plain sequence, since identity columns on partitioned tables need PostgreSQL 17.
     """
 
     __tablename__ = "fact_key"
@@ -82,7 +82,7 @@ class FactKeyRow(TableRow):
         {"postgresql_partition_by": "LIST (keyset_id)"},
     )
 
-    # No foreign key: a partition exists only for a keyset that does, and this is written once for every key.
+    # It needs no foreign key, which every key would pay for: a partition exists only for a keyset that exists.
     keyset_id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     id: Mapped[int] = mapped_column(
         Sequence(KEY_IDS, data_type=BigInteger, metadata=TableRow.metadata), primary_key=True
@@ -107,9 +107,9 @@ class GenerationRow(TableRow):
 
 
 class AttributionRow(TableRow):
-    """One lookup of an output. No foreign key to the fact: the record must outlive it.
+    """One lookup of an output. It has no foreign key to the fact, since the record must outlive that.
 
-    `query` is what was asked, as fp16 bytes in the space of the generation's checkpoint.
+    `query` is the query, as fp16 bytes in the space of the generation's checkpoint.
     """
 
     __tablename__ = "attribution"

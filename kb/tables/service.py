@@ -1,4 +1,4 @@
-"""What a service keeps beside the knowledge: jobs, who may ask, what was asked."""
+"""The tables of a service: jobs, API keys, browser sessions, requests, and denials."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ job_states = ("queued", "running", "succeeded", "failed", "cancelled")
 
 
 class JobRow(TableRow):
-    """Long work as people see it. `ticket` is what a worker must hold to write to it: `kb.jobs.tickets`."""
+    """Long work as people see it. A worker must hold `ticket` to write to its row: `kb.jobs.tickets`."""
 
     __tablename__ = "job"
     __table_args__ = (
@@ -46,7 +46,7 @@ class JobRow(TableRow):
 
 
 class ApiKeyRow(TableRow):
-    """Who may call the API. Only digests of secrets are kept; `previous_*` is the secret before the last rotation."""
+    """An API key. Only digests of its secrets are stored; `previous_*` describe the secret before the last rotation."""
 
     __tablename__ = "api_key"
     __table_args__ = (
@@ -71,7 +71,7 @@ class ApiKeyRow(TableRow):
 
 
 class BrowserSessionRow(TableRow):
-    """A browser that has signed in with a key. Only the digest of what its cookie holds is kept."""
+    """A browser that has signed in with a key. Only the digest of its cookie's secret is stored."""
 
     __tablename__ = "browser_session"
 
@@ -84,10 +84,10 @@ class BrowserSessionRow(TableRow):
 
 
 class IdempotencyRow(TableRow):
-    """An edit that was asked for under a name of the caller's, and its answer: the same request gets it again.
+    """An edit that a caller asked for under a name, and its answer, which the same request gets again.
 
     `claim` names the run that may edit under it, and `seq` is that run's last change, set in its transaction;
-    `claimed_seq` is the last change there was when it was claimed.
+    `claimed_seq` is the last change of the log when it was claimed.
     """
 
     __tablename__ = "idempotency"
@@ -130,7 +130,7 @@ class ErasureRequestRow(TableRow):
 
 
 class DenialRow(TableRow):
-    """A request that was refused for who asked it. `num_unrecorded` were refused before it and only logged."""
+    """A request that was refused for who sent it. `num_unrecorded` were refused before it and only logged."""
 
     __tablename__ = "denial"
 

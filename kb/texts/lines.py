@@ -1,4 +1,4 @@
-"""Lines of a file, plain or gzipped, of which only as much is held as a document may have."""
+"""Reads lines of a file, plain or gzipped, and holds no more of a line than a document may have."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import IO, NamedTuple, cast
 
-MOST_BYTES = 100_000_000  # of one document
+MOST_BYTES = 100_000_000  # the most that one document may have
 
 
 class Line(NamedTuple):
-    """A line: its number from 1, its bytes (None where they are too many), and how far into the file on disk it is."""
+    """A line: its number from 1, its bytes (None where they are too many), and where it ends in the file on disk."""
 
     number: int
     content: bytes | None
@@ -20,7 +20,7 @@ class Line(NamedTuple):
 
 
 def read_lines(path: Path, *, zipped: bool = False) -> Iterator[Line]:
-    """Every line that is not blank. Raises what gzip does where the data are damaged."""
+    """Yields every line that is not blank. Raises the errors of gzip where the data are damaged."""
     with path.open("rb") as file, gzip.open(file) if zipped else nullcontext(file) as opened:
         lines, number = cast("IO[bytes]", opened), 0
         while line := lines.readline(MOST_BYTES + 1):

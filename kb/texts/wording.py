@@ -1,9 +1,9 @@
-"""Wording: when two texts say the same words, whatever their capitals, blanks and Unicode form.
+"""Wording: compares texts by their words, whatever their case, blanks and Unicode form.
 
-Everything that is erased is looked for with this: the texts of facts while they stand (`Phrases`), and their digests
-once they are gone (`kb.facts.erased_texts`). A text is folded (NFKC, case, no invisible characters) and cut into words:
+Every search for erased texts uses it: for the texts of facts while they exist (`Phrases`), and for their digests
+afterwards (`kb.facts.erased_texts`). A text is folded (NFKC, case, no invisible characters) and cut into words:
 runs of letters and digits, each other sign by itself, and each character of the scripts that write without blanks. Two
-texts agree where they have the same words; offsets are those of the text as it stands.
+texts agree where they have the same words; offsets are those of the original text.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sqlalchemy import ColumnElement, case, func, literal_column, true
 
 Span = tuple[int, int]
 
-# Thai to Khmer, kana, Han and Hangul: no blank, or a particle, tells where a name ends.
+# Thai to Khmer, kana, Han and Hangul, in which no blank ends a name, or a particle follows it without one.
 _UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff"
     "\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff"
@@ -29,11 +29,11 @@ _INVISIBLES = "".join(chr(c) for c in range(0x10000) if _INVISIBLE.match(chr(c))
 _ASCII_WORD = re.compile(r"[a-z0-9]+")
 
 
-FEW = 20  # phrases whose first words are looked for in a text before it is cut into words
+FEW = 20  # up to so many phrases, their first words are searched for before a text is cut into words
 
 
 class Word(NamedTuple):
-    """A word as it is compared, and where it stands."""
+    """A word in the form that is compared, and its place in the text."""
 
     said: str
     start: int
@@ -41,15 +41,15 @@ class Word(NamedTuple):
 
 
 class Finder(Protocol):
-    """Knows some texts again."""
+    """Finds certain texts within other texts."""
 
     def spans(self, text: str) -> list[Span]:
-        """Where `text` says one of them, in order."""
+        """Finds the spans where `text` says one of them, in order."""
         ...
 
 
 def words(text: str) -> list[Word]:
-    """The words of a text."""
+    """Gives the words of a text."""
     folded, places = _folded(text)
     found = ((m[0], *m.span()) for m in _WORD.finditer(folded))
     if places is None:
@@ -58,12 +58,12 @@ def words(text: str) -> list[Word]:
 
 
 def normalised(text: str) -> str:
-    """The text's words alone: the same for any two texts that say the same."""
+    """Gives the text's words alone, which are the same for any two texts that say the same."""
     return " ".join(_WORD.findall(_folded(text)[0]))
 
 
 class Phrases:
-    """Finds texts that are known, as whole words: "1" is not found in "1981"."""
+    """Finds known texts as whole words: "1" is not found in "1981"."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._by_first: dict[str, list[tuple[str, ...]]] = {}
@@ -76,7 +76,7 @@ class Phrases:
         return bool(self._by_first)
 
     def spans(self, text: str) -> list[Span]:
-        """Where `text` says one of them, the longest first and none within another."""
+        """Finds the spans where `text` says one of them, the longest first and none within another."""
         if self._by_first and len(self._by_first) <= FEW:
             folded, _ = _folded(text)
             if not any(first in folded for first in self._by_first):
@@ -97,21 +97,21 @@ class Phrases:
 
 
 class Together:
-    """Finds what any of several finders does."""
+    """Finds what any of several finders finds."""
 
     def __init__(self, *finders: Finder) -> None:
         self._finders = finders
 
     def spans(self, text: str) -> list[Span]:
-        """Where `text` says something that is found; spans may overlap."""
+        """Finds the spans of all finders in `text`, in order; they may overlap."""
         return sorted(span for finder in self._finders for span in finder.spans(text))
 
 
 def may_say(column: Any, texts: Iterable[str]) -> ColumnElement[bool]:
-    """SQL: whether a column may say one of these texts. What it lets through is compared word by word.
+    """Gives a condition (SQL) for rows whose column may say one of these texts; the caller compares these word by word.
 
-    It looks for the longest word of each that is plain ASCII, since a server's `lower` may know no other letters;
-    where a text has none, or there are many, everything may.
+    It searches for the longest plain ASCII word of each text, since a server's `lower` may know no other letters;
+    where a text has none, or there are many texts, every row passes.
     """
     chosen = set()
     for text in texts:
@@ -128,11 +128,11 @@ def may_say(column: Any, texts: Iterable[str]) -> ColumnElement[bool]:
 
 
 def _folded(text: str) -> tuple[str, list[Span] | None]:
-    """The text as it is compared, and for each character where it comes from (None: from its own place)."""
+    """Gives the text in the form that is compared, and each character's place in the original (None: the same)."""
     if text.isascii():
         return text.lower(), None
     simple = text.casefold()
-    # Folding makes a text longer or leaves its characters where they are.
+    # Folding either makes a text longer or leaves its characters in their places.
     if (
         len(simple) == len(text)
         and unicodedata.is_normalized("NFKC", text)
@@ -150,7 +150,7 @@ def _folded(text: str) -> tuple[str, list[Span] | None]:
 
 
 def _clusters(text: str) -> Iterator[Span]:
-    """The text in pieces that fold by themselves: a character and what joins it."""
+    """Yields the spans of pieces that fold independently: a character and those that combine with it."""
     start = 0
     for at in range(1, len(text)):
         if not _joins(text[at]):
@@ -161,7 +161,7 @@ def _clusters(text: str) -> Iterator[Span]:
 
 @lru_cache(4096)
 def _joins(character: str) -> bool:
-    """Whether it becomes one with the character before it: a mark, a jamo, or what nobody sees."""
+    """Says whether a character combines with the one before it: a mark, a jamo, or an invisible one."""
     return (
         unicodedata.category(character)[0] == "M"
         or "\u1160" <= character <= "\u11ff"

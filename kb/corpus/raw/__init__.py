@@ -1,5 +1,5 @@
-"""Raw documents: files of text, Markdown, HTML, PDF and JSON Lines as documents without facts.
+"""Raw documents: reads text, Markdown, HTML, PDF and JSON Lines files as documents without facts.
 
-The same shape as the other readers of corpora (kb/corpus/squad.py, kb/corpus/parquet.py): each gives `Parsed` documents
-and refusals, and one bad file never ends the others. The parsers are imported when a file needs them.
+It has the shape of the other readers of corpora (`kb.corpus.squad`, `kb.corpus.parquet`): each gives `Parsed` documents
+and refusals, and one bad file does not end the others. A parser is imported when a file needs it.
 """

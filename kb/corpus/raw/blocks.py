@@ -1,33 +1,33 @@
-"""Blocks of text, as Markdown and HTML have them, put together to one plain text."""
+"""Joins blocks of text, as Markdown and HTML have them, to one plain text."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
 
-HARD_BREAK = "\v"  # a line end that stays
+HARD_BREAK = "\v"  # a line end that is kept
 CELL_END = " | "
 _BLANKS = re.compile(r"[ \t\n]+")
 
 
 @dataclass(slots=True)
 class Blocks:
-    """Collects pieces of text into blocks; paragraphs are parted by an empty line, rows and items by a line end."""
+    """Collects pieces of text into blocks: an empty line separates paragraphs, and a line end rows and items."""
 
     _blocks: list[tuple[str, str]] = field(default_factory=list)
     _pieces: list[str] = field(default_factory=list)
 
     def add(self, piece: str) -> None:
-        """Text that goes on in the block that is open."""
+        """Adds text to the open block."""
         self._pieces.append(piece)
 
     def strip_end(self, piece: str) -> None:
-        """Take this piece off again where it was added last."""
+        """Removes this piece again where it was added last."""
         if self._pieces and self._pieces[-1] == piece:
             self._pieces.pop()
 
     def close(self, *, after: str = "\n\n", verbatim: bool = False) -> str:
-        """End the open block; `after` parts it from the next. Blanks in it become single ones, unless verbatim."""
+        """Ends the open block; `after` separates it from the next. Runs of blanks in it become one, unless verbatim."""
         text = "".join(self._pieces)
         self._pieces.clear()
         if verbatim:
@@ -42,7 +42,7 @@ class Blocks:
         return text
 
     def drop_first(self, text: str) -> None:
-        """Leave the first block out where it is just this: a heading that became the title."""
+        """Drops the first block where it equals this text, a heading that became the title."""
         if self._blocks and self._blocks[0][0] == text:
             del self._blocks[0]
 

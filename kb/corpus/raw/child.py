@@ -1,7 +1,7 @@
-"""The reading process: parses files for another process, one after the other, under limits.
+"""The reading process: parses files for its parent process, one after the other, under limits.
 
-`kb.corpus.raw.reader` starts it. It holds nothing worth taking: no secret, no connection, and no file but the one it
-reads.
+`kb.corpus.raw.reader` starts it. It holds nothing worth stealing: no secret, no connection, and no file but the one
+it reads.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from colmlm.kb.corpus.raw.limits import Limits
 from colmlm.kb.corpus.raw.read import Piece, read_pieces
 from colmlm.kb.corpus.raw.wire import WIDEST, Ask, Told, receive, send
 
-_MOST_REFUSALS = 1000  # of one document
-_FARTHEST = 2**53 - 1  # that JSON can tell
-_MOST_QUOTED = 1000  # characters of what a refusal says
+_MOST_REFUSALS = 1000  # refusals reported of one document
+_FARTHEST = 2**53 - 1  # the largest offset that JSON holds exactly
+_MOST_QUOTED = 1000  # characters of each text in a refusal
 
 
 def main() -> None:
     limits = Limits(*map(int, sys.argv[1:]))
     asked, telling = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_RDWR)
-    for number in (0, 1):  # what a parser prints is no frame
+    for number in (0, 1):  # keeps a parser's own output out of the messages
         os.dup2(nothing, number)
     _confine(limits)
-    send(telling, _encoded(Told()))  # it runs
+    send(telling, _encoded(Told()))  # tells the parent that the process runs
     while (message := receive(asked)) is not None:
         for told in _answer(msgspec.json.decode(message, type=Ask), limits):
             send(telling, told)
@@ -39,13 +39,13 @@ def main() -> None:
 def _confine(limits: Limits) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-    if sys.platform == "linux":  # elsewhere it counts something else, or nothing
+    if sys.platform == "linux":  # on other systems the limit counts something else, or has no effect
         memory = limits.memory_mb << 20
         resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
 
 
 def _allow(limits: Limits) -> None:
-    """Give the next document its time; after that the kernel ends this process, whoever still waits for it."""
+    """Allows the next document its processor time, after which the kernel ends the process."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     until = int(used.ru_utime + used.ru_stime) + 1 + limits.seconds
     resource.setrlimit(resource.RLIMIT_CPU, (until, resource.RLIM_INFINITY))
@@ -82,7 +82,7 @@ def _told(piece: Piece, limits: Limits) -> bytes:
 
 
 def _refusals(parsed: Parsed) -> Iterator[Refusal]:
-    """As many as anybody reads, with no more said in them than a line, and nothing that cannot be stored."""
+    """Yields the refusals to report: not too many, and with texts that are cut short and can be stored."""
     for one in parsed.refusals[:_MOST_REFUSALS]:
         yield Refusal(_shown(one.document), min(one.offset, _FARTHEST), _shown(one.reason), one.code)
     if (more := len(parsed.refusals) - _MOST_REFUSALS) > 0:

@@ -1,4 +1,4 @@
-"""Which files there are to read: those that are named, and what lies in directories that are named."""
+"""Finds the files to read: those that are named, and those in directories that are named."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ READABLE = ", ".join(KINDS)
 
 @dataclass(frozen=True, slots=True)
 class RawFile:
-    """A file to read, of a kind of `KINDS`. Its document's id is its path in the directory that was named."""
+    """A file to read, of a kind of `KINDS`. Its document's id is its path below the directory that was named."""
 
     path: Path
     external_id: str
@@ -33,7 +33,7 @@ class RawFile:
 
 @dataclass(slots=True)
 class Found:
-    """The files in the order they are read in, what was refused, and files of other kinds by suffix."""
+    """The files in reading order, the refusals, and the number of files of other kinds by suffix."""
 
     files: list[RawFile] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
@@ -41,11 +41,10 @@ class Found:
 
 
 def find_files(inputs: Sequence[Path]) -> Found:
-    """The readable files among `inputs` and, sorted, in the directories among them and below.
+    """Finds the readable files among `inputs` and, sorted, in the directories among them and below.
 
-    Hidden files and directories are skipped. In a directory, links are refused, since they may lead out of it or in
-    a circle, and files of other kinds are passed over and counted; a file that is named itself is followed
-    or refused.
+    It skips hidden files and directories. In a directory it refuses links, since they may lead out of it or in a
+    circle, and only counts files of other kinds; a file that is named itself is read, also through a link, or refused.
     """
     found = Found()
     for path in inputs:
@@ -58,12 +57,12 @@ def find_files(inputs: Sequence[Path]) -> Found:
 
 
 def kind_of(name: str) -> str | None:
-    """What kind of file a name says it is."""
+    """Gives the kind of a file by its name."""
     return next((kind for suffix, kind in KINDS.items() if name.lower().endswith(suffix)), None)
 
 
 def _below(directory: Path, top: Path, found: Found) -> Iterator[tuple[Path, str]]:
-    """Files and links below a directory, in the order of their paths."""
+    """Yields files and links below a directory, in the order of their paths."""
     waiting = [directory]
     while waiting:
         at = waiting.pop()
@@ -115,7 +114,7 @@ def _fault(about: os.stat_result, kind: str | None, external_id: str) -> str | N
 
 
 def _shown(path: str) -> str:
-    """The path as it can be printed and stored: a name need not be UTF-8."""
+    """Gives the path in a form that can be printed and stored, since a name need not be UTF-8."""
     return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 

@@ -1,8 +1,8 @@
-"""HTML as title and plain text, by Lexbor: the page's main part, by rules that every release reads alike.
+"""Reads HTML as title and plain text, with Lexbor: the page's main part, by rules that stay the same in every release.
 
-What is left out is what HTML itself marks as beside the point (navigation, asides, footers, forms, scripts, hidden
-parts). An extractor that guesses the article from its looks would be better on pages of the web, but its next
-release would give other texts, and so replace every document.
+It leaves out what HTML itself marks as secondary (navigation, asides, footers, forms, scripts, hidden parts). An
+extractor that guesses the article from its looks would do better on pages of the web, but its next release would
+give other texts, and so replace every document.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _ROLES = frozenset(("banner", "complementary", "contentinfo", "dialog", "navigat
 _NO_DISPLAY = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECASE)
 _BLANKS = re.compile(r"\s+")
 _TAG = re.compile(r"<(/?)([a-zA-Z][a-zA-Z0-9]*)")
-_OPEN = (  # never closed, or often not
+_OPEN = (  # tags that are never closed, or often not
     "area base br col colgroup dd dt hr img input li link meta option p source tbody td tfoot th thead tr wbr"
 )
 _UNCLOSED = frozenset(_OPEN.split())
-_DEEPEST = 2000  # a parser's time grows with the square of the depth
-_WIDEST = 2000  # and with that of the attributes of one tag
+_DEEPEST = 2000  # levels; a parser's time grows with the square of their number
+_WIDEST = 2000  # attributes of one tag; a parser's time grows with the square of their number
 _NO_TAGS = re.compile(
     r"<(script|style|textarea|title|xmp)\b.*?(?:</\1|\Z)|<!--.*?(?:-->|\Z)", re.DOTALL | re.IGNORECASE
 )
@@ -47,9 +47,9 @@ _ATTRIBUTE = re.compile(r"[\s/](?=[^\s/>])")
 
 
 def read_html(text: str) -> tuple[str | None, str]:
-    """The title (the only first heading, else the page's own) and the text of ``<main>``, ``<article>`` or the page.
+    """Gives the title (the only first heading, or else the page's own) and the text of the page's main part.
 
-    Raises `Unreadable`.
+    That is ``<main>``, ``<article>`` or the whole page. Raises `Unreadable`.
     """
     if _depth(text) > _DEEPEST:
         raise Unreadable(f"its elements are nested more than {_DEEPEST} deep; that is no page for people")
@@ -70,12 +70,12 @@ def read_html(text: str) -> tuple[str | None, str]:
 
 
 def html_text(fragment: str) -> str:
-    """The text of a piece of HTML."""
+    """Gives the text of a piece of HTML."""
     return read_html(f"<body>{fragment}</body>")[1]
 
 
 def _depth(text: str) -> int:
-    """How deep elements are nested, about: tags that are mostly left open do not count."""
+    """Estimates how deep elements are nested; tags that are mostly left open do not count."""
     deepest = depth = 0
     for found in _TAG.finditer(text):
         closes, tag = found.groups()
@@ -86,7 +86,7 @@ def _depth(text: str) -> int:
 
 
 def _width(text: str) -> int:
-    """How many attributes the tag with the most has."""
+    """Gives the largest number of attributes of a tag."""
     tags = (tag.group() for tag in _WHOLE_TAG.finditer(_NO_TAGS.sub(" ", text)))
     return max(
         (len(_ATTRIBUTE.findall(_VALUES.sub("=", tag))) for tag in tags if len(tag) > 2 * _WIDEST), default=0
@@ -94,7 +94,7 @@ def _width(text: str) -> int:
 
 
 def _main(tree: LexborHTMLParser) -> Any:
-    """The one main part that the page names, else its body."""
+    """Gives the main part where the page names exactly one, else its body."""
     for selector in ("main, [role=main]", "article"):
         found = tree.css(selector)
         if len(found) == 1 and found[0].text(strip=True):
@@ -103,7 +103,7 @@ def _main(tree: LexborHTMLParser) -> Any:
 
 
 def _collect(root: Any, blocks: Blocks, *, in_page: bool) -> None:
-    """Walk the tree without recursion, as pages may be nested without end; `in_page`: a header is the page's own."""
+    """Walks the tree without recursion, as pages may be nested deep; with `in_page` it leaves out a page's header."""
     inside: Counter[str] = Counter()
     waiting: list[tuple[Any, bool]] = [(root, False)]
     while waiting:
@@ -144,7 +144,7 @@ def _leave(tag: str, blocks: Blocks, inside: Counter[str]) -> None:
 
 
 def _part(blocks: Blocks, inside: Counter[str]) -> None:
-    """End the open block; a cell is one block whatever is in it, and what is in an item is lines."""
+    """Ends the open block; a cell stays one block whatever is in it, and blocks in an item become lines."""
     if any(inside[tag] for tag in _CELLS):
         blocks.add(" ")
     else:
@@ -164,7 +164,7 @@ def _is_shown(node: Any, in_page: bool) -> bool:
 
 
 def _is_page_header(node: Any) -> bool:
-    """A header of the page as a whole: one that holds no heading of the first level."""
+    """Says whether this is the header of the page as a whole, one without a heading of the first level."""
     return bool(node.tag == "header" and node.parent.tag == "body" and node.css_first("h1") is None)
 
 

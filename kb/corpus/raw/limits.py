@@ -1,24 +1,24 @@
-"""What reading one document may take."""
+"""The limits for reading one document."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-# Why a document was given up: what it took too much of, or that its reader ended over it.
+# Why reading a document ended: the limit that it exceeded, or "broken" where its reader failed.
 Breach = Literal["memory", "time", "size", "broken"]
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Megabytes of memory, seconds of processor time, and characters of text that may come of it."""
+    """The limits for one document: megabytes of memory, seconds of processor time, and characters of its text."""
 
     memory_mb: int = 1024
     seconds: int = 60
     characters: int = 20_000_000
 
     def sentence(self, breach: Breach, how: str = "") -> str:
-        """The reason of a refusal; `how` is what is known of a reader's end."""
+        """Gives the reason of a refusal; `how` says how the reader ended, as far as that is known."""
         match breach:
             case "memory":
                 return f"reading it took more than {self.memory_mb} MB of memory (COLMLM_DOCUMENT_MEMORY_MB)"

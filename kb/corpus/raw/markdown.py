@@ -1,4 +1,4 @@
-"""Markdown as title and plain text, by markdown-it: what a reader of the rendered page reads."""
+"""Reads Markdown as title and plain text, with markdown-it: the text that the rendered page shows."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _FRONT_TITLE = re.compile(r"^title:[ \t]*(?P<quote>[\"']?)(.+?)(?P=quote)[ \t]*$
 
 
 def read_markdown(text: str) -> tuple[str | None, str]:
-    """The title (of the front matter, or the first heading of the first level) and the text without markup.
+    """Gives the title (of the front matter, or the first heading of the first level) and the text without markup.
 
-    A heading that is the title and begins the text is left out of it. Code stays as it is; pictures go.
+    A heading at the start that is the title is left out of the text. Code stays as it is; pictures are left out.
     """
     front = _FRONT_MATTER.match(text)
     title = None
@@ -35,7 +35,7 @@ def read_markdown(text: str) -> tuple[str | None, str]:
 
 
 def _collect(tokens: Sequence[Token], blocks: Blocks) -> str | None:
-    """Put the text of the tokens into blocks; the first heading of the first level."""
+    """Adds the text of the tokens to the blocks, and gives the first heading of the first level."""
     heading: str | None = None
     lists = 0
     for token in tokens:
@@ -71,7 +71,7 @@ def _collect(tokens: Sequence[Token], blocks: Blocks) -> str | None:
 
 
 def _inline(token: Token) -> str:
-    """What one piece of a line reads as."""
+    """Gives the text of one inline token."""
     if token.type in ("text", "code_inline", "text_special"):
         return token.content
     if token.type == "softbreak":

@@ -1,6 +1,6 @@
-"""PDF as title and plain text, by PDFium: the text layer, its lines put together to paragraphs.
+"""Reads PDF as title and plain text, with PDFium: the text layer, with its lines joined to paragraphs.
 
-A page is a drawing: headers, page numbers and columns come as they are drawn.
+A page is a drawing: headers, page numbers and columns come in the order in which they are drawn.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from colmlm.kb.corpus.raw.text import Unreadable, normal
 _NOT_A_TITLE = re.compile(
     r"^(?:microsoft \w+ - |untitled|.*\.(?:docx?|indd|odt|pdf|tex|dvi|rtf|txt)$)", re.IGNORECASE
 )
-_HYPHENS = "\x02\ufffe\xad"  # how PDFium hands on a hyphen that only parts a word at a line end
-_SHORT = 0.6  # of the page's longest line: one that ends before that ends a paragraph
+_HYPHENS = "\x02\ufffe\xad"  # how PDFium gives a hyphen that only divides a word at a line end
+_SHORT = 0.6  # a line shorter than this share of the page's longest line ends a paragraph
 _PASSWORD = pypdfium2.raw.FPDF_ERR_PASSWORD
 
 
 def read_pdf(data: bytes) -> tuple[str | None, str]:
-    """The title that the file gives itself, if it is one, and its text. Raises `Unreadable`."""
+    """Gives the title in the file's metadata, where that looks like one, and the text. Raises `Unreadable`."""
     try:
         with pypdfium2.PdfDocument(data) as document:
             title = " ".join(document.get_metadata_value("Title").replace("\0", "").split())
@@ -48,7 +48,7 @@ def _page_text(document: pypdfium2.PdfDocument, number: int) -> str:
 
 
 def reflow(page: str) -> str:
-    """The lines of a page as paragraphs: a line goes on in the next unless it is short.
+    """Joins the lines of a page to paragraphs: a line continues in the next unless it is short.
 
     A short line without a stop, after one that ends a sentence, is a heading and begins a paragraph.
     """

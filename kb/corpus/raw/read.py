@@ -1,4 +1,4 @@
-"""What one file holds, piece by piece. Runs where hostile files may do their worst: in the reading process."""
+"""Reads one file piece by piece. It runs in the reading process, which confines what a hostile file can do."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from colmlm.kb.corpus.raw.wire import Ask
 from colmlm.kb.corpus.squad import read_squad
 from colmlm.kb.texts.lines import MOST_BYTES, read_lines
 
-FORMATS = ("annotated", "parquet", "squad")  # of annotated files
+FORMATS = ("annotated", "parquet", "squad")  # the formats of annotated files
 BY_LINE: dict[str, Callable[[bytes, str, Path], Parsed]] = {
     "annotated": lambda line, where, _: parse_line(line, where),
     "records": parse_raw_line,
@@ -23,7 +23,10 @@ BY_LINE: dict[str, Callable[[bytes, str, Path], Parsed]] = {
 
 
 class Piece(NamedTuple):
-    """What came of one line, row or file; None: nothing yet. `reached` is how far into the file that is, in bytes."""
+    """The result of one line, row or file; None: nothing yet.
+
+    `reached` is its end as an offset in the file, in bytes.
+    """
 
     parsed: Parsed | None
     line: int
@@ -31,7 +34,7 @@ class Piece(NamedTuple):
 
 
 def read_pieces(ask: Ask) -> Iterator[Piece]:
-    """The documents of a file and what was refused, in order."""
+    """Yields the documents of a file and its refusals, in order."""
     path = Path(ask.path)
     name = ask.external_id or path.name
     try:
@@ -69,7 +72,7 @@ def _lines(path: Path, parse: Callable[[bytes, str, Path], Parsed], after: int) 
 def _rows(path: Path, format_: str) -> Iterator[Piece]:
     reached = [0]
     if format_ == "parquet":
-        from colmlm.kb.corpus.parquet import read_parquet  # pyarrow takes a moment
+        from colmlm.kb.corpus.parquet import read_parquet  # imported here, since importing pyarrow takes time
 
         rows = read_parquet(path, lambda so_far: reached.append(so_far))
     else:
@@ -97,7 +100,7 @@ def _document(ask: Ask, path: Path) -> AnnotatedDocument:
 
 def _text(kind: str, data: bytes, encoding: str | None) -> tuple[str | None, str]:
     if kind == "pdf":
-        from colmlm.kb.corpus.raw.pdf import read_pdf  # PDFium is a shared library of megabytes
+        from colmlm.kb.corpus.raw.pdf import read_pdf  # here, since PDFium is a library of megabytes
 
         return read_pdf(data)
     if kind == "html":
@@ -113,5 +116,5 @@ def _text(kind: str, data: bytes, encoding: str | None) -> tuple[str | None, str
 
 
 def _named(path: Path) -> str:
-    """A title made of the file's name."""
+    """Makes a title of the file's name."""
     return " ".join(path.stem.replace("_", " ").replace("-", " ").split()) or path.name

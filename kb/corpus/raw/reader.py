@@ -1,4 +1,4 @@
-"""A reading process as its parent sees it: started when it is needed, fed one file at a time, killed at a limit."""
+"""Controls a reading process: starts it when it is needed, sends it one file at a time, and kills it at a limit."""
 
 from __future__ import annotations
 
@@ -26,9 +26,12 @@ _BLOCK = 1 << 20
 
 
 class Reader:
-    """Reads files in a process of its own while the block runs. `on_wait` hears, a few times a second, that it waits.
+    """Reads files in a process of its own, within its `with` block.
 
-    What `on_wait` raises goes through, and the process is killed at the end of the block, whatever it is at.
+    It calls `on_wait` a few times a second while it waits.
+
+    An error that `on_wait` raises is passed on, and the process is killed at the end of the block, whatever it is
+    doing.
     """
 
     def __init__(self, limits: Limits, on_wait: Callable[[], None]) -> None:
@@ -46,7 +49,7 @@ class Reader:
         self._end()
 
     def read(self, ask: Ask) -> Iterator[Told]:
-        """What the process tells of this file; the last either ends the file or says what was breached."""
+        """Yields the reports of the process on this file; the last one ends the file or names the limit exceeded."""
         last = Told(ask.after)
         try:
             process = self._running()
@@ -63,7 +66,7 @@ class Reader:
             self._end()
 
     def _running(self) -> subprocess.Popen[bytes]:
-        """The process, once it says that it runs. Raises `ReaderUnavailable`."""
+        """Gives the process, once it reports that it runs. Raises `ReaderUnavailable`."""
         if self._process is None:
             try:
                 self._process = _started(self.limits)
@@ -73,7 +76,7 @@ class Reader:
         return self._process
 
     def _next(self) -> Told:
-        """The next message. Raises `_Breached` where none comes."""
+        """Gives the next message. Raises `_Breached` where none comes."""
         assert self._process is not None and self._process.stdout is not None
         stream = self._process.stdout.fileno()
         ready = select.poll()
@@ -91,7 +94,7 @@ class Reader:
         return msgspec.json.decode(message, type=Told)
 
     def _whole(self) -> bytes | None:
-        """A message that has arrived to its end."""
+        """Gives the next message that has arrived completely; None where there is none."""
         if len(self._arrived) < LENGTH.size:
             return None
         (length,) = LENGTH.unpack_from(self._arrived)
@@ -122,7 +125,7 @@ class Reader:
             try:
                 stream.close()
             except BrokenPipeError:
-                continue  # what it was asked last, it never heard
+                continue  # the process was gone before it read the last request
 
 
 class _Breached(Exception):
@@ -132,7 +135,7 @@ class _Breached(Exception):
 
 
 def _started(limits: Limits) -> subprocess.Popen[bytes]:
-    """A process with an environment of its own, so that no secret is in it, in a session that hears no Ctrl-C."""
+    """Starts a process with its own environment, so without secrets, and in a session that Ctrl-C does not reach."""
     asked = (limits.memory_mb, limits.seconds, limits.characters)
     return subprocess.Popen(
         interpreter.command("-m", "colmlm.kb.corpus.raw.child", *asked),

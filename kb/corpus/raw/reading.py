@@ -1,6 +1,6 @@
-"""Files of users as documents: read in a process of their own, so that no file takes its reader along.
+"""Reads users' files as documents, in a process of their own, so that no file can bring down the process that asks.
 
-What is stored is the text that this gives, to the character.
+The database stores exactly the text that this gives.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from colmlm.kb.corpus.raw.read import BY_LINE, FORMATS
 from colmlm.kb.corpus.raw.reader import Reader
 from colmlm.kb.corpus.raw.wire import Ask, Told
 
-MOST_BREACHES = 10  # of one file: each costs the time that a document may take, and a new process
+MOST_BREACHES = 10  # breaches of one file; each costs the time that a document may take, and a new process
 
 OnBytes = Callable[[int], None]
 
@@ -29,10 +29,10 @@ def read_raw(
     limits: Limits | None = None,
     on_bytes: OnBytes | None = None,
 ) -> Iterator[Parsed]:
-    """The documents of these files, in order; a file that is none is one refusal.
+    """Reads the documents of these files, in order; a file that is not a document gives one refusal.
 
-    `encoding` is that of files which do not say theirs, by default UTF-8. A document under an id that was there before
-    is refused. `on_bytes` hears how many bytes of all the files were read, again and again while nothing comes.
+    `encoding` applies to files that do not declare theirs, and is by default UTF-8. A second document with the same id
+    is refused. `on_bytes` is called with the number of bytes read of all files, also while it waits.
     """
     seen: set[str] = set()
     asks = (
@@ -52,7 +52,7 @@ def read_raw(
 def read_corpus(
     path: Path, format_: str, *, limits: Limits | None = None, on_bytes: OnBytes | None = None
 ) -> Iterator[Parsed]:
-    """The documents of an annotated file, of a format of `kb.corpus.raw.read.FORMATS`, and what was refused."""
+    """Reads the documents and refusals of an annotated file, of a format of `kb.corpus.raw.read.FORMATS`."""
     size = path.stat().st_size
     return _read(iter([(Ask(format_, str(path.absolute())), size)]), limits or Limits(), on_bytes)
 
@@ -76,9 +76,11 @@ def _read(asks: Iterator[tuple[Ask, int]], limits: Limits, on_bytes: OnBytes | N
 
 
 def _file(reader: Reader, ask: Ask) -> Iterator[Told]:
-    """What is told of a file. What is beyond the limits is refused, and where documents are lines, the next ones go on.
+    """Yields the reports of a file.
 
-    Not after one that took too long: no line does, but very many blank ones do.
+    A document beyond the limits is refused, and where documents are lines, the next follow.
+
+    No lines follow a breach of time, since no single line takes that long, but very many blank ones do.
     """
     for _ in range(MOST_BREACHES):
         for told in reader.read(ask):
@@ -97,7 +99,7 @@ def _file(reader: Reader, ask: Ask) -> Iterator[Told]:
 
 
 def _refused(limits: Limits, ask: Ask, told: Told) -> Told:
-    """The refusal of what was being read when the process had to be ended, or ended."""
+    """Gives the refusal of the document that was being read when the process ended or had to be ended."""
     assert told.breach is not None
     where, reason = ask.external_id, limits.sentence(told.breach, told.how)
     if ask.kind in (*BY_LINE, *FORMATS):

@@ -1,4 +1,4 @@
-"""JSON Lines of raw documents: ``{"id", "title", "text"}``, with ``url`` or ``uri`` at will."""
+"""JSON Lines of raw documents: ``{"id", "title", "text"}``, with an optional ``url`` or ``uri``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _KEPT = ("title", "licence", "revision", "text")
 
 
 def parse_raw_line(line: bytes, where: str, path: Path) -> Parsed:
-    """One line as a document without facts; without an address it has its file's."""
+    """Parses one line as a document without facts; where it has no address, its file's is taken."""
     record = parse_json(line, where)
     if isinstance(record, Refusal):
         return Parsed(None, (record,))

@@ -1,4 +1,4 @@
-"""From bytes to text, where nothing is guessed: a byte order mark, a declared encoding, or UTF-8."""
+"""Decodes bytes to text without guessing: by a byte order mark, a declared encoding, or UTF-8."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from colmlm.kb.corpus.format import is_blank, unstorable
 
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8"),
-    (codecs.BOM_UTF32_LE, "utf-32-le"),  # before UTF-16, whose mark it begins with
+    (codecs.BOM_UTF32_LE, "utf-32-le"),  # before UTF-16, since this mark begins with that one
     (codecs.BOM_UTF32_BE, "utf-32-be"),
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
 _CONTROL = re.compile(r"[\x01-\x08\x0b\x0e-\x1f\x7f]")
-_MOST_CONTROL = 0.01  # of the characters; a stray one is no reason to refuse a file
+_MOST_CONTROL = 0.01  # share of the characters; a few are no reason to refuse a file
 _DECLARED = re.compile(
     rb"<(?:meta|\?xml)[^>]{0,200}?(?:charset|encoding)\s*=\s*[\"']?\s*([A-Za-z0-9_.:-]+)", re.I
 )
 
 
 class Unreadable(ValueError):
-    """A file that is no document: says why, and where it helps what to do."""
+    """A file is not a document: says why and, where that helps, what to do."""
 
 
 def decode(data: bytes, encoding: str | None = None) -> str:
-    """The text of a file, its line ends as ``\\n``. Raises `Unreadable`.
+    """Decodes the text of a file, with its line ends as ``\\n``. Raises `Unreadable`.
 
-    A byte order mark says what it is; then `encoding` holds, by default UTF-8.
+    A byte order mark decides the encoding; without one `encoding` does, by default UTF-8.
     """
     if not data:
         raise Unreadable("the file is empty")
@@ -46,13 +46,16 @@ def decode(data: bytes, encoding: str | None = None) -> str:
             f"not {error.encoding}: byte {data[error.start]:#04x} at {error.start}; "
             "convert it to UTF-8, or name its encoding with --encoding"
         ) from error
-    except (LookupError, ValueError) as error:  # codecs that are none of text, and their own ways to fail
+    except (
+        LookupError,
+        ValueError,
+    ) as error:  # some codecs are not for text, and some raise errors of their own
         raise Unreadable(f"it says that it is in {encoding!r}, which cannot be read: {error}") from error
     return normal(text)
 
 
 def normal(text: str) -> str:
-    """The text with its line ends as ``\\n``. Raises `Unreadable` on what is not text, or blank."""
+    """Gives the text with its line ends as ``\\n``. Raises `Unreadable` on binary data, or where nothing shows."""
     text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\f", "\n")
     if is_blank(text):
         raise Unreadable("no text in it")
@@ -64,7 +67,7 @@ def normal(text: str) -> str:
 
 
 def declared_encoding(data: bytes) -> str | None:
-    """The encoding that an HTML file names in its head. Raises `Unreadable` on one that nobody knows."""
+    """Gives the encoding that an HTML file declares in its head. Raises `Unreadable` on an unknown one."""
     found = _DECLARED.search(data[:2048])
     if found is None:
         return None

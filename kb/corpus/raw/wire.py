@@ -1,4 +1,4 @@
-"""What passes between a process that wants files read and the one that reads them: JSON after its length."""
+"""The messages between a reading process and its parent: JSON after its length."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from colmlm.kb.corpus.format import Parsed
 from colmlm.kb.corpus.raw.limits import Breach
 
 LENGTH = struct.Struct(">Q")
-WIDEST = 8  # bytes of a message for each character that a document may have: escapes, and what is said of its facts
+WIDEST = 8  # bytes of a message for each character of a document: its escapes, and its facts
 
 
 class Ask(msgspec.Struct):
-    """Read this file, of a kind of `KINDS` (`kb.corpus.raw.files`) or `FORMATS` (`read`), its lines after `after`."""
+    """A request to read a file past line `after`, of a kind of `KINDS` (`kb.corpus.raw.files`) or `read.FORMATS`."""
 
     kind: str
     path: str
@@ -25,9 +25,9 @@ class Ask(msgspec.Struct):
 
 
 class Told(msgspec.Struct, omit_defaults=True):
-    """A document or its refusal, or neither; `line` is the last that is done with, `reached` how far that is in bytes.
+    """A report of a document, of its refusal, or of progress. `line` is the last line done, `reached` its end in bytes.
 
-    `end` is the file's. After a `breach` nothing more comes; `how` says what is known of it.
+    `end` marks the end of the file. After a `breach` no report follows; `how` says how the process ended, if known.
     """
 
     line: int = 0
@@ -45,6 +45,6 @@ def send(stream: IO[bytes], message: bytes) -> None:
 
 
 def receive(stream: IO[bytes]) -> bytes | None:
-    """The next message; None where the other end has closed."""
+    """Gives the next message; None where the other end has closed."""
     head = stream.read(LENGTH.size)
     return stream.read(LENGTH.unpack(head)[0]) if len(head) == LENGTH.size else None
