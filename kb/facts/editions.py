@@ -1,4 +1,4 @@
-"""Editions: which facts a document keeps when it is ingested again with another record.
+"""Editions: decides which facts a document keeps when it is ingested again with another record.
 
 The document gets a new row; the old row stays as evidence of what was once spliced. A fact moves to the new row, with
 its id, corrections and tombstone, where its value, its question and the 40 characters before it are the same. Where any

@@ -28,7 +28,7 @@ class Facts:
         reason: str,
         allow_erased: bool = False,
     ) -> Edit:
-        """Adds a fact that no document says. Lookups find it once a rekey has made a key for it.
+        """Adds a fact without a document. Lookups find it once a rekey has made a key for it.
 
         Raises `FactSuppressed` where this question and value were erased, unless `allow_erased`.
         """

@@ -1,4 +1,4 @@
-"""Quotations: finds and redacts what is stored beside the facts and says them. Session first; nothing commits.
+"""Quotations: finds and redacts texts outside the facts that repeat erased ones. Session first; nothing commits.
 
 This table lists each column that holds a text somebody wrote or a model made, and how an erasure treats it:
 

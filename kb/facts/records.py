@@ -9,7 +9,7 @@ from colmlm.kb.corpus.format import Refusal
 
 @dataclass(frozen=True, slots=True)
 class FactDraft:
-    """A fact to add that no document says."""
+    """A fact to add, without a document."""
 
     question: str
     value: str

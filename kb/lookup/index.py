@@ -79,7 +79,7 @@ class KeyIndex:
         index, self.train_min = _build(dim, spec)
         self._adopt(index)
 
-    def _adopt(self, index: Any) -> None:  # and read back which ids it holds
+    def _adopt(self, index: Any) -> None:  # also reads back which ids it holds
         self._index, self._ivf = index, faiss.try_extract_index_ivf(index)
         if self._ivf is None:
             self._ids: Ids = np.sort(faiss.vector_to_array(index.id_map))

@@ -35,5 +35,5 @@ def refusal_of(error: BaseException) -> KBError | None:
 
 
 def _where(error: psycopg.Error) -> str:
-    """Gives what was waited for in the server's words: `while locking tuple (0,1) in relation "api_key"`."""
+    """Gives the lock that was waited for, in the server's words: `while locking tuple (0,1) in relation "api_key"`."""
     return (error.diag.context or "for another transaction").splitlines()[0]

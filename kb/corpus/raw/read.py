@@ -58,7 +58,7 @@ def _lines(path: Path, parse: Callable[[bytes, str, Path], Parsed], after: int) 
             if number > after:
                 if (
                     number > max(done, after) + 1
-                ):  # blank ones before it: it should be known which line is begun
+                ):  # after blank lines, so that the parent knows which line is next
                     yield Piece(None, number - 1, reached)
                 if content is None:
                     yield Piece(too_long(where), number, reached)

@@ -19,9 +19,8 @@ from colmlm.kb.corpus.raw.wire import LENGTH, WIDEST, Ask, Told, send
 from colmlm.kb.errors import ReaderUnavailable
 
 TICK_SECONDS = 0.25
-_PATIENCE = (
-    3  # times the seconds of processor time a document may take: for one that waits for disks and others
-)
+# How long to wait for a message, in multiples of a document's processor time, since a process may wait for the disk.
+_PATIENCE = 3
 _BLOCK = 1 << 20
 
 
