@@ -96,7 +96,7 @@ class Tally:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def note(self, kind: str, ask: Callable[[], httpx.Response]) -> int:
-        """Sends a request and counts the answer; a client that is refused sends it again after Retry-After."""
+        """Sends a request and counts the answer; a client that is refused then waits as Retry-After says."""
         try:
             answer = ask()
         except httpx.HTTPError as error:

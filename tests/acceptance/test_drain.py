@@ -1,4 +1,4 @@
-"""A real server process is told to end while it streams."""
+"""A real server process drains: it gets a signal while it streams."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def manifests(settings: Settings) -> list[Path]:
 
 
 def refused_soon(client: httpx.Client, address: str) -> dict[str, tuple[int, list[str] | None]]:
-    """What each path answers once the signal has arrived; the stream goes on meanwhile."""
+    """Gives each path's answer once the server drains; the stream goes on meanwhile."""
     until = time.monotonic() + 5
     while client.get(f"{address}/readyz").status_code == 200:
         assert time.monotonic() < until, "it never drained"

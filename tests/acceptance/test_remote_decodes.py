@@ -1,4 +1,4 @@
-"""A decoder elsewhere never splices what was deleted, and the check would notice one that did."""
+"""A decoder elsewhere never splices a deleted fact, and the check would notice one that did."""
 
 from __future__ import annotations
 

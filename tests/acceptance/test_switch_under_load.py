@@ -1,4 +1,4 @@
-"""A switch of the active keyset, and back, beside lookups and edits; and who may ask after it."""
+"""The active keyset is switched back and forth beside lookups and edits; an old encoder is refused after the switch."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def test_writers_take_turns_on_the_log(kb: KnowledgeBase, settings: Settings, en
     facts = [fact.fact_id for fact in kb.facts.find(limit=100)]
 
     def write(writer: int) -> list[int]:
-        """50 edits, of facts that the other writers edit too."""
+        """Makes 50 edits of facts that the other writers edit too."""
         with KnowledgeBase.open(settings) as own:
             return [own.facts.edit(facts[(7 * n) % 40], f"by {writer}: {n}", **WHO).seq for n in range(50)]
 

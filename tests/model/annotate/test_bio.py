@@ -1,4 +1,4 @@
-"""BIO tags: valid whatever the probabilities, verbatim whatever the text."""
+"""BIO tags are valid whatever the probabilities, and spans verbatim whatever the text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VALID = {(OUTSIDE, OUTSIDE), (OUTSIDE, BEGIN)} | set(product((BEGIN, INSIDE), (O
 
 
 def words_of(text: str) -> list[tuple[int, int]]:
-    """A cut of the text into words, as a tokenizer might: runs of one kind of character."""
+    """Splits the text into words, as a tokenizer might: runs of one kind of character."""
     bounds = [0, *(i for i in range(1, len(text)) if text[i].isalnum() != text[i - 1].isalnum()), len(text)]
     return [(a, b) for a, b in pairwise(bounds) if text[a:b].strip()]
 
@@ -30,7 +30,7 @@ thresholds = st.floats(0.01, 0.99)
 
 
 def score(tags: tuple[int, ...], log_probs_N3: np.ndarray, threshold: float) -> float:
-    """What `best_tags` maximises, word by word; minus infinity for a sequence that is no BIO."""
+    """Gives the score that `best_tags` maximises, word by word; minus infinity for a sequence that is no BIO."""
     if tags[:1] == (INSIDE,) or not set(pairwise(tags)) <= VALID:
         return -np.inf
     total, before = 0.0, OUTSIDE
@@ -75,7 +75,7 @@ def test_the_threshold_is_the_share_that_a_lone_word_needs():
 
 @pytest.mark.parametrize("sure", [1.0, 0.5, 0.1])
 def test_how_long_a_span_is_does_not_depend_on_how_surely_it_is_one(sure: float):
-    """One name of two words, of which a share `sure` was marked: found whole or not at all."""
+    """Makes one name of two words, of which a share `sure` was marked: it is found whole or not at all."""
     begin, inside = np.array([0.96, 0.01, 0.01]) * sure, np.array([0.01, 0.94, 0.02]) * sure
     log_probs_N3 = np.log(np.stack([1 - begin - inside, begin, inside], axis=1))
     assert best_tags(log_probs_N3, sure / 2) == [BEGIN, INSIDE, OUTSIDE]

@@ -1,4 +1,4 @@
-"""What makes an annotation acceptable: every fault by name, and nothing else goes than what is at fault."""
+"""The checks of annotations: every fault is named, and only the part at fault is removed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_title_of_one_word_may_be_a_part_of_another_name() -> None:
 
 
 def reviewed(value: str, question: str | None, answer: str | None = None, *later: str) -> Reviewed:
-    """The review of TEXT with this one fact, and with `later` values as further ones, which nobody asks about."""
+    """Reviews TEXT with this one fact, and with `later` values as further facts without a question."""
     values = sorted((value, *later), key=TEXT.index)
     spans = (FactSpan(TEXT.index(v), TEXT.index(v) + len(v), v) for v in values)
     asked = (FactSpan(s.start, s.end, s.value, question, answer) if s.value == value else s for s in spans)
@@ -53,7 +53,7 @@ def reviewed(value: str, question: str | None, answer: str | None = None, *later
             "1834",
             "In which year did Astrid Holm build the harbor of Lundvik?",
             None,
-        ),  # the same sentence goes on
+        ),  # the same sentence continues
         (
             "Astrid Holm",
             "Who was the engineer that constructed Lundvik's old harbour?",
@@ -118,7 +118,7 @@ def test_a_question_gives_no_later_fact_away_in_its_own_sentence_either() -> Non
     (rejected,) = reviewed("1834", question, None, "Astrid Holm").rejected
     assert rejected.code == "reveals" and "'Astrid Holm'" in rejected.reason
     earlier = reviewed("Astrid Holm", "Who built the harbour of Lundvik in 1834?", None, "1834")
-    assert earlier.rejected == ()  # what was said before is no secret
+    assert earlier.rejected == ()  # text before the span is no secret
 
 
 @pytest.mark.parametrize(

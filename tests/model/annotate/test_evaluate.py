@@ -61,7 +61,7 @@ def test_the_best_threshold_is_the_one_of_the_highest_f1_that_finds_most():
 
 
 class ByLetter:
-    """Every value has an axis of its own; a question is where the value that it names is."""
+    """Gives every value an axis of its own; a question's vector is that of the value it names."""
 
     def encode_documents(self, documents: Sequence[AnnotatedDocument]) -> list[np.ndarray]:
         return [self.encode_questions([span.value for span in d.facts]) for d in documents]

@@ -1,4 +1,4 @@
-"""What the light annotators find is narrowed to what answers a question."""
+"""Spans that the light annotators find are narrowed to what answers a question."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the question generator is shown: its span's sentence and what stands before it, and nothing later."""
+"""The question generator sees its span's sentence and the text before it, and nothing later."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LIMA, LAKE, YEAR = ((TEXT.index(v), TEXT.index(v) + len(v)) for v in ("Lima", "T
 
 
 def seen(text: str, spans: list[tuple[int, int]], title: str | None = None) -> list[str]:
-    """What each span's suffix sees of the text."""
+    """Gives the text that each span's suffix sees."""
     marked = mark(BYTES, text, spans, title)
     return [BYTES.decode(marked.ids[:stop]) for stop in marked.stops]
 

@@ -1,4 +1,4 @@
-"""The question generator: one pass over a document serves all its spans, and changes nothing in what is written."""
+"""The question generator reads a document once for all its spans, and writes the same as one by one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PASSAGES = [
 
 @pytest.fixture
 def bytes_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give what was written as it is, for random weights write no two lines."""
+    """Keeps the written bytes as they are, since random weights do not write two lines."""
     monkeypatch.setattr(
         "colmlm.model.annotate.questions.parse", lambda written: GeneratedQuestion(written, "?")
     )
@@ -39,7 +39,7 @@ def bytes_written(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _count(row, token: int, most: int) -> None:
-    """End rows at different lengths, so that some leave the batch before others."""
+    """Ends rows at different lengths, so that some leave the batch before others."""
     row.written.append(token % 256 if not row.finished else 0)
     row.finished = row.finished or len(row.written) >= most - row.span % 5
     if row.finished:
@@ -49,7 +49,7 @@ def _count(row, token: int, most: int) -> None:
 def naive(
     generator: QuestionGenerator, text: str, spans: list[tuple[int, int]], title: str | None
 ) -> list[str]:
-    """Each question by itself, every token by a pass over everything before it: no cache, no batch, no mask."""
+    """Writes each question by itself; every token by a pass over all earlier ones: no cache, no batch, no mask."""
     tokens, written = generator.tokenizer, []
     marked = mark(tokens, text, spans, title)
     for i, (start, end) in enumerate(spans):

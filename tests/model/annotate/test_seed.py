@@ -1,4 +1,4 @@
-"""The seed annotator against an endpoint that answers over HTTP, well and badly."""
+"""The seed annotator over an HTTP endpoint that answers well and badly."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from colmlm.model.lm.chat_endpoint import Chat, Endpoint, EndpointUnusable, Requ
 from tests.model.annotate.chat_server import ChatServer, chat_server
 
 KEY = "sk-secret-of-the-test"
-WORDS = 45  # tokens of a chunk here
+WORDS = 45  # tokens of a chunk in these tests
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def chat(chats: ChatServer) -> Iterator[Chat]:
 
 
 def document(name: str = "Lundvik", sentences: int = 1) -> AnnotatedDocument:
-    """A document whose every sentence has a year; the last one names Zora."""
+    """Makes a document with a year in every sentence; the last sentence names Zora."""
     lines = [f"The {n}th hall of {name} 🏛 opened in {1900 + n} & closed.\n" for n in range(sentences)]
     return AnnotatedDocument(name.lower(), f"  \n{''.join(lines)}\nZora came late.  ", title=name)
 

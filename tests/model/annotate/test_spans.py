@@ -1,4 +1,4 @@
-"""The span annotator on any text: verbatim spans, the same alone as in a batch."""
+"""The span annotator on any text: its spans are verbatim, and the same alone as in a batch."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_the_words_of_a_long_text_all_have_probabilities(annotator: SpanAnnotato
 
 
 def test_a_word_reads_the_same_window_wherever_its_text_stands(annotator: SpanAnnotator, tmp_path: Path):
-    """In a window of its own size a short text is read whole, however small the windows are."""
+    """Checks that a short text in a window of its own size is read whole, however small the windows are."""
     wide = SpanAnnotator.load(tiny_span_annotator(tmp_path, window=64, overlap=8), precision="fp32")
     short = "the old city"
     (narrow_tags,), (wide_tags,) = annotator.tag([short]), wide.tag([short])

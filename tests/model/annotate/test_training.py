@@ -1,4 +1,4 @@
-"""Training the annotators on tiny bases: they learn, and go on to the bit where they were cut off."""
+"""The annotators learn when trained on tiny bases, and an interrupted training resumes without any difference."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ YEARS = (1911, 1981, 1066, 1492, 1789, 1815, 1865, 1918)
 
 
 def document(year: int) -> AnnotatedDocument:
-    """Its year is a fact, and its number of men is none."""
+    """Makes a document whose year is a fact, and whose number of men is not."""
     text = f"a man in {year} saw {year % 7} men. he left."
     span = FactSpan(9, 13, str(year), "when?", f"in {year}")
     return AnnotatedDocument(str(year), text, (span,), title="a man")
@@ -193,7 +193,7 @@ def test_a_word_outside_weighs_less_where_not_every_fact_is_marked():
 
 
 def test_each_question_is_learnt_as_it_will_be_asked(base: Path):
-    """The loss over one sequence a document is that of every question behind its own part of the document."""
+    """The loss over one sequence per document equals that of every question after its own part of the document."""
     text = "the capital of peru is lima. its lake is titicaca. it is old."
     spans = [FactSpan(text.index(v), text.index(v) + len(v), v, q, v) for v, q in
              (("lima", "which city?"), ("titicaca", "which lake?"), ("old", "how old?"))]  # fmt: skip
@@ -212,7 +212,7 @@ def test_each_question_is_learnt_as_it_will_be_asked(base: Path):
 
 
 def _loss_alone(task: QuestionTask, asked, segment: int) -> float:
-    """The loss of one question after the prefix that it sees, with plain causal attention."""
+    """Computes the loss of one question after the prefix that it sees, with plain causal attention."""
     own = [t for t, s in enumerate(asked.segments) if s == segment]
     seen = [t for t, s in enumerate(asked.segments) if s == 0 and t < asked.stops[own[0]]]
     assert [asked.positions[t] for t in [*seen, *own]] == list(range(len(seen) + len(own)))

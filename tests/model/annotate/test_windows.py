@@ -1,4 +1,4 @@
-"""Texts as tokens: offsets that hold in any text, windows that read each word once and where it has most context."""
+"""Texts as tokens: offsets are valid in any text, and windows read each word once, where it has most context."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_offsets_are_code_points_whatever_stands_before():
 
 
 def text_of(lengths: list[int]) -> Words:
-    """Words of these numbers of tokens."""
+    """Makes words of these numbers of tokens."""
     first = [sum(lengths[:i]) for i in range(len(lengths))]
     return Words(list(range(sum(lengths))), [(i, i + 1) for i in range(len(lengths))], first)
 

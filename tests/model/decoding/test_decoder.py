@@ -1,4 +1,4 @@
-"""The decoder over a real tiny model: rows keep to themselves, streams join to the output, seeds repeat it."""
+"""The decoder over a real tiny model: rows are independent, streams join to the output, seeds repeat it."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_prompt_of_token_ids_is_the_prompt_of_their_text(eager: Checkpoint):
 def test_what_no_database_keeps_as_text_is_not_said(checkpoint: Checkpoint):
     config = replace(
         CONFIG, mode="off", temperature=50.0, max_tokens=250
-    )  # any byte, about as likely as another
+    )  # any byte, with about the same probability
     said = Decoder(checkpoint, None).generate([str(n) for n in range(8)], config)
     assert len({token for row in said for token in row.tokens}) > 200
     assert not any("\0" in row.output for row in said)
@@ -132,7 +132,7 @@ def test_without_lookups_greedy_decoding_is_that_of_transformers(checkpoint: Che
 
 
 def test_a_missed_lookup_leaves_no_trace_in_what_follows(checkpoint: Checkpoint):
-    """Forced and refused, the row goes on exactly as if it had never asked."""
+    """If a forced lookup has no match, the row continues exactly as if it had never asked."""
     decoder = Decoder(checkpoint, FakeLookup(lambda query: None))
     asked, never = (
         decoder.generate(PROMPTS, replace(CONFIG, mode=mode, max_tokens=8)) for mode in ("forced", "off")

@@ -1,4 +1,4 @@
-"""The decoder with a model that says its lines: splices, offsets, misses, stops and budgets, one at a time."""
+"""The decoder with a model that follows a script: splices, offsets, misses, stops and budgets, one at a time."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_value_is_parted_from_a_word_before_it_and_from_nothing_else(prompt: s
 
 
 def test_a_splice_inside_a_character_keeps_its_place():
-    """Half a character is said, then a value: what is shown for the half stays, and offsets go by what is shown."""
+    """Half a character comes before a value: the replacement shown for it stays, and offsets count it."""
     half = byte_tokenizer().encode("🏔")[:2]
     said, _ = say(["a", *half, LOOK, "b"], answering("Lima"))
     assert said.output == "a\ufffd Limab" and spliced(said) == ["Lima"]
@@ -170,7 +170,7 @@ def test_a_forced_miss_goes_on_as_if_it_had_not_been_asked_and_forbids_another()
 
 
 class Babbler(ScriptedLM):
-    """Wants a forbidden token above all, then <FACT>, then one letter."""
+    """A model that prefers a forbidden token, then <FACT>, then one letter."""
 
     def logits(self, states_ND: Any) -> Any:
         logits = super().logits(states_ND)
@@ -320,7 +320,7 @@ def test_the_sequence_number_is_the_last_that_a_lookup_saw():
 
 
 def test_a_token_once_said_or_spliced_is_penalised():
-    """With a penalty the second "a" falls behind the other choice; values count as said (transformers' rule)."""
+    """With a penalty the second "a" is less likely than the other choice; values count as seen (transformers' rule)."""
     checkpoint, lm = scripted({"P": "xx"})
 
     class Wavering(ScriptedLM):

@@ -1,4 +1,4 @@
-"""Stop strings and streaming with a model that says its lines: what is cut is never shown, what is shown stays."""
+"""Stop strings and streaming with a scripted model: text that is cut is never shown, and shown text stays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queries in words: written by the model, seen by nobody, encoded together, and taken back where nothing is found."""
+"""Queries in words are written by the model, shown to nobody, encoded together, and taken back without a match."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_a_query_costs_nothing_of_the_budget_and_stops_nothing():
 
 
 def test_words_of_the_text_may_be_repeated_in_a_query_and_are_not_held_against_the_text():
-    """With a penalty this strong nothing seen would be said again, were it held against it."""
+    """With a penalty this strong, a query would repeat no token if it were penalised."""
     script = f"abc{LOOK}abcc{ASKED}xyz"
     said, _, words = asker(script, answering("Lima"), repetition_penalty=1000.0)
     assert words.asked == [["abcc"]] and said.output == "abc Limaxyz"
@@ -164,7 +164,7 @@ def test_rows_that_come_to_ask_in_one_step_are_encoded_and_answered_together():
 
 
 def wordy(markup: Markup, seed: int = 3) -> Checkpoint:
-    """Random weights that ask in words again and again, in double precision."""
+    """A checkpoint with random weights, in double precision, that asks in words again and again."""
     tokenizer = FactTokenizer(bare_tokenizer(), markup=markup)
     model = tiny_llama(tokenizer.vocabulary_size, seed, tied=False, spread=0.2)
     with torch.no_grad():

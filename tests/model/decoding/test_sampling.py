@@ -1,4 +1,4 @@
-"""Choosing a token: as transformers computes the penalty, within the smallest set of mass p, and no banned one."""
+"""The choice of a token: transformers' penalty, the smallest set of mass p, and no banned token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Log-probabilities of texts: transformers' own, whatever stands beside them in a batch."""
+"""Log-probabilities of texts equal transformers' own, whatever else is in the batch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TEXTS = ("The capital of Peru is Lima.", "naïve 🏔️", "x")
 
 
 def expected(checkpoint: Checkpoint, ids: list[int]) -> torch.Tensor:
-    """[T - 1, V] by transformers, the markup's tokens left out."""
+    """Computes [T - 1, V] with transformers, leaving the markup's tokens out."""
     with torch.inference_mode():
         logits = checkpoint.lm.causal(input_ids=torch.tensor([ids])).logits[0, :-1].double()
         logits[:, checkpoint.tokenizer.added] = -math.inf

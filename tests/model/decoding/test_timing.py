@@ -1,4 +1,4 @@
-"""Query timing: a margin is exactly the bias that opens a lookup, and the least good bias is the one that is chosen."""
+"""Query timing: the margin is exactly the bias that opens a lookup, and the smallest good bias is chosen."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_lookup_in_memory_gives_the_nearest_fact_or_none():
 
 
 class Angles:
-    """Contexts as the vectors that the test gives them."""
+    """Encodes contexts as the vectors that the test gives."""
 
     def __init__(self, queries: np.ndarray) -> None:
         self.queries = queries

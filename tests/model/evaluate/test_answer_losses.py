@@ -1,4 +1,4 @@
-"""Losses of answers against a plain reference that reads every prefix anew."""
+"""Losses of answers equal a plain reference that reads every prefix anew."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def answer(text: str, *values: str) -> AnnotatedDocument:
 def reference(
     checkpoint: Checkpoint, *said: tuple[str, bool], banned_at: int | None = None, always: bool = False
 ) -> float:
-    """The loss of the stretches that count and of the end of the text; tags are written as they are called."""
+    """Sums the loss of the stretches that count and of the end of the text; tags are written by name."""
     tokenizer = checkpoint.tokenizer
     tags = {"<FACT>": tokenizer.fact, "</FACT>": tokenizer.fact_end, "end": tokenizer.end_of_text}
     before = [tokenizer.end_of_text, *tokenizer.encode(f"Question: {QUESTION}\nAnswer:")]

@@ -1,4 +1,4 @@
-"""Answers are scored as the paper says, with and without what was spliced, and a stopped run goes on."""
+"""Answers are scored as the paper says, with and without spliced values, and an interrupted run is resumed."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_intervals_are_those_of_the_bootstrap_and_the_same_every_time():
 
 
 def rows(count: int) -> list[Answered]:
-    """Every second looked up and found the fact; every third has the answer."""
+    """Makes rows of which every second looked up and found the fact, and every third has the answer."""
     made = []
     for n in range(count):
         asked = replace(CAPITAL, question_id=f"q{n}")

@@ -1,4 +1,4 @@
-"""Continuations scored with lookups, against an oracle that passes over whole sequences again and again."""
+"""Continuations scored with lookups equal an oracle that reads whole sequences again and again."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def always(value: str) -> FakeLookup:
 
 
 def opening(checkpoint: Checkpoint, ids: list[int]) -> float:
-    """The log-probability of a lookup as the next token, the other signs of the markup forbidden."""
+    """Gives the log-probability of a lookup as the next token, with the other tokens of the markup forbidden."""
     logits_V = next_logits(checkpoint, ids)
     closed = [token for token in checkpoint.tokenizer.added if token != checkpoint.tokenizer.fact]
     logits_V[closed] = -math.inf
@@ -52,7 +52,7 @@ def next_logits(checkpoint: Checkpoint, ids: list[int]) -> torch.Tensor:
 
 
 def oracle(checkpoint: Checkpoint, context: str, after: str, value: str) -> float:
-    """What every lookup that is made finds is `value`."""
+    """Computes the log-probability of `after` if every lookup that is made finds `value`."""
     tokenizer = checkpoint.tokenizer
     before, rest = encoded(tokenizer, context, after)
     seen, total = tokenizer.prompt(before), 0.0
@@ -73,7 +73,7 @@ def oracle(checkpoint: Checkpoint, context: str, after: str, value: str) -> floa
 
 
 def where(checkpoint: Checkpoint, holds: Callable[[float], bool]) -> str:
-    """A context after which the model looks up as `holds` says of its probability."""
+    """Finds a context after which the probability of a lookup satisfies `holds`."""
     prompt = checkpoint.tokenizer.prompt
     return next(c for c in CONTEXTS if holds(math.exp(opening(checkpoint, prompt(c)))))
 

@@ -1,4 +1,4 @@
-"""What lm_eval asks of a model, on requests of our own: lm_eval need not be there."""
+"""The methods that lm_eval calls on a model, on requests made here, so that lm_eval need not be installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The judge against an endpoint that answers over HTTP, well and badly; and the judge of strings."""
+"""The judge over an HTTP endpoint that answers well and badly, and the judge by strings."""
 
 from __future__ import annotations
 

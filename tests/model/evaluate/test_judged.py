@@ -1,4 +1,4 @@
-"""SimpleQA's and FActScore's figures by hand, and judging in threads."""
+"""SimpleQA's and FActScore's figures equal those computed by hand, and judging works in threads."""
 
 from __future__ import annotations
 

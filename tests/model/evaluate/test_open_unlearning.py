@@ -1,4 +1,4 @@
-"""A log in open-unlearning's layout has that project's names, and comes to the published numbers."""
+"""A log in open-unlearning's layout has that project's names, and gives the published numbers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HALF, QUARTER, EIGHTH = np.log([2, 4, 8]).tolist()
 
 
 def log() -> dict[str, Any]:
-    """Two examples a table: right answers of 1/2 and 1/4, a paraphrase of 1/4, wrong ones of 1/4 and 1/8."""
+    """Makes two examples per table: right answers of 1/2 and 1/4, a paraphrase of 1/4, wrong ones of 1/4 and 1/8."""
     table = {
         "avg_gt_loss": {"0": HALF, "1": QUARTER},
         "avg_paraphrased_loss": {"0": QUARTER, "1": QUARTER},

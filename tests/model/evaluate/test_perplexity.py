@@ -1,4 +1,4 @@
-"""Perplexity against a plain reference that reads every prefix anew."""
+"""Perplexity equals a plain reference that reads every prefix anew."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def document(text: str = TEXT, values: tuple[str, ...] = SPANS) -> AnnotatedDocu
 
 
 def finding(*values: str | None) -> Find:
-    """A knowledge base that gives these, one a lookup."""
+    """A knowledge base that gives these values, one per lookup."""
     left: Iterator[str | None] = iter(values)
     return lambda query: next(left)
 
 
 def loss_after(checkpoint: Checkpoint, before: list[int], token: int, *, banned: bool = False) -> float:
-    """The loss of one token after a text, read from nothing by transformers."""
+    """Computes the loss of one token after a text with transformers, without a cache."""
     with torch.no_grad():
         logits_V = checkpoint.lm.causal(torch.tensor([before])).logits[0, -1].double()
     if banned:
@@ -51,7 +51,7 @@ def loss_of(
     banned_at: tuple[int, ...] = (),
     always: bool = False,
 ) -> float:
-    """The loss of the stretches that count, each token after all before it; the text's first token is free."""
+    """Sums the loss of the stretches that count, each token after all before it; the text's first token has none."""
     before, total = [checkpoint.tokenizer.end_of_text], 0.0
     for number, (ids, counts) in enumerate(said):
         for place, token in enumerate(ids):
@@ -63,7 +63,7 @@ def loss_of(
 
 @pytest.fixture
 def pieces(checkpoint: Checkpoint) -> dict[str, list[int]]:
-    """The document's stretches as ids: the space before a value belongs to it."""
+    """Gives the document's stretches as ids; the space before a value belongs to it."""
     encode, tokenizer = checkpoint.tokenizer.encode, checkpoint.tokenizer
     return {
         "first": encode("Peru\n\nPeru is a country. The capital of Peru is"),
@@ -77,7 +77,7 @@ def pieces(checkpoint: Checkpoint) -> dict[str, list[int]]:
 
 
 def given(pieces: dict[str, list[int]], first: list[int], second: list[int]) -> list[tuple[list[int], bool]]:
-    """What is said where these are spliced."""
+    """Lists the stretches of the text with these values spliced, each with whether its loss counts."""
     return [
         (pieces["first"], True), (pieces["open"], False), (first, False), (pieces["close"], False),
         (pieces["second"], True), (pieces["open"], False), (second, False), (pieces["close"], False),

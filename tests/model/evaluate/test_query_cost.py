@@ -1,4 +1,4 @@
-"""Queries are formed at the same lookups by every method, and are those that its decoder would ask with."""
+"""Every method forms its queries at the same lookups, and they are the queries that its decoder would send."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.kb.corpora import PERU, document, numbered
 
 
 class Words(FakeEncoder):
-    """Notes what it is asked to encode."""
+    """Records the texts that it encodes."""
 
     asked: list[str]
 

@@ -1,4 +1,4 @@
-"""Published question sets are read, each in its own form, and what is none is named."""
+"""Published question sets are read, each in its own format, and rows that are no question are named."""
 
 from __future__ import annotations
 

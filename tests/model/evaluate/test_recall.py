@@ -1,4 +1,4 @@
-"""Recall against the definition written out: the rank of the asked fact, ties ranked against it."""
+"""Recall equals its definition: the rank of the asked fact, with ties ranked against it."""
 
 from __future__ import annotations
 

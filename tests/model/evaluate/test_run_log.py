@@ -1,4 +1,4 @@
-"""A run's rows are kept, and gone on with where they are of the same run."""
+"""A run's rows are kept, and resumed where they are of the same run."""
 
 from __future__ import annotations
 

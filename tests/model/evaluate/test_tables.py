@@ -1,4 +1,4 @@
-"""Recall by kind of query and of key: generated questions are keys, human ones are asked, and never the other way."""
+"""Recall by kind of query and of key: generated questions are keys, human ones are asked, and never the reverse."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.kb.corpora import PERU, numbered
 
 @dataclass(slots=True)
 class Reading(FakeEncoder):
-    """Keys of contexts are of the text before the span; a question in capitals reads as in small letters."""
+    """Makes context keys from the text before the span; a question in capitals equals one in small letters."""
 
     def encode_documents(self, documents: Sequence[AnnotatedDocument]) -> list[Vectors]:
         return [self._stack([d.text[: span.start] for span in d.facts]) for d in documents]

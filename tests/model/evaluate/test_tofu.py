@@ -1,4 +1,4 @@
-"""TOFU's metrics: published logs give the published numbers, and what can be worked out by hand comes out."""
+"""TOFU's metrics: published logs give the published numbers, and small cases those computed by hand."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def examples(right, stated, wrong, rouge=None) -> Examples:
 
 
 def separated(n: int) -> tuple[Examples, Examples]:
-    """Two models of n examples: each of the first's truth ratios is below each of the second's."""
+    """Makes two models of n examples: each of the first's truth ratios is below each of the second's."""
     rng = np.random.default_rng(0)
     return (
         examples(np.ones(n), np.ones(n), rng.uniform(5, 6, (n, 3))),
@@ -158,7 +158,7 @@ def test_a_table_that_is_none_is_refused_with_what_is_wrong(tmp_path: Path, colu
 
 CUT_OFF = gzip.compress(b"{}" * 9, mtime=0)[
     :-9
-]  # without the time, which would name the test differently each second
+]  # without the time, which would give the test another name each second
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", CUT_OFF, b"\x1f\x8bno"])

@@ -1,4 +1,4 @@
-"""TOFU's rows become documents and examples whose facts are marked, and examples become a log's tables."""
+"""TOFU's rows become documents and examples with marked facts, and examples become a log's tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHARED = SHARED_DATA / "tofu"
 
 
 class Capitals:
-    """Marks every word with a capital, also those of the question."""
+    """Marks every capitalised word, also those of the question."""
 
     def spans(self, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
         return [[m.span() for m in re.finditer(r"\b[A-Z]\w+", text)] for text in texts]

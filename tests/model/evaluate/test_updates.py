@@ -1,4 +1,4 @@
-"""Figures of updates, from answers that are given; records from files."""
+"""Figures of updates are computed from given answers, and records are read from files."""
 
 from __future__ import annotations
 
@@ -101,6 +101,6 @@ def test_intervals_are_over_records_and_empty_figures_are_none() -> None:
     assert (
         found.efficacy and found.paraphrase and found.efficacy_where_found is None and found.locality is None
     )
-    # Two paraphrases that stand and fall together tell no more than one.
+    # Two paraphrases that always agree tell no more than one.
     assert found.paraphrase.low == pytest.approx(found.efficacy.low, abs=0.06)
     assert found.efficacy.low < 0.4 and found.undone is not None and found.undone.share == 1.0

@@ -1,4 +1,4 @@
-"""Finding a base model by name, and saying what is missing where there is none."""
+"""A base model is found by name; if there is none, the error says what is missing."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_damaged_conversion_is_made_again(
             digests.write_text(digests.read_text()[:30])
     monkeypatch.setattr(
         "colmlm.model.lm.base_models.WHEEL_PACKAGE", "colmlm.model"
-    )  # there is one, and its conversion is the copy
+    )  # a package that exists; its conversion is the copy
     monkeypatch.setattr("colmlm.model.lm.base_models._convert", lambda source, target: seal(base, target))
     assert resolve_base(WHEEL_BASE, tmp_path) == converted
     assert {path.name: path.read_bytes() for path in converted.iterdir()} == expected

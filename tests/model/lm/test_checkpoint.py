@@ -1,4 +1,4 @@
-"""Checkpoints: what is loaded is what was meant, and what is damaged is refused, never filled in."""
+"""Checkpoints: the loaded weights are the right ones, and damaged files are refused, never filled in."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def copied(adapter: Path, target: Path) -> Path:
-    """The run and its base under another folder, its base named there."""
+    """Copies the run and its base to another folder, and names that base in the run."""
     shutil.copytree(adapter, target)
     path = target / "run" / CONFIG_FILE
     record = json.loads(path.read_text())
@@ -69,7 +69,7 @@ def copied(adapter: Path, target: Path) -> Path:
 
 
 def unseal(directory: Path) -> Path:
-    """Take the digests away, as in a checkpoint that has none: what else is wrong must be noticed all the same."""
+    """Removes the digests, as in a checkpoint without any; other faults must be noticed all the same."""
     path = directory / CONFIG_FILE
     path.write_text(json.dumps(json.loads(path.read_text()) | {"digests": {}}))
     return directory
@@ -141,7 +141,7 @@ def test_a_plain_model_without_our_file_is_the_papers_released_form(full: Path):
     released = opened(full)
     assert released.config.kind == "full" and released.config.name == "full"
     assert not released.config.space_inside and not released.tokenizer.space_inside
-    assert released.checkpoint_id != expected.checkpoint_id  # the space is elsewhere, so the keys are others
+    assert released.checkpoint_id != expected.checkpoint_id  # the key space differs, and so do the keys
     assert released.tokenizer_hash == expected.tokenizer_hash
     assert released.checkpoint_id == import_released(full, precision="fp32").checkpoint_id
 

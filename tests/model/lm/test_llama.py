@@ -1,4 +1,4 @@
-"""The forward for inference against transformers' own: whole, in pieces, ragged, taken back; Llamas of all shapes."""
+"""The forward for inference equals transformers': whole, in pieces, at different lengths, taken back, for any shape."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def llama(**options: object) -> LlamaForCausalLM:
     for name, parameter in model.named_parameters():
         if name.endswith(
             ("bias", "norm.weight", "layernorm.weight")
-        ):  # made as zeros and ones: give them a say
+        ):  # they are made as zeros and ones, which would have no effect
             parameter.data += 0.3 * torch.randn(parameter.shape)
     return model
 
@@ -83,7 +83,7 @@ def test_in_pieces_over_a_cache_they_are_the_same(shape: str):
 
 
 def test_rows_of_different_lengths_see_only_themselves():
-    """Padded on the right, then fed side by side, from positions of their own."""
+    """Feeds rows padded on the right, and then side by side from different positions."""
     model, lengths = llama(), [9, 1, 30]
     ours = Llama(model)
     rows = [tokens(n + 20, seed=n) for n in lengths]
@@ -103,7 +103,7 @@ def test_rows_of_different_lengths_see_only_themselves():
 
 
 def test_what_pads_the_shorter_rows_is_not_multiplied():
-    """Rows of 30, 9 and 1 tokens from the start, then of 2, 7 and none behind those pasts."""
+    """Feeds rows of 30, 9 and 1 tokens from the start, then 2, 7 and no further tokens."""
     model, lengths, more = llama(), [30, 9, 1], [2, 7, 0]
     ours = Llama(model)
     rows = [tokens(n + k, seed=n) for n, k in zip(lengths, more, strict=True)]

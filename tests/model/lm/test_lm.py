@@ -1,4 +1,4 @@
-"""One forward for many sequences: grouping loses none and padding changes nothing."""
+"""One forward for many sequences: grouping loses none, and padding changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sentences end where a reader ends them, and together they are the text."""
+"""Sentences end where a reader would end them, and together they are the text."""
 
 from __future__ import annotations
 

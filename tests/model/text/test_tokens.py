@@ -26,7 +26,7 @@ def special(tokenizer: FactTokenizer) -> set[int]:
 
 
 def mask_of_the_paper(tokenizer: FactTokenizer, ids: tuple[int, ...]) -> tuple[bool, ...]:
-    """M: strictly between the tags, with the closing one and without the opening one."""
+    """Gives M: strictly between the tags, with the closing one and without the opening one."""
     masked, inside = [], False
     for token in ids:
         masked.append(inside)
@@ -65,7 +65,7 @@ def test_a_literal_tag_in_a_text_is_its_characters(either: FactTokenizer, litera
 
 
 def values_with_their_space(tokenizer: FactTokenizer, document: AnnotatedDocument) -> list[str]:
-    """What stands between the tags: the value, with the one space before it where that goes inside."""
+    """Gives the text between the tags: the value, with the space before it if that goes inside."""
     values, at = [], 0
     for span in document.facts:
         before = document.text[at : span.start]

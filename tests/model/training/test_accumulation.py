@@ -1,4 +1,4 @@
-"""A step cut into micro-batches is the step: the same gradient, dropout and memory included, for every method."""
+"""A step cut into micro-batches has the same gradient as the whole, with dropout and memory, for every method."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def trainer(root: Path, name: str, **settings: Any) -> Trainer:
 
 
 def gradients(run: Trainer) -> tuple[list[JointBatch], list[Tensor]]:
-    """The micro-batches of the first step, and the gradient before it is clipped."""
+    """Gives the micro-batches of the first step, and the gradient before it is clipped."""
     list(islice(run.run(), 0))
     run.loop._prepare()
     (batches,) = islice(run.steps(0), 1)
@@ -66,7 +66,7 @@ def with_dropout(run: Trainer) -> Trainer:
 
 
 def test_the_second_pass_sees_the_dropout_of_the_first(root: Path):
-    """Against one graph over all micro-batches, whose forwards draw their dropout in the same order."""
+    """Compares with one graph over all micro-batches, whose forwards draw their dropout in the same order."""
     batches, ours = gradients(with_dropout(trainer(root, "c", micro_documents=4, ntp_fraction=0.0)))
     assert len(batches) == 3
     plain = with_dropout(trainer(root, "d", micro_documents=4, ntp_fraction=0.0))

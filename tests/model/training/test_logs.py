@@ -1,4 +1,4 @@
-"""The log of a run: appended step by step, cut back to the save a run goes on from, drawn, sent to TensorBoard."""
+"""The log of a run: appended step by step, cut back when a run resumes, drawn, sent to TensorBoard."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_run_that_goes_on_takes_the_lost_lines_away(tmp_path: Path):
     write(log, range(1, 6))
     log.close()
     with (tmp_path / LOSS_FILE).open("a") as target:
-        target.write("6,1.6")  # it was killed while it wrote
+        target.write("6,1.6")  # the process was killed while it wrote this
     log = RunLog(tmp_path, 3, tensorboard=False)
     write(log, range(4, 6))
     log.close()

@@ -1,4 +1,4 @@
-"""The loop on a task of its own: it goes on to the bit, holds the batch, and refuses what is another run."""
+"""The loop on a small task: it resumes without any difference, keeps the batch size, and refuses another run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def weights(directory: Path) -> dict[str, torch.Tensor]:
 
 
 def disturb() -> None:
-    """What another process would do to the generators."""
+    """Disturbs the generators as another process would."""
     torch.rand(3), random.random(), np.random.random()
 
 
@@ -43,7 +43,7 @@ def test_a_run_goes_on_to_the_bit_with_every_random_generator(tmp_path: Path, do
     steps = first.run()
     before = curve(list(islice(steps, done)))
     first.save()
-    next(steps)  # done after the save, and lost
+    next(steps)  # done after the save, and so lost
     disturb()
     after = curve(list(Loop(Toy(**noisy), toy_config(), tmp_path / "b").run()))
     assert before + after == unbroken

@@ -1,4 +1,4 @@
-"""Hard negatives: what the model confuses comes into one step, deterministically, and nothing is lost."""
+"""Hard negatives: documents that the model confuses come into one step, deterministically, and none is lost."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TOPICS = 6
 
 
 def topical(count: int) -> list[AnnotatedDocument]:
-    """Documents of a few topics, which stand far apart in the corpus; all of a topic are confused with each other."""
+    """Makes documents of a few topics, far apart in the corpus; all of one topic are confused with each other."""
     return [
         document(f"d{n}", f"{n} on topic{n % TOPICS} says ", (f"v{n}", f"{n} topic{n % TOPICS}?"))
         for n in range(count)
@@ -35,7 +35,7 @@ def topical(count: int) -> list[AnnotatedDocument]:
 
 
 def by_topic(sequences: Sequence[Encoded]) -> list[NDArray[np.float32]]:
-    """Keys that know the topic of a text and next to nothing else."""
+    """Makes keys that depend on the topic of a text and on almost nothing else."""
     keys = []
     for sequence in sequences:
         text = TOKENIZER.decode(sequence.ids)

@@ -1,4 +1,4 @@
-"""The joint objective against the paper's formulas (section 3.2), written out with loops in double precision."""
+"""The joint objective equals the paper's formulas (section 3.2), written out with loops in double precision."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.tiny import byte_tokenizer, tiny_llama
 
 @dataclass
 class Reference:
-    """The formulas over one step: no batching, no sharing, one term after the other."""
+    """The formulas over one step, one term after the other, without batching."""
 
     lm: FactLM
     step: Step
@@ -34,7 +34,7 @@ class Reference:
         self.head = self.lm.causal.lm_head.weight.detach().double()
 
     def next_token(self) -> tuple[float, int]:
-        """-sum over t not in M of log p(x_t | x_<t), and how many t there are."""
+        """Computes -sum over t not in M of log p(x_t | x_<t), and the number of these t."""
         total, count = 0.0, 0
         for sequence, states, scored in zip(self.step.sequences, self.states, self.step.scored, strict=True):
             for t in range(1, len(sequence)):
@@ -58,7 +58,7 @@ def contrastive(
     temperature: float,
     old: Sequence[tuple[Tensor, Tensor, str]] = (),
 ) -> float:
-    """-1/2B sum of both directions; who asks the same question is no negative; `old` ones are negatives only."""
+    """Computes -1/2B sum of both directions; equal questions are no negatives, and `old` pairs are negatives only."""
     total, size = 0.0, len(facts)
     words = [q.lower().split() for q in questions]
     candidates = [*zip(facts, queries, words, strict=True), *((f, q, w.lower().split()) for f, q, w in old)]
@@ -81,13 +81,13 @@ def tokenizer() -> FactTokenizer:
 
 @pytest.fixture(scope="module")
 def module(tokenizer: FactTokenizer) -> JointModule:
-    """A lively tiny model: its logits and its states differ from token to token."""
+    """A tiny model with a large spread: its logits and its states differ from token to token."""
     return JointModule(FactLM(tiny_llama(tokenizer.vocabulary_size, spread=0.2), compute=torch.float32))
 
 
 @pytest.fixture(scope="module")
 def step(tokenizer: FactTokenizer) -> Step:
-    """Two documents, their questions, one of them asked twice and one as a document that is itself learnt."""
+    """Two documents and their questions, one of them asked twice and one as a document with a loss."""
     sequences = [tokenizer.document(PERU), tokenizer.document(CHILE)]
     scored, pairs = [True, True], []
     for at, document in enumerate((PERU, CHILE)):
@@ -107,7 +107,7 @@ def step(tokenizer: FactTokenizer) -> Step:
 
 
 def part(step: Step, documents: Sequence[int]) -> Step:
-    """Some documents of a step with their questions, as a step of its own."""
+    """Makes a step of some documents of a step, with their questions."""
     pairs = [pair for pair in step.pairs if pair.fact_sequence in documents]
     kept = sorted({*documents, *(pair.query_sequence for pair in pairs)})
     moved = [
@@ -131,7 +131,7 @@ def test_the_next_token_loss_is_that_of_the_positions_outside_m(
     assert len(batch.targets_N) == count
     assert summed.item() == pytest.approx(expected, rel=1e-5)
     targets = batch.targets_N.tolist()
-    assert targets.count(tokenizer.fact) == 4 + 1  # every opening token is learnt, and no closing one
+    assert targets.count(tokenizer.fact) == 4 + 1  # every opening token is learnt, but no closing one
     assert tokenizer.fact_end not in targets and tokenizer.fact_q not in targets
     assert len(tokenizer.encode("Lima")) and "Lima" not in tokenizer.decode(targets)
 
@@ -164,11 +164,11 @@ def test_the_contrastive_loss_is_the_papers_formula(module: JointModule, step: S
     loss = pull.surrogate(facts_PD, queries_PD)
     assert loss.item() == pytest.approx(expected, rel=1e-4)
     without = contrastive(facts, queries, [str(n) for n in range(5)], temperature)
-    assert abs(without - expected) > 1e-3  # leaving out who asks the same question does matter here
+    assert abs(without - expected) > 1e-3  # here it matters that pairs with the same question are left out
 
 
 def test_the_gradient_is_that_of_the_formula(module: JointModule, step: Step):
-    """By central differences of the slow formula, at some coordinates of both sides."""
+    """Computes it by central differences of the slow formula, at some coordinates of both sides."""
     facts, queries = Reference(module.lm, step).vectors()
     questions = [pair.question for pair in step.pairs]
     pairs = Pairs(torch.stack(facts), torch.stack(queries), question_ids(questions))

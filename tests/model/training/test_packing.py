@@ -1,4 +1,4 @@
-"""Packing: sequences in one row see nothing of each other, forwards and backwards."""
+"""Sequences packed in one row do not see each other, forwards and backwards."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.tiny import tiny_llama
 
 @pytest.fixture(params=["sdpa", "eager"])
 def lm(request: pytest.FixtureRequest) -> FactLM:
-    """In double precision and with lively weights, so that a state depends on all before it and little else."""
+    """A model in double precision with a large spread, so that a state depends strongly on all tokens before it."""
     model = tiny_llama(260, spread=0.2)
     model.set_attn_implementation(request.param)
     return FactLM(model.double(), compute=torch.float32)
@@ -38,7 +38,7 @@ def sequences(*lengths: int) -> list[Encoded]:
 def forward(
     lm: FactLM, made: list[Encoded], layout: str, row_length: int, max_tokens: int = 10_000
 ) -> list[torch.Tensor]:
-    """The states of each sequence as the trainer gets them."""
+    """Gives the states of each sequence as the trainer gets them."""
     rows, starts = lay_out(made, layout=layout, row_length=row_length, max_tokens=max_tokens)
     states_TD = torch.cat([lm.hidden(*some).flatten(0, 1) for some in rows])
     return [states_TD[start : start + len(s)] for start, s in zip(starts, made, strict=True)]
@@ -55,7 +55,7 @@ def test_every_sequence_is_in_one_row_and_rows_and_batches_keep_their_bounds(
     assert sorted(i for row in rows for i in row) == list(range(len(lengths)))
     sizes = [sum(lengths[i] for i in row) for row in rows]
     assert all(size <= row_length or len(row) == 1 for size, row in zip(sizes, rows, strict=True))
-    if len(rows) > 1:  # first fit leaves no two rows that would go into one
+    if len(rows) > 1:  # no two rows would fit into one
         assert sorted(sizes)[0] + sorted(sizes)[1] > row_length
     made = packed_batches(lengths, row_length, max_tokens)
     assert sorted(row for batch in made for row in batch) == sorted(rows)
@@ -104,7 +104,7 @@ def test_what_stands_elsewhere_in_a_row_changes_no_state(lm: FactLM):
 
 
 def test_rows_without_positions_would_mix_their_sequences(lm: FactLM):
-    """What the tests above would find: as one sequence, the second's states are others."""
+    """Shows that the tests above would fail for sequences joined into one, where the second's states differ."""
     one, two = sequences(20, 20)
     with torch.no_grad():
         together = lm.hidden(torch.tensor([one.ids + two.ids]))[0, 20:]

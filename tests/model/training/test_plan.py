@@ -1,4 +1,4 @@
-"""What a plan says of a run is what the run has."""
+"""The figures of a plan are those of the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Presets have the paper's values, and a config that cannot be trained is no config."""
+"""Presets have the paper's values, and a config that cannot be trained is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs in two real processes, copied (DDP) and sharded (FSDP), against the same runs in one."""
+"""Runs in two real processes, copied (DDP) and sharded (FSDP), give the same as runs in one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def two(root: Path) -> dict[str, list[dict[str, Any]]]:
 def test_two_processes_learn_what_one_does_and_it_goes_on_alone(
     root: Path, two: dict[str, list[dict[str, Any]]], kind: str
 ):
-    """Five documents a process in several micro-batches, against ten documents in one forward."""
+    """Compares five documents per process in several micro-batches with ten documents in one forward."""
     alone = train(root, kind, f"{kind} alone", micro_documents=None, layout="padded")
     curve = [(m["step"], m["tokens"], m["loss"], m["gradient_norm"], m["parts"]) for m in two[kind]]
     assert len(curve) == CUTS[-1]

@@ -1,4 +1,4 @@
-"""Learning rates at chosen points, by the paper's tables."""
+"""Learning rates at chosen points, as in the paper's tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shards hold what tokenising gives, go on where a build was cut off, and are refused when damaged."""
+"""Shards hold what tokenising gives, an interrupted build is continued, and damaged shards are refused."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def tokenizer(request: pytest.FixtureRequest) -> FactTokenizer:
 
 
 def build(directory: Path, tokenizer: FactTokenizer, documents: list[AnnotatedDocument] = DOCUMENTS) -> int:
-    """Build and tell how many shards were kept."""
+    """Builds shards and gives how many were kept."""
     *_, last = build_shards(documents, directory, tokenizer, CONFIG, per_shard=3)
     return last.kept
 
@@ -98,7 +98,7 @@ def test_a_build_that_was_cut_off_goes_on(tokenizer: FactTokenizer, tmp_path: Pa
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     build(whole, tokenizer)
     list(islice(build_shards(DOCUMENTS, cut, tokenizer, CONFIG, per_shard=3), 2))
-    (cut / ".00002").mkdir()  # what it was writing when it was killed
+    (cut / ".00002").mkdir()  # the shard that was being written when the build was killed
     (cut / ".00002" / "ids.npy").write_bytes(b"half")
     with pytest.raises(ShardError, match="no finished shards"):
         open_shards(cut, tokenizer, CONFIG)

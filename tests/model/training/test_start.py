@@ -1,4 +1,4 @@
-"""What a run starts from: what was there is kept, what is missing is fresh, and what does not fit is refused."""
+"""The start of a run: existing weights are kept, missing ones added, and a checkpoint that does not fit is refused."""
 
 from __future__ import annotations
 

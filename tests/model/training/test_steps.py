@@ -1,4 +1,4 @@
-"""Steps: the same in every run, with positions that point at the markers they speak of."""
+"""Steps are the same in every run, and their positions point at the markers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order of the data: all of it, the same in every run, cut fairly into steps."""
+"""The order of the data: all of it is read, in the same order in every run, cut fairly into steps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONFIG = TrainConfig(batch_documents=4, block=1, max_length=32, title_fraction=0
 
 
 def corpus(count: int, name: str = "d") -> Corpus:
-    """Documents of very different lengths, one question each."""
+    """Makes documents of very different lengths, with one question each."""
     texts = [
         document(f"{name}{n}", f"{name} {n} says " + "so " * (n * n % 40), (f"v{n}", f"{name} {n}?"), ".")
         for n in range(count)

@@ -1,4 +1,4 @@
-"""Training on the tiny base: it learns, goes on to the bit where it was cut off, and touches only what it may."""
+"""Training on the tiny base learns, resumes without any difference, and changes only the weights that it may."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def losses(metrics: Sequence[Metrics]) -> list[tuple[float, ...]]:
 
 @pytest.fixture(scope="module")
 def whole(config: TrainConfig, tmp_path_factory: pytest.TempPathFactory) -> tuple[Trainer, list[Metrics]]:
-    """A run of eight steps that nothing interrupted, with what it yielded."""
+    """A run of eight steps without an interruption, with the metrics it yielded."""
     run = trainer(config, tmp_path_factory.mktemp("run"))
     return run, list(run.run())
 
@@ -68,7 +68,7 @@ def curve(whole: tuple[Trainer, list[Metrics]]) -> list[Metrics]:
 
 
 def saved(directory: Path) -> dict[str, bytes]:
-    """The files of a run but for its log, which grows with each step."""
+    """Reads the files of a run except its log, which grows with each step."""
     return {p.name: p.read_bytes() for p in directory.iterdir() if p.is_file() and p.name != LOSS_FILE}
 
 
@@ -116,7 +116,7 @@ def test_steps_after_the_last_save_are_done_again_the_same(
     steps = cut.run()
     list(islice(steps, 2))
     cut.loop.save()
-    list(islice(steps, 3))  # and then it is killed
+    list(islice(steps, 3))  # and then the process is killed
     assert losses(list(trainer(config, tmp_path).run())) == losses(curve[2:])
     assert read_log(tmp_path / LOSS_FILE)["step"] == list(range(1, 9))
 

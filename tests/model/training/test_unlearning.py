@@ -1,4 +1,4 @@
-"""Unlearning by gradients: its losses against plain formulas, exact resume, and that it forgets what it should."""
+"""Unlearning by gradients: its losses equal plain formulas, it resumes exactly, and it forgets what it should."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def unlearning(init: TrainConfig, directory: Path, **changes: object) -> Unlearn
 
 
 def loss_of(model: torch.nn.Module, ids: Sequence[int], start: int) -> torch.Tensor:
-    """The summed loss of the tokens from `start` on, by transformers."""
+    """Computes the summed loss of the tokens from `start` on, with transformers."""
     logits_TV = model(torch.tensor([ids])).logits[0].double()
     logprobs_TV = torch.log_softmax(logits_TV, dim=-1)
     return -torch.stack([logprobs_TV[at - 1, ids[at]] for at in range(start, len(ids))]).sum()
@@ -68,9 +68,9 @@ def test_npo_begins_at_its_constant_and_follows_its_formula_when_the_model_has_m
         for weight in causal.parameters():
             weight.add_(0.02 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(1)))
         after = torch.stack([loss_of(causal, one.ids, one.start) for one in batch.forget])
-    task.begin(batches[1], task.loop.context(batches[1]))  # must not measure the start anew
+    task.begin(batches[1], task.loop.context(batches[1]))  # must not measure the initial losses again
     moved, _ = task.loss(batch, task.loop.context([batch]))
-    ratio = torch.exp(-(after - before))  # of the probabilities, the model's over the first's
+    ratio = torch.exp(-(after - before))  # of the probabilities: the model's over the initial model's
     expected = (2 / 0.1 * torch.log1p(ratio**0.1)).mean()
     assert moved.item() == pytest.approx(float(expected), rel=1e-4)
 
