@@ -1,1 +1,1 @@
-"""The schema's history. A package, so that an installed program finds it (see kb.database.migrate)."""
+"""The migrations of the database schema. They are a package, so that an installed program finds them."""

@@ -1,4 +1,4 @@
-"""Runs migrations on the connection kb.database.migrate hands over, or on the one `COLMLM_*` names."""
+"""Runs migrations on the connection that `kb.store.database` hands over, or on the database that `COLMLM_*` names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OF_PROCRASTINATE = "procrastinate_"
 
 
 def _is_ours(name: str | None, kind: str, _parents: object) -> bool:
-    """Partitions come and go with keysets; the schema is their parent's. Procrastinate's tables are its own."""
+    """Leaves out the partitions of keys, which are created and dropped with keysets, and procrastinate's tables."""
     if kind != "table" or name is None:
         return True
     return not (_PARTITION.fullmatch(name) or name.startswith(_OF_PROCRASTINATE))

@@ -1,1 +1,1 @@
-"""Where each spliced word came from and what became of it: traces, impact, and who is shown what of it."""
+"""Evidence: stores outputs with the facts spliced into them, traces both, and withholds what is past."""

@@ -1,6 +1,6 @@
-"""Attribution: which fact stands behind which words of a stored output, and which outputs used a fact.
+"""Attribution: stores outputs with their splices, and traces outputs to facts and facts to the outputs that used them.
 
-Records name fact, version and change, so they answer after the fact was corrected or deleted.
+Attributions name fact, version and change, so they stay valid after the fact was corrected or deleted.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ SENTENCE_ENDS = (". ", "! ", "? ", "\n")
 
 
 def record(session: Session, generation: NewGeneration) -> int:
-    """Store an output with its splices and return its id. Raises `InvalidSplice` where a span is not its value.
+    """Stores an output with its splices and gives its id. Raises `InvalidSplice` where a span is not its fact's value.
 
-    What was erased since it was spliced is stored redacted: that there was an output is evidence, what it said is gone.
-    Whether the span was the value cannot be told then, and is not: the answer would tell whoever guesses.
+    Splices of facts that were erased meanwhile are stored redacted: the output stays as evidence without what it said.
+    For these the span is not compared with the value, since the answer would confirm a guess.
     """
     for name in ("prompt", "output"):
         audit.check_text(name, getattr(generation, name), limit=10_000_000)
@@ -111,7 +111,7 @@ def _check_splices(session: Session, generation: NewGeneration) -> None:
 
 
 def _values(session: Session, fact_ids: Sequence[int]) -> dict[tuple[int, int], str | None]:
-    """The values of these facts by version; None where they are erased."""
+    """Gives the values of these facts by fact and version; None where the fact is erased."""
     storable = [fact_id for fact_id in fact_ids if 0 < fact_id <= facts.MAX_ID]
     value = case((FactRow.erased_seq.is_(None), FactVersionRow.value)).label("value")
     statement = select(FactVersionRow.fact_id, FactVersionRow.version, value).join(
@@ -122,7 +122,7 @@ def _values(session: Session, fact_ids: Sequence[int]) -> dict[tuple[int, int], 
 
 
 def trace_output(session: Session, generation_id: int) -> OutputTrace:
-    """Every splice of a stored output: what was said, on what evidence, and what became of that since."""
+    """Traces every splice of a stored output to its fact and source, with the edits of the fact since."""
     stored = session.get(GenerationRow, generation_id) if 0 < generation_id <= facts.MAX_ID else None
     if stored is None:
         raise GenerationNotFound(generation_id)
@@ -171,7 +171,7 @@ def _traced(
 def _edits(
     session: Session, fact_id: int, after: int, created_seq: int | None = None
 ) -> tuple[ChangeRecord, ...]:
-    """The edits of a fact past change `after`, and the change that created it. Keying is not an edit."""
+    """Lists the edits of a fact past change `after`, with the change that created it. Keying is not an edit."""
     touches = or_(ChangeRow.fact_ids.contains([fact_id]), ChangeRow.seq == created_seq)
     statement = select(ChangeRow).where(
         touches, ChangeRow.seq > after, ChangeRow.kind.not_in(audit.MAINTENANCE)
@@ -180,7 +180,7 @@ def _edits(
 
 
 def trace_fact(session: Session, fact_id: int) -> FactTrace:
-    """A fact with its source sentence, its values over time, its edits, and every stored output that used it."""
+    """Gives a fact with its source sentence, its values over time, its edits, and every stored output that used it."""
     fact = reading.get_fact(session, fact_id)
     versions = session.scalars(
         select(FactVersionRow).where(FactVersionRow.fact_id == fact_id).order_by(FactVersionRow.version)
@@ -206,7 +206,7 @@ def _use(used: AttributionRow, at: datetime) -> Use:
 
 
 def _context(session: Session, fact: FactRecord) -> str | None:
-    """The sentence of the document around the fact's span."""
+    """Gives the sentence of the document around the fact's span; None for a fact without a document."""
     if (source := fact.source) is None:
         return None
     first = max(0, source.start - CONTEXT_CHARACTERS)
@@ -216,7 +216,7 @@ def _context(session: Session, fact: FactRecord) -> str | None:
 
 
 def sentence(text: str, start: int, end: int) -> str:
-    """What stands around a span as far as its sentence goes, at most 300 characters to either side."""
+    """Gives the sentence around a span, with at most 300 characters to either side."""
     first = max(0, start - CONTEXT_CHARACTERS)
     text, start, end = text[first : end + CONTEXT_CHARACTERS], start - first, end - first
     begins = [at + len(mark) for mark in SENTENCE_ENDS if (at := text.rfind(mark, 0, start)) >= 0]
@@ -225,7 +225,7 @@ def sentence(text: str, start: int, end: int) -> str:
 
 
 def generations(session: Session, after: int, limit: int) -> list[GenerationRecord]:
-    """Stored outputs, newest first: from the newest, or where `after` is an id, those older than it."""
+    """Lists stored outputs, newest first; those older than output `after`, if that is not 0."""
     num_splices = func.count(AttributionRow.generation_id)
     num_hits = num_splices.filter(AttributionRow.outcome == "hit")
     statement = (

@@ -1,4 +1,4 @@
-"""Diff: what became of the facts between two changes of the log, by their values then and then."""
+"""Diff: compares the values of facts as of two changes of the log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from colmlm.kb.log.audit import require_change
 
 KINDS = ("inserted", "updated", "deleted", "restored", "erased")
 
-# Of an erased fact nobody can say any more whether two versions differed, so they count as different.
+# The values of an erased fact are gone, so two versions of it count as different.
 _DIFFERENCE = (
     text("""
     SELECT f.id AS fact_id, d.corpus, a.value AS old, b.value AS new, f.erased_seq IS NOT NULL AS is_redacted,
@@ -47,9 +47,9 @@ _DIFFERENCE = (
 
 @dataclass(frozen=True, slots=True)
 class FactDifference:
-    """A fact that was not the same at both changes. `old` or `new` is None where it was not live.
+    """A fact that differs between the two changes. `old` or `new` is None where the fact was not live.
 
-    Both are None where `is_redacted`: the fact was erased since, and its values are gone.
+    Both are None where `is_redacted`: the fact was erased since, so its values are gone.
     """
 
     fact_id: int
@@ -62,7 +62,7 @@ class FactDifference:
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """What differs between change `first` and change `last`: how many facts by kind, and a page of them by id."""
+    """The facts that differ between changes `first` and `last`: their number by kind, and a page of them by id."""
 
     first: int
     last: int
@@ -79,7 +79,7 @@ def diff(
     after: int = 0,
     limit: int = 100,
 ) -> Diff:
-    """Compare the facts as of two changes. Raises `NoSuchChange`, `CorpusNotFound`, `InvalidQuery`."""
+    """Compares the facts as of two changes. Raises `NoSuchChange`, `CorpusNotFound`, `InvalidQuery`."""
     session.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
     _check(session, first, last, corpus)
     between = {"first": first, "last": last, "corpus": corpus}

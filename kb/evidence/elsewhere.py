@@ -1,4 +1,4 @@
-"""Outputs that a decoder elsewhere made: taken on its word, as far as the knowledge base cannot check it."""
+"""Stores outputs of decoders elsewhere. The knowledge base checks what it can of them, and takes the rest on trust."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from colmlm.kb.tables import CheckpointRow
 
 
 def record(session: Session, generation: NewGeneration) -> OutputTrace:
-    """Keep the output and give its trace; see `Outputs.record_from_elsewhere`."""
+    """Stores the output and gives its trace; see `Outputs.record_from_elsewhere`."""
     _check(session, generation)
     generation_id = attribution.record(session, generation)
     trace = attribution.trace_output(session, generation_id)

@@ -1,4 +1,4 @@
-"""Impact: every stored output that facts were spliced into, and whether what it says still holds."""
+"""Impact: lists the stored outputs that facts were spliced into, and whether the spliced values are still current."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from colmlm.kb.tables import AttributionRow, FactRow, GenerationRow
 
 @dataclass(frozen=True, slots=True)
 class ImpactedOutput:
-    """A use: ``output[output_start:output_end]`` is version `version` of the fact.
+    """One splice of a fact: ``output[output_start:output_end]`` is version `version` of the fact.
 
-    `since` is what became of that: current, corrected (another version is live), deleted or erased.
+    `since` is the state of that value now: current, corrected (another version is live), deleted or erased.
     """
 
     fact_id: int
@@ -38,7 +38,7 @@ class ImpactedOutput:
 
 @dataclass(frozen=True, slots=True)
 class Impact:
-    """A fact and its uses, oldest first."""
+    """A fact and its splices in stored outputs, oldest first."""
 
     fact_id: int
     is_live: bool
@@ -48,18 +48,18 @@ class Impact:
 
 @dataclass(frozen=True, slots=True)
 class SelectionImpact:
-    """How many live facts a selector chooses, how many stored outputs spliced one, and their uses, oldest first."""
+    """The number of live facts that a selector chooses, the number of outputs that spliced one, and these splices."""
 
     num_facts: int
     num_outputs: int
     outputs: tuple[ImpactedOutput, ...]
 
 
-Place = tuple[int, int]  # of a use: the output's id, and the ordinal of the lookup in it
+Place = tuple[int, int]  # the place of a lookup: the output's id, and the lookup's ordinal in it
 
 
 def impact_of(session: Session, fact_id: int, *, after: Place = (0, 0), limit: int | None = None) -> Impact:
-    """What a fact was used for, past `after`. Raises `FactNotFound`."""
+    """Lists the splices of a fact, past `after`. Raises `FactNotFound`."""
     fact = session.get(FactRow, fact_id) if 0 < fact_id <= facts.MAX_ID else None
     if fact is None:
         raise FactNotFound([fact_id])
@@ -74,7 +74,7 @@ def impact_of(session: Session, fact_id: int, *, after: Place = (0, 0), limit: i
 def impact_of_selection(
     session: Session, selector: Selector, *, after: Place = (0, 0), limit: int | None = None
 ) -> SelectionImpact:
-    """What the live facts that a selector chooses were used for, past `after`. Choosing none is no error."""
+    """Lists the splices of the live facts that a selector chooses, past `after`. Choosing none is no error."""
     fact_ids = select_facts(session, selector, allow_empty=True)
     used = select(func.count(AttributionRow.generation_id.distinct()))
     return SelectionImpact(

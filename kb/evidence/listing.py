@@ -1,4 +1,4 @@
-"""Attributions: single lookups of stored outputs, chosen by fact, by output or by document."""
+"""Lists the attributions of single lookups of stored outputs, by fact, by output or by document."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from colmlm.kb.tables import AttributionRow, FactRow, GenerationRow
 
 @dataclass(frozen=True, slots=True)
 class AttributionRecord:
-    """Lookup `ordinal` of an output. `value` is what it spliced, ``output[output_start:output_end]``; empty where
-    there was no hit. `document_id` is where the fact was read, if it was."""
+    """Lookup `ordinal` of an output. `value` is what it spliced, ``output[output_start:output_end]``.
+
+    The value is empty where there was no hit. `document_id` is the document of the fact, if that has one.
+    """
 
     generation_id: int
     ordinal: int
@@ -39,7 +41,7 @@ def attributions(
     after: tuple[int, int] = (0, 0),
     limit: int = 50,
 ) -> list[AttributionRecord]:
-    """The lookups that fit every part given, by output and ordinal, past `after` (of both)."""
+    """Lists the lookups that match every given filter, by output and ordinal, past the place `after`."""
     length = AttributionRow.output_end - AttributionRow.output_start
     value = func.substr(GenerationRow.output, AttributionRow.output_start + 1, length).label("value")
     statement = (

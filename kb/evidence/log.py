@@ -1,4 +1,4 @@
-"""The change log as people ask for it: read, compared, verified, signed, exported, and its breaks acknowledged."""
+"""The verbs of the change log: lists, compares, verifies, signs and exports it, and acknowledges its breaks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Log:
             return audit.head_seq(session)
 
     def changes(self, after: int = 0, limit: int = 100, **fitting: Unpack[Fitting]) -> list[ChangeRecord]:
-        """Lists changes past `after`, oldest first, that fit every part given."""
+        """Lists changes past `after`, oldest first, that match every given filter."""
         with self.store.sessions() as session:
             return audit.changes(session, after, limit, **fitting)
 
@@ -39,7 +39,7 @@ class Log:
             return audit.counts(session, after, last)
 
     def changes_before(self, before: int, limit: int = 100, **fitting: Unpack[Fitting]) -> list[ChangeRecord]:
-        """Lists changes before `before`, newest first, that fit every part given."""
+        """Lists changes before `before`, newest first, that match every given filter."""
         with self.store.sessions() as session:
             return audit.changes_before(session, before, limit, **fitting)
 
@@ -61,23 +61,23 @@ class Log:
             return check_database(session, witnessed)
 
     def seal(self, seqs: Sequence[int], *, actor: str, reason: str, dry_run: bool = False) -> Sealed:
-        """Acknowledges the breaks at these changes, all or none; a dry run is done and undone. Raises `NoOpenBreak`."""
+        """Acknowledges the breaks at these changes, all or none; a dry run is rolled back. Raises `NoOpenBreak`."""
         with self.store.sessions() as session:
             sealed = seal_breaks(session, seqs, actor, reason)
             session.rollback() if dry_run else session.commit()
         return sealed
 
     def head(self) -> dict[str, Any]:
-        """Gives the end of the log as of now, signed with the key of this home."""
+        """Gives the head of the log as of now, signed with the key of this home."""
         with self.store.sessions() as session:
             return signed_head(session, signing_key(self.store.settings.home))
 
     def public_key(self) -> str:
-        """Gives the key that the evidence of this home is checked with, as PEM."""
+        """Gives, as PEM, the public key for the signatures of this home."""
         return as_pem(signing_key(self.store.settings.home).public_key())
 
     def holds(self, witnessed: Head) -> bool:
-        """Tells whether the log has this head in its place. The chain up to there is not checked."""
+        """Tells whether the log has a change with this number and hash. The chain up to there is not checked."""
         with self.store.sessions() as session:
             return holds(session, witnessed)
 
@@ -88,11 +88,11 @@ class Log:
             yield from export_log(session, key)
 
     def denials(self, *, after: int = 0, limit: int = 100) -> list[DenialRecord]:
-        """Lists who was refused what, newest first; `after` an id gives those older than it."""
+        """Lists denials, newest first; those older than denial `after`, if that is not 0."""
         with self.store.sessions() as session:
             return denials.list_denials(session, after=after, limit=limit)
 
     def deny(self, denial: NewDenial) -> None:
-        """Keeps that somebody was refused something."""
+        """Stores a denial."""
         with self.store.sessions.begin() as session:
             denials.record_denial(session, denial)

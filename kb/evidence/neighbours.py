@@ -1,4 +1,4 @@
-"""Neighbours: what else was near where an output looked something up."""
+"""Neighbours: finds the facts that are nearest now to the query of a stored lookup."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from colmlm.kb.tables import AttributionRow, GenerationRow
 
 
 def neighbours_of(store: SearchableStore, generation_id: int, ordinal: int, k: int) -> list[Hit] | None:
-    """Ask the query of a stored output once more; see `Outputs.neighbours`."""
+    """Looks up the stored query of an output again; see `Outputs.neighbours`."""
     with store.sessions() as session:
         asked = session.execute(
             select(AttributionRow.query, GenerationRow.checkpoint_id)

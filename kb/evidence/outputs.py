@@ -1,4 +1,4 @@
-"""Outputs: what a decoder said, kept with where each spliced word came from, and asked about afterwards."""
+"""Outputs: stores what decoders say with the facts spliced into it, and traces it afterwards."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Outputs:
 
     @tried_again
     def record_from_elsewhere(self, generation: NewGeneration) -> OutputTrace:
-        """Stores an output of another process's decoder, and gives its trace without what became of its facts since.
+        """Stores an output of another process's decoder, and gives its trace without the edits of its facts since.
 
-        Refused are a checkpoint without keys here, a change that is not there yet, a query that no key of the
-        checkpoint can be compared with, and (`InvalidSplice`) a span that is not the value of its fact's version.
+        Raises `InvalidValue` for a checkpoint without a keyset here or a change that the log does not have, and
+        `InvalidSplice` for a query of another dimension or a span that is not the value of its fact's version.
         """
         with self.store.sessions.begin() as session:
             return elsewhere.record(session, generation)
@@ -48,7 +48,7 @@ class Outputs:
             return attribution.trace_fact(session, fact_id)
 
     def find(self, after: int = 0, limit: int = 50) -> list[GenerationRecord]:
-        """Lists stored outputs, newest first; `after` an id gives those older than it."""
+        """Lists stored outputs, newest first; those older than output `after`, if that is not 0."""
         with self.store.sessions() as session:
             return attribution.generations(session, after, limit)
 
@@ -61,7 +61,7 @@ class Outputs:
         after: Place = (0, 0),
         limit: int = 50,
     ) -> list[AttributionRecord]:
-        """Lists the lookups that fit every part given, by output and ordinal, past `after` (of both)."""
+        """Lists the lookups that match every given filter, by output and ordinal, past the place `after`."""
         with self.store.sessions() as session:
             return attributions(
                 session,
@@ -73,20 +73,21 @@ class Outputs:
             )
 
     def impact(self, fact_id: int, *, after: Place = (0, 0), limit: int | None = None) -> Impact:
-        """Lists what a fact was used for, past `after`. Raises `FactNotFound`."""
+        """Lists the splices of a fact in stored outputs, past `after`. Raises `FactNotFound`."""
         with self.store.sessions() as session:
             return impact_of(session, fact_id, after=after, limit=limit)
 
     def impact_of_selection(
         self, selector: Selector, *, after: Place = (0, 0), limit: int | None = None
     ) -> SelectionImpact:
-        """Lists what the live facts that a selector chooses were used for. Choosing none is no error."""
+        """Lists the splices of the live facts that a selector chooses. Choosing none is no error."""
         with self.store.sessions() as session:
             return impact_of_selection(session, selector, after=after, limit=limit)
 
     def neighbours(self, generation_id: int, ordinal: int, k: int = 5) -> list[Hit] | None:
-        """Finds the k live facts that are nearest now to what lookup `ordinal` of an output asked, at any score.
+        """Finds the k live facts that are nearest now to the query of lookup `ordinal` of an output, at any score.
 
-        None where the output kept no query. Raises `KeysetMismatch` where its checkpoint's keyset is not active.
+        Gives None where no query was stored. Raises `KeysetMismatch` where the keyset of the output's checkpoint is
+        not active.
         """
         return neighbours_of(self.store, generation_id, ordinal, k)

@@ -1,4 +1,4 @@
-"""Outputs as they may be stored: without what was erased while they were decoded."""
+"""Redacts new outputs of what was erased while they were decoded."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from colmlm.kb.tables import FactRow
 
 
 def without_erased(session: Session, made: NewGeneration) -> tuple[NewGeneration, int | None]:
-    """An output as it may be stored now, and the last erasure that redacted it (None: none did).
+    """Redacts an output before it is stored; gives it with the last erasure that redacted it (None: none did).
 
-    Erasures must be held off. What a decoder spliced before it was erased is redacted, and elsewhere whatever was
-    erased since the change that its lookups had seen.
+    Erasures must be held off. Splices of facts that are erased by now are redacted, and in the rest of the output
+    every text that was erased since the change that the decoder's lookups had seen.
     """
     hits = [splice.fact_id for splice in made.splices if splice.fact_id is not None]
     statement = select(FactRow.id, FactRow.erased_seq).where(

@@ -1,4 +1,4 @@
-"""Stored outputs and what is behind them."""
+"""Records of stored outputs, their splices, and traces."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Splice:
     """One lookup of the decoder: ``output[output_start:output_end] == value`` where `outcome` is "hit".
 
     `outcome` is "hit", "no_match" or "abstained"; for the latter two fact_id and version are None and the span is
-    empty. `query` is what was asked, as little-endian fp16 bytes.
+    empty. `query` is the query vector as little-endian fp16 bytes.
     """
 
     output_start: int
@@ -40,9 +40,9 @@ class NewGeneration:
 
 @dataclass(frozen=True, slots=True)
 class TracedSplice:
-    """One spliced span of an output: what was said, on what evidence, and what became of it since.
+    """One spliced span of an output, with the fact that it came from, and the edits of that fact since.
 
-    `withheld` says that marks stand for the value, as it is past and kept from who asks.
+    `withheld` says that the value is shown as marks (U+2588), since it is past and the caller may not read the past.
     """
 
     ordinal: int
@@ -78,7 +78,7 @@ class GenerationRecord:
 
 @dataclass(frozen=True, slots=True)
 class OutputTrace:
-    """Everything an auditor asks of a stored output."""
+    """A stored output with a trace of each of its splices. `redacted_seq` is the last erasure that redacted it."""
 
     generation_id: int
     prompt: str

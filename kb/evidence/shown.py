@@ -1,6 +1,7 @@
-"""What somebody is shown: all of it, or without the right to audit only what stands.
+"""Shows a knowledge base to a caller: all of it, or to a caller without the right to audit only what is current.
 
-Where the past is met on the way, as in the text of a document, marks stand for it (`kb.evidence.withholding`).
+Where past values appear in what is shown, as in the text of a document, `kb.evidence.withholding` replaces them by
+marks.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from colmlm.kb.lookup.searchable import SearchableStore
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """Reads a store for somebody; not `past`: without what it says no more."""
+    """Reads a store for a caller. Without `past`, what was deleted or corrected is withheld."""
 
     store: SearchableStore
     past: bool
@@ -58,7 +59,7 @@ class Shown:
             return withholding.documents(session, found)
 
     def document(self, document_id: int) -> tuple[DocumentRecord, str]:
-        """A document, and its text."""
+        """Gives a document, and its text."""
         found, text = Documents(self.store).read(document_id)
         (document,) = self.documents([found])
         return document, text if self.past else self.document_text(document_id)
@@ -70,7 +71,7 @@ class Shown:
             return withholding.text(session, document_id)
 
     def export(self, corpus: str) -> Iterator[AnnotatedDocument]:
-        """The corpus with its live facts that the texts still say."""
+        """Exports a corpus with its live facts; without `past`, with those that still have their first value."""
         if self.past:
             return Corpora(self.store).export(corpus, live_only=True)
         return withholding.corpus(Corpora(self.store).export(corpus, live_only=False))

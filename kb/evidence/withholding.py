@@ -1,8 +1,8 @@
-"""Withholding: what is shown of the past to who may read what the base says and not what it said.
+"""Withholding: hides past texts from callers who may read what the base says now, and not what it said before.
 
-Past is a value that no longer stands, as its fact was deleted or corrected; the question and answer of a deleted
-fact, and the answer of one whose value is another now; and the whole text of a document that a newer one replaced.
-Each character of it is shown as U+2588, as of what is erased, so that every offset stays right. Session first.
+Past are the values of facts that were deleted or corrected since; the question and answer of a deleted fact, and the
+answer of one that was corrected; and the whole text of a document that a newer one replaced.
+Each of its characters is shown as U+2588, like erased text, so that every offset stays right. Session first.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Stored = TypeVar("Stored", GenerationRecord, ImpactedOutput)
 
 @dataclass(frozen=True, slots=True)
 class _Standing:
-    """A fact: the value it came with, the one it has now (None: it is deleted), and every text of it that is past."""
+    """The first value of a fact, the value it has `now` (None: it is deleted), and all its texts that are past."""
 
     first: str
     now: str | None
@@ -48,7 +48,7 @@ class _Standing:
 
 
 def facts(session: Session, records: Sequence[FactRecord]) -> list[FactRecord]:
-    """The records without what is past."""
+    """Gives the records with past texts withheld."""
     standings = _standings(session, [record.fact_id for record in records])
     return [_fact(record, standings[record.fact_id]) for record in records]
 
@@ -64,7 +64,7 @@ def _fact(record: FactRecord, standing: _Standing) -> FactRecord:
 
 
 def trace(session: Session, traced: FactTrace) -> FactTrace:
-    """The history of a fact with its changes, without the values it had."""
+    """Gives the trace of a fact with its changes, and its past values withheld."""
     (fact,) = facts(session, [traced.fact])
     standing = _standings(session, [fact.fact_id])[fact.fact_id]
     context = traced.context
@@ -75,7 +75,7 @@ def trace(session: Session, traced: FactTrace) -> FactTrace:
 
 
 def text(session: Session, document_id: int) -> str:
-    """A document's text without what is past. What another fact stands on is left to that one."""
+    """Gives a document's text with past values withheld, except where the span of a current fact overlaps."""
     found = document_text(session, document_id)
     if session.scalar(select(DocumentRow.replaced_seq).where(DocumentRow.id == document_id)) is not None:
         return MARK * len(found)
@@ -89,13 +89,13 @@ def text(session: Session, document_id: int) -> str:
 
 
 def _blotted(found: str, spans: Sequence[tuple[bool, Span]]) -> str:
-    """The text without the spans that do not stand any more."""
+    """Withholds the past spans of a text; each span comes with whether it is current."""
     standing = [span for stands, span in spans if stands]
     return blank(found, [span for stands, span in spans if not stands and not touches(span, standing)])
 
 
 def documents(session: Session, records: Sequence[DocumentRecord]) -> list[DocumentRecord]:
-    """The records with digests of the texts as they are shown: one of the whole text would confirm a guess."""
+    """Gives the records with digests of the texts as shown, since a digest of the whole text would confirm a guess."""
     ended = select(FactVersionRow.fact_id).where(
         FactVersionRow.fact_id == FactRow.id, FactVersionRow.to_seq.is_not(None)
     )
@@ -117,7 +117,7 @@ def _digest(shown: str) -> str:
 
 
 def corpus(exported: Iterable[AnnotatedDocument]) -> Iterator[AnnotatedDocument]:
-    """Documents that were exported with every fact, as those with the live ones would be, without what is past."""
+    """Withholds, in documents exported with every fact, all facts that are deleted or do not have their first value."""
     for document in exported:
         spans = [(not fact.deleted and fact.current is None, fact) for fact in document.facts]
         shown = _blotted(document.text, [(stands, (fact.start, fact.end)) for stands, fact in spans])
@@ -125,7 +125,7 @@ def corpus(exported: Iterable[AnnotatedDocument]) -> Iterator[AnnotatedDocument]
 
 
 def output(session: Session, traced: OutputTrace) -> OutputTrace:
-    """The trace of an output without what is past of the facts that it spliced."""
+    """Gives the trace of an output with the past texts of the facts that it spliced withheld."""
     said = {traced.generation_id: (traced.prompt, traced.output)}
     prompt, shown = _outputs(session, said)[traced.generation_id]
     splices = tuple(_splice(splice, shown) for splice in traced.splices)
@@ -138,7 +138,7 @@ def _splice(splice: TracedSplice, shown: str) -> TracedSplice:
 
 
 def outputs(session: Session, found: Sequence[Stored]) -> list[Stored]:
-    """Stored outputs without what is past of the facts that they spliced."""
+    """Gives stored outputs with the past texts of the facts that they spliced withheld."""
     shown = _outputs(session, {stored.generation_id: (stored.prompt, stored.output) for stored in found})
     return [_showing(stored, *shown[stored.generation_id]) for stored in found]
 
@@ -148,7 +148,7 @@ def _showing(stored: Stored, prompt: str, output: str) -> Stored:
 
 
 def _outputs(session: Session, said: Mapping[int, Texts]) -> dict[int, Texts]:
-    """Prompts and outputs by generation: splices that do not stand any more, and wherever else that is said."""
+    """Withholds, in prompts and outputs by generation, splices whose value is past, and every other mention of it."""
     hits = select(AttributionRow).where(
         AttributionRow.generation_id == func.any(list(said)), AttributionRow.outcome == "hit"
     )
@@ -179,7 +179,7 @@ def _told(
 
 
 def _standings(session: Session, fact_ids: Sequence[int]) -> dict[int, _Standing]:
-    """How these facts stand. Of an erased one nothing is left to withhold."""
+    """Reads the first and current values and the past texts of these facts; erased facts have nothing to withhold."""
     statement = (
         select(FactRow, FactVersionRow)
         .join(FactVersionRow, FactVersionRow.fact_id == FactRow.id)

@@ -1,1 +1,1 @@
-"""Sets of facts forgotten on purpose: plans, their verification by questions, and certificates."""
+"""Forgetting: plans what deleting a set of facts would do, deletes it, verifies that by probes, and certifies it."""

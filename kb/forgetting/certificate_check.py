@@ -1,8 +1,8 @@
-"""The check of a certificate: who signed it, whether it contradicts itself, and whether the base still bears it out.
+"""Checks a certificate: who signed it, whether it contradicts itself, and whether the base still agrees with it.
 
-A signature alone says that the certificate is as *somebody* signed it. So a check is always made against a signer:
-the base's own key, or keys that the caller names. Offline nothing else can be asked; beside the base its run, its
-change and what became of them are compared too. Certificates of the form before (`FORMER`) are checked alike.
+A signature alone says only that *somebody* signed the certificate as it is. So it is always checked against a signer:
+the base's own key, or keys that the caller names. Offline that is all; with the base at hand, its run, its change and
+their state now are compared too. Certificates of the previous format (`FORMER`) are checked in the same way.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _NOT_OFFLINE = ("that the facts were not restored after the certificate was issu
 
 @dataclass(frozen=True, slots=True)
 class CertificateFinding:
-    """One thing that was looked at. `found` says in words what, or what is wrong with it."""
+    """The outcome of one part of a check. `found` says in words what was found, or what is wrong."""
 
     name: str
     ok: bool
@@ -56,9 +56,9 @@ class CertificateFinding:
 
 @dataclass(frozen=True, slots=True)
 class CertificateCheck:
-    """What a check found. `ok` only where each of `checks` is; `problems` says what is wrong with the others.
+    """The outcome of a check. It is `ok` only if each of `checks` is; `problems` says what is wrong with the others.
 
-    `signed_by` is the id of the key that signed, whoever's it is; `offline` that no base was asked.
+    `signed_by` is the id of the key that signed, trusted or not; `offline` says that no base was compared.
     """
 
     ok: bool
@@ -80,20 +80,20 @@ class CertificateCheck:
 
 
 def trusted_keys(names: Collection[str] = (), pem: str | None = None) -> frozenset[str]:
-    """Keys that a caller trusts: by their ids or fingerprints, and one as PEM. Raises `SignatureRefused`."""
+    """Collects the keys that a caller trusts: by id or fingerprint, and one as PEM. Raises `SignatureRefused`."""
     of_pem = () if pem is None else (signing.names_of(signing.from_pem(pem, "public key")).keyid,)
     return frozenset((*names, *of_pem))
 
 
 def check_offline(text: bytes, trusted: Collection[str]) -> CertificateCheck:
-    """Check the bytes of a certificate file, signed by one of the trusted keys. Raises `SignerNeeded` without any."""
+    """Checks the bytes of a certificate file against the trusted keys. Raises `SignerNeeded` where there are none."""
     if not trusted:
         raise SignerNeeded
     return _checked(text, trusted, None)
 
 
 def check_here(kb: Store, text: bytes, trusted: Collection[str] = ()) -> CertificateCheck:
-    """The same, by default signed by this base's own key, and compared with its runs and its change log."""
+    """Checks a certificate against the trusted keys, by default this base's own, and against its runs and its log."""
     own = signing.own_names(kb.settings.home)
     with kb.sessions() as session:
         return _checked(text, trusted or {own.keyid if own else ""}, session)
@@ -147,7 +147,7 @@ def _result(checks: tuple[CertificateFinding, ...], offline: bool, **said: Any) 
 
 
 def _read(text: bytes) -> tuple[Mapping[str, Any], signing.KeyNames]:
-    """What a certificate says and who signed it. Raises `SignatureRefused` on any byte that is not as it was issued."""
+    """Reads a certificate and its signer. Raises `SignatureRefused` where any byte is not as it was issued."""
     try:
         signed = json.loads(text)
         is_as_issued = isinstance(signed, dict) and as_text(signed).encode(errors="surrogatepass") == text
@@ -185,7 +185,7 @@ def _contents(said: Mapping[str, Any]) -> CertificateFinding:
 
 
 def _holds(said: Mapping[str, Any]) -> dict[str, bool]:
-    """Whether the parts of a certificate agree with one another."""
+    """Tells for each part of a certificate whether it agrees with the others."""
     entry, facts, checks = said["applied"]["entry"], said["facts"], said["checks"]
     included = facts["equivalents"] if facts["equivalents_included"] else 0
     leaks = sum(rates["leaks"] for rates in said["after"].values())
@@ -219,7 +219,7 @@ def _adds_up(rates: Mapping[str, Any]) -> bool:
 
 
 def _borne_out(session: Session, said: Mapping[str, Any]) -> Iterator[CertificateFinding]:
-    """What this base says of the certificate's run and change."""
+    """Compares the certificate's run and change with this base."""
     database, run_id = audit.database_id(session), said["run"]
     if said["database"] != database:
         yield CertificateFinding("run", False, f"it is of database {said['database']}, this is {database}")
@@ -275,7 +275,7 @@ def _state(session: Session, run: ForgetRunRow | None, said: Mapping[str, Any]) 
 
 
 def _id(value: Any) -> int:
-    """A number that the database can be asked for."""
+    """Gives the value as an id that the database can store. Raises `ValueError` where it is none."""
     if type(value) is not int or not 0 < value <= MAX_ID:
         raise ValueError(f"{value!r:.40} is no id")
     return value

@@ -1,8 +1,8 @@
-"""Certificates: signed evidence of a forget run, an in-toto statement in an envelope that others' tools check.
+"""Certificates: signed evidence of a forget run, as an in-toto Statement in an envelope that other tools can check.
 
 A certificate holds ids, counts and keyed digests, and no text of a fact, so that it may outlive an erasure. (The
-reason and the actor are in it as they are in the change log.) Its subject is the change that forgot. Rates are derived
-from counts and numbers that are not whole are strings. See `kb.forgetting.certificate_check` for the check.
+reason and the actor are in it as they are in the change log.) Its subject is the change that forgot the facts. Rates
+are derived from counts, and fractions are written as strings. `kb.forgetting.certificate_check` checks certificates.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LEVELS = (
 
 
 def issue(kb: Store, run_id: int) -> str:
-    """The signed certificate of a verified run, as the text of its file; the same one until it is verified again."""
+    """Signs the certificate of a verified run, once for each verification, and gives it as the text of its file."""
     key = signing.signing_key(kb.settings.home)
     with kb.sessions.begin() as session:
         run = get_run(session, run_id, "applied", "erased", lock=True)
@@ -49,12 +49,12 @@ def issue(kb: Store, run_id: int) -> str:
 
 
 def as_text(signed: Mapping[str, Any]) -> str:
-    """The one way to write a certificate: every other spelling is refused."""
+    """Writes a certificate in the only form that a check accepts."""
     return json.dumps(signed, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 def subject_of(database: str, seq: int) -> str:
-    """What a certificate calls the change that it is about."""
+    """Gives the name of a change as the subject of a certificate."""
     return f"urn:colmlm:{database}:change:{seq}"
 
 

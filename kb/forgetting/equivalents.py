@@ -1,8 +1,8 @@
-"""Equivalents: live facts outside a selection that say the same, so that forgetting one statement forgets them all.
+"""Equivalents: finds live facts outside a selection that say the same, so that these can be forgotten with it.
 
 A fact is equivalent to a selected one where both have the same value and either the same question or keys near
 one another. It conflicts where it answers the same question with another value. Values and questions are
-compared as `kb.keys.calibration.normalise` leaves them: case, blanks and closing punctuation aside, so
+compared after `kb.keys.calibration.normalise`, without case, blanks and closing punctuation, so that
 "March 14, 1879" and "14 March 1879" are two values.
 """
 
@@ -25,7 +25,7 @@ from colmlm.kb.tables import FactRow, FactVersionRow
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """What all live facts say [N], by fact id: questions, and values and questions as numbered classes.
+    """The questions of all live facts [N] by fact id, and classes of equal values and equal questions, as numbers.
 
     A fact without a question has the question class -1.
     """
@@ -49,7 +49,7 @@ class Texts:
         )
 
     def rows(self, fact_ids: Sequence[int] | Ids) -> Ids:
-        """Where these facts are; unknown ones are left out."""
+        """Gives the rows of these facts, without those that are not live."""
         return np.flatnonzero(np.isin(self.fact_ids, np.asarray(fact_ids, dtype=np.int64)))
 
 
@@ -59,7 +59,7 @@ def _numbered(texts: list[str | None]) -> Ids:
 
 
 def same_question(texts: Texts, selected: Sequence[int]) -> tuple[list[int], list[int]]:
-    """The facts that answer a selected fact's question with its value, and those that do with another."""
+    """Finds the facts that answer a selected fact's question with its value, and those that answer it with another."""
     chosen = np.isin(texts.fact_ids, np.array(selected, dtype=np.int64))
     asks = texts.question_N >= 0
     pair_N = texts.question_N * (len(texts.fact_ids) + 1) + texts.value_N
@@ -75,9 +75,9 @@ def same_place(
     radius: float,
     asked: tuple[Ids, Vectors] | None = None,
 ) -> list[int]:
-    """The facts with a selected fact's value and a key within `radius` of one of its keys or questions.
+    """Finds the facts with a selected fact's value and a key within `radius` of one of its keys or questions.
 
-    `asked` gives encoded questions: the selected fact each one asks for, and the vectors.
+    `asked` gives encoded questions: the selected fact that each one asks for, and the vectors.
     """
     chosen = np.isin(texts.fact_ids, np.array(selected, dtype=np.int64))
     wanted = np.isin(texts.value_N, texts.value_N[chosen])
@@ -98,7 +98,7 @@ def _classes(texts: Texts, fact_ids: Ids) -> Ids:
 
 
 def _by_class(left: Ids, right: Ids) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
-    """For each class on both sides its rows in either."""
+    """Gives, for each class that is on both sides, its rows in either."""
     by_left, by_right = np.argsort(left, kind="stable"), np.argsort(right, kind="stable")
     both = np.intersect1d(left, right)
     sides = [(np.searchsorted(side[order], both, "left"), np.searchsorted(side[order], both, "right"), order)

@@ -1,6 +1,6 @@
-"""Paraphrases of a question by rule: the forms in which the same thing is often asked.
+"""Paraphrases a question by rules, in forms in which the same thing is often asked.
 
-They are no proof against every wording; they find what a change of case, punctuation or prompt form brings back.
+They are no proof against every wording; they find facts that come back by a change of case, punctuation or prompt form.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ _WH = re.compile(r"(?:what|which|who|when|where) (?:is|was|are|were) (?P<rest>.+
 
 
 def paraphrases(question: str) -> list[str]:
-    """Other ways to ask `question`, in a fixed order, each once and none of them the question itself."""
+    """Gives other ways to ask `question`, in a fixed order, each once and none of them the question itself."""
     bare = question.strip().rstrip("?").strip()
     lower_first = bare[:1].lower() + bare[1:]
     forms = [

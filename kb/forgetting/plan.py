@@ -1,4 +1,4 @@
-"""What forgetting a set of facts would do, worked out from stored keys: equivalents, successors, collateral."""
+"""Plans the forgetting of a set of facts: computes equivalents, successors and collateral from stored keys."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from colmlm.kb.tables import AttributionRow, FactVersionRow
 if TYPE_CHECKING:
     from colmlm.kb.lookup.searchable import SearchableStore
 
-NEIGHBOURS = 10  # remaining facts looked at around each affected question
+NEIGHBOURS = 10  # remaining facts that are examined around each affected question
 
 _WORKING = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """The live facts as one plan sees them: what they say, and all keys of the active keyset."""
+    """The live facts at the time of one plan: their texts, and all keys of the active keyset."""
 
     keyset: KeysetRecord
     texts: Texts
@@ -54,15 +54,15 @@ class Base:
         )
 
     def unkeyed(self, fact_ids: Sequence[int]) -> int:
-        """How many of these facts no lookup finds yet, for want of a key."""
+        """Counts those of these facts that no lookup can find yet, as they have no key."""
         return int((~np.isin(np.array(fact_ids, dtype=np.int64), self.space.fact_ids)).sum())
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What asks for facts: queries [B, d], the fact [B] each asks for, and whether it is an encoded question.
+    """Queries [B, d] for facts, the fact [B] that each asks for, and whether it is an encoded question.
 
-    `affected` counts all there are to ask, also those beyond the sample and those that have no key.
+    `affected` counts all questions there are, also those beyond the sample and those of facts without a key.
     """
 
     fact_ids: Ids
@@ -72,10 +72,10 @@ class Asked:
 
 
 def ask_for(base: Base, fact_ids: Sequence[int], questioner: Questioner, most: int) -> Asked:
-    """The questions of these facts as queries, at most so many.
+    """Makes queries of the questions of these facts, at most `most`.
 
     Each distinct question is encoded once. Without an encoder, and for facts without a question, the fact's own
-    first key stands for it.
+    first key is used instead.
     """
     rows = base.texts.rows(fact_ids)
     if questioner.encoder is not None:
@@ -100,7 +100,7 @@ def ask_for(base: Base, fact_ids: Sequence[int], questioner: Questioner, most: i
 def find_equivalents(
     base: Base, selected: Sequence[int], asked: Asked | None, radius: float
 ) -> tuple[list[int], list[int]]:
-    """Facts that say the same as selected ones, and facts that answer their questions otherwise."""
+    """Finds facts that say the same as selected ones, and facts that answer their questions with another value."""
     same, conflicting = same_question(base.texts, selected)
     questions = None if asked is None else (asked.fact_ids[asked.encoded], asked.queries_BD[asked.encoded])
     near = same_place(base.texts, base.space, selected, radius, questions)
@@ -109,7 +109,7 @@ def find_equivalents(
 
 
 def successors(base: Base, doomed: Sequence[int], asked: Asked, policy: str) -> tuple[Successor, ...]:
-    """What each query would get if the doomed facts were forgotten; the decision is that of a lookup."""
+    """Computes what each query would get if the doomed facts were forgotten, by the rules of a lookup."""
     remaining, going = base.space.without(doomed), base.space.of(doomed)
     scores, ids = remaining.best(asked.queries_BD)
     blocked, _ = base.tombstones.best(asked.queries_BD)
@@ -134,7 +134,7 @@ def successors(base: Base, doomed: Sequence[int], asked: Asked, policy: str) -> 
 def collateral(
     session: Session, base: Base, doomed: Sequence[int], asked: Asked, questioner: Questioner, most: int
 ) -> Collateral:
-    """What remaining facts near the doomed ones lose, and which stored outputs used the doomed ones."""
+    """Counts facts near the doomed ones whose questions get a doomed fact now, and outputs that used doomed ones."""
     near = base.space.without(doomed).nearest(asked.queries_BD, NEIGHBOURS)
     theirs = ask_for(base, near.tolist(), questioner, most)
     _, first = base.space.best(theirs.queries_BD)
@@ -149,7 +149,7 @@ def collateral(
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """Who works with all keys in memory, one at a time in a process. Raises `PlanUnderWay`."""
+    """Lets one caller at a time in a process work with all keys in memory. Raises `PlanUnderWay` for another."""
     if not _WORKING.acquire(blocking=False):
         raise PlanUnderWay
     try:
@@ -178,14 +178,16 @@ def draw_up(
     most: int,
     largest: int | None = None,
 ) -> ForgetPlan:
-    """The plan for the facts that `select_them` gives; nothing is stored: it has no run and no digest yet.
+    """Makes the plan for the facts that `select_them` gives, without storing it: it has no run and no digest yet.
 
-    A plan holds all live keys in memory. Raises `PlanUnderWay`, as one is enough, and `PlanTooLarge` where more facts
-    are live than `largest`.
+    That holds all live keys in memory. Raises `PlanUnderWay` where this process makes another plan, and
+    `PlanTooLarge` where more facts are live than `largest`.
     """
     with kb.sessions() as session:
         _require_room(session, largest)
-        planned_seq = audit.head_seq(session)  # before the facts: an edit beside this makes the plan stale
+        planned_seq = audit.head_seq(
+            session
+        )  # read before the facts, so that an edit meanwhile makes the plan stale
         selected = select_them(session)
         base = Base.read(session)
     questioner.require(base.keyset)
@@ -227,9 +229,9 @@ def draw_up(
 
 
 def drift(session: Session, selector: Selector, plan: ForgetPlan, largest: int | None = None) -> Drift:
-    """What was edited or has appeared since the plan that concerns it.
+    """Finds the facts of a plan that were edited since, and new facts that the same plan would choose now.
 
-    Raises `PlanUnderWay` and `PlanTooLarge` where equivalents have to be looked for.
+    Raises `PlanUnderWay` and `PlanTooLarge` where it has to search for equivalents.
     """
     live = unchanged(session, plan)
     ours = {*plan.fact_ids, *plan.equivalents}
@@ -247,7 +249,7 @@ def drift(session: Session, selector: Selector, plan: ForgetPlan, largest: int |
 
 
 def unchanged(session: Session, plan: ForgetPlan) -> set[int]:
-    """The plan's facts that stand as they did when it was made."""
+    """Gives those facts of the plan that are live and were not edited since it was made."""
     statement = select(FactVersionRow.fact_id).where(
         FactVersionRow.fact_id == func.any(list(plan.fact_ids)),
         IS_LIVE,

@@ -1,6 +1,6 @@
-"""Probes: queries that should get nothing once facts are forgotten, and what lookups answer to them.
+"""Probes: makes queries that should get no forgotten fact, looks them up, and counts the outcomes.
 
-They go through the lookup that decoders use, so what is measured is what a decoder would be given.
+They go through the same lookups as decoders' queries, so that the outcomes are what a decoder would get.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from colmlm.kb.tables import AttributionRow, GenerationRow
 if TYPE_CHECKING:
     from colmlm.kb.lookup.searchable import SearchableStore
 
-HITS = 10  # a forgotten fact must not be among so many, also where it would not be spliced
+HITS = 10  # a forgotten fact must not be among so many hits, although only the first would be spliced
 PROMPT = "Question: {} Answer:"
 ENCODED_AT_ONCE, ASKED_AT_ONCE = 32, 64
 
@@ -38,25 +38,25 @@ T = TypeVar("T")
 
 
 def evenly(items: Sequence[T], most: int) -> Sequence[T]:
-    """At most so many of the items, spread over all of them."""
+    """Gives at most `most` of the items, spread evenly over all of them."""
     return items[:: max(1, -(-len(items) // most))]
 
 
 @dataclass(slots=True)
 class Questioner:
-    """Encodes questions, each once in either form. `on_questions` hears how many are done."""
+    """Encodes questions, each once as a question and once as a prompt. `on_questions` gets the number done so far."""
 
     encoder: Encoder | None
     on_questions: Callable[[int, int | None], None] | None = None
     _known: dict[tuple[str, bool], Vectors] = field(default_factory=dict)
 
     def require(self, keyset: KeysetRecord) -> None:
-        """Refuse an encoder whose vectors do not compare with this keyset's."""
+        """Raises `KeysetMismatch` where the encoder is not of the checkpoint that made this keyset."""
         if self.encoder is not None and self.encoder.checkpoint.checkpoint_id != keyset.checkpoint_id:
             raise KeysetMismatch(self.encoder.checkpoint.checkpoint_id, keyset.checkpoint_id)
 
     def encode(self, questions: Sequence[str], dim: int, *, as_prompts: bool = False) -> Vectors:
-        """The queries [n, d] of these questions, or those a decoder makes after prompts that end in them."""
+        """Encodes questions to queries [n, d]; with `as_prompts`, to those of a decoder after prompts that ask them."""
         missing = [text for text in dict.fromkeys(questions) if (text, as_prompts) not in self._known]
         for start in range(0, len(missing), ENCODED_AT_ONCE):
             assert self.encoder is not None, "questions need an encoder"
@@ -72,7 +72,7 @@ class Questioner:
 
 @dataclass(frozen=True, slots=True)
 class Probes:
-    """Queries [B, d] of one class, and for each the values [B] that would give the forgotten away."""
+    """Queries [B, d] of one class, and for each the values [B] that, as an answer, would reveal a forgotten fact."""
 
     queries_BD: Vectors
     values: list[Collection[str]]
@@ -80,7 +80,7 @@ class Probes:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The facts to probe for, with a sample of their records, and equivalents that are not among them."""
+    """The forgotten facts, a sample of their records, and a sample of equivalents that are not among them."""
 
     fact_ids: frozenset[int]
     sample: Sequence[FactRecord]
@@ -97,7 +97,7 @@ class Target:
         equivalents: Sequence[int],
         most: int,
     ) -> Target:
-        """At most so many facts of either sort; the rest of the set still counts as forgotten."""
+        """Reads at most `most` facts of either sort; the others of the set still count as forgotten."""
         sampled = evenly(fact_ids, most)
         others = evenly([fact_id for fact_id in equivalents if fact_id not in set(fact_ids)], most)
         records = reading.fact_records(session, [*sampled, *others])
@@ -113,7 +113,7 @@ class Target:
 def _stored_queries(
     session: Session, keyset: KeysetRecord, fact_ids: Sequence[int], most: int
 ) -> list[tuple[int, bytes]]:
-    """What decoders of this checkpoint really asked when they got these facts: newest first."""
+    """Reads the queries by which decoders of this checkpoint got these facts, newest first."""
     statement = (
         select(AttributionRow.fact_id, AttributionRow.query)
         .join(GenerationRow, GenerationRow.id == AttributionRow.generation_id)
@@ -132,7 +132,7 @@ def _stored_queries(
 def build(
     target: Target, keyset: KeysetRecord, questioner: Questioner, given: Sequence[str] = ()
 ) -> dict[str, Probes]:
-    """The probes by class; without an encoder only those that are stored vectors."""
+    """Makes the probes by class; without an encoder only those that are stored vectors."""
     values = {fact.fact_id: (normalise(fact.value),) for fact in target.sample}
     keyed = [(fact_id, values[fact_id]) for fact_id in target.keys.fact_ids.tolist() if fact_id in values]
     stored = [(values[fact_id], query) for fact_id, query in target.stored if fact_id in values]
@@ -163,7 +163,7 @@ def build(
 def ask(
     kb: SearchableStore, checkpoint_id: str, probes: Mapping[str, Probes], forgotten: frozenset[int]
 ) -> tuple[dict[str, Rates], tuple[int, ...]]:
-    """How lookups answer each class now, and which of the forgotten facts they found."""
+    """Looks up the probes. Gives the outcomes of each class, and the forgotten facts that were found."""
     rates: dict[str, Rates] = {}
     leaked: set[int] = set()
     for name, probe in probes.items():

@@ -1,7 +1,7 @@
-"""What forgetting plans, finds and reports: frozen, made of builtins, and free of fact text.
+"""Records of forgetting: plans, verifications and runs, without any text of a fact.
 
-Plans and verifications are stored as JSON in `forget_run` and must be able to outlive an erasure, so they name
-facts by id; whoever shows them reads the texts that are still there.
+Plans and verifications are stored as JSON in `forget_run` and may outlive an erasure, so they name facts by id;
+whoever shows them reads the texts that are still there.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any, Self
 
 @dataclass(frozen=True, slots=True)
 class Successor:
-    """What a question that asked for a forgotten fact would get: `outcome` "answers", "abstained" or "no_match".
+    """What a question for a forgotten fact would get. `outcome` is "answers", "abstained" or "no_match".
 
-    `score` is of the nearest remaining fact, whether or not it reaches the threshold. `encoded` says that the
-    question was encoded; else the fact's own key stands for it.
+    `score` is that of the nearest remaining fact, whether or not it reaches the threshold. `encoded` says that the
+    question was encoded; else the fact's own key was used for it.
     """
 
     asked_fact_id: int
@@ -33,10 +33,10 @@ class Successor:
 
 @dataclass(frozen=True, slots=True)
 class Collateral:
-    """What else forgetting touches.
+    """The effects of forgetting beside the facts themselves.
 
-    Of `neighbours` remaining facts near the forgotten ones, `displaced` now get a forgotten fact first for their own
-    question. `generations` stored outputs spliced forgotten facts, `splices` times.
+    Of `neighbours` remaining facts near the forgotten ones, the own question of `displaced` gets a forgotten fact
+    first now. `generations` stored outputs spliced forgotten facts, `splices` times.
     """
 
     neighbours: int
@@ -69,11 +69,12 @@ OUTCOMES = ("leaks", "value_leaks", "wrong_neighbours", "abstained", "no_match")
 
 @dataclass(frozen=True, slots=True)
 class ForgetPlan:
-    """What forgetting a set of facts would do. `fact_ids` are the facts that go, `equivalents` of them included.
+    """What forgetting a set of facts would do. `fact_ids` are the facts to forget, with `equivalents` if `included`.
 
-    `equivalents` say the same elsewhere (`included` or only listed); `conflicting` answer one of the questions
-    with another value and stay. `previewed` of `affected` questions have a successor here. `before` tells how
-    probes are answered now. `selector_digest` is an HMAC of the selector under this database's secret.
+    `equivalents` are other facts that say the same, forgotten too or only listed; `conflicting` facts answer one of the
+    questions with another value and stay. `previewed` of `affected` questions have a successor here. `before` has the
+    outcomes of the probes at the time of the plan. `selector_digest` is an HMAC of the selector under this database's
+    secret.
     """
 
     run_id: int
@@ -98,7 +99,7 @@ class ForgetPlan:
     selector_digest: str
 
     def to_json(self) -> dict[str, Any]:
-        """All but what the run's own row holds."""
+        """Gives the plan for JSON, without what the run's own row holds."""
         return {name: value for name, value in asdict(self).items() if name not in _OF_THE_ROW}
 
     @classmethod
@@ -119,7 +120,7 @@ _OF_THE_ROW = ("run_id", "policy", "fact_ids", "planned_seq")
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What was checked after forgetting. `holds` where no forgotten fact was found in any way that was tried.
+    """The outcome of verifying a forget run. It `holds` where no probe found a forgotten fact and none is live.
 
     `still_live` and `keys_in_index` count facts and keys of the run that should not be there; with the policy
     "abstain" keys stay in the index on purpose (`tombstones`). `level` is 0 where it does not hold, 1 where no
@@ -150,7 +151,7 @@ class Verification:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """What changed since a plan: `stale` facts make it unusable; the others are new and not in it."""
+    """What changed since a plan. It cannot be applied where facts are `stale`; the others are new and not in it."""
 
     stale: tuple[int, ...]
     newly_selected: tuple[int, ...]

@@ -1,10 +1,10 @@
-"""Forgetting: a set of facts chosen by a selector, planned, applied as one change, verified, and undone.
+"""Forgetting: plans the deletion of a set of facts chosen by a selector, applies it as one change, verifies, undoes it.
 
     planned -> applied -> restored
                        -> erased
 
-A plan changes nothing. Applying one is a change of kind "forget" that ends all its facts at once; restoring is
-one change too. Verification asks for the facts in every way there is and keeps what was answered.
+A plan changes no fact. Applying one is a change of kind "forget" that deletes all its facts at once; restoring is
+one change too. Verification asks for the facts with every probe there is, and stores the outcomes.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
 
 SAMPLE = 500
 EQUIVALENTS = ("include", "only-list", "exclude")
-ATTEMPTS = 3  # where a keyset is activated while one is worked with, which is rare
+ATTEMPTS = 3  # a verb is repeated where another keyset is activated meanwhile, which is rare
 
 T = TypeVar("T")
 
 
 class Forgetting:
-    """The verbs of forgetting on one knowledge base. Without an encoder, stored keys stand for questions."""
+    """The verbs of forgetting on one knowledge base. Without an encoder, stored keys are used instead of questions."""
 
     def __init__(
         self,
@@ -56,10 +56,10 @@ class Forgetting:
         largest: int | None = None,
         on_questions: Callable[[int, int | None], None] | None = None,
     ) -> None:
-        """`sample` bounds how many facts and questions are previewed and probed; all are forgotten.
+        """Takes limits: `sample` is how many facts and questions are previewed and probed at most; all are forgotten.
 
-        `largest` is how many facts may be live where a plan is worked out in this process (None: any number).
-        `on_questions` hears how many questions are encoded.
+        `largest` is how many live facts a base may have for a plan to be made in this process (None: any number).
+        `on_questions` is called with the number of questions that are encoded.
         """
         self.kb = kb
         self.sample, self.largest = sample, largest
@@ -76,11 +76,11 @@ class Forgetting:
         policy: str = "successor",
         allow_empty: bool = False,
     ) -> ForgetPlan:
-        """Work out what forgetting these facts would do, and keep it as a run. Changes no fact.
+        """Computes what forgetting these facts would do, and stores it as a run. Changes no fact.
 
         `equivalents`: "include" them in the set, "only-list" them, or "exclude" them from the plan. `radius`
-        (None: the keyset's threshold) is how near an equivalent's key must be. `policy`: "successor" lets a
-        question fall to the next fact, "abstain" answers it with no match.
+        (None: the keyset's threshold) is the score that an equivalent's key must reach. `policy`: with "successor" a
+        question gets the next fact, with "abstain" no match.
         """
         audit.check_name("actor", actor)
         audit.check_said("reason", reason)
@@ -104,7 +104,7 @@ class Forgetting:
     def _store(self, drawn: ForgetPlan, selector: Selector, who: Signature, reason: str) -> ForgetPlan:
         said = Said(frozenset(drawn.fact_ids), seq=drawn.planned_seq)
         with self.kb.sessions.begin() as session:
-            suppression.hold_off_erasure(session)  # a fact may have been erased while this was worked out
+            suppression.hold_off_erasure(session)  # a fact may have been erased while the plan was made
             kept = replace(drawn, selector_digest=_digest(session, selector)).to_json()
             run = ForgetRunRow(
                 state="planned",
@@ -122,14 +122,14 @@ class Forgetting:
             return plan_of(run)
 
     def drift(self, run_id: int) -> Drift:
-        """What has changed since the plan: `stale` facts forbid applying it, new matches are not in it."""
+        """Compares a plan with the facts of now: `stale` facts forbid applying it, new matches are not in it."""
         with self.kb.sessions() as session:
             run = get_run(session, run_id, "planned")
             return forget_plan.drift(session, Selector.from_json(run.selector), plan_of(run), self.largest)
 
     @tried_again
     def apply(self, run_id: int, *, actor: str, reason: str) -> Edit:
-        """Forget the planned facts, all at once or none. Raises `PlanStale` where one was edited since the plan."""
+        """Forgets the planned facts, all at once or none. Raises `PlanStale` where one was edited since the plan."""
         with self.kb.sessions.begin() as session:
             pending = audit.begin(session, actor, reason)
             run = get_run(session, run_id, "planned")
@@ -144,16 +144,16 @@ class Forgetting:
 
     @tried_again
     def restore(self, run_id: int, *, actor: str, reason: str) -> Edit:
-        """Undo an applied run: every fact is back, with its value and its keys."""
+        """Undoes an applied run: restores every fact with its value and its keys."""
         with self.kb.sessions.begin() as session:
-            audit.begin(session, actor, reason)  # the log before the row, as an erasure locks them
+            audit.begin(session, actor, reason)  # locks the log before the row, in the order of an erasure
             run = get_run(session, run_id, "applied", lock=True)
             edit = facts.restore_facts(session, run.fact_ids, actor, reason)
             run.state, run.restored_seq = "restored", edit.seq
         return edit
 
     def verify(self, run_id: int, questions: Sequence[str] = ()) -> Verification:
-        """Ask for the forgotten facts in every way there is, and with these `questions`; keep the answer."""
+        """Asks for the forgotten facts with every probe there is and with these `questions`, and stores the outcome."""
         with self.kb.sessions() as session:
             plan = plan_of(get_run(session, run_id, "applied", "erased"))
         found = self._on_one_keyset(lambda: verify(self.kb, plan, self._questioner, questions, self.sample))
@@ -165,12 +165,12 @@ class Forgetting:
         with self.kb.sessions.begin() as session:
             run = get_run(session, run_id, "applied", "erased", lock=True)
             run.verification = asdict(found)
-            run.certificate = None  # it speaks of one verification
+            run.certificate = None  # a certificate is about one verification
 
     def _on_one_keyset(self, work: Callable[[], T]) -> T:
-        """What this gives, done again where another keyset became active while it was at it.
+        """Gives the result of `work`, and repeats it where another keyset became active meanwhile.
 
-        Stored keys are taken from whatever keyset is active; an encoder belongs to one, and has to be told.
+        Stored keys are read from the active keyset. With an encoder, which fits only one keyset, the error is raised.
         """
         for _ in range(ATTEMPTS - 1):
             try:
@@ -181,7 +181,7 @@ class Forgetting:
         return work()
 
     def runs(self, after: int = 0, limit: int = 50) -> list[RunRecord]:
-        """Forget runs past id `after`, oldest first."""
+        """Lists forget runs past id `after`, oldest first."""
         with self.kb.sessions() as session:
             statement = (
                 select(ForgetRunRow).where(ForgetRunRow.id > after).order_by(ForgetRunRow.id).limit(limit)
@@ -189,7 +189,7 @@ class Forgetting:
             return [_record(run) for run in session.scalars(statement)]
 
     def run(self, run_id: int) -> tuple[RunRecord, ForgetPlan, Verification | None]:
-        """A run with its plan and its last verification."""
+        """Gives a run with its plan and its last verification."""
         with self.kb.sessions() as session:
             found = get_run(session, run_id)
             checked = found.verification
@@ -200,13 +200,13 @@ class Forgetting:
             )
 
     def facts(self, fact_ids: Sequence[int]) -> dict[int, FactRecord]:
-        """What these facts say, as far as it is still there."""
+        """Gives those of these facts that the base still has, by id."""
         with self.kb.sessions() as session:
             return reading.fact_records(session, fact_ids)
 
 
 def _digest(session: Session, selector: Selector) -> str:
-    """Of the selector as it was given, which an erasure may redact later."""
+    """Gives a keyed digest of the selector as it was given, since an erasure may redact the stored one later."""
     return audit.keyed_digest(session, json.dumps(selector.to_json(), sort_keys=True, separators=(",", ":")))
 
 
@@ -220,7 +220,7 @@ def _check_choices(equivalents: str, policy: str, radius: float | None) -> None:
 
 
 def get_run(session: Session, run_id: int, *states: str, lock: bool = False) -> ForgetRunRow:
-    """The run, which must be in one of these states (none given: in any)."""
+    """Gives a run, which must be in one of these states (none given: any). Raises `ForgetRunState` where it is not."""
     statement = select(ForgetRunRow).where(ForgetRunRow.id == run_id)
     storable = 0 < run_id <= facts.MAX_ID
     run = session.scalar(statement.with_for_update() if lock else statement) if storable else None
@@ -232,7 +232,7 @@ def get_run(session: Session, run_id: int, *states: str, lock: bool = False) -> 
 
 
 def plan_of(run: ForgetRunRow) -> ForgetPlan:
-    """The plan that a run keeps."""
+    """Gives the plan that a run stores."""
     return ForgetPlan.from_json(
         run.plan,
         run_id=run.id,

@@ -1,4 +1,4 @@
-"""Whether forgetting held: the facts are asked for in every way there is, and the index is looked into."""
+"""Verifies that facts are forgotten: looks up every probe for them, and searches the index for their keys."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def verify(
     kb: SearchableStore, plan: ForgetPlan, questioner: Questioner, given: Sequence[str], most: int
 ) -> Verification:
-    """Probe for the facts of an applied plan with its own probes and the `given` questions."""
+    """Asks for the facts of an applied plan, with probes made from them and with the `given` questions."""
     seq = kb.lookups.catch_up()
     indexed = kb.searcher.current().index.ids
     ids = list(plan.fact_ids)
@@ -61,7 +61,7 @@ def verify(
 
 
 def level(found: bool, keys_in_index: int) -> int:
-    """0 where a forgotten fact was found, 1 where none was, 2 where the index holds none of their keys either."""
+    """Gives 0 where a forgotten fact was found, 1 where none was, 2 where the index holds none of their keys either."""
     if found:
         return 0
     return 1 if keys_in_index else 2

@@ -1,6 +1,6 @@
-"""Documents, facts, the change log, keysets, attributions.
+"""Creates documents, facts, the change log, keysets, outputs and API keys.
 
-By hand, since autogeneration knows neither triggers nor partitions.
+It is written by hand, since autogeneration supports neither triggers nor partitions.
 """
 
 from __future__ import annotations
@@ -170,7 +170,9 @@ CREATE TABLE api_key (
 
 def upgrade() -> None:
     for statements in (DOCUMENTS_AND_FACTS, CHANGES, KEYS, OUTPUTS_AND_ACCESS):
-        op.get_bind().exec_driver_sql(statements, execution_options={"no_parameters": True})  # many, and a %
+        op.get_bind().exec_driver_sql(
+            statements, execution_options={"no_parameters": True}
+        )  # statements with a %
     keep = sa.text("INSERT INTO secret (name, value) VALUES ('change_log', :value)")
     op.get_bind().execute(keep, {"value": secrets.token_bytes(32)})
 

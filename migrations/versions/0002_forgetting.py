@@ -1,6 +1,6 @@
-"""Forgetting, erasure, gates: tombstones that abstain, forget runs, suppressed facts, stored queries.
+"""Adds forgetting, erasure and gates: tombstones, forget runs, suppressed facts, stored queries, reports of gates.
 
-Long texts are stored uncompressed from here on, so that a scan of the files for erased text sees what is there.
+Long texts are stored uncompressed after it, so that a scan of the files finds erased texts.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Access: roles as sets of rights, keys that end, rotate and are limited; answers kept for repeated requests.
+"""Adds access: more roles, expiry, rotation and rate limits of API keys, idempotency, erasure requests and denials.
 
-A reader stays a reader; an editor becomes an operator, and an operator an admin, which is what they could do.
+A reader stays a reader; an editor becomes an operator and an operator an admin, which have the same rights.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ CREATE TABLE denial (
 CREATE INDEX denial_at_idx ON denial (at);
 """
 
-# A key whose role did not exist before ends: no role of then is as narrow as `decoder`.
+# An API key whose role did not exist before is revoked, since no earlier role is as narrow as `decoder`.
 DOWNGRADE = """
 DROP TABLE denial, erasure_request, idempotency;
 ALTER TABLE api_key DROP CONSTRAINT api_key_role_check;

@@ -1,8 +1,8 @@
-"""Jobs: long work as people see it, and procrastinate's own schema, by whose tables workers share it out.
+"""Adds jobs: our table of them, and procrastinate's own schema, which queues them for workers.
 
-Procrastinate's part is that of the installed package, which pyproject.toml holds to one minor release; its scripts end
-with `LAST` there (a test holds the two together). A release that brings more scripts needs a migration of ours that
-runs those where the database does not have what they bring. They cannot be run here from the first to the last:
+Procrastinate's schema is that of the installed package, which pyproject.toml holds to one minor release; the last of
+its migration scripts is `LAST` (a test compares the two). A release with more scripts needs a migration of ours that
+runs those where the database lacks what they add. They cannot be run here from the first to the last:
 before PostgreSQL 17 a value that is added to an enum cannot be used in the transaction that adds it.
 """
 

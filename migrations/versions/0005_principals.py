@@ -1,4 +1,4 @@
-"""Who was authenticated for a job, and on whose behalf a forgetting was planned or an erasure asked for."""
+"""Adds the principal of a job, and on whose behalf a forget run was planned or an erasure was requested."""
 
 from __future__ import annotations
 

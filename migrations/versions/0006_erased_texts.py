@@ -1,6 +1,7 @@
-"""Erased texts: digests by which what was erased is known again where it is still said.
+"""Adds keyed digests of erased texts, by which a check finds what still says them.
 
-Facts that were erased before this have none: their texts are gone. What spliced them is known by its splices.
+Facts that were erased before this migration have none, since their texts are gone. Outputs that spliced these are
+found by their splices.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sessions of browsers that have signed in: a cookie holds one of these, and no longer the API key itself."""
+"""Adds browser sessions: after signing in, a cookie holds the secret of one, and no longer the API key itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far an erasure that was asked for reaches among mentions; null is where a release before asked."""
+"""Adds to a request to erase which mentions are redacted; null where an older release stored the request."""
 
 from __future__ import annotations
 

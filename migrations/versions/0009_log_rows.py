@@ -1,7 +1,7 @@
-"""What a row of the change log may be: the number after the last, and nothing that readers could not take in.
+"""Restricts the rows of the change log: each has the number after the last, and values that its readers can hold.
 
-A row far ahead would carry the numbers of all later changes with it, and the largest number of all would end all
-edits. What is there already is left as it is.
+A row with a number far ahead would move the numbers of all later changes too, and one with the largest number would
+end all edits. Rows that exist already are left as they are.
 """
 
 from __future__ import annotations
