@@ -1,1 +1,1 @@
-"""The laboratory: what measures the program and repeats the paper. Nothing imports it."""
+"""The laboratory: measures the program and repeats the paper's experiments. No other room imports it."""

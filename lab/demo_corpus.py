@@ -1,4 +1,4 @@
-"""Build the demo corpus: `python -m colmlm.lab.demo_corpus` turns the structured facts beside it into corpus.jsonl."""
+"""Builds the demo corpus: `python -m colmlm.lab.demo_corpus` turns the structured facts beside it into corpus.jsonl."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MARK = re.compile(r"\{([^{}|]+)\|([^{}|]+)\}")
 
 @dataclass(frozen=True)
 class Fact:
-    """One annotated span: text[start:end] is the value, and the question it answers."""
+    """One annotated span: text[start:end] is the value of the fact, and `question` what it answers."""
 
     start: int
     end: int
@@ -44,22 +44,22 @@ class Document:
 
 
 def digest(*parts: str) -> int:
-    """A number that depends on the parts alone, so that every build makes the same choices."""
+    """Gives a number that depends only on the parts, so that every build makes the same choices."""
     return int.from_bytes(hashlib.sha256("\x1f".join(parts).encode()).digest()[:8], "big")
 
 
 def pick(options: list[str], *key: str) -> str:
-    """One of the options, chosen by the key."""
+    """Chooses one of the options by the key."""
     return options[digest(*key) % len(options)]
 
 
 def capitalised(sentence: str) -> str:
-    """The sentence with its first letter in upper case and the rest as it was."""
+    """Gives the sentence with its first letter in upper case."""
     return sentence[:1].upper() + sentence[1:]
 
 
 def compose(doc_id: str, title: str, sentences: Iterable[str]) -> Document:
-    """The document that the marked sentences make, its marks taken out and turned into facts."""
+    """Joins marked sentences to a document, and turns their marks into facts."""
     text, facts = "", list[Fact]()
     for sentence in sentences:
         text += " " if text else ""
@@ -78,13 +78,13 @@ def compose(doc_id: str, title: str, sentences: Iterable[str]) -> Document:
 
 
 def fill(template: str, entity: dict[str, Any]) -> str:
-    """The template with the entity's name in running text (by default its title) and subject put in."""
+    """Fills a template with the entity's subject and its name in running text (by default its title)."""
     name: str = entity.get("name", entity["title"])
     return template.replace("{title}", name).replace("{subject}", entity["subject"])
 
 
 def attribute_sentence(entity: dict[str, Any], name: str, attribute: dict[str, Any], first: bool) -> str:
-    """One marked sentence for one attribute; the first of a document always names the title."""
+    """Gives one marked sentence for one attribute. The first of a document always names the title."""
     named = [variant for variant in attribute["sentences"] if "{title}" in variant]
     template = pick(named if first else attribute["sentences"], entity["id"], name, "variant")
     if template.count("{value}") != 1:
@@ -94,7 +94,7 @@ def attribute_sentence(entity: dict[str, Any], name: str, attribute: dict[str, A
 
 
 def entity_document(entity: dict[str, Any], kinds: dict[str, Any]) -> Document:
-    """The document of one entity: its attributes in an order of its own, then its extra sentences."""
+    """Composes the document of one entity: its attributes in an order of its own, then its extra sentences."""
     attributes: dict[str, Any] = kinds[entity["kind"]]["attributes"]
     unknown = set(entity["facts"]) - set(attributes)
     if unknown:
@@ -108,7 +108,7 @@ def entity_document(entity: dict[str, Any], kinds: dict[str, Any]) -> Document:
 
 
 def load_documents(folder: Path) -> list[Document]:
-    """The documents of every source file there is: entities first, then overviews, file by file."""
+    """Composes the documents of every source file: entities first, then overviews, file by file."""
     documents: list[Document] = []
     for path in (folder / name for name in SOURCES):
         if path.exists():
@@ -119,7 +119,7 @@ def load_documents(folder: Path) -> list[Document]:
 
 
 def document_faults(document: Document) -> list[str]:
-    """What is wrong with one document taken by itself."""
+    """Lists the faults within one document."""
     faults, last = list[str](), 0
     if re.search(r"[{}|]", document.text) or not document.facts:
         faults.append("markup left in the text, or no facts")
@@ -137,7 +137,7 @@ def document_faults(document: Document) -> list[str]:
 
 
 def corpus_faults(documents: list[Document], counts: dict[str, int]) -> list[str]:
-    """What is wrong with the corpus as a whole: ids, contradicting answers, and sizes short of the aim."""
+    """Lists the faults of the whole corpus: repeated ids, contradicting answers, and sizes below the aim."""
     ids = Counter(document.id for document in documents)
     faults = [f"id used {n} times: {doc_id}" for doc_id, n in ids.items() if n > 1]
     answers: defaultdict[str, set[str]] = defaultdict(set)
@@ -150,7 +150,7 @@ def corpus_faults(documents: list[Document], counts: dict[str, int]) -> list[str
 
 
 def count(documents: list[Document]) -> dict[str, int]:
-    """How many documents and facts, facts restated elsewhere, and spans whose value occurred earlier."""
+    """Counts documents, facts, facts restated in other documents, and spans whose value occurred earlier."""
     pairs = Counter(pair for d in documents for pair in {(fact.question, fact.value) for fact in d.facts})
     copied = sum(
         re.search(rf"(?<!\w){re.escape(f.value)}(?!\w)", d.text[: f.start]) is not None
@@ -166,7 +166,7 @@ def count(documents: list[Document]) -> dict[str, int]:
 
 
 def main(folder: Path = DEMO_CORPUS.parent) -> int:
-    """Write the corpus beside its sources, print its counts, and return 1 with reasons on stderr if a check fails."""
+    """Writes the corpus beside its sources and prints its counts. Gives 1, with reasons on stderr, if a check fails."""
     documents = load_documents(folder)
     lines = [json.dumps(asdict(document), ensure_ascii=False) + "\n" for document in documents]
     (folder / DEMO_CORPUS.name).write_text("".join(lines), encoding="utf-8")

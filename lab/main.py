@@ -1,4 +1,4 @@
-"""The command `colmlm-lab`: what measures the program and repeats the paper."""
+"""The command `colmlm-lab`, which measures the program and repeats the paper's experiments."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from colmlm.cli.root import Debug, Root, start
 
 
 class Laboratory(Root):
-    """The root of `colmlm-lab`."""
+    """The command group at the root of `colmlm-lab`."""
 
     lazy = LABORATORY
 
@@ -31,5 +31,5 @@ def root(debug: Debug = False) -> None:
 
 
 def main() -> None:
-    """The console script."""
+    """Runs `colmlm-lab`, as the console script's entry point."""
     start(app, "colmlm-lab")

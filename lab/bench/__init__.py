@@ -1,1 +1,1 @@
-"""Benchmarks: the store at size, and beside other stores that do the same job."""
+"""Benchmarks of the store and the model, beside other stores and transformers at the same work."""

@@ -1,4 +1,4 @@
-"""`colmlm bench api`: lookups over HTTP against a server process, beside the same call in process."""
+"""`colmlm bench api`: measures lookups over HTTP to a server process, beside the same lookups in process."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ START_SECONDS = 600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiFigures:
-    """What was measured. `overhead_ms` is the p50 of one client less that of the same lookup in process."""
+    """The figures. `overhead_ms` is the p50 of one HTTP client minus that of the same lookup in process."""
 
     facts: int
     dim: int
@@ -74,7 +74,7 @@ def api(
     ] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Measure lookups a second, p50 and p99 over HTTP from several clients, and what HTTP adds to a lookup.
+    """Measure lookups per second, p50 and p99 over HTTP from several clients, and what HTTP adds to a lookup.
 
     The server and the clients are processes of their own on this machine and share its cores.
     """
@@ -153,7 +153,7 @@ def _measure(settings: Settings, numbers: list[int], seconds: float, streams: in
 
 @contextmanager
 def _key(kb: KnowledgeBase) -> Iterator[str]:
-    """The token of a key for this measurement alone."""
+    """Creates an API key for this measurement only, and yields its token."""
     name = f"bench-{secrets.token_hex(4)}"
     with kb.sessions.begin() as session:
         token = access.create_key(session, name, "reader")
@@ -165,7 +165,7 @@ def _key(kb: KnowledgeBase) -> Iterator[str]:
 
 
 def _in_process(kb: KnowledgeBase, queries: npt.NDArray[np.float32], checkpoint_id: str) -> list[float]:
-    """Milliseconds of one lookup after the other, ascending; the first fifty count for nothing."""
+    """Gives the milliseconds of consecutive lookups, sorted. The first fifty are a warm-up and are not counted."""
     took = []
     for n in range(50 + len(queries)):
         query = queries[n % len(queries)][None]
@@ -177,7 +177,7 @@ def _in_process(kb: KnowledgeBase, queries: npt.NDArray[np.float32], checkpoint_
 
 @contextmanager
 def _server(settings: Settings, token: str, *, with_model: bool) -> Iterator[int]:
-    """The port of `colmlm serve` on these settings, ready."""
+    """Starts `colmlm serve` with these settings, and yields its port once it is ready."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = int(free.getsockname()[1])
     ours = {"COLMLM_HOME": str(settings.home), "COLMLM_LOG_LEVEL": "warning"}
@@ -227,13 +227,13 @@ def _over_http(
 
 
 def _prompts(kb: KnowledgeBase, number: int) -> list[str]:
-    """Prompts that ask for facts which are there."""
+    """Gives prompts that ask for facts of the knowledge base."""
     asked = [fact.question for fact in kb.facts.find(limit=10 * number + 1) if fact.question]
     return [f"Question: {question} Answer:" for question in asked[:number]]
 
 
 def _first_token(port: int, token: str, prompt: str) -> float:
-    """Milliseconds from sending a prompt until the first piece of its output is there."""
+    """Gives the milliseconds from sending a prompt until the first piece of its output arrives."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=600)
     body = json.dumps({"prompt": prompt, "stream": True, "max_tokens": 16})
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}

@@ -1,4 +1,4 @@
-"""The bare libraries at the same work: Faiss without a store around it, PostgreSQL without ours in front."""
+"""The same work done by the bare libraries: by Faiss alone, and by PostgreSQL alone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ONE_ROW = "SELECT value FROM fact_version WHERE fact_id = %s AND to_seq IS NULL
 
 
 def search(index: KeyIndex, queries: npt.NDArray[np.float32], threads: int = 1) -> npt.NDArray[np.int64]:
-    """The ids that Faiss finds first, by the same index and its settings."""
+    """Gives the nearest id to each query, by Faiss alone with the same index and settings."""
     with index.threads(threads):
         _, ids = index.bare.search(queries, 1)
     found: npt.NDArray[np.int64] = ids[:, 0]
@@ -33,7 +33,9 @@ def search(index: KeyIndex, queries: npt.NDArray[np.float32], threads: int = 1) 
 
 @contextmanager
 def statement(kb: KnowledgeBase, query: str = _ONE_ROW) -> Iterator[Callable[..., object]]:
-    """One prepared statement on a connection of its own: what a round trip costs, or with an UPDATE a commit."""
+    """Yields a function that executes one prepared statement on a connection of its own, to time a round trip or a
+    commit.
+    """
     with kb.searcher.reader.connect() as connection:
         driver = connection.connection.driver_connection
         assert isinstance(driver, psycopg.Connection)
@@ -41,7 +43,7 @@ def statement(kb: KnowledgeBase, query: str = _ONE_ROW) -> Iterator[Callable[...
 
 
 def add_seconds(index: KeyIndex, keys: npt.NDArray[np.float32]) -> float:
-    """How long the trained index takes to hold all keys, in one call. It is emptied first, so do this last."""
+    """Gives the seconds that Faiss takes to add all keys in one call. It empties the index first, so call it last."""
     index.bare.reset()
     ids = np.arange(1, len(keys) + 1, dtype=np.int64)
     started = time.perf_counter()
@@ -50,9 +52,9 @@ def add_seconds(index: KeyIndex, keys: npt.NDArray[np.float32]) -> float:
 
 
 def copy_seconds(kb: KnowledgeBase, folder: Path) -> float:
-    """How long COPY takes to put the same rows into copies of the tables, with the same indexes.
+    """Gives the seconds that COPY takes to write the same rows into copies of the tables, with the same indexes.
 
-    The rows lie ready in files, in the binary form: no client could hand them over faster.
+    The rows come from files in COPY's binary format, since no client could send them faster.
     """
     seconds = 0.0
     with kb.engine.connect() as connection:
@@ -80,7 +82,7 @@ def copy_seconds(kb: KnowledgeBase, folder: Path) -> float:
 
 
 def kill_server(data: Path) -> None:
-    """SIGKILL the PostgreSQL server on this data directory, with all its processes."""
+    """Kills the PostgreSQL server on this data directory, with all its processes, by SIGKILL."""
     postmaster = int((data / "postmaster.pid").read_text().split()[0])
     family = [postmaster, *_children(postmaster)]
     for process in family:
@@ -94,7 +96,7 @@ def _children(parent: int) -> list[int]:
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
-            # The name in parentheses may hold blanks; the parent is the second field after it.
+            # The process name, in parentheses, may hold blanks; the parent's id is the second field after it.
             if int(stat.read_text().rpartition(")")[2].split()[1]) == parent:
                 found.append(int(stat.parent.name))
     return found

@@ -1,8 +1,8 @@
-"""Clients that look up over HTTP as fast as they are answered, in a process of their own beside the server's.
+"""Runs clients that send lookups over HTTP one after another, in a process apart from the server's.
 
     python -m colmlm.lab.bench.clients < load.json
 
-Threads with a connection each, by the standard library's client: what a heavier one costs is not the server's doing.
+Each client is a thread with one connection of the standard library's HTTP client, whose own cost is small.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 
 @dataclass(frozen=True, slots=True)
 class HttpLoad:
-    """What to send: each body in turn to `path`, from so many connections for so many seconds."""
+    """The load to send: each body in turn to `path`, on `connections` connections for `seconds` seconds."""
 
     host: str
     port: int
@@ -30,7 +30,7 @@ class HttpLoad:
 
 @dataclass(frozen=True, slots=True)
 class HttpFigures:
-    """What came back. Latencies are of answered requests, in milliseconds; `errors` were anything but 200."""
+    """The results. Latencies are of the requests that got 200, in milliseconds; `errors` counts the others."""
 
     clients: int
     requests: int
@@ -41,7 +41,7 @@ class HttpFigures:
 
 
 def measure(load: HttpLoad) -> HttpFigures:
-    """Send the load, after one request of each connection that counts for nothing."""
+    """Sends the load and gives its figures. The first request of each connection is not counted."""
     starting = threading.Barrier(load.clients + 1)
     results: list[tuple[list[float], int]] = []
     threads = [
@@ -71,7 +71,7 @@ def percentile(ordered: list[float], percent: int) -> float:
 
 
 def _client(load: HttpLoad, number: int, starting: threading.Barrier) -> tuple[list[float], int]:
-    """Seconds of each answered request, and how many were not answered rightly."""
+    """Gives the seconds of each request that got 200, and the number of the others."""
     connection = http.client.HTTPConnection(load.host, load.port, timeout=60)
     bodies = [body.encode() for body in load.bodies]
     seconds: list[float] = []
@@ -95,7 +95,7 @@ def _ask(connection: http.client.HTTPConnection, load: HttpLoad, body: bytes) ->
         answer = connection.getresponse()
         answer.read()
     except (http.client.HTTPException, OSError):
-        connection.close()  # the next request opens it again
+        connection.close()  # the next request reconnects
         return False
     return answer.status == 200
 

@@ -1,4 +1,4 @@
-"""`colmlm bench`: the store at size beside the bare libraries and other stores; the model beside transformers."""
+"""`colmlm bench`: measures the store beside the bare libraries and other stores, and the model beside transformers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ app.command("train", epilog=models.TRAIN_EXAMPLES)(models.train)
 
 @app.callback()
 def group() -> None:
-    """Benchmarks run on a knowledge base of their own and leave yours alone."""
+    """Benchmarks run on a knowledge base of their own and do not touch yours."""
 
 
 @app.command(
@@ -74,7 +74,7 @@ def store(
 ) -> None:
     """Measure ingest, lookup, delete, forget and reopen on synthetic keys with exact ground truth.
 
-    Every speed stands beside that of bare Faiss or PostgreSQL in the same run. Let nothing else run meanwhile.
+    Every speed is shown beside that of bare Faiss or PostgreSQL in the same run. Let nothing else run meanwhile.
     """
     from colmlm.lab.bench.store import StoreBench
 
@@ -126,7 +126,7 @@ def _plot(directory: Path, ours: StoreFigures, others: Sequence[PeerResult | Pee
 
 
 def _show_peers(stores: Sequence[PeerResult | PeerFailure]) -> None:
-    """Every store through the same job; this program is one of them."""
+    """Runs every store through the same job and shows the figures. This program is one of them."""
     from colmlm.lab.bench.compare import PeerResult
 
     columns = (

@@ -1,7 +1,7 @@
-"""The same job done by each peer, one after the other, at equal recall on the same keys.
+"""Measures each peer at the same job, one after another, at equal recall on the same keys.
 
-Each peer runs in a process of its own, so that neither its memory nor its threads are still there for the
-next. Effort is raised until recall@1 reaches the target; times are taken there, and both are reported.
+Each peer runs in a process of its own, so that its memory and threads are gone before the next. Search effort is raised
+until recall@1 reaches the target, and times are measured at that effort; both are reported.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from colmlm.lab.bench.synthetic import exact_top1, fact_text, queries_near, synt
 INGEST_BATCH = 10_000
 WARM_UP = 100
 NUM_DELETES = 200
-_BATCH = 100  # queries a batch
+_BATCH = 100  # queries per batch
 
 Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Percentiles:
-    """Milliseconds a call."""
+    """Percentiles of the duration of a call, in milliseconds."""
 
     p50: float
     p99: float
@@ -41,7 +41,7 @@ class Percentiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerResult:
-    """What one peer did. Bytes and residue are taken after the deletes; `residue_*` after the clean-up."""
+    """The figures of one peer. `residue_*` and `bytes_after_clean_up` are taken after its clean-up."""
 
     name: str
     version: str
@@ -67,13 +67,13 @@ class PeerResult:
 
     @property
     def facts_per_second(self) -> float:
-        """From raw facts to a store that answers: the index build included."""
+        """Facts per second from raw facts to a store that answers, with the index build."""
         return self.num_facts / (self.ingest_seconds + self.build_seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class PeerFailure:
-    """A peer that gave no result, and why."""
+    """A peer that gave no result, with the reason."""
 
     name: str
     reason: str
@@ -81,7 +81,7 @@ class PeerFailure:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a peer is given: the files of one comparison, and what to reach."""
+    """The task of a peer: the files of one comparison, and the recall to reach."""
 
     directory: Path  # keys.npy, queries.npy and truth.npy
     target_recall: float
@@ -102,9 +102,9 @@ def compare(
     seed: int = 0,
     on_progress: Progress = lambda _: None,
 ) -> list[PeerResult | PeerFailure]:
-    """Measure each of `peers`, by name. One that is not installed, or fails, is reported and the rest runs."""
+    """Measures each of `peers`, by name. One that is not installed, or fails, is reported, and the others still run."""
     with tempfile.TemporaryDirectory(prefix="colmlm-bench-") as folder:
-        # A server that runs as another user has to pass through.
+        # The embedded server may run as another user, who must be able to enter.
         Path(folder).chmod(0o755)
         task = Task(Path(folder), target_recall, seed)
         on_progress(f"making {num_facts:,} keys of {dim} dimensions")
@@ -126,7 +126,7 @@ def _measure_apart(kind: PeerKind, task: Task, on_progress: Progress) -> PeerRes
     receiving, sending = context.Pipe(duplex=False)
     process = context.Process(target=_child, args=(kind, task, sending), name=f"bench-{kind.name}")
     process.start()
-    sending.close()  # the child's end stays open in the child only, so its death ends the wait below
+    sending.close()  # only the child keeps its end open, so its death ends the wait below
     try:
         while isinstance(message := receiving.recv(), str):
             on_progress(message)
@@ -151,7 +151,7 @@ def _child(kind: PeerKind, task: Task, sending: Connection) -> None:
 
 
 def measure(kind: PeerKind, task: Task, directory: Path, on_progress: Progress) -> PeerResult:
-    """Put one peer through the whole job, in this process."""
+    """Runs one peer through the whole job in this process."""
     keys: Keys = task.load("keys")
     queries: Keys = task.load("queries")
     truth: npt.NDArray[np.int64] = task.load("truth")
@@ -207,7 +207,7 @@ def measure(kind: PeerKind, task: Task, directory: Path, on_progress: Progress) 
 
 
 def _ingest(peer: Peer, keys: Keys) -> float:
-    """Seconds in the store; making the texts is not counted."""
+    """Ingests all facts and gives the seconds spent in the store, without those spent making the texts."""
     seconds = 0.0
     for start in range(0, len(keys), INGEST_BATCH):
         ids = np.arange(start, min(start + INGEST_BATCH, len(keys)), dtype=np.int64)
@@ -223,7 +223,7 @@ def _ingest(peer: Peer, keys: Keys) -> float:
 def _reach(
     peer: Peer, queries: Keys, truth: npt.NDArray[np.int64], target: float, on_progress: Progress
 ) -> tuple[int, float]:
-    """The least effort that reaches the target, or else the greatest one; and its recall@1."""
+    """Finds the least effort that reaches the target, else the greatest; gives it with its recall@1."""
     effort, recall = peer.efforts[0], 0.0
     for effort in peer.efforts:
         peer.set_search(effort)
@@ -244,7 +244,7 @@ def _found_ids(peer: Peer, queries: Keys) -> npt.NDArray[np.int64]:
 
 
 def _lookups(peer: Peer, queries: Keys) -> Percentiles:
-    """One query at a time. Raises where a text is not the one stored with its key."""
+    """Times lookups of single queries. Raises where a text is not the one that was stored with its key."""
     for query in queries[:WARM_UP]:
         peer.lookup(query)
     times = []
@@ -258,7 +258,7 @@ def _lookups(peer: Peer, queries: Keys) -> Percentiles:
 
 
 def _deletes(peer: Peer, keys: Keys, facts: npt.NDArray[np.int64]) -> tuple[Percentiles, int]:
-    """Times of the deletes, and how many of the facts the very next lookup of their own key still found."""
+    """Times single deletes, and counts the deleted facts that the next lookup of their own key still found."""
     times, still_found = [], 0
     for fact in facts.tolist():
         began = time.perf_counter()
@@ -270,7 +270,7 @@ def _deletes(peer: Peer, keys: Keys, facts: npt.NDArray[np.int64]) -> tuple[Perc
 
 
 def percentiles(seconds: Sequence[float]) -> Percentiles:
-    """The percentiles of some durations, in milliseconds."""
+    """Gives the percentiles of some durations, in milliseconds."""
     p50, p99 = np.percentile(np.array(seconds) * 1000, (50, 99))
     return Percentiles(p50=float(p50), p99=float(p99))
 

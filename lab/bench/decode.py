@@ -1,4 +1,4 @@
-"""Decoding, beside `transformers.generate` with the same weights, and with its lookups taken away."""
+"""Measures decoding beside `transformers.generate` with the same weights, and with and without the cost of lookups."""
 
 from __future__ import annotations
 
@@ -28,15 +28,18 @@ from colmlm.model.decoding.run import Run
 from colmlm.model.lm.checkpoint import Checkpoint
 
 BATCH = 8
-_WORDS = 12  # of a document, as a prompt
+_WORDS = 12  # words of a document that make a prompt
 _KNOWN = 40  # documents in the knowledge base
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Against:
-    """Plain greedy decoding of some prompts, by this program and by transformers: the same weights, precision,
-    repetition penalty and number of tokens. `agreement` is the share of tokens that are the same, place by place;
-    once two outputs differ they seldom meet again, so `identical` counts rows that agree to the end."""
+    """Figures of greedy decoding without lookups, by this program and by transformers.
+
+    Both use the same weights, precision, repetition penalty and number of tokens. `agreement` is the share of positions
+    with the same token; since two outputs seldom agree again after they differ, `identical` counts the rows that agree
+    throughout.
+    """
 
     prompts: int
     tokens: int
@@ -51,8 +54,11 @@ class Against:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookupCost:
-    """Questions decoded in mode auto against a knowledge base, one at a time; and the same forwards once more with
-    its answers given from memory. `lookup_cost` is by how much the first takes longer."""
+    """The cost of lookups when questions are decoded in mode auto, one at a time.
+
+    `replay` is the same forward passes with the lookups' results taken from memory. `lookup_cost` is the share of time
+    that `auto` takes more.
+    """
 
     questions: int
     lookups: int
@@ -67,7 +73,7 @@ class LookupCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeFigures:
-    """`shares` of the time of decoding questions in mode auto: forward passes, logits, lookups, and the rest."""
+    """All figures of decoding. `shares` splits the time in mode auto: forward passes, logits, lookups and the rest."""
 
     precision: str
     batch1: Against
@@ -80,7 +86,7 @@ class DecodeFigures:
 
 
 def bench_decode(checkpoint: Checkpoint, home: Path, *, tokens: int, rounds: int) -> DecodeFigures:
-    """All figures, with a knowledge base of its own under `home`."""
+    """Measures all figures, on a knowledge base of its own under `home`."""
     documents = [parsed.document for parsed in read_annotated(DEMO_CORPUS) if parsed.document is not None]
     prompts = [" ".join(document.text.split()[:_WORDS]) for document in documents[:BATCH]]
     questions = [
@@ -106,7 +112,7 @@ def bench_decode(checkpoint: Checkpoint, home: Path, *, tokens: int, rounds: int
 
 
 def against(checkpoint: Checkpoint, prompts: Sequence[str], tokens: int, rounds: int) -> Against:
-    """Both ways in turns, and their outputs compared token by token."""
+    """Times both programs in turns, and compares their outputs token by token."""
     outputs: dict[str, list[list[int]]] = {}
 
     def ours() -> None:
@@ -133,7 +139,7 @@ def against(checkpoint: Checkpoint, prompts: Sequence[str], tokens: int, rounds:
 
 
 def plain_tokens(checkpoint: Checkpoint, prompts: Sequence[str], tokens: int) -> list[list[int]]:
-    """The tokens that this program says without lookups."""
+    """Gives the tokens that this program decodes without lookups."""
     config = DecodeConfig(mode="off", max_tokens=tokens, min_tokens=tokens)
     run = Decoder(checkpoint, None).run(prompts, config)
     for _ in run.steps():
@@ -142,7 +148,7 @@ def plain_tokens(checkpoint: Checkpoint, prompts: Sequence[str], tokens: int) ->
 
 
 def generated_tokens(checkpoint: Checkpoint, prompts: Sequence[str], tokens: int) -> list[list[int]]:
-    """The tokens that `transformers.generate` says under the same rules."""
+    """Gives the tokens that `transformers.generate` decodes with the same settings."""
     tokenizer, device = checkpoint.tokenizer, checkpoint.lm.device
     end = tokenizer.end_of_text
     rows = [tokenizer.prompt(prompt) for prompt in prompts]
@@ -166,7 +172,7 @@ def generated_tokens(checkpoint: Checkpoint, prompts: Sequence[str], tokens: int
 
 @dataclass(slots=True)
 class _Recorded:
-    """Passes lookups on and remembers the answers; or gives them again, in order, and asks nobody."""
+    """Passes lookups on and records their results; without `lookups` it replays the recorded results in order."""
 
     lookups: Lookup | None
     seconds: float = 0.0
@@ -185,7 +191,7 @@ class _Recorded:
 
 
 def lookup_cost(checkpoint: Checkpoint, kb: Lookup, questions: Sequence[str], rounds: int) -> LookupCost:
-    """Questions one at a time in mode auto, and again from memory: the same tokens in the same forwards."""
+    """Times questions in mode auto with lookups, and again with recorded results, which give the same tokens."""
     config = DecodeConfig(mode="auto", max_tokens=24)
     Decoder(checkpoint, kb).generate(questions[:1], config)  # opens the index
     recorded = _Recorded(kb)
@@ -225,7 +231,7 @@ def lookup_cost(checkpoint: Checkpoint, kb: Lookup, questions: Sequence[str], ro
 
 @dataclass(slots=True)
 class _Timed:
-    """Stands before an object and adds up the seconds that one kind of its calls takes."""
+    """A proxy of an object that adds up the seconds spent in the named methods."""
 
     inner: Any
     spent: dict[str, float]
@@ -248,7 +254,7 @@ class _Timed:
 
 
 def time_shares(checkpoint: Checkpoint, kb: Lookup, questions: Sequence[str]) -> dict[str, float]:
-    """Where the time of decoding these questions goes, one at a time in mode auto."""
+    """Gives the shares of the time of decoding these questions, one at a time in mode auto."""
     spent: dict[str, float] = dict.fromkeys(("forward", "logits", "lookups"), 0.0)
     timed_kb: Any = _Timed(kb, spent, {"lookup": "lookups"})
     started = time.perf_counter()
@@ -264,7 +270,7 @@ def time_shares(checkpoint: Checkpoint, kb: Lookup, questions: Sequence[str]) ->
 
 @contextmanager
 def _knowledge_base(checkpoint: Checkpoint, home: Path) -> Iterator[KnowledgeBase]:
-    """The start of the demo corpus with keys of this checkpoint, in a database of its own."""
+    """Yields a knowledge base of the first demo documents, with keys of this checkpoint, in a database of its own."""
     settings = Settings(home=home, actor="bench")
     engine = database.connect(settings)
     database.migrate(engine)

@@ -1,4 +1,4 @@
-"""Making keys, beside the bare forward pass of the same tokens in the same batches."""
+"""Measures the making of keys beside the bare forward pass of the same tokens in the same batches."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from colmlm.model.lm.language_model import unit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodeFigures:
-    """`encode` is all of `KeyEncoder.encode_documents`, from texts to unit vectors: tokenising, windows, batches.
+    """The figures. `encode` is all of `KeyEncoder.encode_documents`: tokenising, windows, batches, unit vectors.
 
-    `forward` and `own_forward` are the bare passes of the very same padded batches, ready made, by transformers and
-    by this program; `vs_forward` is forward to encode. Tokens are those of the texts up to their last fact, and
-    padding is counted apart. `least_cosine` is of a key with the state that transformers computes for it.
+    `forward` and `own_forward` are the bare forward passes of the same padded batches, already made, by transformers
+    and by this program; `vs_forward` is forward to encode. Tokens are those of the texts up to their last fact, and
+    padding is counted apart. `least_cosine` is the least cosine of a key with the state that transformers computes.
     """
 
     facts: int
@@ -43,7 +43,7 @@ class EncodeFigures:
 def bench_encode(
     checkpoint: Checkpoint, documents: Sequence[AnnotatedDocument], *, rounds: int
 ) -> EncodeFigures:
-    """Keys of all facts of `documents`, `rounds` times in turns with the bare passes."""
+    """Makes the keys of all facts of `documents`, `rounds` times in turns with the bare passes."""
     encoder = KeyEncoder(checkpoint)
     causal, own = checkpoint.lm.causal, checkpoint.lm.inference
     tokens, padded = encoder.batches(documents)
@@ -78,7 +78,7 @@ def bench_encode(
 def _least_cosine(
     checkpoint: Checkpoint, encoder: KeyEncoder, documents: Sequence[AnnotatedDocument], sample: int = 32
 ) -> float:
-    """Of our keys with transformers' states, over some documents that need no windows."""
+    """Gives the least cosine of a key with transformers' state, over some documents that need no windows."""
     cosines = [1.0]
     for document in documents[:: max(1, len(documents) // sample)]:
         encoded = checkpoint.tokenizer.document(document, close=False)

@@ -1,4 +1,4 @@
-"""What figures were taken on."""
+"""Describes the machine that figures were measured on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PACKAGES = ("faiss-cpu", "faiss-gpu", "torch", "transformers")
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were taken on."""
+    """Gives this machine's processor and number of cores, and the versions of Python and of the packages."""
     cpu = next((line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if "model name" in line), "")
     return {
         "cpu": cpu or platform.processor(),

@@ -1,4 +1,4 @@
-"""`colmlm bench encode`, `decode` and `train`: the model's speed beside transformers, with the same weights."""
+"""`colmlm bench encode`, `decode` and `train`: measure the model's speed beside transformers with the same weights."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def encode(
     checkpoint: CheckpointPath = None,
     as_json: AsJson = False,
 ) -> None:
-    """Keys of a corpus, beside the bare forward pass of the same tokens in the same batches."""
+    """Time the keys of a corpus beside the bare forward pass of the same tokens in the same batches."""
     some = _documents(squad)[:documents]
     if not any(document.facts for document in some):
         raise typer.BadParameter("these documents have no facts to make keys of.")
@@ -78,9 +78,9 @@ def decode(
     checkpoint: CheckpointPath = None,
     as_json: AsJson = False,
 ) -> None:
-    """Greedy decoding beside `transformers.generate`, alone and eight at once; and what lookups cost.
+    """Time greedy decoding beside `transformers.generate`, one prompt and eight at once, and what lookups cost.
 
-    Lookups ask a knowledge base of its own, in a temporary directory, that holds a part of the demo corpus.
+    Lookups use a temporary knowledge base that holds a part of the demo corpus.
     """
     with (
         tempfile.TemporaryDirectory(prefix="colmlm-bench-") as home,
@@ -119,9 +119,9 @@ def train(
     rounds: Rounds = 3,
     as_json: AsJson = False,
 ) -> None:
-    """An optimiser step with the joint loss, beside transformers' Trainer with plain next-token loss.
+    """Time an optimiser step with the joint loss beside transformers' Trainer with plain next-token loss.
 
-    The same adapter on the same base, over the same sequences; nothing is kept.
+    Both train the same adapter on the same base over the same sequences; nothing is saved.
     """
     documents = _documents(squad)
     with (

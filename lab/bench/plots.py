@@ -1,4 +1,4 @@
-"""Plots of the benchmarks' results, as PNG files."""
+"""Plots the benchmarks' results as PNG files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BLUE, _GREY, _RED = "#2b6cb0", "#a0aec0", "#c05621"
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """What the plots show of one system, whether a peer or ours."""
+    """The figures of one system in the plots, a peer or this program."""
 
     name: str
     lookup_p50_ms: float
@@ -37,7 +37,7 @@ class System:
 
 
 def plot_systems(systems: Sequence[System], path: Path, *, title: str) -> None:
-    """Bars of lookup latency and of ingest by system, each with the recall it was measured at."""
+    """Plots bars of lookup latency and of ingest by system, each with the recall it was measured at."""
     figure = Figure(figsize=(11, 1.6 + 0.55 * len(systems)), layout="constrained")
     figure.suptitle(title)
     latency, ingest = figure.subplots(1, 2, sharey=True)
@@ -60,9 +60,9 @@ def plot_systems(systems: Sequence[System], path: Path, *, title: str) -> None:
 
 
 def plot_latencies(series: Mapping[str, Mapping[float, float]], path: Path, *, title: str) -> None:
-    """Latency by percentile, a line each: `series` maps a label to milliseconds by percentile (0 to 100).
+    """Plots latency by percentile, one line for each label of `series`: milliseconds by percentile (0 to 100).
 
-    Percentiles are drawn by how rare the slower calls are, so that p99 and p99.9 stand apart.
+    Percentiles are placed by how rare the slower calls are, so that p99 and p99.9 are far apart.
     """
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     figure.suptitle(title)
@@ -75,7 +75,7 @@ def plot_latencies(series: Mapping[str, Mapping[float, float]], path: Path, *, t
     axes.set_yscale("log")
     axes.set_xticks([_rarity(p) for p in ticks], [f"p{p:g}" for p in ticks])
     axes.minorticks_off()
-    # Figures of one decade would have no tick of a power of ten.
+    # Figures within one decade would get no tick at a power of ten.
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
     axes.yaxis.set_major_formatter("{x:g}")
     axes.set_ylabel("milliseconds")
@@ -85,7 +85,7 @@ def plot_latencies(series: Mapping[str, Mapping[float, float]], path: Path, *, t
 
 
 def _rarity(percentile: float) -> float:
-    """One call in how many is slower."""
+    """Gives n where one call in n is slower."""
     return 100 / (100 - percentile)
 
 
@@ -97,6 +97,6 @@ def _name(axes: Axes, label: str) -> None:
 
 
 def _save(figure: Figure, path: Path) -> None:
-    """A figure of its own, not pyplot's: no display is needed and no global state is left."""
+    """Saves a figure made without pyplot, so that no display is needed and no global state is left."""
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, format="png")

@@ -1,4 +1,4 @@
-"""`colmlm bench query`: what forming a query costs, beside the methods that ask in words."""
+"""`colmlm bench query`: measures what forming a query costs, beside methods that ask in words."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def query(
     ] = 200,
     as_json: AsJson = False,
 ) -> None:
-    """Time the forming of queries at gold lookups, the text before them in the cache: ours beside theirs, in turns.
+    """Time how each method forms a query at gold lookups, in turns, with the text before them in the cache.
 
     Co-LMLM takes one forward of <FACT>. LMLM-Asker decodes a question and encodes it, Rel-LMLM an entity and a
     relation. Where no checkpoint of such a method is named, the base stands in for it and writes the gold query.
@@ -97,7 +97,7 @@ def _documents(files: Iterable[Iterable[Parsed]]) -> list[AnnotatedDocument]:
 
 
 def _other(runtime: Runtime, path: Path | None, method: str, base: str | None) -> tuple[Checkpoint, bool]:
-    """The checkpoint of a method, and whether it is the base in its stead, which has to be told what to ask."""
+    """Gives the checkpoint of a method, and whether it is the base standing in for it, which is told the query."""
     from colmlm.model.lm.base_models import WHEEL_BASE
     from colmlm.model.lm.checkpoint import base_checkpoint, load
     from colmlm.model.text.markup import MARKUPS

@@ -1,6 +1,6 @@
 """Opens a knowledge base, answers one lookup and says so: ``python -m colmlm.lab.bench.reopen HOME CHECKPOINT_ID``.
 
-It prints the fact it found and by how many bytes its memory grew, then waits to be killed, or leaves.
+It prints the fact that it found and by how many bytes its memory grew, then waits to be killed, or ends.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What of deleted facts is still in the files of a store."""
+"""Searches a store's files for residue of deleted facts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BLOCK = 1 << 26
 
 @dataclass(frozen=True, slots=True)
 class Residue:
-    """Of the facts asked for, how many have their value, and how many their key, in some file."""
+    """How many of the facts searched for have their value, and how many their key, in some file."""
 
     num_facts: int
     values: int
@@ -27,10 +27,10 @@ class Residue:
 
 
 def find_residue(directory: Path, facts: Sequence[int], keys: npt.NDArray[np.float32]) -> Residue:
-    """Search every file under `directory` for the values of `facts` and for their keys, a row of `keys` each.
+    """Searches every file under `directory` for the values of `facts` and for their keys, the rows of `keys`.
 
-    Values are searched as UTF-8, keys as float32 or float16. A store that compresses hides them: search for
-    facts that are still there, too, and trust this only as far as those are found.
+    It searches for values as UTF-8, and for keys as float32 or float16. Compression hides them: search for facts that
+    still exist, too, and trust the result only as far as those are found.
     """
     wanted = {int(_digits(fact)): number for number, fact in enumerate(facts)}
     starts = _starts_of(keys)
@@ -54,15 +54,15 @@ def _contents(directory: Path) -> Iterator[mmap.mmap]:
 
 
 def _starts_of(keys: npt.NDArray[np.float32]) -> dict[int, int]:
-    """The first 8 bytes of each key in either precision, as a number, and the key's row."""
+    """Maps the first 8 bytes of each key in either precision, as a number, to the key's row."""
     single = np.ascontiguousarray(keys[:, :2], "<f4").view("<u8")
     half = np.ascontiguousarray(keys[:, :4], "<f2").view("<u8")
     return {int(start): row for column in (single, half) for row, start in enumerate(column[:, 0])}
 
 
 def _rows_within(content: mmap.mmap, starts: dict[int, int]) -> set[int]:
-    """The rows whose 8 bytes stand anywhere in `content`, at any offset."""
-    possible = np.zeros(1 << 16, np.bool_)  # by two of the bytes: a glance that rules nearly everything out
+    """Gives the rows whose 8 bytes occur in `content`, at any offset."""
+    possible = np.zeros(1 << 16, np.bool_)  # a filter by two of the bytes, which rules out nearly everything
     possible[[start & 0xFFFF for start in starts]] = True
     rows: set[int] = set()
     for block in range(0, len(content), _BLOCK):

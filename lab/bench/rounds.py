@@ -1,4 +1,4 @@
-"""Two or more ways of doing one job, timed in turns, so that a busy second of the machine meets all of them."""
+"""Times several ways of doing one job in turns, so that other load on the machine affects all of them alike."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from colmlm.cli.output import progress
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seconds:
-    """Of one way over all rounds."""
+    """The median, least and greatest seconds of one way over all rounds."""
 
     median: float
     least: float
@@ -24,12 +24,12 @@ class Seconds:
 
 
 def in_turns(ways: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, Seconds]:
-    """Seconds of each way. One round more comes first and is not counted."""
+    """Times each way in `rounds` rounds, after one that is not counted."""
     return measured_in_turns({name: _timed(work) for name, work in ways.items()}, rounds)
 
 
 def measured_in_turns(ways: Mapping[str, Callable[[int], float]], rounds: int) -> dict[str, Seconds]:
-    """The same of ways that are told the number of the round and give the seconds that count themselves."""
+    """Does the same with ways that take the number of the round and measure their own seconds."""
     taken: dict[str, list[float]] = {name: [] for name in ways}
     with progress(f"Timing {' and '.join(ways)}") as advance:
         for number in range(rounds + 1):

@@ -1,7 +1,7 @@
-"""The store at size: how fast it ingests, answers, deletes, forgets and reopens, beside the bare libraries.
+"""Measures how fast the store ingests, looks up, deletes, forgets and reopens, beside the bare libraries.
 
-Every figure of ours stands beside that of Faiss or PostgreSQL doing the same work alone, on the same data and
-machine in the same run: ratios carry over to other machines, milliseconds do not.
+Each figure is shown beside that of Faiss or PostgreSQL doing the same work alone on the same data, machine and run,
+since ratios carry over to other machines and milliseconds do not.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreFigures:
-    """What was measured. Times are in seconds where the name does not say milliseconds; `_vs_` is ours to theirs."""
+    """The figures. Times are in seconds unless the name says milliseconds; `_vs_` is the ratio of ours to theirs."""
 
     facts: int
     dim: int
@@ -82,7 +82,7 @@ class StoreFigures:
 
 @dataclass(slots=True)
 class StoreBench:
-    """One run in a directory of its own; nothing else should run on the machine."""
+    """One run, in a directory of its own. Nothing else should run on the machine."""
 
     num_facts: int
     dim: int
@@ -103,7 +103,7 @@ class StoreBench:
         engine.dispose()
         with KnowledgeBase.open(settings) as kb:
             figures = self._ingest(kb, keys)
-            figures |= self._lookups(kb, queries, right + 1)  # fact ids count from 1
+            figures |= self._lookups(kb, queries, right + 1)  # fact ids start at 1
             figures |= self._deletes(kb, keys)
             figures |= self._forget(kb)
             kb.lookups.snapshot()
@@ -152,7 +152,7 @@ class StoreBench:
         }
 
     def _settle(self, kb: KnowledgeBase) -> None:
-        """What autovacuum and the checkpointer would do in the next minutes, so that they do it in no measurement."""
+        """Runs VACUUM ANALYZE and CHECKPOINT now, so that the server does not run them within a measurement."""
         with kb.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             connection.execute(text("VACUUM ANALYZE"))
             connection.execute(text("CHECKPOINT"))
@@ -164,7 +164,7 @@ class StoreBench:
         index = kb.searcher.current().index
         ours, theirs, round_trips, found, found_bare = [], [], [], [], []
         with bare.statement(kb) as one_row:
-            for number, query in enumerate(queries):  # one after the other, so that a busy second hits both
+            for number, query in enumerate(queries):  # alternating, so that other load affects both
                 started = time.perf_counter()
                 (lookup,) = kb.lookups.find(query[None], checkpoint_id=CHECKPOINT, threshold=-1)
                 looked_up = time.perf_counter()
@@ -206,7 +206,7 @@ class StoreBench:
         }
 
     def _deletes(self, kb: KnowledgeBase, keys: npt.NDArray[np.float32]) -> dict[str, Any]:
-        """Single deletes; right after each, its own key is looked up, and it must not be found."""
+        """Deletes single facts, and looks each one's own key up right afterwards; it must not be found."""
         self.say("deletes")
         chosen = (
             np.random.default_rng(self.seed).choice(
@@ -229,12 +229,12 @@ class StoreBench:
         }
 
     def _forget(self, kb: KnowledgeBase) -> dict[str, Any]:
-        """One change that deletes many facts, until their keys are physically out of the index."""
+        """Deletes many facts in one change, and waits until their keys are physically out of the index."""
         self.say("forgetting")
         index = kb.searcher.current().index
         live = [
             fact.fact_id for fact in kb.facts.find(limit=self.num_forgotten)
-        ]  # in a new base also their keys' ids
+        ]  # in a new base these are also the ids of their keys
         started = time.perf_counter()
         kb.facts.delete(live, actor=ACTOR, reason=REASON)
         committed = time.perf_counter()
@@ -249,7 +249,7 @@ class StoreBench:
         }
 
     def _reopen(self, settings: Settings, query: npt.NDArray[np.float32]) -> dict[str, Any]:
-        """Kill the database and the process that uses it, then start a process and wait for its first answer."""
+        """Kills the database and the process that uses it, then starts a process and waits for its first lookup."""
         self.say("killing and reopening")
         np.save(self.home / "query.npy", query)
         command = interpreter.command("-m", "colmlm.lab.bench.reopen", self.home, CHECKPOINT)

@@ -1,9 +1,9 @@
-"""Made-up keys, queries and facts of any number, of the same draws on every machine for the same seed.
+"""Makes any number of synthetic keys, queries and facts, from the same random draws on every machine for a seed.
 
-The last bits of keys and queries are the processor's, as those of any matrix product are.
+The last bits of keys and queries depend on the processor, as those of any matrix product do.
 
-Keys lie near a curved surface of few dimensions, as the states of a network do: uniformly random vectors
-of hundreds of dimensions are all equally far from each other, and no index has anything to find there.
+Keys lie near a curved surface of few dimensions, as the states of a network do. Uniformly random vectors of hundreds of
+dimensions are all about equally far from each other, so that no index could find any structure.
 Fact `i` belongs to document ``i // FACTS_PER_DOCUMENT``, and key `i` is its key.
 """
 
@@ -18,7 +18,7 @@ import numpy.typing as npt
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 
 FACTS_PER_DOCUMENT = 20
-CHUNK = 50_000  # keys made at a time: beside the result there is one chunk in memory, not a second copy
+CHUNK = 50_000  # keys made at a time, so that memory holds the result and one chunk, not a second copy
 OFF_SURFACE = 0.1  # how far a key lies from the surface, as a share of its length
 
 _QUALITIES = ("colour", "weight", "maker", "owner", "origin")
@@ -26,7 +26,7 @@ _QUALITIES = ("colour", "weight", "maker", "owner", "origin")
 
 @dataclass(frozen=True, slots=True)
 class FactText:
-    """What is stored with a key: the value, a question that asks for it, and the passage it stands in."""
+    """The texts stored with a key: the value, a question that asks for it, and the passage that contains it."""
 
     value: str
     question: str
@@ -34,9 +34,9 @@ class FactText:
 
 
 def synthetic_keys(num: int, dim: int, *, seed: int, intrinsic_dim: int = 32) -> npt.NDArray[np.float32]:
-    """Unit vectors [num, dim] near a surface of `intrinsic_dim` dimensions.
+    """Makes unit vectors [num, dim] near a surface of `intrinsic_dim` dimensions.
 
-    The first n of a larger set are the set of n, up to the rounding of a matrix product.
+    The first n of a larger set equal the set of n, up to the rounding of a matrix product.
     """
     surface = np.random.default_rng([seed, 0])
     hidden = 4 * intrinsic_dim
@@ -61,10 +61,10 @@ def synthetic_keys(num: int, dim: int, *, seed: int, intrinsic_dim: int = 32) ->
 def queries_near(
     keys: npt.NDArray[np.float32], num: int, *, seed: int, noise: float = 0.8
 ) -> npt.NDArray[np.float32]:
-    """Unit vectors [num, dim], each a sampled key that was moved by `noise` of its length.
+    """Makes unit vectors [num, dim], each a sampled key that was moved by `noise` of its length.
 
-    Half of the way is towards another key, so that it stays near the surface and the sampled key need not
-    be the nearest any more: ask `exact_top1`.
+    Half of the way is towards another key, so that it stays near the surface. The sampled key need not be the nearest
+    any more; `exact_top1` finds that.
     """
     random = np.random.default_rng([seed, len(keys)])
     sampled = random.integers(len(keys), size=num)
@@ -84,7 +84,7 @@ def queries_near(
 def exact_top1(
     keys: npt.NDArray[np.float32], queries: npt.NDArray[np.float32], *, block: int = CHUNK
 ) -> npt.NDArray[np.int64]:
-    """The position of the key with the largest inner product, per query, by exhaustive products in blocks."""
+    """Gives the position of the key with the largest inner product for each query, by exhaustive search in blocks."""
     best = np.full(len(queries), -np.inf, np.float32)
     found = np.zeros(len(queries), np.int64)
     rows = np.arange(len(queries))
@@ -98,12 +98,12 @@ def exact_top1(
 
 
 def normalize(vectors: npt.NDArray[np.float32]) -> None:
-    """Scale each row to length 1, in place."""
+    """Scales each row to length 1, in place."""
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
 def fact_text(fact: int) -> FactText:
-    """The texts of fact number `fact`. No value is part of another one, so a search for it finds just it."""
+    """Gives the texts of fact number `fact`. No value is part of another, so a search for one finds only that one."""
     thing, ordinal = divmod(fact, FACTS_PER_DOCUMENT)
     quality = f"{_QUALITIES[ordinal % len(_QUALITIES)]} {ordinal // len(_QUALITIES) + 1}"
     value = f"value {fact:09d}"
@@ -113,7 +113,7 @@ def fact_text(fact: int) -> FactText:
 
 
 def documents(num_facts: int) -> Iterator[AnnotatedDocument]:
-    """Documents of 20 facts each, in the order of their facts; the last one holds the rest."""
+    """Yields documents of 20 facts each, in the order of their facts; the last one holds the rest."""
     for thing, first in enumerate(range(0, num_facts, FACTS_PER_DOCUMENT)):
         yield _document(thing, range(first, min(first + FACTS_PER_DOCUMENT, num_facts)))
 

@@ -1,4 +1,4 @@
-"""A training step of ours, beside `transformers.Trainer` training the same model on the same tokens."""
+"""Measures a training step beside `transformers.Trainer` on the same model and tokens."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _NEVER = 1e9  # seconds until a run saves
 class TrainFigures:
     """Seconds of an optimiser step over the same sequences in the same padded batches, in four ways.
 
-    `trainer`: transformers' Trainer, plain next-token loss of every token; it takes an optimiser step a batch.
-    `joint`: ours, with the contrastive part and the next-token loss of all positions that carry one; `next_token`:
-    without the contrastive part; `as_trained`: with the share of the positions that the preset samples.
-    Each ratio is Trainer's seconds to ours. Ours include making the batches, which Trainer is given ready made.
+    `trainer` is transformers' Trainer with plain next-token loss of every token, one optimiser step per batch. The
+    others are this program's: `joint` with the contrastive loss and the next-token loss of all positions that have one,
+    `next_token` without the contrastive loss, `as_trained` with the share of positions that the preset samples. Each
+    ratio is Trainer's seconds to ours. Ours include making the batches, which Trainer is given ready-made.
     """
 
     documents: int
@@ -63,7 +63,7 @@ def bench_train(
     *,
     rounds: int,
 ) -> TrainFigures:
-    """Steps of each way in turns, the first of them uncounted; every way sees the same sequences in a round."""
+    """Times steps of each way in turns, without the first. In each round every way sees the same sequences."""
     config = replace(config, steps=rounds + 2, max_seconds=None)
     whole = replace(config, ntp_fraction=1.0)
     configs = {
@@ -104,7 +104,7 @@ def bench_train(
 
 
 def _batches(run: Trainer, number: int) -> tuple[int, list[Batch]]:
-    """The tokens of a step, and its sequences in the batches that ours makes of them, as Trainer wants them."""
+    """Gives the number of tokens of a step, and the batches that this program makes of it in Trainer's format."""
     sequences = run.source.build(run.source.drawn(number)).sequences
     batches: list[Batch] = []
     for group, ids_BT in padded_batches(sequences):
@@ -116,7 +116,7 @@ def _batches(run: Trainer, number: int) -> tuple[int, list[Batch]]:
 
 
 def _stepper(run: Trainer) -> Callable[[int], float]:
-    """Takes the run's next step and gives its seconds, as the run itself counts them."""
+    """Gives a function that takes the run's next step and gives its seconds, as the run counts them."""
     steps = run.run()
     before = 0.0
 
@@ -137,7 +137,7 @@ class Baseline:
         self.model: Any = start(config, cache).lm.model
 
     def seconds(self, batches: Sequence[Batch]) -> float:
-        """From the beginning of its first step to the end of its last, over these batches."""
+        """Trains on these batches and gives the seconds from the start of the first step to the end of the last."""
         clock = _Clock()
         config = self.config
         arguments = TrainingArguments(
@@ -164,7 +164,7 @@ class Baseline:
 
 
 class _Ready(IterableDataset[Batch]):  # type: ignore[misc]
-    """Batches as they are, in order."""
+    """A data set that yields ready-made batches in order."""
 
     def __init__(self, batches: Sequence[Batch]) -> None:
         self.batches = batches
@@ -179,7 +179,7 @@ def _only(batches: Sequence[Batch]) -> Batch:
 
 
 class _Clock(TrainerCallback):  # type: ignore[misc]
-    """When the first step began and the last ended."""
+    """A callback that records when the first step began and the last ended."""
 
     began = ended = 0.0
 
@@ -192,7 +192,7 @@ class _Clock(TrainerCallback):  # type: ignore[misc]
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Trainer remarks on the tokenizer it was not given."""
+    """Silences transformers' log, since Trainer warns that it has no tokenizer."""
     logger = logging.getLogger("transformers")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -1,5 +1,5 @@
-"""`colmlm crashlab`: processes killed at seeded instants, and a model that says what must hold afterwards.
+"""`colmlm crashlab`: kills processes at seeded instants, and compares the base with a model of what must hold.
 
-`world` is the brute-force model, `plan` draws the work and where it is struck, `child` does the work in a
-process that is killed, `killpoints` are the instants, `judge` compares, `laboratory` runs rounds.
+`world` is the brute-force model, `plan` draws the steps and the kill, `child` does the steps in a process that is
+killed, `killpoints` are the instants, `judge` compares the base with the model, `laboratory` runs rounds.
 """

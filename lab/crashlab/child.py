@@ -1,7 +1,7 @@
-"""The process that does the work and is killed, and the nursery that such processes are forked from.
+"""The child, a process that does steps and is killed, and the nursery, the process that children are forked from.
 
-The nursery has imported everything and holds neither threads nor connections, so that a child starts in
-milliseconds and a fork is safe. It takes one JSON order a line and gives one answer a line.
+The nursery has imported everything and holds neither threads nor connections, so that a child starts in milliseconds
+and a fork is safe. It reads one JSON order per line and writes one answer per line.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Line = Callable[..., object]
 
 
 class Who(TypedDict):
-    """By whom and why, as every edit is told."""
+    """The actor and the reason that every edit takes."""
 
     actor: str
     reason: str
@@ -61,8 +61,10 @@ WHO: Who = {"actor": "crashlab", "reason": "crashlab"}
 
 
 def nursery() -> None:
-    """Answer orders until the last one: start a child and give its pid, or wait for one and give how it ended."""
-    database.head_revision()  # read once, for all children
+    """Carries out orders until stdin ends: starts a child and answers its pid, or waits for one and answers its exit
+    code.
+    """
+    database.head_revision()  # imported and read once, for all children
     importlib.import_module("alembic.command")
     for line in sys.stdin:
         order = json.loads(line)
@@ -79,12 +81,12 @@ def _start(order: dict[str, Any]) -> int:
     code = FAILED
     try:
         code = _live(order, lambda **fields: os.write(journal, f"{json.dumps(fields)}\n".encode()))
-    finally:  # none of the nursery's own business may run in a child
+    finally:  # a child must not run any of the nursery's own code
         os._exit(code)
 
 
 def _wait(pid: int, seconds: float) -> int:
-    """The exit code, or minus the signal that ended the child. One that takes longer is ended here."""
+    """Gives the child's exit code, or minus the signal that ended it. After `seconds` the child is aborted."""
     deadline = time.monotonic() + seconds
     while True:
         found, status = os.waitpid(pid, os.WNOHANG)
@@ -107,14 +109,17 @@ def _live(order: dict[str, Any], line: Line) -> int:
     except (DBAPIError, psycopg.OperationalError, DatabaseUnavailable) as error:
         line(stopped=str(error))
         return STOPPED
-    except Exception as error:  # noqa: BLE001 # whatever it is, the judge must hear of it
+    except Exception as error:  # noqa: BLE001 # whatever it is, it goes into the journal for the judge
         line(failed=f"{type(error).__name__}: {error}")
         return FAILED
     return 0
 
 
 def _work(opened: KnowledgeBase, order: dict[str, Any], line: Line) -> None:
-    """Do the steps, each announced before and acknowledged after; at the end, or before it, be killed."""
+    """Does the steps and writes to the journal before and after each one.
+
+    The trap kills the process on the way or at the end.
+    """
     trap = Trap(order["point"], order["nth"], lambda point: line(killed=point))
     trap.install()
     target = Target(**order["target"]) if order["target"] else None
@@ -129,7 +134,7 @@ def _work(opened: KnowledgeBase, order: dict[str, Any], line: Line) -> None:
 
 
 class Worker:
-    """Does steps by the verbs of the service."""
+    """Does steps by the verbs of a knowledge base."""
 
     def __init__(
         self,
@@ -143,7 +148,7 @@ class Worker:
         self.kb, self.fact_ids, self.line, self.trap, self.second = opened, fact_ids, line, trap, target
 
     def do(self, step: Step) -> list[int]:
-        """Do a step and give the ids of the facts that it named or made."""
+        """Does a step and gives the ids of the facts that it named or made."""
         getattr(self, f"_{step.do}")(step)
         return [self.fact_ids[q] for q in step.questions]
 
@@ -170,14 +175,14 @@ class Worker:
         Erasure(self.kb).erase(self._ids(step), **WHO)
 
     def _say(self, step: Step) -> None:
-        """Store an output that splices a fact, with the value once more in other capitals, whatever became of it."""
+        """Stores an output that splices a fact, in any state, and says its value once more in upper case."""
         (fact_id,) = self._ids(step)
         fact = self.kb.facts.show(fact_id)
         output = f"It is {fact.value}, {fact.value.upper()}."
         version = self.kb.outputs.trace_fact(fact_id).versions[-1].version
         splice = Splice(6, 6 + len(fact.value), "hit", fact_id, version, 0.9, b"\0" * 8)
         checkpoint = ENCODERS[step.encoder].checkpoint.checkpoint_id
-        # What it says of a fact that the other child corrects just then is refused, and that is an answer.
+        # If the other child corrects the fact at that moment, the splice is refused, which is right.
         with suppress(InvalidSplice):
             made = NewGeneration(
                 f"{fact.value}?", output, checkpoint, "auto", self.kb.log.head_seq(), (splice,)
@@ -185,13 +190,13 @@ class Worker:
             self.kb.outputs.record(made)
 
     def _propose(self, step: Step) -> None:
-        """Plan to forget a fact by what it says, and do no more; the other child may erase it meanwhile."""
+        """Plans to forget a fact by its value and leaves the plan. The other child may erase the fact meanwhile."""
         value = self.kb.facts.show(self._ids(step)[0]).value
         with suppress(NothingSelected, NoActiveKeyset):
             Forgetting(self.kb).plan(Selector(text=value), actor=WHO["actor"], reason=f"of {value}")
 
     def _ask_for_work(self, step: Step) -> None:
-        """Queue a job whose reason quotes a fact."""
+        """Queues a job whose reason quotes a fact."""
         value = self.kb.facts.show(self._ids(step)[0]).value
         Jobs(self.kb).submit(Gate(keyset_id=1, reason=f"for {value}"), actor=WHO["actor"])
 
@@ -214,7 +219,7 @@ class Worker:
         self.kb.keysets.rekey(encoder, batch=8)
 
     def _activate(self, step: Step) -> None:
-        self.kb.keysets.activate(self._keyset(step), force=True)  # there is no gate to pass here
+        self.kb.keysets.activate(self._keyset(step), force=True)  # no gate was measured here
 
     def _retire(self, step: Step) -> None:
         self.kb.keysets.retire(self._keyset(step))
@@ -247,10 +252,10 @@ class Worker:
         return self.second
 
     def _lookup(self, step: Step) -> None:
-        """Ask, and tell the judge of every answer that is not the expected one."""
+        """Looks questions up, and writes every unexpected result to the journal."""
         try:
             answers = ask(self.kb, step.encoder, step.questions)
-        except KeysetMismatch:  # the other child has switched meanwhile
+        except KeysetMismatch:  # the other child has activated its keyset meanwhile
             self.line(mismatched_keyset=step.encoder)
             return
         for question, answer, expected in zip(step.questions, answers, step.expected, strict=True):
@@ -259,7 +264,7 @@ class Worker:
 
 
 def ask(opened: KnowledgeBase, encoder: int, questions: tuple[str, ...]) -> list[str | None]:
-    """What a lookup answers to each question: a value, or None for no match."""
+    """Looks questions up and gives the value for each, or None for no match."""
     who = ENCODERS[encoder]
     found = opened.lookups.find(
         who.encode_questions(questions), checkpoint_id=who.checkpoint.checkpoint_id, threshold=0.95

@@ -1,4 +1,4 @@
-"""`colmlm crashlab`: kill processes at seeded instants, and say whether anything was lost, or came back."""
+"""`colmlm crashlab`: kills processes at seeded instants, and reports whether anything was lost or came back."""
 
 from __future__ import annotations
 

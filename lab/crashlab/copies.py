@@ -1,4 +1,4 @@
-"""A base, backed up and restored into a second database: what a child does, and how the copy is judged."""
+"""Backs a base up and restores it into a second database, as a child does, and judges the copy."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def back_up(opened: KnowledgeBase, target: Target, on_bytes: Heard = lambda _: N
 
 
 def restore(opened: KnowledgeBase, target: Target, on_bytes: Heard = lambda _: None) -> None:
-    """Restore the backup with the log of the base as of now, which knows what was erased since."""
+    """Restores the backup with the present log of the base, which holds what was erased since."""
     with target.log.open("w", encoding="utf-8") as file:
         file.writelines(opened.log.export())
     with KnowledgeBase.open(target.settings) as copy:
@@ -38,12 +38,12 @@ def restore(opened: KnowledgeBase, target: Target, on_bytes: Heard = lambda _: N
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A copy that a child was to make in `target`."""
+    """The copy of a base that a child had to make in `target`."""
 
     target: Target
 
     def judge(self, opened: KnowledgeBase, before: World, now: World, journal: Journal) -> Iterator[Finding]:
-        """The backup is whole, and the copy is too, or is empty and can be restored again."""
+        """Finds fault unless the backup is complete, and the copy is complete, or empty and can be restored again."""
         done = [step.do for step in journal.acknowledged]
         try:
             if "back_up" not in done:
@@ -56,7 +56,7 @@ class Copy:
             yield Finding("errors", f"a backup and its restore: {type(error).__name__}: {error}")
 
     def _judge_backup(self, opened: KnowledgeBase) -> Iterator[Finding]:
-        """What bears the name of a backup is one, and the next writer clears up."""
+        """Finds fault if a file of the backup's name is incomplete, or the next backup leaves partial files behind."""
         if self.target.backup.exists():
             verify_backup(self.target.backup)
         back_up(opened, self.target)
@@ -76,13 +76,13 @@ class Copy:
 
 
 def _as_restored(backed_up: World, now: World) -> World:
-    """The world of the backup, without what was erased since then."""
+    """Gives the world at the backup, without what was erased since."""
     facts = {q: now.facts[q] if now.facts[q].erased else fact for q, fact in backed_up.facts.items()}
     return replace(backed_up, facts=facts)
 
 
 def _is_empty(copy: KnowledgeBase) -> bool:
-    """Whether no table has a row; but the secret, which every database has."""
+    """Tells whether no table but that of the secret, which every database has, holds a row."""
     with copy.engine.connect() as connection:
         return not any(
             connection.scalar(select(exists().select_from(table)))

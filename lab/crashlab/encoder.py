@@ -1,4 +1,4 @@
-"""Keys without a model: a direction that only the text decides, so that work on keys costs no minutes."""
+"""Makes keys without a model: a direction that depends only on the text, so that rekeys take no minutes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DIM = 32
 
 @dataclass(frozen=True, slots=True)
 class HashEncoder:
-    """Keys a fact by its question: that question finds it with a score of about 1, any other one far below.
+    """Keys a fact by its question, which then finds it with a score of about 1; any other question scores far below.
 
     Another `number` is another checkpoint, with a space of its own.
     """

@@ -1,4 +1,4 @@
-"""What a child wrote down before it was killed: which steps it began, and which were acknowledged to it."""
+"""The journal that a child writes until it is killed: which steps it began, and which were acknowledged."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from colmlm.lab.crashlab.world import Step
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """`in_doubt` is the step that was begun and not acknowledged: it may hold or not, but not by half."""
+    """A child's journal.
+
+    `in_doubt` is the step that was begun and not acknowledged: it must be done wholly or not at all.
+    """
 
     acknowledged: tuple[Step, ...] = ()
     in_doubt: Step | None = None
@@ -23,7 +26,7 @@ class Journal:
 
 
 def read_journal(file: Path, steps: list[Step]) -> Journal:
-    """The journal of a child that was given `steps`. A last line that was cut short was never written."""
+    """Reads the journal of a child that was given `steps`. A last line that was cut short is ignored."""
     lines = file.read_text().split("\n")[:-1] if file.exists() else []
     records = [json.loads(line) for line in lines]
     begun = [record["begin"] for record in records if "begin" in record]
@@ -40,5 +43,5 @@ def read_journal(file: Path, steps: list[Step]) -> Journal:
 
 
 def has_begun(file: Path, number: int) -> bool:
-    """Whether the child has begun this step."""
+    """Tells whether the child has begun this step."""
     return file.exists() and f'{{"begin": {number}}}' in file.read_text()

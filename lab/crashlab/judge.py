@@ -1,6 +1,6 @@
-"""The judge: opens the base as the next process would, and holds it against the model.
+"""The judge: opens the base as the next process would, and compares it with the model.
 
-Every outcome that the acknowledgements allow is a world; the base must be exactly one of them.
+Every outcome that the acknowledgements allow is a world, and the base must equal one of them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LEFT JOIN tombstone t ON t.fact_id = f.id
 WHERE f.erased_seq IS NULL
 """)
 _ERASED = text("SELECT id FROM fact WHERE erased_seq IS NOT NULL")
-# Every column of every table that can hold a text, whichever those are: nobody has to think of a new one.
+# Every column of every table that can hold a text, so that new columns are searched too.
 _COLUMNS = text("""
 SELECT c.table_name, c.column_name, c.data_type FROM information_schema.columns c
 JOIN information_schema.tables t USING (table_schema, table_name)
@@ -49,7 +49,7 @@ _LOGGED = text("SELECT kind, count(*) AS n FROM change WHERE seq > :after AND ki
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that should not be."""
+    """A violated invariant."""
 
     kind: Kind
     what: str
@@ -57,7 +57,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the tables say: facts by question, ids of erased ones, texts by external id, states of keysets."""
+    """The content of the tables: facts by question, ids of erased facts, texts by external id, states of keysets."""
 
     facts: dict[str, Known]
     erased: frozenset[int]
@@ -68,7 +68,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was found wrong, and the world that the base turned out to be."""
+    """The findings, and the world that the base turned out to equal."""
 
     findings: tuple[Finding, ...]
     world: World
@@ -76,7 +76,7 @@ class Verdict:
 
 
 def judge(opened: KnowledgeBase, world: World, journals: Sequence[Journal], head: int) -> Verdict:
-    """Compare the base with what may be, from `world` before the round, whose last change was `head`."""
+    """Compares the base with every world that the journals allow after `world`, whose last change was `head`."""
     with opened.engine.connect() as connection:
         seen = _see(connection, head)
     held = [(w, list(_compare(w, seen))) for w in outcomes(world, journals)]
@@ -88,7 +88,7 @@ def judge(opened: KnowledgeBase, world: World, journals: Sequence[Journal], head
 
 
 def judge_as(opened: KnowledgeBase, world: World) -> list[Finding]:
-    """How a base that nobody works on differs from the one world that it should be."""
+    """Finds how a base that no child works on differs from the world that it should equal."""
     with opened.engine.connect() as connection:
         seen = _see(connection, opened.log.head_seq())
     ids = {question: fact.fact_id for question, fact in seen.facts.items()}
@@ -96,7 +96,7 @@ def judge_as(opened: KnowledgeBase, world: World) -> list[Finding]:
 
 
 def _inside(opened: KnowledgeBase, world: World) -> Iterator[Finding]:
-    """What is unsound in a base, left of what was erased, or answered contrary to its tables."""
+    """Finds what fsck reports, residue of erased facts, and lookups that contradict the tables."""
     yield from unsound(opened)
     yield from _residue(opened, world)
     if ACTIVE in world.keysets:
@@ -106,7 +106,7 @@ def _inside(opened: KnowledgeBase, world: World) -> Iterator[Finding]:
 
 
 def outcomes(world: World, journals: Sequence[Journal]) -> list[World]:
-    """Every world that may be: all that was acknowledged, and what is in doubt done or not."""
+    """Gives every allowed world: with all acknowledged steps, and each step in doubt done or not done."""
     for journal in journals:
         for step in journal.acknowledged:
             world = world.after(step)
@@ -114,7 +114,7 @@ def outcomes(world: World, journals: Sequence[Journal]) -> list[World]:
     for journal in journals:
         if journal.in_doubt is not None:
             worlds = [w for before in worlds for w in _done_or_not(before, journal.in_doubt)]
-    if len(journals) > 1:  # what one keyed may have been edited by the other just then
+    if len(journals) > 1:  # a fact that one child keyed may have been edited by the other
         edited = {q for j in journals[1:] for s in (*j.acknowledged, j.in_doubt) if s for q in s.questions}
         worlds = [replace(w, keyed=(w.keyed[0] - edited, w.keyed[1] - edited)) for w in worlds]
     return worlds
@@ -123,7 +123,7 @@ def outcomes(world: World, journals: Sequence[Journal]) -> list[World]:
 def _done_or_not(world: World, step: Step) -> list[World]:
     if step.do != "rekey":
         return [world, world.after(step)]
-    # Many transactions: some keys more, and the keyset not there yet, begun, or done.
+    # A rekey is many transactions: any number of keys may exist, and the keyset be absent, begun, or done.
     states = {world.keysets[step.encoder], BUILDING, READY}
     if world.keysets[step.encoder] in (READY, ACTIVE):
         states = {world.keysets[step.encoder]}
@@ -135,7 +135,7 @@ def _see(connection: Connection, head: int) -> Seen:
         row.question: Known(row.value, live=row.live, abstain=row.abstain, fact_id=row.id)
         for row in connection.execute(_FACTS)
     }
-    states = dict(tuple(row) for row in connection.execute(_KEYSETS))  # the newest of a checkpoint counts
+    states = dict(tuple(row) for row in connection.execute(_KEYSETS))  # the newest of a checkpoint wins
     first, second = (states.get(e.checkpoint.checkpoint_id, NO_KEYSET) for e in ENCODERS)
     return Seen(
         facts=facts,
@@ -147,7 +147,7 @@ def _see(connection: Connection, head: int) -> Seen:
 
 
 def _compare(world: World, seen: Seen) -> Iterator[Finding]:
-    """How the tables differ from a world."""
+    """Finds how the tables differ from a world."""
     for question, fact in world.facts.items():
         if fact.erased:
             yield from _compare_erased(question, fact, seen)
@@ -186,7 +186,7 @@ def _compare_erased(question: str, fact: Known, seen: Seen) -> Iterator[Finding]
 
 
 def _said(journals: Sequence[Journal]) -> Iterator[Finding]:
-    """What the children noticed themselves."""
+    """Finds what the children themselves reported in their journals."""
     shared = len(journals) > 1
     for journal in journals:
         if journal.failed:
@@ -194,7 +194,7 @@ def _said(journals: Sequence[Journal]) -> Iterator[Finding]:
                 "errors", f"{journal.in_doubt.do if journal.in_doubt else 'start'}: {journal.failed}"
             )
         for wrong in journal.wrong:
-            if wrong["answer"] is not None or not shared:  # the other child may have taken its key
+            if wrong["answer"] is not None or not shared:  # the other child may have taken the key
                 kind: Kind = "resurrected" if wrong["expected"] is None else "mismatched"
                 yield Finding(
                     kind, f"a lookup of {wrong['wrong']!r} gave {wrong['answer']!r} before the kill"
@@ -202,7 +202,9 @@ def _said(journals: Sequence[Journal]) -> Iterator[Finding]:
 
 
 def _logged(seen: Seen, journals: Sequence[Journal]) -> Iterator[Finding]:
-    """One change for each acknowledged edit, at most one for one in doubt, and no others."""
+    """Finds fault unless the log has one change for each acknowledged edit, at most one for each in doubt, and no
+    others.
+    """
     least = Counter(step.do for journal in journals for step in journal.acknowledged)
     most = least + Counter(journal.in_doubt.do for journal in journals if journal.in_doubt)
     for kind in ("insert", "update", "delete", "forget", "restore", "ingest", "erase", "activate", "retire"):
@@ -214,7 +216,7 @@ def _logged(seen: Seen, journals: Sequence[Journal]) -> Iterator[Finding]:
 
 
 def _residue(opened: KnowledgeBase, world: World) -> Iterator[Finding]:
-    """No column of any table and no file of the home says what an erased fact said, in any of its versions."""
+    """Finds every column of a table and every file of the home that still holds a value of an erased fact."""
     values = [v for fact in world.facts.values() if fact.erased for v in (fact.value, *fact.past)]
     if not values:
         return
@@ -230,7 +232,7 @@ def _residue(opened: KnowledgeBase, world: World) -> Iterator[Finding]:
 
 
 def _saying(named: str, holding: str, kind: str, values: list[str]) -> Select[Any]:
-    """Which of the values a column says, in any capitals."""
+    """Selects those of the values that a column contains, ignoring case."""
     holder = table(named, column(holding))
     held: Any = holder.c[holding]
     said = func.encode(held, "escape") if kind == "bytea" else cast(held, Text)
@@ -240,7 +242,7 @@ def _saying(named: str, holding: str, kind: str, values: list[str]) -> Select[An
 
 
 def unsound(opened: KnowledgeBase) -> Iterator[Finding]:
-    """What `fsck` finds."""
+    """Finds what `fsck` reports."""
     report = opened.upkeep.fsck()
     if not report.chain_ok:
         yield Finding("chain_breaks", f"the change log breaks at {report.chain_first_break}")
@@ -249,7 +251,7 @@ def unsound(opened: KnowledgeBase) -> Iterator[Finding]:
 
 
 def _answers(opened: KnowledgeBase, world: World) -> Iterator[Finding]:
-    """Every question is asked, in one call; facts that wait for a key may answer or not."""
+    """Looks every question up in one call, and finds wrong results. Facts without a key may be found or not."""
     questions, encoder = list(world.facts), ENCODERS[world.active]
     found = opened.lookups.find(
         encoder.encode_questions(questions), checkpoint_id=encoder.checkpoint.checkpoint_id, threshold=0.95
@@ -269,7 +271,7 @@ def _answers(opened: KnowledgeBase, world: World) -> Iterator[Finding]:
 
 
 def _index(opened: KnowledgeBase, world: World) -> Iterator[Finding]:
-    """The index holds the keys of facts that are kept, and those alone."""
+    """Finds keys that the index holds wrongly or lacks: it must hold exactly those of the facts that are kept."""
     opened.lookups.catch_up()
     with opened.engine.connect() as connection:
         keys = {row.id: row.fact_id for row in connection.execute(_KEYS)}
@@ -283,7 +285,7 @@ def _index(opened: KnowledgeBase, world: World) -> Iterator[Finding]:
 
 
 def _other_space(opened: KnowledgeBase, world: World) -> Iterator[Finding]:
-    """Queries of the encoder whose keyset is not active are refused."""
+    """Finds fault unless queries of the encoder whose keyset is not active are refused."""
     other = ENCODERS[1 - world.active]
     try:
         opened.lookups.find(other.encode_questions(["?"]), checkpoint_id=other.checkpoint.checkpoint_id)

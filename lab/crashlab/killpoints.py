@@ -1,4 +1,4 @@
-"""The instants at which a child kills itself, as hooks on what it calls; in the product there is no trace of them."""
+"""The points at which a child kills itself: hooks on functions that it calls, for which the product has no code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from colmlm.kb.lookup.index import KeyIndex
 from colmlm.kb.lookup.replica import Replica
 from colmlm.lab.crashlab.encoder import HashEncoder
 
-# A point, and how often one step may pass it: the nth is drawn from so many.
+# The points, each with how often one step may pass it, from which the pass that kills is drawn.
 _STATEMENTS = [
     ("before a statement", 8),
     ("after a statement", 8),
@@ -51,7 +51,7 @@ _FOLLOWING = [
 _ENCODING = [("before keys are made", 3), ("after keys are made", 3), ("after a commit", 4)]
 _COMMITS = _STATEMENTS[2:]
 _MANY_STATEMENTS = [("before a statement", 40), ("after a statement", 40)]
-# What a child was doing when the database was killed, by the step it did.
+# What a child was doing when the database was killed, by its step.
 PHASES = {
     "insert": "insert",
     "update": "update",
@@ -78,7 +78,7 @@ OUTSIDE, END = "from outside", "the end"
 
 
 def points_of(kind: str) -> list[tuple[str, int]]:
-    """The points that a step of this kind passes."""
+    """Gives the points that a step of this kind passes."""
     match kind:
         case "snapshot":
             return _FILES
@@ -103,18 +103,18 @@ def points_of(kind: str) -> list[tuple[str, int]]:
 
 
 def name_of(point: str, do: str | None) -> str:
-    """Under which name a kill of a child counts that was doing this kind of step, or none any more."""
+    """Gives the name under which a kill of a child in this kind of step, or after its last step, is counted."""
     return f"during {PHASES[do]}: {point}" if do in OF_A_SECOND_DATABASE else point
 
 
 def name_of_database(do: str | None) -> str:
-    """Under which name a kill of the database counts while a child did this kind of step, or none."""
+    """Gives the name under which a kill of the database during this kind of step, or none, is counted."""
     return f"database killed {f'during {PHASES[do]}' if do else 'between steps'}"
 
 
 @dataclass(slots=True)
 class Trap:
-    """Kills this process at the `nth` passing of `point` once it is armed. `tell` hears of it a moment before."""
+    """Kills this process at the `nth` pass of `point` once it is armed, and calls `tell` just before."""
 
     point: str
     nth: int
@@ -136,9 +136,9 @@ class Trap:
         os.kill(os.getpid(), signal.SIGKILL)
 
     def install(self) -> None:
-        """Hook this process's database, files and index."""
+        """Hooks this process's database, files and index."""
         for owner, name, what in (
-            (psycopg.Cursor, "execute", "a statement"),  # below SQLAlchemy: some go straight to the driver
+            (psycopg.Cursor, "execute", "a statement"),  # below SQLAlchemy, which some statements bypass
             (psycopg.Connection, "commit", "a commit"),
             (os, "fsync", "an fsync"),
             (Path, "replace", "a rename"),

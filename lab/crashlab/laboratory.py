@@ -1,4 +1,4 @@
-"""Rounds: a base that lives through many of them, children that are killed in each, and the judge after each."""
+"""Runs rounds: in each, children work on a base and are killed, and the judge examines the base."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from colmlm.lab.crashlab.target import Target
 from colmlm.lab.crashlab.world import Step, World
 
 ROUNDS_OF_A_BASE = 50
-DOCUMENTS, INSERTED = 80, 20  # of a fresh base; documents have 1 to 4 facts
-WORKS = {"edits": 90, "copy": 6, "migration": 4}  # what a round is about, and how often of a hundred
+DOCUMENTS, INSERTED = 80, 20  # in a fresh base; documents have 1 to 4 facts
+WORKS = {"edits": 90, "copy": 6, "migration": 4}  # the kinds of rounds, each with its weight in per cent
 BLOWS = {"point": 64, "outside": 12, "server": 10, "two": 14}
 
 
 @dataclass(slots=True)
 class Tally:
-    """What the rounds so far came to. `acknowledged` and `in_doubt` count steps."""
+    """The totals of the rounds so far. `acknowledged` and `in_doubt` count steps."""
 
     rounds: int = 0
     acknowledged: int = 0
@@ -58,7 +58,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """A knowledge base under test, and the world it should be."""
+    """A knowledge base under test, and the world that it should equal."""
 
     settings: Settings
     world: World
@@ -71,7 +71,7 @@ class Base:
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """One child's part of a round: its steps, its blow (a point of "" is none from within), its journal."""
+    """One child's part in a round: its steps, its kill (with an empty `point` it does not kill itself), its journal."""
 
     steps: list[Step]
     blow: Blow
@@ -79,18 +79,21 @@ class Child:
 
 
 class Second(Protocol):
-    """What a second database of a round is for, and the judge of it."""
+    """The use of a round's second database, with its own judge."""
 
     @property
     def target(self) -> Target: ...
 
     def judge(self, opened: KnowledgeBase, before: World, now: World, journal: Journal) -> Iterable[Finding]:
-        """What is wrong with it, once the base turned from `before` into `now` by what the journal says."""
+        """Finds what is wrong with it, after the steps in the journal turned the base from `before` into `now`."""
         ...
 
 
 class Laboratory:
-    """Runs rounds on bases of its own, in `folder` and on `server`. Each round depends on `seed` and its number."""
+    """Runs rounds on bases of its own, in `folder` and on `server`.
+
+    A round depends only on `seed`, its number and its base.
+    """
 
     def __init__(
         self,
@@ -101,9 +104,9 @@ class Laboratory:
         prelude: str = "",
         works: Mapping[str, int] = MappingProxyType(WORKS),
     ) -> None:
-        """`prelude` ("module:function") is called in each child before it works: to break what should be noticed.
+        """Makes a laboratory. Each child calls `prelude` ("module:function") first, by which tests inject faults.
 
-        `works` says what rounds are about, and how often.
+        `works` gives the kinds of rounds and their weights.
         """
         self.server, self.folder, self.seed, self.prelude = server, folder, seed, prelude
         self.works = works
@@ -125,9 +128,9 @@ class Laboratory:
             _pipe(nursery.stdin).close()
 
     def rounds(self, first: int, last: int) -> Iterator[Tally]:
-        """Run these rounds, from the start of the base that the first one works on.
+        """Runs these rounds, from the first round on the base that round `first` works on.
 
-        A base at which something was found is not worked on any more, so that one fault counts in one round.
+        A base with findings is given up, so that one fault counts in one round only.
         """
         base: Base | None = None
         for number in range(first - first % ROUNDS_OF_A_BASE, last):
@@ -145,12 +148,12 @@ class Laboratory:
         work, kind = (random.choices([*drawn], [*drawn.values()])[0] for drawn in (self.works, BLOWS))
         if kind == "server" and not self.server.can_be_killed:
             kind = "outside"
-        if kind == "two" and work != "edits":  # a second child would say nothing of a second database
+        if kind == "two" and work != "edits":  # a second child does not work on the second database
             kind = "point"
         return self.strike(number, base, self._children(random, number, base.world, kind, work), kind)
 
     def strike(self, number: int, base: Base, children: list[Child], kind: str = "point") -> Base:
-        """Let these children live, strike as `kind` (of `BLOWS`) says, judge, and give what the base should be now."""
+        """Starts these children, kills as `kind` (of `BLOWS`) says, judges, and gives the base with its new world."""
         with self._second(number, base, children[0].steps[-1]) as second:
             codes = self._run(base, children, kind, second)
             journals = [read_journal(child.journal, child.steps) for child in children]
@@ -161,7 +164,7 @@ class Laboratory:
 
     @contextmanager
     def _second(self, number: int, base: Base, last: Step) -> Iterator[Second | None]:
-        """The second database that the last step of a plan needs, None where it needs none."""
+        """Yields the second database that the last step of a plan needs, or None."""
         if last.do not in ("restore_backup", "migrate"):
             yield None
             return
@@ -189,7 +192,7 @@ class Laboratory:
         return children
 
     def _run(self, base: Base, children: list[Child], kind: str, second: Second | None) -> list[int]:
-        """Start the children, strike, and give how each ended."""
+        """Starts the children, kills, and gives the exit code of each."""
         target = asdict(second.target) if second else None
         pids = [
             self._order({"start": {**self._start_order(base, child), "target": target}}) for child in children
@@ -226,7 +229,7 @@ class Laboratory:
         return int(_pipe(self._nursery.stdout).readline())
 
     def _note(self, number: int, kind: str, journals: list[Journal], codes: list[int]) -> None:
-        """Count, and find fault with a child that ended in another way than it should."""
+        """Counts the round, and adds a finding for a child that ended in an unexpected way."""
         tally = self.tally
         tally.two_children += kind == "two"
         for journal, code in zip(journals, codes, strict=True):
@@ -238,7 +241,7 @@ class Laboratory:
             elif code == -signal.SIGKILL:
                 tally.kills[name_of(journal.killed or OUTSIDE, doing)] += 1
             if code not in (0, FAILED, -signal.SIGKILL) and (code, kind) != (STOPPED, "server"):
-                # What failed not in (0, FAILED):  is in the journal, for the judge.
+                # The cause of FAILED is in the child's journal, where the judge finds it.
                 cause = "it hung" if code == -signal.SIGABRT else f"it ended with {code}"
                 what = f"a child: {cause}, {journal.stopped or ''} in {journal.in_doubt}"
                 tally.findings.append((number, Finding("errors", what)))
@@ -253,7 +256,7 @@ class Laboratory:
         return replace(verdict, findings=(*verdict.findings, *findings))
 
     def fresh_base(self, number: int) -> Base:
-        """A base of some hundred facts, keyed for the first encoder, with a snapshot."""
+        """Makes a base of some hundred facts with keys of the first encoder."""
         planner = Planner(Random(f"{self.seed}/base {number}"), f"base{number}")
         steps = planner.population(DOCUMENTS, INSERTED)
         settings = Settings(

@@ -1,4 +1,4 @@
-"""A base of an older release, brought to head: what a child does, and how the outcome is judged."""
+"""Migrates a base of an older release to head, as a child does, and judges the outcome."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from colmlm.lab.crashlab.world import World
 
 Columns = dict[str, list[str]]
 
-FIRST = "0001"  # it has no columns for erasures, so that a base with erasures never was at it
+FIRST = "0001"  # it has no columns for erasures, so no base with erasures was ever at this revision
 _COLUMNS = text("""
 SELECT table_name, array_agg(CAST(column_name AS text) ORDER BY ordinal_position) AS columns
 FROM information_schema.columns WHERE table_schema = current_schema() GROUP BY table_name
 """)
-# All but the partitions of keys, which come and go with keysets.
+# All tables but the partitions of keys, which are made and dropped with keysets.
 _SCHEMA = text("""
 SELECT * FROM (
     SELECT table_name || '.' || column_name AS name,
@@ -57,9 +57,9 @@ def migrate(target: Target) -> None:
 
 
 class Migration:
-    """A migration to head that a child was to do in `target`, which this makes a base at `revision`.
+    """A migration to head that a child had to do in `target`, which this makes a base at `revision`.
 
-    It is given the rows of the base `source`, as far as that revision has tables and columns for them.
+    `target` gets the rows of the base `source`, as far as that revision has tables and columns for them.
     """
 
     def __init__(self, source: Settings, target: Target, revision: str) -> None:
@@ -73,13 +73,16 @@ class Migration:
                 session.commit()
 
     def judge(self, opened: KnowledgeBase, before: World, now: World, journal: Journal) -> Iterator[Finding]:
-        """It was done or not, and not by half; done again, it gives the schema of the base, and keeps every row."""
+        """Finds fault unless the migration was done wholly or not at all.
+
+        Repeating it must give the base's schema and keep every row.
+        """
         with _engine(self.target.settings) as engine:
             if not is_quiet(engine):
                 yield Finding("errors", "the database still works for a killed migration")
             yield from self._halfway(database.revision_of(engine), is_acknowledged=bool(journal.acknowledged))
             try:
-                database.migrate(engine)  # as whoever finds it would
+                database.migrate(engine)  # as an operator would
                 database.require_head(engine)
             except (SQLAlchemyError, CommandError, KBError) as error:
                 yield Finding("errors", f"a migration from {self.revision}, once more: {error}")
@@ -113,7 +116,7 @@ def _engine(settings: Settings) -> Iterator[Engine]:
 
 
 def _columns(session: Session) -> Columns:
-    """By table of ours, the columns that it has at this revision."""
+    """Gives the columns of each table at this revision."""
     found = {row.table_name: row.columns for row in session.execute(_COLUMNS)}
     return {table.name: found[table.name] for table in tables() if table.name in found}
 

@@ -1,4 +1,4 @@
-"""Seeded draws: the steps of a round, and where in them the process is struck."""
+"""Draws the steps of a round and the instant of the kill, from a seed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _OF_A_SECOND_CHILD = (
 
 @dataclass(frozen=True, slots=True)
 class Blow:
-    """How a round is struck: at the `nth` passing of `point` from step `at` on, or from outside after `delay`."""
+    """When a child is killed: at the `nth` pass of `point` from step `at` on, or from outside `delay` seconds later."""
 
     point: str
     at: int = 0
@@ -45,10 +45,13 @@ class Blow:
 
 
 class Planner:
-    """Draws plans on a world. The same seed on the same world gives the same plan."""
+    """Draws plans for a world. The same seed and world give the same plan."""
 
     def __init__(self, random: Random, name: str, *, share: int | None = None) -> None:
-        """`share` 0 or 1 keeps two planners off each other's facts; only number 0 moves documents and keysets."""
+        """Makes a planner.
+
+        With `share` 0 and 1, two planners use disjoint facts, and only 0 changes documents and keysets.
+        """
         self.random, self.name, self.share, self.count = random, name, share, 0
 
     def plan(self, world: World, length: int) -> list[Step]:
@@ -62,18 +65,18 @@ class Planner:
         return steps
 
     def copy(self, world: World) -> list[Step]:
-        """A backup, edits and an erasure that come after it, and its restore."""
+        """Plans a backup, edits and an erasure after it, and its restore."""
         steps = self.plan(world, self.random.randint(1, 4))
         for step in steps:
             world = world.after(step)
         return [*steps, Step("back_up"), *self._update(world), *self._erase(world), Step("restore_backup")]
 
     def migration(self, revisions: Sequence[str]) -> list[Step]:
-        """A migration of an older base: `value` is what it is at."""
+        """Plans a migration of an older base from a random revision, the step's `value`."""
         return [Step("migrate", value=self.random.choice(revisions))]
 
     def population(self, documents: int, inserted: int) -> list[Step]:
-        """The steps that fill a fresh base."""
+        """Gives the steps that fill a fresh base."""
         ingest = Step("ingest", documents=tuple(self._document() for _ in range(documents)))
         return [ingest, *(Step("insert", (self._question(),), self._value()) for _ in range(inserted))]
 
@@ -95,7 +98,7 @@ class Planner:
         return [Step("restore", chosen)] if chosen else []
 
     def _erase(self, world: World) -> list[Step]:
-        """Live facts and deleted ones."""
+        """Plans to erase facts, live or deleted ones."""
         chosen = self._some(world, live=self.random.random() < 0.7, most=2)
         return [Step("erase", chosen)] if chosen else []
 
@@ -109,7 +112,7 @@ class Planner:
         return self._of_anybody(world, "ask_for_work")
 
     def _of_anybody(self, world: World, do: str) -> list[Step]:
-        """What quotes a fact, and preferably one that the other child may be erasing at that moment."""
+        """Plans a step that quotes a fact, preferably one that the other child may be erasing at that moment."""
         known = [q for q, fact in world.facts.items() if fact.fact_id]
         others = [q for q in known if not self._mine(q)] or known
         chosen = self._sample(others, 1)
@@ -124,7 +127,7 @@ class Planner:
         return [Step("ingest", documents=changed)] if changed else []
 
     def _changed(self, external_id: str, text: Text) -> Text:
-        """Another introduction, one sentence less, or one more."""
+        """Changes a text: gives it another introduction, one sentence less, or one more."""
         kind = self.random.randrange(3)
         if kind == 0 or not text.spans:
             return replace(text, intro=text.intro + 1)
@@ -145,7 +148,7 @@ class Planner:
         return [Step("catch_up")]
 
     def _lookup(self, world: World) -> list[Step]:
-        """Ask for facts that surely have a key, and for deleted ones."""
+        """Plans lookups of facts that certainly have a key, and of deleted ones."""
         keyed = [q for q in world.keyed[world.active] if self._mine(q)]
         dead = [q for q, fact in world.facts.items() if not fact.live and self._mine(q)]
         chosen = (*self._sample(keyed, 20), *self._sample(dead, 5))
@@ -153,7 +156,7 @@ class Planner:
         return [Step("lookup", chosen, encoder=world.active, expected=expected)]
 
     def _switch(self, world: World) -> list[Step]:
-        """Key everything for the other encoder, then let that answer."""
+        """Plans a rekey with the other encoder, and the activation of its keyset."""
         other = 1 - world.active
         return [Step("rekey", encoder=other), Step("activate", encoder=other)]
 
@@ -174,7 +177,7 @@ class Planner:
         return self.share is None or _share_of(name) == self.share
 
     def _document(self) -> tuple[str, Text]:
-        """A new document, its facts of the same share."""
+        """Makes a new document, whose facts have the same share."""
         external_id = self._fresh()
         share, count = _share_of(external_id), self.random.randint(1, 4)
         return external_id, Text(0, tuple((self._question(share), self._value()) for _ in range(count)))
@@ -186,7 +189,7 @@ class Planner:
         return f"value {self._fresh()}"
 
     def _fresh(self, share: int | None = None) -> str:
-        """A name nobody had before; it ends in its share."""
+        """Makes an unused name, which ends in its share."""
         self.count += 1
         if share is None:
             share = self.random.randrange(2) if self.share is None else self.share
@@ -198,9 +201,9 @@ def _share_of(name: str) -> int:
 
 
 def draw_blow(random: Random, steps: list[Step], *, within: bool) -> Blow:
-    """Strike a kind of step that the plan has, each kind as likely as any other: from outside, or `within`.
+    """Draws a kill in one of the plan's kinds of steps, all equally likely, from outside or `within` the process.
 
-    Within is at an instant that such steps have. Where a plan is for a second database, the blow is for that.
+    `within` kills at a point that such steps pass. If the plan uses a second database, the kill is in one of its steps.
     """
     kinds = sorted({step.do for step in steps})
     of_second = [kind for kind in kinds if kind in OF_A_SECOND_DATABASE]

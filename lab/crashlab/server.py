@@ -1,4 +1,4 @@
-"""The PostgreSQL server that the laboratory works on: embedded, in a folder of its own, and killed now and then."""
+"""The embedded PostgreSQL server of the laboratory, in a folder of its own, which some rounds kill."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ WHERE datname = current_database() AND backend_type = 'client backend' AND pid <
 
 
 class Server(Protocol):
-    """Where bases are made. `can_be_killed` is False for a server that others use too."""
+    """A server that bases are made on. `can_be_killed` is False for a server that others use too."""
 
     @property
     def can_be_killed(self) -> bool: ...
 
     def fresh(self, *, migrated: bool = True) -> str:
-        """The URL of a new database with nothing in it; not `migrated`, without the schema too."""
+        """Makes an empty database and gives its URL. Without `migrated` it has no schema either."""
         ...
 
     def drop(self, url: str) -> None: ...
@@ -40,7 +40,7 @@ class Server(Protocol):
 
 
 class EmbeddedServer:
-    """A server on a folder. Entering starts it, leaving stops it."""
+    """An embedded server on a folder. Entering the context starts it, leaving it stops it."""
 
     can_be_killed = True
 
@@ -50,7 +50,7 @@ class EmbeddedServer:
     def __enter__(self) -> Self:
         self.settings.home.mkdir(parents=True, exist_ok=True)
         self.start()
-        # What is killed are processes; what they wrote is the kernel's, and an fsync makes no difference to that.
+        # Only processes are killed. The kernel keeps what they wrote, so an fsync makes no difference.
         self._execute("ALTER SYSTEM SET fsync = off")
         self._execute("SELECT CAST(pg_reload_conf() AS int)")
         self._execute(f"CREATE DATABASE {TEMPLATE}")
@@ -66,7 +66,7 @@ class EmbeddedServer:
         get_server(self.settings.home / "postgres", start=False).cleanup()
 
     def start(self) -> None:
-        """Start the server, or join it where it runs; a killed one recovers first."""
+        """Starts the server, or connects to it if it runs. A killed one recovers first."""
         engine = database.connect(self.settings)
         self.url: URL = engine.url
         engine.dispose()
@@ -80,7 +80,7 @@ class EmbeddedServer:
         self._execute(f"DROP DATABASE {make_url(url).database} WITH (FORCE)")
 
     def kill(self) -> None:
-        """SIGKILL for the server's parent process, then for each of its children."""
+        """Kills the server's parent process by SIGKILL, then each of its children."""
         parent = psutil.Process(
             int((self.settings.home / "postgres" / "postmaster.pid").read_text().split()[0])
         )
@@ -100,7 +100,7 @@ class EmbeddedServer:
 
 
 def is_quiet(engine: Engine) -> bool:
-    """Whether nobody else is connected any more: what a killed child had sent off may go on for a while."""
+    """Waits until nobody else is connected, since a killed child's statement may run on. False after `PATIENCE`."""
     deadline = time.monotonic() + PATIENCE
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         while connection.scalar(_OTHERS):

@@ -1,4 +1,4 @@
-"""A second database of a round: what a backup is restored into, or what a migration brings to head."""
+"""The second database of a round, into which a backup is restored, or which is migrated to head."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from colmlm.kb.store.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A database, and a folder for its home and for the backup and the log that it is made from."""
+    """A database, and a folder for its home and for the backup and log that are restored into it."""
 
     url: str
     folder: str

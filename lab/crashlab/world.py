@@ -1,7 +1,7 @@
-"""The model: what a knowledge base holds after a sequence of steps, in dictionaries and nothing else.
+"""The model of what a knowledge base holds after a sequence of steps, in plain dictionaries.
 
-A fact is named by its question, which no other fact ever has. So a fact whose insert was in doubt has a name
-before anybody knows its id.
+A fact is named by its question, which no other fact ever has. So a fact whose insert was in doubt has a name before its
+id is known.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class Text:
     def document(self, external_id: str) -> AnnotatedDocument:
         text, spans = f"Register {external_id}, edition {self.intro}.", []
         for question, value in self.spans:
-            # More than the 40 characters that an ingest recognises a standing fact by.
+            # Longer than the 40 characters of context by which an ingest recognises an existing fact.
             text += f" To the question that was filed as <{question}> the register replies: "
             spans.append(FactSpan(len(text), len(text) + len(value), value, question, value))
             text += f"{value}."
         return AnnotatedDocument(external_id, text, tuple(spans))
 
     def without(self, erased: Container[str]) -> Text:
-        """What is left of this text once the values of these questions are erased."""
+        """Gives this text with the values of these questions redacted."""
         return replace(
             self, spans=tuple((q, MARK * len(value) if q in erased else value) for q, value in self.spans)
         )
@@ -41,7 +41,10 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One verb of the workload and what it is given. `expected` is what a lookup must answer (None: nothing)."""
+    """One verb of the workload with its arguments.
+
+    `expected` are the values that lookups must give (None: no match).
+    """
 
     do: str
     questions: tuple[str, ...] = ()
@@ -63,7 +66,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What the model knows of a fact. `fact_id` is 0 until the database was asked; `past` are former values."""
+    """A fact in the model. `fact_id` is 0 until it was read from the database; `past` holds former values."""
 
     value: str
     past: tuple[str, ...] = ()
@@ -74,7 +77,7 @@ class Known:
 
     @property
     def kept(self) -> bool:
-        """Whether its keys belong in an index."""
+        """Whether the index must hold its keys."""
         return self.live or self.abstain
 
     def corrected(self, value: str) -> Known:
@@ -83,9 +86,9 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Facts by question, documents by external id, the state of each encoder's keyset.
+    """The state of a knowledge base: facts by question, documents by external id, the state of each encoder's keyset.
 
-    `keyed` holds, for each encoder, facts that surely have a key; others may or may not have one.
+    `keyed` holds, for each encoder, the facts that certainly have a key; others may or may not have one.
     """
 
     facts: Mapping[str, Known] = field(default_factory=dict)
@@ -98,7 +101,7 @@ class World:
         return self.keysets.index(ACTIVE)
 
     def after(self, step: Step) -> World:
-        """The world once this step is done."""
+        """Gives the world after this step."""
         verb = getattr(self, f"_{step.do}", None)
         return self if verb is None else verb(step)  # lookups, catch-ups and snapshots change nothing
 
@@ -165,7 +168,7 @@ class World:
         return replace(self, keysets=(states[0], states[1]), keyed=(keys[0], keys[1]))
 
     def with_keyset(self, encoder: int, state: str) -> World:
-        """This world with one keyset in another state, and no key more for sure."""
+        """Gives this world with one keyset in another state, and no more facts that certainly have a key."""
         return self._keyset(encoder, state, self.keyed[encoder])
 
     def _with(self, facts: Mapping[str, Known], unkeyed: Iterable[str] = ()) -> World:
@@ -173,6 +176,8 @@ class World:
         return replace(self, facts={**self.facts, **facts}, keyed=keyed)
 
     def seen(self, fact_ids: Mapping[str, int], keysets: tuple[str, str]) -> World:
-        """This world with what only the database could say: ids of facts, and how far a rekey in doubt came."""
+        """Gives this world with what only the database knows: the ids of facts, and the keysets' states after a rekey
+        in doubt.
+        """
         facts = {q: replace(f, fact_id=fact_ids.get(q, f.fact_id)) for q, f in self.facts.items()}
         return replace(self, facts=facts, keysets=keysets)

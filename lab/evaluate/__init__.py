@@ -1,1 +1,1 @@
-"""The command that measures a checkpoint."""
+"""`colmlm evaluate`: the commands that measure a checkpoint."""

@@ -1,4 +1,4 @@
-"""`colmlm evaluate biographies` and `judge-biographies`: FActScore, against texts of the knowledge base."""
+"""`colmlm evaluate biographies` and `judge-biographies`: measure FActScore against texts of the knowledge base."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ JUDGE_EXAMPLES = examples(
     "--judge-model large --dry-run",
     "colmlm evaluate judge-biographies biographies.jsonl --corpus people --judge local --json",
 )
-WORDS_A_CLAIM = 8  # about: what a biography will cost is said before its claims are known
-PENALTY = 1.2  # of repetition, as the paper has it for biographies
+WORDS_A_CLAIM = 8  # an estimate, since the cost is told before the claims are known
+PENALTY = 1.2  # the penalty of repetition, as the paper has it for biographies
 
 
 @dataclass(frozen=True, slots=True)
 class Biography:
-    """What was said of somebody; its name changes with that."""
+    """A biography that a model wrote. Its name in the log changes with its text."""
 
     row: str
     name: str
@@ -98,7 +98,7 @@ def biographies(
     checkpoint: CheckpointPath = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a biography of each name as the paper does: after the name, an empty line and the name again, greedily."""
+    """Write a biography of each name greedily, after the paper's prompt: the name, an empty line and the name again."""
     people = list(
         dict.fromkeys(line.strip() for line in names.read_text("utf-8").splitlines() if line.strip())
     )
@@ -127,7 +127,7 @@ def biographies(
 
 
 def _write(who: Answerer, config: DecodeConfig, people: Sequence[str], log: RunLog, batch: int) -> None:
-    """Write what the log has not."""
+    """Writes the biographies that the log lacks."""
     waiting = [name for name in people if name not in log.rows]
     if len(waiting) < len(people):
         note(f"{len(people) - len(waiting)} biographies are there already.")
@@ -176,9 +176,9 @@ def judge_biographies(
 ) -> None:
     """Have biographies split into claims, each checked against passages of the corpora: FActScore.
 
-    The passages are of the documents whose title is the name; `covered` is the share of people that have one, and the
-    claims about others are checked against all documents. A claim that the judge gave no usable answer about is
-    *unjudged*, counts for nothing, and is asked about again by the next run.
+    The passages are those of the document with the name as its title; `covered` is the share of people that have one,
+    and the claims about others are checked against all documents. A claim without a usable answer of the judge is
+    *unjudged*: it is not counted, and the next run asks again.
     """
     options = JudgeOptions(
         kind=judge, url=judge_url, model=judge_model, key_file=judge_key_file, temperature=temperature,
@@ -219,7 +219,7 @@ def _show(report: dict[str, Any], *, as_json: bool) -> None:
 
 
 def read_biographies(file: Path) -> tuple[Row, list[Biography]]:
-    """What was run, and its biographies. Raises `BadParameter` where a line is none."""
+    """Reads what was run, and its biographies. Raises `BadParameter` where a line is none."""
     lines = file.read_text(encoding="utf-8").split("\n")
     try:
         run = json.loads(lines[0])["run"]
@@ -242,7 +242,7 @@ def _is_done(row: Row | None) -> bool:
 
 
 def _cost(waiting: Sequence[Biography], log: RunLog, evidence: Evidence) -> Cost:
-    """Before a biography is split, its claims are estimated by its words."""
+    """Gives what the judging may cost. The claims of a biography that is not split yet are estimated from its words."""
     requests = sent = received = 0
     for one in (each for each in waiting if not each.is_empty):
         row = log.rows.get(one.row)
@@ -275,7 +275,7 @@ def _judge(
 
 
 def checked(judge: Judge, one: Biography, before: Row | None, evidence: Evidence) -> Row:
-    """The claims of a biography, and which are supported; of a row from `before` only what is missing is asked."""
+    """Gives the claims of a biography, and which are supported. It asks only for what a row in `before` lacks."""
     claims, said = (before["claims"], before["judge_said"]) if before else (None, None)
     if one.is_empty:
         claims = []
@@ -291,7 +291,10 @@ def checked(judge: Judge, one: Biography, before: Row | None, evidence: Evidence
 
 
 def _figures(rows: Sequence[Row | None]) -> dict[str, Any]:
-    """FActScore's figures over what was judged, with what was not. Biographies without one judged claim are out."""
+    """Gives FActScore's figures over the judged claims, and counts the unjudged.
+
+    Biographies without a judged claim are left out.
+    """
     split = [row for row in rows if row is not None and row["claims"] is not None]
     judged = [row for row in split if not row["claims"] or any(held is not None for held in row["supported"])]
     counts = [

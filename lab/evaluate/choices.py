@@ -1,4 +1,4 @@
-"""`colmlm evaluate choices`: multiple choice by likelihood, in this process, for lm_eval to agree with."""
+"""`colmlm evaluate choices`: measures multiple choice by likelihood, as lm_eval does, in this process."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ def choices(
 ) -> None:
     """Count the items whose right choice is the likeliest after the context.
 
-    As lm_eval counts: `acc` by the log-probability of a choice, `acc_norm` by that divided by its characters. With
-    several seeds the mean over them, and how far they differ. Intervals are of 95 %, over the items.
+    It counts as lm_eval does: `acc` by the log-probability of a choice, `acc_norm` by that divided by its characters.
+    With several seeds it gives the mean and how far they differ. Intervals are 95 %, over the items.
     """
     asked = read_items(items)[:limit]
     if not asked:
@@ -118,7 +118,7 @@ def _exemplars(shots: Path | None, at_least: int) -> list[Item]:
 def _scorer(
     runtime: Runtime, mode: Mode, threshold: float | None
 ) -> tuple[Checkpoint, Likely | None, dict[str, Any]]:
-    """The checkpoint, how it scores with lookups (None: without), and what identifies that to a later run."""
+    """Gives the checkpoint, its scorer with lookups (None: without), and what identifies both to a later run."""
     if mode is Mode.off:
         loaded = runtime.checkpoint
         return loaded, None, {"mode": "off", "checkpoint_id": loaded.checkpoint_id}
@@ -136,7 +136,7 @@ def _scorer(
 def _score(
     checkpoint: Checkpoint, asked: Sequence[Item], likely: Likely | None, log: RunLog, seed: int
 ) -> None:
-    """Score what the log has no score of."""
+    """Scores the items that the log lacks."""
     waiting = [n for n in range(len(asked)) if _name(seed, n) not in log.rows]
     if len(waiting) < len(asked):
         note(f"{len(asked) - len(waiting)} scores are there already.")
@@ -194,7 +194,7 @@ def _show(report: dict[str, Any]) -> None:
 
 
 def read_items(file: Path, named: str = "ITEMS") -> list[Item]:
-    """The items of a file. Raises `BadParameter` where a line is none."""
+    """Reads the items of a file. Raises `BadParameter` where a line is none."""
     read = []
     for number, line in enumerate(file.read_bytes().splitlines(), start=1):
         try:

@@ -1,4 +1,4 @@
-"""`colmlm evaluate`: measure a checkpoint and its baselines."""
+"""`colmlm evaluate`: measures a checkpoint and its baselines."""
 
 from __future__ import annotations
 

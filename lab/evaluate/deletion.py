@@ -1,4 +1,4 @@
-"""`colmlm evaluate deletion`: what is left of forgotten facts, by policy and radius, and what it costs the others."""
+"""`colmlm evaluate deletion`: measures what is left of forgotten facts, by policy and radius, and what others lose."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EXAMPLES = examples(
     "colmlm evaluate deletion --corpus squad-dev --facts 200 --radius 0.7 --radius 0.8 --radius 0.9 --json",
 )
 POLICIES = ("successor", "abstain")
-ASKED = {"full": "forced", "off": "off", "null": "null"}  # the name of what is asked before, and its mode
+ASKED = {"full": "forced", "off": "off", "null": "null"}  # figures before forgetting, with their modes
 
 
 def deletion(
@@ -53,11 +53,12 @@ def deletion(
     dry_run: DryRun = False,
     json_wanted: AsJson = False,
 ) -> None:
-    """Forget a sample of facts in each way there is, ask for them, look others up, and undo it.
+    """Forget a sample of facts by each policy and radius, ask for them, look others up, and undo it.
 
-    `full` is before anything is forgotten, `off` the model that may not look up, `null` the model whose lookups find
-    nothing: what it says there it has from its training, and no deletion reaches it. The model is asked at the first
-    radius only. While this runs the facts are gone for everybody, and others planted: use a knowledge base of your own.
+    `full` is the model before anything is forgotten, `off` the model without lookups, `null` the model whose lookups
+    find nothing: what it says there comes from its training, which no deletion changes. The model is asked at the first
+    radius only. While this runs the facts are deleted for everybody, and others planted: use a knowledge base of your
+    own.
     """
     with Runtime.from_environment(checkpoint=checkpoint) as runtime:
         runtime.open()

@@ -1,4 +1,4 @@
-"""Questions that an annotator writes for facts, kept in a file of the user's: `colmlm evaluate recall --generated`."""
+"""Questions that the question generator writes for facts, stored in a file: `colmlm evaluate recall --generated`."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from colmlm.model.evaluate.tables import Generated
 if TYPE_CHECKING:
     from colmlm.model.annotate.questions import QuestionGenerator
 
-TOGETHER = 8  # documents whose questions are decoded as one batch
+TOGETHER = 8  # documents whose questions are decoded in one batch
 
 
 def read_generated(file: Path) -> Generated:
-    """The questions of an annotated file."""
+    """Reads the questions of an annotated file."""
     return Generated.of(list(_documents(file)))
 
 
 def write_generated(generator: QuestionGenerator, documents: Sequence[AnnotatedDocument], file: Path) -> None:
-    """Append the documents that the file does not have yet, with generated questions in place of their own.
+    """Appends the documents that the file lacks, with generated questions in place of their own.
 
-    The generator is given text and spans, and never a question that is there. A run that was stopped goes on.
+    The generator is given text and spans, and never an existing question. A run that was stopped can be continued.
     """
     _end_at_a_line(file)
     there = {document.external_id: document.text for document in _documents(file)}
@@ -48,7 +48,7 @@ def write_generated(generator: QuestionGenerator, documents: Sequence[AnnotatedD
 
 
 def _end_at_a_line(file: Path) -> None:
-    """Make the file where it is missing, and cut off what a kill left of its last line."""
+    """Creates the file if it is missing, and removes a last line that a kill left incomplete."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("ab+") as target:
         target.seek(0)

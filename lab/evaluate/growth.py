@@ -1,4 +1,4 @@
-"""`colmlm evaluate growth`: answers, lookups and memory as a knowledge base fills up with unrelated facts."""
+"""`colmlm evaluate growth`: measures answers, lookups and memory while a knowledge base fills with unrelated facts."""
 
 from __future__ import annotations
 
@@ -70,11 +70,11 @@ def growth(
     checkpoint: CheckpointPath = None,
     json_wanted: AsJson = False,
 ) -> None:
-    """Fill a knowledge base with unrelated facts, step by step: how right are answers, how slow lookups, how big is it?
+    """Fill a knowledge base with unrelated facts, step by step, and measure accuracy, latency and size.
 
-    It works on a knowledge base of its own, into which it copies facts and keys of the corpus, and leaves yours alone.
-    What is added has made-up keys, like the real ones in mean and covariance, and values of real facts. A million
-    facts want some 8 GB of memory and 12 GB of disk.
+    It works on a knowledge base of its own, into which it copies facts and keys of the corpus, and does not touch
+    yours. The added facts have synthetic keys with the mean and covariance of the real ones, and values of real facts.
+    A million facts need some 8 GB of memory and 12 GB of disk.
     """
     sizes = sorted(set(size or SIZES))
     with Runtime.from_environment(checkpoint=checkpoint) as runtime:
@@ -122,7 +122,7 @@ Place = tuple[str, int]
 
 
 def _draw(source: Source, questions: int, seed: int) -> list[tuple[str, Place]]:
-    """Questions of the facts that have a key, with the place of each one's fact."""
+    """Draws questions of the facts that have a key, with the place of each one's fact."""
     found = [
         (span.question, (document.external_id, span.start))
         for document in source.documents
@@ -173,7 +173,7 @@ def _row(
     home: Path,
     seed: int,
 ) -> dict[str, Any]:
-    """One size's figures."""
+    """Gives the figures of one size."""
     scored = [score(asked, output, str) for asked, output in zip(questions, made, strict=True)]
     summary = summarise(scored, [asked.question_id for asked in questions], seed)
     lookups, searches = growing.latencies()
@@ -198,7 +198,7 @@ def _row(
 
 
 def _context_tokens(checkpoint: Checkpoint, made: Sequence[Generation]) -> float | None:
-    """What a lookup that finds something adds to the context: its value and the two tokens around it."""
+    """Gives the mean number of tokens that a hit adds to the context: its value and the two tokens around it."""
     tokenizer = checkpoint.tokenizer
     values = [g.output[s.output_start : s.output_end] for g in made for s in g.splices if s.outcome == "hit"]
     if not values:
@@ -208,7 +208,7 @@ def _context_tokens(checkpoint: Checkpoint, made: Sequence[Generation]) -> float
 
 
 def _process_bytes(home: Path, checkpoint_id: str) -> int:
-    """By how much a process grows that opens the index and answers one lookup."""
+    """Gives by how many bytes a process grows that opens the index and answers one lookup."""
     command = interpreter.command("-m", "colmlm.lab.bench.reopen", home, checkpoint_id, "--leave")
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return int(done.stdout.split()[1])

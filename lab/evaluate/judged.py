@@ -1,4 +1,4 @@
-"""`colmlm evaluate judge-answers`: SimpleQA's figures over kept answers, by a judge."""
+"""`colmlm evaluate judge-answers`: has a judge grade stored answers, and gives SimpleQA's figures."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ EXAMPLES = examples(
     "colmlm evaluate judge-answers answers.jsonl --judge-url https://llm.example/v1 --judge-model large --dry-run",
     "colmlm evaluate judge-answers answers.jsonl --judge local --json",
 )
-TOKENS_OUT = 10  # of one verdict
+TOKENS_OUT = 10  # tokens of one verdict
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """An answer that `colmlm evaluate qa --out` kept; its name changes with what was said."""
+    """An answer that `colmlm evaluate qa --out` stored. Its name in the log changes with its text."""
 
     name: str
     question: str
@@ -76,8 +76,8 @@ def judge_answers(
 ) -> None:
     """Have kept answers judged correct, incorrect or not attempted, and count them as SimpleQA does.
 
-    Its cost is said before it begins. An answer of the judge that is not of the form asked for is asked for again, at
-    most twice; then the row is *unjudged*, counts for nothing, and is asked about again by the next run.
+    It tells the cost before it begins. If the judge's answer has not the required form, it is asked again, at most
+    twice; then the row is *unjudged*: it is not counted, and the next run asks again.
     """
     options = JudgeOptions(
         kind=judge, url=judge_url, model=judge_model, key_file=judge_key_file, temperature=temperature,
@@ -102,7 +102,7 @@ def judge_answers(
 
 
 def read_answers(file: Path) -> tuple[Row, list[Kept]]:
-    """What was run, and its answers. Raises `BadParameter` where a line is none."""
+    """Reads what was run, and its answers. Raises `BadParameter` where a line is none."""
     lines = file.read_text(encoding="utf-8").split("\n")
     try:
         run = json.loads(lines[0])["run"]
@@ -182,7 +182,7 @@ def _report(
 
 
 def show(report: dict[str, Any], names: tuple[str, ...]) -> None:
-    """The figures with their intervals, and who judged."""
+    """Prints the figures with their intervals, and the judge."""
     rows = [
         (name.replace("_", " "), f"{report[name]:.3f}", "{:.3f} to {:.3f}".format(*report["intervals"][name]))
         for name in names

@@ -1,4 +1,4 @@
-"""Who judges answers and biographies: options that the commands share, the judge of them, and what it may cost."""
+"""The judge of answers and biographies: the options that the commands share, the judge they name, and its cost."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ class JudgeOptions:
 
     @property
     def run(self) -> dict[str, Any]:
-        """What identifies the judge to a later run."""
+        """Gives what identifies the judge to a later run."""
         if self.kind is Kind.local:
             return {"judge": "local", "comparable": False}
         return {"judge": self.model, "comparable": True, "temperature": self.temperature, "rubric": rubric()}
 
     def require(self) -> None:
-        """Refuse options that name no judge, before anything is read or opened."""
+        """Refuses options that name no judge, before anything is read or opened."""
         if self.kind is Kind.chat and not (self.url and self.model):
             raise typer.BadParameter(
                 "name the endpoint and its model, or take --judge local.",
@@ -81,7 +81,7 @@ class JudgeOptions:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What is still to be asked. Tokens are rough; answers that must be asked for again come on top."""
+    """What is still to be asked. Tokens are estimates, without answers that must be asked for again."""
 
     requests: int
     tokens_in: int
@@ -92,7 +92,7 @@ class Cost:
 
 
 def agreed(cost: Cost, options: JudgeOptions, *, yes: bool, as_json: bool) -> None:
-    """Say what it may cost, and ask where somebody is there. Raises `Abort` or `BadParameter` without a yes."""
+    """Tells what it may cost, and asks for consent on a terminal. Raises `Abort` or `BadParameter` without consent."""
     if options.kind is Kind.local or cost.requests == 0:
         return
     note(f"{cost}; what must be asked again comes on top.")
@@ -106,7 +106,7 @@ def agreed(cost: Cost, options: JudgeOptions, *, yes: bool, as_json: bool) -> No
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A judge, and what ends its waiting."""
+    """A judge, and its chat endpoint to close (None: the local judge)."""
 
     judge: Judge
     chat: Chat | None
@@ -122,7 +122,7 @@ class Opened:
 
 @contextmanager
 def opened(options: JudgeOptions, out: Path) -> Iterator[Opened]:
-    """The judge of these options. Where it fails, says what is kept."""
+    """Yields the judge of these options. If it fails, tells what is stored."""
     if options.kind is Kind.local:
         yield Opened(LocalJudge(), None)
         return

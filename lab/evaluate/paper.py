@@ -1,4 +1,4 @@
-"""`colmlm evaluate paper`: the paper's tables at our size, from one command."""
+"""`colmlm evaluate paper`: repeats the paper's tables at this model's size, with one command."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ def paper(
 ) -> None:
     """Run the paper's measurements one after another and write a page of tables and plots beside the paper's figures.
 
-    Each step is a command of its own on a knowledge base of its own, below --out; yours is not touched. What is done
-    is not done again, and what was stopped goes on. A step that fails is told on the page, the others go on, and the
-    exit code is 1.
+    Each step is a command of its own on a knowledge base of its own, below --out; yours is not touched. A step with a
+    result is not run again, and a stopped one is continued. If a step fails, the page says so, the others still run,
+    and the exit code is 1.
     """
     if not data.is_dir():
         raise typer.BadParameter(f"there is no {data}.", param_hint="--data")
@@ -112,7 +112,9 @@ def _list(plan: Plan, chosen: Sequence[Step], as_json: bool) -> None:
 
 
 def _require_same(running: Running, sizes: Sizes) -> None:
-    """Refuse a folder of another variant, checkpoint or data: its knowledge bases would be taken for this one's."""
+    """Refuses a folder of another variant, checkpoint or data, since its knowledge bases would be mistaken for this
+    run's.
+    """
     file = running.places.out / "run.json"
     run = {
         "variant": sizes.variant,
@@ -128,7 +130,7 @@ def _require_same(running: Running, sizes: Sizes) -> None:
 
 
 def _run(running: Running, sizes: Sizes, chosen: Sequence[Step]) -> list[str]:
-    """Run each step that has no result yet; those that fail."""
+    """Runs each step that has no result yet, and gives the steps that failed."""
     failed = []
     for number, step in enumerate(chosen, start=1):
         where = f"step {number} of {len(chosen)}: {step.name}"

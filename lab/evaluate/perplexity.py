@@ -1,4 +1,4 @@
-"""`colmlm evaluate perplexity`: how well texts with marked facts are predicted, with lookups and without."""
+"""`colmlm evaluate perplexity`: measures how well texts with marked facts are predicted, with and without lookups."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EXAMPLES = examples(
     "colmlm evaluate perplexity --annotated articles.jsonl --beside runs/standard --base --json",
     "colmlm evaluate perplexity --annotated articles.jsonl --index exact --index pq4 --index pq10 --unrelated squad",
 )
-Sums = tuple[NDArray[np.float64], NDArray[np.float64]]  # of each document: losses in nats, and tokens
+Sums = tuple[NDArray[np.float64], NDArray[np.float64]]  # for each document: losses in nats, and tokens
 
 
 class IndexKind(StrEnum):
@@ -43,8 +43,9 @@ class IndexKind(StrEnum):
 
 @dataclass(slots=True)
 class Measured:
-    """Each document's sums: of the model that looks up, in three ways and in each other index, and of each model
-    beside it in two."""
+    """The sums of each document: for the model with lookups in three readings and in each other index, and for each
+    baseline in two.
+    """
 
     static: list[Tally]
     nearest: list[Tally]
@@ -53,7 +54,7 @@ class Measured:
     indexes: dict[str, list[Tally]]
 
     def sums(self) -> dict[str, Sums]:
-        """Losses and tokens of every figure that is reported, by its name."""
+        """Gives losses and tokens of every reported figure, by its name."""
         found = {
             "static": _outside(self.static),
             "normalised": _with_openings(self.static, by_text=True),
@@ -106,9 +107,9 @@ def perplexity(
 ) -> None:
     """Perplexity outside of the marked spans: with the text's own spans, and with what lookups find.
 
-    `dynamic` splices the nearest fact whatever its score, as the paper does; `dynamic_gated` takes a lookup without a
-    match back and says the span itself, as decoding does. The documents should not be in the knowledge base: their own
-    facts would be found.
+    `dynamic` splices the nearest fact at any score, as the paper does; `dynamic_gated` undoes a lookup without a match
+    and predicts the span itself, as decoding does. The documents should not be in the knowledge base, or lookups would
+    find their own facts.
     """
     if unrelated and not index:
         raise typer.BadParameter(
@@ -187,7 +188,7 @@ def _counted(documents: Sequence[AnnotatedDocument]) -> Iterator[AnnotatedDocume
 
 
 def _trials(kb: KnowledgeBase, kinds: Sequence[IndexKind], unrelated: Sequence[str]) -> dict[str, TrialIndex]:
-    """The indexes that are measured, by the name of their figure."""
+    """Gives the indexes to measure, by the name of their figure."""
     made = {}
     for kind in dict.fromkeys(kinds):
         note(f"Building an index, {kind}")
@@ -216,7 +217,7 @@ def _with_openings(tallies: Sequence[Tally], *, by_text: bool = False) -> Sums:
 
 
 def _perplexities(sums: dict[str, Sums], documents: int) -> dict[str, dict[str, Any]]:
-    """Of all tokens together, so that long documents count for what they are; intervals over documents."""
+    """Gives perplexities over all tokens together, so that long documents weigh more, with intervals over documents."""
 
     def measure(draw: Callable[[int], NDArray[np.int64]]) -> dict[str, float]:
         rows = draw(documents)

@@ -1,4 +1,4 @@
-"""`colmlm evaluate qa`: closed-book questions, answered by Co-LMLM or by a baseline."""
+"""`colmlm evaluate qa`: asks closed-book questions of Co-LMLM or of a baseline."""
 
 from __future__ import annotations
 
@@ -132,9 +132,9 @@ def qa(
 
 
 def _of_squad(facts: Sequence[FactRecord], squad: Path) -> list[AskedQuestion]:
-    """Each question of a paragraph once, with all its answers and the fact that a corpus has where the first stands.
+    """Gives each question of a paragraph once, with all its answers and the corpus's fact at the span of the first.
 
-    By its place and not by its question: a corpus may have questions of its own for the same spans.
+    The fact is found by its place, not by its question, since a corpus may have other questions for the same spans.
     """
     known = {
         (fact.source.external_id, fact.source.start, fact.source.end): fact.fact_id
@@ -170,7 +170,7 @@ def _facts(kb: KnowledgeBase, corpus: str) -> Iterator[FactRecord]:
 def _answer(
     who: Answerer, config: DecodeConfig, questions: Sequence[AskedQuestion], log: RunLog, batch: int
 ) -> None:
-    """Answer what the log has no answer of."""
+    """Answers the questions that the log lacks."""
     tokenizer = who.decoder.checkpoint.tokenizer
 
     def opening(output: str) -> str:

@@ -1,4 +1,4 @@
-"""`colmlm evaluate recall`: how often a question's key finds its own fact, by kind of query and of key."""
+"""`colmlm evaluate recall`: measures how often a question finds its own fact, by kind of query and of key."""
 
 from __future__ import annotations
 
@@ -69,7 +69,8 @@ def recall_command(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Recall of question -> fact over all facts of a corpus; keys what has no key of the first checkpoint yet.
+    """Measure recall of question -> fact over all facts of a corpus; first key those without a key of the first
+    checkpoint.
 
     The figures at the top are of that checkpoint, its context keys, and human questions at <FACT-q>: a fact's key is
     read from the text before it. Other keys (of generated questions, baselines, further checkpoints) stay in memory.
@@ -146,7 +147,7 @@ def _asked(facts: Sequence[FactRecord]) -> Asked:
 def _generated(
     runtime: Runtime, corpus: str, file: Path | None, questions_by: Path | None
 ) -> Generated | None:
-    """The questions of the file, which the generator completes where one is named."""
+    """Reads the questions of the file, after the generator, if one is named, has added the missing ones."""
     if file is None:
         if questions_by is not None:
             raise typer.BadParameter("name the file to keep the questions in.", param_hint="--generated")
@@ -161,7 +162,7 @@ def _generated(
 
 
 def _refuse_empty(asked: Asked, generated: Generated | None) -> None:
-    """Before minutes of encoding: no question to ask, or generated ones of other documents."""
+    """Refuses, before minutes of encoding, to run without a question, or with generated ones of other documents."""
     if not asked.questions:
         raise typer.BadParameter("it has no fact with a question to ask.", param_hint="--corpus")
     if generated is not None:
@@ -174,7 +175,7 @@ def _refuse_empty(asked: Asked, generated: Generated | None) -> None:
 def _others(
     runtime: Runtime, checkpoints: Sequence[Path], baselines: bool
 ) -> dict[str, Callable[[], Encodes]]:
-    """What else is measured, each loaded when its turn comes."""
+    """Gives the other encoders to measure, by name, as functions that load them when their turn comes."""
     from colmlm.model.baselines.sentences import SentenceEncoder
     from colmlm.model.lm.checkpoint import base_checkpoint
     from colmlm.model.lm.encoder import KeyEncoder

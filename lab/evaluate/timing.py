@@ -1,4 +1,4 @@
-"""`colmlm evaluate timing`: whether the model looks up where it should, and what a bias makes of that."""
+"""`colmlm evaluate timing`: measures whether the model looks up where it should, and how a bias changes that."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def timing(
     checkpoint: CheckpointPath = None,
     as_json: AsJson = False,
 ) -> None:
-    """Lookups made where a text has them, lookups made beside them, and answers, by bias on the opening token.
+    """Measure lookups at the places a text marks, lookups at others, and answers, by bias on the opening token.
 
     The bias is chosen on paragraphs that training left out; with --dev the choice is then measured on others.
     """
@@ -109,7 +109,7 @@ def _measure(
 
 
 def _save(checkpoint: Checkpoint, chosen: Point, curve: Curve) -> None:
-    """Keep the bias where decoding finds it. No key depends on it, so the checkpoint stays who it is."""
+    """Stores the bias in the checkpoint for decoding. No key depends on it, so the checkpoint's id stays."""
     if checkpoint.path is None:
         raise typer.BadParameter("a model without a directory keeps nothing.", param_hint="--save")
     kept = {"fact_bias": chosen.bias, "questions": curve.questions, "exact_match": chosen.exact_match}

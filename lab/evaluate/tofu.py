@@ -1,4 +1,6 @@
-"""`colmlm evaluate tofu` and `tofu-documents`: TOFU's metrics of a checkpoint, and TOFU's rows as documents."""
+"""`colmlm evaluate tofu` and `tofu-documents`: measure a checkpoint by TOFU's metrics, and write TOFU's rows as
+documents.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ KEPT = {
     "eval_real_world_wo_options.json": "world_facts_perturbed",
 }
 FORGOTTEN = "eval_log_forget.json"
-RESTATED = ("eval_log.json", FORGOTTEN)  # whose wrong answers are held against a paraphrase of the right one
+RESTATED = ("eval_log.json", FORGOTTEN)  # its wrong answers are compared with a paraphrase of the right one
 BATCH = 16
 
 
@@ -60,7 +62,7 @@ def tofu_documents(
 ) -> None:
     """Write each question and answer as a document, the facts of its answer marked, to train on and to ingest.
 
-    A row has the same id in every split, so what forget05 has can be deleted from a knowledge base of full.
+    A row has the same id in every split, so the rows of forget05 can be deleted from a knowledge base of full.
     """
     with Runtime.from_environment() as runtime:
         finder = _finder(runtime, span_annotator, span_threshold)
@@ -149,7 +151,7 @@ def tofu(
 
 
 class _Answers:
-    """A checkpoint that is asked, with the knowledge base's lookups where it makes them."""
+    """The answers of a checkpoint, with the knowledge base's lookups if it makes any."""
 
     def __init__(self, runtime: Runtime, threshold: float | None, max_tokens: int) -> None:
         self.checkpoint: Checkpoint = runtime.checkpoint
@@ -184,7 +186,7 @@ class _Answers:
         return self.decoder.generate([f"Question: {one.question}\nAnswer:" for one in asked], self.config)
 
     def row(self, example: Example, generated: Generation) -> dict[str, Any]:
-        """The example's columns by masking. What is spliced counts as said in the spoken one only."""
+        """Gives the example's columns by masking. Spliced text counts as the model's own only in `spoken`."""
         asked = [(answer, masking) for masking in self.maskings for answer in example.answers]
         losses = iter(answer_losses(self.checkpoint, example.question, asked, self.find))
         bare = without_values(generated.output, generated.splices)
@@ -201,7 +203,7 @@ class _Answers:
 def _ask(
     answers: _Answers, name: str, asked: Sequence[Example], log: RunLog, done: Callable[[int], None]
 ) -> None:
-    """Ask what the log has no row of."""
+    """Asks the examples that the log lacks."""
     left = [(f"{name}/{i}", one) for i, one in enumerate(asked) if f"{name}/{i}" not in log.rows]
     done(len(asked) - len(left))
     for start in range(0, len(left), BATCH):
@@ -220,7 +222,7 @@ def _log(log: RunLog, masking: Masking, sizes: Mapping[str, int]) -> dict[str, A
 
 
 def _references(retain: Path | None, maskings: Sequence[Masking]) -> dict[Masking, Path]:
-    """The logs of the reference, read once before anything is measured."""
+    """Reads the logs of the reference, before anything is measured."""
     if retain is None:
         return {}
     found = {masking: retain / f"{masking}.json" for masking in maskings}
@@ -237,7 +239,7 @@ def _references(retain: Path | None, maskings: Sequence[Masking]) -> dict[Maskin
 def _written(
     file: Path, log: Mapping[str, Mapping[str, Any]], reference: Path | None
 ) -> tuple[TofuLog, dict[str, Any]]:
-    """Write a log in both layouts, and give it with its report, beside that of the reference."""
+    """Writes a log in both layouts, and gives it with its report, compared with the reference's log."""
     file.write_text(json.dumps(log))
     written, retained = TofuLog.read(file), None
     report = report_of(written)
@@ -257,7 +259,7 @@ def _finder(runtime: Runtime, path: Path | None, threshold: float | None) -> Spa
 
 
 def _table(file: Path, limit: int | None, *, restated: bool) -> list[Row]:
-    """The rows of a table that is asked: each with wrong answers, and where it is `restated` a paraphrase."""
+    """Reads the rows of a table to ask: each with wrong answers and, if `restated`, a paraphrase."""
     read = _rows(file, limit)
     for number, row in enumerate(read, start=1):
         if not row.wrong or (restated and row.paraphrased is None):

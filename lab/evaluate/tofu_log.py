@@ -1,4 +1,4 @@
-"""`colmlm evaluate tofu-log`: TOFU's metrics from a log of per-example losses and scores."""
+"""`colmlm evaluate tofu-log`: computes TOFU's metrics from a log of per-example losses and scores."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def tofu_log(
     ] = 1000,
     as_json: AsJson = False,
 ) -> None:
-    """Model utility, its nine numbers, the scores of the forget set and, beside --retain, the forget quality.
+    """Compute model utility, its nine numbers, the scores of the forget set and, with --retain, the forget quality.
 
     LOG has the layout of TOFU's published evaluation logs. Intervals are 95 %, by bootstrap over examples.
     """
@@ -53,7 +53,7 @@ def tofu_log(
 
 
 def report_of(log: TofuLog, resamples: int = 1000) -> dict[str, Any]:
-    """What a log comes to, with the interval of each score."""
+    """Gives the metrics of a log, with the interval of each score."""
     intervals = bootstrap(lambda draw: _numbers(log.drawn(draw)), resamples=resamples)
     return {**_numbers(log), **_counts(log), "intervals": intervals}
 
@@ -87,7 +87,7 @@ def _counts(log: TofuLog) -> dict[str, int]:
 
 
 def beside(log: TofuLog, retained: TofuLog) -> dict[str, float]:
-    """The forget quality of a log beside that of a model that never saw the forget set."""
+    """Gives the forget quality of a log against that of a model that never saw the forget set."""
     if len(log.forget) != len(retained.forget):
         note(
             f"warning: the forget sets differ, {len(log.forget)} and {len(retained.forget)} examples: "
@@ -98,7 +98,7 @@ def beside(log: TofuLog, retained: TofuLog) -> dict[str, float]:
 
 
 def show(log: TofuLog, report: Mapping[str, Any]) -> None:
-    """The report for people: a line a table."""
+    """Prints the report for people, one line per table."""
     rows, intervals = [], report["intervals"]
     for table, scores in _tables(log).items():
         numbers = {n: v for n, v in _numbers(log).items() if n.startswith(f"{table}_")}

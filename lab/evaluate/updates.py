@@ -1,4 +1,4 @@
-"""`colmlm evaluate updates`: facts are given other values, asked for, and set back."""
+"""`colmlm evaluate updates`: gives facts other values, asks for them, and restores the former values."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def updates(
     dry_run: DryRun = False,
     json_wanted: AsJson = False,
 ) -> None:
-    """Give facts other values and ask for them: is the new one told, also in other words, and nothing else changed?
+    """Give facts other values and ask for them: is the new one told, also to other wordings, and nothing else changed?
 
     Each record's prompt with its object becomes a fact, and so do its neighbours'; they are ingested into the corpus
     and keyed, and stay there. Then all records are updated together, every prompt is asked with a lookup forced,

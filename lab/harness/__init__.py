@@ -1,1 +1,1 @@
-"""lm_eval on a checkpoint."""
+"""Runs lm_eval on a checkpoint."""

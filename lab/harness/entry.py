@@ -1,6 +1,6 @@
-"""`colmlm-lm-eval`: lm_eval's own command line, which then knows the model `colmlm`.
+"""`colmlm-lm-eval`: lm_eval's own command line with the model `colmlm` registered.
 
-lm_eval takes models of others from its registry only, and has no entry point by which a package could add one.
+lm_eval takes third-party models only from its registry, and has no entry point by which a package could add one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from colmlm.kb import interpreter
 
 
 def main() -> None:
-    """Run lm_eval with the arguments of the command line."""
+    """Runs lm_eval with the arguments of the command line."""
     interpreter.shut_out_current_directory()
     if find_spec("lm_eval") is None:
         note("lm_eval is not installed; it comes with: pip install 'colmlm[harness]'")
@@ -28,7 +28,7 @@ def main() -> None:
     except typer.BadParameter as error:
         note(error.format_message())
         sys.exit(USAGE)
-    except Exception as error:  # told in a line where its cause is known; a fault goes on
+    except Exception as error:  # an error with a known cause becomes one line; any other is raised
         failure = explain(error)
         if failure.exit_code == FAULT:
             raise

@@ -1,4 +1,4 @@
-"""The model class that lm_eval knows as `colmlm`, once this module is imported. Needs the extra `harness`."""
+"""Registers the model class that lm_eval knows as `colmlm`, when it is imported. Needs the extra `harness`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from colmlm.model.evaluate.harness import Harness, Request
 
 
 class ColmlmLM(LM):  # type: ignore[misc]  # lm_eval need not be installed where types are checked
-    """A checkpoint, in mode off without a knowledge base, in mode auto with the one of the environment."""
+    """A checkpoint as lm_eval's model: in mode off without lookups, in mode auto with the environment's base."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class ColmlmLM(LM):  # type: ignore[misc]  # lm_eval need not be installed where
         mode: str = "off",
         threshold: float | None = None,
         batch_size: int | str | None = None,
-        max_batch_size: int | None = None,  # what lm_eval passes to every model; batches here are of one size
+        max_batch_size: int | None = None,  # lm_eval passes it to every model; batches here have a fixed size
         device: str | None = None,
     ) -> None:
         super().__init__()
@@ -45,11 +45,11 @@ class ColmlmLM(LM):  # type: ignore[misc]  # lm_eval need not be installed where
             "checkpoint": decoder.checkpoint.config.name,
             "checkpoint_id": decoder.checkpoint.checkpoint_id,
         }
-        size = int(text) if (text := str(batch_size)).isdecimal() else 16  # lm_eval also says "auto"
+        size = int(text) if (text := str(batch_size)).isdecimal() else 16  # lm_eval may also pass "auto"
         self.harness = Harness(decoder, mode, max(1, size), threshold)
 
     def get_model_info(self) -> dict[str, Any]:
-        """What lm_eval writes beside the results."""
+        """Gives what lm_eval writes beside the results."""
         return self.info
 
     @property

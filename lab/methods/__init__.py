@@ -1,1 +1,1 @@
-"""How deletions, updates and growth are measured on a base."""
+"""The methods by which answers, deletions, updates and growth are measured on a knowledge base."""

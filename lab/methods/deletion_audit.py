@@ -1,9 +1,9 @@
-"""What is left of facts after they are forgotten, and what is lost beside them.
+"""Measures what is left of facts after they are forgotten, and which other facts are lost with them.
 
-Everything is counted over the same sample: facts that have a question are forgotten together, the model is asked for
-them before and after, with lookups and without, and other facts, random ones and the nearest, are looked up before and
-after. What an adversary plants is measured in runs of its own. Nothing is picked by its result, and every run is
-undone.
+Everything is counted over one sample of facts with a question, which are forgotten together. The model is asked for
+them before and after, with lookups and without, and other facts, random and nearest ones, are looked up before and
+after. Facts that an adversary plants are measured in runs of their own. Nothing is chosen by its result, and every run
+is undone.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ OnDone = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
-    """What the model said when it was asked for each of the facts, as shares of them.
+    """Shares of the facts by what the model said when it was asked for them.
 
-    `says` it says the value. `splices` it splices a fact of that value, this one or another. `wrong_neighbour` the
-    first thing it splices is a fact of another value.
+    `says`: it says the value. `splices`: it splices a fact of that value, this one or another. `wrong_neighbour`: its
+    first splice is a fact of another value.
     """
 
     says: Share
@@ -54,14 +54,14 @@ class Said:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One way to forget the sample. `forgotten` counts the facts with their equivalents.
+    """The figures of one policy and radius. `forgotten` counts the facts with their equivalents.
 
-    `probes` are all that verification asks, by outcome; `level` what it reached. Of the sample's questions that got
-    their value before, `wrong_neighbour` is the share that now gets another value, as the policy has it. `others` is
-    the share of other facts that stay whose question finds them, `others_lost` of those found before that are not
-    found now. `neighbours` is the share of the facts nearest to the sample whose question gets their value,
-    `neighbours_lost` of those that got it before and do not now, `neighbours_forgotten` counts those that the plan
-    took along.
+    `probes` counts all queries of the verification by outcome; `level` is the level it reached. `wrong_neighbour` is
+    the share of the sample's questions that found their value before and now find another. `others` is the share of the
+    other facts not forgotten that their question finds, `others_lost` the share of those found before that are not
+    found now. `neighbours` is the share of the facts nearest to the sample whose question finds their value,
+    `neighbours_lost` the share of those found before that are not found now; `neighbours_forgotten` counts those that
+    the plan includes.
     """
 
     policy: str
@@ -82,9 +82,9 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What questions find: of the others [n] themselves, of the neighbours [m] and of the sample [k] their value.
+    """What questions find: `others` [n] their own fact, `neighbours` [m] and `sample` [k] their fact's value.
 
-    `wrong` [k] is whether the sample's question gets another value.
+    `wrong` [k] is whether the question of a sampled fact finds another value.
     """
 
     others: NDArray[np.bool_]
@@ -97,7 +97,7 @@ class Found:
 
 
 class NoMatch:
-    """A knowledge base that has nothing."""
+    """A lookup that never finds a fact."""
 
     def find(self, queries_BD: NDArray[np.float32], **_: Any) -> list[Lookup]:
         return [Lookup((), None, 1.0, 0) for _ in queries_BD]
@@ -106,14 +106,14 @@ class NoMatch:
 def draw(
     kb: KnowledgeBase, corpus: str, facts: int, others: int, seed: int
 ) -> tuple[list[FactRecord], list[FactRecord]]:
-    """So many facts with a question to forget, and so many others; fewer of these where there are not enough."""
+    """Draws `facts` facts with a question to forget, and up to `others` others."""
     asked = [fact for fact in _facts(kb, corpus) if fact.question]
     random.Random(seed).shuffle(asked)
     return asked[:facts], asked[facts : facts + others]
 
 
 class DeletionAudit:
-    """A sample of a corpus's facts, and of others that are not forgotten with them."""
+    """Forgets a sample of a corpus's facts, and measures them, other facts and their nearest neighbours."""
 
     def __init__(
         self, runtime: Runtime, sample: Sequence[FactRecord], others: Sequence[FactRecord], neighbours: int
@@ -134,9 +134,9 @@ class DeletionAudit:
         return self.encoder.encode_questions([_question(fact) for fact in facts])
 
     def _nearest(self, most: int) -> Sequence[FactRecord]:
-        """At most so many of the facts whose keys are nearest to the sample's questions.
+        """Gives at most `most` of the facts whose keys are nearest to the sample's questions.
 
-        Without those that say the same as one of the sample: they are to be forgotten with it.
+        Facts that say the same as a sampled one are left out, since they are to be forgotten with it.
         """
         with self.kb.sessions() as session:
             space = KeySpace.live(session, self.keyset)
@@ -147,7 +147,9 @@ class DeletionAudit:
         return evenly(near, most) if near else []
 
     def said(self, mode: str, on_done: OnDone) -> Said:
-        """What the model says with lookups "forced"; "off" forbids it to look up, and "null" answers it no match."""
+        """Asks the model for the sample, with lookups "forced", without any ("off"), or with no match for each
+        ("null").
+        """
         decoder = Decoder(self.checkpoint, NoMatch() if mode == "null" else self.kb.lookups)
         mode = "forced" if mode == "null" else mode
         config = DecodeConfig(mode=mode, max_tokens=32, repetition_penalty=1.0)
@@ -167,7 +169,7 @@ class DeletionAudit:
         )
 
     def run(self, policy: str, radius: float | None, before: Found, on_said: OnDone | None) -> Run:
-        """Forget the sample, measure, and undo it. `on_said` None: the model is not asked."""
+        """Forgets the sample, measures, and undoes it. With `on_said` None the model is not asked."""
         begun = perf_counter()
         plan = self.plan(policy, radius)
         planned = perf_counter()
@@ -209,14 +211,14 @@ class DeletionAudit:
         )
 
     def first(self, queries_BD: NDArray[np.float32]) -> list[Hit | None]:
-        """What each query finds first."""
+        """Gives the best hit of each query, or None."""
         if not len(queries_BD):
             return []
         found = self.kb.lookups.find(queries_BD, checkpoint_id=self.checkpoint.checkpoint_id)
         return [one.hits[0] if one.hits else None for one in found]
 
     def plan(self, policy: str, radius: float | None) -> ForgetPlan:
-        """How the sample would be forgotten with its equivalents."""
+        """Plans to forget the sample with its equivalents."""
         return self.forgetting.plan(
             Selector(fact_ids=tuple(fact.fact_id for fact in self.sample)),
             actor=self.actor, reason=REASON, equivalents="include", radius=radius, policy=policy,
@@ -224,7 +226,7 @@ class DeletionAudit:
 
     @contextmanager
     def applied(self, run_id: int) -> Iterator[None]:
-        """Forgotten in the block, and restored on leaving it."""
+        """Applies a forget run for the length of the context, and restores it at the end."""
         self.forgetting.apply(run_id, actor=self.actor, reason=REASON)
         try:
             yield
@@ -233,7 +235,7 @@ class DeletionAudit:
 
 
 def _tells(hits: Sequence[Hit | None], facts: Sequence[FactRecord]) -> NDArray[np.bool_]:
-    """[n] whether each hit has its fact's value."""
+    """Gives [n] whether each hit has its fact's value."""
     return np.array(
         [
             hit is not None and normalise(hit.value) == normalise(fact.value)
@@ -244,12 +246,12 @@ def _tells(hits: Sequence[Hit | None], facts: Sequence[FactRecord]) -> NDArray[n
 
 
 def _share(holds_N: NDArray[np.bool_]) -> Share | None:
-    """None where there is nothing to take a share of."""
+    """Gives the share of True, or None of an empty array."""
     return share(list(holds_N)) if len(holds_N) else None
 
 
 def as_json(run: Run) -> dict[str, Any]:
-    """The run with its probes also as rates."""
+    """Gives the run as JSON, with its probes also as rates."""
     rates = {name: round(run.probes.rate(name), 4) for name in OUTCOMES}
     return asdict(run) | {"probe_rates": rates}
 

@@ -1,4 +1,4 @@
-"""What `colmlm evaluate deletion` leaves in a knowledge base when it is killed, and how the next run undoes it."""
+"""Undoes what a killed `colmlm evaluate deletion` has left in a knowledge base."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _Record = TypeVar("_Record")
 
 
 def set_back(kb: KnowledgeBase, actor: str) -> tuple[int, int]:
-    """Restore what is forgotten still and delete what is planted still; how many facts of either there were.
+    """Restores the facts still forgotten, deletes those still planted, and gives the number of each.
 
-    In this order, since a run may have forgotten what was planted, too. A run of which somebody has restored or erased
-    a fact since is theirs to settle: it is told and left.
+    It restores first, since a run may have forgotten planted facts too. A run of which somebody has restored or erased
+    a fact since is reported and left as it is.
     """
     forgetting, restored = Forgetting(kb), 0
     for run in reversed(list(_runs(forgetting))):

@@ -1,8 +1,8 @@
-"""A knowledge base of its own that is filled up with facts about something else, and what that does to it.
+"""Fills a temporary knowledge base with unrelated facts, and measures it as it grows.
 
-The first facts are a corpus's, with their texts and keys. What is added has values of these facts and made-up keys:
-drawn from the normal distribution that has the mean and the covariance of the real keys, and scaled to length 1. They
-fill the space that real keys take, without its clusters; how near they come to the questions is measured beside.
+The first facts are those of a corpus, with their texts and keys. The added facts have values of these facts and
+synthetic keys, drawn from the normal distribution with the mean and covariance of the real keys, and scaled to length
+1. They fill the space of the real keys, without its clusters; how near they come to the questions is measured too.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a corpus has of one keyset: its first documents, and a key of each of their facts, by its place."""
+    """The first documents of a corpus, and a key of each of their facts in one keyset, by the fact's place."""
 
     checkpoint: CheckpointInfo
     threshold: float
@@ -46,7 +46,7 @@ class Source:
 
     @classmethod
     def of(cls, kb: KnowledgeBase, corpus: str, checkpoint: CheckpointInfo, most: int) -> Source:
-        """Whole documents, at most so many facts in all; facts without a key are none."""
+        """Reads whole documents with at most `most` facts in all. Facts without a key are left out."""
         keyset = kb.keysets.active()
         places = {fact.fact_id: place(fact) for fact in facts_of(kb, corpus)}
         ids, keys_ND = kb.keysets.keys(keyset.keyset_id, corpus=corpus)
@@ -65,7 +65,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Cloud:
-    """Keys like those given: of their mean and covariance. Key i is the same however many are drawn."""
+    """Synthetic keys with the mean and covariance of given ones. Key i is the same however many are drawn."""
 
     mean_D: Floats
     axes_RD: Floats
@@ -79,12 +79,12 @@ class Cloud:
         return cls(mean_D, (spread_R1 * axes_RD).astype(np.float32), seed)
 
     def draw(self, start: int, end: int) -> Iterator[Floats]:
-        """Keys number `start` up to `end`, a chunk at a time."""
+        """Yields the keys from number `start` up to `end`, in chunks."""
         for chunk in range(start // CHUNK, -(-end // CHUNK)):
             rng = np.random.default_rng([self.seed, chunk])
             first = chunk * CHUNK
             rows = rng.standard_normal((CHUNK, len(self.axes_RD)), np.float32)
-            # All of the chunk, cut afterwards: the last bits of a product depend on how many rows it has.
+            # The whole chunk is made and then cut, since the last bits of a product depend on its number of rows.
             keys = rows @ self.axes_RD + self.mean_D
             keys /= np.linalg.norm(keys, axis=1, keepdims=True)
             yield keys[max(0, start - first) : end - first]
@@ -92,8 +92,10 @@ class Cloud:
 
 @dataclass(slots=True)
 class Growing:
-    """The knowledge base that grows, in a directory of its own. `nearest` is, of each question asked, the greatest
-    cosine with a made-up key so far."""
+    """The knowledge base that grows, in a directory of its own.
+
+    `nearest` is the greatest cosine of each question with a synthetic key so far.
+    """
 
     kb: KnowledgeBase
     source: Source
@@ -110,7 +112,7 @@ class Growing:
 
     @classmethod
     def start(cls, kb: KnowledgeBase, source: Source, queries_QD: Floats, seed: int) -> Growing:
-        """Ingest the real facts and store their keys."""
+        """Ingests the real facts and stores their keys."""
         empty = database_bytes(kb)
         keyset = kb.keysets.create(source.checkpoint)
         kb.corpora.ingest((Parsed(one) for one in source.documents), REAL, actor=ACTOR, reason=REASON)
@@ -130,7 +132,7 @@ class Growing:
         return len(self.values)
 
     def grow(self, size: int, say: Say) -> None:
-        """Add made-up facts until there are `size`, and make the index anew as for so many."""
+        """Adds synthetic facts until there are `size`, and rebuilds the index for that size."""
         start, end = self.facts - self.real, size - self.real
         if end > start:
             say(f"{size} facts: ingesting")
@@ -149,9 +151,7 @@ class Growing:
         say(f"{size} facts: building the index")
         self.kb.lookups.rebuild()
         with self.kb.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-            connection.execute(
-                text("VACUUM ANALYZE")
-            )  # what autovacuum would do in the middle of a measurement
+            connection.execute(text("VACUUM ANALYZE"))  # else autovacuum would within a measurement
             connection.execute(text("CHECKPOINT"))
 
     def _last_id(self) -> int:
@@ -164,11 +164,11 @@ class Growing:
         return np.array(found, dtype=np.int64)
 
     def database_bytes(self) -> int:
-        """By how much the database has grown."""
+        """Gives by how many bytes the database has grown."""
         return database_bytes(self.kb) - self.empty_bytes
 
     def key_bytes(self) -> int:
-        """What the keys take of that, with their indexes."""
+        """Gives the bytes of the keys in the database, with their indexes."""
         with self.kb.sessions() as session:
             name = {"name": f"fact_key_{self.keyset_id:d}"}
             return int(
@@ -176,12 +176,12 @@ class Growing:
             )
 
     def index_bytes(self) -> int:
-        """The index as it is written to disk, which is nearly all that it holds in memory."""
+        """Gives the bytes of the index's snapshot, which are nearly all that it holds in memory."""
         files = self.kb.settings.index_directory.rglob("*.faiss")
         return sum(file.stat().st_size for file in files)
 
     def latencies(self) -> tuple[list[float], list[float]]:
-        """Seconds of each question's lookup, one after the other, and of the search within it alone."""
+        """Gives the seconds of each question's lookup, one after another, and of the search within it."""
         index = self.kb.searcher.current().index
         lookups, searches = [], []
         for query in self.queries_QD:
@@ -195,7 +195,7 @@ class Growing:
 
 
 def open_empty(home: Path) -> KnowledgeBase:
-    """A new knowledge base with a database of its own below `home`."""
+    """Opens a new knowledge base with a database of its own under `home`."""
     settings = Settings(home=home, actor=ACTOR)
     engine = database.connect(settings)
     database.migrate(engine)
@@ -204,7 +204,7 @@ def open_empty(home: Path) -> KnowledgeBase:
 
 
 def filler(values: Sequence[str], start: int, end: int, seed: int) -> Iterator[AnnotatedDocument]:
-    """Documents of 20 facts each with values drawn from those given; the facts are number `start` up to `end`."""
+    """Yields documents of 20 facts each, numbers `start` up to `end`, with values drawn from those given."""
     rng = np.random.default_rng([seed, start, end])
     for number in count(start, FACTS_PER_DOCUMENT):
         if number >= end:

@@ -1,4 +1,4 @@
-"""Who answers a question, by method: a decoder with its lookups, and what is put before the prompt."""
+"""Answers questions by method: with a decoder, its lookups, and the passages put before the prompt."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Method(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Answerer:
-    """A decoder, how it looks up (`mode`), and its prompts; `run` is what identifies all that to a later run."""
+    """A decoder, how it looks up (`mode`), and its prompts. `run` identifies all of them to a later run."""
 
     decoder: Decoder
     mode: str
@@ -41,7 +41,7 @@ class Answerer:
 def answerer(
     runtime: Runtime, method: Method, checkpoint: Path | None, mode: str | None, corpora: Sequence[str]
 ) -> Answerer:
-    """The answerer of a method. Refuses a checkpoint of another method, and a mode that it cannot work in."""
+    """Gives the answerer of a method. Refuses a checkpoint of another method, and a mode that the method lacks."""
     from colmlm.model.decoding.decoder import Decoder
 
     loaded = _loaded(runtime, method, checkpoint)
@@ -66,7 +66,7 @@ def answerer(
 
 
 def _loaded(runtime: Runtime, method: Method, path: Path | None) -> Checkpoint:
-    """The checkpoint to answer with: the one named; for Co-LMLM the settings', for the baselines the bare base."""
+    """Loads the named checkpoint; without a name the settings' for Co-LMLM, and the base model for the baselines."""
     from colmlm.model.lm.base_models import WHEEL_BASE
     from colmlm.model.lm.checkpoint import base_checkpoint, load
     from colmlm.model.text.markup import STANDARD
@@ -88,7 +88,7 @@ def _in_words() -> SentenceKeys:
 
 
 def _keyset_of(runtime: Runtime, sentences: CheckpointInfo | None, loaded: Checkpoint) -> KeysetRecord:
-    """The keyset that this method asks, which must have keys of everything."""
+    """Gives the keyset that this method looks up in. Refuses one that lacks keys."""
     checkpoint_id = sentences.checkpoint_id if sentences else loaded.checkpoint_id
     how = "--encoder minilm" if sentences else f"--checkpoint {loaded.path}"
     found = next(

@@ -1,4 +1,4 @@
-"""Passages of what the knowledge base says now, for retrieval-augmented prompts."""
+"""Finds passages of the knowledge base's current documents for retrieval-augmented prompts."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 class LivePassages:
-    """BM25 over the current documents of some corpora: in memory only, and made anew after every change of the log.
+    """BM25 over the current documents of some corpora, in memory, rebuilt after every change of the log.
 
-    So what was erased is in none. What was only deleted is: its document still says it.
+    So no passage holds an erased fact. It may hold a deleted one, whose document still says it.
     """
 
     def __init__(self, kb: KnowledgeBase, corpora: Sequence[str]) -> None:
@@ -23,7 +23,7 @@ class LivePassages:
         self._seq = -1
 
     def augment(self, prompts: Sequence[str]) -> list[str]:
-        """Each prompt behind the passages that BM25 finds for it."""
+        """Puts the passages that BM25 finds for it before each prompt."""
         from colmlm.model.baselines.passages import augmented
 
         found = self._current().search(prompts)
@@ -32,7 +32,7 @@ class LivePassages:
     def _current(self) -> PassageIndex:
         from colmlm.model.baselines.passages import PassageIndex, passages_of
 
-        seq = self.kb.log.head_seq()  # before the texts: what changes meanwhile is seen at the next call
+        seq = self.kb.log.head_seq()  # before the texts: a change meanwhile is seen at the next call
         if self._index is None or seq != self._seq:
             documents = (document for corpus in self.corpora for document in self.kb.corpora.export(corpus))
             self._index, self._seq = PassageIndex(passages_of(documents)), seq

@@ -1,8 +1,8 @@
-"""Facts that an adversary plants beside those that are to be forgotten, so that their values outlive them.
+"""Plants facts as an adversary would, so that the values of forgotten facts survive in them.
 
-Each says the same in other words: another wording of the question, or that and another wording of the value as well.
-Of the wordings there are, the one is taken whose key lies farthest from the question's and which the question would
-still find were the fact forgotten: what a closure by radius is most likely to miss and a lookup to find.
+Each says the same as a fact that is to be forgotten, with another wording of the question, or of question and value. Of
+the wordings that the original question would still find after the forgetting, the one whose key is farthest from the
+question's is planted: a closure by radius is most likely to miss it, and a lookup still finds it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 REASON = "planted by colmlm evaluate deletion"
 KINDS = ("question", "value")
-RIVALS = 10  # facts looked at for one of another value, which is what a question falls to
+RIVALS = 10  # facts searched for the nearest one of another value, which a question would find instead
 FURTHER = (
     "In one word: {}",
     "{} Answer briefly.",
@@ -46,7 +46,7 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """A fact of the sample in other words. `similarity` is the cosine of its key with that of the fact's question."""
+    """A sampled fact in other words. `similarity` is the cosine of its key with that of the fact's question."""
 
     fact: FactRecord
     question: str
@@ -56,11 +56,11 @@ class Wording:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survival:
-    """Facts planted beside the sample, one for each, and one way to forget the sample.
+    """The figures of one planted fact for each of the sample, and one policy and radius of forgetting.
 
-    `found` is the share of them that the plan's closure takes along; `by_question` and `by_wording` are the shares of
-    the sample whose value a planted fact tells still when its own question or the planted wording is looked up.
-    `similarity` is of their keys with the questions': the least, the median and the greatest cosine.
+    `found` is the share of planted facts that the plan's closure includes; `by_question` and `by_wording` are the
+    shares of the sample whose value a planted fact still tells when the sampled question or the planted wording is
+    looked up. `similarity` is the least, median and greatest cosine of the planted keys with the questions' keys.
     """
 
     kind: str
@@ -74,7 +74,7 @@ class Survival:
 
 
 def wordings_of(question: str) -> list[str]:
-    """Other ways to ask, none of which counts as the same question."""
+    """Gives other wordings of a question, none of which counts as the same question."""
     forms = [*paraphrases(question), *(form.format(question) for form in FURTHER)]
     return [form for form in dict.fromkeys(forms) if normalise(form) != normalise(question)]
 
@@ -86,7 +86,7 @@ def choose(
     sample: Sequence[FactRecord],
     asked_ND: Floats,
 ) -> list[Wording]:
-    """The wording of each fact that is planted; `asked_ND` are the keys of the facts' own questions."""
+    """Chooses the wording to plant for each fact. `asked_ND` are the keys of the facts' own questions."""
     rivals = kb.lookups.find(asked_ND, checkpoint_id=keyset.checkpoint_id, k=RIVALS, threshold=-1)
     found = []
     for fact, asked_D, near in zip(sample, asked_ND, rivals, strict=True):
@@ -105,7 +105,7 @@ def choose(
 def planted(
     kb: KnowledgeBase, keyset_id: int, wordings: Sequence[Wording], kind: str, actor: str
 ) -> Iterator[list[int]]:
-    """The ids of the facts planted, in the order of the wordings; they are deleted on leaving."""
+    """Plants facts, yields their ids in the order of the wordings, and deletes them at the end."""
     drafts = [
         FactDraft(one.question, one.fact.value if kind == "question" else SAID.format(one.fact.value))
         for one in wordings
@@ -124,7 +124,7 @@ def planted(
 
 
 def gives(value: str, said: str) -> bool:
-    """Whether a found value tells this one, whole, also among other words."""
+    """Tells whether a found value contains this one as whole words."""
     return re.search(rf"(?<!\w){re.escape(normalise(value))}(?!\w)", normalise(said)) is not None
 
 
@@ -134,7 +134,7 @@ def survive(
     radii: Sequence[float | None],
     on_run: Callable[[int], None],
 ) -> list[Survival]:
-    """Plant a fact beside each of the sample, of each kind in turn, and forget the sample in each way."""
+    """Plants a fact of each kind in turn for each of the sample, and forgets the sample by each policy and radius."""
     chosen = choose(audit.kb, audit.keyset, audit.encoder, audit.sample, audit.queries)
     measured = []
     for kind in KINDS:

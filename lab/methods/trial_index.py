@@ -1,9 +1,8 @@
-"""Lookups in an index of another kind, beside the one that answers: what compressing its keys costs.
+"""Looks up in a trial index of another kind than the active one, to measure what compressing keys costs.
 
-It is made in memory from keys of the active keyset, all of them or those of some corpora left out, and is written
-nowhere. Lookups in it are lookups otherwise: candidates come from the index, and their exact scores, values and
-whether they live from the database. Where a kind ends in "-first", there is one candidate, the one that the index
-ranks first, which is how the paper looks up.
+The trial index is built in memory from keys of the active keyset, with or without those of some corpora, and is never
+saved. Its lookups work as usual: candidates come from the index, and their exact scores, values and liveness from the
+database. With a kind that ends in "-first", the only candidate is the one that the index ranks first, as in the paper.
 """
 
 from __future__ import annotations
@@ -32,20 +31,20 @@ from colmlm.kb.tables import DocumentRow, FactKeyRow, FactRow
 if TYPE_CHECKING:
     from colmlm.kb.service import KnowledgeBase
 
-# Numbers of a key that share a byte; 0: every number is kept.
+# How many numbers of a key one byte of its code stands for; 0: keys are not compressed.
 KINDS = {"exact": 0, "pq4": 4, "pq10": 10, "pq4-first": 4, "pq10-first": 10}
 AS_FOUND = "-first"
 
 
 class FirstFound(KeyIndex):
-    """An index of whose candidates only the first ones count, as they are ranked by their codes."""
+    """An index that fetches no more than k candidates, in the order of their compressed keys."""
 
     def over_fetch(self, k: int) -> int:
         return k
 
 
 def spec_of(kind: str, num_keys: int, dim: int) -> str:
-    """The Faiss factory string of a kind: exact, or the paper's form with a code of d/4 or d/10 bytes a key."""
+    """Gives the Faiss factory string of a kind: exact, or the paper's with codes of d/4 or d/10 bytes per key."""
     if (share := KINDS[kind]) == 0:
         return FLAT_SPEC
     size = max(1, dim // share)
@@ -54,7 +53,7 @@ def spec_of(kind: str, num_keys: int, dim: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TrialIndex:
-    """What stands in for the knowledge base in a lookup. `spec` is of its index, which holds `num_keys` keys."""
+    """A trial index in place of the knowledge base's own. `spec` is its factory string; it holds `num_keys` keys."""
 
     searcher: Searcher
     spec: str
@@ -62,7 +61,7 @@ class TrialIndex:
 
     @classmethod
     def of(cls, kb: KnowledgeBase, kind: str, without: Sequence[str] = ()) -> Self:
-        """An index of this kind over the active keyset's keys, without those of these corpora.
+        """Builds an index of this kind over the active keyset's keys, without those of the corpora in `without`.
 
         Raises `CorpusNotFound`, and `InvalidValue` where there are too few keys to train it.
         """
@@ -70,7 +69,7 @@ class TrialIndex:
             for corpus in without:
                 reading.require_corpus(session, corpus)
             head = keysets.keyset_head(session, active_keyset_id(session))
-            seq = audit.head_seq(session)  # before the keys
+            seq = audit.head_seq(session)  # read before the keys
             left_out = _keys_of(session, head.keyset_id, without)
             num_keys = sum(len(ids) for ids, _ in _kept(session, head, left_out))
             if num_keys == 0:
@@ -107,12 +106,12 @@ class TrialIndex:
         threshold: float | None = None,
         min_seq: int | None = None,
     ) -> list[Lookup]:
-        """As `KnowledgeBase.lookup`, of what this index finds."""
+        """Looks up as `kb.lookup.searchable.Lookups.find` does, with candidates of this index."""
         return self.searcher.lookup(np.asarray(queries_BD), checkpoint_id, k, threshold, min_seq)
 
 
 def _keys_of(session: Any, keyset_id: int, corpora: Sequence[str]) -> Ids:
-    """The ids of these corpora's keys, ascending."""
+    """Gives the ids of these corpora's keys, ascending."""
     statement = (
         select(FactKeyRow.id)
         .join(FactRow, FactRow.id == FactKeyRow.fact_id)

@@ -1,7 +1,6 @@
-"""Values of facts updated, asked for and set back: what `colmlm evaluate updates` does to a knowledge base.
+"""Updates values of facts, asks for them, and restores them: the method of `colmlm evaluate updates`.
 
-Every prompt is asked in three phases: before, with all updates made together, and when they are undone. The updates
-stand in the second only.
+Every prompt is asked in three phases: before the updates, after all of them, and after they are undone.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ OnDone = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What is there of the documents: how many have to be ingested, and the updated facts by their document."""
+    """The state of the documents: how many must be ingested, and the updated facts by their document."""
 
     missing: int
     facts: Mapping[str, FactRecord]
@@ -49,7 +48,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class UpdateAudit:
-    """The records whose facts a corpus holds, and a decoder that is asked with a lookup forced."""
+    """Updates the facts of records in a corpus, and asks a decoder for them with a lookup forced."""
 
     kb: KnowledgeBase
     decoder: Decoder
@@ -69,7 +68,7 @@ class UpdateAudit:
         actor: str,
         reason: str,
     ) -> UpdateAudit:
-        """Ingest and key what is not there yet, and set back what a run that was killed has left."""
+        """Ingests and keys missing documents, and restores values that a killed run has left updated."""
         kb, checkpoint = runtime.kb, runtime.checkpoint
         _require_keyset(kb, checkpoint.checkpoint_id)
         standing = Standing.of(kb, corpus, rewrites)
@@ -86,7 +85,7 @@ class UpdateAudit:
         return audit
 
     def run(self, log: RunLog, batch: int, done: OnDone) -> list[Answers]:
-        """The answers of each phase; what the log has is not asked again."""
+        """Collects the answers of each phase. Prompts whose answers the log has are not asked again."""
         self._ask("before", log, batch, done)
         if self._left("after", log):
             with self._updated():
@@ -120,9 +119,9 @@ class UpdateAudit:
             self.set_back()
 
     def set_back(self) -> int:
-        """Give each fact that has its record's new value the former one, all in one change; how many there were.
+        """Restores the former value of each fact that has its record's new one, in one change, and gives their number.
 
-        A value that somebody else has given a fact meanwhile stays.
+        A value that somebody else has set meanwhile stays.
         """
         values = {
             fact.fact_id: one.value for one, fact in self._now() if fact.value == one.new_value != one.value
@@ -151,7 +150,7 @@ class UpdateAudit:
 
 
 def _require_keyset(kb: KnowledgeBase, checkpoint_id: str) -> None:
-    """Refuse before anything is ingested where the decoder could not look it up."""
+    """Refuses, before anything is ingested, to run with a decoder that could not look it up."""
     try:
         active = kb.keysets.active()
     except NoActiveKeyset:
@@ -166,5 +165,5 @@ def _facts(kb: KnowledgeBase, corpus: str) -> Iterator[FactRecord]:
         while page := kb.facts.find(corpus=corpus, after=after, limit=PAGE):
             yield from page
             after = page[-1].fact_id
-    except CorpusNotFound:  # it is about to be made
+    except CorpusNotFound:  # the ingest creates it
         return

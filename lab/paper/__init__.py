@@ -1,1 +1,1 @@
-"""The paper's tables at our size: what `colmlm evaluate paper` runs and how its results are shown."""
+"""The measurements that `colmlm evaluate paper` runs to repeat the paper's tables, and the page of results."""

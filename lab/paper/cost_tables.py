@@ -1,4 +1,4 @@
-"""The results page's tables of costs: a knowledge base that grows, and the forming of a query."""
+"""The results page's tables of costs: of a growing knowledge base, and of forming a query."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def growth(records: Sequence[Record]) -> list[str]:
 
 
 def query(records: Sequence[Record]) -> list[str]:
-    """Milliseconds of one query by each method, beside the state at the same places."""
+    """Tabulates the milliseconds of one query by each method, beside those of the hidden state at the same places."""
     columns = ("method", "places", "tokens of a query", "decode, ms", "encode, ms", "in all, ms", "Co-LMLM there, ms",
                "times as long")  # fmt: skip
     times = ("query_tokens_mean", "decode_ms", "encode_ms", "total_ms", "state_ms", "vs_state")

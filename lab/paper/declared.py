@@ -1,4 +1,4 @@
-"""How a step of `colmlm evaluate paper` is declared: a command, the data it reads and the knowledge base it asks."""
+"""The declaration of a step of `colmlm evaluate paper`: a command, the data it reads and the knowledge base it uses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PLAIN = re.compile(r"[\w@%+=:,./$-]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """Where things lie. On the page the folders have names, so that its commands can be typed elsewhere."""
+    """The folders of a run. The page shows them by name, so that its commands can be repeated on other machines."""
 
     out: Path
     data: Path
@@ -27,14 +27,14 @@ class Places:
         return {"$OUT": self.out, "$DATA": self.data, "$RELEASED": self.released}
 
     def shown(self, argv: Sequence[str]) -> str:
-        """A command as it is typed, with the folders' names."""
+        """Gives a command as it is typed, with the folders' names."""
         return " ".join(("colmlm", *map(self.word, argv)))
 
     def home(self, preparation: str) -> Path:
         return self.out / "kb" / preparation
 
     def word(self, word: str) -> str:
-        """A word of a command, or a path, with the folders' names."""
+        """Gives a word of a command, or a path, with the folders' names."""
         for name, folder in self.names.items():
             if word == str(folder) or word.startswith(f"{folder}/"):
                 return f"{name}{word[len(str(folder)) :]}"
@@ -43,7 +43,7 @@ class Places:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Excerpt:
-    """JSON Lines made of the data: what `take` makes of the first `rows` of `source`; None is all of them."""
+    """A JSON Lines file `target` with what `take` makes of up to `rows` rows of `source` (None: all)."""
 
     source: Path
     target: Path
@@ -53,9 +53,10 @@ class Excerpt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preparation:
-    """A knowledge base of its own and what fills it, in order. Each command is run once.
+    """A knowledge base of its own, and the commands that fill it, in order. Each command is run once.
 
-    What makes files only, as a training does, has a home of its own too and leaves it empty. `after` names others.
+    A preparation that only makes files, such as a training, has a home too, which stays empty. `after` names the
+    preparations that it needs.
     """
 
     name: str
@@ -66,10 +67,10 @@ class Preparation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One measurement: a `colmlm evaluate` command, run as itself, on the knowledge base of its first preparation.
+    """One measurement: a `colmlm evaluate` command on the knowledge base of its first preparation.
 
-    `section` is where the page shows it and `label` under which name; `data` says what it is measured on. A step whose
-    `needs` are not there is passed over.
+    The page shows it in `section` under the name `label`; `data` says what it is measured on. A step is skipped where
+    one of its `needs` is missing.
     """
 
     name: str
@@ -84,13 +85,13 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything declared, in the order it is run."""
+    """All steps in the order in which they run, and the preparations by name."""
 
     steps: tuple[Step, ...]
     preparations: Mapping[str, Preparation]
 
     def chain(self, step: Step) -> list[Preparation]:
-        """What a step needs prepared, each after what it needs itself."""
+        """Gives the preparations that a step needs, each after those that it needs itself."""
         found: dict[str, Preparation] = {}
 
         def visit(name: str) -> None:
@@ -105,7 +106,9 @@ class Plan:
         return list(found.values())
 
     def digest(self, step: Step, places: Places) -> str:
-        """Of the commands that prepare a step and of the rows that excerpts take: others give another result."""
+        """Gives a digest of the commands that prepare a step and of the rows of its excerpts, on which its result
+        depends.
+        """
         made_of = [
             (
                 one.name,
@@ -117,6 +120,6 @@ class Plan:
         return sha256(repr(made_of).encode()).hexdigest()
 
     def missing(self, step: Step) -> list[Path]:
-        """The data that a step and its preparations read and that are not there."""
+        """Gives the missing files among those that a step and its preparations read."""
         read = [*step.needs, *(excerpt.source for one in self.chain(step) for excerpt in one.excerpts)]
         return [path for path in dict.fromkeys(read) if not path.exists()]

@@ -1,4 +1,4 @@
-"""The results page's tables of what edits do: deletions, and updates of values."""
+"""The results page's tables of the effects of edits: deletions, and updates of values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from colmlm.lab.paper.tables import Record, markdown, percent
 
 
 def deletion(records: Sequence[Record]) -> list[str]:
-    """A table of runs, and one of what was planted beside what is forgotten."""
+    """Tabulates the runs of forgetting, and the facts planted beside those that are forgotten."""
     columns = ("facts are", "radius", "forgotten", "leaks of probes", "wrong neighbours of probes", "says it, %",
                "splices it, %", "wrong neighbour, %", "now another value, %", "others found, %", "others lost, %",
                "neighbours lost, %")  # fmt: skip
@@ -48,7 +48,7 @@ def _said(said: Record | None) -> tuple[object, object, object]:
 
 
 def updates(records: Sequence[Record]) -> list[str]:
-    """Shares of prompts, in the record's words and in others."""
+    """Tabulates shares of prompts, in the record's wording and in others."""
     columns = ("records", "facts", "found before, %", "new value, %", "new value where found, %", "former value, %",
                "neighbours as before, %", "all as before when undone, %")  # fmt: skip
     rows = []

@@ -1,4 +1,4 @@
-"""Parts of the evaluation data as files that our commands read."""
+"""Takes parts of the evaluation data as files that this program's commands read."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ Record = dict[str, Any]
 
 
 def write(excerpt: Excerpt) -> None:
-    """Write an excerpt anew. The same data give the same bytes, so that a run that read it goes on."""
+    """Writes an excerpt. The same data give the same bytes, so that a stopped run that read it can be continued."""
     excerpt.target.parent.mkdir(parents=True, exist_ok=True)
     lines = (json.dumps(record, ensure_ascii=False) for record in excerpt.take(excerpt.source, excerpt.rows))
     excerpt.target.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 def lines(source: Path, rows: int | None) -> Iterator[Record]:
-    """The first records of JSON Lines, gzipped or not."""
+    """Yields the first records of JSON Lines, gzipped or not."""
     with gzip.open(source) if source.suffix == ".gz" else source.open("rb") as file:
         yield from (json.loads(line) for line in islice(file, rows) if line.strip())
 
 
 def spread(source: Path, rows: int | None) -> list[Record]:
-    """Records of JSON Lines at even distances: neighbours are alike, so this has something of every part."""
+    """Gives records of JSON Lines at even distances. Neighbours are alike, so this samples every part."""
     return _evenly(list(lines(source, None)), rows)
 
 
 def covered(source: Path, rows: int | None, *, by: Path) -> list[Record]:
-    """Articles whose subjects have a lead among the vital articles, which tells some of the same in other words."""
+    """Gives articles whose subjects have a lead among the vital articles, which says some of it in other words."""
     titles = {lead["title"].casefold() for lead in leads(by, None)}
     return [article for article in lines(source, None) if article["title"].casefold() in titles][:rows]
 
 
 def questions(source: Path, rows: int | None) -> Iterator[Record]:
-    """Rows of PopQA with passages, at even distances since they are sorted by relation, without the passages."""
+    """Yields questions of PopQA's rows with passages, at even distances, since the rows are sorted by relation."""
     for row in _rows(source, rows):
         yield {"question": row["question"], "possible_answers": row["possible_answers"]}
 
 
 def passages(source: Path, rows: int | None) -> Iterator[Record]:
-    """The passages of the rows that `questions` gives as documents, each once."""
+    """Yields, as documents, the passages of the rows that `questions` takes, each once."""
     seen = set()
     for row in _rows(source, rows):
         for passage in row["paragraphs"]:
@@ -57,7 +57,7 @@ def passages(source: Path, rows: int | None) -> Iterator[Record]:
 
 
 def leads(source: Path, rows: int | None) -> Iterator[Record]:
-    """Articles by their titles, as the vital articles' leads are kept, as documents."""
+    """Yields the leads of the vital articles, which are stored by title, as documents."""
     articles = json.loads(source.read_text(encoding="utf-8")).items()
     for name, article in islice(articles, rows):
         if article["extract"].strip():
@@ -65,7 +65,7 @@ def leads(source: Path, rows: int | None) -> Iterator[Record]:
 
 
 def leads_of(source: Path, rows: int | None, *, articles: Path) -> list[Record]:
-    """The leads of the articles that `covered` gives."""
+    """Gives the leads of the articles that `covered` gives."""
     titles = {article["title"].casefold() for article in covered(articles, rows, by=source)}
     return [lead for lead in leads(source, None) if lead["title"].casefold() in titles]
 

@@ -9,7 +9,7 @@ from colmlm.lab.paper.sizes import QUICK, Sizes, some
 
 
 def understanding(places: Places, sizes: Sizes) -> list[Step]:
-    """Multiple choice. The items are made beforehand, by a script that is no command: see docs/evaluation.md."""
+    """Declares multiple choice. A script makes its items beforehand: see docs/evaluation.md."""
     if sizes is QUICK:
         return []
     seeds = tuple(word for seed in ("0", "1", "2") for word in ("--seed", seed))
@@ -40,7 +40,7 @@ def understanding(places: Places, sizes: Sizes) -> list[Step]:
 
 
 def judged(places: Places, sizes: Sizes) -> list[Step]:
-    """SimpleQA's answers and FActScore's biographies by the grader that asks nobody, so that anyone can repeat it."""
+    """Declares SimpleQA's answers and FActScore's biographies, graded by the local judge, which anyone can repeat."""
     if sizes is QUICK:
         return []
     rows, people = places.out / "rows", places.data / "factscore" / "labeled_prompt_entities.txt"
@@ -81,7 +81,7 @@ def judged(places: Places, sizes: Sizes) -> list[Step]:
 
 
 def asker(places: Places, sizes: Sizes) -> list[Step]:
-    """Asked of facts whose questions our annotator wrote; Co-LMLM once more, on the same knowledge base."""
+    """Declares LMLM-Asker on facts whose questions the annotator wrote, and Co-LMLM on the same knowledge base."""
     if sizes is QUICK:
         return []
     asker = ("--method", "asker", "--checkpoint", str(places.released / "lmlm-asker-135m"))
@@ -104,7 +104,7 @@ def asker(places: Places, sizes: Sizes) -> list[Step]:
 
 
 def questioned(places: Places, sizes: Sizes) -> list[Step]:
-    """PopQA once more, with a question for each fact that one could be written for, and keys of both."""
+    """Declares PopQA again, with a generated question for each fact where possible, and keys of both kinds."""
     if sizes is QUICK:
         return []
     return [

@@ -1,4 +1,4 @@
-"""The knowledge bases that the steps ask, and what fills them."""
+"""Declares the knowledge bases that the steps use, and the commands that fill them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from colmlm.lab.paper.declared import Excerpt, Places, Preparation, Take
 from colmlm.lab.paper.sizes import Sizes
 
 AS_PEOPLE = "0.1"  # marks about as many spans as people marked in SQuAD
-DENSELY = "0.05"  # half as many again: what a knowledge base does not have cannot be looked up
+DENSELY = "0.05"  # marks half as many again, since a fact that is not marked cannot be looked up
 
 
 def knowledge(places: Places, sizes: Sizes) -> list[Preparation]:
-    """Knowledge bases, each a copy of the one before with more in it, since a measurement may change its own."""
+    """Declares knowledge bases, each an enlarged copy of the one before, since a measurement may change its own."""
     made, data = places.out / "data", places.data
     excerpt = partial(Excerpt, rows=sizes.passages_of)
     popqa = data / "popqa" / "popqa_with_passages_500.json"
@@ -67,9 +67,9 @@ def knowledge(places: Places, sizes: Sizes) -> list[Preparation]:
 
 
 def _asked(places: Places) -> list[Preparation]:
-    """SQuAD's facts with questions that our annotator wrote, for a method that asks in words.
+    """Declares SQuAD's facts with questions that the annotator wrote, for a method that asks in words.
 
-    With the human questions each fact's key would be the very question that it is asked with.
+    With the human questions, each fact's key would be the very question that it is asked with.
     """
     asked, generator = places.out / "data" / "asked.jsonl", places.released / "question-generator-135m"
     writing = ("--no-baselines", "--generated", str(asked), "--questions-by", str(generator))
@@ -90,7 +90,7 @@ def _asked(places: Places) -> list[Preparation]:
 
 
 def _questioned(places: Places, passages: Path) -> Preparation:
-    """PopQA's passages with generated questions, and keys of those beside the ones of contexts."""
+    """Declares PopQA's passages with generated questions, and keys of these beside those of contexts."""
     marked = passages.with_name("popqa-questioned.jsonl")
     return Preparation(
         name="popqa-questioned",
@@ -105,7 +105,7 @@ def _questioned(places: Places, passages: Path) -> Preparation:
 
 
 def _articles(places: Places, name: str, source: Path, take: Take, rows: int | None) -> Preparation:
-    """Articles whose facts are marked, to be read for perplexity."""
+    """Declares articles with marked facts, to measure perplexity on."""
     made = places.out / "data" / f"{name}.jsonl"
     return Preparation(
         name=name,
@@ -124,7 +124,7 @@ def _copy(places: Places, name: str, *, of: str) -> Preparation:
 def _grown(
     places: Places, name: str, *, of: str, source: Path, made_from: tuple[Excerpt, ...]
 ) -> Preparation:
-    """A copy of a knowledge base with documents more, whose facts are marked by our annotator."""
+    """Declares a copy of a knowledge base with more documents, whose facts the annotator marks."""
     marked = source.with_name(f"{source.stem}-marked.jsonl")
     return Preparation(
         name=name,
@@ -141,6 +141,6 @@ def _grown(
 
 
 def _annotate(source: Path, marked: Path, threshold: str, *, questions: bool = False) -> tuple[str, ...]:
-    """Without questions unless they are wanted: the keys of contexts do not need them, and they take long to write."""
+    """Gives the command that annotates, by default without questions, which context keys do not need and take long."""
     options = (*(() if questions else ("--no-questions",)), "--span-threshold", threshold)
     return ("corpus", "annotate", str(source), "--out", str(marked), *options)

@@ -1,4 +1,4 @@
-"""Steps that read TOFU logs: the published ones, and those that lie in the folder already."""
+"""Declares the steps that read TOFU logs: the published ones, and those already in the folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REFERENCES = {"masked": "retain", "spoken": "retain", "none": "standard-retain"}
 
 
 def golden(places: Places) -> list[Step]:
-    """The published models' logs: nothing of ours is in these numbers but the formulas."""
+    """Declares the published models' logs. Only the formulas of these figures are this program's."""
     folder = places.data / "tofu" / "golden"
     return [
         Step(
@@ -34,9 +34,11 @@ def golden(places: Places) -> list[Step]:
 
 
 def logs_found(places: Places, measured: Collection[str]) -> list[Step]:
-    """A step for each log in `tofu/FORGET/MODEL/READING.json`; a model called `retain` is the others' reference.
+    """Declares a step for each log `tofu/FORGET/MODEL/READING.json`.
 
-    What a step of `measured` writes is that step's own.
+    The model called `retain` is the others' reference.
+
+    Logs that a step in `measured` writes are left out.
     """
     steps = []
     for file in sorted((places.out / "tofu").glob("*/*/*.json")):

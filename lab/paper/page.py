@@ -1,4 +1,4 @@
-"""The results page: one Markdown file that says what was measured, on what, with which command."""
+"""The results page: one Markdown file that says what was measured, on which data, with which command."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Results = Mapping[str, Any]
 
 
 def page(results: Results) -> str:
-    """The page of results.json."""
+    """Writes results.json as a page in Markdown."""
     lines = ["# The paper's tables at our size", "", *_head(results)]
     for name in ordered(one["section"] for one in results["steps"]):
         records = [one for one in results["steps"] if one["section"] == name]

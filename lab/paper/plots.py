@@ -1,4 +1,4 @@
-"""The plots of the results page, as PNG files; each only where there is something to draw."""
+"""Draws the plots of the results page as PNG files, each only if there are results for it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 Record = Mapping[str, Any]
 _MARKERS = "osD^vP*Xh<>"
-_EPOCH = re.compile(r"-epoch-(\d+)")  # as `lab.paper.unlearning` calls what an epoch has left
+_EPOCH = re.compile(r"-epoch-(\d+)")  # as `lab.paper.unlearning` names the checkpoint of an epoch
 _WAYS = ("auto", "forced", "off", "standard", "rag", "co-lmlm-rag")
 
 
 def draw(steps: Sequence[Record], folder: Path) -> list[str]:
-    """Draw every plot that the results allow, and give the files' names."""
-    from matplotlib.figure import Figure  # half a second, and no other command needs it
+    """Draws every plot for which there are results, and gives the files' names."""
+    from matplotlib.figure import Figure  # the import takes half a second, and no other command needs it
 
     drawn = []
     for name, (section, plot) in _PLOTS.items():
@@ -31,7 +31,7 @@ def draw(steps: Sequence[Record], folder: Path) -> list[str]:
         figure = Figure(figsize=(9, 5), layout="constrained")
         file = folder / f"{name}.png"
         if records and plot(figure, records):
-            figure.savefig(file, format="png", dpi=120, bbox_inches="tight")  # with the whole legend
+            figure.savefig(file, format="png", dpi=120, bbox_inches="tight")  # so that the whole legend fits
             drawn.append(file.name)
         else:
             file.unlink(missing_ok=True)
@@ -42,9 +42,9 @@ _FAR = -50  # log10 of p
 
 
 def _tofu(figure: Figure, records: Sequence[Record]) -> bool:
-    """Utility against the logarithm of forget quality, by forget set.
+    """Plots utility against the logarithm of forget quality, by forget set.
 
-    What has none, a reference, is a line at its utility; what the epochs of one run left is joined by a line.
+    A reference, which has no forget quality, is a line at its utility. A line joins the epochs of one run.
     """
     sets: dict[str, dict[str, list[Record]]] = {}
     for label, report in sorted(tofu_reports(records), key=lambda one: _epoch(one[0])):
@@ -61,7 +61,7 @@ def _tofu(figure: Figure, records: Sequence[Record]) -> bool:
                 axes, reports, label=name, color=f"C{number % 10}", marker=_MARKERS[number % len(_MARKERS)]
             )
         axes.axhline(log10(0.05), color="black", linestyle="--", linewidth=1, label="p = 0.05")
-        if axes.get_ylim()[0] < _FAR:  # one that fell apart would press all others into a line
+        if axes.get_ylim()[0] < _FAR:  # a collapsed model would compress all others into a line
             axes.set_yscale("symlog", linthresh=-_FAR / 5)
             axes.yaxis.set_major_formatter("{x:g}")
             axes.set_ylim(top=1)
@@ -78,13 +78,13 @@ def _tofu(figure: Figure, records: Sequence[Record]) -> bool:
 
 
 def _epoch(label: str) -> float:
-    """Which epoch of a run it is that left this; the run's end comes last."""
+    """Gives the epoch of a run that a label names; the run's end sorts last."""
     found = _EPOCH.search(label)
     return int(found[1]) if found else math.inf
 
 
 def _trade_off(axes: Axes, reports: Sequence[Record], **look: Any) -> None:
-    """One run's points, with the intervals of utility."""
+    """Draws one run's points, with the intervals of utility."""
     measured = [report for report in reports if "forget_quality" in report]
     utilities = [report["model_utility"] for report in measured]
     bounds = [report["intervals"]["model_utility"] for report in measured]
@@ -125,7 +125,7 @@ def _perplexity(figure: Figure, records: Sequence[Record]) -> bool:
 
 
 def _answers(figure: Figure, records: Sequence[Record]) -> bool:
-    """Bars by question set, one a way of asking; a cross is the paper's figure."""
+    """Plots bars by question set, one for each way of asking. A cross is the paper's figure."""
     axes = figure.subplots()
     by_label = {one["label"]: one["result"]["exact_match"] for one in records}
     sets = list(dict.fromkeys(label.rpartition(", ")[0] for label in by_label))
@@ -155,11 +155,11 @@ def _answers(figure: Figure, records: Sequence[Record]) -> bool:
     return bool(ways)
 
 
-_ASIDE = 0.003  # in radius: intervals that are the same would hide each other
+_ASIDE = 0.003  # shift in radius, since equal intervals would hide each other
 
 
 def _deletion(figure: Figure, records: Sequence[Record]) -> bool:
-    """What is found where facts were forgotten, and what is lost beside them, over how near equivalents lie."""
+    """Plots what forgotten facts' questions find, and which other facts are lost, over the radius of equivalents."""
     runs = records[0]["result"]["runs"]
     probes, lost = figure.subplots(1, 2)
     for number, policy in enumerate(dict.fromkeys(run["policy"] for run in runs)):
@@ -190,7 +190,7 @@ def _deletion(figure: Figure, records: Sequence[Record]) -> bool:
 
 
 def _growth(figure: Figure, records: Sequence[Record]) -> bool:
-    """Answers and lookups over the number of facts."""
+    """Plots answers and lookups over the number of facts."""
     rows = records[0]["result"]["sizes"]
     facts = [row["facts"] for row in rows]
     answered, lookups = figure.subplots(1, 2)
@@ -214,7 +214,7 @@ def _growth(figure: Figure, records: Sequence[Record]) -> bool:
 
 
 def _with_errors(axes: Axes, measured: Sequence[tuple[float, Record]], **look: Any) -> None:
-    """A line through shares, in per cent, with their intervals; each is measured at a place on the axis."""
+    """Draws a line through shares, in per cent, with their intervals, each at its place on the axis."""
     errors = [
         [max(0, 100 * (s["share"] - s["low"])) for _, s in measured],
         [max(0, 100 * (s["high"] - s["share"])) for _, s in measured],

@@ -1,4 +1,4 @@
-"""The paper's own figures, to stand beside ours: which number, and of which model."""
+"""The paper's own figures, each with its model, to compare with ours."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ANSWERS = {
     for way, value, model in zip(("rag", "co-lmlm-rag"), values, ("Standard", "Co-LMLM"), strict=True)
 }
 
-# Of Simple English Wikipedia (section 4.2). The paper draws static and normalised forms and gives them no number.
+# On Simple English Wikipedia (section 4.2). The paper plots the static and normalised forms without numbers.
 PERPLEXITY = {"dynamic": Figure(11.8, f"Co-LMLM-{SMALL}"), "standard": Figure(14.4, f"Standard-{SMALL}")}
 
 # Accuracy in per cent, five exemplars, mean of three seeds (the appendix's table).

@@ -1,4 +1,4 @@
-"""Everything that lies in the folder as one value: results.json, of which the page and the plots are drawn."""
+"""Collects the results in a folder into results.json, from which the page and the plots are made."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from colmlm.lab.paper.sizes import Sizes
 
 
 def write(running: Running, sizes: Sizes, *, plots: bool) -> dict[str, Any]:
-    """Write results.json and results.md, with `plots` those too, and give what the first says."""
+    """Writes results.json and results.md, with `plots` also the plots, and gives the content of results.json."""
     out = running.places.out
     steps = [_told(running, step) for step in running.plan.steps]
     results = {
@@ -41,7 +41,7 @@ def write(running: Running, sizes: Sizes, *, plots: bool) -> dict[str, Any]:
 
 
 def _told(running: Running, step: Step) -> dict[str, Any]:
-    """A step with its state: done, failed, no data or not run."""
+    """Gives a step with its state: done, failed, no data or not run."""
     found, error = running.result(step), running.error(step)
     missing = [running.places.word(str(path)) for path in running.plan.missing(step)]
     told = {

@@ -1,4 +1,4 @@
-"""Runs declared commands as processes of their own, each once, on knowledge bases of their own."""
+"""Runs declared commands in separate processes, each once, on knowledge bases of their own."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from colmlm.lab.bench.machine import machine
 from colmlm.lab.paper import excerpts
 from colmlm.lab.paper.declared import Places, Plan, Preparation, Step
 
-# What would lead a command to another knowledge base than that of its home.
+# These variables would make a command use another knowledge base than that of its home.
 _ELSEWHERE = (
     "COLMLM_DATABASE_URL",
     "COLMLM_DATABASE_URL_FILE",
@@ -32,12 +32,12 @@ _ELSEWHERE = (
     "COLMLM_SERVER",
     "COLMLM_TOKEN",
 )
-_MOST_SAID = 300  # characters of a report that a command ended with instead of an error
+_MOST_SAID = 300  # characters kept of the output of a command that failed without an error message
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class StepFailed(Exception):
-    """A command that ended with an error: what was typed, its exit code and the cause that it named."""
+    """A command failed: the command line, its exit code and the cause that it named."""
 
     def __init__(self, command: str, exit_code: int, cause: str) -> None:
         super().__init__(f"{cause} (exit code {exit_code} of: {command})")
@@ -46,7 +46,7 @@ class StepFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """Runs the steps of a plan. `models` is where converted base models are kept, for all homes together."""
+    """Runs the steps of a plan. All homes share the converted base models in `models`."""
 
     places: Places
     plan: Plan
@@ -54,20 +54,20 @@ class Running:
     checkpoint: Path
 
     def record(self, step: Step) -> Path:
-        """Where a step's result is kept; one that failed leaves its error beside it."""
+        """Gives the file of a step's result. The error of a failed step is beside it."""
         return self.places.out / "steps" / f"{step.name}.json"
 
     def result(self, step: Step) -> dict[str, Any] | None:
-        """What the step gave when its command, and those that prepare it, were the ones declared now."""
+        """Gives the step's result, if its command and those that prepare it were the ones declared now."""
         found = _read(self.record(step))
         return found if found and {**found, **self._declared(step)} == found else None
 
     def error(self, step: Step) -> dict[str, Any] | None:
-        """Why the step failed when it was last tried."""
+        """Gives the error of the step's last run, if it failed."""
         return _read(self._error(step))
 
     def run(self, step: Step) -> None:
-        """Prepare what the step needs and keep what its command prints. Raises `StepFailed`."""
+        """Prepares what the step needs, runs its command and stores what it prints. Raises `StepFailed`."""
         shown = self.places.shown(step.argv)
         try:
             for one in self.plan.chain(step):
@@ -90,13 +90,13 @@ class Running:
         self._error(step).unlink(missing_ok=True)
 
     def prepared(self, one: Preparation) -> list[dict[str, Any]]:
-        """The commands of a preparation that were run, and what each took."""
+        """Gives the commands of a preparation that were run, with their seconds."""
         found = _read(self._marker(one)) or {"commands": []}
         commands: list[dict[str, Any]] = found["commands"]
         return commands
 
     def _prepare(self, one: Preparation) -> None:
-        """Run what was not run yet. A preparation that was stopped goes on with the command it was stopped in."""
+        """Runs the commands that were not run yet. A stopped preparation resumes at the command it was stopped in."""
         done = self.prepared(one)
         wanted = [self.places.shown(argv) for argv in one.commands]
         if [each["command"] for each in done] != wanted[: len(done)]:
@@ -146,9 +146,10 @@ class Running:
 
 
 def _process(argv: Sequence[str], env: dict[str, str], log: Path) -> tuple[int, str, str]:
-    """Exit code, stdout and last line of stderr of a command, whose stderr is shown as it comes, bars and all.
+    """Runs a command and gives its exit code, stdout and last line of stderr, which is also shown as it arrives.
 
-    It has a process group of its own, so that Ctrl-C reaches it once, from here: some commands undo what they did.
+    The command has its own process group, so that Ctrl-C reaches it only once, from here: some commands then undo what
+    they did.
     """
     ours, its = pty.openpty() if sys.stderr.isatty() else os.pipe()
     with tempfile.TemporaryFile() as printed, log.open("a", encoding="utf-8") as kept:
@@ -171,12 +172,12 @@ def _process(argv: Sequence[str], env: dict[str, str], log: Path) -> tuple[int, 
 
 
 def _relayed(ours: int, kept: TextIO) -> str:
-    """Pass on what is said on `ours` until it ends, keep it, and give its last line."""
+    """Copies the output on `ours` to stderr and to `kept` until it ends, and gives its last line."""
     decoder, said = codecs.getincrementaldecoder("utf-8")("replace"), ""
     while True:
         try:
             chunk = os.read(ours, 65536)
-        except OSError:  # so a terminal ends whose other side is closed
+        except OSError:  # Linux reports the closed other side of a terminal as an error
             break
         if not chunk:
             break
@@ -208,7 +209,7 @@ def _read(file: Path) -> dict[str, Any] | None:
 
 
 def _write(file: Path, value: Any) -> None:
-    """A stop leaves either all of it or the file as it was."""
+    """Writes JSON by a rename, so that a kill leaves either all of it or the file as it was."""
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_suffix(".partial")
     partial.write_text(json.dumps(value, ensure_ascii=False, indent=1), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The parts of the results page: what each shows, and what is to be known when reading it."""
+"""The sections of the results page: what each shows, and what a reader must know."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from colmlm.lab.paper import cost_tables, edit_tables, tables
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of the page: its table, what is to be known when reading it, and its plot's file."""
+    """A section of the page: its table, what a reader must know, and its plot's file."""
 
     title: str
     remark: str
@@ -19,13 +19,13 @@ class Section:
 
 
 def ordered(names: Iterable[str]) -> list[str]:
-    """The sections in the page's order: those that are known here, then the others."""
+    """Gives the sections in the page's order: those declared here, then the others."""
     known = list(_SECTIONS)
     return sorted(dict.fromkeys(names), key=lambda name: known.index(name) if name in known else len(known))
 
 
 def section(name: str) -> Section:
-    """The section of that name; one that is not known here shows all the numbers of its steps."""
+    """Gives the section of that name. One that is not declared here shows all numbers of its steps."""
     return _SECTIONS.get(name) or Section(name.replace("-", " ").capitalize(), "", tables.anything)
 
 

@@ -1,4 +1,4 @@
-"""How much of the data a variant reads."""
+"""How much of the data each variant reads."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """Numbers of one variant; None is all there is.
+    """The sizes of one variant; None is everything.
 
-    `paragraphs` of SQuAD dev, at even distances, are the knowledge base, `passages_of` questions of PopQA add theirs,
-    and `questions` of each set are asked, `with_passages` of them where a model reads passages with each. `articles`
-    are read for perplexity, each up to `max_tokens`. Of CounterFact so many records are `updated`.
+    The knowledge base holds `paragraphs` of SQuAD dev, at even distances, and the passages of `passages_of` questions
+    of PopQA. `questions` of each set are asked, but `with_passages` of them by a model that reads passages with each.
+    `articles` are read for perplexity, each up to `max_tokens`. `updated` is the number of CounterFact's records.
     """
 
     variant: str
@@ -27,7 +27,7 @@ class Sizes:
     updated: int | None
 
 
-# A minute of one core is about 500 answers of the 135M model, or 20 with passages; a command costs ten seconds before.
+# In a minute one core gives about 500 answers of the 135M model, or 20 with passages; a command starts in ten seconds.
 QUICK = Sizes(
     variant="quick",
     paragraphs=200,
@@ -57,5 +57,5 @@ FULL = Sizes(
 
 
 def some(number: int | None, noun: str, how: str) -> str:
-    """As a description of data: "40 articles, the first", "all articles"."""
+    """Describes an amount of data: "40 articles, the first", "all articles"."""
     return f"all {noun}" if number is None else f"{number} {noun}, {how}"

@@ -1,4 +1,4 @@
-"""The steps of `colmlm evaluate paper`. A further measurement is one more entry here."""
+"""Declares the steps of `colmlm evaluate paper`. A new measurement is one more entry here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from colmlm.lab.paper.logs import golden, logs_found
 from colmlm.lab.paper.sizes import QUICK, Sizes, some
 from colmlm.lab.paper.unlearning import unlearning
 
-# Of a method that answers: its place in the paper's tables, and what it is asked with.
+# For each method that answers: its name in the paper's tables, and its options.
 _MODES = {
     "auto": ("the model looks up when it wants to", ("--mode", "auto")),
     "forced": ("a lookup before every answer", ("--mode", "forced")),
@@ -22,7 +22,7 @@ _MODES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionSet:
-    """Questions with gold answers, the knowledge base they are asked of, and its corpora."""
+    """Questions with gold answers, the knowledge base they are asked on, and its corpora."""
 
     name: str
     title: str
@@ -33,7 +33,7 @@ class QuestionSet:
 
 
 def declared(places: Places, sizes: Sizes, checkpoint: Path) -> Plan:
-    """All steps in their order, the cheap ones first, and what they need."""
+    """Declares all steps and their preparations, in order, the cheap ones first."""
     sets = _question_sets(places, sizes)
     steps = [*golden(places), *_recall(places, sizes), *_timing(places, sizes)]
     steps += [step for one in sets for step in _answers(places, sizes, checkpoint, one)]
@@ -129,7 +129,10 @@ def _recall(places: Places, sizes: Sizes) -> list[Step]:
 
 
 def _timing(places: Places, sizes: Sizes) -> list[Step]:
-    """The 300 paragraphs that training left out are drawn from all of SQuAD train, so it is no excerpt."""
+    """Declares the measurement of lookup timing.
+
+    It reads all of SQuAD train, of which training left 300 paragraphs out.
+    """
     squad = places.data / "squad"
     if sizes is QUICK:
         return []
@@ -148,7 +151,9 @@ def _timing(places: Places, sizes: Sizes) -> list[Step]:
 
 
 def _perplexity(places: Places, sizes: Sizes) -> list[Step]:
-    """Of articles whose subjects the knowledge base has, since what is not there cannot be looked up; then of all."""
+    """Declares perplexity on articles whose subjects the knowledge base covers, since others cannot be looked up; then
+    on all.
+    """
     knowledge = "leads" if sizes is QUICK else "vital"
     beside: tuple[str, ...] = ("--beside", str(places.released / "standard-135m"), "--base")
     if sizes is not QUICK:  # the ablation of the index

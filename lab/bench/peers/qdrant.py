@@ -26,9 +26,9 @@ from qdrant_edge import (
 
 from colmlm.lab.bench.peers import THREADS, Found, Keys, bytes_of
 
-_BATCH = 1_000  # points an operation: each is a record of the write-ahead log
+_BATCH = 1_000  # points per operation; each operation is a record of the write-ahead log
 _SOME_KB = (
-    100  # segments above this get an HNSW index; the default of 10 MB would leave small sets to brute force
+    100  # larger segments get an HNSW index; the default of 10 MB would search small sets by brute force
 )
 
 
@@ -103,7 +103,7 @@ class Qdrant:
         self._shard.flush()
 
     def clean_up(self) -> None:
-        """The vacuum optimizer, its threshold lowered: by itself it runs from a fifth deleted."""
+        """Runs the vacuum optimizer with a lower threshold; by default it runs once a fifth is deleted."""
         self._shard.close()
         vacuum = EdgeOptimizersConfig(deleted_threshold=1e-9, vacuum_min_vector_number=1)
         self._shard = EdgeShard.load(str(self._directory), self._config(vacuum))
@@ -111,7 +111,7 @@ class Qdrant:
         self._shard.flush()
 
     def bytes_on_disk(self) -> int:
-        """The segments: not the write-ahead log, whose files are allocated ahead."""
+        """Gives the size of the segments, without the write-ahead log, whose files are preallocated."""
         return bytes_of(self._directory / "segments")
 
     def close(self) -> None:
