@@ -90,7 +90,7 @@ class Access:
     def of_token(self, token: str) -> ApiKeyRecord | None:
         """Gives the working key of a token, and notes its use.
 
-        It is read on every call, so that revoking takes effect at once.
+        The key is read from the database on every call, so that revoking it takes effect at once.
         """
         with self.store.sessions() as session:
             key = api_keys.verify(session, token)
@@ -99,7 +99,7 @@ class Access:
             return key
 
     def of_session(self, secret: str) -> ApiKeyRecord | None:
-        """Gives the working key behind a browser's session. It is read on every call too."""
+        """Gives the working key behind a browser's session, also read from the database on every call."""
         with self.store.sessions.begin() as session:
             key = browser_sessions.key_of(session, secret)
             if key is not None:

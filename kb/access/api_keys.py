@@ -1,4 +1,4 @@
-"""API keys: who may call the API, with which secrets and rights. Session first; nothing here commits.
+"""API keys: who may call the API, with which secrets and rights. The functions never commit.
 
 A right is what a request needs, a role a named set of rights.
 
@@ -164,7 +164,7 @@ def rotate_key(
 
 
 def verify(session: Session, token: str) -> ApiKeyRecord | None:
-    """Gives the key of this token, or None where there is none, or the key or the token has ended.
+    """Gives the key of this token, or None where the token is unknown, or it or its key has ended.
 
     The row is found by digest, which reveals nothing of the token, and compared in constant time.
     """

@@ -1,7 +1,8 @@
-"""Browser sessions: what a browser holds in place of an API key once it has signed in. Session first; nothing commits.
+"""Browser sessions: what a browser holds in place of an API key once it has signed in.
 
-The cookie is 32 random bytes that reveal nothing of the key, and the database keeps only their SHA-256. A session ends
-when its user signs out, after `LIFE`, and when its key is revoked, rotated or expired. Times are the database's.
+The functions never commit. The cookie is 32 random bytes that reveal nothing of the key, and the database keeps only
+their SHA-256. A session ends when its user signs out, after `LIFE`, and when its key is revoked, rotated or expired.
+Times are the database's.
 """
 
 from __future__ import annotations

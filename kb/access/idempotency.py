@@ -1,9 +1,9 @@
-"""Idempotency: carries out a request that is sent twice only once, and answers the second time with the first answer.
+"""Idempotency: a request that is sent twice is carried out once, and the second sending gets the first one's answer.
 
 A caller names a request. The name is claimed in the database before the request is carried out, and the answer is
 stored with it for a day. Each change that the request makes marks the claim in its own transaction
-(`kb.log.origin.mark`), so that it is known after a process has died: a claim without a mark changed nothing, and may be
-taken over after `LEASE`. A run whose claim was taken over can't edit under it any more.
+(`kb.log.origin.mark`), which shows whether a process that died had changed anything: a claim without a mark changed
+nothing, and may be taken over after `LEASE`. A run whose claim was taken over can't edit under it any more.
 """
 
 from __future__ import annotations

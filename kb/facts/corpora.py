@@ -72,7 +72,7 @@ class Corpora:
             yield from export(session, corpus, live_only=live_only)
 
     def standings(self, corpus: str) -> Standings:
-        """Gives what tells whether a document is new to the corpus, unchanged or changed."""
+        """Gives the `Standings` of a corpus, which say whether a document is new to it, unchanged or changed."""
         return Standings(self.store.sessions, corpus)
 
     def delete(

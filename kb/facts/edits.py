@@ -95,7 +95,7 @@ def update_facts(session: Session, values: Mapping[int, str], actor: str, reason
 def delete_facts(
     session: Session, fact_ids: Sequence[int], actor: str, reason: str, *, abstain: bool = False
 ) -> Edit:
-    """Deletes live facts: all of them, or none and raises an error that names those that are not live.
+    """Deletes live facts, all or none; raises an error that names those that are not live.
 
     With `abstain` their keys stay, and a query that points at one gets no match instead of the runner-up.
     """

@@ -25,7 +25,7 @@ from colmlm.kb.facts.suppression import Digests
 from colmlm.kb.tables import ErasedTextRow
 from colmlm.kb.texts.wording import Span, Word, normalised, words
 
-UNDER_WAY = timedelta(hours=1)  # an erasure that began this long ago may only have been committed since
+UNDER_WAY = timedelta(hours=1)  # an erasure may commit this long after its time is taken
 
 
 @dataclass(frozen=True, slots=True)

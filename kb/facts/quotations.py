@@ -1,6 +1,7 @@
-"""Quotations: finds and redacts texts outside the facts that repeat erased ones. Session first; nothing commits.
+"""Quotations: finds and redacts stored texts outside the facts that repeat what an erased fact said.
 
-This table lists each column that holds a text somebody wrote or a model made, and how an erasure treats it:
+The functions take the session first and never commit. This table lists each column that holds a text somebody wrote or
+a model made, and how an erasure treats it:
 
 ====================================  ================================================================================
 generation: prompt, output            redacted where the fact was spliced, and wherever else they say it

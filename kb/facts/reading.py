@@ -1,4 +1,4 @@
-"""Reads facts, documents and corpora from the database. Session first."""
+"""Reads facts, documents and corpora from the database. The functions take the session first."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Denials: keeps the requests that were refused for who sent them, for auditors.
 
-Session first; nothing here commits.
+The functions take the session first and never commit.
 """
 
 from __future__ import annotations

@@ -27,9 +27,9 @@ from colmlm.kb.store.database import connection_of
 if TYPE_CHECKING:
     from colmlm.kb.store.store import Store
 
-# The keys stored by :seq of facts that were live then, or tombstones: facts whose last end by then abstains. Tombstones
-# are found by the log, since a later restore removes their rows. A chunk of keys is one row of bytes: making an object
-# of each key would keep every other request of the process waiting.
+# The keys stored by :seq of facts that were live then, or tombstones: facts last ended by a change that abstains.
+# Tombstones are found by the log, since a later restore removes their rows. A chunk of keys is one row of bytes: making
+# an object of each key would keep every other request of the process waiting.
 _KEYS = """
 WITH abstaining AS (
     SELECT v.fact_id FROM change c JOIN fact_version v ON v.to_seq = c.seq

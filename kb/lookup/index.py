@@ -101,9 +101,9 @@ class KeyIndex:
         return len(self._ids)
 
     def add(self, ids: Iterable[int] | Ids, keys: npt.NDArray[Any]) -> None:
-        """Adds keys [n, d] under ids [n]: all of them, or none and raises `IndexInvariant`.
+        """Adds keys [n, d] under ids [n], all or none; raises `IndexInvariant` where one is refused.
 
-        It refuses an id that is given twice, present or negative, keys of another width, and NaN or infinity. The first
+        It refuses ids that are given twice, present or negative, keys of another width, and NaN or infinity. The first
         add trains a spec with IVF on its keys, so it should get all keys there are; too few are refused.
         """
         ids_n, xb = _as_ids(ids), self._as_vectors(keys)

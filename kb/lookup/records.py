@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One fact that a lookup found: a live fact and its exact inner product with the query."""
+    """A live fact that a lookup found, with its exact inner product with the query."""
 
     fact_id: int
     version: int

@@ -47,8 +47,8 @@ class Replica:
     def catch_up(self, session: Session, wait_seconds: float | None = None) -> int:
         """Applies every change committed by now and gives the seq reached. Threads may call it, and search meanwhile.
 
-        It waits for another thread that is catching up, as long as that takes or for `wait_seconds`; then it applies
-        nothing.
+        It waits for another thread that is catching up, by default to its end; after `wait_seconds` it gives up and
+        applies nothing.
         """
         if not self._follow.acquire(timeout=-1 if wait_seconds is None else wait_seconds):
             return self.applied_seq

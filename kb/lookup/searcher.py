@@ -135,8 +135,8 @@ class Searcher:
             found, decision = self._search(
                 replica, queries if checkpoint_id == replica.checkpoint_id else None, k
             )
-            # The head of the first SELECT is enough: later changes came after the lookup, and the SELECT hides what
-            # they deleted.
+            # The head of the first SELECT is enough: later changes were made during the lookup, and the SELECT hides
+            # what they deleted.
             required = decision.head if required is None else required
             if decision.keyset_id == replica.keyset_id and seq >= required:
                 break

@@ -38,7 +38,7 @@ class Waits:
         return cls(settings.lock_timeout_seconds, settings.statement_timeout_seconds)
 
     def options(self) -> str:
-        """Gives them for a connection's `options`, in milliseconds as PostgreSQL counts."""
+        """Gives the limits for a connection's `options`, in milliseconds as PostgreSQL counts."""
         return f"-c lock_timeout={1000 * self.lock:.0f} -c statement_timeout={1000 * self.statement:.0f}"
 
 

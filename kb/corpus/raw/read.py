@@ -23,7 +23,7 @@ BY_LINE: dict[str, Callable[[bytes, str, Path], Parsed]] = {
 
 
 class Piece(NamedTuple):
-    """The result of one line, row or file; None: nothing yet.
+    """What was read from one line, row or file; `parsed` is None where there is nothing yet.
 
     `reached` is its end as an offset in the file, in bytes.
     """
