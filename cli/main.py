@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 
 from colmlm.cli import completion
-
-# So many new objects are let pass before garbage is looked for. Imports make many objects and no garbage: to look at
-# Python's own number of them, 700, took an eighth of a command's start.
-_OBJECTS = 50_000
 
 
 def main() -> None:
@@ -19,7 +14,6 @@ def main() -> None:
     if offered is not None:
         sys.stdout.write(offered)
         return
-    gc.set_threshold(_OBJECTS)
     from colmlm.cli.app import app
     from colmlm.cli.root import start
 

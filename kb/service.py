@@ -1,27 +1,32 @@
-"""KnowledgeBase: a Store and its nouns, which the command line, the API and jobs share. One verb is one transaction."""
+"""KnowledgeBase: a Store and its nouns, which the command line, the API and jobs share. One verb is one transaction.
+
+A noun is imported when it is used, since some bring NumPy, Faiss or cryptography.
+"""
 
 from __future__ import annotations
 
 from copy import copy
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from sqlalchemy import Engine
 from sqlalchemy.orm import sessionmaker
 
-from colmlm.kb.access.access import Access
-from colmlm.kb.evidence.log import Log
-from colmlm.kb.evidence.outputs import Outputs
-from colmlm.kb.evidence.shown import Shown
-from colmlm.kb.facts.corpora import Corpora
-from colmlm.kb.facts.documents import Documents
-from colmlm.kb.facts.facts import Facts
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
 from colmlm.kb.store.waits import Waits
-from colmlm.kb.switching.keysets import Keysets
-from colmlm.kb.upkeep.upkeep import Upkeep
+
+if TYPE_CHECKING:
+    from colmlm.kb.access.access import Access
+    from colmlm.kb.evidence.log import Log
+    from colmlm.kb.evidence.outputs import Outputs
+    from colmlm.kb.evidence.shown import Shown
+    from colmlm.kb.facts.corpora import Corpora
+    from colmlm.kb.facts.documents import Documents
+    from colmlm.kb.facts.facts import Facts
+    from colmlm.kb.switching.keysets import Keysets
+    from colmlm.kb.upkeep.upkeep import Upkeep
 
 
 class KnowledgeBase(SearchableStore):
@@ -29,8 +34,8 @@ class KnowledgeBase(SearchableStore):
 
     def __init__(self, settings: Settings, engine: Engine) -> None:
         super().__init__(settings, engine)
-        self.pools = {"upkeep": engine, "lookups": self.searcher.reader}
-        self._opened = [engine, self.searcher.reader]
+        self.pools = {"upkeep": engine, "lookups": self.reader}
+        self._opened = [engine, self.reader]
 
     @classmethod
     def open(cls, settings: Settings, application: str = "colmlm") -> KnowledgeBase:
@@ -51,6 +56,7 @@ class KnowledgeBase(SearchableStore):
 
         Lookups are shared, since a process has one index. `close` of this one closes both.
         """
+        self.searcher  # noqa: B018  # made before the copy, which shares it
         other = copy(self)
         other.engine = database.beside(self.engine, f"colmlm {pool}", waits, connections)
         other.sessions = sessionmaker(other.engine, expire_on_commit=False)
@@ -72,36 +78,54 @@ class KnowledgeBase(SearchableStore):
 
     @property
     def facts(self) -> Facts:
+        from colmlm.kb.facts.facts import Facts
+
         return Facts(self)
 
     @property
     def documents(self) -> Documents:
+        from colmlm.kb.facts.documents import Documents
+
         return Documents(self)
 
     @property
     def corpora(self) -> Corpora:
+        from colmlm.kb.facts.corpora import Corpora
+
         return Corpora(self)
 
     @property
     def outputs(self) -> Outputs:
+        from colmlm.kb.evidence.outputs import Outputs
+
         return Outputs(self)
 
     @property
     def log(self) -> Log:
+        from colmlm.kb.evidence.log import Log
+
         return Log(self)
 
     @property
     def keysets(self) -> Keysets:
+        from colmlm.kb.switching.keysets import Keysets
+
         return Keysets(self)
 
     @property
     def access(self) -> Access:
+        from colmlm.kb.access.access import Access
+
         return Access(self)
 
     @property
     def upkeep(self) -> Upkeep:
+        from colmlm.kb.upkeep.upkeep import Upkeep
+
         return Upkeep(self)
 
     def shown(self, *, past: bool) -> Shown:
         """Reads this knowledge base for a caller. Without `past`, what was deleted or corrected is withheld."""
+        from colmlm.kb.evidence.shown import Shown
+
         return Shown(self, past)

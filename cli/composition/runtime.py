@@ -13,13 +13,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from colmlm.cli.composition.model_encoder import ModelEncoder
 from colmlm.cli.output import ON_STDERR
 from colmlm.kb.nouns.telling import Telling
 from colmlm.kb.store.settings import Settings
 
 if TYPE_CHECKING:
     from colmlm.cli.composition.generator import StoringGenerator
+    from colmlm.cli.composition.model_encoder import ModelEncoder
     from colmlm.kb.service import KnowledgeBase
     from colmlm.model.lm.checkpoint import Checkpoint
 
@@ -71,12 +71,15 @@ class Runtime:
 
     @cached_property
     def encoder(self) -> ModelEncoder:
+        from colmlm.cli.composition.model_encoder import ModelEncoder
+
         return ModelEncoder(self.checkpoint)
 
     def encoder_at(self, path: Path | None) -> ModelEncoder:
         """The encoder of another checkpoint; None is the settings' own."""
         if path is None:
             return self.encoder
+        from colmlm.cli.composition.model_encoder import ModelEncoder
         from colmlm.model.lm.checkpoint import load
 
         return ModelEncoder(load(path, self.settings.home / "models"))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple, Protocol
 
 from sqlalchemy import ColumnElement, case, func, literal_column, true
@@ -25,7 +25,6 @@ _UNSPACED = (
 )
 _WORD = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+|[^\w\s]")
 _INVISIBLE = re.compile("[\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff]")
-_INVISIBLES = "".join(chr(c) for c in range(0x10000) if _INVISIBLE.match(chr(c)))
 _ASCII_WORD = re.compile(r"[a-z0-9]+")
 
 
@@ -121,10 +120,16 @@ def may_say(column: Any, texts: Iterable[str]) -> ColumnElement[bool]:
         return ~true()
     if "" in chosen or len(chosen) > FEW:
         return true()
-    composed = func.translate(func.normalize(column, literal_column("NFKC")), _INVISIBLES, "")
+    composed = func.translate(func.normalize(column, literal_column("NFKC")), _invisibles(), "")
     is_ascii = func.octet_length(column) == func.char_length(column)
     folded = func.lower(case((is_ascii, column), else_=func.replace(composed, "ß", "ss")))
     return folded.op("~")("|".join(sorted(chosen)))
+
+
+@cache
+def _invisibles() -> str:
+    """Every character that is not compared; to try them all takes too long for an import."""
+    return "".join(chr(c) for c in range(0x10000) if _INVISIBLE.match(chr(c)))
 
 
 def _folded(text: str) -> tuple[str, list[Span] | None]:

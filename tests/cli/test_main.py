@@ -154,6 +154,20 @@ def test_the_completion_of_a_name_loads_no_command_and_not_what_runs_commands(li
     assert loaded(code, heavy, **completing) == []
 
 
+def test_what_lists_facts_loads_no_arrays_and_no_index(home: Path) -> None:
+    heavy = (
+        "numpy",
+        "faiss",
+        "alembic",
+        "cryptography",
+        "procrastinate",
+        "rich.progress",
+        "httpx2",
+        "litestar",
+    )
+    assert loaded(RUN.format(words=["facts", "list"]), heavy) == []
+
+
 def test_a_command_that_needs_no_model_does_not_import_torch(home: Path) -> None:
     code = "".join(RUN.format(words=words) for words in LIGHT)
     assert loaded(code, ("torch", "transformers")) == []

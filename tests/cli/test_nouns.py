@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+from importlib import import_module
+from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any, get_type_hints
 
@@ -11,6 +13,7 @@ import pytest
 from colmlm.api.client.client import Client
 from colmlm.api.client.connection import Connection
 from colmlm.cli.composition import generator
+from colmlm.cli.composition import local as local_nouns
 from colmlm.cli.composition.local import local
 from colmlm.kb.access.access import Access
 from colmlm.kb.evidence.log import Log
@@ -19,7 +22,7 @@ from colmlm.kb.facts.corpora import Corpora
 from colmlm.kb.facts.documents import Documents
 from colmlm.kb.facts.facts import Facts
 from colmlm.kb.jobs.queue import Jobs
-from colmlm.kb.lookup.searchable import Lookups
+from colmlm.kb.lookup.lookups import Lookups
 from colmlm.kb.nouns import contents, generation, log, lookups, nouns, removal, running, upkeep
 from colmlm.kb.switching.keysets import Keysets
 from colmlm.kb.upkeep.upkeep import Upkeep
@@ -75,7 +78,10 @@ def _elsewhere() -> dict[str, type]:
         return {name: type(getattr(client, name)) for name in PROTOCOLS}
 
 
-BASES = {"here": hints(local.LocalBase, local, generator), "elsewhere": _elsewhere()}
+_LOCAL = [
+    import_module(f"{local.__package__}.{module.name}") for module in iter_modules(local_nouns.__path__)
+]
+BASES = {"here": hints(local.LocalBase, *_LOCAL, generator), "elsewhere": _elsewhere()}
 
 
 def verbs(noun: type) -> dict[str, inspect.Signature]:

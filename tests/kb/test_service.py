@@ -14,6 +14,7 @@ from colmlm.kb import interpreter
 from colmlm.kb.errors import KeysetMismatch, MigrationNeeded, NoActiveKeyset
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
+from colmlm.kb.store.waits import Waits
 from tests.fakes import FakeEncoder, activated
 from tests.kb.corpora import (
     CAPITAL,
@@ -244,10 +245,38 @@ def test_without_a_keyset_a_lookup_says_so(kb: KnowledgeBase, encoder: FakeEncod
         ask(kb, encoder, "Anything?")
 
 
-def test_importing_the_service_loads_no_model_and_no_web_framework():
+def test_there_is_one_index_a_process_on_whichever_connections_it_is_asked_first(
+    kb: KnowledgeBase, encoder: FakeEncoder
+):
+    ingest(kb, PERU)
+    kb.keysets.rekey(encoder)
+    with KnowledgeBase.open(kb.settings) as opened:
+        beside = opened.beside("test", Waits.of(kb.settings), 1)
+        assert best(beside, encoder, CAPITAL).value == "Lima"
+        assert opened.searcher is beside.searcher
+        assert opened.searcher.applied_seq is not None
+
+
+def test_the_nouns_of_a_base_bring_no_model_and_no_web_framework():
     program = (
-        "import sys; import colmlm.kb.service; "
+        "import sys; from pathlib import Path; from sqlalchemy import create_engine\n"
+        "from colmlm.kb.service import KnowledgeBase; from colmlm.kb.store.settings import Settings\n"
+        "kb = KnowledgeBase(Settings(home=Path('nowhere')), create_engine('postgresql+psycopg://'))\n"
+        "nouns = [name for name, noun in vars(KnowledgeBase).items() if isinstance(noun, property)]\n"
+        "assert len(nouns) > 7 and all(getattr(kb, noun) for noun in nouns)\n"
         "print([m for m in ('torch', 'transformers', 'litestar', 'typer', 'alembic') if m in sys.modules])"
+    )
+    done = subprocess.run(interpreter.command("-c", program), check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_base_whose_facts_are_read_brings_no_arrays_and_no_index(settings: Settings):
+    program = (
+        "import sys; from pathlib import Path; from colmlm.kb.service import KnowledgeBase\n"
+        "from colmlm.kb.store.settings import Settings\n"
+        f"KnowledgeBase.open(Settings(home=Path({str(settings.home)!r}), "
+        f"database_url={settings.database_url!r})).facts.find()\n"
+        "print([m for m in ('numpy', 'faiss', 'alembic', 'cryptography', 'msgspec') if m in sys.modules])"
     )
     done = subprocess.run(interpreter.command("-c", program), check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "[]"

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Self
 
 import typer
 
-from colmlm.cli.composition.local.corpora import LocalCorpora
-from colmlm.cli.composition.local.erasures import LocalErasures
-from colmlm.cli.composition.local.facts import LocalFacts
-from colmlm.cli.composition.local.forgetting import LocalForgetting
-from colmlm.cli.composition.local.keysets import LocalKeysets
-from colmlm.cli.composition.local.lookups import LocalLookups
 from colmlm.cli.composition.runtime import Runtime
 
 if TYPE_CHECKING:
     from colmlm.cli.composition.generator import StoringGenerator
+    from colmlm.cli.composition.local.corpora import LocalCorpora
+    from colmlm.cli.composition.local.erasures import LocalErasures
+    from colmlm.cli.composition.local.facts import LocalFacts
+    from colmlm.cli.composition.local.forgetting import LocalForgetting
+    from colmlm.cli.composition.local.keysets import LocalKeysets
+    from colmlm.cli.composition.local.lookups import LocalLookups
     from colmlm.kb.access.access import Access
     from colmlm.kb.evidence.log import Log
     from colmlm.kb.evidence.outputs import Outputs
@@ -31,7 +31,10 @@ if TYPE_CHECKING:
 
 
 class LocalBase:
-    """See `kb.nouns.nouns.Nouns` and `cli.base.Base`. Opens the base on first use."""
+    """See `kb.nouns.nouns.Nouns` and `cli.base.Base`. Opens the base on first use.
+
+    A noun is imported when it is used, since some bring NumPy.
+    """
 
     server = None
 
@@ -44,6 +47,8 @@ class LocalBase:
 
     @property
     def facts(self) -> LocalFacts:
+        from colmlm.cli.composition.local.facts import LocalFacts
+
         return LocalFacts(self.kb, self.runtime)
 
     @property
@@ -52,10 +57,14 @@ class LocalBase:
 
     @property
     def corpora(self) -> LocalCorpora:
+        from colmlm.cli.composition.local.corpora import LocalCorpora
+
         return LocalCorpora(self.runtime)
 
     @property
     def lookups(self) -> LocalLookups:
+        from colmlm.cli.composition.local.lookups import LocalLookups
+
         return LocalLookups(self.kb, self.kb.searcher, self.runtime)
 
     @property
@@ -73,19 +82,25 @@ class LocalBase:
 
     @property
     def keysets(self) -> LocalKeysets:
+        from colmlm.cli.composition.local.keysets import LocalKeysets
+
         return LocalKeysets(self.runtime)
 
     @property
     def forgetting(self) -> LocalForgetting:
+        from colmlm.cli.composition.local.forgetting import LocalForgetting
+
         return LocalForgetting(self.runtime)
 
     @property
     def erasures(self) -> LocalErasures:
+        from colmlm.cli.composition.local.erasures import LocalErasures
+
         return LocalErasures(self.runtime)
 
     @property
     def jobs(self) -> Jobs:
-        from colmlm.kb.jobs.queue import Jobs  # brings procrastinate, which other commands need not wait for
+        from colmlm.kb.jobs.queue import Jobs
 
         return Jobs(self.kb)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from colmlm.cli.composition.runtime import Runtime
+from colmlm.kb.lookup.lookups import Lookups
 from colmlm.kb.lookup.records import Lookup
-from colmlm.kb.lookup.searchable import Lookups
 
 
 @dataclass(frozen=True, slots=True)

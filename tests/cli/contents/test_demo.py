@@ -13,8 +13,8 @@ from colmlm.cli.contents.demonstration import Demonstration, Run, says_unaided, 
 from colmlm.kb.evidence.records import OutputTrace
 from colmlm.kb.facts.facts import Facts
 from colmlm.kb.facts.records import FactRecord, Source
+from colmlm.kb.lookup.lookups import Lookups
 from colmlm.kb.lookup.records import Lookup
-from colmlm.kb.lookup.searchable import Lookups
 from colmlm.kb.service import KnowledgeBase
 from tests.cli.conftest import Run as Invoke
 from tests.cli.conftest import invoke

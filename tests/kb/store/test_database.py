@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import psycopg
 import pytest
+from alembic.script import ScriptDirectory
 from sqlalchemy import URL, create_engine, inspect, text
 from sqlalchemy.exc import DBAPIError
 
@@ -41,6 +42,11 @@ def test_migrations_and_tables_agree(server: URL):
         engine.dispose()
     of_procrastinate = {name for name in names if name.startswith("procrastinate_")}
     assert of_procrastinate and names - of_procrastinate == {"alembic_version", *TableRow.metadata.tables}
+
+
+def test_migrations_are_numbered_in_the_order_that_they_name():
+    script = ScriptDirectory(str(database.MIGRATIONS))
+    assert database.revisions() == tuple(step.revision for step in script.walk_revisions())
 
 
 def test_the_queues_tables_are_those_of_the_installed_release():

@@ -1,0 +1,74 @@
+"""Lookups: what queries find in a store, now or as of a change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from colmlm.kb.log import audit
+from colmlm.kb.lookup.history import AsOf, History
+from colmlm.kb.lookup.index_standing import IndexStanding, index_standing
+from colmlm.kb.lookup.one_keyset import KeysetLookup
+from colmlm.kb.lookup.records import Lookup
+from colmlm.kb.lookup.searcher import Searcher
+from colmlm.kb.lookup.space import LookupSpace, lookup_space
+from colmlm.kb.store.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Lookups:
+    """Answers lookups in a store, with one index for each process."""
+
+    store: Store
+    searcher: Searcher
+
+    def find(
+        self,
+        queries_BD: npt.NDArray[Any],
+        *,
+        checkpoint_id: str,
+        k: int = 1,
+        threshold: float | None = None,
+        min_seq: int | None = None,
+    ) -> list[Lookup]:
+        """Finds the k best live facts for each query [B, d], at or above the threshold (None: the keyset's own).
+
+        `min_seq` is the seq of an edit that the answer must include: raises `IndexBehind` where the index does not
+        reach it in time, and `NoSuchChange` at once where it does not exist. Raises `KeysetMismatch` where the queries
+        are not of the active keyset's checkpoint.
+        """
+        return self.searcher.lookup(np.asarray(queries_BD), checkpoint_id, k, threshold, min_seq)
+
+    def catch_up(self) -> int:
+        """Applies every committed change to this process's index and gives the seq reached."""
+        return self.searcher.catch_up()
+
+    def rebuild(self) -> None:
+        """Builds the active keyset's index and snapshot again from the database alone."""
+        self.searcher.rebuild()
+
+    def snapshot(self) -> None:
+        """Writes the active keyset's index to disk, so that the next process starts from it."""
+        self.searcher.snapshot()
+
+    def as_of(self, seq: int) -> AsOf:
+        """Gives lookups in the base as of change `seq`. Raises `NoSuchChange`."""
+        with self.store.sessions() as session:
+            audit.require_change(session, seq)
+        return AsOf(History(self.store), seq)
+
+    def in_keyset(self, keyset_id: int) -> KeysetLookup:
+        """Gives lookups in one keyset, active or not. Opens no index yet."""
+        return KeysetLookup.of(self.searcher, keyset_id)
+
+    def standing(self) -> IndexStanding:
+        """Gives the state of this process's index without catching up. It takes two small statements."""
+        return index_standing(self.store, self.searcher)
+
+    def space(self) -> LookupSpace:
+        """Tells what queries lookups answer now: their checkpoint and width, with the threshold and the last change."""
+        with self.store.sessions() as session:
+            return lookup_space(session)
