@@ -73,7 +73,6 @@ _CODES = {
     "colmlm.model.training.logs.TensorBoardMissing": USAGE,
     "colmlm.model.lm.chat_endpoint.EndpointUnusable": MODEL,
     "colmlm.model.annotate.errors.ResultsUnusable": USAGE,
-    "safetensors.SafetensorError": MODEL,
     "sqlalchemy.exc.OperationalError": DATABASE,
     "sqlalchemy.exc.InterfaceError": DATABASE,
     "psycopg.OperationalError": DATABASE,
@@ -100,7 +99,6 @@ EXTRAS = {
 _AWAY = "See `colmlm db status`, then try again."
 _REMEDIES = {
     "colmlm.model.lm.config.CheckpointError": "Name a checkpoint with --checkpoint or COLMLM_CHECKPOINT.",
-    "safetensors.SafetensorError": "The weights are damaged or cut short; copy the checkpoint again.",
     "sqlalchemy.exc.OperationalError": _AWAY,
     "sqlalchemy.exc.InterfaceError": _AWAY,
     "psycopg.OperationalError": _AWAY,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 
 import psycopg
 from psycopg import errors
@@ -11,6 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from colmlm.kb.errors import Collided, KBError, LockHeld, StatementTooLong, StorageFull, StorageReadOnly
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_OF_RUST = re.compile(r"\(os error ([0-9]+)\)")
 
 
 def refusal_of(error: BaseException) -> KBError | None:
@@ -27,11 +29,23 @@ def refusal_of(error: BaseException) -> KBError | None:
             return StorageFull("the database")
         case errors.ReadOnlySqlTransaction():
             return StorageReadOnly("The database")
-        case OSError() if cause.errno in _FULL:
-            return StorageFull(str(cause.filename or "what was to be written"))
-        case OSError() if cause.errno == errno.EROFS:
-            return StorageReadOnly(str(cause.filename or "The disk"))
+    return _of_the_disk(cause or error)
+
+
+def _of_the_disk(error: BaseException) -> KBError | None:
+    file = getattr(error, "filename", None)
+    number = error.errno if isinstance(error, OSError) else _told_in_words(error)
+    if number in _FULL:
+        return StorageFull(str(file or "what was to be written"))
+    if number == errno.EROFS:
+        return StorageReadOnly(str(file or "The disk"))
     return None
+
+
+def _told_in_words(error: BaseException) -> int | None:
+    """What the system said, as libraries written in Rust put it: those that write weights and tokenizers."""
+    told = _OF_RUST.search(str(error))
+    return int(told[1]) if told else None
 
 
 def _where(error: psycopg.Error) -> str:

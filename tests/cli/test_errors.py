@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from importlib import import_module
 from operator import attrgetter
+from pathlib import Path
 
 import pytest
 from psycopg.errors import DiskFull, LockNotAvailable, QueryCanceled, ReadOnlySqlTransaction
@@ -10,6 +11,7 @@ from sqlalchemy.exc import DBAPIError
 from colmlm.cli import errors
 from colmlm.cli.errors import explain
 from colmlm.kb.errors import FactNotFound, KBError, LogHeld
+from tests.disks import files_limited_to
 
 
 @pytest.mark.parametrize(
@@ -52,6 +54,23 @@ def test_model_errors_are_known_by_their_real_names() -> None:
 
     assert explain(CheckpointError("no")).exit_code == errors.MODEL
     assert explain(BaseNotFound("no")).exit_code == errors.MODEL
+
+
+def test_weights_and_tokenizers_that_find_no_space_are_no_fault_of_the_program(tmp_path: Path) -> None:
+    import torch
+    from safetensors.torch import save_file
+
+    from tests.tiny import bare_tokenizer
+
+    file = str(tmp_path / "file")
+    for write in (
+        lambda: save_file({"weights": torch.zeros(100)}, file),
+        lambda: bare_tokenizer().save(file),
+    ):
+        with files_limited_to(100), pytest.raises(Exception, match="File too large") as full:
+            write()
+        failure = explain(full.value)
+        assert failure.exit_code == 9 and "No space is left" in failure.line
 
 
 def test_a_statement_with_its_parameters_is_not_repeated() -> None:
