@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -33,9 +34,17 @@ def byte_tokenizer(*, space_inside: bool = True) -> FactTokenizer:
 
 
 def tiny_llama(
-    vocabulary: int, seed: int = 3, *, tied: bool = True, spread: float = 0.02
+    vocabulary: int,
+    seed: int = 3,
+    *,
+    tied: bool = True,
+    spread: float = 0.02,
+    ends: Sequence[int] = (256,),
 ) -> LlamaForCausalLM:
-    """Makes a Llama. `spread` is the weights' standard deviation: the larger, the more a state depends on context."""
+    """Makes a Llama. `spread` is the weights' standard deviation: the larger, the more a state depends on context.
+
+    The tokens that end a text are `ends`, by default the byte tokenizer's own.
+    """
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=vocabulary,
@@ -48,7 +57,7 @@ def tiny_llama(
         tie_word_embeddings=tied,
         initializer_range=spread,
         bos_token_id=None,
-        eos_token_id=256,
+        eos_token_id=ends[0] if len(ends) == 1 else list(ends),
         pad_token_id=None,
     )
     return LlamaForCausalLM(config).eval()
@@ -89,6 +98,7 @@ def tiny_checkpoint(
     eagerness: float = 0.0,
     space_inside: bool = True,
     markup: Markup = CO_LMLM,
+    ends: Sequence[int] = (256,),
 ) -> Path:
     """Writes a full checkpoint directory, which `model.lm.checkpoint.load` can load.
 
@@ -96,9 +106,9 @@ def tiny_checkpoint(
     with queries in many directions (its weights are then other random ones with a larger spread).
     """
     tokenizer = FactTokenizer(bare_tokenizer(), markup=markup, space_inside=space_inside)
-    model = tiny_llama(tokenizer.vocabulary_size, seed)
+    model = tiny_llama(tokenizer.vocabulary_size, seed, ends=ends)
     if eagerness:
-        model = tiny_llama(tokenizer.vocabulary_size, seed, tied=False, spread=0.2)
+        model = tiny_llama(tokenizer.vocabulary_size, seed, tied=False, spread=0.2, ends=ends)
         with torch.no_grad():
             model.lm_head.weight[tokenizer.fact] *= eagerness
     path.mkdir(parents=True, exist_ok=True)

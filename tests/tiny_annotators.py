@@ -1,4 +1,4 @@
-"""Real but tiny annotators with random weights: a BERT that tags letters, and a Llama that writes bytes."""
+"""Real but tiny annotators with random weights: BERTs that tag letters, and Llamas that write bytes."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import string
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 from tokenizers.models import WordPiece
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
-from transformers import BertConfig, BertForTokenClassification, BertModel
+from transformers import BertConfig, BertForTokenClassification, BertModel, LlamaForCausalLM
 
 from colmlm.model.annotate.bio import TAGS
 from colmlm.model.annotate.checkpoint import AnnotatorConfig
+from colmlm.model.text.tokens import END_OF_TEXT
 from tests.tiny import bare_tokenizer, tiny_llama
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
+ANSWER = "\nAnswer:"
 
 
 def letter_tokenizer() -> Tokenizer:
@@ -74,8 +76,31 @@ def tiny_question_generator(
 ) -> Path:
     """Writes a question generator that `QuestionGenerator.load` can load. Its bytes are random, rarely a question."""
     tokenizer = bare_tokenizer()
+    model = tiny_llama(tokenizer.get_vocab_size(), seed, tied=False, spread=0.2)
+    return _saved(path, model, tokenizer, window, max_new_tokens)
+
+
+def tiny_line_writer(path: Path, seed: int = 22, *, window: int = 256, max_new_tokens: int = 40) -> Path:
+    """Writes a question generator that writes random letters as a question and as its answer, and then ends.
+
+    One token begins an answer, and it is likely everywhere. So lines have all lengths.
+    """
+    tokenizer = bare_tokenizer()
+    tokenizer.add_tokens([AddedToken(ANSWER, normalized=False)])
+    model = tiny_llama(tokenizer.get_vocab_size(), seed, tied=False, spread=0.2)
+    eagerness = torch.zeros(tokenizer.get_vocab_size(), 1)
+    eagerness[[tokenizer.token_to_id(letter) for letter in string.ascii_lowercase]] = 1.0
+    eagerness[tokenizer.token_to_id(ANSWER)], eagerness[tokenizer.token_to_id(END_OF_TEXT)] = 2.0, 0.8
+    with torch.no_grad():
+        model.lm_head.weight *= eagerness
+    return _saved(path, model, tokenizer, window, max_new_tokens)
+
+
+def _saved(
+    path: Path, model: LlamaForCausalLM, tokenizer: Tokenizer, window: int, max_new_tokens: int
+) -> Path:
     path.mkdir(parents=True, exist_ok=True)
-    tiny_llama(tokenizer.get_vocab_size(), seed, tied=False, spread=0.2).save_pretrained(path)
+    model.save_pretrained(path)
     tokenizer.save(str(path / "tokenizer.json"))
     AnnotatorConfig(
         name="tiny", role="questions", kind="full", base="none",

@@ -24,7 +24,6 @@ from colmlm.kb.facts.records import FactRecord
 from colmlm.kb.facts.redaction import Mentioned
 
 SHOWN = 50
-MOST_SCANNED = 1 << 30  # bytes that a request may read twice, in some ten seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +133,9 @@ def _searching(
 def _require_little(ports: Ports, form: Form) -> None:
     """Refuses the search where the files are too large to be read within a request."""
     size = num_bytes_to_scan(engine=ports.kb.engine, settings=ports.kb.settings)
-    if size > MOST_SCANNED:
+    if size > (most := ports.tuning.most_scanned):
         form.mistakes["scan"] = (
-            f"There are {size / 1e9:.1f} GB to read, and at most {MOST_SCANNED / 1e9:.1f} GB are read here. "
+            f"There are {size / 1e9:.1f} GB to read, and at most {most / 1e9:.1f} GB are read here. "
             "Leave it out, or run at the server: colmlm erase --scan"
         )
     form.check()

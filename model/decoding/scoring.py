@@ -16,7 +16,7 @@ from torch import Tensor
 from colmlm.model.lm.checkpoint import Checkpoint
 from colmlm.model.lm.language_model import length_groups
 
-POSITIONS_AT_ONCE = 256  # logits of so many positions are held at a time, since a vocabulary is large
+POSITIONS_AT_ONCE = 256  # a vocabulary is large
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +29,16 @@ class TokenScore:
 
 
 def score(
-    checkpoint: Checkpoint, sequences: Sequence[Sequence[int]], *, top: int = 1
+    checkpoint: Checkpoint,
+    sequences: Sequence[Sequence[int]],
+    *,
+    top: int = 1,
+    at_once: int = POSITIONS_AT_ONCE,
 ) -> list[list[TokenScore]]:
     """Scores the tokens of each sequence except the first, which has none before it.
 
-    Sequences are ids as `FactTokenizer.prompt` gives them. Raises `ValueError` if one exceeds the context.
+    Sequences are ids as `FactTokenizer.prompt` gives them. Logits of `at_once` positions are held at a time. Raises
+    `ValueError` if a sequence exceeds the context.
     """
     longest = max((len(ids) for ids in sequences), default=0)
     if longest > checkpoint.lm.inference.context:
@@ -45,15 +50,17 @@ def score(
         with torch.inference_mode():
             states_BTD = checkpoint.lm.inference.states(padded_BT)
             for row, i in enumerate(group):
-                scored[i] = _scores(checkpoint, states_BTD[row], sequences[i], top)
+                scored[i] = _scores(checkpoint, states_BTD[row], sequences[i], top, at_once)
     return scored
 
 
-def _scores(checkpoint: Checkpoint, states_TD: Tensor, ids: Sequence[int], top: int) -> list[TokenScore]:
+def _scores(
+    checkpoint: Checkpoint, states_TD: Tensor, ids: Sequence[int], top: int, at_once: int
+) -> list[TokenScore]:
     """Scores `ids[1:]`, from the states of the tokens before each."""
     scores: list[TokenScore] = []
-    for start in range(0, len(ids) - 1, POSITIONS_AT_ONCE):
-        targets = torch.tensor(ids[start + 1 : start + 1 + POSITIONS_AT_ONCE], device=states_TD.device)
+    for start in range(0, len(ids) - 1, at_once):
+        targets = torch.tensor(ids[start + 1 : start + 1 + at_once], device=states_TD.device)
         logits_NV = checkpoint.lm.inference.logits(states_TD[start : start + len(targets)])
         logits_NV[:, checkpoint.tokenizer.added] = -math.inf
         logprobs_NV = torch.log_softmax(logits_NV, dim=-1)

@@ -15,18 +15,18 @@ from colmlm.model.lm.language_model import FactLM
 HEAD_POSITIONS = 8192  # logits of so many positions at once: 1.6 GB in float32 with SmolLM2's vocabulary
 
 
-def next_token_sum(lm: FactLM, states_ND: Tensor, targets_N: Tensor) -> Tensor:
+def next_token_sum(lm: FactLM, states_ND: Tensor, targets_N: Tensor, at_once: int = HEAD_POSITIONS) -> Tensor:
     """Sums -log p(target) over positions, from the states before them. Without positions it is a differentiable 0.
 
-    More positions than `HEAD_POSITIONS` pass the head in pieces, whose logits are recomputed for the gradient.
+    More positions than `at_once` pass the head in pieces, whose logits are recomputed for the gradient.
     """
 
     def of_piece(states: Tensor, targets: Tensor) -> Tensor:
         return F.cross_entropy(lm.logits(states), targets, reduction="sum")
 
-    if len(targets_N) <= HEAD_POSITIONS:
+    if len(targets_N) <= at_once:
         return of_piece(states_ND, targets_N)
-    pieces = zip(states_ND.split(HEAD_POSITIONS), targets_N.split(HEAD_POSITIONS), strict=True)
+    pieces = zip(states_ND.split(at_once), targets_N.split(at_once), strict=True)
     return torch.stack([checkpoint(of_piece, *piece, use_reentrant=False) for piece in pieces]).sum()
 
 

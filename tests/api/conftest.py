@@ -58,9 +58,14 @@ def two_keys(kb: KnowledgeBase) -> None:
 
 
 @pytest.fixture
-def app(atlas: KnowledgeBase, encoder: FakeEncoder) -> Litestar:
-    """The app. Streams that wait end at once, since a client in this process reads an answer to its end."""
-    return create_app(atlas, encoder, LookupGenerator(atlas, encoder), tuning=Tuning(longest_seconds=0))
+def tuning() -> Tuning:
+    """Streams that wait end at once, since a client in this process reads an answer to its end."""
+    return Tuning(longest_seconds=0)
+
+
+@pytest.fixture
+def app(atlas: KnowledgeBase, encoder: FakeEncoder, tuning: Tuning) -> Litestar:
+    return create_app(atlas, encoder, LookupGenerator(atlas, encoder), tuning=tuning)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -207,13 +208,11 @@ def test_a_harness_reads_how_likely_a_text_is(tiny: TinyServer) -> None:
     assert {generation.mode for generation in before} == {"off"}
 
 
-def test_the_token_that_ends_a_text_is_counted_for_the_harness(
-    tiny: TinyServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_token_that_ends_a_text_is_counted_for_the_harness(kb: KnowledgeBase, tmp_path: Path) -> None:
     """A harness leaves out the last token; were none there, it would leave out one of the text's."""
-    tokenizer = tiny.checkpoint.tokenizer
-    monkeypatch.setattr("colmlm.model.decoding.run.end_tokens", lambda checkpoint: list(range(256)))
-    (choice,) = harness(tiny, [tokenizer.encode(PROMPT)])
+    checkpoint = eager_checkpoint(tmp_path, ends=range(256))
+    with tiny_server(kb, checkpoint) as tiny:
+        (choice,) = harness(tiny, [checkpoint.tokenizer.encode(PROMPT)])
     assert (choice["text"], choice["finish_reason"]) == (PROMPT, "stop")
     assert len(choice["logprobs"]["tokens"]) == len(PROMPT) + 1
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy.orm import Session
 
@@ -22,9 +23,9 @@ from tests.api.serving import served
 from tests.tiny import tiny_checkpoint
 
 
-def eager_checkpoint(path: Path) -> Checkpoint:
+def eager_checkpoint(path: Path, **options: Any) -> Checkpoint:
     """Makes random weights that look up often, in double precision, so that no two tokens are nearly equally likely."""
-    tiny_checkpoint(path, eagerness=5.0)
+    tiny_checkpoint(path, eagerness=5.0, **options)
     loaded = load(path, path, precision="fp32")
     loaded.lm.model.double()
     return loaded

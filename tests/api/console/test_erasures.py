@@ -7,6 +7,7 @@ from playwright.sync_api import Page, expect
 from sqlalchemy.orm import Session
 
 from colmlm.api.door.auth import COOKIE
+from colmlm.api.door.tuning import Tuning
 from colmlm.kb.access.api_keys import create_key
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import CAPITAL
@@ -57,10 +58,10 @@ def test_erasing_shows_what_goes_and_what_is_left(
     expect(page.get_by_role("note")).to_contain_text("One fact was erased before")
 
 
+@pytest.mark.parametrize("tuning", [Tuning(longest_seconds=0, most_scanned=1000)])
 def test_too_many_files_are_not_read_while_somebody_waits(
-    open_page: OpenPage, almanac: KnowledgeBase, fact_id: int, monkeypatch: pytest.MonkeyPatch
+    open_page: OpenPage, almanac: KnowledgeBase, fact_id: int
 ) -> None:
-    monkeypatch.setattr("colmlm.api.console.erasures.MOST_SCANNED", 1000)
     page = open_page("admin", f"/console/erasures/new?fact={fact_id}")
     page.get_by_label("Reason").fill("request 12")
     page.get_by_label("Search all files before and after").check()

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from colmlm.model.annotate.base import QUESTIONS
+from colmlm.model.annotate.checkpoint import Loaded, load
 from colmlm.model.annotate.questions import QuestionGenerator
 from colmlm.model.annotate.spans import SpanAnnotator
-from tests.tiny_annotators import tiny_question_generator, tiny_span_annotator
+from tests.tiny_annotators import tiny_line_writer, tiny_question_generator, tiny_span_annotator
 
 
 @pytest.fixture(scope="session")
@@ -24,3 +26,17 @@ def generator(tmp_path_factory: pytest.TempPathFactory) -> QuestionGenerator:
     loaded = QuestionGenerator.load(path, path, precision="fp32")
     loaded.model.double()
     return loaded
+
+
+@pytest.fixture(scope="session")
+def loaded_writer(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
+    """Random weights that write a question and an answer of a few letters for each span."""
+    path = tiny_line_writer(tmp_path_factory.mktemp("writer"))
+    loaded = load(path, QUESTIONS, path, precision="fp32")
+    loaded.model.double()
+    return loaded
+
+
+@pytest.fixture
+def writer(loaded_writer: Loaded) -> QuestionGenerator:
+    return QuestionGenerator(loaded_writer)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 
-from colmlm.model.annotate.prompts import GeneratedQuestion, mark, number, suffix
+from colmlm.model.annotate.checkpoint import Loaded
+from colmlm.model.annotate.prompts import GeneratedQuestion, mark, number, parse, suffix
 from colmlm.model.annotate.questions import Passage, QuestionGenerator
 
 TEXT = (
@@ -27,90 +26,64 @@ PASSAGES = [
 ]
 
 
-@pytest.fixture
-def bytes_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keeps the written bytes as they are, since random weights do not write two lines."""
-    monkeypatch.setattr(
-        "colmlm.model.annotate.questions.parse", lambda written: GeneratedQuestion(written, "?")
-    )
-    monkeypatch.setattr(
-        QuestionGenerator, "_take", lambda self, row, token: _count(row, token, self.max_new_tokens)
-    )
-
-
-def _count(row, token: int, most: int) -> None:
-    """Ends rows at different lengths, so that some leave the batch before others."""
-    row.written.append(token % 256 if not row.finished else 0)
-    row.finished = row.finished or len(row.written) >= most - row.span % 5
-    if row.finished:
-        del row.written[most - row.span % 5 :]
-
-
-def naive(
-    generator: QuestionGenerator, text: str, spans: list[tuple[int, int]], title: str | None
-) -> list[str]:
+def naive(generator: QuestionGenerator, passage: Passage) -> list[GeneratedQuestion | None]:
     """Writes each question by itself; every token by a pass over all earlier ones: no cache, no batch, no mask."""
-    tokens, written = generator.tokenizer, []
-    marked = mark(tokens, text, spans, title)
-    for i, (start, end) in enumerate(spans):
-        ids = [*marked.lead, *marked.ids[: marked.stops[i]], *suffix(tokens, text[start:end], number(i))]
-        new: list[int] = []
-        with torch.inference_mode():
-            while len(new) < generator.max_new_tokens - i % 5:
-                logits = generator.model(torch.tensor([[*ids, *new]])).logits
-                new.append(int(logits[0, -1].argmax()) % 256)
-        written.append(tokens.decode(new))
-    return written
+    tokens, asked = generator.tokenizer, []
+    marked = mark(tokens, passage.text, passage.spans, passage.title)
+    for i, (start, end) in enumerate(passage.spans):
+        value = passage.text[start:end]
+        ids = [*marked.lead, *marked.ids[: marked.stops[i]], *suffix(tokens, value, number(i))]
+        asked.append(parse(tokens.decode(_written(generator, ids))))
+    return asked
 
 
-def texts_of(questions: list[GeneratedQuestion | None]) -> list[str]:
-    return [q.question if q else "" for q in questions]
+def _written(generator: QuestionGenerator, ids: list[int]) -> list[int]:
+    """Decodes the tokens of two lines, greedily."""
+    new: list[int] = []
+    with torch.inference_mode():
+        while len(new) < generator.max_new_tokens and generator.tokenizer.decode(new).count("\n") < 2:
+            token = int(generator.model(torch.tensor([[*ids, *new]])).logits[0, -1].argmax())
+            if token in generator.ends:
+                break
+            new.append(token)
+    return new
 
 
-def test_every_question_is_what_it_would_be_without_cache_batch_or_sharing(
-    generator: QuestionGenerator, bytes_written: None
-):
+def test_every_question_is_what_it_would_be_without_cache_batch_or_sharing(writer: QuestionGenerator):
     short = [p for p in PASSAGES if len(p.text) < 250]
-    together = generator.annotate(short)
-    for passage, questions in zip(short, together, strict=True):
-        assert texts_of(questions) == naive(generator, passage.text, list(passage.spans), passage.title)
-    assert len({q for questions in together for q in texts_of(questions)}) > 3
+    together = writer.annotate(short)
+    assert together == [naive(writer, passage) for passage in short]
+    asked = [question for questions in together for question in questions if question]
+    assert len(set(asked)) > 3 and len({len(f"{one.question}{one.answer}") for one in asked}) > 3
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 600, 100_000])
-def test_a_shared_prefix_gives_what_a_prefix_for_each_span_gives(
-    generator: QuestionGenerator, bytes_written: None, monkeypatch: pytest.MonkeyPatch, batch_tokens: int
-):
-    monkeypatch.setattr(generator, "batch_tokens", batch_tokens)
-    shared = generator.annotate(PASSAGES)
-    assert shared == generator.annotate(PASSAGES, share_prefix=False)
-    assert shared == [generator.questions(p.text, p.spans, p.title) for p in PASSAGES]
+def test_a_shared_prefix_gives_what_a_prefix_for_each_span_gives(loaded_writer: Loaded, batch_tokens: int):
+    writer = QuestionGenerator(loaded_writer, batch_tokens=batch_tokens)
+    shared = writer.annotate(PASSAGES)
+    assert shared == writer.annotate(PASSAGES, share_prefix=False)
+    assert shared == [writer.questions(p.text, p.spans, p.title) for p in PASSAGES]
     assert [len(questions) for questions in shared] == [len(p.spans) for p in PASSAGES]
     assert all(q is not None for questions in shared for q in questions)
 
 
-def test_a_question_does_not_depend_on_what_comes_later(generator: QuestionGenerator, bytes_written: None):
+def test_a_question_does_not_depend_on_what_comes_later(writer: QuestionGenerator):
     ahead = TEXT.index(" In 1911")
     later = TEXT[:ahead] + " Something else altogether stands here, with 77 and 88."
-    assert generator.questions(TEXT, SPANS, "Peru")[:2] == generator.questions(later, SPANS[:2], "Peru")
-    assert generator.questions(TEXT, SPANS, "Peru")[1:2] != generator.questions(TEXT, SPANS, "Chile")[1:2]
+    assert writer.questions(TEXT, SPANS, "Peru")[:2] == writer.questions(later, SPANS[:2], "Peru")
+    assert writer.questions(TEXT, SPANS, "Peru")[1:2] != writer.questions(TEXT, SPANS, "Chile")[1:2]
 
 
-def test_a_prefix_is_read_once_however_many_spans_it_has(
-    generator: QuestionGenerator, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_prefix_is_read_once_however_many_spans_it_has(generator: QuestionGenerator):
     read: list[int] = []
-    inner: Callable = generator.model.model.forward
-
-    def counting(*, input_ids: torch.Tensor, **rest: object) -> object:
-        read.append(input_ids.numel())
-        return inner(input_ids=input_ids, **rest)
-
-    monkeypatch.setattr(generator.model.model, "forward", counting)
-    generator.annotate(PASSAGES[:1])
-    shared = read.copy()
-    read.clear()
-    generator.annotate(PASSAGES[:1], share_prefix=False)
+    watching = generator.model.model.register_forward_pre_hook(
+        lambda _, __, given: read.append(given["input_ids"].numel()), with_kwargs=True
+    )
+    with watching:
+        generator.annotate(PASSAGES[:1])
+        shared = read.copy()
+        read.clear()
+        generator.annotate(PASSAGES[:1], share_prefix=False)
     assert read[0] > 3 * shared[0]
 
 

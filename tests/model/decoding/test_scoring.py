@@ -7,7 +7,6 @@ import math
 import pytest
 import torch
 
-from colmlm.model.decoding import scoring
 from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.decoding.decoder import Decoder
 from colmlm.model.decoding.scoring import score
@@ -25,10 +24,9 @@ def expected(checkpoint: Checkpoint, ids: list[int]) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("at_once", [256, 3])
-def test_scores_are_those_of_transformers(eager: Checkpoint, monkeypatch: pytest.MonkeyPatch, at_once: int):
-    monkeypatch.setattr(scoring, "POSITIONS_AT_ONCE", at_once)
+def test_scores_are_those_of_transformers(eager: Checkpoint, at_once: int):
     sequences = [eager.tokenizer.prompt(text) for text in TEXTS]
-    for ids, scores in zip(sequences, score(eager, sequences, top=3), strict=True):
+    for ids, scores in zip(sequences, score(eager, sequences, top=3, at_once=at_once), strict=True):
         table = expected(eager, ids)
         assert [one.token for one in scores] == ids[1:]
         theirs = table[range(len(ids) - 1), ids[1:]]

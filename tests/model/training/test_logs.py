@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -70,7 +71,7 @@ def test_tensorboard_gets_every_number(tmp_path: Path):
 def test_tensorboard_that_is_asked_for_and_missing_is_an_error_that_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "tensorboard", None)  # as where it is not installed
     with pytest.raises(TensorBoardMissing, match=r"pip install 'colmlm\[tensorboard\]'"):
         RunLog(tmp_path, 0, tensorboard=True)
     log = RunLog(tmp_path, 0)
