@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
-from colmlm.kb.nouns.generation import Decoder
+from colmlm.kb.nouns.generation import DecoderVerbs
 from colmlm.kb.nouns.nouns import Nouns
 
 
@@ -32,6 +32,6 @@ class Base(Nouns, Protocol):
 
     def generator(
         self, checkpoint: Path | None, as_of: int | None, *, there: bool
-    ) -> AbstractContextManager[Decoder]:
+    ) -> AbstractContextManager[DecoderVerbs]:
         """Decodes on this machine, or `there`; looks up and stores in this base."""
         ...

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from colmlm.kb.evidence.outputs import Outputs
     from colmlm.kb.evidence.shown import Shown
     from colmlm.kb.facts.corpora import Corpora
-    from colmlm.kb.facts.documents import Documents
+    from colmlm.kb.facts.documents import StoredDocuments
     from colmlm.kb.facts.facts import Facts
     from colmlm.kb.switching.keysets import Keysets
     from colmlm.kb.upkeep.upkeep import Upkeep
@@ -83,10 +83,10 @@ class KnowledgeBase(SearchableStore):
         return Facts(self)
 
     @property
-    def documents(self) -> Documents:
-        from colmlm.kb.facts.documents import Documents
+    def documents(self) -> StoredDocuments:
+        from colmlm.kb.facts.documents import StoredDocuments
 
-        return Documents(self)
+        return StoredDocuments(self)
 
     @property
     def corpora(self) -> Corpora:

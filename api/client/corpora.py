@@ -26,7 +26,7 @@ from colmlm.kb.facts.standing import Standing
 from colmlm.kb.jobs.kinds import Documents, Ingest, work_of
 
 if TYPE_CHECKING:
-    from colmlm.kb.corpus.raw.files import Found, RawFile
+    from colmlm.kb.corpus.raw.files import FoundFiles, RawFile
 
 _FORMATS = ("annotated", "parquet", "squad")
 MOST_FILES = 100  # per job
@@ -90,7 +90,7 @@ class RemoteCorpora:
 
     def add(
         self,
-        found: Found,
+        found: FoundFiles,
         corpus: str,
         *,
         actor: str,
@@ -120,7 +120,7 @@ class RemoteCorpora:
         return RemoteJobs(self.api)
 
 
-def _told(found: Found, corpus: str, result: dict[str, Any]) -> dict[str, Any]:
+def _told(found: FoundFiles, corpus: str, result: dict[str, Any]) -> dict[str, Any]:
     """Gives the job's result with the field names of a local `colmlm corpus add`, and adds the files refused before
     upload.
     """

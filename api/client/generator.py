@@ -19,7 +19,7 @@ _PATH = "/generations"
 
 @dataclass(frozen=True, slots=True)
 class RemoteGenerator:
-    """`kb.nouns.generation.Decoder` over the API. A request is not retried, since each one would store an output."""
+    """`kb.nouns.generation.DecoderVerbs` over the API. A request is not retried, since each would store an output."""
 
     api: Api
 

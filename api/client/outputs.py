@@ -10,7 +10,7 @@ from typing import Any
 from colmlm.api.client.api import Api
 from colmlm.api.wire.answers import FactImpact
 from colmlm.kb.evidence.impact import Impact, ImpactedOutput
-from colmlm.kb.evidence.records import FactTrace, GenerationRecord, NewGeneration, OutputTrace, Splice
+from colmlm.kb.evidence.records import FactTrace, GenerationRecord, NewOutput, OutputTrace, Splice
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class RemoteOutputs:
         uses = self.api.listed(path, ImpactedOutput, "uses")
         return Impact(fact_id, about.is_live, about.erased_seq, tuple(uses))
 
-    def record_from_elsewhere(self, generation: NewGeneration) -> OutputTrace:
+    def record_from_elsewhere(self, generation: NewOutput) -> OutputTrace:
         """Stores an output on the server and gives its trace, without the present state of its facts.
 
         The request is retried only where the server was not reached, since a second one would store a second output.
@@ -42,7 +42,7 @@ class RemoteOutputs:
         return self.api.once("/generations/records", OutputTrace, _as_json(generation))
 
 
-def _as_json(generation: NewGeneration) -> dict[str, Any]:
+def _as_json(generation: NewOutput) -> dict[str, Any]:
     return {
         "prompt": generation.prompt,
         "output": generation.output,

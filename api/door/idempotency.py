@@ -25,7 +25,7 @@ from colmlm.api.errors import BadIdempotencyKey
 from colmlm.api.wire.requests import MAX_BODY_BYTES
 from colmlm.kb.access.access import Access
 from colmlm.kb.access.api_keys import ApiKeyRecord
-from colmlm.kb.access.idempotency import MAX_KEPT_BYTES, Answer
+from colmlm.kb.access.idempotency import MAX_KEPT_BYTES, KeptAnswer
 from colmlm.kb.log.origin import Claim, origin
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Once:
     ) -> None:
         body = await _body(receive)
         found = await sync_to_thread(self.access.claim, key.key_id, name, _request(scope, body))
-        if isinstance(found, Answer):
+        if isinstance(found, KeptAnswer):
             if (request := requests.current()) is not None:
                 request.is_replay = True
             headers = {REPLAYED: "true", "content-type": found.media_type}
@@ -88,7 +88,7 @@ class Once:
             origin.reset(held)
         await recorded.settled()
 
-    async def _settled(self, held: Claim, answer: Answer) -> None:
+    async def _settled(self, held: Claim, answer: KeptAnswer) -> None:
         # In another lane than the edits, which may wait: a claim not settled in two minutes counts as a dead server's.
         await self.lanes.run(Lane.records, self.access.settle, held, answer)
 
@@ -102,7 +102,7 @@ class _Recorded:
 
     send: Send
     keep: bool
-    settle: Callable[[Answer], Awaitable[None]]
+    settle: Callable[[KeptAnswer], Awaitable[None]]
     is_settled: bool = False
     status: int = 500
     media_type: str = ""
@@ -125,7 +125,9 @@ class _Recorded:
         """Stores the response as far as it was sent, once."""
         if not self.is_settled:
             self.is_settled = True
-            await self.settle(Answer(self.status, self.media_type, bytes(self.body) if self.keep else None))
+            await self.settle(
+                KeptAnswer(self.status, self.media_type, bytes(self.body) if self.keep else None)
+            )
 
 
 def _may(key: Any, scope: HTTPScope) -> bool:

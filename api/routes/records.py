@@ -15,7 +15,7 @@ from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts
 from colmlm.api.wire.requests import Id, Request, Seq
 from colmlm.kb.errors import InvalidValue
-from colmlm.kb.evidence.records import NewGeneration, OutputTrace, Splice
+from colmlm.kb.evidence.records import NewOutput, OutputTrace, Splice
 
 MAX_CHARACTERS = 500_000
 MAX_SPLICES = 2000
@@ -47,8 +47,8 @@ class OutputMade(Request, frozen=True, kw_only=True):
     seq: Seq
     splices: Annotated[list[SpliceMade], Meta(max_length=MAX_SPLICES)] = msgspec.field(default_factory=list)
 
-    def generation(self) -> NewGeneration:
-        return NewGeneration(
+    def generation(self) -> NewOutput:
+        return NewOutput(
             prompt=self.prompt,
             output=self.output,
             checkpoint_id=self.checkpoint_id,

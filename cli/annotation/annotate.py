@@ -25,7 +25,7 @@ from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import REFUSED
 from colmlm.cli.options import AsJson, examples
 from colmlm.cli.output import is_attended, note, print_json, print_table, progress, say
-from colmlm.kb.corpus.raw.files import Found, find_files
+from colmlm.kb.corpus.raw.files import FoundFiles, find_files
 from colmlm.kb.corpus.raw.reading import read_raw
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class SeedOptions:
 class Job:
     """The documents to annotate and what became of them."""
 
-    found: Found
+    found: FoundFiles
     encoding: str | None
     limits: Limits
     drop_unquestioned: bool

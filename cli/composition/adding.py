@@ -17,7 +17,7 @@ from colmlm.kb.facts.standing import Standing
 from colmlm.kb.nouns.telling import Telling
 
 if TYPE_CHECKING:
-    from colmlm.kb.corpus.raw.files import Found
+    from colmlm.kb.corpus.raw.files import FoundFiles
     from colmlm.kb.facts.records import IngestReport
     from colmlm.kb.keys.records import KeysetRecord
 
@@ -53,7 +53,7 @@ class Adding:
 
     runtime: Runtime
     corpus: str
-    found: Found
+    found: FoundFiles
     encoding: str | None = None
     again: bool = False
     kept_in: Path | None = None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from colmlm.cli.composition.logprobs import NO_LOGPROBS, Logprobs, logprobs
 from colmlm.cli.composition.model_encoder import describe
 from colmlm.kb.errors import ContextLengthExceeded, PromptRefused
-from colmlm.kb.evidence.records import NewGeneration, OutputTrace, Splice
+from colmlm.kb.evidence.records import NewOutput, OutputTrace, Splice
 from colmlm.kb.facts.records import Source
 from colmlm.kb.keys.records import CheckpointInfo
 from colmlm.kb.nouns.generation import Completed, Finished, GenerationRequest, Item, Missed, Spliced
@@ -28,7 +28,7 @@ ROWS_TOGETHER = 8  # a batch's cache takes memory by its longest row
 class Outputs(Protocol):
     """Where outputs are kept."""
 
-    def store(self, generation: NewGeneration) -> OutputTrace: ...
+    def store(self, generation: NewOutput) -> OutputTrace: ...
 
     def source(self, fact_id: int) -> Source | None:
         """The document behind a fact; None where it has none, or where that is not told before the output is stored."""
@@ -43,7 +43,7 @@ class LocalOutputs:
 
     kb: KnowledgeBase
 
-    def store(self, generation: NewGeneration) -> OutputTrace:
+    def store(self, generation: NewOutput) -> OutputTrace:
         return self.kb.outputs.trace(self.kb.outputs.record(generation))
 
     def source(self, fact_id: int) -> Source | None:
@@ -166,7 +166,7 @@ class StoringGenerator:
 
     def _store(self, generation: Generation) -> OutputTrace:
         return self.outputs.store(
-            NewGeneration(
+            NewOutput(
                 prompt=generation.prompt,
                 output=generation.output,
                 checkpoint_id=self.checkpoint.checkpoint_id,

@@ -23,7 +23,7 @@ from colmlm.kb.store.causes import refusal_of
 from colmlm.kb.switching.gate import GateLimits
 
 if TYPE_CHECKING:
-    from colmlm.kb.jobs.runner import Handler, Run
+    from colmlm.kb.jobs.runner import Handler, JobRun
     from colmlm.kb.keys.rekey import Encoder
 
 
@@ -53,7 +53,7 @@ class _Models:
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
 
-    def rekey(self, run: Run, work: Rekey) -> object:
+    def rekey(self, run: JobRun, work: Rekey) -> object:
         return key_everything(
             self.runtime,
             corpus=work.corpus,
@@ -63,7 +63,7 @@ class _Models:
             telling=self._telling(run),
         )
 
-    def _telling(self, run: Run) -> Telling:
+    def _telling(self, run: JobRun) -> Telling:
         """How far the work is becomes the job's own progress."""
         return Telling(self.runtime.telling.note, lambda description: nullcontext(_advance(run, description)))
 
@@ -72,7 +72,7 @@ class _Models:
             return encoder_of(self.runtime, work.keyset_id)
         return self.runtime.encoder_at(_checkpoint(self.runtime, work.checkpoint))
 
-    def gate(self, run: Run, work: Gate) -> object:
+    def gate(self, run: JobRun, work: Gate) -> object:
         report = run.kb.keysets.check(
             work.keyset_id,
             encoder_of(self.runtime, work.keyset_id),
@@ -86,14 +86,14 @@ class _Models:
             run.kb.keysets.activate(work.keyset_id, actor=run.job.actor, reason=work.reason)
         return report.stored() | {"activated": activated}
 
-    def ingest(self, run: Run, work: Ingest) -> object:
+    def ingest(self, run: JobRun, work: Ingest) -> object:
         taken = ingest(run, work)
         if work.key:
             keyset = key_everything(self.runtime, corpus=work.corpus, kb=run.kb, telling=self._telling(run))
             taken["keyset"] = asdict(keyset)
         return taken
 
-    def documents(self, run: Run, work: Documents) -> object:
+    def documents(self, run: JobRun, work: Documents) -> object:
         """Annotate, take in and key; again, it passes over the documents that are in."""
         files = [run.uploads.file(upload_id) for upload_id in work.upload_ids]
         adding = Adding(
@@ -128,7 +128,7 @@ class _Models:
             "citable": keyset is not None and keyset.state == "active",
         }
 
-    def verify(self, run: Run, work: VerifyForgetting) -> object:
+    def verify(self, run: JobRun, work: VerifyForgetting) -> object:
         forgetting = Forgetting(
             run.kb,
             self.runtime.encoder if work.model else None,
@@ -149,5 +149,5 @@ def _checkpoint(runtime: Runtime, name: str | None) -> Path | None:
     return path
 
 
-def _advance(run: Run, what: str) -> Advance:
+def _advance(run: JobRun, what: str) -> Advance:
     return lambda done, total: run.progress(done, total, what)

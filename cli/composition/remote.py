@@ -14,9 +14,9 @@ from colmlm.api.client.only_there import refuse
 from colmlm.cli.composition.runtime import Runtime
 
 if TYPE_CHECKING:
-    from colmlm.kb.evidence.records import NewGeneration, OutputTrace
+    from colmlm.kb.evidence.records import NewOutput, OutputTrace
     from colmlm.kb.facts.records import Source
-    from colmlm.kb.nouns.generation import Decoder
+    from colmlm.kb.nouns.generation import DecoderVerbs
 
 
 class RemoteBase(Client):
@@ -40,7 +40,7 @@ class RemoteBase(Client):
         self.only_here(checkpoint=path)
 
     @contextmanager
-    def generator(self, checkpoint: Path | None, as_of: int | None, *, there: bool) -> Iterator[Decoder]:
+    def generator(self, checkpoint: Path | None, as_of: int | None, *, there: bool) -> Iterator[DecoderVerbs]:
         if there:
             refuse(checkpoint=checkpoint, as_of=as_of)
             yield self.decoder
@@ -59,7 +59,7 @@ class OutputsElsewhere:
 
     client: Client
 
-    def store(self, generation: NewGeneration) -> OutputTrace:
+    def store(self, generation: NewOutput) -> OutputTrace:
         return self.client.outputs.record_from_elsewhere(generation)
 
     def source(self, fact_id: int) -> Source | None:

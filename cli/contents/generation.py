@@ -27,7 +27,7 @@ from colmlm.cli.options import (
 from colmlm.cli.output import note, print_json, print_table, say, shorten
 from colmlm.kb.evidence.records import OutputTrace
 from colmlm.kb.lookup.records import AsOfLookup, Lookup
-from colmlm.kb.nouns.generation import Decoder
+from colmlm.kb.nouns.generation import DecoderVerbs
 from colmlm.kb.texts.characters import visible
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def _one_time(min_seq: int | None, as_of: int | None) -> None:
         raise typer.BadParameter("the past waits for no change; leave --min-seq out.", param_hint="--as-of")
 
 
-def _stream(generator: Decoder, request: GenerationRequest) -> OutputTrace:
+def _stream(generator: DecoderVerbs, request: GenerationRequest) -> OutputTrace:
     trace = None
     for item in generator.stream(request):
         if isinstance(item, OutputTrace):

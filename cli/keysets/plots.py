@@ -10,13 +10,13 @@ import numpy as np
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from colmlm.kb.switching.gate import Drift
+    from colmlm.kb.switching.gate import ScoreDrift
     from colmlm.kb.switching.measures import Scores
 
 BINS = 40
 
 
-def score_histograms(drift: Drift, file: Path) -> None:
+def score_histograms(drift: ScoreDrift, file: Path) -> None:
     """Scores of questions with a right fact and with the best wrong one, against the threshold; a row a keyset."""
     from matplotlib.figure import Figure  # half a second, and no other command needs it
 

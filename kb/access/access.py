@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.access import api_keys, browser_sessions, idempotency
 from colmlm.kb.access.api_keys import ApiKeyRecord
-from colmlm.kb.access.idempotency import Answer
+from colmlm.kb.access.idempotency import KeptAnswer
 from colmlm.kb.log.origin import Claim
 from colmlm.kb.store.store import Store
 
@@ -118,12 +118,12 @@ class Access:
         with self.store.sessions.begin() as session:
             browser_sessions.end(session, secret)
 
-    def claim(self, api_key_id: int, name: str, request: bytes) -> Claim | Answer:
+    def claim(self, api_key_id: int, name: str, request: bytes) -> Claim | KeptAnswer:
         """Claims a named request, so that it is carried out once, as `kb.access.idempotency.claim` describes."""
         with self.store.sessions.begin() as session:
             return idempotency.claim(session, api_key_id, name, request)
 
-    def settle(self, held: Claim, answer: Answer) -> None:
+    def settle(self, held: Claim, answer: KeptAnswer) -> None:
         """Stores the answer to a claimed request, as `kb.access.idempotency.settle` describes."""
         with self.store.sessions.begin() as session:
             idempotency.settle(session, held, answer)

@@ -30,7 +30,7 @@ MAX_KEPT_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class KeptAnswer:
     """The answer to a request. A body that is None is not stored."""
 
     status: int
@@ -38,7 +38,7 @@ class Answer:
     body: bytes | None
 
 
-def claim(session: Session, api_key_id: int, name: str, request: bytes) -> Claim | Answer:
+def claim(session: Session, api_key_id: int, name: str, request: bytes) -> Claim | KeptAnswer:
     """Gives the claim to carry `request` out, or the answer it got before.
 
     The caller commits it before carrying it out.
@@ -62,9 +62,9 @@ def claim(session: Session, api_key_id: int, name: str, request: bytes) -> Claim
     return _again(session, found, token)
 
 
-def _again(session: Session, found: IdempotencyRow, token: str) -> Claim | Answer:
+def _again(session: Session, found: IdempotencyRow, token: str) -> Claim | KeptAnswer:
     if found.status is not None and found.body is not None:
-        return Answer(found.status, found.media_type or "", found.body)
+        return KeptAnswer(found.status, found.media_type or "", found.body)
     left = found.claimed_at <= session.scalars(select(func.now())).one() - LEASE
     if found.status is not None or (found.seq is not None and left):
         raise AnswerGone(found.seq)
@@ -75,7 +75,7 @@ def _again(session: Session, found: IdempotencyRow, token: str) -> Claim | Answe
     return Claim(found.id, token)
 
 
-def settle(session: Session, held: Claim, answer: Answer) -> None:
+def settle(session: Session, held: Claim, answer: KeptAnswer) -> None:
     """Stores the answer, or releases the name where the request was refused and so changed nothing.
 
     Does nothing where the claim was lost: then another run gives the answer.

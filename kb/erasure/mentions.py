@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
-from colmlm.kb.facts.redaction import Target
+from colmlm.kb.facts.redaction import ErasureTarget
 from colmlm.kb.tables import ChangeRow, DocumentRow, FactRow, FactVersionRow, GenerationRow
 from colmlm.kb.texts.wording import Phrases, may_say
 
@@ -54,7 +54,7 @@ class Mentions:
         return bool(self.documents or self.titles or self.facts or self.generations or self.reasons)
 
 
-def look(session: Session, targets: Sequence[Target]) -> Mentions:
+def look(session: Session, targets: Sequence[ErasureTarget]) -> Mentions:
     """Finds what else says the values of these facts; among reasons also what says their questions and answers."""
     values = sorted({value for target in targets for value in target.values})
     if not values:
@@ -82,7 +82,7 @@ _WHY = (ChangeRow.reason, ChangeRow.actor, ChangeRow.payload["on_behalf_of"].ast
 
 
 def _documents(
-    session: Session, targets: Sequence[Target], values: Sequence[str], said: Phrases
+    session: Session, targets: Sequence[ErasureTarget], values: Sequence[str], said: Phrases
 ) -> Iterator[Mention]:
     sources = {(target.corpus, target.external_id) for target in targets}
     own = {target.document_id: (target.start, target.end) for target in targets}

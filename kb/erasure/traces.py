@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.erasure.residue import LEAST, Matcher
 from colmlm.kb.errors import InvalidValue
-from colmlm.kb.facts.redaction import Target, blank
+from colmlm.kb.facts.redaction import ErasureTarget, blank
 from colmlm.kb.keys.keysets import STORED
 from colmlm.kb.tables import AttributionRow, DocumentRow, FactKeyRow, FactRow, FactVersionRow, GenerationRow
 
@@ -44,7 +44,7 @@ class Probe:
     shared: bool = False
 
 
-def make_probes(session: Session, targets: Sequence[Target]) -> tuple[Probe, ...]:
+def make_probes(session: Session, targets: Sequence[ErasureTarget]) -> tuple[Probe, ...]:
     """Makes all probes of these facts, each byte string once."""
     texts = {probe.needle: probe for probe in (*_of_facts(targets), *_of_outputs(session, targets))}
     long_enough = [probe for probe in texts.values() if len(probe.needle) >= LEAST]
@@ -53,7 +53,7 @@ def make_probes(session: Session, targets: Sequence[Target]) -> tuple[Probe, ...
     return (*marked, *_of_keys(session, targets))
 
 
-def _of_facts(targets: Sequence[Target]) -> Iterator[Probe]:
+def _of_facts(targets: Sequence[ErasureTarget]) -> Iterator[Probe]:
     for target in targets:
         if target.document_id is not None:
             around = target.text[max(0, target.start - AROUND) : target.end + AROUND]
@@ -63,7 +63,7 @@ def _of_facts(targets: Sequence[Target]) -> Iterator[Probe]:
                 yield Probe(target.fact_id, "text", string.encode())
 
 
-def _of_outputs(session: Session, targets: Sequence[Target]) -> Iterator[Probe]:
+def _of_outputs(session: Session, targets: Sequence[ErasureTarget]) -> Iterator[Probe]:
     statement = (
         select(
             AttributionRow.fact_id,
@@ -79,7 +79,7 @@ def _of_outputs(session: Session, targets: Sequence[Target]) -> Iterator[Probe]:
         yield Probe(row.fact_id, "output", around.encode())
 
 
-def _of_keys(session: Session, targets: Sequence[Target]) -> Iterator[Probe]:
+def _of_keys(session: Session, targets: Sequence[ErasureTarget]) -> Iterator[Probe]:
     """Makes two probes of each key: as the database stores it, in fp16, and as a flat index does, in fp32."""
     ids = [target.fact_id for target in targets]
     rows = session.execute(
@@ -96,7 +96,7 @@ def _of_keys(session: Session, targets: Sequence[Target]) -> Iterator[Probe]:
             yield Probe(row.fact_id, "key", needle[:KEY_BYTES], is_shared)
 
 
-def _shared(session: Session, targets: Sequence[Target], needles: list[bytes]) -> set[int]:
+def _shared(session: Session, targets: Sequence[ErasureTarget], needles: list[bytes]) -> set[int]:
     """Gives the numbers of the needles that also stand in texts which an erasure of these facts leaves alone."""
     matcher = Matcher(needles)
     shared: set[int] = set()
@@ -107,7 +107,7 @@ def _shared(session: Session, targets: Sequence[Target], needles: list[bytes]) -
     return shared
 
 
-def _staying(session: Session, targets: Sequence[Target]) -> Iterator[str]:
+def _staying(session: Session, targets: Sequence[ErasureTarget]) -> Iterator[str]:
     """Gives all texts as they will be after the erasure, without the older texts of the documents it redacts."""
     erased = [target.fact_id for target in targets]
     spans: dict[int | None, list[tuple[int, int]]] = {}

@@ -16,7 +16,7 @@ from colmlm.kb.erasure.records import Erased, ErasureReport, ErasureRequest
 from colmlm.kb.erasure.verbs import Erasure, Heard, erase_facts, load_targets
 from colmlm.kb.errors import AdminKeyNeeded, ErasureRequestNotFound, ErasureRequestState, SamePerson
 from colmlm.kb.facts import quotations, suppression
-from colmlm.kb.facts.erased_texts import Said
+from colmlm.kb.facts.erased_texts import TextOrigin
 from colmlm.kb.facts.redaction import Mentioned, as_mentioned
 from colmlm.kb.log import audit
 from colmlm.kb.log.origin import acting_as, signed
@@ -68,7 +68,7 @@ class ErasureRequests:
                 fact_ids=ids,
                 actor=key.name,
                 on_behalf_of=behalf if behalf != key.name else None,
-                reason=quotations.redacted_since(session, reason, Said(frozenset(ids))),
+                reason=quotations.redacted_since(session, reason, TextOrigin(frozenset(ids))),
                 asked_by=key.key_id,
                 mentions=mentions,
             )

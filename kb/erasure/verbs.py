@@ -25,8 +25,8 @@ from colmlm.kb.erasure.traces import Probe, make_probes
 from colmlm.kb.errors import FactNotFound, SecondPersonNeeded
 from colmlm.kb.facts import erased_texts, quotations, suppression
 from colmlm.kb.facts.edits import MAX_ID
-from colmlm.kb.facts.quotations import Gone, Quoting, Standing
-from colmlm.kb.facts.redaction import MARK, Mentioned, Target, blank, redact_documents
+from colmlm.kb.facts.quotations import Gone, Quoting, StandingTexts
+from colmlm.kb.facts.redaction import MARK, ErasureTarget, Mentioned, blank, redact_documents
 from colmlm.kb.log import audit, origin
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.principal import Principal
@@ -72,7 +72,7 @@ class Erasure:
             erased = erase_facts(session, fact_ids, actor, reason, mentions=mentions)
         return self.with_left(erased, targets)
 
-    def with_left(self, erased: Erased, targets: Sequence[Target]) -> Erased:
+    def with_left(self, erased: Erased, targets: Sequence[ErasureTarget]) -> Erased:
         """Adds to an erasure what still says its facts, by their texts as `targets` holds them from before."""
         with self.kb.sessions() as session:
             unhurried(session)
@@ -149,7 +149,7 @@ def erase_facts(
     standing = _standing(session, targets, mentions)
     erased_texts.keep(session, targets, pending.seq, standing)
     documents = redact_documents(session, targets, mentions)
-    quoting |= quotations.redact(session, Standing.of(targets, standing), pending.seq)
+    quoting |= quotations.redact(session, StandingTexts.of(targets, standing), pending.seq)
     _end(session, targets, pending.seq)
     idempotency.forget_answers(session)
     dropping = delete(FactKeyRow).where(FactKeyRow.fact_id == func.any(ids)).returning(FactKeyRow.id)
@@ -177,7 +177,7 @@ def erase_facts(
     )
 
 
-def _standing(session: Session, targets: Sequence[Target], mentions: Mentioned) -> set[str]:
+def _standing(session: Session, targets: Sequence[ErasureTarget], mentions: Mentioned) -> set[str]:
     """Gives those texts of the facts, normalised, that are redacted only in what names one of these facts."""
     if mentions == "none":
         return {normalised(string) for target in targets for string in target.strings}
@@ -187,7 +187,7 @@ def _standing(session: Session, targets: Sequence[Target], mentions: Mentioned) 
 def _append(
     session: Session,
     pending: audit.Pending,
-    targets: Sequence[Target],
+    targets: Sequence[ErasureTarget],
     fact_ids: Sequence[int],
     payload: dict[str, Any],
 ) -> None:
@@ -215,7 +215,7 @@ WHERE r.state = 'applied' AND r.fact_ids && CAST(:ids AS bigint[])
 """)
 
 
-def _end(session: Session, targets: Sequence[Target], seq: int) -> None:
+def _end(session: Session, targets: Sequence[ErasureTarget], seq: int) -> None:
     ids = [target.fact_id for target in targets]
     markers = [target.marker for target in targets]
     session.execute(_REDACT_VALUES, {"seq": seq, "ids": ids, "markers": markers})
@@ -234,7 +234,7 @@ def _end(session: Session, targets: Sequence[Target], seq: int) -> None:
     session.execute(delete(TombstoneRow).where(TombstoneRow.fact_id == func.any(ids)))
 
 
-def load_targets(session: Session, fact_ids: Sequence[int]) -> tuple[list[Target], list[int]]:
+def load_targets(session: Session, fact_ids: Sequence[int]) -> tuple[list[ErasureTarget], list[int]]:
     """Reads these facts by id, each once, with their texts, and gives the ids of erased ones apart.
 
     Raises `FactNotFound`.
@@ -284,12 +284,12 @@ def _target(
     values: list[str],
     texts: dict[int, str],
     spans: dict[int, list[tuple[int, int]]],
-) -> Target:
+) -> ErasureTarget:
     fact: FactRow = row.FactRow
     if fact.document_id is None:
-        return Target(fact.id, fact.question, fact.answer, tuple(values))
+        return ErasureTarget(fact.id, fact.question, fact.answer, tuple(values))
     assert fact.span_start is not None and fact.span_end is not None, "a fact of a document has a span"
-    return Target(
+    return ErasureTarget(
         fact.id,
         fact.question,
         fact.answer,

@@ -16,7 +16,7 @@ from colmlm.kb.evidence.quoting import without_erased
 from colmlm.kb.evidence.records import (
     FactTrace,
     GenerationRecord,
-    NewGeneration,
+    NewOutput,
     OutputTrace,
     Splice,
     TracedSplice,
@@ -43,7 +43,7 @@ CONTEXT_CHARACTERS = 300
 SENTENCE_ENDS = (". ", "! ", "? ", "\n")
 
 
-def record(session: Session, generation: NewGeneration) -> int:
+def record(session: Session, generation: NewOutput) -> int:
     """Stores an output with its splices and gives its id. Raises `InvalidSplice` where a span is not its fact's value.
 
     Splices of facts that were erased meanwhile are stored redacted: the output stays as evidence without what it said.
@@ -88,7 +88,7 @@ def _attribution(generation_id: int, ordinal: int, splice: Splice) -> dict[str, 
     }
 
 
-def _check_splices(session: Session, generation: NewGeneration) -> None:
+def _check_splices(session: Session, generation: NewOutput) -> None:
     values = _values(session, [s.fact_id for s in generation.splices if s.fact_id is not None])
     for ordinal, splice in enumerate(generation.splices):
         start, end = splice.output_start, splice.output_end

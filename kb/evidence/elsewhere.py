@@ -9,13 +9,13 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import InvalidSplice, InvalidValue
 from colmlm.kb.evidence import attribution
-from colmlm.kb.evidence.records import NewGeneration, OutputTrace
+from colmlm.kb.evidence.records import NewOutput, OutputTrace
 from colmlm.kb.keys.keysets import STORED
 from colmlm.kb.log import audit
 from colmlm.kb.tables import CheckpointRow
 
 
-def record(session: Session, generation: NewGeneration) -> OutputTrace:
+def record(session: Session, generation: NewOutput) -> OutputTrace:
     """Stores the output and gives its trace; see `Outputs.record_from_elsewhere`."""
     _check(session, generation)
     generation_id = attribution.record(session, generation)
@@ -23,7 +23,7 @@ def record(session: Session, generation: NewGeneration) -> OutputTrace:
     return replace(trace, splices=tuple(replace(splice, history=()) for splice in trace.splices))
 
 
-def _check(session: Session, generation: NewGeneration) -> None:
+def _check(session: Session, generation: NewOutput) -> None:
     if generation.seq > (head := audit.head_seq(session)):
         raise InvalidValue("seq", f"change {generation.seq} is not there yet; the last one is {head}")
     if (checkpoint := session.get(CheckpointRow, generation.checkpoint_id)) is None:

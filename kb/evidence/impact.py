@@ -47,7 +47,7 @@ class Impact:
 
 
 @dataclass(frozen=True, slots=True)
-class SelectionImpact:
+class SelectedImpact:
     """The number of live facts that a selector chooses, the number of outputs that spliced one, and these splices."""
 
     num_facts: int
@@ -73,11 +73,11 @@ def impact_of(session: Session, fact_id: int, *, after: Place = (0, 0), limit: i
 
 def impact_of_selection(
     session: Session, selector: Selector, *, after: Place = (0, 0), limit: int | None = None
-) -> SelectionImpact:
+) -> SelectedImpact:
     """Lists the splices of the live facts that a selector chooses, past `after`. Choosing none is no error."""
     fact_ids = select_facts(session, selector, allow_empty=True)
     used = select(func.count(AttributionRow.generation_id.distinct()))
-    return SelectionImpact(
+    return SelectedImpact(
         num_facts=len(fact_ids),
         num_outputs=session.scalar(used.where(AttributionRow.fact_id == func.any(fact_ids))) or 0,
         outputs=_uses(session, fact_ids, after, limit),

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from colmlm.kb.evidence import attribution, elsewhere
-from colmlm.kb.evidence.impact import Impact, Place, SelectionImpact, impact_of, impact_of_selection
+from colmlm.kb.evidence.impact import Impact, Place, SelectedImpact, impact_of, impact_of_selection
 from colmlm.kb.evidence.listing import AttributionRecord, attributions
 from colmlm.kb.evidence.neighbours import neighbours_of
-from colmlm.kb.evidence.records import FactTrace, GenerationRecord, NewGeneration, OutputTrace
+from colmlm.kb.evidence.records import FactTrace, GenerationRecord, NewOutput, OutputTrace
 from colmlm.kb.lookup.records import Hit
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.selectors import Selector
@@ -22,13 +22,13 @@ class Outputs:
     store: SearchableStore
 
     @tried_again
-    def record(self, generation: NewGeneration) -> int:
+    def record(self, generation: NewOutput) -> int:
         """Stores an output that was decoded here, with its splices, and gives its id."""
         with self.store.sessions.begin() as session:
             return attribution.record(session, generation)
 
     @tried_again
-    def record_from_elsewhere(self, generation: NewGeneration) -> OutputTrace:
+    def record_from_elsewhere(self, generation: NewOutput) -> OutputTrace:
         """Stores an output of another process's decoder, and gives its trace without the edits of its facts since.
 
         Raises `InvalidValue` for a checkpoint without a keyset here or a change that the log does not have, and
@@ -79,7 +79,7 @@ class Outputs:
 
     def impact_of_selection(
         self, selector: Selector, *, after: Place = (0, 0), limit: int | None = None
-    ) -> SelectionImpact:
+    ) -> SelectedImpact:
         """Lists the splices of the live facts that a selector chooses. Choosing none is no error."""
         with self.store.sessions() as session:
             return impact_of_selection(session, selector, after=after, limit=limit)

@@ -7,13 +7,13 @@ from dataclasses import replace
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from colmlm.kb.evidence.records import NewGeneration
-from colmlm.kb.facts.erased_texts import ErasedTexts, Said
+from colmlm.kb.evidence.records import NewOutput
+from colmlm.kb.facts.erased_texts import ErasedTexts, TextOrigin
 from colmlm.kb.facts.quotations import without
 from colmlm.kb.tables import FactRow
 
 
-def without_erased(session: Session, made: NewGeneration) -> tuple[NewGeneration, int | None]:
+def without_erased(session: Session, made: NewOutput) -> tuple[NewOutput, int | None]:
     """Redacts an output before it is stored; gives it with the last erasure that redacted it (None: none did).
 
     Erasures must be held off. Splices of facts that are erased by now are redacted, and in the rest of the output
@@ -24,7 +24,7 @@ def without_erased(session: Session, made: NewGeneration) -> tuple[NewGeneration
         FactRow.id == func.any(hits), FactRow.erased_seq.is_not(None)
     )
     erased = {row.id: row.erased_seq for row in session.execute(statement)}
-    texts = ErasedTexts.counting(session, said := Said(frozenset(erased), seq=made.seq))
+    texts = ErasedTexts.counting(session, said := TextOrigin(frozenset(erased), seq=made.seq))
     if not (erased or texts):
         return made, None
     prompt, output = without(made.prompt, made.output, made.splices, erased.keys(), texts.within(said))

@@ -27,7 +27,7 @@ class Splice:
 
 
 @dataclass(frozen=True, slots=True)
-class NewGeneration:
+class NewOutput:
     """An output to store for auditors."""
 
     prompt: str

@@ -15,7 +15,7 @@ from colmlm.kb.evidence.impact import ImpactedOutput
 from colmlm.kb.evidence.outputs import Outputs
 from colmlm.kb.evidence.records import FactTrace, GenerationRecord, OutputTrace
 from colmlm.kb.facts.corpora import Corpora
-from colmlm.kb.facts.documents import DocumentRecord, Documents
+from colmlm.kb.facts.documents import DocumentRecord, StoredDocuments
 from colmlm.kb.facts.facts import Facts
 from colmlm.kb.facts.records import FactRecord
 from colmlm.kb.lookup.searchable import SearchableStore
@@ -60,13 +60,13 @@ class Shown:
 
     def document(self, document_id: int) -> tuple[DocumentRecord, str]:
         """Gives a document, and its text."""
-        found, text = Documents(self.store).read(document_id)
+        found, text = StoredDocuments(self.store).read(document_id)
         (document,) = self.documents([found])
         return document, text if self.past else self.document_text(document_id)
 
     def document_text(self, document_id: int) -> str:
         if self.past:
-            return Documents(self.store).text(document_id)
+            return StoredDocuments(self.store).text(document_id)
         with self.store.sessions() as session:
             return withholding.text(session, document_id)
 

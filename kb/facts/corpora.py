@@ -14,7 +14,7 @@ from colmlm.kb.errors import ExternalIdNotFound
 from colmlm.kb.facts import reading
 from colmlm.kb.facts.edits import end_facts
 from colmlm.kb.facts.export import export
-from colmlm.kb.facts.ingest import COMMIT_EVERY, Ingest
+from colmlm.kb.facts.ingest import COMMIT_EVERY, IngestRun
 from colmlm.kb.facts.records import CorpusStats, Edit, IngestReport
 from colmlm.kb.facts.standing import Standings
 from colmlm.kb.log import audit
@@ -53,7 +53,7 @@ class Corpora:
         `allow_erased`.
         """
         every = commit_every or COMMIT_EVERY
-        run = Ingest(self.store.sessions, corpus, actor, reason, every, dry_run, allow_erased)
+        run = IngestRun(self.store.sessions, corpus, actor, reason, every, dry_run, allow_erased)
         return run.run(parsed, on_document, on_piece)
 
     def export(self, corpus: str, *, live_only: bool = True) -> Iterator[AnnotatedDocument]:

@@ -34,7 +34,7 @@ class DocumentRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Documents:
+class StoredDocuments:
     """Reads the documents of a store."""
 
     store: Store

@@ -15,7 +15,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from colmlm.kb.facts.edits import end_facts
-from colmlm.kb.store.copying import Row
+from colmlm.kb.store.copying import IncomingDocument
 from colmlm.kb.store.database import connection_of
 
 _STAGE = b"""
@@ -83,8 +83,8 @@ class Replaced:
     dropped_keys: tuple[int, ...] = field(default=())
 
 
-def replace_old(session: Session, changed: Mapping[int, Row], seq: int) -> Replaced:
-    """Marks the old rows of changed documents, given by old id, as replaced; notes in each `Row` which facts it keeps.
+def replace_old(session: Session, changed: Mapping[int, IncomingDocument], seq: int) -> Replaced:
+    """Marks the old rows of changed documents, given by old id, as replaced; notes in new ones what facts they keep.
 
     The caller inserts the new rows after this, since two current rows of one document would clash, and then calls
     `move_kept`.
@@ -114,7 +114,7 @@ def _run(session: Session, statement: str, **names: Any) -> Any:
     return session.execute(text(statement), names)
 
 
-def _stage(session: Session, old_ids: list[int], rows: list[Row]) -> None:
+def _stage(session: Session, old_ids: list[int], rows: list[IncomingDocument]) -> None:
     with connection_of(session).cursor() as cursor:
         cursor.execute(_STAGE)
         with cursor.copy(b"COPY staged_document (position, old_id, new_id, text) FROM STDIN") as copy:

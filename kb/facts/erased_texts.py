@@ -20,16 +20,16 @@ from sqlalchemy import ColumnElement, func, or_, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from colmlm.kb.facts.redaction import Target
+from colmlm.kb.facts.redaction import ErasureTarget
 from colmlm.kb.facts.suppression import Digests
 from colmlm.kb.tables import ErasedTextRow
-from colmlm.kb.texts.wording import Span, Word, normalised, words
+from colmlm.kb.texts.wording import ComparedWord, Span, normalised, words
 
 UNDER_WAY = timedelta(hours=1)  # an erasure may commit this long after its time is taken
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class TextOrigin:
     """The origin of a text that is searched: the facts it names, and when it was made (after change `seq`, or `at`).
 
     Without either time only the texts of those facts count.
@@ -76,7 +76,7 @@ class ErasedTexts:
         return cls._read(session, of_facts)
 
     @classmethod
-    def counting(cls, session: Session, said: Said) -> ErasedTexts:
+    def counting(cls, session: Session, said: TextOrigin) -> ErasedTexts:
         """Reads the erased texts that count in a text of this origin."""
         return cls._read(session, said.condition())
 
@@ -106,11 +106,11 @@ class ErasedTexts:
         every = (erased for same in self._by_digest.values() for erased in same)
         return max((erased.seq for erased in every if erased.everywhere), default=0)
 
-    def within(self, said: Said, met: set[int] | None = None) -> Within:
+    def within(self, said: TextOrigin, met: set[int] | None = None) -> Within:
         """Gives a finder of the erased texts that count in a text of this origin; facts it finds go into `met`."""
         return Within(self, said, set() if met is None else met)
 
-    def spans(self, text: str, said: Said, met: set[int]) -> list[Span]:
+    def spans(self, text: str, said: TextOrigin, met: set[int]) -> list[Span]:
         """Finds the spans where a text of this origin says an erased text; they may overlap."""
         if not self._by_digest:
             return []
@@ -124,7 +124,7 @@ class ErasedTexts:
                     break
         return found
 
-    def _facts_saying(self, taken: Sequence[Word], size: int, said: Said) -> list[int]:
+    def _facts_saying(self, taken: Sequence[ComparedWord], size: int, said: TextOrigin) -> list[int]:
         if len(taken) < size:
             return []
         digest = self._digests.of_words(word.said for word in taken)
@@ -141,14 +141,14 @@ class Within:
     """Finds erased texts in texts of one origin."""
 
     texts: ErasedTexts
-    said: Said
+    said: TextOrigin
     met: set[int]
 
     def spans(self, text: str) -> list[Span]:
         return self.texts.spans(text, self.said, self.met)
 
 
-def keep(session: Session, targets: Iterable[Target], seq: int, standing: Collection[str]) -> None:
+def keep(session: Session, targets: Iterable[ErasureTarget], seq: int, standing: Collection[str]) -> None:
     """Stores the digests of all texts of the facts that change `seq` erases; called while those texts still exist.
 
     A text in `standing` (normalised) is still said on purpose elsewhere, so it counts only in texts that name the fact.

@@ -30,7 +30,7 @@ from colmlm.kb.facts.records import IngestReport
 from colmlm.kb.facts.suppression import Suppressor
 from colmlm.kb.log import audit
 from colmlm.kb.store.contention import tried_again
-from colmlm.kb.store.copying import Row, copy_documents, reserve
+from colmlm.kb.store.copying import IncomingDocument, copy_documents, reserve
 from colmlm.kb.tables import DocumentRow, FactRow
 
 MANY_FACTS = 10_000  # from so many new facts on the tables are analysed, so that the planner knows their size
@@ -85,7 +85,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Ingest:
+class IngestRun:
     """One run of an ingest: its corpus, who asked for it and why. With `dry_run` every piece is rolled back."""
 
     sessions: sessionmaker[Session]
@@ -186,9 +186,9 @@ def ingest(
     rows = _rows(documents)
     pending = audit.begin(session, actor, reason)
     known = _known(session, corpus, [document.external_id for document in documents])
-    changed: dict[int, Row] = {}
+    changed: dict[int, IncomingDocument] = {}
     unchanged: list[int] = []
-    taken: list[Row] = []
+    taken: list[IncomingDocument] = []
     for row in rows:
         old_id, record_sha256 = known.get(row.document.external_id, (None, None))
         if old_id is not None and record_sha256 == row.record_sha256:
@@ -229,9 +229,9 @@ def ingest(
     )
 
 
-def _rows(documents: Sequence[AnnotatedDocument]) -> list[Row]:
+def _rows(documents: Sequence[AnnotatedDocument]) -> list[IncomingDocument]:
     """Pairs the documents with their digests, which are made here, after redaction."""
-    return [Row(document, *digests(document)) for document in documents]
+    return [IncomingDocument(document, *digests(document)) for document in documents]
 
 
 def _known(session: Session, corpus: str, external_ids: list[str]) -> dict[str, tuple[int, str]]:
@@ -245,7 +245,11 @@ def _known(session: Session, corpus: str, external_ids: list[str]) -> dict[str, 
 
 
 def _write(
-    session: Session, corpus: str, rows: list[Row], changed: dict[int, Row], seq: int
+    session: Session,
+    corpus: str,
+    rows: list[IncomingDocument],
+    changed: dict[int, IncomingDocument],
+    seq: int,
 ) -> tuple[Replaced, list[int | None], int]:
     """Inserts these documents; gives what they replaced, and the first id, last id and number of the new facts."""
     document_id = reserve(session, "document_id_seq", len(rows))

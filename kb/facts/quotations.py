@@ -36,8 +36,8 @@ from typing import Any, Protocol
 from sqlalchemy import ColumnElement, func, or_, select, update
 from sqlalchemy.orm import Session
 
-from colmlm.kb.facts.erased_texts import ErasedTexts, Said
-from colmlm.kb.facts.redaction import MARK, Target, apart, blank, redact_json
+from colmlm.kb.facts.erased_texts import ErasedTexts, TextOrigin
+from colmlm.kb.facts.redaction import MARK, ErasureTarget, apart, blank, redact_json
 from colmlm.kb.tables import AttributionRow, ErasureRequestRow, FactRow, ForgetRunRow, GenerationRow, JobRow
 from colmlm.kb.texts.wording import Finder, Phrases, Together, may_say, normalised
 
@@ -45,7 +45,7 @@ AT_ONCE = 500
 QUOTED_PARTS = ("text", "question")  # parts of a selector that hold text of facts, and not a name
 
 
-class Spliced(Protocol):
+class SplicedLookup(Protocol):
     """A splice of an output that is stored or about to be."""
 
     @property
@@ -70,28 +70,28 @@ class Sought(Protocol):
         """Gives a condition (SQL) for the outputs that may say one of the texts without a splice."""
         ...
 
-    def finder(self, said: Said) -> Finder:
+    def finder(self, said: TextOrigin) -> Finder:
         """Gives a finder of the texts that count in a text of this origin."""
         ...
 
-    def is_part(self, words: str, said: Said) -> bool:
+    def is_part(self, words: str, said: TextOrigin) -> bool:
         """Says whether these words are a part of what a fact named by this origin said."""
         ...
 
 
-class Standing:
+class StandingTexts:
     """Facts that are about to be erased, whose texts still exist.
 
     `wide` are the texts that count everywhere, and not only in texts that name their fact.
     """
 
-    def __init__(self, targets: Sequence[Target], wide: Collection[str]) -> None:
+    def __init__(self, targets: Sequence[ErasureTarget], wide: Collection[str]) -> None:
         self.targets, self.wide = targets, wide
         self.met: set[int] = set()
         self._everywhere = Phrases(wide)
 
     @classmethod
-    def of(cls, targets: Sequence[Target], standing: Collection[str]) -> Standing:
+    def of(cls, targets: Sequence[ErasureTarget], standing: Collection[str]) -> StandingTexts:
         """Takes every text of the facts as wide, except those in `standing` (normalised), which other facts say too."""
         texts = {string for target in targets for string in target.strings}
         return cls(targets, [text for text in texts if normalised(text) not in standing])
@@ -103,13 +103,13 @@ class Standing:
     def outputs(self) -> ColumnElement[bool]:
         return or_(may_say(GenerationRow.prompt, self.wide), may_say(GenerationRow.output, self.wide))
 
-    def finder(self, said: Said) -> Finder:
+    def finder(self, said: TextOrigin) -> Finder:
         own = [target for target in self.targets if target.fact_id in said.fact_ids]
         if not own:
             return self._everywhere
         return Together(Phrases(string for target in own for string in target.strings), self._everywhere)
 
-    def is_part(self, words: str, said: Said) -> bool:
+    def is_part(self, words: str, said: TextOrigin) -> bool:
         part = normalised(words)
         own = (target.strings for target in self.targets if target.fact_id in said.fact_ids)
         return bool(part) and any(part in normalised(string) for strings in own for string in strings)
@@ -140,10 +140,10 @@ class Gone:
     def outputs(self) -> ColumnElement[bool]:
         return GenerationRow.seq < self.texts.last_everywhere
 
-    def finder(self, said: Said) -> Finder:
+    def finder(self, said: TextOrigin) -> Finder:
         return self.texts.within(said, self.met)
 
-    def is_part(self, words: str, said: Said) -> bool:
+    def is_part(self, words: str, said: TextOrigin) -> bool:
         return False
 
 
@@ -197,7 +197,7 @@ def redact(session: Session, sought: Sought, seq: int) -> Quoting:
 
 
 def without(
-    prompt: str, output: str, splices: Sequence[Spliced], erased: Collection[int], finder: Finder
+    prompt: str, output: str, splices: Sequence[SplicedLookup], erased: Collection[int], finder: Finder
 ) -> tuple[str, str]:
     """Gives prompt and output with the splices of erased facts, repetitions of these and the finder's spans redacted.
 
@@ -210,12 +210,12 @@ def without(
     return blank(prompt, in_prompt), blank(output, (*own, *apart(in_output, others)))
 
 
-def redacted_since(session: Session, value: Any, said: Said) -> Any:
+def redacted_since(session: Session, value: Any, said: TextOrigin) -> Any:
     """Redacts a text or JSON value as it has to be stored now. The transaction must hold erasures off."""
     return redact_json(value, ErasedTexts.counting(session, said).within(said))
 
 
-def redacted_selector(session: Session, selector: dict[str, Any], said: Said) -> dict[str, Any]:
+def redacted_selector(session: Session, selector: dict[str, Any], said: TextOrigin) -> dict[str, Any]:
     """Redacts a selector as it has to be stored now, with its text and question where one of its facts was erased."""
     kept: dict[str, Any] = redacted_since(session, selector, said)
     erased = select(FactRow.id).where(
@@ -228,7 +228,7 @@ def redacted_selector(session: Session, selector: dict[str, Any], said: Said) ->
 
 def redact_job(session: Session, job: JobRow) -> None:
     """Redacts what this job says of facts erased since it was asked for. The transaction must hold erasures off."""
-    said = Said(at=job.created_at)
+    said = TextOrigin(at=job.created_at)
     for name, value in _job_values(job, ErasedTexts.counting(session, said).within(said)).items():
         setattr(job, name, value)
     session.flush()
@@ -275,7 +275,7 @@ def _outputs(session: Session, sought: Sought) -> _Rows:
         splices = _splices(session, [row.id for row in page])
         for row in page:
             hits = splices.get(row.id, [])
-            said = Said(frozenset(s.fact_id for s in hits), seq=row.seq)
+            said = TextOrigin(frozenset(s.fact_id for s in hits), seq=row.seq)
             prompt, output = without(row.prompt, row.output, hits, sought.fact_ids, sought.finder(said))
             if (prompt, output) != (row.prompt, row.output):
                 sought.met.update(said.fact_ids.intersection(sought.fact_ids))
@@ -300,7 +300,7 @@ def _runs(session: Session, sought: Sought) -> _Rows:
     for run in session.scalars(
         select(ForgetRunRow).order_by(ForgetRunRow.id).execution_options(populate_existing=True)
     ):
-        said = Said(frozenset(run.fact_ids), seq=run.planned_seq)
+        said = TextOrigin(frozenset(run.fact_ids), seq=run.planned_seq)
         values = _values(
             run, ("selector", "plan", "verification", "reason", "on_behalf_of"), sought.finder(said)
         )
@@ -314,7 +314,7 @@ def _runs(session: Session, sought: Sought) -> _Rows:
 
 def _jobs(session: Session, sought: Sought) -> _Rows:
     for job in session.scalars(select(JobRow).order_by(JobRow.id).execution_options(populate_existing=True)):
-        if values := _job_values(job, sought.finder(Said(at=job.created_at))):
+        if values := _job_values(job, sought.finder(TextOrigin(at=job.created_at))):
             yield job, values
 
 
@@ -331,7 +331,7 @@ def _job_values(job: JobRow, finder: Finder) -> dict[str, Any]:
 
 def _requests(session: Session, sought: Sought) -> _Rows:
     for request in session.scalars(select(ErasureRequestRow).order_by(ErasureRequestRow.id)):
-        said = Said(frozenset(request.fact_ids), at=request.at)
+        said = TextOrigin(frozenset(request.fact_ids), at=request.at)
         if values := _values(request, ("reason", "on_behalf_of"), sought.finder(said)):
             yield request, values
 

@@ -31,7 +31,7 @@ def as_mentioned(kept: object) -> Mentioned | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ErasureTarget:
     """A fact to erase, with every text it has. `text` and `spans` are its document's: the text and all fact spans."""
 
     fact_id: int
@@ -85,14 +85,14 @@ def redact_json(value: Any, finder: Finder) -> Any:
 
 
 def redact_documents(
-    session: Session, targets: Sequence[Target], mentions: Mentioned = "same-document"
+    session: Session, targets: Sequence[ErasureTarget], mentions: Mentioned = "same-document"
 ) -> list[int]:
     """Redacts the facts in their documents, replaced ones too, and gives the ids of the rows that changed.
 
     It also redacts mentions: the facts' values elsewhere in these texts, or with "all" in the texts of every document.
     The spans of other facts stay.
     """
-    by_source: dict[tuple[str, str], list[Target]] = {}
+    by_source: dict[tuple[str, str], list[ErasureTarget]] = {}
     for target in targets:
         if target.document_id is not None:
             by_source.setdefault((target.corpus, target.external_id), []).append(target)
@@ -114,7 +114,7 @@ def redact_documents(
     return sorted(set(changed))
 
 
-def _redact_mentions(session: Session, targets: Sequence[Target], erased: list[int]) -> list[int]:
+def _redact_mentions(session: Session, targets: Sequence[ErasureTarget], erased: list[int]) -> list[int]:
     """Redacts the values in every document's text."""
     values = {value for target in targets for value in target.values}
     said = Phrases(values)
@@ -148,7 +148,7 @@ def _redact_document(
 
 
 def _spans_in(
-    row: DocumentRow, targets: Sequence[Target], apart_from: Sequence[Span], *, in_all: bool
+    row: DocumentRow, targets: Sequence[ErasureTarget], apart_from: Sequence[Span], *, in_all: bool
 ) -> list[Span]:
     """Finds the spans where an edition of the facts' document says them. Mentions in replaced editions always count."""
     found = [span for target in targets for span in _stated(row, target, apart_from)]
@@ -158,7 +158,7 @@ def _spans_in(
     return found
 
 
-def _stated(row: DocumentRow, target: Target, apart_from: Sequence[Span]) -> list[Span]:
+def _stated(row: DocumentRow, target: ErasureTarget, apart_from: Sequence[Span]) -> list[Span]:
     """Finds the fact's span in an edition of its document by the characters around it, outside other facts' spans."""
     if row.id == target.document_id:
         found = [(target.start, target.end)]

@@ -27,7 +27,7 @@ from sqlalchemy.orm import Session, aliased
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.kb.errors import FactSuppressed
 from colmlm.kb.facts.records import Suppressed
-from colmlm.kb.facts.redaction import Target, apart, blank
+from colmlm.kb.facts.redaction import ErasureTarget, apart, blank
 from colmlm.kb.tables import DocumentRow, FactRow, FactVersionRow, SecretRow, SuppressionRow
 from colmlm.kb.texts.wording import Phrases, Span, may_say, normalised
 
@@ -85,7 +85,7 @@ class Suppressor:
         spans = [(span.start, span.end) for span in document.facts]
         erased: list[FactSpan] = []
         for span in document.facts:
-            place = Place(document.external_id, span.start, text_before(document.text, spans, span.start))
+            place = SpanPlace(document.external_id, span.start, text_before(document.text, spans, span.start))
             if self.matches((span.value, span.current), span.question, place):
                 erased.append(span)
         if not erased or self.allow_erased:
@@ -98,7 +98,7 @@ class Suppressor:
         mentioned = apart(said.spans(document.text), [(span.start, span.end) for span in kept])
         return replace(document, text=blank(document.text, (*gone, *mentioned)), facts=kept), len(gone)
 
-    def matches(self, values: Iterable[str | None], question: str | None, place: Place | None) -> bool:
+    def matches(self, values: Iterable[str | None], question: str | None, place: SpanPlace | None) -> bool:
         """Says whether a fact with one of these values was erased."""
         if self._digests is None:
             return False
@@ -116,7 +116,7 @@ class Suppressor:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SpanPlace:
     """The place of a span: the document's external id, the offset, and the 40 characters before it."""
 
     external_id: str
@@ -135,11 +135,11 @@ class Digests:
         secret = session.scalars(select(SecretRow.value).where(SecretRow.name == "change_log")).one()
         return cls(hmac.new(secret, b"suppression\0", hashlib.sha256))
 
-    def of_fact(self, value: str, question: str | None, place: Place | None) -> list[bytes]:
+    def of_fact(self, value: str, question: str | None, place: SpanPlace | None) -> list[bytes]:
         """Makes all digests of a fact."""
         return [self._make(map(normalised, said)) for said in _said(value, question, place)]
 
-    def known(self, value: str, question: str | None, place: Place | None) -> list[bytes]:
+    def known(self, value: str, question: str | None, place: SpanPlace | None) -> list[bytes]:
         """Makes all digests by which this fact may have been stored, also in the way of earlier releases."""
         before = [self._make(map(_normalised_before, said)) for said in _said(value, question, place)]
         return [*self.of_fact(value, question, place), *before]
@@ -158,7 +158,7 @@ class Digests:
         return digest.digest()
 
 
-def _said(value: str, question: str | None, place: Place | None) -> Iterator[tuple[str, ...]]:
+def _said(value: str, question: str | None, place: SpanPlace | None) -> Iterator[tuple[str, ...]]:
     """Gives the texts that each digest of a fact is made of; the first text is the digest's kind."""
     if question:
         yield "question", value, question
@@ -180,7 +180,7 @@ def text_before(document_text: str, spans: Iterable[Span], start: int) -> str:
     return blank(document_text[first:start], inside)
 
 
-def remember(session: Session, targets: Sequence[Target], seq: int) -> tuple[int, list[int]]:
+def remember(session: Session, targets: Sequence[ErasureTarget], seq: int) -> tuple[int, list[int]]:
     """Stores the digests of the facts that change `seq` erases; called while their texts still exist.
 
     Gives the number of new digests, and the ids of other facts that say the same.
@@ -191,7 +191,7 @@ def remember(session: Session, targets: Sequence[Target], seq: int) -> tuple[int
         place = None
         if target.document_id is not None:
             before = text_before(target.text, target.spans, target.start)
-            place = Place(target.external_id, target.start, before)
+            place = SpanPlace(target.external_id, target.start, before)
         for value in dict.fromkeys(target.values):
             made.update(digests.of_fact(value, target.question, place))
     others = {fact_id: made & theirs for fact_id, theirs in _of_others(session, targets, digests).items()}
@@ -202,7 +202,7 @@ def remember(session: Session, targets: Sequence[Target], seq: int) -> tuple[int
     return kept, sorted(fact_id for fact_id, shared in others.items() if shared)
 
 
-def _of_others(session: Session, targets: Sequence[Target], digests: Digests) -> dict[int, set[bytes]]:
+def _of_others(session: Session, targets: Sequence[ErasureTarget], digests: Digests) -> dict[int, set[bytes]]:
     """Gives, by fact, the digests of other facts, not erased, that have a value of one of these targets."""
     values = {value for target in targets for value in target.values}
     wanted = set(map(normalised, values))
@@ -242,16 +242,16 @@ _SPANS_BEFORE = (
 )
 
 
-def _place(row: Row[Any]) -> Place | None:
+def _place(row: Row[Any]) -> SpanPlace | None:
     fact: FactRow = row.FactRow
     if fact.span_start is None:
         return None
     first = fact.span_start - len(row.before)
     inside = [(max(start - first, 0), min(end - first, len(row.before))) for start, end in row.spans]
-    return Place(row.external_id, fact.span_start, blank(row.before, inside))
+    return SpanPlace(row.external_id, fact.span_start, blank(row.before, inside))
 
 
-def said_by_others(session: Session, targets: Sequence[Target]) -> set[str]:
+def said_by_others(session: Session, targets: Sequence[ErasureTarget]) -> set[str]:
     """Gives the normalised texts of these facts that another fact says too, as a value, a question or an answer."""
     texts = {string for target in targets for string in target.strings}
     wanted = set(map(normalised, texts))

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from colmlm.kb.errors import PlanTooLarge, PlanUnderWay
 from colmlm.kb.facts.edits import IS_LIVE
 from colmlm.kb.forgetting.equivalents import Texts, same_place, same_question
-from colmlm.kb.forgetting.questions_asked import Questioner, Target, ask, build, evenly
+from colmlm.kb.forgetting.questions_asked import ProbeTarget, Questioner, ask, build, evenly
 from colmlm.kb.forgetting.records import Collateral, Drift, ForgetPlan, Successor
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keysets import Ids, Vectors
@@ -35,7 +35,7 @@ _WORKING = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
-class Base:
+class PlannedBase:
     """The live facts at the time of one plan: their texts, and all keys of the active keyset."""
 
     keyset: KeysetRecord
@@ -44,7 +44,7 @@ class Base:
     tombstones: KeySpace
 
     @classmethod
-    def read(cls, session: Session) -> Base:
+    def read(cls, session: Session) -> PlannedBase:
         keyset = keysets.active_keyset(session)
         return cls(
             keyset,
@@ -59,7 +59,7 @@ class Base:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AskedQueries:
     """Queries [B, d] for facts, the fact [B] that each asks for, and whether it is an encoded question.
 
     `affected` counts all questions there are, also those beyond the sample and those of facts without a key.
@@ -71,7 +71,7 @@ class Asked:
     affected: int
 
 
-def ask_for(base: Base, fact_ids: Sequence[int], questioner: Questioner, most: int) -> Asked:
+def ask_for(base: PlannedBase, fact_ids: Sequence[int], questioner: Questioner, most: int) -> AskedQueries:
     """Makes queries of the questions of these facts, at most `most`.
 
     Each distinct question is encoded once. Without an encoder, and for facts without a question, the fact's own
@@ -89,7 +89,7 @@ def ask_for(base: Base, fact_ids: Sequence[int], questioner: Questioner, most: i
     questions = questioner.encode([text for text in texts if text], base.keyset.dim)
     has_key, keys = base.space.first(ids[~encoded])
     by_key = ids[~encoded][has_key]
-    return Asked(
+    return AskedQueries(
         np.concatenate([ids[encoded], by_key]),
         np.concatenate([questions, keys]),
         np.concatenate([np.ones(len(questions), bool), np.zeros(len(by_key), bool)]),
@@ -98,7 +98,7 @@ def ask_for(base: Base, fact_ids: Sequence[int], questioner: Questioner, most: i
 
 
 def find_equivalents(
-    base: Base, selected: Sequence[int], asked: Asked | None, radius: float
+    base: PlannedBase, selected: Sequence[int], asked: AskedQueries | None, radius: float
 ) -> tuple[list[int], list[int]]:
     """Finds facts that say the same as selected ones, and facts that answer their questions with another value."""
     same, conflicting = same_question(base.texts, selected)
@@ -108,7 +108,9 @@ def find_equivalents(
     return equivalents, sorted(set(conflicting) - set(equivalents))
 
 
-def successors(base: Base, doomed: Sequence[int], asked: Asked, policy: str) -> tuple[Successor, ...]:
+def successors(
+    base: PlannedBase, doomed: Sequence[int], asked: AskedQueries, policy: str
+) -> tuple[Successor, ...]:
     """Computes what each query would get if the doomed facts were forgotten, by the rules of a lookup."""
     remaining, going = base.space.without(doomed), base.space.of(doomed)
     scores, ids = remaining.best(asked.queries_BD)
@@ -132,7 +134,12 @@ def successors(base: Base, doomed: Sequence[int], asked: Asked, policy: str) -> 
 
 
 def collateral(
-    session: Session, base: Base, doomed: Sequence[int], asked: Asked, questioner: Questioner, most: int
+    session: Session,
+    base: PlannedBase,
+    doomed: Sequence[int],
+    asked: AskedQueries,
+    questioner: Questioner,
+    most: int,
 ) -> Collateral:
     """Counts facts near the doomed ones whose questions get a doomed fact now, and outputs that used doomed ones."""
     near = base.space.without(doomed).nearest(asked.queries_BD, NEIGHBOURS)
@@ -189,7 +196,7 @@ def draw_up(
             session
         )  # read before the facts, so that an edit meanwhile makes the plan stale
         selected = select_them(session)
-        base = Base.read(session)
+        base = PlannedBase.read(session)
     questioner.require(base.keyset)
     near = base.keyset.threshold if radius is None else radius
     found: list[int] = []
@@ -201,7 +208,7 @@ def draw_up(
     asked = ask_for(base, chosen, questioner, most)
     with kb.sessions() as session:
         touched = collateral(session, base, chosen, asked, questioner, most)
-        target = Target.read(session, base.keyset, chosen, found, most)
+        target = ProbeTarget.read(session, base.keyset, chosen, found, most)
     now = build(target, base.keyset, questioner)
     before, _ = ask(kb, base.keyset.checkpoint_id, now, target.fact_ids)
     return ForgetPlan(
@@ -240,7 +247,7 @@ def drift(session: Session, selector: Selector, plan: ForgetPlan, largest: int |
     if plan.included:
         _require_room(session, largest)
         with _alone():
-            related, _ = find_equivalents(Base.read(session), sorted(live), None, plan.radius)
+            related, _ = find_equivalents(PlannedBase.read(session), sorted(live), None, plan.radius)
     return Drift(
         stale=tuple(sorted(set(plan.fact_ids) - live)),
         newly_selected=tuple(sorted(selected)),

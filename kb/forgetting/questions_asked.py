@@ -79,7 +79,7 @@ class Probes:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ProbeTarget:
     """The forgotten facts, a sample of their records, and a sample of equivalents that are not among them."""
 
     fact_ids: frozenset[int]
@@ -96,7 +96,7 @@ class Target:
         fact_ids: Sequence[int],
         equivalents: Sequence[int],
         most: int,
-    ) -> Target:
+    ) -> ProbeTarget:
         """Reads at most `most` facts of either sort; the others of the set still count as forgotten."""
         sampled = evenly(fact_ids, most)
         others = evenly([fact_id for fact_id in equivalents if fact_id not in set(fact_ids)], most)
@@ -130,7 +130,7 @@ def _stored_queries(
 
 
 def build(
-    target: Target, keyset: KeysetRecord, questioner: Questioner, given: Sequence[str] = ()
+    target: ProbeTarget, keyset: KeysetRecord, questioner: Questioner, given: Sequence[str] = ()
 ) -> dict[str, Probes]:
     """Makes the probes by class; without an encoder only those that are stored vectors."""
     values = {fact.fact_id: (normalise(fact.value),) for fact in target.sample}

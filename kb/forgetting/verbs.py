@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 from colmlm.kb.errors import ForgetRunNotFound, ForgetRunState, InvalidSelector, KeysetMismatch, PlanStale
 from colmlm.kb.facts import edits as facts
 from colmlm.kb.facts import quotations, reading, suppression
-from colmlm.kb.facts.erased_texts import Said
+from colmlm.kb.facts.erased_texts import TextOrigin
 from colmlm.kb.facts.records import Edit, FactRecord
 from colmlm.kb.forgetting import plan as forget_plan
 from colmlm.kb.forgetting.questions_asked import Questioner
@@ -102,7 +102,7 @@ class Forgetting:
 
     @tried_again
     def _store(self, drawn: ForgetPlan, selector: Selector, who: Signature, reason: str) -> ForgetPlan:
-        said = Said(frozenset(drawn.fact_ids), seq=drawn.planned_seq)
+        said = TextOrigin(frozenset(drawn.fact_ids), seq=drawn.planned_seq)
         with self.kb.sessions.begin() as session:
             suppression.hold_off_erasure(session)  # a fact may have been erased while the plan was made
             kept = replace(drawn, selector_digest=_digest(session, selector)).to_json()

@@ -10,7 +10,7 @@ import numpy as np
 from sqlalchemy import func, select
 
 from colmlm.kb.facts.edits import IS_LIVE
-from colmlm.kb.forgetting.questions_asked import Questioner, Target, ask, build
+from colmlm.kb.forgetting.questions_asked import ProbeTarget, Questioner, ask, build
 from colmlm.kb.forgetting.records import ForgetPlan, Verification
 from colmlm.kb.keys import keysets
 from colmlm.kb.tables import FactKeyRow, FactVersionRow, TombstoneRow
@@ -29,7 +29,7 @@ def verify(
     with kb.sessions() as session:
         keyset = keysets.active_keyset(session)
         questioner.require(keyset)
-        target = Target.read(session, keyset, plan.fact_ids, plan.equivalents, most)
+        target = ProbeTarget.read(session, keyset, plan.fact_ids, plan.equivalents, most)
         key_ids = session.scalars(
             select(FactKeyRow.id).where(
                 FactKeyRow.keyset_id == keyset.keyset_id, FactKeyRow.fact_id == func.any(ids)

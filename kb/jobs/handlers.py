@@ -16,7 +16,7 @@ from colmlm.kb.errors import InvalidWork
 from colmlm.kb.facts.records import IngestReport
 from colmlm.kb.jobs.kinds import Check, Ingest, MakeBackup, VerifyBackup, WriteSnapshot
 from colmlm.kb.jobs.records import JobRecord
-from colmlm.kb.jobs.runner import Handler, Run
+from colmlm.kb.jobs.runner import Handler, JobRun
 from colmlm.kb.log.signing import signing_key
 
 MOST_NAMED = 100  # refusals and ids that a result lists at most; it counts all of them
@@ -29,7 +29,7 @@ KILO, MEGA = 1000, 1_000_000
 _QUOTED = re.compile(r"(['\"]).*\1", re.DOTALL)
 
 
-def ingest(run: Run, work: Ingest) -> dict[str, Any]:
+def ingest(run: JobRun, work: Ingest) -> dict[str, Any]:
     """Ingests the file in several transactions. A second attempt skips the documents that are already there."""
     file = run.uploads.file(work.upload_id)
     total = file.stat().st_size // KILO
@@ -75,7 +75,7 @@ def _stored(words: str) -> str:
     return words.replace("\x00", "\ufffd")
 
 
-def backup(run: Run, work: MakeBackup) -> dict[str, Any]:
+def backup(run: JobRun, work: MakeBackup) -> dict[str, Any]:
     """Writes the backup completely or not at all. A second attempt starts over, and removes what a dead worker left."""
     directory = backup_folder(run.kb.settings)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -92,7 +92,7 @@ def backup(run: Run, work: MakeBackup) -> dict[str, Any]:
     return {"name": work.name, **asdict(made)}
 
 
-def verify(run: Run, work: VerifyBackup) -> dict[str, Any]:
+def verify(run: JobRun, work: VerifyBackup) -> dict[str, Any]:
     """Reads the backup and gives its contents. Raises `BackupRefused` where a bit is not as it was written."""
     file = backup_folder(run.kb.settings) / work.name
     if not file.is_file():
@@ -106,14 +106,14 @@ def _is_of(job: JobRecord, file: Path) -> bool:
     return job.started_at is not None and file.stat().st_mtime >= job.started_at.timestamp()
 
 
-def snapshot(run: Run, _: WriteSnapshot) -> dict[str, Any]:
+def snapshot(run: JobRun, _: WriteSnapshot) -> dict[str, Any]:
     """Writes the active keyset's index to disk."""
     keyset = run.kb.keysets.active()
     run.kb.lookups.snapshot()
     return {"keyset_id": keyset.keyset_id, "seq": run.kb.lookups.catch_up()}
 
 
-def check(run: Run, _: Check) -> dict[str, Any]:
+def check(run: JobRun, _: Check) -> dict[str, Any]:
     """Runs `fsck`; the result is `ok` where nothing is missing, left over or broken."""
     found = asdict(run.kb.upkeep.fsck())
     return {name: value[:MOST_NAMED] if isinstance(value, tuple) else value for name, value in found.items()}

@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class JobRun:
     """What a handler works with: the job, and the knowledge base, whose changes name the actor who queued the job.
 
     `progress` says how far the work is. It and `check` raise where the work should end, so they are to be called where
@@ -43,7 +43,7 @@ class Run:
 
 
 # A handler does a whole job, or continues what an earlier attempt committed, and gives the result to store.
-Handler = Callable[[Run, Any], object]
+Handler = Callable[[JobRun, Any], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Runner:
                 f"this worker cannot do {job.kind!r}; start one of the release that queued it",
             )
         kb = _acting_as(self.kb, job.actor)
-        run = Run(kb, job, Uploads.of(self.kb.settings), lease.progress, lease.check)
+        run = JobRun(kb, job, Uploads.of(self.kb.settings), lease.progress, lease.check)
         lease.check()
         as_asked = origin.set(Origin(_principal(job), job.request_id))
         try:

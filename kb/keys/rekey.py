@@ -65,7 +65,7 @@ class Encoder(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Rekey:
+class RekeyRun:
     """One run of a rekey: its keyset, who asked for it, its corpus (None: all), and the kinds of key to make."""
 
     sessions: sessionmaker[Session]

@@ -26,7 +26,7 @@ _FIELDS = {"payloadType", "payload", "signatures"}
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedEnvelope:
     """The content of an envelope whose signature is valid; `names` are those of the key that signed it."""
 
     predicate_type: str
@@ -63,7 +63,7 @@ def is_envelope(value: Mapping[str, Any]) -> bool:
     return "payload" in value
 
 
-def open_envelope(envelope: Mapping[str, Any], what: str) -> Opened:
+def open_envelope(envelope: Mapping[str, Any], what: str) -> OpenedEnvelope:
     """Reads an envelope. Raises `SignatureRefused` unless every byte is as the key that it names signed it."""
     try:
         if set(envelope) != _FIELDS or envelope["payloadType"] != PAYLOAD_TYPE:
@@ -79,7 +79,7 @@ def open_envelope(envelope: Mapping[str, Any], what: str) -> Opened:
         if statement["_type"] != STATEMENT_TYPE:
             raise ValueError("another statement")
         (subject,) = statement["subject"]
-        return Opened(statement["predicateType"], dict(subject), statement["predicate"], names)
+        return OpenedEnvelope(statement["predicateType"], dict(subject), statement["predicate"], names)
     except InvalidSignature as error:
         raise SignatureRefused(what, "its signature does not fit what it says") from error
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from colmlm.kb.corpus.format import AnnotatedDocument
-    from colmlm.kb.corpus.raw.files import Found
+    from colmlm.kb.corpus.raw.files import FoundFiles
     from colmlm.kb.evidence.impact import Impact
-    from colmlm.kb.evidence.records import FactTrace, GenerationRecord, NewGeneration, OutputTrace
+    from colmlm.kb.evidence.records import FactTrace, GenerationRecord, NewOutput, OutputTrace
     from colmlm.kb.facts.documents import DocumentRecord
     from colmlm.kb.facts.records import CorpusStats, Edit, FactRecord, IngestReport
 
@@ -65,13 +65,13 @@ class OutputVerbs(Protocol):
 
     def impact(self, fact_id: int) -> Impact: ...
 
-    def record_from_elsewhere(self, generation: NewGeneration) -> OutputTrace:
+    def record_from_elsewhere(self, generation: NewOutput) -> OutputTrace:
         """Stores an output that a decoder of another process made."""
         ...
 
 
 class DocumentVerbs(Protocol):
-    """What documents can be asked for, as `kb.facts.documents.Documents` describes it."""
+    """What documents can be asked for, as `kb.facts.documents.StoredDocuments` describes it."""
 
     def find(
         self, *, corpus: str | None = None, replaced: bool = False, after: int = 0, limit: int = 50
@@ -110,7 +110,7 @@ class CorpusVerbs(Protocol):
 
     def add(
         self,
-        found: Found,
+        found: FoundFiles,
         corpus: str,
         *,
         actor: str,

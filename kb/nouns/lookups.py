@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from colmlm.kb.lookup.space import LookupSpace
 
 
-class Finding(Protocol):
+class FactFinder(Protocol):
     """Finds the nearest live facts, now or as of a change."""
 
     def find(
@@ -28,7 +28,7 @@ class Finding(Protocol):
         ...
 
 
-class LookupVerbs(Finding, Protocol):
+class LookupVerbs(FactFinder, Protocol):
     """What lookups can be asked for: the verbs of `kb.lookup.searchable.Lookups`, and questions as text."""
 
     def ask(
@@ -43,7 +43,7 @@ class LookupVerbs(Finding, Protocol):
         """Finds the k facts nearest to a question; with `as_of`, as the base was after that change."""
         ...
 
-    def as_of(self, seq: int) -> Finding:
+    def as_of(self, seq: int) -> FactFinder:
         """Gives lookups in the state after change `seq`."""
         ...
 

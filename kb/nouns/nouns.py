@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 if TYPE_CHECKING:
     from colmlm.kb.nouns.contents import CorpusVerbs, DocumentVerbs, FactVerbs, OutputVerbs
-    from colmlm.kb.nouns.generation import Decoder
+    from colmlm.kb.nouns.generation import DecoderVerbs
     from colmlm.kb.nouns.log import LogVerbs
     from colmlm.kb.nouns.lookups import LookupVerbs
     from colmlm.kb.nouns.removal import ErasureVerbs, ForgetVerbs
@@ -31,7 +31,7 @@ class Nouns(Protocol):
     def lookups(self) -> LookupVerbs: ...
 
     @property
-    def decoder(self) -> Decoder:
+    def decoder(self) -> DecoderVerbs:
         """Decodes with the model of the base: on this machine the checkpoint of the settings, else the server's."""
         ...
 

@@ -28,7 +28,7 @@ _COPY_VERSIONS = b"COPY fact_version (fact_id, version, value, from_seq, to_seq)
 
 
 @dataclass(slots=True)
-class Row:
+class IncomingDocument:
     """A document to be inserted: its digests, its new id, and which of its facts (by ordinal) exist already."""
 
     document: AnnotatedDocument
@@ -61,7 +61,9 @@ def copy_blocks(session: Session, statement: bytes, blocks: Iterable[bytes | str
             copy.write(block)
 
 
-def copy_documents(session: Session, corpus: str, rows: Iterable[Row], first_fact_id: int, seq: int) -> None:
+def copy_documents(
+    session: Session, corpus: str, rows: Iterable[IncomingDocument], first_fact_id: int, seq: int
+) -> None:
     """Inserts documents under their ids, and their new facts, in order, under ids from `first_fact_id` on."""
     rows = list(rows)
     copy_blocks(session, _COPY_DOCUMENTS, _joined(_document_line(corpus, row) for row in rows))
@@ -84,13 +86,15 @@ def _joined(lines: Iterable[str]) -> Iterator[str]:
     yield "".join(block)
 
 
-def _document_line(corpus: str, row: Row) -> str:
+def _document_line(corpus: str, row: IncomingDocument) -> str:
     d = row.document
     names = (corpus, d.external_id, d.title, d.uri, d.licence, d.revision, row.sha256, row.record_sha256)
     return "\t".join((str(row.document_id), *map(_field, names), _field(d.text))) + "\n"
 
 
-def _fact_lines(rows: Iterable[Row], fact_id: int, seq: int, versions: list[str]) -> Iterator[str]:
+def _fact_lines(
+    rows: Iterable[IncomingDocument], fact_id: int, seq: int, versions: list[str]
+) -> Iterator[str]:
     """Yields the lines of the facts of each document, and appends those of their versions to `versions`."""
     for row in rows:
         facts, document_id, kept = [], row.document_id, row.kept

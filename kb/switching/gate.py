@@ -58,7 +58,7 @@ class Criterion:
 
 
 @dataclass(frozen=True, slots=True)
-class Drift:
+class ScoreDrift:
     """The best score of each question with a fact of the right value (`genuine`), and with any other (`impostor`).
 
     The fields `active_*` are the same in the active keyset.
@@ -122,7 +122,7 @@ class GateReport:
     num_questions: int
     num_contexts: int
     mean_scores: dict[str, float]
-    drift: Drift = field(repr=False, compare=False)
+    drift: ScoreDrift = field(repr=False, compare=False)
 
     def stored(self) -> dict[str, Any]:
         """Gives the report as it is stored with the keyset, for JSON."""
@@ -308,10 +308,10 @@ def _calibrated(sample: Sample) -> Criterion:
     return _at_least("threshold calibrated", float(sample.keyset.calibrated), 1.0, remedy)
 
 
-def _drift(sample: Sample, ours: Answers, theirs: Answers | None) -> Drift:
+def _drift(sample: Sample, ours: Answers, theirs: Answers | None) -> ScoreDrift:
     if theirs is None or sample.active is None:
-        return Drift(ours.genuine, ours.impostor, sample.keyset.threshold)
-    return Drift(
+        return ScoreDrift(ours.genuine, ours.impostor, sample.keyset.threshold)
+    return ScoreDrift(
         ours.genuine,
         ours.impostor,
         sample.keyset.threshold,

@@ -19,7 +19,7 @@ from colmlm.kb.keys.calibration import Calibration
 from colmlm.kb.keys.keycopy import Keys
 from colmlm.kb.keys.keysets import Ids, Vectors
 from colmlm.kb.keys.records import CheckpointInfo, KeysetHead, KeysetRecord
-from colmlm.kb.keys.rekey import Encoder, Rekey
+from colmlm.kb.keys.rekey import Encoder, RekeyRun
 from colmlm.kb.lookup.replica import rebuild, save
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.store.contention import tried_again
@@ -28,7 +28,7 @@ from colmlm.kb.switching.gate import GateLimits, GateReport, check_keyset
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
+class BuiltIndex:
     """An index that was rebuilt from the database and written to disk as a snapshot."""
 
     keyset_id: int
@@ -104,7 +104,7 @@ class Keysets:
             with self.store.sessions() as session:
                 reading.require_corpus(session, corpus)
         keyset = self.create(encoder.checkpoint)
-        rekey = Rekey(
+        rekey = RekeyRun(
             self.store.sessions, encoder, keyset.keyset_id, self._actor, corpus, batch, on_facts, kinds
         )
         rekey.run()
@@ -151,7 +151,7 @@ class Keysets:
         self.store.searcher.prepare(keyset_id)
         return self.show(keyset_id)
 
-    def build(self, keyset_id: int) -> Built:
+    def build(self, keyset_id: int) -> BuiltIndex:
         """Rebuilds a keyset's index from the database, trained on all its keys, and writes its snapshot.
 
         A server then opens it in the time that reading the file takes.
@@ -162,7 +162,7 @@ class Keysets:
                 raise KeysetNotReady(keyset_id, keyset.state)
             replica = rebuild(session, keyset)
             save(session, replica, self.store.settings.index_directory)
-        return Built(keyset_id, replica.index.spec, len(replica.index), replica.applied_seq)
+        return BuiltIndex(keyset_id, replica.index.spec, len(replica.index), replica.applied_seq)
 
     @tried_again
     def calibrate(self, keyset_id: int, measured: Calibration) -> KeysetRecord:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from colmlm.kb.keys.keysets import Vectors
 from colmlm.kb.lookup.index import KeyIndex
-from colmlm.kb.switching.sample import NOT_LIVE, Asked, Keys
+from colmlm.kb.switching.sample import NOT_LIVE, ClassedTexts, Keys
 
 Scores = npt.NDArray[np.float64]
 
@@ -82,7 +82,7 @@ class Answers:
         return float(np.mean(1 / self.rank))
 
 
-def ask(queries_BD: Vectors, asked: Asked, keys: Keys) -> Answers:
+def ask(queries_BD: Vectors, asked: ClassedTexts, keys: Keys) -> Answers:
     """Scores queries against live keys. Those of facts with the value asked for are right; ties count as wrong."""
     keys = keys.live
     genuine, impostor = (np.full(len(queries_BD), -np.inf) for _ in range(2))

@@ -52,7 +52,7 @@ class Keys:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ClassedTexts:
     """Texts to encode, and for each the class of the value that is the right answer (see `Keys.class_N`)."""
 
     texts: tuple[str, ...]
@@ -70,8 +70,8 @@ class Sample:
     index: KeyIndex
     keys: Keys
     active_keys: Keys | None
-    questions: Asked
-    contexts: Asked
+    questions: ClassedTexts
+    contexts: ClassedTexts
     lost: tuple[int, ...]
     tombstones_unkeyed: int
     has_questions: bool
@@ -147,7 +147,7 @@ def _tombstones_unkeyed(session: Session, keyset_id: int) -> int:
 
 def _questions(
     session: Session, keyset: KeysetRecord, active: KeysetRecord | None, classes: dict[int, int], size: int
-) -> Asked:
+) -> ClassedTexts:
     """Draws questions of live facts that both keysets have keys of, so that the comparison is fair."""
     statement = (
         select(FactRow.id, FactRow.question)
@@ -161,7 +161,7 @@ def _questions(
     return _asked([(row.question, classes[row.id]) for row in rows])
 
 
-def _contexts(session: Session, classes: dict[int, int], size: int) -> Asked:
+def _contexts(session: Session, classes: dict[int, int], size: int) -> ClassedTexts:
     """Draws the texts before the newest splices of live facts, where the decoder looked these facts up."""
     prefix = GenerationRow.prompt + func.substr(GenerationRow.output, 1, AttributionRow.output_start)
     statement = (
@@ -175,6 +175,6 @@ def _contexts(session: Session, classes: dict[int, int], size: int) -> Asked:
     return _asked([(row.prefix, classes[row.fact_id]) for row in session.execute(statement)])
 
 
-def _asked(pairs: list[tuple[str, int]]) -> Asked:
+def _asked(pairs: list[tuple[str, int]]) -> ClassedTexts:
     classes: npt.NDArray[np.int64] = np.array([number for _, number in pairs], dtype=np.int64)
-    return Asked(tuple(asked for asked, _ in pairs), classes)
+    return ClassedTexts(tuple(asked for asked, _ in pairs), classes)

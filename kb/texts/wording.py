@@ -31,7 +31,7 @@ _ASCII_WORD = re.compile(r"[a-z0-9]+")
 FEW = 20  # up to so many phrases, their first words are searched for before a text is cut into words
 
 
-class Word(NamedTuple):
+class ComparedWord(NamedTuple):
     """A word in the form that is compared, and its place in the text."""
 
     said: str
@@ -47,13 +47,13 @@ class Finder(Protocol):
         ...
 
 
-def words(text: str) -> list[Word]:
+def words(text: str) -> list[ComparedWord]:
     """Gives the words of a text."""
     folded, places = _folded(text)
     found = ((m[0], *m.span()) for m in _WORD.finditer(folded))
     if places is None:
-        return [Word(said, start, end) for said, start, end in found]
-    return [Word(said, places[start][0], places[end - 1][1]) for said, start, end in found]
+        return [ComparedWord(said, start, end) for said, start, end in found]
+    return [ComparedWord(said, places[start][0], places[end - 1][1]) for said, start, end in found]
 
 
 def normalised(text: str) -> str:
@@ -88,7 +88,7 @@ class Phrases:
             at += length or 1
         return found
 
-    def _length_at(self, said: Sequence[Word], at: int) -> int:
+    def _length_at(self, said: Sequence[ComparedWord], at: int) -> int:
         for phrase in self._by_first.get(said[at].said, ()):
             if phrase == tuple(word.said for word in said[at : at + len(phrase)]):
                 return len(phrase)

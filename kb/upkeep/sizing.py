@@ -73,7 +73,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class LoadSizes:
     """The sizes of a load, in bytes except where the name says otherwise."""
 
     index_spec: str
@@ -88,12 +88,12 @@ class Sizes:
     lookups_per_second_and_core: float
 
 
-def sizes(load: Load) -> Sizes:
+def sizes(load: Load) -> LoadSizes:
     """Estimates the sizes of a load, by the formulas of docs/sizing.md."""
     database, snapshot = database_bytes(load), snapshot_bytes(load)
     index, training = index_bytes(load), training_bytes(load)
     search = search_seconds(load)
-    return Sizes(
+    return LoadSizes(
         index_spec=_spec(load),
         database=database,
         index_memory=index,

@@ -29,7 +29,7 @@ from colmlm.kb.errors import (
     NoActiveKeyset,
     NothingSelected,
 )
-from colmlm.kb.evidence.records import NewGeneration, Splice
+from colmlm.kb.evidence.records import NewOutput, Splice
 from colmlm.kb.forgetting.verbs import Forgetting
 from colmlm.kb.jobs.kinds import Gate
 from colmlm.kb.jobs.queue import Jobs
@@ -184,9 +184,7 @@ class Worker:
         checkpoint = ENCODERS[step.encoder].checkpoint.checkpoint_id
         # If the other child corrects the fact at that moment, the splice is refused, which is right.
         with suppress(InvalidSplice):
-            made = NewGeneration(
-                f"{fact.value}?", output, checkpoint, "auto", self.kb.log.head_seq(), (splice,)
-            )
+            made = NewOutput(f"{fact.value}?", output, checkpoint, "auto", self.kb.log.head_seq(), (splice,))
             self.kb.outputs.record(made)
 
     def _propose(self, step: Step) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from colmlm.kb.errors import PromptRefused
-from colmlm.kb.evidence.records import NewGeneration, OutputTrace, Splice
+from colmlm.kb.evidence.records import NewOutput, OutputTrace, Splice
 from colmlm.kb.keys.records import CheckpointInfo
 from colmlm.kb.nouns.generation import (
     Completed,
@@ -82,7 +82,7 @@ class LookupGenerator:
         yield from (self._event(splice, value) for splice in splices)
         yield "."
         yield Finished(reason="end", prompt_tokens=2, completion_tokens=3)
-        stored = NewGeneration(
+        stored = NewOutput(
             prompt=prompt,
             output=f"{BEFORE}{value}.",
             checkpoint_id=self.encoder.checkpoint.checkpoint_id,

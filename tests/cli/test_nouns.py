@@ -19,7 +19,7 @@ from colmlm.kb.access.access import Access
 from colmlm.kb.evidence.log import Log
 from colmlm.kb.evidence.outputs import Outputs
 from colmlm.kb.facts.corpora import Corpora
-from colmlm.kb.facts.documents import Documents
+from colmlm.kb.facts.documents import StoredDocuments
 from colmlm.kb.facts.facts import Facts
 from colmlm.kb.jobs.queue import Jobs
 from colmlm.kb.lookup.lookups import Lookups
@@ -30,7 +30,7 @@ from colmlm.kb.upkeep.upkeep import Upkeep
 # The class of `kb` whose verbs a noun should have.
 OURS: dict[str, type] = {
     "facts": Facts,
-    "documents": Documents,
+    "documents": StoredDocuments,
     "corpora": Corpora,
     "lookups": Lookups,
     "outputs": Outputs,

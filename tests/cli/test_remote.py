@@ -20,7 +20,7 @@ from colmlm.api.wire.vectors import MAX_VECTORS
 from colmlm.cli.composition.generator import StoringGenerator
 from colmlm.cli.composition.remote import OutputsElsewhere
 from colmlm.kb.errors import InvalidQuery, InvalidSplice, KBError, KeysetMismatch, NoSuchChange
-from colmlm.kb.evidence.records import NewGeneration, Splice
+from colmlm.kb.evidence.records import NewOutput, Splice
 from colmlm.kb.nouns.generation import GenerationRequest
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.texts.characters import visible
@@ -97,7 +97,7 @@ def test_its_refusals_are_those_of_the_base(tiny: TinyServer, remote: Client) ->
         remote.lookups.find(asked[:, :5], checkpoint_id=of)
     with pytest.raises(InvalidQuery, match="NaN"):
         remote.lookups.find(np.full_like(asked, np.nan), checkpoint_id=of)
-    lying = NewGeneration("p", "said", of, "auto", 1, (Splice(0, 4, "hit", 1, 1, 0.9),))
+    lying = NewOutput("p", "said", of, "auto", 1, (Splice(0, 4, "hit", 1, 1, 0.9),))
     with pytest.raises(InvalidSplice, match="another value"):
         remote.outputs.record_from_elsewhere(lying)
 

@@ -16,7 +16,7 @@ from colmlm.kb.facts.standing import Standing
 if TYPE_CHECKING:
     from colmlm.cli.composition.adding import Adding, Tally
     from colmlm.kb.corpus.format import AnnotatedDocument, Parsed
-    from colmlm.kb.corpus.raw.files import Found
+    from colmlm.kb.corpus.raw.files import FoundFiles
     from colmlm.kb.corpus.raw.limits import Limits
     from colmlm.kb.facts.records import CorpusStats, Edit, IngestReport
     from colmlm.kb.keys.records import KeysetRecord
@@ -67,7 +67,7 @@ class LocalCorpora:
 
     def add(
         self,
-        found: Found,
+        found: FoundFiles,
         corpus: str,
         *,
         actor: str,

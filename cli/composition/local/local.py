@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from colmlm.kb.access.access import Access
     from colmlm.kb.evidence.log import Log
     from colmlm.kb.evidence.outputs import Outputs
-    from colmlm.kb.facts.documents import Documents
+    from colmlm.kb.facts.documents import StoredDocuments
     from colmlm.kb.jobs.queue import Jobs
     from colmlm.kb.service import KnowledgeBase
     from colmlm.kb.upkeep.upkeep import Upkeep
@@ -52,7 +52,7 @@ class LocalBase:
         return LocalFacts(self.kb, self.runtime)
 
     @property
-    def documents(self) -> Documents:
+    def documents(self) -> StoredDocuments:
         return self.kb.documents
 
     @property

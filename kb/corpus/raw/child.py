@@ -15,7 +15,7 @@ import msgspec
 
 from colmlm.kb.corpus.format import Parsed, Refusal
 from colmlm.kb.corpus.raw.limits import Limits
-from colmlm.kb.corpus.raw.read import Piece, read_pieces
+from colmlm.kb.corpus.raw.read import ReadPiece, read_pieces
 from colmlm.kb.corpus.raw.wire import WIDEST, Ask, Told, receive, send
 
 _MOST_REFUSALS = 1000  # refusals reported of one document
@@ -66,7 +66,7 @@ def _answer(ask: Ask, limits: Limits) -> Iterator[bytes]:
         yield _encoded(Told(line, reached, breach="broken", how=type(error).__name__))
 
 
-def _told(piece: Piece, limits: Limits) -> bytes:
+def _told(piece: ReadPiece, limits: Limits) -> bytes:
     parsed = piece.parsed
     if parsed is not None and parsed.refusals:
         parsed = Parsed(parsed.document, tuple(_refusals(parsed)), parsed.overlaps_resolved)

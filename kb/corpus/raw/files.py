@@ -32,7 +32,7 @@ class RawFile:
 
 
 @dataclass(slots=True)
-class Found:
+class FoundFiles:
     """The files in reading order, the refusals, and the number of files of other kinds by suffix."""
 
     files: list[RawFile] = field(default_factory=list)
@@ -40,13 +40,13 @@ class Found:
     passed_over: Counter[str] = field(default_factory=Counter)
 
 
-def find_files(inputs: Sequence[Path]) -> Found:
+def find_files(inputs: Sequence[Path]) -> FoundFiles:
     """Finds the readable files among `inputs` and, sorted, in the directories among them and below.
 
     It skips hidden files and directories. In a directory it refuses links, since they may lead out of it or in a
     circle, and only counts files of other kinds; a file that is named itself is read, also through a link, or refused.
     """
-    found = Found()
+    found = FoundFiles()
     for path in inputs:
         if path.is_dir():
             for file, external_id in _below(path, path, found):
@@ -61,7 +61,7 @@ def kind_of(name: str) -> str | None:
     return next((kind for suffix, kind in KINDS.items() if name.lower().endswith(suffix)), None)
 
 
-def _below(directory: Path, top: Path, found: Found) -> Iterator[tuple[Path, str]]:
+def _below(directory: Path, top: Path, found: FoundFiles) -> Iterator[tuple[Path, str]]:
     """Yields files and links below a directory, in the order of their paths."""
     waiting = [directory]
     while waiting:
@@ -83,7 +83,7 @@ def _below(directory: Path, top: Path, found: Found) -> Iterator[tuple[Path, str
         yield from reversed(files)
 
 
-def _take(path: Path, external_id: str, found: Found, *, named: bool) -> None:
+def _take(path: Path, external_id: str, found: FoundFiles, *, named: bool) -> None:
     shown = _shown(external_id)
     kind = kind_of(path.name)
     if kind is None and not named:

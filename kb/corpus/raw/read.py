@@ -22,7 +22,7 @@ BY_LINE: dict[str, Callable[[bytes, str, Path], Parsed]] = {
 }
 
 
-class Piece(NamedTuple):
+class ReadPiece(NamedTuple):
     """What was read from one line, row or file; `parsed` is None where there is nothing yet.
 
     `reached` is its end as an offset in the file, in bytes.
@@ -33,7 +33,7 @@ class Piece(NamedTuple):
     reached: int
 
 
-def read_pieces(ask: Ask) -> Iterator[Piece]:
+def read_pieces(ask: Ask) -> Iterator[ReadPiece]:
     """Yields the documents of a file and its refusals, in order."""
     path = Path(ask.path)
     name = ask.external_id or path.name
@@ -43,14 +43,14 @@ def read_pieces(ask: Ask) -> Iterator[Piece]:
         elif ask.kind in FORMATS:
             yield from _rows(path, ask.kind)
         else:
-            yield Piece(Parsed(_document(ask, path)), 1, path.stat().st_size)
+            yield ReadPiece(Parsed(_document(ask, path)), 1, path.stat().st_size)
     except Unreadable as error:
         yield _refused(name, str(error))
     except OSError as error:
         yield _refused(name, f"cannot be read: {error.strerror or error}")
 
 
-def _lines(path: Path, parse: Callable[[bytes, str, Path], Parsed], after: int) -> Iterator[Piece]:
+def _lines(path: Path, parse: Callable[[bytes, str, Path], Parsed], after: int) -> Iterator[ReadPiece]:
     done = 0
     try:
         for number, content, reached in read_lines(path, zipped=path.suffix.lower() == ".gz"):
@@ -59,17 +59,17 @@ def _lines(path: Path, parse: Callable[[bytes, str, Path], Parsed], after: int) 
                 if (
                     number > max(done, after) + 1
                 ):  # after blank lines, so that the parent knows which line is next
-                    yield Piece(None, number - 1, reached)
+                    yield ReadPiece(None, number - 1, reached)
                 if content is None:
-                    yield Piece(too_long(where), number, reached)
+                    yield ReadPiece(too_long(where), number, reached)
                 else:
-                    yield Piece(parse(content, where, path), number, reached)
+                    yield ReadPiece(parse(content, where, path), number, reached)
             done = number
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         yield _refused(path.name, f"damaged gzip data after line {done}: {error}", done)
 
 
-def _rows(path: Path, format_: str) -> Iterator[Piece]:
+def _rows(path: Path, format_: str) -> Iterator[ReadPiece]:
     reached = [0]
     if format_ == "parquet":
         from colmlm.kb.corpus.parquet import read_parquet  # imported here, since importing pyarrow takes time
@@ -78,12 +78,12 @@ def _rows(path: Path, format_: str) -> Iterator[Piece]:
     else:
         rows = read_squad(path)
     for number, parsed in enumerate(rows, start=1):
-        yield Piece(parsed, number, reached[-1])
+        yield ReadPiece(parsed, number, reached[-1])
         del reached[:-1]
 
 
-def _refused(document: str, reason: str, line: int = 0, reached: int = 0) -> Piece:
-    return Piece(Parsed(None, (Refusal(document, 0, reason),)), line, reached)
+def _refused(document: str, reason: str, line: int = 0, reached: int = 0) -> ReadPiece:
+    return ReadPiece(Parsed(None, (Refusal(document, 0, reason),)), line, reached)
 
 
 def _document(ask: Ask, path: Path) -> AnnotatedDocument:

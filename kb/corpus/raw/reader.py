@@ -24,7 +24,7 @@ _PATIENCE = 3
 _BLOCK = 1 << 20
 
 
-class Reader:
+class FileReader:
     """Reads files in a process of its own, within its `with` block.
 
     It calls `on_wait` a few times a second while it waits.

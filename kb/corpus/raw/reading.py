@@ -14,7 +14,7 @@ from colmlm.kb.corpus.format import Parsed, Refusal
 from colmlm.kb.corpus.raw.files import RawFile
 from colmlm.kb.corpus.raw.limits import Limits
 from colmlm.kb.corpus.raw.read import BY_LINE, FORMATS
-from colmlm.kb.corpus.raw.reader import Reader
+from colmlm.kb.corpus.raw.reader import FileReader
 from colmlm.kb.corpus.raw.wire import Ask, Told
 
 MOST_BREACHES = 10  # breaches of one file; each costs the time that a document may take, and a new process
@@ -64,7 +64,7 @@ def _read(asks: Iterator[tuple[Ask, int]], limits: Limits, on_bytes: OnBytes | N
         if on_bytes is not None:
             on_bytes(done + reached)
 
-    with Reader(limits, further) as reader:
+    with FileReader(limits, further) as reader:
         for ask, size in asks:
             for told in _file(reader, ask):
                 reached = min(max(reached, told.reached), size)
@@ -75,7 +75,7 @@ def _read(asks: Iterator[tuple[Ask, int]], limits: Limits, on_bytes: OnBytes | N
             further()
 
 
-def _file(reader: Reader, ask: Ask) -> Iterator[Told]:
+def _file(reader: FileReader, ask: Ask) -> Iterator[Told]:
     """Yields the reports of a file.
 
     A document beyond the limits is refused, and where documents are lines, the next follow.

@@ -13,7 +13,7 @@ from playwright.sync_api import expect
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, to_record
 from colmlm.kb.jobs.handlers import HANDLERS, ingest
 from colmlm.kb.jobs.kinds import Ingest
-from colmlm.kb.jobs.runner import Run
+from colmlm.kb.jobs.runner import JobRun
 from colmlm.kb.jobs.worker import Worker
 from colmlm.kb.service import KnowledgeBase
 from tests.api.console.conftest import OpenPage, ask
@@ -48,7 +48,7 @@ def test_uploaded_file_is_cited(
     expect(page.locator("#job")).to_contain_text("waiting for a worker")
     expect(page.locator("#job")).to_contain_text("No worker was heard of")
 
-    def ingest_and_key(run: Run, work: Ingest) -> object:
+    def ingest_and_key(run: JobRun, work: Ingest) -> object:
         taken = ingest(run, work)
         run.kb.keysets.rekey(encoder)
         return taken

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.access import idempotency
 from colmlm.kb.access.api_keys import read_key
-from colmlm.kb.access.idempotency import Answer
+from colmlm.kb.access.idempotency import KeptAnswer
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import AnswerGone, RequestUnderWay
 from colmlm.kb.jobs.kinds import Check
@@ -107,18 +107,18 @@ def key_id(atlas: KnowledgeBase, new_key: Callable[[str], str]) -> int:
         return read_key(session, "the operator").key_id
 
 
-def claim(kb: KnowledgeBase, key_id: int) -> Claim | Answer:
+def claim(kb: KnowledgeBase, key_id: int) -> Claim | KeptAnswer:
     with Session(kb.engine) as session, session.begin():
         return idempotency.claim(session, key_id, "order-1", b"body")
 
 
-def settle(kb: KnowledgeBase, held: Claim, answer: Answer) -> None:
+def settle(kb: KnowledgeBase, held: Claim, answer: KeptAnswer) -> None:
     with Session(kb.engine) as session, session.begin():
         idempotency.settle(session, held, answer)
 
 
 @contextmanager
-def under(held: Claim | Answer) -> Iterator[None]:
+def under(held: Claim | KeptAnswer) -> Iterator[None]:
     assert isinstance(held, Claim)
     token = origin.set(Origin(Principal("key", "the operator", 1), "r", claim=held))
     yield
@@ -144,9 +144,9 @@ def test_process_that_died_before_it_edited_leaves_the_key_free(atlas: Knowledge
     with under(heir):
         atlas.facts.add("Q?", "A", **WHO)
     assert isinstance(dead, Claim) and isinstance(heir, Claim)
-    settle(atlas, dead, Answer(200, "text/plain", b"late"))
-    settle(atlas, heir, Answer(201, "text/plain", b"done"))
-    assert claim(atlas, key_id) == Answer(201, "text/plain", b"done")
+    settle(atlas, dead, KeptAnswer(200, "text/plain", b"late"))
+    settle(atlas, heir, KeptAnswer(201, "text/plain", b"done"))
+    assert claim(atlas, key_id) == KeptAnswer(201, "text/plain", b"done")
 
 
 def test_process_that_died_after_it_edited_is_not_repeated(atlas: KnowledgeBase, key_id: int) -> None:
@@ -174,8 +174,8 @@ def test_failure_after_an_edit_is_an_answer_and_a_day_later_the_key_is_new(
     with under(held):
         atlas.facts.add("Q?", "A", **WHO)
     assert isinstance(held, Claim)
-    settle(atlas, held, Answer(500, "text/plain", b"keying failed"))
-    assert claim(atlas, key_id) == Answer(500, "text/plain", b"keying failed")
+    settle(atlas, held, KeptAnswer(500, "text/plain", b"keying failed"))
+    assert claim(atlas, key_id) == KeptAnswer(500, "text/plain", b"keying failed")
     elapse(atlas, 24 * 60 + 1)
     assert isinstance(claim(atlas, key_id), Claim)
 

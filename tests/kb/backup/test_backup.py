@@ -17,7 +17,7 @@ from colmlm.kb.backup.restore import restore_backup
 from colmlm.kb.backup.write import tables, verify_backup, write_backup
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import BackupRefused, DatabaseNotEmpty, LogRefused, NewerLogNeeded, SignatureRefused
-from colmlm.kb.evidence.records import NewGeneration, Splice
+from colmlm.kb.evidence.records import NewOutput, Splice
 from colmlm.kb.log.signing import fingerprint, signing_key
 from colmlm.kb.log.witness import export_log, signed_head
 from colmlm.kb.service import KnowledgeBase
@@ -40,7 +40,7 @@ def original(kb: KnowledgeBase, encoder: FakeEncoder) -> KnowledgeBase:
     kb.facts.edit(fact_id(kb, "Lima"), "Cusco", **WHO)
     lima = fact_id(kb, "Cusco")
     splice = Splice(6, 11, "hit", lima, 2, 0.9, b"\x00\x3c" * 32)
-    kb.outputs.record(NewGeneration(CAPITAL, "It is Cusco.", "fake", "auto", kb.log.head_seq(), (splice,)))
+    kb.outputs.record(NewOutput(CAPITAL, "It is Cusco.", "fake", "auto", kb.log.head_seq(), (splice,)))
     with kb.engine.begin() as connection:
         connection.execute(
             text("INSERT INTO api_key (name, key_hash, role) VALUES ('ann', '\\x00', 'reader')")
@@ -227,7 +227,7 @@ def test_a_repeated_erasure_reaches_as_far_as_it_did(
     """In other documents that mention the value, and in outputs that it left at first."""
     ingest(original, document("news", ("Nobody", "Who moved?"), " moved to Cusco, and none to 6,768 m."))
     original.outputs.record(
-        NewGeneration("How high?", "It has 6,768 m.", "fake", "auto", original.log.head_seq(), ())
+        NewOutput("How high?", "It has 6,768 m.", "fake", "auto", original.log.head_seq(), ())
     )
     file = _backup(original, tmp_path)
     cusco, height = fact_id(original, "Cusco"), fact_id(original, "6,768 m")

@@ -9,7 +9,7 @@ from sqlalchemy import text
 from colmlm.kb.corpus.format import Parsed
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import FactErased, FactNotFound, FactSuppressed
-from colmlm.kb.evidence.records import NewGeneration, Splice
+from colmlm.kb.evidence.records import NewOutput, Splice
 from colmlm.kb.facts.redaction import MARK
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder
@@ -38,7 +38,7 @@ def speak(
     """Store an output that splices (fact, version, value) where it says them first."""
     splices = tuple(Splice(output.index(v), output.index(v) + len(v), "hit", f, n, 0.9) for f, n, v in spoken)
     checkpoint = encoder.checkpoint.checkpoint_id
-    return kb.outputs.record(NewGeneration(prompt, output, checkpoint, "lookup", kb.log.head_seq(), splices))
+    return kb.outputs.record(NewOutput(prompt, output, checkpoint, "lookup", kb.log.head_seq(), splices))
 
 
 def test_no_table_says_an_erased_fact_and_everything_else_stands(

@@ -12,9 +12,9 @@ from sqlalchemy import text
 
 from colmlm.kb.access import idempotency
 from colmlm.kb.access.api_keys import create_key
-from colmlm.kb.access.idempotency import Answer
+from colmlm.kb.access.idempotency import KeptAnswer
 from colmlm.kb.erasure.verbs import Erasure, erase_facts
-from colmlm.kb.evidence.records import NewGeneration, Splice
+from colmlm.kb.evidence.records import NewOutput, Splice
 from colmlm.kb.facts.redaction import MARK
 from colmlm.kb.forgetting.verbs import Forgetting
 from colmlm.kb.jobs import tickets
@@ -61,10 +61,10 @@ def await_lock(kb: KnowledgeBase) -> None:
 
 def spoken(
     kb: KnowledgeBase, of: int, value: str, prompt: str = "Where?", seq: int | None = None
-) -> NewGeneration:
+) -> NewOutput:
     output = f"It is {value}, {value.upper()} they say, not Limassol."
     splice = Splice(6, 6 + len(value), "hit", of, 1, 0.9, query=b"\0" * 32)
-    return NewGeneration(prompt, output, "fake", "auto", kb.log.head_seq() if seq is None else seq, (splice,))
+    return NewOutput(prompt, output, "fake", "auto", kb.log.head_seq() if seq is None else seq, (splice,))
 
 
 def test_output_recorded_while_its_fact_is_erased_is_stored_redacted(kb: KnowledgeBase) -> None:
@@ -90,9 +90,9 @@ def test_output_of_before_an_erasure_is_redacted_where_it_says_the_fact_without_
     lima, before = fact_id(kb, "Lima"), kb.log.head_seq()
     Erasure(kb).erase([lima], **BY)
     of_before = kb.outputs.record(
-        NewGeneration("Of lima", "Peru's LI\u00adMA, Ｌｉｍａ", "fake", "auto", before, ())
+        NewOutput("Of lima", "Peru's LI\u00adMA, Ｌｉｍａ", "fake", "auto", before, ())
     )
-    later = kb.outputs.record(NewGeneration("Of Lima", "Lima beans", "fake", "auto", kb.log.head_seq(), ()))
+    later = kb.outputs.record(NewOutput("Of Lima", "Lima beans", "fake", "auto", kb.log.head_seq(), ()))
     traced = kb.outputs.trace(of_before)
     assert (traced.prompt, traced.output) == (f"Of {MARK * 4}", f"Peru's {MARK * 5}, {MARK * 4}")
     assert kb.outputs.trace(later).output == "Lima beans"  # people may say the word; it is not the fact's
@@ -228,10 +228,10 @@ def test_answer_that_was_made_before_an_erasure_is_not_kept_after_it(kb: Knowled
     assert isinstance(held, Claim) and isinstance(other, Claim)
     Erasure(kb).erase([fact_id(kb, "Lima")], **BY)
     with kb.sessions.begin() as session:
-        idempotency.settle(session, held, Answer(200, "text/plain", b"Lima"))
+        idempotency.settle(session, held, KeptAnswer(200, "text/plain", b"Lima"))
         after = idempotency.claim(session, 1, "after", b"request")
         assert isinstance(after, Claim)
-        idempotency.settle(session, after, Answer(200, "text/plain", b"Cusco"))
+        idempotency.settle(session, after, KeptAnswer(200, "text/plain", b"Cusco"))
     with kb.engine.connect() as connection:
         bodies = connection.execute(text("SELECT key, body FROM idempotency WHERE status IS NOT NULL")).all()
     assert {row.key: row.body for row in bodies} == {"once": None, "after": b"Cusco"}
@@ -298,7 +298,7 @@ def test_what_another_fact_says_too_is_left_where_the_erased_one_was_not_spliced
     ingest(kb, PERU)
     kb.facts.add("Which beans?", "lima", **BY)
     lima = fact_id(kb, "Lima")
-    said = kb.outputs.record(NewGeneration("Lima?", "Lima!", "fake", "auto", kb.log.head_seq(), ()))
+    said = kb.outputs.record(NewOutput("Lima?", "Lima!", "fake", "auto", kb.log.head_seq(), ()))
     spliced = kb.outputs.record(spoken(kb, lima, "Lima"))
     done = Erasure(kb).erase([lima], **BY).erased
     assert done.generations == (spliced,)

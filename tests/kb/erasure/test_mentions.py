@@ -9,7 +9,7 @@ import pytest
 from colmlm.kb.corpus.format import Parsed
 from colmlm.kb.erasure.mentions import Stretch
 from colmlm.kb.erasure.verbs import Erasure
-from colmlm.kb.evidence.records import NewGeneration
+from colmlm.kb.evidence.records import NewOutput
 from colmlm.kb.facts.redaction import MARK
 from colmlm.kb.service import KnowledgeBase
 from tests.kb.corpora import CAPITAL, document, fact_id, ingest
@@ -71,7 +71,7 @@ def test_all_documents_are_redacted_on_request(lands: KnowledgeBase) -> None:
 def test_none_leaves_every_mention_and_says_where(kb: KnowledgeBase) -> None:
     alone = document("a", "Cusco is old: ", ("Cusco", "Which?"), ".")
     ingest(kb, alone)
-    said = kb.outputs.record(NewGeneration("Cusco?", "yes", "fake", "auto", kb.log.head_seq(), ()))
+    said = kb.outputs.record(NewOutput("Cusco?", "yes", "fake", "auto", kb.log.head_seq(), ()))
     done = Erasure(kb).erase([fact_id(kb, "Cusco")], **BY, mentions="none").erased
     assert kb.documents.text(1) == f"Cusco is old: {MARK * 5}."
     assert [one.spans for one in done.left.documents] == [(Stretch(0, 5),)]

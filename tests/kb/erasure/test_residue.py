@@ -15,7 +15,7 @@ from colmlm.kb.erasure.residue import BLOCK, Matcher, ResidueReport, scan_residu
 from colmlm.kb.erasure.traces import Probe, load_probes, save_probes
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import InvalidValue
-from colmlm.kb.evidence.records import NewGeneration, Splice
+from colmlm.kb.evidence.records import NewOutput, Splice
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
@@ -57,7 +57,7 @@ def speak_of(kb: KnowledgeBase, encoder: FakeEncoder, fact_id: int) -> None:
     splice = Splice(start, start + len(fact.value), "hit", fact_id, fact.version, 0.9)
     checkpoint = encoder.checkpoint.checkpoint_id
     kb.outputs.record(
-        NewGeneration(f"Tell me: {fact.question}", output, checkpoint, "lookup", kb.log.head_seq(), (splice,))
+        NewOutput(f"Tell me: {fact.question}", output, checkpoint, "lookup", kb.log.head_seq(), (splice,))
     )
 
 

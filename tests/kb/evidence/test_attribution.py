@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from colmlm.kb.errors import FactNotFound, GenerationNotFound, InvalidSplice
-from colmlm.kb.evidence.records import NewGeneration, Splice, Use, Version
+from colmlm.kb.evidence.records import NewOutput, Splice, Use, Version
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import CAPITAL, PERU, best, fact_id, ingest
@@ -15,12 +15,12 @@ from tests.kb.corpora import CAPITAL, PERU, best, fact_id, ingest
 WHO = {"actor": "tester", "reason": "wrong"}
 
 
-def _spliced(kb: KnowledgeBase, value: str = "Lima") -> NewGeneration:
+def _spliced(kb: KnowledgeBase, value: str = "Lima") -> NewOutput:
     fact = kb.facts.show(fact_id(kb, value))
     output = f"It is {value}."
     hit = Splice(6, 6 + len(value), "hit", fact.fact_id, fact.version, 0.9)
     splices = (hit, Splice(len(output), len(output), "no_match", score=0.2))
-    return NewGeneration(CAPITAL, output, "fake", "generate", kb.log.head_seq(), splices)
+    return NewOutput(CAPITAL, output, "fake", "generate", kb.log.head_seq(), splices)
 
 
 def test_an_output_is_traced_to_the_words_of_a_document(kb: KnowledgeBase, encoder: FakeEncoder):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from colmlm.kb.errors import KeysetMismatch
-from colmlm.kb.evidence.records import NewGeneration, Splice
+from colmlm.kb.evidence.records import NewOutput, Splice
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder, activated
 
@@ -15,7 +15,7 @@ QUESTIONS = ("Who wrote Emma?", "Who wrote Persuasion?")
 def stored(kb: KnowledgeBase, encoder: FakeEncoder, query: bytes | None) -> int:
     splice = Splice(0, 0, "no_match", score=0.1, query=query)
     return kb.outputs.record(
-        NewGeneration("Who?", "", encoder.checkpoint.checkpoint_id, "auto", kb.log.head_seq(), (splice,))
+        NewOutput("Who?", "", encoder.checkpoint.checkpoint_id, "auto", kb.log.head_seq(), (splice,))
     )
 
 

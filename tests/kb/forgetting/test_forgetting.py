@@ -20,7 +20,7 @@ from colmlm.kb.errors import (
     PlanTooLarge,
     PlanUnderWay,
 )
-from colmlm.kb.evidence.records import NewGeneration, Splice
+from colmlm.kb.evidence.records import NewOutput, Splice
 from colmlm.kb.forgetting.records import OUTCOMES, ForgetPlan
 from colmlm.kb.forgetting.verbs import Forgetting
 from colmlm.kb.lookup.records import Lookup
@@ -158,7 +158,7 @@ def test_stored_queries_of_outputs_are_asked_again(peru: KnowledgeBase, encoder:
     asked = (encoder.encode_questions([CAPITAL]).astype("<f2")).tobytes()
     hit = Splice(0, 4, "hit", lima, 1, 0.9, asked)
     missed = Splice(4, 4, "abstained", query=asked)
-    other = NewGeneration("P", "Lima", "fake", "auto", peru.log.head_seq(), (hit, missed))
+    other = NewOutput("P", "Lima", "fake", "auto", peru.log.head_seq(), (hit, missed))
     peru.outputs.record(other)
     peru.outputs.record(other)
     assert [s.outcome for s in peru.outputs.trace(1).splices] == ["hit", "abstained"]

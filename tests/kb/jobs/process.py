@@ -11,7 +11,7 @@ from pathlib import Path
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.jobs.handlers import HANDLERS
 from colmlm.kb.jobs.kinds import Rekey
-from colmlm.kb.jobs.runner import Run
+from colmlm.kb.jobs.runner import JobRun
 from colmlm.kb.jobs.worker import Worker
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
@@ -26,7 +26,7 @@ class SlowEncoder(FakeEncoder):
         return super().encode_documents(documents)
 
 
-def rekey(run: Run, work: Rekey) -> object:
+def rekey(run: JobRun, work: Rekey) -> object:
     return run.kb.keysets.rekey(
         SlowEncoder(), batch=5, on_facts=lambda done, total: run.progress(done, total, "facts")
     )

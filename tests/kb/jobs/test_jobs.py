@@ -21,7 +21,7 @@ from colmlm.kb.jobs.kinds import Check, Gate, Ingest, MakeBackup, Rekey, VerifyB
 from colmlm.kb.jobs.lease import Lease
 from colmlm.kb.jobs.pruning import prune
 from colmlm.kb.jobs.queue import Jobs
-from colmlm.kb.jobs.runner import Handler, Run
+from colmlm.kb.jobs.runner import Handler, JobRun
 from colmlm.kb.jobs.worker import Worker
 from colmlm.kb.log.origin import Origin, origin
 from colmlm.kb.principal import Principal
@@ -143,7 +143,7 @@ def test_a_running_job_ends_at_its_next_step_when_it_is_cancelled(kb: KnowledgeB
     job = jobs.submit(Check(), actor="ana")
     begun = threading.Event()
 
-    def endless(run: Run, _: Check) -> None:
+    def endless(run: JobRun, _: Check) -> None:
         while True:
             run.progress(1, 2, "steps")
             begun.set()
@@ -159,10 +159,10 @@ def test_a_running_job_ends_at_its_next_step_when_it_is_cancelled(kb: KnowledgeB
 
 
 def test_what_fails_keeps_a_problem_and_tells_no_secret_of_a_fault(kb: KnowledgeBase, jobs: Jobs):
-    def refuses(run: Run, _: WriteSnapshot) -> None:
+    def refuses(run: JobRun, _: WriteSnapshot) -> None:
         run.kb.keysets.active()
 
-    def breaks(run: Run, _: Check) -> None:
+    def breaks(run: JobRun, _: Check) -> None:
         raise RuntimeError("password=hunter2")
 
     refused, broken = jobs.submit(WriteSnapshot(), actor="ana"), jobs.submit(Check(), actor="ana")
@@ -180,7 +180,7 @@ def test_what_fails_keeps_a_problem_and_tells_no_secret_of_a_fault(kb: Knowledge
 def test_a_job_whose_connection_is_cut_has_not_failed_and_is_taken_up_again(
     kb: KnowledgeBase, jobs: Jobs, by_the_driver_itself: bool
 ):
-    def cut(run: Run, work: Check) -> None:
+    def cut(run: JobRun, work: Check) -> None:
         if jobs.get(job.job_id).attempts > 1:
             return
         ends = "SELECT pg_terminate_backend(pg_backend_pid())"
@@ -200,7 +200,7 @@ def test_jobs_that_exclude_each_other_take_turns_and_others_do_not_wait(kb: Know
     running: set[int] = set()
     together: list[frozenset[int]] = []
 
-    def slow(run: Run, work: Rekey) -> None:
+    def slow(run: JobRun, work: Rekey) -> None:
         running.add(run.job.job_id)
         together.append(frozenset(running))
         time.sleep(0.2)
@@ -217,7 +217,7 @@ def test_a_worker_that_stops_hands_back_what_runs_and_the_next_goes_on(kb: Knowl
     job_id = jobs.submit(Check(), actor="ana").job_id
     begun = threading.Event()
 
-    def endless(run: Run, _: Check) -> None:
+    def endless(run: JobRun, _: Check) -> None:
         while True:
             run.progress(3, None, "steps")
             begun.set()

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import text
 
 from colmlm.kb.errors import InvalidValue, LogRefused, SignatureRefused
-from colmlm.kb.evidence.records import NewGeneration, Splice
+from colmlm.kb.evidence.records import NewOutput, Splice
 from colmlm.kb.log import audit
 from colmlm.kb.log.signing import signing_key
 from colmlm.kb.log.witness import (
@@ -132,7 +132,7 @@ def test_an_edit_without_a_reason_is_refused(edited: KnowledgeBase):
 def test_impact_names_every_output_and_what_became_of_the_fact(edited: KnowledgeBase):
     fact = fact_id(edited, "Cusco")
     output, splice = "It is Cusco.", Splice(6, 11, "hit", fact, 2, 0.9)
-    stored = edited.outputs.record(NewGeneration("Where?", output, "fake", "auto", 3, (splice,)))
+    stored = edited.outputs.record(NewOutput("Where?", output, "fake", "auto", 3, (splice,)))
     (used,) = edited.outputs.impact(fact).outputs
     assert (
         used.generation_id,

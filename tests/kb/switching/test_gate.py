@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from colmlm.kb.errors import GateRefused, KeysetMismatch, KeysetNotFound, KeysetNotReady, NoFormerKeyset
-from colmlm.kb.evidence.records import NewGeneration, Splice
+from colmlm.kb.evidence.records import NewOutput, Splice
 from colmlm.kb.keys.records import KeysetRecord
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.switching.gate import Criterion, GateLimits, GateReport
@@ -46,7 +46,7 @@ def record(kb: KnowledgeBase, encoder: FakeEncoder, question: str, value: str) -
     prompt = f"Question: {question} Answer:"
     splice = Splice(1, 1 + len(value), "hit", fact_id(kb, value), 1, 1.0)
     kb.outputs.record(
-        NewGeneration(
+        NewOutput(
             prompt, f" {value}.", encoder.checkpoint.checkpoint_id, "auto", kb.log.head_seq(), (splice,)
         )
     )
