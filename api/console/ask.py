@@ -13,7 +13,7 @@ from litestar.response import Redirect, ServerSentEvent, ServerSentEventMessage
 
 from colmlm.api.console.forms import Form, Sent, form_page
 from colmlm.api.console.keysets import active_keyset
-from colmlm.api.console.passages import Passage, Piece, became_of, passage, pieces
+from colmlm.api.console.passages import OutputPiece, SpanPassage, became_of, passage, pieces
 from colmlm.api.console.views import Page, PageRequest
 from colmlm.api.door.rights import Lane, Right, needs
 from colmlm.api.errors import problem_of
@@ -33,13 +33,13 @@ EARLIER = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class LookupEvidence:
     """The evidence of one lookup of an output. `nearest` is a list of facts, or the reason why there is none."""
 
     splice: TracedSplice
     number: int | None
     became: str
-    passage: Passage | None
+    passage: SpanPassage | None
     nearest: Sequence[tuple[Hit, FactRecord | None]] | str
 
 
@@ -139,13 +139,13 @@ def output_and_evidence(ports: Ports, shown: Shown, output: int, ordinal: int | 
     return {"trace": trace, "pieces": cut, "evidence": evidence, "became_of": became_of}
 
 
-def _evidence(ports: Ports, shown: Shown, trace: OutputTrace, piece: Piece) -> Evidence:
+def _evidence(ports: Ports, shown: Shown, trace: OutputTrace, piece: OutputPiece) -> LookupEvidence:
     splice = piece.splice
     assert splice is not None
     around = None
     if (source := splice.source) is not None:
         around = passage(shown.document_text(source.document_id), source.start, source.end)
-    return Evidence(splice, piece.number, became_of(splice), around, _nearest(ports, trace, splice))
+    return LookupEvidence(splice, piece.number, became_of(splice), around, _nearest(ports, trace, splice))
 
 
 def _nearest(

@@ -23,7 +23,7 @@ RECENT = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class BackupLine:
     """A backup file, the job that wrote it, and the newest check of its present content; None where there is no such
     job.
     """
@@ -90,7 +90,7 @@ def _overview(ports: Ports, request: PageRequest, form: Form) -> Page:
     )
 
 
-def _row(file: KeptBackup, jobs: list[JobRecord]) -> Row:
+def _row(file: KeptBackup, jobs: list[JobRecord]) -> BackupLine:
     about = [job for job in jobs if job.arguments.get("name") == file.name and job.is_over]
     made = (
         job
@@ -104,4 +104,4 @@ def _row(file: KeptBackup, jobs: list[JobRecord]) -> Row:
         # A check that began before the file was replaced says nothing about the present one.
         if job.kind == VerifyBackup.kind and job.started_at is not None and job.started_at >= file.written_at
     )
-    return Row(file, next(made, None), next(checks, None))
+    return BackupLine(file, next(made, None), next(checks, None))

@@ -25,7 +25,7 @@ HEIGHT, WIDTH = 120, 640  # of a histogram's drawing, in SVG units
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class KeysetLine:
     keyset: KeysetRecord
     gate: GateStanding
 
@@ -145,9 +145,9 @@ def active_keyset(ports: Ports) -> KeysetRecord | None:
         return None
 
 
-def _rows(ports: Ports) -> list[Row]:
+def _rows(ports: Ports) -> list[KeysetLine]:
     retraining = ports.kb.keysets
-    return [Row(keyset, retraining.standing(keyset.keyset_id)) for keyset in ports.kb.keysets.all()]
+    return [KeysetLine(keyset, retraining.standing(keyset.keyset_id)) for keyset in ports.kb.keysets.all()]
 
 
 def _ask(ports: Ports, request: PageRequest, verb: str, keyset_id: int | None, form: Form) -> Page:

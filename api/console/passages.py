@@ -12,7 +12,7 @@ AROUND = 280  # characters of a document before and after a span
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class OutputPiece:
     """A piece of an output: plain text, or a lookup.
 
     `number` counts the hits from 1; it is None where nothing was spliced.
@@ -24,7 +24,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Passage:
+class SpanPassage:
     """A span of a document and the text around it.
 
     `cut_before` and `cut_after` tell whether the document has more there.
@@ -38,23 +38,23 @@ class Passage:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class DocumentPart:
     """A part of a document: plain text, or a fact's span."""
 
     text: str
     fact: FactRecord | None = None
 
 
-def pieces(trace: OutputTrace) -> list[Piece]:
+def pieces(trace: OutputTrace) -> list[OutputPiece]:
     """Cuts an output at its lookups, in order. Offsets count code points, as Python's do."""
     found, at, number = [], 0, 0
     for splice in trace.splices:
-        found.append(Piece(trace.output[at : splice.output_start]))
+        found.append(OutputPiece(trace.output[at : splice.output_start]))
         number += splice.outcome == "hit"
         text = trace.output[splice.output_start : splice.output_end]
-        found.append(Piece(text, splice, number if splice.outcome == "hit" else None))
+        found.append(OutputPiece(text, splice, number if splice.outcome == "hit" else None))
         at = splice.output_end
-    found.append(Piece(trace.output[at:]))
+    found.append(OutputPiece(trace.output[at:]))
     return [piece for piece in found if piece.text or piece.splice]
 
 
@@ -69,25 +69,25 @@ def became_of(splice: TracedSplice) -> str:
     return "current" if splice.current_value == splice.value else "corrected"
 
 
-def passage(text: str, start: int, end: int) -> Passage:
+def passage(text: str, start: int, end: int) -> SpanPassage:
     first, last = max(0, start - AROUND), min(len(text), end + AROUND)
-    return Passage(text[first:start], text[start:end], text[end:last], first > 0, last < len(text))
+    return SpanPassage(text[first:start], text[start:end], text[end:last], first > 0, last < len(text))
 
 
-def stretches(text: str, facts: Iterable[FactRecord]) -> list[Stretch]:
+def stretches(text: str, facts: Iterable[FactRecord]) -> list[DocumentPart]:
     """Cuts a document at the spans of its facts; of spans that overlap, the first counts."""
-    found: list[Stretch] = []
+    found: list[DocumentPart] = []
     at = 0
     for fact in _by_place(facts):
         assert fact.source is not None
         if fact.source.start < at:
             continue
         found += [
-            Stretch(text[at : fact.source.start]),
-            Stretch(text[fact.source.start : fact.source.end], fact),
+            DocumentPart(text[at : fact.source.start]),
+            DocumentPart(text[fact.source.start : fact.source.end], fact),
         ]
         at = fact.source.end
-    return [*found, Stretch(text[at:])]
+    return [*found, DocumentPart(text[at:])]
 
 
 def _by_place(facts: Iterable[FactRecord]) -> Sequence[FactRecord]:

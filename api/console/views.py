@@ -36,7 +36,7 @@ Page = Response[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class NavigationEntry:
     """An entry of the navigation, and the right that it needs to be shown."""
 
     name: str
@@ -46,16 +46,16 @@ class Place:
 
 
 PLACES = (
-    Place("Ask", "/console/ask", "ask", Right.read),
-    Place("Facts", "/console/facts", "facts", Right.read),
-    Place("Forget", "/console/forget", "forget", Right.audit),
-    Place("Erasures", "/console/erasures", "erasures", Right.admin),
-    Place("Audit", "/console/audit", "audit", Right.audit),
-    Place("Keysets", "/console/keysets", "keysets", Right.read),
-    Place("Corpora", "/console/corpora", "corpora", Right.read),
-    Place("API keys", "/console/keys", "keys", Right.admin),
-    Place("Backups", "/console/backups", "backups", Right.admin),
-    Place("Status", "/console/status", "status", Right.read),
+    NavigationEntry("Ask", "/console/ask", "ask", Right.read),
+    NavigationEntry("Facts", "/console/facts", "facts", Right.read),
+    NavigationEntry("Forget", "/console/forget", "forget", Right.audit),
+    NavigationEntry("Erasures", "/console/erasures", "erasures", Right.admin),
+    NavigationEntry("Audit", "/console/audit", "audit", Right.audit),
+    NavigationEntry("Keysets", "/console/keysets", "keysets", Right.read),
+    NavigationEntry("Corpora", "/console/corpora", "corpora", Right.read),
+    NavigationEntry("API keys", "/console/keys", "keys", Right.admin),
+    NavigationEntry("Backups", "/console/backups", "backups", Right.admin),
+    NavigationEntry("Status", "/console/status", "status", Right.read),
 )
 
 

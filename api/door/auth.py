@@ -40,7 +40,7 @@ Verified = Callable[[str], ApiKeyRecord | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
+class Admission:
     """Authenticates a request by its API key, or raises the error that refuses it. `hosts` are names without a port."""
 
     access: Access
@@ -79,9 +79,9 @@ class Gate:
         return key
 
 
-def gate(access: Access, hosts: Iterable[str], lanes: Lanes) -> Gate:
+def gate(access: Access, hosts: Iterable[str], lanes: Lanes) -> Admission:
     """Makes a gate that accepts these host names in upper or lower case. IPv6 addresses have no brackets."""
-    return Gate(access, frozenset(host.strip("[]").lower() for host in hosts), lanes)
+    return Admission(access, frozenset(host.strip("[]").lower() for host in hosts), lanes)
 
 
 def is_open(scope: HTTPScope) -> bool:

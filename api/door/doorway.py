@@ -61,7 +61,7 @@ _HEADERS = {
 class Doorway:
     """The checks before routing, which a request passes in turn, and the journal that records the outcome."""
 
-    gate: auth.Gate
+    gate: auth.Admission
     limits: RateLimits
     cors: Cors
     journal: Journal

@@ -56,7 +56,7 @@ def lane_of(scope: HTTPScope) -> Lane:
 async def require_right(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
     """Guards every route: raises `RightMissing` unless the API key's role has the right in the route's `opt`."""
     key: ApiKeyRecord | None = connection.scope["user"]
-    if key is None:  # one of the open paths, which `Gate.admit` lets pass
+    if key is None:  # one of the open paths, which `Admission.admit` lets pass
         return
     needed = right_of(handler)
     if not key.may(needed):

@@ -15,7 +15,7 @@ from colmlm.api.door.rights import Lane, Right, needs
 from colmlm.api.door.tuning import LONGEST_SECONDS
 from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts
-from colmlm.api.routes.following import Seen, followed
+from colmlm.api.routes.following import Glance, followed
 from colmlm.api.wire.requests import MAX_ID
 from colmlm.kb.errors import InvalidQuery
 from colmlm.kb.service import KnowledgeBase
@@ -60,7 +60,7 @@ class _Changes:
     kb: KnowledgeBase
     seq: int
 
-    def look(self) -> Seen:
+    def look(self) -> Glance:
         changes = self.kb.log.changes(self.seq, PIECE)
         if changes:
             self.seq = changes[-1].seq
@@ -70,7 +70,7 @@ class _Changes:
             )
             for change in changes
         ]
-        return Seen(messages, has_more=len(changes) == PIECE)
+        return Glance(messages, has_more=len(changes) == PIECE)
 
 
 def _seq(said: str) -> int:

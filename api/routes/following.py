@@ -20,7 +20,7 @@ from colmlm.api.ports import Ports
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Glance:
     """The result of one poll: events to send, whether more are ready at once, and whether this was the last."""
 
     messages: list[ServerSentEventMessage]
@@ -28,14 +28,14 @@ class Seen:
     is_over: bool = False
 
 
-def followed(ports: Ports, look: Callable[[], Seen], seconds: float | None = None) -> ServerSentEvent:
+def followed(ports: Ports, look: Callable[[], Glance], seconds: float | None = None) -> ServerSentEvent:
     """Gives a stream of the events that `look` finds. `look` is called repeatedly, in a thread."""
     longest = ports.tuning.longest_seconds
     return ServerSentEvent(_messages(ports, look, longest if seconds is None else min(seconds, longest)))
 
 
 async def _messages(
-    ports: Ports, look: Callable[[], Seen], seconds: float
+    ports: Ports, look: Callable[[], Glance], seconds: float
 ) -> AsyncIterator[ServerSentEventMessage]:
     clock, tuning, drain = asyncio.get_running_loop().time, ports.tuning, ports.readiness.drain
     end, spoke = clock() + seconds, float("-inf")

@@ -18,7 +18,7 @@ from litestar.response import ServerSentEvent, ServerSentEventMessage
 from colmlm.api.door.rights import Lane, Right, needs
 from colmlm.api.errors import PROBLEMS, RightMissing
 from colmlm.api.ports import FromPorts, Ports
-from colmlm.api.routes.following import Seen, followed
+from colmlm.api.routes.following import Glance, followed
 from colmlm.api.schema.paging import Cursor, Limit, after_of, page
 from colmlm.api.schema.schemas import PathId
 from colmlm.api.wire.pages import Page
@@ -217,14 +217,14 @@ class _Moving:
     job_id: int
     told: JobRecord | None = None
 
-    def look(self) -> Seen:
+    def look(self) -> Glance:
         job = self.jobs.get(self.job_id)
         if self.told is not None and _moved(self.told) == _moved(job):
-            return Seen([])
+            return Glance([])
         self.told = job
         name = "end" if job.is_over else "progress"
         message = ServerSentEventMessage(event=name, data=msgspec.json.encode(job).decode())
-        return Seen([message], is_over=job.is_over)
+        return Glance([message], is_over=job.is_over)
 
 
 def _moved(job: JobRecord) -> tuple[Any, ...]:

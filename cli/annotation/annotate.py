@@ -43,7 +43,7 @@ ANNOTATE_EXAMPLES = examples(
 MOST_SHOWN = 20
 
 
-class Kind(StrEnum):
+class AnnotatorKind(StrEnum):
     light = "light"
     seed = "seed"
 
@@ -62,7 +62,7 @@ class SeedOptions:
 
 
 @dataclass(slots=True)
-class Job:
+class AnnotationRun:
     """The documents to annotate and what became of them."""
 
     found: FoundFiles
@@ -105,8 +105,8 @@ def annotate(
         typer.Option("--out", dir_okay=False, help="The corpus file; one that is there is gone on with."),
     ],
     annotator: Annotated[
-        Kind, typer.Option("--annotator", help="The two small models, or a chat endpoint.")
-    ] = Kind.light,
+        AnnotatorKind, typer.Option("--annotator", help="The two small models, or a chat endpoint.")
+    ] = AnnotatorKind.light,
     no_questions: NoQuestions = False,
     drop_unquestioned: Annotated[
         bool,
@@ -154,16 +154,16 @@ def annotate(
     """
     annotators.known_encoding(encoding)
     options = SeedOptions(url, model, concurrency, temperature, chunk_tokens, price_in, price_out)
-    if annotator is Kind.seed and not dry_run and not (url and model):
+    if annotator is AnnotatorKind.seed and not dry_run and not (url and model):
         raise typer.BadParameter("name the endpoint and its model.", param_hint="--url and --model")
     with Runtime.from_environment() as runtime:
-        job = Job(find_files(paths), encoding, runtime.settings.document_limits, drop_unquestioned)
-        cost = _estimate(job, out, options) if annotator is Kind.seed or dry_run else None
+        job = AnnotationRun(find_files(paths), encoding, runtime.settings.document_limits, drop_unquestioned)
+        cost = _estimate(job, out, options) if annotator is AnnotatorKind.seed or dry_run else None
         usage: Any = None
         if not dry_run:
             if cost is not None and not _agreed(cost, options, yes=yes, as_json=as_json):
                 raise typer.Abort
-            if annotator is Kind.seed:
+            if annotator is AnnotatorKind.seed:
                 usage = _seed(runtime, job, out, options)
             else:
                 chosen = annotators.light(
@@ -176,7 +176,7 @@ def annotate(
         raise typer.Exit(REFUSED)
 
 
-def _light(chosen: Annotator, job: Job, out: Path) -> None:
+def _light(chosen: Annotator, job: AnnotationRun, out: Path) -> None:
     from colmlm.model.annotate.results import Results
 
     with Results(out) as results:
@@ -186,7 +186,7 @@ def _light(chosen: Annotator, job: Job, out: Path) -> None:
             job.count(reviewed)
 
 
-def _seed(runtime: Runtime, job: Job, out: Path, options: SeedOptions) -> Any:
+def _seed(runtime: Runtime, job: AnnotationRun, out: Path, options: SeedOptions) -> Any:
     from colmlm.model.annotate.results import Results
     from colmlm.model.annotate.seed import SeedRun
     from colmlm.model.lm.chat_endpoint import Chat, Endpoint
@@ -220,7 +220,7 @@ def _greet(results: Results) -> None:
         note(f"{results.path} has {results.num_done} documents; going on from there.")
 
 
-def _estimate(job: Job, out: Path, options: SeedOptions) -> Estimate:
+def _estimate(job: AnnotationRun, out: Path, options: SeedOptions) -> Estimate:
     """What is still to be done. Reads everything once, and writes nothing."""
     from colmlm.model.annotate.cost import estimate
     from colmlm.model.annotate.results import Results
@@ -259,7 +259,7 @@ def _price(cost: Estimate, options: SeedOptions) -> float | None:
 
 
 def _report(
-    job: Job,
+    job: AnnotationRun,
     out: Path,
     cost: Estimate | None,
     options: SeedOptions,

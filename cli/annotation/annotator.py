@@ -44,7 +44,7 @@ class QuestionPreset(StrEnum):
     qwen2_5_1_5b = "qwen2.5-1.5b"
 
 
-class Annotator(StrEnum):
+class AnnotatorPart(StrEnum):
     spans = "spans"
     questions = "questions"
 
@@ -185,7 +185,9 @@ def evaluate(
         Path | None,
         typer.Option("--question-generator", exists=True, file_okay=False, help="Default: the released one."),
     ] = None,
-    skip: Annotated[Annotator | None, typer.Option("--skip", help="Do not measure this annotator.")] = None,
+    skip: Annotated[
+        AnnotatorPart | None, typer.Option("--skip", help="Do not measure this annotator.")
+    ] = None,
     checkpoint: CheckpointPath = None,
     as_json: AsJson = False,
 ) -> None:
@@ -204,9 +206,11 @@ def evaluate(
             chosen,
             runtime.checkpoint,
             runtime.settings.home / "models",
-            span_annotator=None if skip is Annotator.spans else span_annotator or annotators.RELEASED_SPANS,
+            span_annotator=None
+            if skip is AnnotatorPart.spans
+            else span_annotator or annotators.RELEASED_SPANS,
             question_generator=None
-            if skip is Annotator.questions
+            if skip is AnnotatorPart.questions
             else question_generator or annotators.RELEASED_QUESTIONS,
             on_documents=update,
         )

@@ -36,7 +36,7 @@ class Added:
 
 
 @dataclass(slots=True)
-class Tally:
+class AddingTally:
     """What became of the files so far."""
 
     standings: Counter[Standing] = field(default_factory=Counter)
@@ -58,7 +58,7 @@ class Adding:
     again: bool = False
     kept_in: Path | None = None
     telling: Telling = field(kw_only=True)
-    tally: Tally = field(default_factory=Tally)
+    tally: AddingTally = field(default_factory=AddingTally)
 
     def wanted(self) -> Iterator[AnnotatedDocument]:
         """The documents to annotate: new ones, changed ones, and with `again` those that are there unchanged."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 ROWS_TOGETHER = 8  # a batch's cache takes memory by its longest row
 
 
-class Outputs(Protocol):
+class OutputStore(Protocol):
     """Where outputs are kept."""
 
     def store(self, generation: NewOutput) -> OutputTrace: ...
@@ -63,7 +63,7 @@ class StoringGenerator:
     """
 
     checkpoint: Checkpoint
-    outputs: Outputs
+    outputs: OutputStore
     lookup: Lookup
     seq: int | None = None
     prompt_max_tokens: int | None = None

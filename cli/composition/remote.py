@@ -55,7 +55,7 @@ class RemoteBase(Client):
 
 @dataclass(frozen=True, slots=True)
 class OutputsElsewhere:
-    """Outputs are kept in a knowledge base elsewhere; see `cli.composition.generator.Outputs`."""
+    """Outputs are kept in a knowledge base elsewhere; see `cli.composition.generator.OutputStore`."""
 
     client: Client
 

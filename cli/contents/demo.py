@@ -14,12 +14,12 @@ from colmlm.cli.options import AsJson, CheckpointPath, examples
 from colmlm.cli.output import print_json, print_table, progress, say, shorten
 
 if TYPE_CHECKING:
-    from colmlm.cli.contents.demonstration import Demonstration, Run
+    from colmlm.cli.contents.demonstration import Demonstration, DemoRun
 
 EXAMPLES = examples("colmlm demo", "colmlm demo --facts 5 --mode forced", "colmlm demo --json > demo.json")
 
 
-class Mode(StrEnum):
+class DemoMode(StrEnum):
     auto = "auto"
     forced = "forced"
 
@@ -29,8 +29,8 @@ def demo(
         int, typer.Option("--facts", min=1, max=10_000, help="How many facts to show it on.")
     ] = 20,
     mode: Annotated[
-        Mode, typer.Option("--mode", help="Let the model decide when to look up, or look up at once.")
-    ] = Mode.auto,
+        DemoMode, typer.Option("--mode", help="Let the model decide when to look up, or look up at once.")
+    ] = DemoMode.auto,
     corpus: Annotated[str, typer.Option("--corpus", help="Whose facts.")] = "demo",
     checkpoint: CheckpointPath = None,
     as_json: AsJson = False,
@@ -52,8 +52,8 @@ def demo(
         raise typer.Exit(CHECK_FAILED)
 
 
-def _run(demonstration: Demonstration, wanted: int) -> list[Run]:
-    runs: list[Run] = []
+def _run(demonstration: Demonstration, wanted: int) -> list[DemoRun]:
+    runs: list[DemoRun] = []
     with progress("Deleting and restoring facts") as advance:
         advance(0, wanted)
         for run in demonstration.runs(wanted):
@@ -63,7 +63,7 @@ def _run(demonstration: Demonstration, wanted: int) -> list[Run]:
     return runs
 
 
-def _report(demonstration: Demonstration, runs: list[Run]) -> dict[str, Any]:
+def _report(demonstration: Demonstration, runs: list[DemoRun]) -> dict[str, Any]:
     """The first run at the top, then all of them and the counts."""
     nothing = dict.fromkeys(("prompt", "before", "deleted_seq", "after", "restored"))
     shown = [{**asdict(run), "passed": run.passed} for run in runs]
@@ -87,7 +87,7 @@ def _report(demonstration: Demonstration, runs: list[Run]) -> dict[str, Any]:
     }
 
 
-def _show(report: dict[str, Any], runs: list[Run]) -> None:
+def _show(report: dict[str, Any], runs: list[DemoRun]) -> None:
     if not runs:
         say(f"None of {report['tried']} facts was found by the model, so there is nothing to show.")
         return
@@ -111,7 +111,7 @@ def _show(report: dict[str, Any], runs: list[Run]) -> None:
     )
 
 
-def _row(run: Run) -> tuple[object, ...]:
+def _row(run: DemoRun) -> tuple[object, ...]:
     after = run.after.output.strip() + (" (from its weights)" if run.parametric else "")
     return (
         run.fact_id, shorten(run.question, 50), shorten(run.before.output, 30), shorten(after, 40),

@@ -37,7 +37,7 @@ Vectors = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class DemoAnswer:
     """What the model said and the first fact it spliced: ``document``'s text holds `value` at [start, end)."""
 
     output: str
@@ -51,7 +51,7 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class DemoRun:
     """One fact's way through the demo. `deleted` are all statements of it that were deleted together.
 
     `leaked`: some lookup still returned one of them. `parametric`: the output says the value with no lookup
@@ -63,11 +63,11 @@ class Run:
     question: str
     value: str
     prompt: str
-    before: Said
+    before: DemoAnswer
     deleted: tuple[int, ...]
     deleted_seq: int
-    after: Said
-    restored: Said
+    after: DemoAnswer
+    restored: DemoAnswer
     leaked: bool
     parametric: bool
     restated: bool
@@ -114,7 +114,7 @@ class Demonstration:
         self.generator = StoringGenerator(runtime.checkpoint, LocalOutputs(self.kb), self.recorder)
         self.tried = self.not_found_before = 0
 
-    def runs(self, wanted: int) -> Iterator[Run | None]:
+    def runs(self, wanted: int) -> Iterator[DemoRun | None]:
         """Up to `wanted` runs, each as it is done; None for every fact that was not found."""
         found = 0
         for fact in self.facts[: wanted * TRIES_PER_RUN]:
@@ -126,7 +126,7 @@ class Demonstration:
             self.not_found_before += run is None
             yield run
 
-    def _run(self, fact: FactRecord) -> Run | None:
+    def _run(self, fact: FactRecord) -> DemoRun | None:
         assert fact.question is not None
         prompt = f"Question: {fact.question}\nAnswer:"
         self.recorder.queries.clear()
@@ -148,7 +148,7 @@ class Demonstration:
         restored = self._ask(replace(request, min_seq=restored_seq))
         cited = {s.fact_id for s in trace.splices if s.fact_id is not None}
         leaked = bool(returned or cited & set(statements))
-        return Run(
+        return DemoRun(
             fact_id=fact.fact_id,
             question=fact.question,
             value=fact.value,
@@ -175,14 +175,14 @@ class Demonstration:
         asked_alike = self.kb.facts.find(text=fact.question, limit=1000)
         return sorted(found | {other.fact_id for other in asked_alike if other.question == fact.question})
 
-    def _ask(self, request: GenerationRequest) -> Said:
+    def _ask(self, request: GenerationRequest) -> DemoAnswer:
         return self._said(self.generator.generate(request))
 
-    def _said(self, trace: OutputTrace) -> Said:
+    def _said(self, trace: OutputTrace) -> DemoAnswer:
         first = next(iter(_hits(trace)), None)
         if first is None:
-            return Said(trace.output)
-        said = Said(trace.output, first.fact_id, first.value, first.score)
+            return DemoAnswer(trace.output)
+        said = DemoAnswer(trace.output, first.fact_id, first.value, first.score)
         if (source := first.source) is None:
             return said
         return replace(
@@ -193,7 +193,7 @@ class Demonstration:
             end=source.end,
         )
 
-    def _is_right_source(self, said: Said) -> bool:
+    def _is_right_source(self, said: DemoAnswer) -> bool:
         if said.document_id is None:
             return False
         return self.kb.documents.text(said.document_id)[said.start : said.end] == said.value
@@ -213,7 +213,9 @@ class Demonstration:
         return self.kb.facts.restore(gone, actor=self.runtime.settings.actor, reason=REASON).seq
 
 
-def _reasons(before: Said, restored: Said, cited: set[int], returned: set[int]) -> tuple[str, ...]:
+def _reasons(
+    before: DemoAnswer, restored: DemoAnswer, cited: set[int], returned: set[int]
+) -> tuple[str, ...]:
     """Why a run did not pass; nothing where it did."""
     reasons = []
     if cited:

@@ -47,7 +47,7 @@ LOOKUP_EXAMPLES = examples(
 )
 
 
-class Mode(StrEnum):
+class LookupMode(StrEnum):
     auto = "auto"
     forced = "forced"
     off = "off"
@@ -58,8 +58,9 @@ def generate(
     base: Base,
     prompt: Annotated[str, typer.Argument(callback=some_text, help="The text to go on from.")],
     mode: Annotated[
-        Mode, typer.Option("--mode", help="The model decides when to look up; look up at once; or never.")
-    ] = Mode.auto,
+        LookupMode,
+        typer.Option("--mode", help="The model decides when to look up; look up at once; or never."),
+    ] = LookupMode.auto,
     max_tokens: Annotated[
         int, typer.Option("--max-tokens", min=1, max=100_000, help="Tokens to sample; spliced text is free.")
     ] = 64,

@@ -19,7 +19,7 @@ from pathlib import Path
 from colmlm.cli.errors import one_line
 from colmlm.cli.operating.diagnosis_database import examine_database
 from colmlm.cli.operating.diagnosis_worker import examine_worker
-from colmlm.cli.operating.findings import Finding, Findings
+from colmlm.cli.operating.findings import CheckResult, Findings
 from colmlm.kb.errors import KBError
 from colmlm.kb.store.settings import Settings
 
@@ -28,30 +28,33 @@ LEAST_FREE, LITTLE_FREE = 200_000_000, 5_000_000_000  # bytes
 _SERVERS = "postgres"  # the embedded server may run as another user
 
 
-def examine() -> list[Finding]:
+def examine() -> list[CheckResult]:
     """Every check, in an order in which the first failure explains the later ones."""
     findings = [*_python(), *_packages()]
     try:
         settings = Settings.from_environment(os.environ)
     except KBError as error:
-        return [*findings, Finding("settings", "failed", one_line(str(error)), "Set it right, or unset it.")]
-    findings.append(Finding("settings", "ok", f"home {settings.home}"))
+        return [
+            *findings,
+            CheckResult("settings", "failed", one_line(str(error)), "Set it right, or unset it."),
+        ]
+    findings.append(CheckResult("settings", "ok", f"home {settings.home}"))
     for check in (_home, _token, _disk, _model, _address):
         findings += _safely(check, settings)
 
     return [*findings, *_safely(examine_database, settings), *_safely(examine_worker, settings)]
 
 
-def _safely(check: Callable[[Settings], Findings], settings: Settings) -> list[Finding]:
+def _safely(check: Callable[[Settings], Findings], settings: Settings) -> list[CheckResult]:
     """The findings of a check, and one of its own where it broke down on the way."""
-    found: list[Finding] = []
+    found: list[CheckResult] = []
     try:
         for finding in check(settings):
             found.append(finding)
     except Exception as error:  # noqa: BLE001 - what a check dies of is what the doctor is asked for
         name = check.__name__.strip("_").removeprefix("examine_")
         said = one_line(f"{type(error).__name__}: {getattr(error, 'orig', None) or error}")
-        found.append(Finding(name, "failed", said, "See the log, then try again."))
+        found.append(CheckResult(name, "failed", said, "See the log, then try again."))
     return found
 
 
@@ -59,9 +62,9 @@ def _python() -> Findings:
     found = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info[:2] < OLDEST_PYTHON:
         needed = ".".join(map(str, OLDEST_PYTHON))
-        yield Finding("python", "failed", found, f"Install Python {needed} or newer, and colmlm with it.")
+        yield CheckResult("python", "failed", found, f"Install Python {needed} or newer, and colmlm with it.")
     else:
-        yield Finding("python", "ok", found)
+        yield CheckResult("python", "ok", found)
 
 
 def _packages() -> Findings:
@@ -72,7 +75,7 @@ def _packages() -> Findings:
     try:
         asked = [Requirement(line) for line in requires("colmlm") or ()]
     except PackageNotFoundError:
-        yield Finding("packages", "warning", "run from a source tree", "Install it: pip install '.[cpu]'")
+        yield CheckResult("packages", "warning", "run from a source tree", "Install it: pip install '.[cpu]'")
         asked = []
     for requirement in asked:
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
@@ -89,9 +92,9 @@ def _packages() -> Findings:
     except ImportError as error:
         wrong.append(f"faiss does not import: {error}")
     if wrong:
-        yield Finding("packages", "failed", "; ".join(wrong), "Install again: pip install 'colmlm[cpu]'")
+        yield CheckResult("packages", "failed", "; ".join(wrong), "Install again: pip install 'colmlm[cpu]'")
     elif asked:
-        yield Finding("packages", "ok", f"{len(asked)} requirements, faiss {version_of('faiss')}")
+        yield CheckResult("packages", "ok", f"{len(asked)} requirements, faiss {version_of('faiss')}")
 
 
 def version_of(module: str) -> str:
@@ -103,20 +106,22 @@ def _home(settings: Settings) -> Findings:
     if not home.exists():
         parent = next(p for p in home.parents if p.exists())
         if not os.access(parent, os.W_OK):
-            yield Finding(
+            yield CheckResult(
                 "home", "failed", f"{home} is not there and {parent} can't be written", _HOME_REMEDY
             )
         else:
-            yield Finding("home", "warning", f"{home} is not there yet", "Start it: colmlm up")
+            yield CheckResult("home", "warning", f"{home} is not there yet", "Start it: colmlm up")
         return
     if not os.access(home, os.W_OK | os.X_OK):
-        yield Finding("home", "failed", f"{home} can't be written by this user", _HOME_REMEDY)
+        yield CheckResult("home", "failed", f"{home} can't be written by this user", _HOME_REMEDY)
         return
     mode = stat.S_IMODE(home.stat().st_mode)
     if mode & stat.S_IWOTH:
-        yield Finding("home", "failed", f"{home} can be written by everybody ({mode:o})", f"chmod o-w {home}")
+        yield CheckResult(
+            "home", "failed", f"{home} can be written by everybody ({mode:o})", f"chmod o-w {home}"
+        )
     else:
-        yield Finding("home", "ok", f"{home} ({mode:o})")
+        yield CheckResult("home", "ok", f"{home} ({mode:o})")
 
 
 _HOME_REMEDY = "Give this user the directory, or name another one in COLMLM_HOME."
@@ -125,9 +130,9 @@ _HOME_REMEDY = "Give this user the directory, or name another one in COLMLM_HOME
 def _token(settings: Settings) -> Findings:
     file = settings.home / "token"
     if file.exists() and (mode := stat.S_IMODE(file.stat().st_mode)) & 0o077:
-        yield Finding("token", "failed", f"others can read {file} ({mode:o})", f"chmod 600 {file}")
+        yield CheckResult("token", "failed", f"others can read {file} ({mode:o})", f"chmod 600 {file}")
     elif file.exists():
-        yield Finding("token", "ok", "for its owner alone")
+        yield CheckResult("token", "ok", "for its owner alone")
 
 
 def _disk(settings: Settings) -> Findings:
@@ -146,21 +151,21 @@ def _disk(settings: Settings) -> Findings:
             and os.access(there, os.W_OK)
             and path.name != _SERVERS
         ):
-            yield Finding("disk", "failed", f"{path} can't be written by this user", _HOME_REMEDY)
+            yield CheckResult("disk", "failed", f"{path} can't be written by this user", _HOME_REMEDY)
 
 
 def _is_open(home: Path) -> bool:
     return home.is_dir() and os.access(home, os.R_OK | os.X_OK)
 
 
-def _room(path: Path) -> Finding:
+def _room(path: Path) -> CheckResult:
     free = shutil.disk_usage(path).free
     found = f"{free / 1e9:,.1f} GB free at {path}"
     if free < LEAST_FREE:
-        return Finding("disk", "failed", found, "Free some: a database that can't write stops.")
+        return CheckResult("disk", "failed", found, "Free some: a database that can't write stops.")
     if free < LITTLE_FREE:
-        return Finding("disk", "warning", found, "Free some; colmlm sizing says what is needed.")
-    return Finding("disk", "ok", found)
+        return CheckResult("disk", "warning", found, "Free some; colmlm sizing says what is needed.")
+    return CheckResult("disk", "ok", found)
 
 
 def _model(settings: Settings) -> Findings:
@@ -172,16 +177,18 @@ def _model(settings: Settings) -> Findings:
     path = settings.checkpoint or released_checkpoint()
     remedy = "Copy the checkpoint again, or name another in COLMLM_CHECKPOINT."
     if not path.is_dir():
-        yield Finding("checkpoint", "failed", f"{path} is no directory", remedy)
+        yield CheckResult("checkpoint", "failed", f"{path} is no directory", remedy)
         return
     if not (path / CONFIG_FILE).is_file():
-        yield Finding("checkpoint", "warning", f"{path} has no {CONFIG_FILE}, so no digests to check", None)
+        yield CheckResult(
+            "checkpoint", "warning", f"{path} has no {CONFIG_FILE}, so no digests to check", None
+        )
         return
     config = CheckpointConfig.load(path)
     if name := damaged(path, config.digests):
-        yield Finding("checkpoint", "failed", f"{path / name} is not what was written", remedy)
+        yield CheckResult("checkpoint", "failed", f"{path / name} is not what was written", remedy)
     else:
-        yield Finding("checkpoint", "ok", f"{config.name}, {len(config.digests)} files as written")
+        yield CheckResult("checkpoint", "ok", f"{config.name}, {len(config.digests)} files as written")
     if config.kind == "adapter" and config.base:
         yield from _base(config.base, settings.home / "models")
 
@@ -190,11 +197,13 @@ def _base(base: str, cache: Path) -> Findings:
     from colmlm.model.lm.files import damaged
 
     if Path(base).expanduser().is_dir():
-        yield Finding("base model", "ok", f"in {base}")
+        yield CheckResult("base model", "ok", f"in {base}")
         return
     directory = cache / base
     if not directory.is_dir():
-        yield Finding("base model", "warning", f"{base} is not in {cache} yet", "The next start converts it.")
+        yield CheckResult(
+            "base model", "warning", f"{base} is not in {cache} yet", "The next start converts it."
+        )
         return
     try:
         name = damaged(directory, json.loads((directory / "digests.json").read_bytes()))
@@ -202,9 +211,9 @@ def _base(base: str, cache: Path) -> Findings:
         name = f"digests.json ({error})"
     if name:
         again = f"Remove {directory}; the next start converts it again."
-        yield Finding("base model", "failed", f"{name} in {directory} is not what was written", again)
+        yield CheckResult("base model", "failed", f"{name} in {directory} is not what was written", again)
     else:
-        yield Finding("base model", "ok", f"{base} as converted")
+        yield CheckResult("base model", "ok", f"{base} as converted")
 
 
 def _address(settings: Settings) -> Findings:
@@ -213,11 +222,13 @@ def _address(settings: Settings) -> Findings:
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     try:
         socket.create_server((settings.host, settings.port), family=family).close()
-        yield Finding("address", "ok", f"{where} is free")
+        yield CheckResult("address", "ok", f"{where} is free")
     except (OSError, UnicodeError) as error:
         cause = getattr(error, "strerror", None) or str(error)
         remedy = "If that is not colmlm, set COLMLM_PORT or COLMLM_HOST."
-        yield Finding("address", "warning", f"{where}: {cause}", remedy)
+        yield CheckResult("address", "warning", f"{where}: {cause}", remedy)
     if settings.host not in ("127.0.0.1", "::1", "localhost"):
         remedy = "Put a proxy that ends TLS before it."
-        yield Finding("exposure", "warning", f"it listens on {settings.host} and speaks plain HTTP", remedy)
+        yield CheckResult(
+            "exposure", "warning", f"it listens on {settings.host} and speaks plain HTTP", remedy
+        )

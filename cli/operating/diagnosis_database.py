@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Engine, text
 
 from colmlm.cli.errors import one_line
-from colmlm.cli.operating.findings import Finding
+from colmlm.cli.operating.findings import CheckResult
 from colmlm.kb.errors import DatabaseUnavailable, NoActiveKeyset
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
@@ -30,28 +30,28 @@ _SETTINGS = (
 )
 
 
-def examine_database(settings: Settings) -> Iterator[Finding]:
+def examine_database(settings: Settings) -> Iterator[CheckResult]:
     """From the server up to the index, ending where something below is missing."""
     try:
         engine = database.connect(settings)
     except DatabaseUnavailable as error:
         remedy = "Start it, or set COLMLM_DATABASE_URL right; colmlm db status says more."
-        yield Finding("database", "failed", one_line(str(error)), remedy)
+        yield CheckResult("database", "failed", one_line(str(error)), remedy)
         return
     try:
         yield from _server(engine)
         if database.is_at_head(engine):
-            yield Finding("migrations", "ok", f"at {database.head_revision()}")
+            yield CheckResult("migrations", "ok", f"at {database.head_revision()}")
             yield from _contents(settings, engine)
         else:
-            yield Finding(
+            yield CheckResult(
                 "migrations", "failed", "the schema is not this program's", "Run: colmlm db migrate"
             )
     finally:
         engine.dispose()
 
 
-def _server(engine: Engine) -> Iterator[Finding]:
+def _server(engine: Engine) -> Iterator[CheckResult]:
     with engine.connect() as connection:
         number = int(connection.scalar(text("SHOW server_version_num")) or 0) // 10_000
         version = str(connection.scalar(text("SHOW server_version")))
@@ -62,53 +62,57 @@ def _server(engine: Engine) -> Iterator[Finding]:
         theirs: datetime = connection.scalar(text("SELECT clock_timestamp()")) or datetime.now(UTC)
         apart = abs((datetime.now(UTC) - theirs).total_seconds())
     if number < OLDEST:
-        yield Finding("database", "failed", f"PostgreSQL {version}", f"Move to PostgreSQL {OLDEST} or newer.")
+        yield CheckResult(
+            "database", "failed", f"PostgreSQL {version}", f"Move to PostgreSQL {OLDEST} or newer."
+        )
     elif number > NEWEST_TRIED:
         remedy = f"It was tried with {OLDEST} to {NEWEST_TRIED}."
-        yield Finding("database", "warning", f"PostgreSQL {version}", remedy)
+        yield CheckResult("database", "warning", f"PostgreSQL {version}", remedy)
     else:
-        yield Finding("database", "ok", f"PostgreSQL {version}")
+        yield CheckResult("database", "ok", f"PostgreSQL {version}")
     for name, wanted, state, cost in _SETTINGS:
         if held[name] != wanted:
-            yield Finding(name, state, f"{held[name]}: {cost}", f"Set {name} = {wanted} in the server.")
+            yield CheckResult(name, state, f"{held[name]}: {cost}", f"Set {name} = {wanted} in the server.")
     if apart > CLOCK_SECONDS:
-        yield Finding("clock", "warning", f"{apart:.0f} s from the database's", "Run NTP on both machines.")
+        yield CheckResult(
+            "clock", "warning", f"{apart:.0f} s from the database's", "Run NTP on both machines."
+        )
     else:
-        yield Finding("clock", "ok", "agrees with the database's")
+        yield CheckResult("clock", "ok", "agrees with the database's")
 
 
-def _contents(settings: Settings, engine: Engine) -> Iterator[Finding]:
+def _contents(settings: Settings, engine: Engine) -> Iterator[CheckResult]:
     kb = KnowledgeBase(settings, engine)
     try:
         try:
             keyset = kb.keysets.active()
         except NoActiveKeyset:
             remedy = "Ingest a corpus, then: colmlm rekey"
-            yield Finding("keyset", "warning", "none is active: nothing can be looked up", remedy)
+            yield CheckResult("keyset", "warning", "none is active: nothing can be looked up", remedy)
             return
         found = f"{keyset.keyset_id} of {keyset.checkpoint_name}, {keyset.num_keys:,} keys"
         if keyset.num_unkeyed:
             remedy = "Run: colmlm rekey"
-            yield Finding("keyset", "warning", f"{found}; {keyset.num_unkeyed:,} facts have none", remedy)
+            yield CheckResult("keyset", "warning", f"{found}; {keyset.num_unkeyed:,} facts have none", remedy)
         elif not keyset.calibrated:
             remedy = "Run: colmlm keysets calibrate"
-            yield Finding("keyset", "warning", f"{found}; its threshold is not calibrated", remedy)
+            yield CheckResult("keyset", "warning", f"{found}; its threshold is not calibrated", remedy)
         else:
-            yield Finding("keyset", "ok", found)
+            yield CheckResult("keyset", "ok", found)
         yield _index(kb)
     finally:
         kb.searcher.reader.dispose()
 
 
-def _index(kb: KnowledgeBase) -> Finding:
+def _index(kb: KnowledgeBase) -> CheckResult:
     again = "The next process builds it anew; colmlm fsck --repair does so now."
     if (snapshot := kb.upkeep.snapshot()) is None:
-        return Finding("index", "warning", "no usable snapshot", again)
+        return CheckResult("index", "warning", "no usable snapshot", again)
     behind = snapshot.head_seq - snapshot.applied_seq
     found = f"snapshot of {snapshot.num_keys:,} keys, {snapshot.num_bytes / 1e6:,.0f} MB, {behind:,} changes behind"
     if behind < 0:
-        return Finding("index", "warning", f"{found}: of another history", again)
+        return CheckResult("index", "warning", f"{found}: of another history", again)
     if snapshot.num_wanted not in (None, snapshot.num_keys):
         told = f"{found}; the database has {snapshot.num_wanted:,}"
-        return Finding("index", "failed", told, "Run: colmlm fsck --repair")
-    return Finding("index", "ok", found)
+        return CheckResult("index", "failed", told, "Run: colmlm fsck --repair")
+    return CheckResult("index", "ok", found)

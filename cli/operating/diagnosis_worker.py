@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from colmlm.cli.operating.findings import Finding
+from colmlm.cli.operating.findings import CheckResult
 from colmlm.kb.errors import DatabaseUnavailable
 from colmlm.kb.jobs import attendance
 from colmlm.kb.jobs.queue import Jobs
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
 _BY_HAND = "Its lines are in the server's log; colmlm worker --verbose runs one by hand."
 
 
-def examine_worker(settings: Settings) -> Iterator[Finding]:
+def examine_worker(settings: Settings) -> Iterator[CheckResult]:
     """Workers that were heard of, jobs that wait for one, and what a server notes of its own that fails."""
     state, heard, waiting = attendance.noted(settings.home), 0, 0
     try:
         heard, waiting = _asked(settings)
     except DatabaseUnavailable:
-        yield Finding("worker", "warning", "not known without the database", "Mend the database first.")
+        yield CheckResult("worker", "warning", "not known without the database", "Mend the database first.")
         return
     if state is not None:
-        yield Finding("worker", "warning" if heard else "failed", _said(state), _BY_HAND)
+        yield CheckResult("worker", "warning" if heard else "failed", _said(state), _BY_HAND)
     elif heard:
-        yield Finding("worker", "ok", f"{heard} heard of lately")
+        yield CheckResult("worker", "ok", f"{heard} heard of lately")
     elif waiting:
         remedy = "Run: colmlm worker"
-        yield Finding(
+        yield CheckResult(
             "worker", "warning", f"{waiting:,} jobs wait, and no worker was heard of lately", remedy
         )
     else:
-        yield Finding("worker", "ok", "none was heard of lately, and no job waits for one")
+        yield CheckResult("worker", "ok", "none was heard of lately, and no job waits for one")
 
 
 def _asked(settings: Settings) -> tuple[int, int]:

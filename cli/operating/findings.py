@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckResult:
     """What one check found: `state` is ok, warning or failed; `remedy` says what to do where it is not ok."""
 
     check: str
@@ -16,4 +16,4 @@ class Finding:
     remedy: str | None = None
 
 
-Findings = Iterator[Finding]
+Findings = Iterator[CheckResult]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from colmlm.kb.erasure.residue import ResidueReport
 
 
-class Mentions(Enum):
+class MentionScope(Enum):
     """Where else than at its span a value is redacted."""
 
     same_document = "same-document"
@@ -74,11 +74,11 @@ def erase(
         ),
     ] = None,
     mentions: Annotated[
-        Mentions,
+        MentionScope,
         typer.Option(
             "--mentions", help="Redact the values where else their own documents, all, or none mention them."
         ),
-    ] = Mentions.same_document,
+    ] = MentionScope.same_document,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be erased and stop.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: AsJson = False,
@@ -143,7 +143,7 @@ def _require_usage(reason: str | None, *, unasked: bool) -> None:
         raise typer.BadParameter("there is nobody to ask; pass it to erase.", param_hint="--yes")
 
 
-def _preview(base: Base, fact_ids: list[int], mentions: Mentions, as_json: bool) -> None:
+def _preview(base: Base, fact_ids: list[int], mentions: MentionScope, as_json: bool) -> None:
     preview = base.erasures.preview(fact_ids, mentions=mentions.value)
     if as_json:
         facts = base.facts.show_many(fact_ids)

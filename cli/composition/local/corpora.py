@@ -14,7 +14,7 @@ from colmlm.kb.corpus.raw.reading import read_corpus
 from colmlm.kb.facts.standing import Standing
 
 if TYPE_CHECKING:
-    from colmlm.cli.composition.adding import Adding, Tally
+    from colmlm.cli.composition.adding import Adding, AddingTally
     from colmlm.kb.corpus.format import AnnotatedDocument, Parsed
     from colmlm.kb.corpus.raw.files import FoundFiles
     from colmlm.kb.corpus.raw.limits import Limits
@@ -121,7 +121,7 @@ def _told(
     return said
 
 
-def _try(tally: Tally, corpus: str) -> str:
+def _try(tally: AddingTally, corpus: str) -> str:
     """What to type next."""
     if tally.question is None:
         return f"colmlm facts list --corpus {shlex.quote(corpus)}"

@@ -9,7 +9,7 @@ import pytest
 
 from colmlm.cli.composition.generator import StoringGenerator
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.contents.demonstration import Demonstration, Run, says_unaided, spread
+from colmlm.cli.contents.demonstration import Demonstration, DemoRun, says_unaided, spread
 from colmlm.kb.evidence.records import OutputTrace
 from colmlm.kb.facts.facts import Facts
 from colmlm.kb.facts.records import FactRecord, Source
@@ -39,7 +39,7 @@ def live(run: Invoke) -> list[tuple[int, str]]:
     return [(f["fact_id"], f["value"]) for f in run("facts", "list", "--json").json["facts"]]
 
 
-def first(demonstration: Demonstration) -> Run:
+def first(demonstration: Demonstration) -> DemoRun:
     return next(run for run in demonstration.runs(1) if run is not None)
 
 
