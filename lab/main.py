@@ -9,14 +9,14 @@ from colmlm.cli.options import examples
 from colmlm.cli.root import Debug, Root, start
 
 
-class Laboratory(Root):
+class LaboratoryRoot(Root):
     """The command group at the root of `colmlm-lab`."""
 
     lazy = LABORATORY
 
 
 app = typer.Typer(
-    cls=Laboratory,
+    cls=LaboratoryRoot,
     name="colmlm-lab",
     help="Measure colmlm: its speed, its answers, and what it keeps when it is killed.",
     epilog=examples("colmlm-lab bench store --facts 20000", "colmlm-lab crashlab --rounds 20"),

@@ -80,7 +80,7 @@ class PeerFailure:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class PeerTask:
     """The task of a peer: the files of one comparison, and the recall to reach."""
 
     directory: Path  # keys.npy, queries.npy and truth.npy
@@ -106,20 +106,20 @@ def compare(
     with tempfile.TemporaryDirectory(prefix="colmlm-bench-") as folder:
         # The embedded server may run as another user, who must be able to enter.
         Path(folder).chmod(0o755)
-        task = Task(Path(folder), target_recall, seed)
+        task = PeerTask(Path(folder), target_recall, seed)
         on_progress(f"making {num_facts:,} keys of {dim} dimensions")
         _prepare(task, num_facts, dim, num_queries)
         return [_measure_apart(PEERS[name], task, on_progress) for name in peers]
 
 
-def _prepare(task: Task, num_facts: int, dim: int, num_queries: int) -> None:
+def _prepare(task: PeerTask, num_facts: int, dim: int, num_queries: int) -> None:
     keys = synthetic_keys(num_facts, dim, seed=task.seed)
     queries = queries_near(keys, num_queries, seed=task.seed)
     for name, array in (("keys", keys), ("queries", queries), ("truth", exact_top1(keys, queries))):
         np.save(task.directory / f"{name}.npy", array, allow_pickle=False)
 
 
-def _measure_apart(kind: PeerKind, task: Task, on_progress: Progress) -> PeerResult | PeerFailure:
+def _measure_apart(kind: PeerKind, task: PeerTask, on_progress: Progress) -> PeerResult | PeerFailure:
     if kind.version() is None:
         return PeerFailure(kind.name, f"not installed: {kind.install_command}")
     context = multiprocessing.get_context("spawn")
@@ -139,7 +139,7 @@ def _measure_apart(kind: PeerKind, task: Task, on_progress: Progress) -> PeerRes
     return result
 
 
-def _child(kind: PeerKind, task: Task, sending: Connection) -> None:
+def _child(kind: PeerKind, task: PeerTask, sending: Connection) -> None:
     for variable in ("LANCE_CPU_THREADS", "OMP_NUM_THREADS", "RAYON_NUM_THREADS", "TOKIO_WORKER_THREADS"):
         os.environ[variable] = str(THREADS)
     with tempfile.TemporaryDirectory(prefix=f"{kind.name}-", dir=task.directory) as folder:
@@ -150,7 +150,7 @@ def _child(kind: PeerKind, task: Task, sending: Connection) -> None:
             sending.send(PeerFailure(kind.name, f"{type(error).__name__}: {error}"))
 
 
-def measure(kind: PeerKind, task: Task, directory: Path, on_progress: Progress) -> PeerResult:
+def measure(kind: PeerKind, task: PeerTask, directory: Path, on_progress: Progress) -> PeerResult:
     """Runs one peer through the whole job in this process."""
     keys: Keys = task.load("keys")
     queries: Keys = task.load("queries")

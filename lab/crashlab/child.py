@@ -40,8 +40,8 @@ from colmlm.kb.store.settings import Settings
 from colmlm.lab.crashlab import copies, migration
 from colmlm.lab.crashlab.encoder import ENCODERS
 from colmlm.lab.crashlab.killpoints import END, Trap
-from colmlm.lab.crashlab.target import Target
-from colmlm.lab.crashlab.world import Step
+from colmlm.lab.crashlab.target import CrashTarget
+from colmlm.lab.crashlab.world import WorkloadStep
 
 CORPUS = "crashlab"
 INDEX_SPECS = (None, "IVF4,Flat")  # the second keyset's index has to be trained
@@ -122,10 +122,10 @@ def _work(opened: KnowledgeBase, order: dict[str, Any], line: Line) -> None:
     """
     trap = Trap(order["point"], order["nth"], lambda point: line(killed=point))
     trap.install()
-    target = Target(**order["target"]) if order["target"] else None
-    worker = Worker(opened, order["fact_ids"], line, trap, target)
+    target = CrashTarget(**order["target"]) if order["target"] else None
+    worker = StepWorker(opened, order["fact_ids"], line, trap, target)
     for number, fields in enumerate(order["steps"]):
-        step = Step.from_json(fields)
+        step = WorkloadStep.from_json(fields)
         trap.armed = trap.armed or number == order["at"]
         line(begin=number)
         line(done=number, fact_ids=worker.do(step))
@@ -133,7 +133,7 @@ def _work(opened: KnowledgeBase, order: dict[str, Any], line: Line) -> None:
         trap.kill(END)
 
 
-class Worker:
+class StepWorker:
     """Does steps by the verbs of a knowledge base."""
 
     def __init__(
@@ -142,39 +142,39 @@ class Worker:
         fact_ids: dict[str, int],
         line: Line,
         trap: Trap,
-        target: Target | None = None,
+        target: CrashTarget | None = None,
     ) -> None:
         """`target` is the second database, for the steps that need one."""
         self.kb, self.fact_ids, self.line, self.trap, self.second = opened, fact_ids, line, trap, target
 
-    def do(self, step: Step) -> list[int]:
+    def do(self, step: WorkloadStep) -> list[int]:
         """Does a step and gives the ids of the facts that it named or made."""
         getattr(self, f"_{step.do}")(step)
         return [self.fact_ids[q] for q in step.questions]
 
-    def _insert(self, step: Step) -> None:
+    def _insert(self, step: WorkloadStep) -> None:
         (question,) = step.questions
         (self.fact_ids[question],) = self.kb.facts.add(question, step.value, **WHO).fact_ids
 
-    def _update(self, step: Step) -> None:
+    def _update(self, step: WorkloadStep) -> None:
         self.kb.facts.edit(self._ids(step)[0], step.value, **WHO)
 
-    def _delete(self, step: Step) -> None:
+    def _delete(self, step: WorkloadStep) -> None:
         self.kb.facts.delete(self._ids(step), abstain=step.abstain, **WHO)
 
-    def _restore(self, step: Step) -> None:
+    def _restore(self, step: WorkloadStep) -> None:
         self.kb.facts.restore(self._ids(step), **WHO)
 
-    def _forget(self, step: Step) -> None:
+    def _forget(self, step: WorkloadStep) -> None:
         forgetting = Forgetting(self.kb)
         selector = Selector(fact_ids=tuple(self._ids(step)))
         plan = forgetting.plan(selector, policy="abstain" if step.abstain else "successor", **WHO)
         forgetting.apply(plan.run_id, **WHO)
 
-    def _erase(self, step: Step) -> None:
+    def _erase(self, step: WorkloadStep) -> None:
         Erasure(self.kb).erase(self._ids(step), **WHO)
 
-    def _say(self, step: Step) -> None:
+    def _say(self, step: WorkloadStep) -> None:
         """Stores an output that splices a fact, in any state, and says its value once more in upper case."""
         (fact_id,) = self._ids(step)
         fact = self.kb.facts.show(fact_id)
@@ -187,21 +187,21 @@ class Worker:
             made = NewOutput(f"{fact.value}?", output, checkpoint, "auto", self.kb.log.head_seq(), (splice,))
             self.kb.outputs.record(made)
 
-    def _propose(self, step: Step) -> None:
+    def _propose(self, step: WorkloadStep) -> None:
         """Plans to forget a fact by its value and leaves the plan. The other child may erase the fact meanwhile."""
         value = self.kb.facts.show(self._ids(step)[0]).value
         with suppress(NothingSelected, NoActiveKeyset):
             Forgetting(self.kb).plan(Selector(text=value), actor=WHO["actor"], reason=f"of {value}")
 
-    def _ask_for_work(self, step: Step) -> None:
+    def _ask_for_work(self, step: WorkloadStep) -> None:
         """Queues a job whose reason quotes a fact."""
         value = self.kb.facts.show(self._ids(step)[0]).value
         Jobs(self.kb).submit(Gate(keyset_id=1, reason=f"for {value}"), actor=WHO["actor"])
 
-    def _ids(self, step: Step) -> list[int]:
+    def _ids(self, step: WorkloadStep) -> list[int]:
         return [self.fact_ids[q] for q in step.questions]
 
-    def _ingest(self, step: Step) -> None:
+    def _ingest(self, step: WorkloadStep) -> None:
         parsed = [Parsed(text.document(external_id)) for external_id, text in step.documents]
         self.kb.corpora.ingest(
             parsed, CORPUS, on_document=lambda _: self.trap.passing("while documents are read"), **WHO
@@ -211,45 +211,45 @@ class Worker:
         ):
             self.fact_ids[str(fact.question)] = fact.fact_id
 
-    def _rekey(self, step: Step) -> None:
+    def _rekey(self, step: WorkloadStep) -> None:
         encoder = ENCODERS[step.encoder]
         self.kb.keysets.create(encoder.checkpoint, INDEX_SPECS[step.encoder])
         self.kb.keysets.rekey(encoder, batch=8)
 
-    def _activate(self, step: Step) -> None:
+    def _activate(self, step: WorkloadStep) -> None:
         self.kb.keysets.activate(self._keyset(step), force=True)  # no gate was measured here
 
-    def _retire(self, step: Step) -> None:
+    def _retire(self, step: WorkloadStep) -> None:
         self.kb.keysets.retire(self._keyset(step))
 
-    def _keyset(self, step: Step) -> int:
+    def _keyset(self, step: WorkloadStep) -> int:
         wanted = ENCODERS[step.encoder].checkpoint.checkpoint_id
         (found,) = [
             k.keyset_id for k in self.kb.keysets.all() if k.checkpoint_id == wanted and k.state != "retired"
         ]
         return found
 
-    def _snapshot(self, step: Step) -> None:
+    def _snapshot(self, step: WorkloadStep) -> None:
         self.kb.lookups.snapshot()
 
-    def _catch_up(self, step: Step) -> None:
+    def _catch_up(self, step: WorkloadStep) -> None:
         self.kb.lookups.catch_up()
 
-    def _back_up(self, step: Step) -> None:
+    def _back_up(self, step: WorkloadStep) -> None:
         copies.back_up(self.kb, self._target, lambda _: self.trap.passing("while a backup is written"))
 
-    def _restore_backup(self, step: Step) -> None:
+    def _restore_backup(self, step: WorkloadStep) -> None:
         copies.restore(self.kb, self._target, lambda _: self.trap.passing("while rows are copied in"))
 
-    def _migrate(self, step: Step) -> None:
+    def _migrate(self, step: WorkloadStep) -> None:
         migration.migrate(self._target)
 
     @property
-    def _target(self) -> Target:
+    def _target(self) -> CrashTarget:
         assert self.second is not None, "whoever plans such a step gives a target"
         return self.second
 
-    def _lookup(self, step: Step) -> None:
+    def _lookup(self, step: WorkloadStep) -> None:
         """Looks questions up, and writes every unexpected result to the journal."""
         try:
             answers = ask(self.kb, step.encoder, step.questions)

@@ -13,8 +13,8 @@ import typer
 from colmlm.cli.errors import CHECK_FAILED
 from colmlm.cli.options import AsJson, examples
 from colmlm.cli.output import note, print_json, progress, say
-from colmlm.lab.crashlab.laboratory import Laboratory, Tally
-from colmlm.lab.crashlab.server import EmbeddedServer
+from colmlm.lab.crashlab.laboratory import Laboratory, RoundTally
+from colmlm.lab.crashlab.server import FolderServer
 
 app = typer.Typer()
 FAULTS = ("lost", "resurrected", "mismatched", "residue", "chain_breaks", "errors")
@@ -61,9 +61,9 @@ def crashlab(
         raise typer.Exit(CHECK_FAILED)
 
 
-def _run(folder: Path, seed: int, first: int, last: int) -> Tally:
+def _run(folder: Path, seed: int, first: int, last: int) -> RoundTally:
     with (
-        EmbeddedServer(folder / "server") as server,
+        FolderServer(folder / "server") as server,
         Laboratory(server, folder, seed) as laboratory,
         progress("Killing") as advance,
     ):
@@ -72,7 +72,7 @@ def _run(folder: Path, seed: int, first: int, last: int) -> Tally:
         return laboratory.tally
 
 
-def _report(tally: Tally, seed: int, seconds: float) -> dict[str, Any]:
+def _report(tally: RoundTally, seed: int, seconds: float) -> dict[str, Any]:
     failures = [
         {"round": number, "seed": seed, "kind": finding.kind, "what": finding.what}
         for number, finding in tally.findings

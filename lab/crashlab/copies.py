@@ -14,19 +14,19 @@ from colmlm.kb.errors import KBError
 from colmlm.kb.log.signing import signing_key
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.tables import SecretRow
-from colmlm.lab.crashlab.journal import Journal
-from colmlm.lab.crashlab.judge import Finding, judge_as
+from colmlm.lab.crashlab.journal import StepJournal
+from colmlm.lab.crashlab.judge import Violation, judge_as
 from colmlm.lab.crashlab.server import is_quiet
-from colmlm.lab.crashlab.target import Target
+from colmlm.lab.crashlab.target import CrashTarget
 from colmlm.lab.crashlab.world import World
 
 
-def back_up(opened: KnowledgeBase, target: Target, on_bytes: Heard = lambda _: None) -> None:
+def back_up(opened: KnowledgeBase, target: CrashTarget, on_bytes: Heard = lambda _: None) -> None:
     key = signing_key(opened.settings.home)
     write_backup(opened, target.backup, key, replace=True, on_bytes=on_bytes)
 
 
-def restore(opened: KnowledgeBase, target: Target, on_bytes: Heard = lambda _: None) -> None:
+def restore(opened: KnowledgeBase, target: CrashTarget, on_bytes: Heard = lambda _: None) -> None:
     """Restores the backup with the present log of the base, which holds what was erased since."""
     with target.log.open("w", encoding="utf-8") as file:
         file.writelines(opened.log.export())
@@ -40,9 +40,11 @@ def restore(opened: KnowledgeBase, target: Target, on_bytes: Heard = lambda _: N
 class Copy:
     """The copy of a base that a child had to make in `target`."""
 
-    target: Target
+    target: CrashTarget
 
-    def judge(self, opened: KnowledgeBase, before: World, now: World, journal: Journal) -> Iterator[Finding]:
+    def judge(
+        self, opened: KnowledgeBase, before: World, now: World, journal: StepJournal
+    ) -> Iterator[Violation]:
         """Finds fault unless the backup is complete, and the copy is complete, or empty and can be restored again."""
         done = [step.do for step in journal.acknowledged]
         try:
@@ -53,23 +55,23 @@ class Copy:
                 before = before.after(step)
             yield from self._judge_copy(opened, _as_restored(before, now), "restore_backup" in done)
         except (KBError, DBAPIError) as error:
-            yield Finding("errors", f"a backup and its restore: {type(error).__name__}: {error}")
+            yield Violation("errors", f"a backup and its restore: {type(error).__name__}: {error}")
 
-    def _judge_backup(self, opened: KnowledgeBase) -> Iterator[Finding]:
+    def _judge_backup(self, opened: KnowledgeBase) -> Iterator[Violation]:
         """Finds fault if a file of the backup's name is incomplete, or the next backup leaves partial files behind."""
         if self.target.backup.exists():
             verify_backup(self.target.backup)
         back_up(opened, self.target)
         for left in sorted(set(self.target.path.iterdir()) - {self.target.backup}):
-            yield Finding("residue", f"a killed writer of a backup left {left.name}")
+            yield Violation("residue", f"a killed writer of a backup left {left.name}")
 
-    def _judge_copy(self, opened: KnowledgeBase, world: World, is_acknowledged: bool) -> Iterator[Finding]:
+    def _judge_copy(self, opened: KnowledgeBase, world: World, is_acknowledged: bool) -> Iterator[Violation]:
         with KnowledgeBase.open(self.target.settings) as copy:
             if not is_quiet(copy.engine):
-                yield Finding("errors", "the database still works for a killed restore")
+                yield Violation("errors", "the database still works for a killed restore")
             if _is_empty(copy):
                 if is_acknowledged:
-                    yield Finding("lost", "a restore of a backup was acknowledged, and its base is empty")
+                    yield Violation("lost", "a restore of a backup was acknowledged, and its base is empty")
                 restore(opened, self.target)
             for finding in judge_as(copy, world):
                 yield replace(finding, what=f"restored from a backup: {finding.what}")

@@ -7,25 +7,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from colmlm.lab.crashlab.world import Step
+from colmlm.lab.crashlab.world import WorkloadStep
 
 
 @dataclass(frozen=True, slots=True)
-class Journal:
+class StepJournal:
     """A child's journal.
 
     `in_doubt` is the step that was begun and not acknowledged: it must be done wholly or not at all.
     """
 
-    acknowledged: tuple[Step, ...] = ()
-    in_doubt: Step | None = None
+    acknowledged: tuple[WorkloadStep, ...] = ()
+    in_doubt: WorkloadStep | None = None
     killed: str | None = None
     failed: str | None = None
     stopped: str | None = None
     wrong: tuple[dict[str, Any], ...] = field(default=())
 
 
-def read_journal(file: Path, steps: list[Step]) -> Journal:
+def read_journal(file: Path, steps: list[WorkloadStep]) -> StepJournal:
     """Reads the journal of a child that was given `steps`. A last line that was cut short is ignored."""
     lines = file.read_text().split("\n")[:-1] if file.exists() else []
     records = [json.loads(line) for line in lines]
@@ -34,7 +34,7 @@ def read_journal(file: Path, steps: list[Step]) -> Journal:
     said = {
         name: value for r in records for name, value in r.items() if name in ("killed", "failed", "stopped")
     }
-    return Journal(
+    return StepJournal(
         acknowledged=tuple(steps[number] for number in done),
         in_doubt=steps[begun[-1]] if len(begun) > len(done) else None,
         wrong=tuple(record for record in records if "wrong" in record),

@@ -17,8 +17,8 @@ from colmlm.kb.erasure.residue import LEAST, Matcher
 from colmlm.kb.errors import KeysetMismatch
 from colmlm.kb.service import KnowledgeBase
 from colmlm.lab.crashlab.encoder import ENCODERS
-from colmlm.lab.crashlab.journal import Journal
-from colmlm.lab.crashlab.world import ACTIVE, BUILDING, NO_KEYSET, READY, Known, Step, World
+from colmlm.lab.crashlab.journal import StepJournal
+from colmlm.lab.crashlab.world import ACTIVE, BUILDING, NO_KEYSET, READY, Known, WorkloadStep, World
 
 Kind = Literal["lost", "resurrected", "mismatched", "residue", "chain_breaks", "errors"]
 
@@ -48,7 +48,7 @@ _LOGGED = text("SELECT kind, count(*) AS n FROM change WHERE seq > :after AND ki
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Violation:
     """A violated invariant."""
 
     kind: Kind
@@ -56,7 +56,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class StoredState:
     """The content of the tables: facts by question, ids of erased facts, texts by external id, states of keysets."""
 
     facts: dict[str, Known]
@@ -70,12 +70,12 @@ class Seen:
 class Verdict:
     """The findings, and the world that the base turned out to equal."""
 
-    findings: tuple[Finding, ...]
+    findings: tuple[Violation, ...]
     world: World
     head: int
 
 
-def judge(opened: KnowledgeBase, world: World, journals: Sequence[Journal], head: int) -> Verdict:
+def judge(opened: KnowledgeBase, world: World, journals: Sequence[StepJournal], head: int) -> Verdict:
     """Compares the base with every world that the journals allow after `world`, whose last change was `head`."""
     with opened.engine.connect() as connection:
         seen = _see(connection, head)
@@ -87,7 +87,7 @@ def judge(opened: KnowledgeBase, world: World, journals: Sequence[Journal], head
     return Verdict(tuple(findings), world, opened.log.head_seq())
 
 
-def judge_as(opened: KnowledgeBase, world: World) -> list[Finding]:
+def judge_as(opened: KnowledgeBase, world: World) -> list[Violation]:
     """Finds how a base that no child works on differs from the world that it should equal."""
     with opened.engine.connect() as connection:
         seen = _see(connection, opened.log.head_seq())
@@ -95,7 +95,7 @@ def judge_as(opened: KnowledgeBase, world: World) -> list[Finding]:
     return [*_compare(world, seen), *_inside(opened, world.seen(ids, seen.keysets))]
 
 
-def _inside(opened: KnowledgeBase, world: World) -> Iterator[Finding]:
+def _inside(opened: KnowledgeBase, world: World) -> Iterator[Violation]:
     """Finds what fsck reports, residue of erased facts, and lookups that contradict the tables."""
     yield from unsound(opened)
     yield from _residue(opened, world)
@@ -105,7 +105,7 @@ def _inside(opened: KnowledgeBase, world: World) -> Iterator[Finding]:
         yield from _other_space(opened, world)
 
 
-def outcomes(world: World, journals: Sequence[Journal]) -> list[World]:
+def outcomes(world: World, journals: Sequence[StepJournal]) -> list[World]:
     """Gives every allowed world: with all acknowledged steps, and each step in doubt done or not done."""
     for journal in journals:
         for step in journal.acknowledged:
@@ -120,7 +120,7 @@ def outcomes(world: World, journals: Sequence[Journal]) -> list[World]:
     return worlds
 
 
-def _done_or_not(world: World, step: Step) -> list[World]:
+def _done_or_not(world: World, step: WorkloadStep) -> list[World]:
     if step.do != "rekey":
         return [world, world.after(step)]
     # A rekey is many transactions: any number of keys may exist, and the keyset be absent, begun, or done.
@@ -130,14 +130,14 @@ def _done_or_not(world: World, step: Step) -> list[World]:
     return [world.with_keyset(step.encoder, state) for state in sorted(states)]
 
 
-def _see(connection: Connection, head: int) -> Seen:
+def _see(connection: Connection, head: int) -> StoredState:
     facts = {
         row.question: Known(row.value, live=row.live, abstain=row.abstain, fact_id=row.id)
         for row in connection.execute(_FACTS)
     }
     states = dict(tuple(row) for row in connection.execute(_KEYSETS))  # the newest of a checkpoint wins
     first, second = (states.get(e.checkpoint.checkpoint_id, NO_KEYSET) for e in ENCODERS)
-    return Seen(
+    return StoredState(
         facts=facts,
         erased=frozenset(connection.scalars(_ERASED)),
         documents=dict(tuple(row) for row in connection.execute(_DOCUMENTS)),
@@ -146,7 +146,7 @@ def _see(connection: Connection, head: int) -> Seen:
     )
 
 
-def _compare(world: World, seen: Seen) -> Iterator[Finding]:
+def _compare(world: World, seen: StoredState) -> Iterator[Violation]:
     """Finds how the tables differ from a world."""
     for question, fact in world.facts.items():
         if fact.erased:
@@ -154,54 +154,54 @@ def _compare(world: World, seen: Seen) -> Iterator[Finding]:
         else:
             yield from _compare_fact(question, fact, seen.facts.get(question))
     for question in seen.facts.keys() - world.facts.keys():
-        yield Finding("mismatched", f"{question!r}: nobody inserted it")
+        yield Violation("mismatched", f"{question!r}: nobody inserted it")
     erased = world.erased
     texts = {d: t.without(erased).document(d).text for d, t in world.documents.items()}
     for external_id in sorted(d for d in texts | seen.documents if texts.get(d) != seen.documents.get(d)):
-        yield Finding("mismatched", f"document {external_id} has another text, or one too many or too few")
+        yield Violation("mismatched", f"document {external_id} has another text, or one too many or too few")
     if world.keysets != seen.keysets:
-        yield Finding("mismatched", f"keysets are {seen.keysets}, not {world.keysets}")
+        yield Violation("mismatched", f"keysets are {seen.keysets}, not {world.keysets}")
 
 
-def _compare_fact(question: str, fact: Known, found: Known | None) -> Iterator[Finding]:
+def _compare_fact(question: str, fact: Known, found: Known | None) -> Iterator[Violation]:
     if found is None:
-        yield Finding("lost", f"{question!r}: the fact is gone")
+        yield Violation("lost", f"{question!r}: the fact is gone")
     elif fact.fact_id not in (0, found.fact_id):
-        yield Finding("mismatched", f"{question!r}: fact {found.fact_id}, was {fact.fact_id}")
+        yield Violation("mismatched", f"{question!r}: fact {found.fact_id}, was {fact.fact_id}")
     elif fact.live and not found.live:
-        yield Finding("lost", f"{question!r}: deleted, and nobody deleted it")
+        yield Violation("lost", f"{question!r}: deleted, and nobody deleted it")
     elif found.live and not fact.live:
-        yield Finding("resurrected", f"{question!r}: live after its deletion was acknowledged")
+        yield Violation("resurrected", f"{question!r}: live after its deletion was acknowledged")
     elif found.value != fact.value:
-        yield Finding("mismatched", f"{question!r}: {found.value!r}, not {fact.value!r}")
+        yield Violation("mismatched", f"{question!r}: {found.value!r}, not {fact.value!r}")
     elif found.abstain != fact.abstain:
-        yield Finding("mismatched", f"{question!r}: a tombstone or none, contrary to its deletion")
+        yield Violation("mismatched", f"{question!r}: a tombstone or none, contrary to its deletion")
 
 
-def _compare_erased(question: str, fact: Known, seen: Seen) -> Iterator[Finding]:
+def _compare_erased(question: str, fact: Known, seen: StoredState) -> Iterator[Violation]:
     if question in seen.facts:
-        yield Finding("resurrected", f"{question!r}: there after its erasure was acknowledged")
+        yield Violation("resurrected", f"{question!r}: there after its erasure was acknowledged")
     elif fact.fact_id and fact.fact_id not in seen.erased:
-        yield Finding("lost", f"{question!r}: nothing says that it was erased")
+        yield Violation("lost", f"{question!r}: nothing says that it was erased")
 
 
-def _said(journals: Sequence[Journal]) -> Iterator[Finding]:
+def _said(journals: Sequence[StepJournal]) -> Iterator[Violation]:
     """Finds what the children themselves reported in their journals."""
     shared = len(journals) > 1
     for journal in journals:
         if journal.failed:
-            yield Finding(
+            yield Violation(
                 "errors", f"{journal.in_doubt.do if journal.in_doubt else 'start'}: {journal.failed}"
             )
         for wrong in journal.wrong:
             if wrong["answer"] is not None or not shared:  # the other child may have taken the key
                 kind: Kind = "resurrected" if wrong["expected"] is None else "mismatched"
-                yield Finding(
+                yield Violation(
                     kind, f"a lookup of {wrong['wrong']!r} gave {wrong['answer']!r} before the kill"
                 )
 
 
-def _logged(seen: Seen, journals: Sequence[Journal]) -> Iterator[Finding]:
+def _logged(seen: StoredState, journals: Sequence[StepJournal]) -> Iterator[Violation]:
     """Finds fault unless the log has one change for each acknowledged edit, at most one for each in doubt, and no
     others.
     """
@@ -210,12 +210,12 @@ def _logged(seen: Seen, journals: Sequence[Journal]) -> Iterator[Finding]:
     for kind in ("insert", "update", "delete", "forget", "restore", "ingest", "erase", "activate", "retire"):
         if not least[kind] <= seen.logged[kind] <= most[kind]:
             lost: Kind = "lost" if seen.logged[kind] < least[kind] else "mismatched"
-            yield Finding(
+            yield Violation(
                 lost, f"{seen.logged[kind]} changes of kind {kind}, not {least[kind]} to {most[kind]}"
             )
 
 
-def _residue(opened: KnowledgeBase, world: World) -> Iterator[Finding]:
+def _residue(opened: KnowledgeBase, world: World) -> Iterator[Violation]:
     """Finds every column of a table and every file of the home that still holds a value of an erased fact."""
     values = [v for fact in world.facts.values() if fact.erased for v in (fact.value, *fact.past)]
     if not values:
@@ -223,12 +223,12 @@ def _residue(opened: KnowledgeBase, world: World) -> Iterator[Finding]:
     with opened.engine.connect() as connection:
         for named, holding, kind in connection.execute(_COLUMNS).all():
             for value in connection.scalars(_saying(named, holding, kind, values)):
-                yield Finding("residue", f"{named}.{holding} says {value!r}, which was erased")
+                yield Violation("residue", f"{named}.{holding} says {value!r}, which was erased")
     values = [value for value in values if len(value.encode()) >= LEAST]
     matcher = Matcher([value.encode() for value in values])
     for file in sorted(path for path in opened.settings.home.rglob("*") if path.is_file()):
         for number in sorted(matcher.find_in_file(file)[0]):
-            yield Finding("residue", f"the file {file.name} says {values[number]!r}, which was erased")
+            yield Violation("residue", f"the file {file.name} says {values[number]!r}, which was erased")
 
 
 def _saying(named: str, holding: str, kind: str, values: list[str]) -> Select[Any]:
@@ -241,16 +241,16 @@ def _saying(named: str, holding: str, kind: str, values: list[str]) -> Select[An
     return select(erased.c.value).distinct().select_from(holder.join(erased, says))
 
 
-def unsound(opened: KnowledgeBase) -> Iterator[Finding]:
+def unsound(opened: KnowledgeBase) -> Iterator[Violation]:
     """Finds what `fsck` reports."""
     report = opened.upkeep.fsck()
     if not report.chain_ok:
-        yield Finding("chain_breaks", f"the change log breaks at {report.chain_first_break}")
+        yield Violation("chain_breaks", f"the change log breaks at {report.chain_first_break}")
     elif not report.ok:
-        yield Finding("mismatched", f"fsck: {report}")
+        yield Violation("mismatched", f"fsck: {report}")
 
 
-def _answers(opened: KnowledgeBase, world: World) -> Iterator[Finding]:
+def _answers(opened: KnowledgeBase, world: World) -> Iterator[Violation]:
     """Looks every question up in one call, and finds wrong results. Facts without a key may be found or not."""
     questions, encoder = list(world.facts), ENCODERS[world.active]
     found = opened.lookups.find(
@@ -261,16 +261,16 @@ def _answers(opened: KnowledgeBase, world: World) -> Iterator[Finding]:
         hit = lookup.hits[0] if lookup.hits else None
         if hit is None:
             if fact.live and keyed:
-                yield Finding("lost", f"a lookup of {question!r} finds nothing")
+                yield Violation("lost", f"a lookup of {question!r} finds nothing")
         elif not fact.live:
-            yield Finding("resurrected", f"a lookup of {question!r} finds {hit.value!r}")
+            yield Violation("resurrected", f"a lookup of {question!r} finds {hit.value!r}")
         elif (hit.fact_id, hit.value) != (fact.fact_id, fact.value):
-            yield Finding("mismatched", f"a lookup of {question!r} finds {hit.value!r}, not {fact.value!r}")
+            yield Violation("mismatched", f"a lookup of {question!r} finds {hit.value!r}, not {fact.value!r}")
         if keyed and (lookup.abstained is not None) != fact.abstain:
-            yield Finding("mismatched", f"a lookup of {question!r} abstains, or should")
+            yield Violation("mismatched", f"a lookup of {question!r} abstains, or should")
 
 
-def _index(opened: KnowledgeBase, world: World) -> Iterator[Finding]:
+def _index(opened: KnowledgeBase, world: World) -> Iterator[Violation]:
     """Finds keys that the index holds wrongly or lacks: it must hold exactly those of the facts that are kept."""
     opened.lookups.catch_up()
     with opened.engine.connect() as connection:
@@ -279,16 +279,16 @@ def _index(opened: KnowledgeBase, world: World) -> Iterator[Finding]:
     expected = np.array(sorted(i for i, fact_id in keys.items() if fact_id in kept), dtype=np.int64)
     present = opened.searcher.current().index.ids
     for key_id in np.setdiff1d(present, expected).tolist():
-        yield Finding("resurrected", f"key {key_id} of fact {keys.get(key_id)} is in the index")
+        yield Violation("resurrected", f"key {key_id} of fact {keys.get(key_id)} is in the index")
     for key_id in np.setdiff1d(expected, present).tolist():
-        yield Finding("lost", f"key {key_id} of fact {keys[key_id]} is not in the index")
+        yield Violation("lost", f"key {key_id} of fact {keys[key_id]} is not in the index")
 
 
-def _other_space(opened: KnowledgeBase, world: World) -> Iterator[Finding]:
+def _other_space(opened: KnowledgeBase, world: World) -> Iterator[Violation]:
     """Finds fault unless queries of the encoder whose keyset is not active are refused."""
     other = ENCODERS[1 - world.active]
     try:
         opened.lookups.find(other.encode_questions(["?"]), checkpoint_id=other.checkpoint.checkpoint_id)
     except KeysetMismatch:
         return
-    yield Finding("mismatched", "a query of the keyset that is not active was answered")
+    yield Violation("mismatched", "a query of the keyset that is not active was answered")

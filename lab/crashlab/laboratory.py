@@ -25,14 +25,14 @@ from colmlm.kb.store.settings import Settings
 from colmlm.lab.crashlab.child import CORPUS, FAILED, INDEX_SPECS, STOPPED, WHO
 from colmlm.lab.crashlab.copies import Copy
 from colmlm.lab.crashlab.encoder import ENCODERS
-from colmlm.lab.crashlab.journal import Journal, has_begun, read_journal
-from colmlm.lab.crashlab.judge import Finding, Verdict, judge
+from colmlm.lab.crashlab.journal import StepJournal, has_begun, read_journal
+from colmlm.lab.crashlab.judge import Verdict, Violation, judge
 from colmlm.lab.crashlab.killpoints import OUTSIDE, name_of, name_of_database
 from colmlm.lab.crashlab.migration import Migration
 from colmlm.lab.crashlab.plan import Blow, Planner, draw_blow
 from colmlm.lab.crashlab.server import PATIENCE, Server, is_quiet
-from colmlm.lab.crashlab.target import Target
-from colmlm.lab.crashlab.world import Step, World
+from colmlm.lab.crashlab.target import CrashTarget
+from colmlm.lab.crashlab.world import WorkloadStep, World
 
 ROUNDS_OF_A_BASE = 50
 DOCUMENTS, INSERTED = 80, 20  # in a fresh base; documents have 1 to 4 facts
@@ -41,7 +41,7 @@ BLOWS = {"point": 64, "outside": 12, "server": 10, "two": 14}
 
 
 @dataclass(slots=True)
-class Tally:
+class RoundTally:
     """The totals of the rounds so far. `acknowledged` and `in_doubt` count steps."""
 
     rounds: int = 0
@@ -50,14 +50,14 @@ class Tally:
     server_kills: int = 0
     two_children: int = 0
     kills: Counter[str] = field(default_factory=Counter)
-    findings: list[tuple[int, Finding]] = field(default_factory=list)
+    findings: list[tuple[int, Violation]] = field(default_factory=list)
 
     def count(self, kind: str) -> int:
         return sum(finding.kind == kind for _, finding in self.findings)
 
 
 @dataclass(frozen=True, slots=True)
-class Base:
+class BaseUnderTest:
     """A knowledge base under test, and the world that it should equal."""
 
     settings: Settings
@@ -73,7 +73,7 @@ class Base:
 class Child:
     """One child's part in a round: its steps, its kill (with an empty `point` it does not kill itself), its journal."""
 
-    steps: list[Step]
+    steps: list[WorkloadStep]
     blow: Blow
     journal: Path
 
@@ -82,9 +82,11 @@ class Second(Protocol):
     """The use of a round's second database, with its own judge."""
 
     @property
-    def target(self) -> Target: ...
+    def target(self) -> CrashTarget: ...
 
-    def judge(self, opened: KnowledgeBase, before: World, now: World, journal: Journal) -> Iterable[Finding]:
+    def judge(
+        self, opened: KnowledgeBase, before: World, now: World, journal: StepJournal
+    ) -> Iterable[Violation]:
         """Finds what is wrong with it, after the steps in the journal turned the base from `before` into `now`."""
         ...
 
@@ -110,7 +112,7 @@ class Laboratory:
         """
         self.server, self.folder, self.seed, self.prelude = server, folder, seed, prelude
         self.works = works
-        self.tally = Tally()
+        self.tally = RoundTally()
 
     def __enter__(self) -> Self:
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -127,12 +129,12 @@ class Laboratory:
         with self._nursery as nursery:
             _pipe(nursery.stdin).close()
 
-    def rounds(self, first: int, last: int) -> Iterator[Tally]:
+    def rounds(self, first: int, last: int) -> Iterator[RoundTally]:
         """Runs these rounds, from the first round on the base that round `first` works on.
 
         A base with findings is given up, so that one fault counts in one round only.
         """
-        base: Base | None = None
+        base: BaseUnderTest | None = None
         for number in range(first - first % ROUNDS_OF_A_BASE, last):
             if base is None or number % ROUNDS_OF_A_BASE == 0:
                 base = self.fresh_base(number)
@@ -143,7 +145,7 @@ class Laboratory:
             self.tally.rounds += 1
             yield self.tally
 
-    def _round(self, number: int, base: Base) -> Base:
+    def _round(self, number: int, base: BaseUnderTest) -> BaseUnderTest:
         random = Random(f"{self.seed}/{number}")
         work, kind = (random.choices([*drawn], [*drawn.values()])[0] for drawn in (self.works, BLOWS))
         if kind == "server" and not self.server.can_be_killed:
@@ -152,7 +154,9 @@ class Laboratory:
             kind = "point"
         return self.strike(number, base, self._children(random, number, base.world, kind, work), kind)
 
-    def strike(self, number: int, base: Base, children: list[Child], kind: str = "point") -> Base:
+    def strike(
+        self, number: int, base: BaseUnderTest, children: list[Child], kind: str = "point"
+    ) -> BaseUnderTest:
         """Starts these children, kills as `kind` (of `BLOWS`) says, judges, and gives the base with its new world."""
         with self._second(number, base, children[0].steps[-1]) as second:
             codes = self._run(base, children, kind, second)
@@ -163,13 +167,13 @@ class Laboratory:
         return replace(base, world=verdict.world, head=verdict.head)
 
     @contextmanager
-    def _second(self, number: int, base: Base, last: Step) -> Iterator[Second | None]:
+    def _second(self, number: int, base: BaseUnderTest, last: WorkloadStep) -> Iterator[Second | None]:
         """Yields the second database that the last step of a plan needs, or None."""
         if last.do not in ("restore_backup", "migrate"):
             yield None
             return
         url = self.server.fresh(migrated=last.do == "restore_backup")
-        target = Target(url, str(self.folder / f"target-{number}"))
+        target = CrashTarget(url, str(self.folder / f"target-{number}"))
         target.path.mkdir()
         try:
             yield (
@@ -191,7 +195,7 @@ class Laboratory:
             children[spared] = replace(children[spared], blow=Blow(""))
         return children
 
-    def _run(self, base: Base, children: list[Child], kind: str, second: Second | None) -> list[int]:
+    def _run(self, base: BaseUnderTest, children: list[Child], kind: str, second: Second | None) -> list[int]:
         """Starts the children, kills, and gives the exit code of each."""
         target = asdict(second.target) if second else None
         pids = [
@@ -209,7 +213,7 @@ class Laboratory:
             self.server.start()
         return codes
 
-    def _start_order(self, base: Base, child: Child) -> dict[str, Any]:
+    def _start_order(self, base: BaseUnderTest, child: Child) -> dict[str, Any]:
         ids = {q: fact.fact_id for q, fact in base.world.facts.items()}
         return {
             "url": base.url,
@@ -228,7 +232,7 @@ class Laboratory:
         _pipe(self._nursery.stdin).flush()
         return int(_pipe(self._nursery.stdout).readline())
 
-    def _note(self, number: int, kind: str, journals: list[Journal], codes: list[int]) -> None:
+    def _note(self, number: int, kind: str, journals: list[StepJournal], codes: list[int]) -> None:
         """Counts the round, and adds a finding for a child that ended in an unexpected way."""
         tally = self.tally
         tally.two_children += kind == "two"
@@ -244,18 +248,18 @@ class Laboratory:
                 # The cause of FAILED is in the child's journal, where the judge finds it.
                 cause = "it hung" if code == -signal.SIGABRT else f"it ended with {code}"
                 what = f"a child: {cause}, {journal.stopped or ''} in {journal.in_doubt}"
-                tally.findings.append((number, Finding("errors", what)))
+                tally.findings.append((number, Violation("errors", what)))
 
-    def _judge(self, base: Base, journals: list[Journal], second: Second | None) -> Verdict:
+    def _judge(self, base: BaseUnderTest, journals: list[StepJournal], second: Second | None) -> Verdict:
         with KnowledgeBase.open(base.settings) as opened:
             quiet = is_quiet(opened.engine)
             verdict = judge(opened, base.world, journals, base.head)
-            findings = [] if quiet else [Finding("errors", "the database still works for a killed child")]
+            findings = [] if quiet else [Violation("errors", "the database still works for a killed child")]
             if second:
                 findings += second.judge(opened, base.world, verdict.world, journals[0])
         return replace(verdict, findings=(*verdict.findings, *findings))
 
-    def fresh_base(self, number: int) -> Base:
+    def fresh_base(self, number: int) -> BaseUnderTest:
         """Makes a base of some hundred facts with keys of the first encoder."""
         planner = Planner(Random(f"{self.seed}/base {number}"), f"base{number}")
         steps = planner.population(DOCUMENTS, INSERTED)
@@ -269,12 +273,12 @@ class Laboratory:
                 world = world.after(step)
             opened.keysets.create(ENCODERS[0].checkpoint, INDEX_SPECS[0])
             opened.keysets.rekey(ENCODERS[0])
-            world = world.after(Step("rekey")).after(Step("activate"))
+            world = world.after(WorkloadStep("rekey")).after(WorkloadStep("activate"))
             facts = {str(f.question): f.fact_id for f in opened.facts.find(deleted=None, limit=10_000)}
-            return Base(settings, world.seen(facts, world.keysets), opened.log.head_seq())
+            return BaseUnderTest(settings, world.seen(facts, world.keysets), opened.log.head_seq())
 
 
-def _populate(opened: KnowledgeBase, step: Step) -> None:
+def _populate(opened: KnowledgeBase, step: WorkloadStep) -> None:
     if step.do == "ingest":
         parsed = [Parsed(text.document(name)) for name, text in step.documents]
         opened.corpora.ingest(parsed, CORPUS, **WHO)
@@ -282,7 +286,7 @@ def _populate(opened: KnowledgeBase, step: Step) -> None:
         opened.facts.add(step.questions[0], step.value, **WHO)
 
 
-def _plan(planner: Planner, world: World, work: str) -> list[Step]:
+def _plan(planner: Planner, world: World, work: str) -> list[WorkloadStep]:
     match work:
         case "copy":
             return planner.copy(world)

@@ -19,10 +19,10 @@ from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
 from colmlm.kb.tables import KeysetRow
-from colmlm.lab.crashlab.journal import Journal
-from colmlm.lab.crashlab.judge import Finding, unsound
+from colmlm.lab.crashlab.journal import StepJournal
+from colmlm.lab.crashlab.judge import Violation, unsound
 from colmlm.lab.crashlab.server import is_quiet
-from colmlm.lab.crashlab.target import Target
+from colmlm.lab.crashlab.target import CrashTarget
 from colmlm.lab.crashlab.world import World
 
 Columns = dict[str, list[str]]
@@ -51,7 +51,7 @@ SELECT * FROM (
 """)
 
 
-def migrate(target: Target) -> None:
+def migrate(target: CrashTarget) -> None:
     with _engine(target.settings) as engine:
         database.migrate(engine)
 
@@ -62,7 +62,7 @@ class Migration:
     `target` gets the rows of the base `source`, as far as that revision has tables and columns for them.
     """
 
-    def __init__(self, source: Settings, target: Target, revision: str) -> None:
+    def __init__(self, source: Settings, target: CrashTarget, revision: str) -> None:
         self.target, self.revision = target, revision
         with _engine(source) as made, _engine(target.settings) as old:
             database.migrate(old, revision)
@@ -72,38 +72,40 @@ class Migration:
                     _fill(rows, session, self.columns)
                 session.commit()
 
-    def judge(self, opened: KnowledgeBase, before: World, now: World, journal: Journal) -> Iterator[Finding]:
+    def judge(
+        self, opened: KnowledgeBase, before: World, now: World, journal: StepJournal
+    ) -> Iterator[Violation]:
         """Finds fault unless the migration was done wholly or not at all.
 
         Repeating it must give the base's schema and keep every row.
         """
         with _engine(self.target.settings) as engine:
             if not is_quiet(engine):
-                yield Finding("errors", "the database still works for a killed migration")
+                yield Violation("errors", "the database still works for a killed migration")
             yield from self._halfway(database.revision_of(engine), is_acknowledged=bool(journal.acknowledged))
             try:
                 database.migrate(engine)  # as an operator would
                 database.require_head(engine)
             except (SQLAlchemyError, CommandError, KBError) as error:
-                yield Finding("errors", f"a migration from {self.revision}, once more: {error}")
+                yield Violation("errors", f"a migration from {self.revision}, once more: {error}")
                 return
             yield from self._differences(opened.engine, engine)
         with KnowledgeBase.open(self.target.settings) as migrated:
             yield from unsound(migrated)
 
-    def _halfway(self, found: str | None, *, is_acknowledged: bool) -> Iterator[Finding]:
+    def _halfway(self, found: str | None, *, is_acknowledged: bool) -> Iterator[Violation]:
         if is_acknowledged and found != database.head_revision():
-            yield Finding("lost", f"a migration was acknowledged, and the schema is at {found}")
+            yield Violation("lost", f"a migration was acknowledged, and the schema is at {found}")
         elif found not in (self.revision, database.head_revision()):
-            yield Finding("mismatched", f"a migration from {self.revision} stopped halfway, at {found}")
+            yield Violation("mismatched", f"a migration from {self.revision} stopped halfway, at {found}")
 
-    def _differences(self, made: Engine, migrated: Engine) -> Iterator[Finding]:
+    def _differences(self, made: Engine, migrated: Engine) -> Iterator[Violation]:
         with made.connect() as one, migrated.connect() as other:
             for name, _ in sorted(_schema(one) ^ _schema(other)):
-                yield Finding("mismatched", f"migrated from {self.revision}, the schema has another {name}")
+                yield Violation("mismatched", f"migrated from {self.revision}, the schema has another {name}")
             for name, columns in self.columns.items() if self.revision != FIRST else ():
                 if _rows(one, name, columns) != _rows(other, name, columns):
-                    yield Finding("lost", f"migrated from {self.revision}, {name} has not the rows it had")
+                    yield Violation("lost", f"migrated from {self.revision}, {name} has not the rows it had")
 
 
 @contextmanager

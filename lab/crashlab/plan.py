@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from colmlm.lab.crashlab.killpoints import OF_A_SECOND_DATABASE, points_of
-from colmlm.lab.crashlab.world import READY, Step, Text, World
+from colmlm.lab.crashlab.world import READY, Text, WorkloadStep, World
 
 _WEIGHTS = {
     "insert": 3,
@@ -54,9 +54,9 @@ class Planner:
         """
         self.random, self.name, self.share, self.count = random, name, share, 0
 
-    def plan(self, world: World, length: int) -> list[Step]:
+    def plan(self, world: World, length: int) -> list[WorkloadStep]:
         names = list(_OF_A_SECOND_CHILD if self.share == 1 else _WEIGHTS)
-        steps: list[Step] = []
+        steps: list[WorkloadStep] = []
         while len(steps) < length:
             (name,) = self.random.choices(names, [_WEIGHTS[n] for n in names])
             for step in getattr(self, f"_{name}")(world):
@@ -64,67 +64,76 @@ class Planner:
                 world = world.after(step)
         return steps
 
-    def copy(self, world: World) -> list[Step]:
+    def copy(self, world: World) -> list[WorkloadStep]:
         """Plans a backup, edits and an erasure after it, and its restore."""
         steps = self.plan(world, self.random.randint(1, 4))
         for step in steps:
             world = world.after(step)
-        return [*steps, Step("back_up"), *self._update(world), *self._erase(world), Step("restore_backup")]
+        return [
+            *steps,
+            WorkloadStep("back_up"),
+            *self._update(world),
+            *self._erase(world),
+            WorkloadStep("restore_backup"),
+        ]
 
-    def migration(self, revisions: Sequence[str]) -> list[Step]:
+    def migration(self, revisions: Sequence[str]) -> list[WorkloadStep]:
         """Plans a migration of an older base from a random revision, the step's `value`."""
-        return [Step("migrate", value=self.random.choice(revisions))]
+        return [WorkloadStep("migrate", value=self.random.choice(revisions))]
 
-    def population(self, documents: int, inserted: int) -> list[Step]:
+    def population(self, documents: int, inserted: int) -> list[WorkloadStep]:
         """Gives the steps that fill a fresh base."""
-        ingest = Step("ingest", documents=tuple(self._document() for _ in range(documents)))
-        return [ingest, *(Step("insert", (self._question(),), self._value()) for _ in range(inserted))]
+        ingest = WorkloadStep("ingest", documents=tuple(self._document() for _ in range(documents)))
+        return [
+            ingest,
+            *(WorkloadStep("insert", (self._question(),), self._value()) for _ in range(inserted)),
+        ]
 
-    def _insert(self, world: World) -> list[Step]:
-        return [Step("insert", (self._question(),), self._value())]
+    def _insert(self, world: World) -> list[WorkloadStep]:
+        return [WorkloadStep("insert", (self._question(),), self._value())]
 
-    def _update(self, world: World) -> list[Step]:
-        return [Step("update", (q,), self._value()) for q in self._some(world, live=True, most=1)]
+    def _update(self, world: World) -> list[WorkloadStep]:
+        return [WorkloadStep("update", (q,), self._value()) for q in self._some(world, live=True, most=1)]
 
-    def _delete(self, world: World) -> list[Step]:
+    def _delete(self, world: World) -> list[WorkloadStep]:
         chosen = self._some(world, live=True, most=3)
-        return [Step("delete", chosen, abstain=self.random.random() < 0.4)] if chosen else []
+        return [WorkloadStep("delete", chosen, abstain=self.random.random() < 0.4)] if chosen else []
 
-    def _forget(self, world: World) -> list[Step]:
+    def _forget(self, world: World) -> list[WorkloadStep]:
         return [replace(step, do="forget") for step in self._delete(world)]
 
-    def _restore(self, world: World) -> list[Step]:
+    def _restore(self, world: World) -> list[WorkloadStep]:
         chosen = self._some(world, live=False, most=3)
-        return [Step("restore", chosen)] if chosen else []
+        return [WorkloadStep("restore", chosen)] if chosen else []
 
-    def _erase(self, world: World) -> list[Step]:
+    def _erase(self, world: World) -> list[WorkloadStep]:
         """Plans to erase facts, live or deleted ones."""
         chosen = self._some(world, live=self.random.random() < 0.7, most=2)
-        return [Step("erase", chosen)] if chosen else []
+        return [WorkloadStep("erase", chosen)] if chosen else []
 
-    def _say(self, world: World) -> list[Step]:
+    def _say(self, world: World) -> list[WorkloadStep]:
         return self._of_anybody(world, "say")
 
-    def _propose(self, world: World) -> list[Step]:
+    def _propose(self, world: World) -> list[WorkloadStep]:
         return self._of_anybody(world, "propose")
 
-    def _ask_for_work(self, world: World) -> list[Step]:
+    def _ask_for_work(self, world: World) -> list[WorkloadStep]:
         return self._of_anybody(world, "ask_for_work")
 
-    def _of_anybody(self, world: World, do: str) -> list[Step]:
+    def _of_anybody(self, world: World, do: str) -> list[WorkloadStep]:
         """Plans a step that quotes a fact, preferably one that the other child may be erasing at that moment."""
         known = [q for q, fact in world.facts.items() if fact.fact_id]
         others = [q for q in known if not self._mine(q)] or known
         chosen = self._sample(others, 1)
-        return [Step(do, tuple(chosen), encoder=world.active)] if chosen else []
+        return [WorkloadStep(do, tuple(chosen), encoder=world.active)] if chosen else []
 
-    def _ingest_new(self, world: World) -> list[Step]:
-        return [Step("ingest", documents=(self._document(), self._document()))]
+    def _ingest_new(self, world: World) -> list[WorkloadStep]:
+        return [WorkloadStep("ingest", documents=(self._document(), self._document()))]
 
-    def _ingest_changed(self, world: World) -> list[Step]:
+    def _ingest_changed(self, world: World) -> list[WorkloadStep]:
         chosen = self._sample([d for d in world.documents if self._mine(d)], 2)
         changed = tuple((d, self._changed(d, world.documents[d])) for d in chosen)
-        return [Step("ingest", documents=changed)] if changed else []
+        return [WorkloadStep("ingest", documents=changed)] if changed else []
 
     def _changed(self, external_id: str, text: Text) -> Text:
         """Changes a text: gives it another introduction, one sentence less, or one more."""
@@ -138,31 +147,31 @@ class Planner:
         new = ((self._question(_share_of(external_id)), self._value()),)
         return replace(text, spans=text.spans[:at] + new + text.spans[at:])
 
-    def _rekey(self, world: World) -> list[Step]:
-        return [Step("rekey", encoder=world.active)]
+    def _rekey(self, world: World) -> list[WorkloadStep]:
+        return [WorkloadStep("rekey", encoder=world.active)]
 
-    def _snapshot(self, world: World) -> list[Step]:
-        return [Step("snapshot")]
+    def _snapshot(self, world: World) -> list[WorkloadStep]:
+        return [WorkloadStep("snapshot")]
 
-    def _catch_up(self, world: World) -> list[Step]:
-        return [Step("catch_up")]
+    def _catch_up(self, world: World) -> list[WorkloadStep]:
+        return [WorkloadStep("catch_up")]
 
-    def _lookup(self, world: World) -> list[Step]:
+    def _lookup(self, world: World) -> list[WorkloadStep]:
         """Plans lookups of facts that certainly have a key, and of deleted ones."""
         keyed = [q for q in world.keyed[world.active] if self._mine(q)]
         dead = [q for q, fact in world.facts.items() if not fact.live and self._mine(q)]
         chosen = (*self._sample(keyed, 20), *self._sample(dead, 5))
         expected = tuple(map(world.answer, chosen))
-        return [Step("lookup", chosen, encoder=world.active, expected=expected)]
+        return [WorkloadStep("lookup", chosen, encoder=world.active, expected=expected)]
 
-    def _switch(self, world: World) -> list[Step]:
+    def _switch(self, world: World) -> list[WorkloadStep]:
         """Plans a rekey with the other encoder, and the activation of its keyset."""
         other = 1 - world.active
-        return [Step("rekey", encoder=other), Step("activate", encoder=other)]
+        return [WorkloadStep("rekey", encoder=other), WorkloadStep("activate", encoder=other)]
 
-    def _retire(self, world: World) -> list[Step]:
+    def _retire(self, world: World) -> list[WorkloadStep]:
         other = 1 - world.active
-        return [Step("retire", encoder=other)] if world.keysets[other] == READY else []
+        return [WorkloadStep("retire", encoder=other)] if world.keysets[other] == READY else []
 
     def _some(self, world: World, *, live: bool, most: int) -> tuple[str, ...]:
         found = [
@@ -200,7 +209,7 @@ def _share_of(name: str) -> int:
     return int(name[-1])
 
 
-def draw_blow(random: Random, steps: list[Step], *, within: bool) -> Blow:
+def draw_blow(random: Random, steps: list[WorkloadStep], *, within: bool) -> Blow:
     """Draws a kill in one of the plan's kinds of steps, all equally likely, from outside or `within` the process.
 
     `within` kills at a point that such steps pass. If the plan uses a second database, the kill is in one of its steps.

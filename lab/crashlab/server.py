@@ -39,7 +39,7 @@ class Server(Protocol):
     def start(self) -> None: ...
 
 
-class EmbeddedServer:
+class FolderServer:
     """An embedded server on a folder. Entering the context starts it, leaving it stops it."""
 
     can_be_killed = True

@@ -9,7 +9,7 @@ from colmlm.kb.store.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class CrashTarget:
     """A database, and a folder for its home and for the backup and log that are restored into it."""
 
     url: str

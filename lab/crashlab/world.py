@@ -40,7 +40,7 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class WorkloadStep:
     """One verb of the workload with its arguments.
 
     `expected` are the values that lookups must give (None: no match).
@@ -55,7 +55,7 @@ class Step:
     expected: tuple[str | None, ...] = ()
 
     @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> Step:
+    def from_json(cls, fields: Mapping[str, Any]) -> WorkloadStep:
         documents = tuple(
             (external_id, Text(text["intro"], tuple((q, v) for q, v in text["spans"])))
             for external_id, text in fields["documents"]
@@ -100,7 +100,7 @@ class World:
     def active(self) -> int:
         return self.keysets.index(ACTIVE)
 
-    def after(self, step: Step) -> World:
+    def after(self, step: WorkloadStep) -> World:
         """Gives the world after this step."""
         verb = getattr(self, f"_{step.do}", None)
         return self if verb is None else verb(step)  # lookups, catch-ups and snapshots change nothing
@@ -109,24 +109,24 @@ class World:
         fact = self.facts[question]
         return fact.value if fact.live else None
 
-    def _insert(self, step: Step) -> World:
+    def _insert(self, step: WorkloadStep) -> World:
         return self._with({q: Known(step.value) for q in step.questions})
 
-    def _update(self, step: Step) -> World:
+    def _update(self, step: WorkloadStep) -> World:
         return self._with({q: self.facts[q].corrected(step.value) for q in step.questions})
 
-    def _delete(self, step: Step) -> World:
+    def _delete(self, step: WorkloadStep) -> World:
         return self._with(
             {q: replace(self.facts[q], live=False, abstain=step.abstain) for q in step.questions}
         )
 
-    def _forget(self, step: Step) -> World:
+    def _forget(self, step: WorkloadStep) -> World:
         return self._delete(step)
 
-    def _restore(self, step: Step) -> World:
+    def _restore(self, step: WorkloadStep) -> World:
         return self._with({q: replace(self.facts[q], live=True, abstain=False) for q in step.questions})
 
-    def _erase(self, step: Step) -> World:
+    def _erase(self, step: WorkloadStep) -> World:
         gone = {q: replace(self.facts[q], live=False, abstain=False, erased=True) for q in step.questions}
         return self._with(gone, gone)
 
@@ -134,7 +134,7 @@ class World:
     def erased(self) -> frozenset[str]:
         return frozenset(q for q, fact in self.facts.items() if fact.erased)
 
-    def _ingest(self, step: Step) -> World:
+    def _ingest(self, step: WorkloadStep) -> World:
         facts: dict[str, Known] = {}
         unkeyed: set[str] = set()
         for external_id, text in step.documents:
@@ -147,19 +147,19 @@ class World:
         world = self._with(facts, unkeyed)
         return replace(world, documents={**self.documents, **dict(step.documents)})
 
-    def _rekey(self, step: Step) -> World:
+    def _rekey(self, step: WorkloadStep) -> World:
         kept = frozenset(q for q, fact in self.facts.items() if fact.kept)
         state = ACTIVE if self.keysets[step.encoder] == ACTIVE else READY
         return self._keyset(step.encoder, state, kept | self.keyed[step.encoder])
 
-    def _activate(self, step: Step) -> World:
+    def _activate(self, step: WorkloadStep) -> World:
         other = 1 - step.encoder
         world = self
         if self.keysets[other] == ACTIVE:
             world = self._keyset(other, READY, self.keyed[other])
         return world._keyset(step.encoder, ACTIVE, self.keyed[step.encoder])
 
-    def _retire(self, step: Step) -> World:
+    def _retire(self, step: WorkloadStep) -> World:
         return self._keyset(step.encoder, RETIRED, frozenset())
 
     def _keyset(self, encoder: int, state: str, keyed: frozenset[str]) -> World:

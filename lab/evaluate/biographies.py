@@ -24,16 +24,16 @@ from colmlm.lab.evaluate.judges import (
     JudgeKind,
     JudgeModel,
     JudgeOptions,
+    JudgeSort,
     JudgeUrl,
-    Kind,
     MayCost,
-    Opened,
+    OpenedJudge,
     Temperature,
     agreed,
     judged_beside,
     opened,
 )
-from colmlm.lab.evaluate.qa import Mode
+from colmlm.lab.evaluate.qa import QuestionMode
 from colmlm.lab.methods.methods import Answerer, Method, answerer
 from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.evaluate.evidence import PASSAGES, Evidence
@@ -87,7 +87,7 @@ def biographies(
     ] = None,
     method: Annotated[Method, typer.Option("--method", help="Who writes.")] = Method.co_lmlm,
     mode: Annotated[
-        Mode | None,
+        QuestionMode | None,
         typer.Option("--mode", help="When to look up. Default: auto, or off where the model cannot."),
     ] = None,
     threshold: Threshold = None,
@@ -160,7 +160,7 @@ def judge_biographies(
     corpus: Annotated[
         list[str], typer.Option("--corpus", help="A corpus with texts about these people; may be repeated.")
     ],
-    judge: JudgeKind = Kind.chat,
+    judge: JudgeKind = JudgeSort.chat,
     judge_url: JudgeUrl = None,
     judge_model: JudgeModel = None,
     judge_key_file: JudgeKey = None,
@@ -260,7 +260,7 @@ def _cost(waiting: Sequence[Biography], log: RunLog, evidence: Evidence) -> Cost
 
 
 def _judge(
-    judging: Opened, waiting: Sequence[Biography], log: RunLog, evidence: Evidence, concurrency: int
+    judging: OpenedJudge, waiting: Sequence[Biography], log: RunLog, evidence: Evidence, concurrency: int
 ) -> None:
     with counting("Judging", len(waiting)) as done:
 

@@ -32,7 +32,7 @@ EXAMPLES = examples(
 SHOTS = 5
 
 
-class Mode(StrEnum):
+class ChoicesMode(StrEnum):
     off = "off"
     auto = "auto"
 
@@ -69,8 +69,8 @@ def choices(
         list[int] | None, typer.Option("--seed", help="Draws the exemplars; one run each. Default: 0.")
     ] = None,
     mode: Annotated[
-        Mode, typer.Option("--mode", help="Whether the model may look up while a choice is scored.")
-    ] = Mode.off,
+        ChoicesMode, typer.Option("--mode", help="Whether the model may look up while a choice is scored.")
+    ] = ChoicesMode.off,
     threshold: Threshold = None,
     out: Annotated[
         Path | None,
@@ -116,10 +116,10 @@ def _exemplars(shots: Path | None, at_least: int) -> list[Item]:
 
 
 def _scorer(
-    runtime: Runtime, mode: Mode, threshold: float | None
+    runtime: Runtime, mode: ChoicesMode, threshold: float | None
 ) -> tuple[Checkpoint, Likely | None, dict[str, Any]]:
     """Gives the checkpoint, its scorer with lookups (None: without), and what identifies both to a later run."""
-    if mode is Mode.off:
+    if mode is ChoicesMode.off:
         loaded = runtime.checkpoint
         return loaded, None, {"mode": "off", "checkpoint_id": loaded.checkpoint_id}
     runtime.open()

@@ -12,7 +12,7 @@ from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import AsJson, CheckpointPath, DryRun, examples
 from colmlm.cli.output import counting, note, print_json, print_table, say
 from colmlm.kb.facts.records import FactRecord
-from colmlm.lab.methods.deletion_audit import DeletionAudit, Run, as_json, draw
+from colmlm.lab.methods.deletion_audit import DeletionAudit, DeletionRun, as_json, draw
 from colmlm.lab.methods.deletion_leftovers import set_back
 from colmlm.lab.methods.survivors import KINDS, Survival, survive
 from colmlm.model.evaluate.answers import Share
@@ -117,7 +117,7 @@ def _preview(
     say(f"{planted} facts would be inserted beside them and deleted.")
 
 
-def _show(report: dict[str, Any], runs: list[Run], planted: Sequence[Survival]) -> None:
+def _show(report: dict[str, Any], runs: list[DeletionRun], planted: Sequence[Survival]) -> None:
     rows = [(name, "", "", *_said(report[name]), "", "", "", "", "") for name in ASKED]
     rows += [
         (

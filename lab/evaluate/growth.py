@@ -21,7 +21,7 @@ from colmlm.cli.output import note, print_json, print_table
 from colmlm.kb import interpreter
 from colmlm.kb.errors import KeysetMismatch
 from colmlm.kb.facts.records import FactRecord
-from colmlm.lab.methods.growing_base import REAL, Floats, Growing, Source, facts_of, open_empty, place
+from colmlm.lab.methods.growing_base import REAL, CorpusPrefix, Floats, Growing, facts_of, open_empty, place
 from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.decoding.decoder import Decoder, Generation
 from colmlm.model.evaluate.answers import AskedQuestion, score, summarise
@@ -84,7 +84,7 @@ def growth(
         if keyset.checkpoint_id != loaded.checkpoint_id:
             raise KeysetMismatch(loaded.checkpoint_id, keyset.checkpoint_id)
         most = facts or max(1, sizes[0] // 2)
-        source = Source.of(runtime.kb, corpus, describe(loaded), most)
+        source = CorpusPrefix.of(runtime.kb, corpus, describe(loaded), most)
         asked = _draw(source, questions, seed)
         if not asked or most > sizes[0]:
             why = (
@@ -121,7 +121,7 @@ def growth(
 Place = tuple[str, int]
 
 
-def _draw(source: Source, questions: int, seed: int) -> list[tuple[str, Place]]:
+def _draw(source: CorpusPrefix, questions: int, seed: int) -> list[tuple[str, Place]]:
     """Draws questions of the facts that have a key, with the place of each one's fact."""
     found = [
         (span.question, (document.external_id, span.start))
@@ -135,7 +135,7 @@ def _draw(source: Source, questions: int, seed: int) -> list[tuple[str, Place]]:
 
 def _measure(
     home: Path,
-    source: Source,
+    source: CorpusPrefix,
     checkpoint: Checkpoint,
     queries: Floats,
     asked: Sequence[tuple[str, Place]],

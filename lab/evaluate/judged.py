@@ -22,10 +22,10 @@ from colmlm.lab.evaluate.judges import (
     JudgeKind,
     JudgeModel,
     JudgeOptions,
+    JudgeSort,
     JudgeUrl,
-    Kind,
     MayCost,
-    Opened,
+    OpenedJudge,
     Temperature,
     agreed,
     judged_beside,
@@ -60,7 +60,7 @@ def judge_answers(
             metavar="FILE", exists=True, dir_okay=False, help="The answers: --out of colmlm evaluate qa."
         ),
     ],
-    judge: JudgeKind = Kind.chat,
+    judge: JudgeKind = JudgeSort.chat,
     judge_url: JudgeUrl = None,
     judge_model: JudgeModel = None,
     judge_key_file: JudgeKey = None,
@@ -134,7 +134,7 @@ def _cost(waiting: list[Kept]) -> Cost:
     return Cost(len(waiting), sent, TOKENS_OUT * len(waiting))
 
 
-def _judge(judging: Opened, waiting: list[Kept], log: RunLog, concurrency: int) -> None:
+def _judge(judging: OpenedJudge, waiting: list[Kept], log: RunLog, concurrency: int) -> None:
     def verdict(one: Kept) -> Row:
         opinion = judging.judge.grade(one.question, one.references, one.said)
         return {

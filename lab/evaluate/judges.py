@@ -17,13 +17,14 @@ from colmlm.model.evaluate.local_judge import LocalJudge
 from colmlm.model.lm.chat_endpoint import Chat, Endpoint
 
 
-class Kind(StrEnum):
+class JudgeSort(StrEnum):
     chat = "chat"
     local = "local"
 
 
 JudgeKind = Annotated[
-    Kind, typer.Option("--judge", help="A large model at an endpoint, or strings alone (not comparable).")
+    JudgeSort,
+    typer.Option("--judge", help="A large model at an endpoint, or strings alone (not comparable)."),
 ]
 JudgeUrl = Annotated[
     str | None, typer.Option("--judge-url", help="An endpoint that speaks OpenAI's chat protocol, to /v1.")
@@ -56,7 +57,7 @@ MayCost = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask whether i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeOptions:
-    kind: Kind
+    kind: JudgeSort
     url: str | None
     model: str | None
     key_file: Path | None
@@ -66,13 +67,13 @@ class JudgeOptions:
     @property
     def run(self) -> dict[str, Any]:
         """Gives what identifies the judge to a later run."""
-        if self.kind is Kind.local:
+        if self.kind is JudgeSort.local:
             return {"judge": "local", "comparable": False}
         return {"judge": self.model, "comparable": True, "temperature": self.temperature, "rubric": rubric()}
 
     def require(self) -> None:
         """Refuses options that name no judge, before anything is read or opened."""
-        if self.kind is Kind.chat and not (self.url and self.model):
+        if self.kind is JudgeSort.chat and not (self.url and self.model):
             raise typer.BadParameter(
                 "name the endpoint and its model, or take --judge local.",
                 param_hint="--judge-url and --judge-model",
@@ -93,7 +94,7 @@ class Cost:
 
 def agreed(cost: Cost, options: JudgeOptions, *, yes: bool, as_json: bool) -> None:
     """Tells what it may cost, and asks for consent on a terminal. Raises `Abort` or `BadParameter` without consent."""
-    if options.kind is Kind.local or cost.requests == 0:
+    if options.kind is JudgeSort.local or cost.requests == 0:
         return
     note(f"{cost}; what must be asked again comes on top.")
     if yes:
@@ -105,7 +106,7 @@ def agreed(cost: Cost, options: JudgeOptions, *, yes: bool, as_json: bool) -> No
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedJudge:
     """A judge, and its chat endpoint to close (None: the local judge)."""
 
     judge: Judge
@@ -121,10 +122,10 @@ class Opened:
 
 
 @contextmanager
-def opened(options: JudgeOptions, out: Path) -> Iterator[Opened]:
+def opened(options: JudgeOptions, out: Path) -> Iterator[OpenedJudge]:
     """Yields the judge of these options. If it fails, tells what is stored."""
-    if options.kind is Kind.local:
-        yield Opened(LocalJudge(), None)
+    if options.kind is JudgeSort.local:
+        yield OpenedJudge(LocalJudge(), None)
         return
     assert options.url is not None and options.model is not None
     endpoint = Endpoint(
@@ -133,7 +134,7 @@ def opened(options: JudgeOptions, out: Path) -> Iterator[Opened]:
     )  # fmt: skip
     with Chat(endpoint) as chat:
         try:
-            yield Opened(ChatJudge(chat), chat)
+            yield OpenedJudge(ChatJudge(chat), chat)
         except (Exception, KeyboardInterrupt):
             note(f"What was judged is in {out}. Run the same command again to go on from there.")
             raise

@@ -15,9 +15,9 @@ from colmlm.cli.errors import CHECK_FAILED
 from colmlm.cli.options import AsJson, CheckpointPath, examples
 from colmlm.cli.output import note, print_json, print_table, say
 from colmlm.lab.paper import results
-from colmlm.lab.paper.declared import Places, Plan, Step
+from colmlm.lab.paper.declared import PaperPlan, PaperStep, Places
 from colmlm.lab.paper.running import Running, StepFailed
-from colmlm.lab.paper.sizes import FULL, QUICK, Sizes
+from colmlm.lab.paper.sizes import FULL, QUICK, VariantSizes
 from colmlm.lab.paper.steps import declared
 
 EXAMPLES = examples(
@@ -71,7 +71,7 @@ def paper(
         raise typer.Exit(CHECK_FAILED)
 
 
-def _running(out: Path, data: Path, sizes: Sizes, checkpoint: Path | None) -> Running:
+def _running(out: Path, data: Path, sizes: VariantSizes, checkpoint: Path | None) -> Running:
     settings = Runtime.from_environment(checkpoint=checkpoint).settings
     released = released_checkpoint()
     made_of = (settings.checkpoint or released).absolute()
@@ -83,7 +83,7 @@ def _running(out: Path, data: Path, sizes: Sizes, checkpoint: Path | None) -> Ru
     return Running(places, declared(places, sizes, made_of), settings.home / "models", made_of)
 
 
-def _chosen(plan: Plan, only: Sequence[str], skip: Sequence[str]) -> list[Step]:
+def _chosen(plan: PaperPlan, only: Sequence[str], skip: Sequence[str]) -> list[PaperStep]:
     names = [step.name for step in plan.steps]
     for hint, patterns in (("--only", only), ("--skip", skip)):
         for pattern in patterns:
@@ -95,11 +95,11 @@ def _chosen(plan: Plan, only: Sequence[str], skip: Sequence[str]) -> list[Step]:
     return [step for step in wanted if not _fits(step, skip)]
 
 
-def _fits(step: Step, patterns: Sequence[str]) -> bool:
+def _fits(step: PaperStep, patterns: Sequence[str]) -> bool:
     return any(fnmatch(step.name, pattern) for pattern in patterns)
 
 
-def _list(plan: Plan, chosen: Sequence[Step], as_json: bool) -> None:
+def _list(plan: PaperPlan, chosen: Sequence[PaperStep], as_json: bool) -> None:
     told = [
         {"name": step.name, "shows": step.shows, "missing": [str(path) for path in plan.missing(step)]}
         for step in chosen
@@ -111,7 +111,7 @@ def _list(plan: Plan, chosen: Sequence[Step], as_json: bool) -> None:
                     [(one["name"], one["shows"], ", ".join(one["missing"])) for one in told])  # fmt: skip
 
 
-def _require_same(running: Running, sizes: Sizes) -> None:
+def _require_same(running: Running, sizes: VariantSizes) -> None:
     """Refuses a folder of another variant, checkpoint or data, since its knowledge bases would be mistaken for this
     run's.
     """
@@ -129,7 +129,7 @@ def _require_same(running: Running, sizes: Sizes) -> None:
         raise typer.BadParameter(f"it holds another run ({was}); name another folder.", param_hint="--out")
 
 
-def _run(running: Running, sizes: Sizes, chosen: Sequence[Step]) -> list[str]:
+def _run(running: Running, sizes: VariantSizes, chosen: Sequence[PaperStep]) -> list[str]:
     """Runs each step that has no result yet, and gives the steps that failed."""
     failed = []
     for number, step in enumerate(chosen, start=1):

@@ -42,7 +42,7 @@ class IndexKind(StrEnum):
 
 
 @dataclass(slots=True)
-class Measured:
+class DocumentSums:
     """The sums of each document: for the model with lookups in three readings and in each other index, and for each
     baseline in two.
     """
@@ -162,11 +162,11 @@ def _measure(
     documents: Sequence[AnnotatedDocument],
     max_tokens: int,
     threshold: float | None,
-) -> Measured:
+) -> DocumentSums:
     finds = [_find(kb.lookups, checkpoint, -1), _find(kb.lookups, checkpoint, threshold)]
     finds += [_find(one, checkpoint, -1) for one in trials.values()]
     beside: dict[str, tuple[list[Tally], list[Tally]]] = {other.config.name: ([], []) for other in others}
-    found = Measured([], [], [], beside, {name: [] for name in trials})
+    found = DocumentSums([], [], [], beside, {name: [] for name in trials})
     looked_up = (found.nearest, found.gated, *found.indexes.values())
     for document in _counted(documents):
         found.static.append(static(checkpoint, document, max_tokens=max_tokens))

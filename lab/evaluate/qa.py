@@ -40,7 +40,7 @@ QA_EXAMPLES = examples(
 PAGE = 5000
 
 
-class Mode(StrEnum):
+class QuestionMode(StrEnum):
     auto = "auto"
     forced = "forced"
     off = "off"
@@ -66,7 +66,7 @@ def qa(
     ] = None,
     method: Annotated[Method, typer.Option("--method", help="Who answers.")] = Method.co_lmlm,
     mode: Annotated[
-        Mode | None,
+        QuestionMode | None,
         typer.Option("--mode", help="When to look up. Default: auto, or off where the model cannot."),
     ] = None,
     checkpoint: CheckpointPath = None,

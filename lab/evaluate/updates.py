@@ -10,7 +10,7 @@ import typer
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import Actor, AsJson, CheckpointPath, DryRun, Threshold, examples, some_text
 from colmlm.cli.output import counting, note, print_json, print_table, say
-from colmlm.lab.methods.update_audit import PHASES, REASON, Standing, UpdateAudit
+from colmlm.lab.methods.update_audit import PHASES, REASON, StandingDocuments, UpdateAudit
 from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.evaluate.question_sets import digest
 from colmlm.model.evaluate.run_log import OtherRun, RunLog
@@ -61,7 +61,7 @@ def updates(
     with Runtime.from_environment(checkpoint=checkpoint) as runtime:
         runtime.open()
         if dry_run:
-            _preview(Standing.of(runtime.kb, corpus, rewrites), corpus, rewrites, json_wanted)
+            _preview(StandingDocuments.of(runtime.kb, corpus, rewrites), corpus, rewrites, json_wanted)
             return
         config = DecodeConfig(
             mode="forced", max_tokens=max_tokens, repetition_penalty=1.0, threshold=threshold, until_hit=True
@@ -106,7 +106,7 @@ def _read(records: Path, limit: int | None) -> list[Rewrite]:
         raise typer.BadParameter(f"{error}.", param_hint="--records") from error
 
 
-def _preview(standing: Standing, corpus: str, rewrites: list[Rewrite], json_wanted: bool) -> None:
+def _preview(standing: StandingDocuments, corpus: str, rewrites: list[Rewrite], json_wanted: bool) -> None:
     statements = len(documents(rewrites))
     if json_wanted:
         print_json(

@@ -40,7 +40,7 @@ OnDone = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class SaidShares:
     """Shares of the facts by what the model said when it was asked for them.
 
     `says`: it says the value. `splices`: it splices a fact of that value, this one or another. `wrong_neighbour`: its
@@ -53,7 +53,7 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class DeletionRun:
     """The figures of one policy and radius. `forgotten` counts the facts with their equivalents.
 
     `probes` counts all queries of the verification by outcome; `level` is the level it reached. `wrong_neighbour` is
@@ -69,7 +69,7 @@ class Run:
     forgotten: int
     level: int
     probes: Rates
-    said: Said | None
+    said: SaidShares | None
     wrong_neighbour: Share | None
     others: Share | None
     others_lost: Share | None
@@ -81,7 +81,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundShares:
     """What questions find: `others` [n] their own fact, `neighbours` [m] and `sample` [k] their fact's value.
 
     `wrong` [k] is whether the question of a sampled fact finds another value.
@@ -92,8 +92,10 @@ class Found:
     sample: NDArray[np.bool_]
     wrong: NDArray[np.bool_]
 
-    def is_as(self, other: Found) -> bool:
-        return all(np.array_equal(getattr(self, one.name), getattr(other, one.name)) for one in fields(Found))
+    def is_as(self, other: FoundShares) -> bool:
+        return all(
+            np.array_equal(getattr(self, one.name), getattr(other, one.name)) for one in fields(FoundShares)
+        )
 
 
 class NoMatch:
@@ -146,7 +148,7 @@ class DeletionAudit:
         near = [records[i] for i in ids.tolist() if records[i].question and _said_by(records[i]) not in same]
         return evenly(near, most) if near else []
 
-    def said(self, mode: str, on_done: OnDone) -> Said:
+    def said(self, mode: str, on_done: OnDone) -> SaidShares:
         """Asks the model for the sample, with lookups "forced", without any ("off"), or with no match for each
         ("null").
         """
@@ -160,7 +162,7 @@ class DeletionAudit:
             on_done(len(some))
         spliced = [[normalise(value) for value in _values(one)] for one in made]
         wanted = [normalise(fact.value) for fact in self.sample]
-        return Said(
+        return SaidShares(
             says=share([exact_match(g.output, [f.value]) for g, f in zip(made, self.sample, strict=True)]),
             splices=share([w in values for w, values in zip(wanted, spliced, strict=True)]),
             wrong_neighbour=share(
@@ -168,7 +170,9 @@ class DeletionAudit:
             ),
         )
 
-    def run(self, policy: str, radius: float | None, before: Found, on_said: OnDone | None) -> Run:
+    def run(
+        self, policy: str, radius: float | None, before: FoundShares, on_said: OnDone | None
+    ) -> DeletionRun:
         """Forgets the sample, measures, and undoes it. With `on_said` None the model is not asked."""
         begun = perf_counter()
         plan = self.plan(policy, radius)
@@ -180,7 +184,7 @@ class DeletionAudit:
             stays = np.array([fact.fact_id not in gone for fact in self.others], dtype=bool)
             now = self.found()
             said = None if on_said is None else self.said("forced", on_said)
-        return Run(
+        return DeletionRun(
             policy=policy,
             radius=plan.radius,
             forgotten=len(plan.fact_ids),
@@ -197,13 +201,13 @@ class DeletionAudit:
             seconds={"plan": round(planned - begun, 3), "apply": round(applied - planned, 3)},
         )
 
-    def found(self) -> Found:
+    def found(self) -> FoundShares:
         others = self.first(self.other_queries)
         finds = [h is not None and h.fact_id == f.fact_id for h, f in zip(others, self.others, strict=True)]
         sample = self.first(self.queries)
         tells = _tells(sample, self.sample)
         answered = np.array([hit is not None for hit in sample], dtype=bool)
-        return Found(
+        return FoundShares(
             others=np.array(finds, dtype=bool),
             neighbours=_tells(self.first(self.neighbour_queries), self.neighbours),
             sample=tells,
@@ -250,7 +254,7 @@ def _share(holds_N: NDArray[np.bool_]) -> Share | None:
     return share(list(holds_N)) if len(holds_N) else None
 
 
-def as_json(run: Run) -> dict[str, Any]:
+def as_json(run: DeletionRun) -> dict[str, Any]:
     """Gives the run as JSON, with its probes also as rates."""
     rates = {name: round(run.probes.rate(name), 4) for name in OUTCOMES}
     return asdict(run) | {"probe_rates": rates}

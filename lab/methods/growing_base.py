@@ -36,7 +36,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class CorpusPrefix:
     """The first documents of a corpus, and a key of each of their facts in one keyset, by the fact's place."""
 
     checkpoint: CheckpointInfo
@@ -45,7 +45,7 @@ class Source:
     keys: dict[tuple[str, int], Floats]
 
     @classmethod
-    def of(cls, kb: KnowledgeBase, corpus: str, checkpoint: CheckpointInfo, most: int) -> Source:
+    def of(cls, kb: KnowledgeBase, corpus: str, checkpoint: CheckpointInfo, most: int) -> CorpusPrefix:
         """Reads whole documents with at most `most` facts in all. Facts without a key are left out."""
         keyset = kb.keysets.active()
         places = {fact.fact_id: place(fact) for fact in facts_of(kb, corpus)}
@@ -98,7 +98,7 @@ class Growing:
     """
 
     kb: KnowledgeBase
-    source: Source
+    source: CorpusPrefix
     values: Sequence[str]
     cloud: Cloud
     queries_QD: Floats
@@ -111,7 +111,7 @@ class Growing:
         self.nearest_Q = np.full(len(self.queries_QD), -1, np.float32)
 
     @classmethod
-    def start(cls, kb: KnowledgeBase, source: Source, queries_QD: Floats, seed: int) -> Growing:
+    def start(cls, kb: KnowledgeBase, source: CorpusPrefix, queries_QD: Floats, seed: int) -> Growing:
         """Ingests the real facts and stores their keys."""
         empty = database_bytes(kb)
         keyset = kb.keysets.create(source.checkpoint)

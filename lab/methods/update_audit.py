@@ -30,14 +30,14 @@ OnDone = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class StandingDocuments:
     """The state of the documents: how many must be ingested, and the updated facts by their document."""
 
     missing: int
     facts: Mapping[str, FactRecord]
 
     @classmethod
-    def of(cls, kb: KnowledgeBase, corpus: str, rewrites: Sequence[Rewrite]) -> Standing:
+    def of(cls, kb: KnowledgeBase, corpus: str, rewrites: Sequence[Rewrite]) -> StandingDocuments:
         there = {fact.source.external_id: fact for fact in _facts(kb, corpus) if fact.source is not None}
         missing = [one for one in documents(rewrites) if one.external_id not in there]
         return cls(
@@ -71,11 +71,11 @@ class UpdateAudit:
         """Ingests and keys missing documents, and restores values that a killed run has left updated."""
         kb, checkpoint = runtime.kb, runtime.checkpoint
         _require_keyset(kb, checkpoint.checkpoint_id)
-        standing = Standing.of(kb, corpus, rewrites)
+        standing = StandingDocuments.of(kb, corpus, rewrites)
         if standing.missing:
             parsed = [Parsed(one) for one in documents(rewrites)]
             kb.corpora.ingest(parsed, corpus, actor=actor, reason=reason)
-            standing = Standing.of(kb, corpus, rewrites)
+            standing = StandingDocuments.of(kb, corpus, rewrites)
         key_everything(runtime, corpus=corpus)
         audit = cls(kb, Decoder(checkpoint, kb.lookups), config, rewrites, standing.facts, actor)
         audit._require_whole(corpus, standing.missing)

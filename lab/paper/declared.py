@@ -66,7 +66,7 @@ class Preparation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class PaperStep:
     """One measurement: a `colmlm evaluate` command on the knowledge base of its first preparation.
 
     The page shows it in `section` under the name `label`; `data` says what it is measured on. A step is skipped where
@@ -84,13 +84,13 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PaperPlan:
     """All steps in the order in which they run, and the preparations by name."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[PaperStep, ...]
     preparations: Mapping[str, Preparation]
 
-    def chain(self, step: Step) -> list[Preparation]:
+    def chain(self, step: PaperStep) -> list[Preparation]:
         """Gives the preparations that a step needs, each after those that it needs itself."""
         found: dict[str, Preparation] = {}
 
@@ -105,7 +105,7 @@ class Plan:
             visit(name)
         return list(found.values())
 
-    def digest(self, step: Step, places: Places) -> str:
+    def digest(self, step: PaperStep, places: Places) -> str:
         """Gives a digest of the commands that prepare a step and of the rows of its excerpts, on which its result
         depends.
         """
@@ -119,7 +119,7 @@ class Plan:
         ]
         return sha256(repr(made_of).encode()).hexdigest()
 
-    def missing(self, step: Step) -> list[Path]:
+    def missing(self, step: PaperStep) -> list[Path]:
         """Gives the missing files among those that a step and its preparations read."""
         read = [*step.needs, *(excerpt.source for one in self.chain(step) for excerpt in one.excerpts)]
         return [path for path in dict.fromkeys(read) if not path.exists()]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from colmlm.lab.paper.declared import Places, Step
-from colmlm.lab.paper.sizes import QUICK, Sizes, some
+from colmlm.lab.paper.declared import PaperStep, Places
+from colmlm.lab.paper.sizes import QUICK, VariantSizes, some
 
 
-def understanding(places: Places, sizes: Sizes) -> list[Step]:
+def understanding(places: Places, sizes: VariantSizes) -> list[PaperStep]:
     """Declares multiple choice. A script makes its items beforehand: see docs/evaluation.md."""
     if sizes is QUICK:
         return []
@@ -23,7 +23,7 @@ def understanding(places: Places, sizes: Sizes) -> list[Step]:
     items = {name: places.out / "data" / "nlu" / f"{name}.jsonl" for name in titles}
     shots = {name: file.with_suffix(".shots.jsonl") for name, file in items.items()}
     return [
-        Step(
+        PaperStep(
             name=f"understanding-{name}",
             section="understanding",
             label=title,
@@ -39,14 +39,14 @@ def understanding(places: Places, sizes: Sizes) -> list[Step]:
     ]  # fmt: skip
 
 
-def judged(places: Places, sizes: Sizes) -> list[Step]:
+def judged(places: Places, sizes: VariantSizes) -> list[PaperStep]:
     """Declares SimpleQA's answers and FActScore's biographies, graded by the local judge, which anyone can repeat."""
     if sizes is QUICK:
         return []
     rows, people = places.out / "rows", places.data / "factscore" / "labeled_prompt_entities.txt"
     judge = ("--judge", "local")
     simple_qa = [
-        Step(
+        PaperStep(
             name=f"judged-simpleqa-{way}",
             section="judged",
             label=f"SimpleQA, {way}",
@@ -57,10 +57,10 @@ def judged(places: Places, sizes: Sizes) -> list[Step]:
         )
         for way in ("auto", "off", "standard")
     ]
-    biographies: list[Step] = []
+    biographies: list[PaperStep] = []
     for mode in ("auto", "off"):
         written = rows / f"biographies-{mode}.jsonl"
-        step = partial(Step, section="judged", preparations=("vital",), needs=(people,))
+        step = partial(PaperStep, section="judged", preparations=("vital",), needs=(people,))
         biographies += [
             step(
                 name=f"biographies-{mode}",
@@ -80,14 +80,14 @@ def judged(places: Places, sizes: Sizes) -> list[Step]:
     return simple_qa + biographies  # fmt: skip
 
 
-def asker(places: Places, sizes: Sizes) -> list[Step]:
+def asker(places: Places, sizes: VariantSizes) -> list[PaperStep]:
     """Declares LMLM-Asker on facts whose questions the annotator wrote, and Co-LMLM on the same knowledge base."""
     if sizes is QUICK:
         return []
     asker = ("--method", "asker", "--checkpoint", str(places.released / "lmlm-asker-135m"))
     squad = ("--corpus", "squad-dev", "--squad", str(places.out / "data" / "squad.jsonl"))
     return [
-        Step(
+        PaperStep(
             name=f"qa-asked-{way}",
             section="answers",
             label=f"SQuAD with generated questions, {way}",
@@ -103,12 +103,12 @@ def asker(places: Places, sizes: Sizes) -> list[Step]:
     ]  # fmt: skip
 
 
-def questioned(places: Places, sizes: Sizes) -> list[Step]:
+def questioned(places: Places, sizes: VariantSizes) -> list[PaperStep]:
     """Declares PopQA again, with a generated question for each fact where possible, and keys of both kinds."""
     if sizes is QUICK:
         return []
     return [
-        Step(
+        PaperStep(
             name="qa-popqa-questioned",
             section="answers",
             label="PopQA with generated questions, forced",
@@ -125,11 +125,11 @@ def questioned(places: Places, sizes: Sizes) -> list[Step]:
     ]  # fmt: skip
 
 
-def updates(places: Places, sizes: Sizes) -> list[Step]:
+def updates(places: Places, sizes: VariantSizes) -> list[PaperStep]:
     records = places.data / "editing" / "counterfact_500.json"
     limit = () if sizes.updated is None else ("--limit", str(sizes.updated))
     return [
-        Step(
+        PaperStep(
             name="updates",
             section="updates",
             label="CounterFact",
@@ -146,11 +146,11 @@ def updates(places: Places, sizes: Sizes) -> list[Step]:
     ]  # fmt: skip
 
 
-def growth(places: Places, sizes: Sizes) -> list[Step]:
+def growth(places: Places, sizes: VariantSizes) -> list[PaperStep]:
     if sizes is QUICK:
         return []
     return [
-        Step(
+        PaperStep(
             name="growth",
             section="growth",
             label="SQuAD",
@@ -169,12 +169,12 @@ def growth(places: Places, sizes: Sizes) -> list[Step]:
     ]
 
 
-def cost(places: Places, sizes: Sizes) -> list[Step]:
+def cost(places: Places, sizes: VariantSizes) -> list[PaperStep]:
     squad = places.data / "squad" / "dev.jsonl"
     if sizes is QUICK:
         return []
     return [
-        Step(
+        PaperStep(
             name="query-cost",
             section="cost",
             label="what it costs to form a query",

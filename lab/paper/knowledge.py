@@ -8,13 +8,13 @@ from pathlib import Path
 
 from colmlm.lab.paper import excerpts
 from colmlm.lab.paper.declared import Excerpt, Places, Preparation, Take
-from colmlm.lab.paper.sizes import Sizes
+from colmlm.lab.paper.sizes import VariantSizes
 
 AS_PEOPLE = "0.1"  # marks about as many spans as people marked in SQuAD
 DENSELY = "0.05"  # marks half as many again, since a fact that is not marked cannot be looked up
 
 
-def knowledge(places: Places, sizes: Sizes) -> list[Preparation]:
+def knowledge(places: Places, sizes: VariantSizes) -> list[Preparation]:
     """Declares knowledge bases, each an enlarged copy of the one before, since a measurement may change its own."""
     made, data = places.out / "data", places.data
     excerpt = partial(Excerpt, rows=sizes.passages_of)

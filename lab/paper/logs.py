@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
-from colmlm.lab.paper.declared import Places, Step
+from colmlm.lab.paper.declared import PaperStep, Places
 
 _PUBLISHED = {
     "phi_full": ("phi-1.5, all of TOFU", "phi_retain90"),
@@ -15,11 +15,11 @@ _PUBLISHED = {
 REFERENCES = {"masked": "retain", "spoken": "retain", "none": "standard-retain"}  # by the reading of a log
 
 
-def golden(places: Places) -> list[Step]:
+def golden(places: Places) -> list[PaperStep]:
     """Declares the published models' logs. Only the formulas of these figures are this program's."""
     folder = places.data / "tofu" / "golden"
     return [
-        Step(
+        PaperStep(
             name=f"tofu-published-{name.removeprefix('phi_')}",
             section="tofu",
             label=f"{label} (published)",
@@ -33,7 +33,7 @@ def golden(places: Places) -> list[Step]:
     ]
 
 
-def logs_found(places: Places, measured: Collection[str]) -> list[Step]:
+def logs_found(places: Places, measured: Collection[str]) -> list[PaperStep]:
     """Declares a step for each log `tofu/FORGET/MODEL/READING.json`.
 
     The model called `retain` is the others' reference.
@@ -50,7 +50,7 @@ def logs_found(places: Places, measured: Collection[str]) -> list[Step]:
         reference = file.parent.parent / REFERENCES[file.stem] / file.name
         retained = reference if reference.is_file() and reference != file else None
         steps.append(
-            Step(
+            PaperStep(
                 name=f"tofu-log-{forget}-{model}-{file.stem}",
                 section="tofu",
                 label=f"{forget}, {model}, {file.stem}",

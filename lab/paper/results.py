@@ -9,14 +9,14 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from colmlm.lab.bench.machine import machine
-from colmlm.lab.paper.declared import Step
+from colmlm.lab.paper.declared import PaperStep
 from colmlm.lab.paper.page import page
 from colmlm.lab.paper.plots import draw
 from colmlm.lab.paper.running import Running
-from colmlm.lab.paper.sizes import Sizes
+from colmlm.lab.paper.sizes import VariantSizes
 
 
-def write(running: Running, sizes: Sizes, *, plots: bool) -> dict[str, Any]:
+def write(running: Running, sizes: VariantSizes, *, plots: bool) -> dict[str, Any]:
     """Writes results.json and results.md, with `plots` also the plots, and gives the content of results.json."""
     out = running.places.out
     steps = [_told(running, step) for step in running.plan.steps]
@@ -40,7 +40,7 @@ def write(running: Running, sizes: Sizes, *, plots: bool) -> dict[str, Any]:
     return results
 
 
-def _told(running: Running, step: Step) -> dict[str, Any]:
+def _told(running: Running, step: PaperStep) -> dict[str, Any]:
     """Gives a step with its state: done, failed, no data or not run."""
     found, error = running.result(step), running.error(step)
     missing = [running.places.word(str(path)) for path in running.plan.missing(step)]

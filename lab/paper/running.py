@@ -22,7 +22,7 @@ from colmlm.cli.output import note
 from colmlm.kb import interpreter
 from colmlm.lab.bench.machine import machine
 from colmlm.lab.paper import excerpts
-from colmlm.lab.paper.declared import Places, Plan, Preparation, Step
+from colmlm.lab.paper.declared import PaperPlan, PaperStep, Places, Preparation
 
 # These variables would make a command use another knowledge base than that of its home.
 _ELSEWHERE = (
@@ -49,24 +49,24 @@ class Running:
     """Runs the steps of a plan. All homes share the converted base models in `models`."""
 
     places: Places
-    plan: Plan
+    plan: PaperPlan
     models: Path
     checkpoint: Path
 
-    def record(self, step: Step) -> Path:
+    def record(self, step: PaperStep) -> Path:
         """Gives the file of a step's result. The error of a failed step is beside it."""
         return self.places.out / "steps" / f"{step.name}.json"
 
-    def result(self, step: Step) -> dict[str, Any] | None:
+    def result(self, step: PaperStep) -> dict[str, Any] | None:
         """Gives the step's result, if its command and those that prepare it were the ones declared now."""
         found = _read(self.record(step))
         return found if found and {**found, **self._declared(step)} == found else None
 
-    def error(self, step: Step) -> dict[str, Any] | None:
+    def error(self, step: PaperStep) -> dict[str, Any] | None:
         """Gives the error of the step's last run, if it failed."""
         return _read(self._error(step))
 
-    def run(self, step: Step) -> None:
+    def run(self, step: PaperStep) -> None:
         """Prepares what the step needs, runs its command and stores what it prints. Raises `StepFailed`."""
         shown = self.places.shown(step.argv)
         try:
@@ -112,19 +112,19 @@ class Running:
             done = [*done, {"command": wanted[number - 1], "seconds": round(time.monotonic() - begun, 1)}]
             _write(self._marker(one), {"commands": done})
 
-    def _declared(self, step: Step) -> dict[str, str]:
+    def _declared(self, step: PaperStep) -> dict[str, str]:
         return {
             "command": self.places.shown(step.argv),
             "prepared_sha256": self.plan.digest(step, self.places),
         }
 
-    def _home(self, step: Step) -> Path:
+    def _home(self, step: PaperStep) -> Path:
         return self.places.home(step.preparations[0] if step.preparations else "none")
 
     def _marker(self, one: Preparation) -> Path:
         return self.places.out / "kb" / f"{one.name}.json"
 
-    def _error(self, step: Step) -> Path:
+    def _error(self, step: PaperStep) -> Path:
         return self.record(step).with_suffix(".error")
 
     def _call(self, argv: Sequence[str], home: Path, name: str) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
+class VariantSizes:
     """The sizes of one variant; None is everything.
 
     The knowledge base holds `paragraphs` of SQuAD dev, at even distances, and the passages of `passages_of` questions
@@ -28,7 +28,7 @@ class Sizes:
 
 
 # In a minute one core gives about 500 answers of the 135M model, or 20 with passages; a command starts in ten seconds.
-QUICK = Sizes(
+QUICK = VariantSizes(
     variant="quick",
     paragraphs=200,
     passages_of=100,
@@ -41,7 +41,7 @@ QUICK = Sizes(
     radii=(0.75, 0.85, 0.95),
     updated=5,
 )
-FULL = Sizes(
+FULL = VariantSizes(
     variant="full",
     paragraphs=None,
     passages_of=None,

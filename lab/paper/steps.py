@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from colmlm.lab.paper.declared import Places, Plan, Step
+from colmlm.lab.paper.declared import PaperPlan, PaperStep, Places
 from colmlm.lab.paper.further import asker, cost, growth, judged, questioned, understanding, updates
 from colmlm.lab.paper.knowledge import knowledge
 from colmlm.lab.paper.logs import golden, logs_found
-from colmlm.lab.paper.sizes import QUICK, Sizes, some
+from colmlm.lab.paper.sizes import QUICK, VariantSizes, some
 from colmlm.lab.paper.unlearning import unlearning
 
 # For each method that answers: its name in the paper's tables, and its options.
@@ -32,7 +32,7 @@ class QuestionSet:
     corpora: tuple[str, ...]
 
 
-def declared(places: Places, sizes: Sizes, checkpoint: Path) -> Plan:
+def declared(places: Places, sizes: VariantSizes, checkpoint: Path) -> PaperPlan:
     """Declares all steps and their preparations, in order, the cheap ones first."""
     sets = _question_sets(places, sizes)
     steps = [*golden(places), *_recall(places, sizes), *_timing(places, sizes)]
@@ -51,10 +51,10 @@ def declared(places: Places, sizes: Sizes, checkpoint: Path) -> Plan:
         trained, trainings = unlearning(places, checkpoint)
         steps, preparations = steps + trained, preparations + trainings
     steps += logs_found(places, {step.name for step in steps})
-    return Plan(tuple(steps), {one.name: one for one in preparations})
+    return PaperPlan(tuple(steps), {one.name: one for one in preparations})
 
 
-def _question_sets(places: Places, sizes: Sizes) -> list[QuestionSet]:
+def _question_sets(places: Places, sizes: VariantSizes) -> list[QuestionSet]:
     made, data = places.out / "data", places.data
     covered = [
         QuestionSet(
@@ -84,7 +84,7 @@ def _question_sets(places: Places, sizes: Sizes) -> list[QuestionSet]:
     ]
 
 
-def _answers(places: Places, sizes: Sizes, checkpoint: Path, asked: QuestionSet) -> list[Step]:
+def _answers(places: Places, sizes: VariantSizes, checkpoint: Path, asked: QuestionSet) -> list[PaperStep]:
     standard, rag = str(places.released / "standard-135m"), ("--method", "rag", "--checkpoint")
     ways = {
         **_MODES,
@@ -96,10 +96,10 @@ def _answers(places: Places, sizes: Sizes, checkpoint: Path, asked: QuestionSet)
     common += (asked.option, str(asked.path))
     own = asked.path.is_relative_to(places.data)
 
-    def step(way: str, shows: str, options: tuple[str, ...]) -> Step:
+    def step(way: str, shows: str, options: tuple[str, ...]) -> PaperStep:
         questions = sizes.with_passages if "rag" in options else sizes.questions
         rows = places.out / "rows" / f"qa-{asked.name}-{way}.jsonl"
-        return Step(
+        return PaperStep(
             name=f"qa-{asked.name}-{way}",
             section="answers",
             label=f"{asked.title}, {way}",
@@ -113,10 +113,10 @@ def _answers(places: Places, sizes: Sizes, checkpoint: Path, asked: QuestionSet)
     return [step(way, shows, options) for way, (shows, options) in ways.items()]
 
 
-def _recall(places: Places, sizes: Sizes) -> list[Step]:
+def _recall(places: Places, sizes: VariantSizes) -> list[PaperStep]:
     baselines = ("--no-baselines",) if sizes is QUICK else ()
     return [
-        Step(
+        PaperStep(
             name="recall-squad",
             section="recall",
             label="SQuAD",
@@ -128,7 +128,7 @@ def _recall(places: Places, sizes: Sizes) -> list[Step]:
     ]
 
 
-def _timing(places: Places, sizes: Sizes) -> list[Step]:
+def _timing(places: Places, sizes: VariantSizes) -> list[PaperStep]:
     """Declares the measurement of lookup timing.
 
     It reads all of SQuAD train, of which training left 300 paragraphs out.
@@ -138,7 +138,7 @@ def _timing(places: Places, sizes: Sizes) -> list[Step]:
         return []
     argv = ("evaluate", "timing", "--squad", str(squad / "train.jsonl"), "--dev", str(squad / "dev.jsonl"))
     return [
-        Step(
+        PaperStep(
             name="timing",
             section="timing",
             label="SQuAD",
@@ -150,7 +150,7 @@ def _timing(places: Places, sizes: Sizes) -> list[Step]:
     ]
 
 
-def _perplexity(places: Places, sizes: Sizes) -> list[Step]:
+def _perplexity(places: Places, sizes: VariantSizes) -> list[PaperStep]:
     """Declares perplexity on articles whose subjects the knowledge base covers, since others cannot be looked up; then
     on all.
     """
@@ -160,9 +160,9 @@ def _perplexity(places: Places, sizes: Sizes) -> list[Step]:
         kinds = tuple(word for kind in ("exact", "pq4", "pq10") for word in ("--index", kind))
         beside += (*kinds, "--unrelated", "squad-dev")
 
-    def step(name: str, read: str, articles: str) -> Step:
+    def step(name: str, read: str, articles: str) -> PaperStep:
         marked = places.out / "data" / f"{read}-marked.jsonl"
-        return Step(
+        return PaperStep(
             name=name,
             section="perplexity",
             label="Simple English Wikipedia",
@@ -182,11 +182,11 @@ def _perplexity(places: Places, sizes: Sizes) -> list[Step]:
     return steps if sizes is QUICK else [*steps, step("perplexity-all", "articles", "the 1,000 kept aside")]
 
 
-def _deletion(places: Places, sizes: Sizes) -> list[Step]:
+def _deletion(places: Places, sizes: VariantSizes) -> list[PaperStep]:
     radii = tuple(word for radius in sizes.radii for word in ("--radius", str(radius)))
     numbers = ("--facts", str(sizes.forgotten), "--others", str(sizes.others))
     return [
-        Step(
+        PaperStep(
             name="deletion",
             section="deletion",
             label="SQuAD",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import ceil
 from pathlib import Path
 
-from colmlm.lab.paper.declared import Places, Preparation, Step
+from colmlm.lab.paper.declared import PaperStep, Places, Preparation
 
 # For each forget set: the split that is kept, and the seeds of the gradient baseline.
 _SETS = {
@@ -29,10 +29,10 @@ _SPANS = ("--span-threshold", "0.03")
 Argv = tuple[str, ...]
 
 
-def unlearning(places: Places, checkpoint: Path) -> tuple[list[Step], list[Preparation]]:
+def unlearning(places: Places, checkpoint: Path) -> tuple[list[PaperStep], list[Preparation]]:
     """Declares every step and what it needs. Each has a new knowledge base, so that none measures another's edits."""
     models = _Models(places, checkpoint)
-    steps: list[Step] = []
+    steps: list[PaperStep] = []
     preparations = [*models.of("full"), *(one for kept, _ in _SETS.values() for one in models.of(kept))]
     for forget, (kept, seeds) in _SETS.items():
         preparations += _knowledge(models, forget, kept)
@@ -158,11 +158,11 @@ def _unlearned(places: Places, forget: str, kept: str, name: str, options: Argv)
 
 def _step(
     places: Places, forget: str, name: str, knowledge: str, checkpoint: Path, *, reference: str | None
-) -> Step:
+) -> PaperStep:
     logs = places.out / "tofu" / forget
     beside = ("--retain", str(logs / reference)) if reference else ()
     tofu = places.data / "tofu"
-    return Step(
+    return PaperStep(
         name=f"tofu-{forget}-{name}",
         section="tofu",
         label=f"{forget}, {name}",

@@ -17,7 +17,7 @@ THREADS = 2  # threads that each store may use, where it can be set
 Keys = npt.NDArray[np.float32]
 
 
-class Found(NamedTuple):
+class PeerHit(NamedTuple):
     """The nearest stored fact."""
 
     fact_id: int
@@ -49,10 +49,10 @@ class Peer(Protocol):
     def set_search(self, effort: int) -> None:
         """Sets the effort of a search: ef_search, nprobe, or what the store calls it."""
 
-    def lookup(self, query: Keys) -> Found | None:
+    def lookup(self, query: Keys) -> PeerHit | None:
         """Gives the nearest fact to one query [dim], with its texts."""
 
-    def lookup_batch(self, queries: Keys) -> list[Found | None]:
+    def lookup_batch(self, queries: Keys) -> list[PeerHit | None]:
         """Gives the nearest fact to each query [num, dim], in the fastest way that the store has."""
 
     def delete(self, fact_id: int) -> None:

@@ -16,7 +16,7 @@ from chromadb.config import Settings
 from chromadb.errors import InternalError
 
 from colmlm.kb import interpreter
-from colmlm.lab.bench.peers import THREADS, Found, Keys, bytes_of
+from colmlm.lab.bench.peers import THREADS, Keys, PeerHit, bytes_of
 
 _VACUUM = "import sys; from chromadb.cli.cli import app; sys.argv = ['chroma', *sys.argv[1:]]; app()"
 _LOCKED_SECONDS = 10.0  # it compacts its log in the background, and refuses changes of a collection meanwhile
@@ -71,16 +71,16 @@ class Chroma:
         self.close()
         self.open(self._directory.parent, self._dim)
 
-    def lookup(self, query: Keys) -> Found | None:
+    def lookup(self, query: Keys) -> PeerHit | None:
         return self.lookup_batch(query[np.newaxis])[0]
 
-    def lookup_batch(self, queries: Keys) -> list[Found | None]:
+    def lookup_batch(self, queries: Keys) -> list[PeerHit | None]:
         found: Any = self._collection.query(
             query_embeddings=queries, n_results=1, include=["documents", "metadatas"]
         )
         rows = zip(found["ids"], found["documents"], found["metadatas"], strict=True)
         return [
-            Found(int(ids[0]), texts[0], about[0]["source"]) if ids else None for ids, texts, about in rows
+            PeerHit(int(ids[0]), texts[0], about[0]["source"]) if ids else None for ids, texts, about in rows
         ]
 
     def delete(self, fact_id: int) -> None:

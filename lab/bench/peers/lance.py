@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from lancedb.index import BTree, HnswSq
 
-from colmlm.lab.bench.peers import THREADS, Found, Keys, bytes_of
+from colmlm.lab.bench.peers import THREADS, Keys, PeerHit, bytes_of
 
 _REFINE = 4  # candidates that are re-ranked by their exact keys, per result
 
@@ -58,14 +58,14 @@ class Lance:
     def set_search(self, effort: int) -> None:
         self._effort = effort
 
-    def lookup(self, query: Keys) -> Found | None:
+    def lookup(self, query: Keys) -> PeerHit | None:
         rows = self._search(query).to_arrow().to_pylist()
         return _found(rows[0]) if rows else None
 
-    def lookup_batch(self, queries: Keys) -> list[Found | None]:
+    def lookup_batch(self, queries: Keys) -> list[PeerHit | None]:
         if len(queries) == 1:
             return [self.lookup(queries[0])]
-        found: list[Found | None] = [None] * len(queries)
+        found: list[PeerHit | None] = [None] * len(queries)
         for row in self._search(list(queries)).to_arrow().to_pylist():
             found[row["query_index"]] = _found(row)
         return found
@@ -91,5 +91,5 @@ class Lance:
         del self._table
 
 
-def _found(row: dict[str, Any]) -> Found:
-    return Found(row["id"], row["text"], row["source"])
+def _found(row: dict[str, Any]) -> PeerHit:
+    return PeerHit(row["id"], row["text"], row["source"])

@@ -19,7 +19,7 @@ from colmlm.kb.lookup.records import Lookup
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
-from colmlm.lab.bench.peers import Found, Keys, bytes_of
+from colmlm.lab.bench.peers import Keys, PeerHit, bytes_of
 
 CHECKPOINT = "synthetic"
 FACTS_A_DOCUMENT = 20
@@ -61,10 +61,10 @@ class Ours:
     def set_search(self, effort: int) -> None:
         """Does nothing, since it is compared with its own settings."""
 
-    def lookup(self, query: Keys) -> Found | None:
+    def lookup(self, query: Keys) -> PeerHit | None:
         return self.lookup_batch(query[None])[0]
 
-    def lookup_batch(self, queries: Keys) -> list[Found | None]:
+    def lookup_batch(self, queries: Keys) -> list[PeerHit | None]:
         return [
             _found(lookup)
             for lookup in self._kb.lookups.find(queries, checkpoint_id=CHECKPOINT, threshold=-1)
@@ -97,8 +97,8 @@ def _documents(first: int, texts: Sequence[str], sources: Sequence[str]) -> Iter
         yield AnnotatedDocument(f"d{first + at}", "".join(passages), tuple(spans))
 
 
-def _found(lookup: Lookup) -> Found | None:
+def _found(lookup: Lookup) -> PeerHit | None:
     if not lookup.hits:
         return None
     hit = lookup.hits[0]
-    return Found(hit.fact_id - 1, hit.value, "")
+    return PeerHit(hit.fact_id - 1, hit.value, "")

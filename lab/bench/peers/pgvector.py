@@ -13,7 +13,7 @@ import psycopg
 from pgvector import HalfVector
 from pgvector.psycopg import register_vector
 
-from colmlm.lab.bench.peers import THREADS, Found, Keys
+from colmlm.lab.bench.peers import THREADS, Keys, PeerHit
 
 _TABLE = "CREATE TABLE fact (id bigint PRIMARY KEY, key halfvec NOT NULL, text text NOT NULL, source text NOT NULL)"
 _COPY = "COPY fact (id, key, text, source) FROM STDIN (FORMAT BINARY)"
@@ -66,18 +66,18 @@ class Pgvector:
     def set_search(self, effort: int) -> None:
         self._set("hnsw.ef_search", str(effort))
 
-    def lookup(self, query: Keys) -> Found | None:
+    def lookup(self, query: Keys) -> PeerHit | None:
         row = self._connection.execute(_NEAREST, (HalfVector(query),), prepare=True, binary=True).fetchone()
-        return Found(*row) if row else None
+        return PeerHit(*row) if row else None
 
-    def lookup_batch(self, queries: Keys) -> list[Found | None]:
+    def lookup_batch(self, queries: Keys) -> list[PeerHit | None]:
         with self._connection.pipeline():
             cursors = [
                 self._connection.execute(_NEAREST, (HalfVector(q),), prepare=True, binary=True)
                 for q in queries
             ]
             rows = [cursor.fetchone() for cursor in cursors]
-        return [Found(*row) if row else None for row in rows]
+        return [PeerHit(*row) if row else None for row in rows]
 
     def delete(self, fact_id: int) -> None:
         self._connection.execute("DELETE FROM fact WHERE id = %s", (fact_id,), prepare=True)

@@ -24,7 +24,7 @@ from qdrant_edge import (
     UpdateOperation,
 )
 
-from colmlm.lab.bench.peers import THREADS, Found, Keys, bytes_of
+from colmlm.lab.bench.peers import THREADS, Keys, PeerHit, bytes_of
 
 _BATCH = 1_000  # points per operation; each operation is a record of the write-ahead log
 _SOME_KB = (
@@ -83,10 +83,10 @@ class Qdrant:
     def set_search(self, effort: int) -> None:
         self._effort = effort
 
-    def lookup(self, query: Keys) -> Found | None:
+    def lookup(self, query: Keys) -> PeerHit | None:
         return _found(self._shard.query(self._request(query)))
 
-    def lookup_batch(self, queries: Keys) -> list[Found | None]:
+    def lookup_batch(self, queries: Keys) -> list[PeerHit | None]:
         found = self._shard.query_batch(QueryBatchRequest([self._request(query) for query in queries]))
         return [_found(points) for points in found]
 
@@ -119,8 +119,8 @@ class Qdrant:
         self._shard.close()
 
 
-def _found(points: list[Any]) -> Found | None:
+def _found(points: list[Any]) -> PeerHit | None:
     if not points:
         return None
     (point,) = points
-    return Found(point.id, point.payload["text"], point.payload["source"])
+    return PeerHit(point.id, point.payload["text"], point.payload["source"])

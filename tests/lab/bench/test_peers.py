@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from colmlm.lab.bench.peers import PEERS, Found, PeerKind
+from colmlm.lab.bench.peers import PEERS, PeerHit, PeerKind
 from colmlm.lab.bench.synthetic import exact_top1, fact_text, queries_near, synthetic_keys
 
 DIM = 32
@@ -33,9 +33,9 @@ def directory() -> Iterator[Path]:
         yield Path(folder)
 
 
-def found(kind: PeerKind, fact: int) -> Found:
+def found(kind: PeerKind, fact: int) -> PeerHit:
     # Ours gives the value; the source is one more read away.
-    return Found(fact, TEXTS[fact].value, "" if kind.name == "colmlm" else TEXTS[fact].source)
+    return PeerHit(fact, TEXTS[fact].value, "" if kind.name == "colmlm" else TEXTS[fact].source)
 
 
 @pytest.mark.filterwarnings("default", "ignore:legacy embedding function")  # the stores' own

@@ -18,14 +18,14 @@ from colmlm.kb.service import KnowledgeBase
 from colmlm.lab.crashlab import copies, migration
 from colmlm.lab.crashlab.copies import Copy
 from colmlm.lab.crashlab.encoder import ENCODERS
-from colmlm.lab.crashlab.journal import Journal, read_journal
+from colmlm.lab.crashlab.journal import StepJournal, read_journal
 from colmlm.lab.crashlab.judge import judge
 from colmlm.lab.crashlab.killpoints import END, OUTSIDE, PHASES, name_of, name_of_database, points_of
 from colmlm.lab.crashlab.laboratory import Child, Laboratory
 from colmlm.lab.crashlab.migration import Migration
 from colmlm.lab.crashlab.plan import Blow
-from colmlm.lab.crashlab.target import Target
-from colmlm.lab.crashlab.world import BUILDING, NO_KEYSET, Step, Text, World
+from colmlm.lab.crashlab.target import CrashTarget
+from colmlm.lab.crashlab.world import BUILDING, NO_KEYSET, Text, WorkloadStep, World
 from tests.cli.conftest import Ran, invoke
 from tests.conftest import TEMPLATE, clone
 
@@ -119,7 +119,11 @@ def test_a_broken_restore_of_a_backup_is_noticed_at_the_instant_that_shows_it(
     """The kill is placed, not drawn: halfway through the tables, where a restore is to have left nothing."""
     with laboratory(server, tmp_path, broken and f"tests.lab.crashlab.sabotage:{broken}") as lab:
         base = lab.fresh_base(0)
-        steps = [Step("back_up"), Step("erase", (min(base.world.facts),)), Step("restore_backup")]
+        steps = [
+            WorkloadStep("back_up"),
+            WorkloadStep("erase", (min(base.world.facts),)),
+            WorkloadStep("restore_backup"),
+        ]
         lab.strike(0, base, [Child(steps, replace(blow, at=2), tmp_path / "journal")])
     assert {found.kind for _, found in lab.tally.findings} >= kinds
     assert bool(lab.tally.findings) is bool(kinds)
@@ -143,37 +147,39 @@ def opened(kb: KnowledgeBase) -> Iterator[KnowledgeBase]:
 
 WORLD = (
     World()
-    .after(Step("insert", ("Live",), "1"))
-    .after(Step("insert", ("Dead",), "2"))
-    .after(Step("delete", ("Dead",)))
-    .after(Step("ingest", documents=(("peru", PERU),)))
-    .after(Step("rekey"))
-    .after(Step("activate"))
+    .after(WorkloadStep("insert", ("Live",), "1"))
+    .after(WorkloadStep("insert", ("Dead",), "2"))
+    .after(WorkloadStep("delete", ("Dead",)))
+    .after(WorkloadStep("ingest", documents=(("peru", PERU),)))
+    .after(WorkloadStep("rekey"))
+    .after(WorkloadStep("activate"))
 )
 
 
-def kinds_found(opened: KnowledgeBase, *steps: Step, in_doubt: Step | None = None) -> set[str]:
+def kinds_found(
+    opened: KnowledgeBase, *steps: WorkloadStep, in_doubt: WorkloadStep | None = None
+) -> set[str]:
     """What the judge says where a child claims that these steps were acknowledged to it."""
     head = opened.log.head_seq()
-    verdict = judge(opened, WORLD, [Journal(acknowledged=steps, in_doubt=in_doubt)], head)
+    verdict = judge(opened, WORLD, [StepJournal(acknowledged=steps, in_doubt=in_doubt)], head)
     return {finding.kind for finding in verdict.findings}
 
 
 def test_the_judge_sees_what_was_acknowledged_and_does_not_hold(opened: KnowledgeBase) -> None:
     assert kinds_found(opened) == set()
-    assert "lost" in kinds_found(opened, Step("insert", ("New",), "3"))
-    assert "mismatched" in kinds_found(opened, Step("update", ("Live",), "9"))
-    assert "resurrected" in kinds_found(opened, Step("delete", ("Live",)))
-    assert "lost" in kinds_found(opened, Step("restore", ("Dead",)))
-    assert "lost" in kinds_found(opened, Step("ingest", documents=(("chile", CHILE),)))
-    assert "mismatched" in kinds_found(opened, Step("rekey", encoder=1))
-    assert {"resurrected", "lost"} <= kinds_found(opened, Step("erase", ("Capital of Peru",)))
+    assert "lost" in kinds_found(opened, WorkloadStep("insert", ("New",), "3"))
+    assert "mismatched" in kinds_found(opened, WorkloadStep("update", ("Live",), "9"))
+    assert "resurrected" in kinds_found(opened, WorkloadStep("delete", ("Live",)))
+    assert "lost" in kinds_found(opened, WorkloadStep("restore", ("Dead",)))
+    assert "lost" in kinds_found(opened, WorkloadStep("ingest", documents=(("chile", CHILE),)))
+    assert "mismatched" in kinds_found(opened, WorkloadStep("rekey", encoder=1))
+    assert {"resurrected", "lost"} <= kinds_found(opened, WorkloadStep("erase", ("Capital of Peru",)))
 
 
 def test_the_judge_takes_a_step_in_doubt_as_done_or_not_but_not_by_half(opened: KnowledgeBase) -> None:
-    assert kinds_found(opened, in_doubt=Step("delete", ("Live",))) == set()
-    assert kinds_found(opened, in_doubt=Step("rekey", encoder=1)) == set()
-    both = Step("ingest", documents=(("chile", CHILE), ("peru", replace(PERU, intro=1))))
+    assert kinds_found(opened, in_doubt=WorkloadStep("delete", ("Live",))) == set()
+    assert kinds_found(opened, in_doubt=WorkloadStep("rekey", encoder=1)) == set()
+    both = WorkloadStep("ingest", documents=(("chile", CHILE), ("peru", replace(PERU, intro=1))))
     assert kinds_found(opened, in_doubt=both) == set()
     opened.corpora.ingest([Parsed(CHILE.document("chile"))], "lands", actor="test", reason="test")
     assert "mismatched" in kinds_found(opened, in_doubt=both)
@@ -181,7 +187,7 @@ def test_the_judge_takes_a_step_in_doubt_as_done_or_not_but_not_by_half(opened: 
 
 def test_the_judge_sees_a_rekey_that_came_only_halfway(opened: KnowledgeBase) -> None:
     opened.keysets.create(ENCODERS[1].checkpoint)
-    assert kinds_found(opened, in_doubt=Step("rekey", encoder=1)) == set()
+    assert kinds_found(opened, in_doubt=WorkloadStep("rekey", encoder=1)) == set()
     assert "mismatched" in kinds_found(opened)
     assert WORLD.keysets[1] == NO_KEYSET and WORLD.with_keyset(1, BUILDING).keysets[1] == BUILDING
 
@@ -220,7 +226,7 @@ def test_the_judge_sees_damage(opened: KnowledgeBase, damage: str, kind: str) ->
     ],
 )
 def test_the_judge_sees_what_an_erasure_left(opened: KnowledgeBase, left: str) -> None:
-    erase = Step("erase", ("Capital of Peru",))
+    erase = WorkloadStep("erase", ("Capital of Peru",))
     Erasure(opened).erase([3], actor="test", reason="test")
     assert kinds_found(opened, in_doubt=erase) == set()
     with opened.engine.begin() as connection:
@@ -235,35 +241,40 @@ def test_the_judge_sees_a_file_that_says_what_was_erased(opened: KnowledgeBase) 
     opened.corpora.ingest([Parsed(CHILE.document("chile"))], "lands", actor="test", reason="test")
     (chile,) = [fact.fact_id for fact in opened.facts.find(text="Santiago")]
     Erasure(opened).erase([chile], actor="test", reason="test")
-    done = (Step("ingest", documents=(("chile", CHILE),)), Step("erase", ("Capital of Chile",)))
-    verdict = judge(opened, WORLD, [Journal(acknowledged=done)], opened.log.head_seq())
+    done = (
+        WorkloadStep("ingest", documents=(("chile", CHILE),)),
+        WorkloadStep("erase", ("Capital of Chile",)),
+    )
+    verdict = judge(opened, WORLD, [StepJournal(acknowledged=done)], opened.log.head_seq())
     assert "residue" in {finding.kind for finding in verdict.findings}
 
 
-COPIED = (Step("back_up"), Step("restore_backup"))
+COPIED = (WorkloadStep("back_up"), WorkloadStep("restore_backup"))
 
 
 @pytest.fixture
-def target(server: URL, tmp_path: Path) -> Iterator[Target]:
+def target(server: URL, tmp_path: Path) -> Iterator[CrashTarget]:
     """An empty database and a folder, to restore into."""
     (tmp_path / "target").mkdir()
     with clone(server) as url:
-        yield Target(url, str(tmp_path / "target"))
+        yield CrashTarget(url, str(tmp_path / "target"))
 
 
-def kinds_found_in_copy(opened: KnowledgeBase, target: Target, *done: Step) -> set[str]:
+def kinds_found_in_copy(opened: KnowledgeBase, target: CrashTarget, *done: WorkloadStep) -> set[str]:
     """What the judge says of a copy where these steps were acknowledged."""
-    return {found.kind for found in Copy(target).judge(opened, WORLD, WORLD, Journal(acknowledged=done))}
+    return {found.kind for found in Copy(target).judge(opened, WORLD, WORLD, StepJournal(acknowledged=done))}
 
 
 def test_the_judge_takes_an_empty_copy_for_a_restore_in_doubt_alone(
-    opened: KnowledgeBase, target: Target
+    opened: KnowledgeBase, target: CrashTarget
 ) -> None:
     copies.back_up(opened, target)
     assert kinds_found_in_copy(opened, target, *COPIED) == {"lost"}
 
 
-def test_the_judge_restores_an_empty_copy_and_looks_into_it(opened: KnowledgeBase, target: Target) -> None:
+def test_the_judge_restores_an_empty_copy_and_looks_into_it(
+    opened: KnowledgeBase, target: CrashTarget
+) -> None:
     copies.back_up(opened, target)
     assert kinds_found_in_copy(opened, target, COPIED[0]) == set()
     with KnowledgeBase.open(target.settings) as copy:
@@ -272,7 +283,7 @@ def test_the_judge_restores_an_empty_copy_and_looks_into_it(opened: KnowledgeBas
 
 
 def test_the_judge_sees_a_backup_that_is_none_and_what_a_killed_writer_left(
-    opened: KnowledgeBase, target: Target
+    opened: KnowledgeBase, target: CrashTarget
 ) -> None:
     assert kinds_found_in_copy(opened, target) == set()
     target.backup.with_name(f".{target.backup.name}.{os.getpid()}0.tmp").touch()  # of nobody: cleared up
@@ -297,16 +308,19 @@ def test_the_judge_sees_a_migration_that_went_wrong(
     opened: KnowledgeBase, server: URL, tmp_path: Path, damage: str, kind: str | None
 ) -> None:
     with clone(server, "template0") as url:
-        prepared = Migration(opened.settings, Target(url, str(tmp_path)), "0004")
+        prepared = Migration(opened.settings, CrashTarget(url, str(tmp_path)), "0004")
         migration.migrate(prepared.target)
         with KnowledgeBase.open(prepared.target.settings) as migrated, migrated.engine.begin() as connection:
             connection.execute(text(damage))
-        found = {f.kind for f in prepared.judge(opened, WORLD, WORLD, Journal(in_doubt=Step("migrate")))}
+        found = {
+            f.kind
+            for f in prepared.judge(opened, WORLD, WORLD, StepJournal(in_doubt=WorkloadStep("migrate")))
+        }
     assert kind in found if kind else found == set()
 
 
 def test_a_journal_that_was_cut_short_counts_whole_lines(tmp_path: Path) -> None:
-    file, steps = tmp_path / "journal", [Step("snapshot"), Step("catch_up")]
+    file, steps = tmp_path / "journal", [WorkloadStep("snapshot"), WorkloadStep("catch_up")]
     file.write_text('{"begin": 0}\n{"done": 0, "fact_ids": []}\n{"begin": 1}\n{"do')
     journal = read_journal(file, steps)
     assert journal.acknowledged == (steps[0],) and journal.in_doubt == steps[1]

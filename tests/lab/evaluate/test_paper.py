@@ -17,7 +17,7 @@ from colmlm.kb import interpreter
 from colmlm.kb.service import KnowledgeBase
 from colmlm.lab.paper import excerpts
 from colmlm.lab.paper.declared import Places
-from colmlm.lab.paper.sizes import FULL, QUICK, Sizes
+from colmlm.lab.paper.sizes import FULL, QUICK, VariantSizes
 from colmlm.lab.paper.steps import declared
 from tests.cli.conftest import ROOT, Run
 from tests.lab.evaluate.test_tofu import log
@@ -146,7 +146,9 @@ def test_a_step_has_a_knowledge_base_of_its_own_that_is_filled_once(
 
 
 @pytest.mark.parametrize("sizes", [QUICK, FULL], ids=lambda sizes: sizes.variant)
-def test_every_declared_command_is_one_that_the_command_line_takes(sizes: Sizes, tmp_path: Path) -> None:
+def test_every_declared_command_is_one_that_the_command_line_takes(
+    sizes: VariantSizes, tmp_path: Path
+) -> None:
     places = Places(out=tmp_path / "out", data=tmp_path / "data", released=tmp_path / "released")
     places.out.mkdir()
     plan = declared(places, sizes, places.released / "co-lmlm-135m")
