@@ -18,7 +18,7 @@ from colmlm.kb.corpus.squad import read_squad
 from colmlm.kb.demo import DEMO_CORPUS
 from colmlm.model.annotate import checkpoint as annotators
 from colmlm.model.annotate.presets import QUESTION_PRESETS, SPAN_PRESETS
-from colmlm.model.annotate.report import Measured, calibrate, measure
+from colmlm.model.annotate.report import AnnotatorMeasures, calibrate, measure
 from colmlm.model.annotate.span_training import Annotated as Corpus
 from colmlm.model.annotate.tasks import QuestionTask, SpanTask
 from colmlm.model.training.steps import hold_out
@@ -273,7 +273,7 @@ def _report(directory: Path, as_json: bool) -> None:
     say(f"reads {', '.join(f'{name} {value}' for name, value in config.reading.items())}")
 
 
-def _show(measured: Measured) -> None:
+def _show(measured: AnnotatorMeasures) -> None:
     say(f"{measured.documents} documents, {measured.facts} marked facts, {measured.tokens} tokens")
     if measured.spans is not None:
         quality = measured.spans.quality

@@ -17,8 +17,8 @@ from colmlm.kb.nouns.generation import Completed, Finished, GenerationRequest, I
 if TYPE_CHECKING:
     from colmlm.kb.service import KnowledgeBase
     from colmlm.model.decoding.config import DecodeConfig
-    from colmlm.model.decoding.decoder import Decoder, Generation
-    from colmlm.model.decoding.lookup import Lookup
+    from colmlm.model.decoding.decoder import DecodedOutput, Decoder
+    from colmlm.model.decoding.lookup import LookupPort
     from colmlm.model.decoding.rows import SpliceRecord
     from colmlm.model.lm.checkpoint import Checkpoint
 
@@ -64,7 +64,7 @@ class StoringGenerator:
 
     checkpoint: Checkpoint
     outputs: OutputStore
-    lookup: Lookup
+    lookup: LookupPort
     seq: int | None = None
     prompt_max_tokens: int | None = None
     check: Callable[[], None] = lambda: None
@@ -80,7 +80,7 @@ class StoringGenerator:
 
     def stream(self, request: GenerationRequest) -> Iterator[Item]:
         """The output piece by piece with its lookups, then why it ended, then its stored trace."""
-        from colmlm.model.decoding.decoder import Generation
+        from colmlm.model.decoding.decoder import DecodedOutput
 
         self._check_prompts([request])
         said = ""
@@ -88,7 +88,7 @@ class StoringGenerator:
             if isinstance(item, str):
                 said += item
                 yield item
-            elif isinstance(item, Generation):
+            elif isinstance(item, DecodedOutput):
                 yield _finished(item)
                 yield self._store(item)
             else:
@@ -118,11 +118,11 @@ class StoringGenerator:
             if num_tokens > most:
                 raise ContextLengthExceeded(num_tokens, most)
 
-    def _generations(self, requests: Sequence[GenerationRequest]) -> Sequence[Generation | None]:
+    def _generations(self, requests: Sequence[GenerationRequest]) -> Sequence[DecodedOutput | None]:
         if requests[0].max_tokens == 0:
             return [None] * len(requests)
         decoder, config = self._decoder(), decode_config(requests[0])
-        generations: list[Generation] = []
+        generations: list[DecodedOutput] = []
         for start in range(0, len(requests), ROWS_TOGETHER):
             prompts = [request.prompt for request in requests[start : start + ROWS_TOGETHER]]
             generations += decoder.generate(prompts, config, self.check)
@@ -131,7 +131,7 @@ class StoringGenerator:
     def _completed(
         self,
         request: GenerationRequest,
-        generation: Generation | None,
+        generation: DecodedOutput | None,
         scores: Logprobs,
     ) -> Completed:
         tokenizer, prompt = self.checkpoint.tokenizer, request.prompt
@@ -164,7 +164,7 @@ class StoringGenerator:
             document=self.outputs.source(splice.fact_id),
         )
 
-    def _store(self, generation: Generation) -> OutputTrace:
+    def _store(self, generation: DecodedOutput) -> OutputTrace:
         return self.outputs.store(
             NewOutput(
                 prompt=generation.prompt,
@@ -184,7 +184,7 @@ class StoringGenerator:
         return self.outputs.head_seq() if self.seq is None else self.seq
 
 
-def _finished(generation: Generation) -> Finished:
+def _finished(generation: DecodedOutput) -> Finished:
     return Finished(
         reason=generation.finish,
         prompt_tokens=generation.prompt_tokens,

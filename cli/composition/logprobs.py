@@ -10,7 +10,7 @@ from colmlm.kb.errors import PromptRefused
 from colmlm.kb.nouns.generation import TokenLogprob
 
 if TYPE_CHECKING:
-    from colmlm.model.decoding.decoder import Generation
+    from colmlm.model.decoding.decoder import DecodedOutput
     from colmlm.model.lm.checkpoint import Checkpoint
 
 
@@ -28,7 +28,7 @@ NO_LOGPROBS = Logprobs((), ())
 def logprobs(
     checkpoint: Checkpoint,
     prompts: Sequence[str | tuple[int, ...]],
-    generations: Sequence[Generation | None],
+    generations: Sequence[DecodedOutput | None],
     top: int,
 ) -> list[Logprobs]:
     """For each prompt with what was said after it (None: nothing), under the model alone.
@@ -58,7 +58,7 @@ def logprobs(
     return found
 
 
-def _kept(checkpoint: Checkpoint, generation: Generation | None) -> tuple[int, ...]:
+def _kept(checkpoint: Checkpoint, generation: DecodedOutput | None) -> tuple[int, ...]:
     """The tokens of an output, with the one that ended it and without those that a stop string cut off."""
     if generation is None or generation.finish != "stop":
         return generation.tokens if generation else ()

@@ -20,7 +20,7 @@ from colmlm.kb.demo import DEMO_CORPUS
 from colmlm.kb.nouns.telling import Advance
 from colmlm.model.training.corpora import Corpus, DataError, merged, tokenise
 from colmlm.model.training.plan import Ratios
-from colmlm.model.training.shards import Built, build_shards, open_shards, read_manifest
+from colmlm.model.training.shards import BuiltShards, build_shards, open_shards, read_manifest
 from colmlm.model.training.start import tokenizer_of
 from colmlm.model.training.steps import hold_out
 
@@ -140,7 +140,7 @@ def _tokenised(
 
 def _build(
     sources: Sources, out: Path, tokenizer: FactTokenizer, config: TrainConfig, per_shard: int
-) -> Built:
+) -> BuiltShards:
     built = None
     with progress("documents in shards") as advance:
         for built in build_shards(sources.documents(), out, tokenizer, config, per_shard=per_shard):

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from colmlm.cli.output import print_json, print_table, say
-from colmlm.model.training.plan import GPUS, Plan
+from colmlm.model.training.plan import GPUS, TrainingPlan
 
 if TYPE_CHECKING:
     from colmlm.model.training.config import TrainConfig
@@ -16,7 +16,7 @@ GpuName = StrEnum("GpuName", list(GPUS))  # type: ignore[misc]
 _GIB = 1 << 30
 
 
-def show_plan(config: TrainConfig, plan: Plan, *, as_json: bool) -> None:
+def show_plan(config: TrainConfig, plan: TrainingPlan, *, as_json: bool) -> None:
     """Print a plan with its formulas."""
     if as_json:
         print_json({"config": asdict(config), "plan": asdict(plan)})

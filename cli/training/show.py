@@ -14,13 +14,13 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from colmlm.cli.output import note
 
 if TYPE_CHECKING:
-    from colmlm.model.training.task import Metrics
+    from colmlm.model.training.task import StepMetrics
 
 _EVERY_SECONDS = 10.0
 
 
 class Show(Protocol):
-    def __call__(self, metrics: Metrics, steps: int) -> None: ...
+    def __call__(self, metrics: StepMetrics, steps: int) -> None: ...
 
 
 @contextmanager
@@ -39,13 +39,13 @@ class _Lines:
     def __init__(self) -> None:
         self._last = time.monotonic()
 
-    def __call__(self, metrics: Metrics, steps: int) -> None:
+    def __call__(self, metrics: StepMetrics, steps: int) -> None:
         if time.monotonic() - self._last >= _EVERY_SECONDS:
             self._last = time.monotonic()
             note(_status(metrics, steps))
 
 
-def _status(metrics: Metrics, steps: int) -> str:
+def _status(metrics: StepMetrics, steps: int) -> str:
     """Where a run is: its losses, its speed, and how long it will take at the speed so far."""
     parts = "  ".join(f"{name.replace('_', ' ')} {value:.3g}" for name, value in metrics.parts.items())
     left = metrics.seconds_left / 60

@@ -23,8 +23,8 @@ from colmlm.kb.store.settings import Settings
 from colmlm.lab.bench.rounds import Seconds, in_turns
 from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.decoding.decoder import Decoder
-from colmlm.model.decoding.lookup import Found, Lookup
-from colmlm.model.decoding.run import Run
+from colmlm.model.decoding.lookup import LookupPort, LookupResult
+from colmlm.model.decoding.run import DecodingRun
 from colmlm.model.lm.checkpoint import Checkpoint
 
 BATCH = 8
@@ -174,12 +174,12 @@ def generated_tokens(checkpoint: Checkpoint, prompts: Sequence[str], tokens: int
 class _Recorded:
     """Passes lookups on and records their results; without `lookups` it replays the recorded results in order."""
 
-    lookups: Lookup | None
+    lookups: LookupPort | None
     seconds: float = 0.0
     calls: int = 0
-    answers: list[Sequence[Found]] = field(default_factory=list)
+    answers: list[Sequence[LookupResult]] = field(default_factory=list)
 
-    def find(self, queries_BD: NDArray[np.float32], **options: Any) -> Sequence[Found]:
+    def find(self, queries_BD: NDArray[np.float32], **options: Any) -> Sequence[LookupResult]:
         if self.lookups is None:
             self.calls += 1
             return self.answers[self.calls - 1]
@@ -190,7 +190,7 @@ class _Recorded:
         return found
 
 
-def lookup_cost(checkpoint: Checkpoint, kb: Lookup, questions: Sequence[str], rounds: int) -> LookupCost:
+def lookup_cost(checkpoint: Checkpoint, kb: LookupPort, questions: Sequence[str], rounds: int) -> LookupCost:
     """Times questions in mode auto with lookups, and again with recorded results, which give the same tokens."""
     config = DecodeConfig(mode="auto", max_tokens=24)
     Decoder(checkpoint, kb).generate(questions[:1], config)  # opens the index
@@ -253,13 +253,15 @@ class _Timed:
         return timed
 
 
-def time_shares(checkpoint: Checkpoint, kb: Lookup, questions: Sequence[str]) -> dict[str, float]:
+def time_shares(checkpoint: Checkpoint, kb: LookupPort, questions: Sequence[str]) -> dict[str, float]:
     """Gives the shares of the time of decoding these questions, one at a time in mode auto."""
     spent: dict[str, float] = dict.fromkeys(("forward", "logits", "lookups"), 0.0)
     timed_kb: Any = _Timed(kb, spent, {"lookup": "lookups"})
     started = time.perf_counter()
     for question in questions:
-        run: Run = Decoder(checkpoint, timed_kb).run([question], DecodeConfig(mode="auto", max_tokens=24))
+        run: DecodingRun = Decoder(checkpoint, timed_kb).run(
+            [question], DecodeConfig(mode="auto", max_tokens=24)
+        )
         run.llama = _Timed(run.llama, spent, {"advance": "forward", "logits": "logits"})  # type: ignore[assignment]
         for _ in run.steps():
             pass

@@ -18,7 +18,7 @@ from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import AsJson, CheckpointPath, Threshold, examples
 from colmlm.cli.output import counting, note, print_json, say
 from colmlm.lab.methods.methods import Method, answerer
-from colmlm.model.evaluate.choices import ITEMS_TOGETHER, Chosen, Item, Likely, choose, with_shots
+from colmlm.model.evaluate.choices import ITEMS_TOGETHER, Item, Likely, ScoredChoices, choose, with_shots
 from colmlm.model.evaluate.continuations import WithLookups
 from colmlm.model.evaluate.intervals import bootstrap
 from colmlm.model.evaluate.run_log import OtherRun, RunLog
@@ -100,7 +100,7 @@ def choices(
             raise typer.BadParameter(f"{error}.", param_hint="--out") from error
         for one in seeds:
             _score(loaded, list(with_shots(asked, exemplars, count, one)), likely, log, one)
-    by_seed = {one: [Chosen(**log.rows[_name(one, n)]) for n in range(len(asked))] for one in seeds}
+    by_seed = {one: [ScoredChoices(**log.rows[_name(one, n)]) for n in range(len(asked))] for one in seeds}
     report = {"checkpoint": loaded.config.name, "items": len(asked), **run, **_summary(by_seed)}
     if as_json:
         print_json(report)
@@ -159,7 +159,7 @@ def _digest(file: Path | None) -> str | None:
     return None if file is None else sha256(file.read_bytes()).hexdigest()
 
 
-def _summary(by_seed: dict[int, list[Chosen]]) -> dict[str, Any]:
+def _summary(by_seed: dict[int, list[ScoredChoices]]) -> dict[str, Any]:
     right = {
         "acc": np.array([[one.is_right for one in chosen] for chosen in by_seed.values()]),
         "acc_norm": np.array([[one.is_right_by_character for one in chosen] for chosen in by_seed.values()]),

@@ -12,7 +12,7 @@ import typer
 
 from colmlm.cli.output import note, progress
 from colmlm.kb.corpus.format import AnnotatedDocument, read_annotated, to_record
-from colmlm.model.evaluate.tables import Generated
+from colmlm.model.evaluate.tables import WrittenQuestions
 
 if TYPE_CHECKING:
     from colmlm.model.annotate.questions import QuestionGenerator
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 TOGETHER = 8  # documents whose questions are decoded in one batch
 
 
-def read_generated(file: Path) -> Generated:
+def read_generated(file: Path) -> WrittenQuestions:
     """Reads the questions of an annotated file."""
-    return Generated.of(list(_documents(file)))
+    return WrittenQuestions.of(list(_documents(file)))
 
 
 def write_generated(generator: QuestionGenerator, documents: Sequence[AnnotatedDocument], file: Path) -> None:

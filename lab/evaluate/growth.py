@@ -23,7 +23,7 @@ from colmlm.kb.errors import KeysetMismatch
 from colmlm.kb.facts.records import FactRecord
 from colmlm.lab.methods.growing_base import REAL, CorpusPrefix, Floats, Growing, facts_of, open_empty, place
 from colmlm.model.decoding.config import DecodeConfig
-from colmlm.model.decoding.decoder import Decoder, Generation
+from colmlm.model.decoding.decoder import DecodedOutput, Decoder
 from colmlm.model.evaluate.answers import AskedQuestion, score, summarise
 from colmlm.model.evaluate.run_log import OtherRun, RunLog
 from colmlm.model.lm.checkpoint import Checkpoint
@@ -155,7 +155,7 @@ def _measure(
         for size in sizes:
             growing.grow(size, note)
             note(f"{size} facts: asking")
-            made: list[Generation] = []
+            made: list[DecodedOutput] = []
             for start in range(0, len(questions), batch):
                 made += decoder.generate([q.prompt for q in questions[start : start + batch]], config)
             log.add({str(size): _row(growing, checkpoint, questions, made, home, seed)})
@@ -169,7 +169,7 @@ def _row(
     growing: Growing,
     checkpoint: Checkpoint,
     questions: Sequence[AskedQuestion],
-    made: Sequence[Generation],
+    made: Sequence[DecodedOutput],
     home: Path,
     seed: int,
 ) -> dict[str, Any]:
@@ -197,7 +197,7 @@ def _row(
     }
 
 
-def _context_tokens(checkpoint: Checkpoint, made: Sequence[Generation]) -> float | None:
+def _context_tokens(checkpoint: Checkpoint, made: Sequence[DecodedOutput]) -> float | None:
     """Gives the mean number of tokens that a hit adds to the context: its value and the two tokens around it."""
     tokenizer = checkpoint.tokenizer
     values = [g.output[s.output_start : s.output_end] for g in made for s in g.splices if s.outcome == "hit"]

@@ -18,9 +18,9 @@ from colmlm.cli.output import note, print_json, print_table, progress
 from colmlm.kb.corpus.format import AnnotatedDocument, read_annotated
 from colmlm.kb.service import KnowledgeBase
 from colmlm.lab.methods.trial_index import TrialIndex
-from colmlm.model.decoding.lookup import Lookup
+from colmlm.model.decoding.lookup import LookupPort
 from colmlm.model.evaluate.intervals import bootstrap
-from colmlm.model.evaluate.perplexity import Tally, dynamic, plain, static
+from colmlm.model.evaluate.perplexity import TextTally, dynamic, plain, static
 from colmlm.model.evaluate.reader import Find
 from colmlm.model.lm.base_models import WHEEL_BASE
 from colmlm.model.lm.checkpoint import Checkpoint, base_checkpoint, load
@@ -47,11 +47,11 @@ class DocumentSums:
     baseline in two.
     """
 
-    static: list[Tally]
-    nearest: list[Tally]
-    gated: list[Tally]
-    beside: dict[str, tuple[list[Tally], list[Tally]]]
-    indexes: dict[str, list[Tally]]
+    static: list[TextTally]
+    nearest: list[TextTally]
+    gated: list[TextTally]
+    beside: dict[str, tuple[list[TextTally], list[TextTally]]]
+    indexes: dict[str, list[TextTally]]
 
     def sums(self) -> dict[str, Sums]:
         """Gives losses and tokens of every reported figure, by its name."""
@@ -165,7 +165,9 @@ def _measure(
 ) -> DocumentSums:
     finds = [_find(kb.lookups, checkpoint, -1), _find(kb.lookups, checkpoint, threshold)]
     finds += [_find(one, checkpoint, -1) for one in trials.values()]
-    beside: dict[str, tuple[list[Tally], list[Tally]]] = {other.config.name: ([], []) for other in others}
+    beside: dict[str, tuple[list[TextTally], list[TextTally]]] = {
+        other.config.name: ([], []) for other in others
+    }
     found = DocumentSums([], [], [], beside, {name: [] for name in trials})
     looked_up = (found.nearest, found.gated, *found.indexes.values())
     for document in _counted(documents):
@@ -198,7 +200,7 @@ def _trials(kb: KnowledgeBase, kinds: Sequence[IndexKind], unrelated: Sequence[s
     return made
 
 
-def _find(lookups: Lookup, checkpoint: Checkpoint, threshold: float | None) -> Find:
+def _find(lookups: LookupPort, checkpoint: Checkpoint, threshold: float | None) -> Find:
     def find(query: NDArray[np.float32]) -> str | None:
         (found,) = lookups.find(query[None], checkpoint_id=checkpoint.checkpoint_id, k=1, threshold=threshold)
         return found.hits[0].value if found.hits else None
@@ -206,11 +208,11 @@ def _find(lookups: Lookup, checkpoint: Checkpoint, threshold: float | None) -> F
     return find
 
 
-def _outside(tallies: Sequence[Tally]) -> Sums:
+def _outside(tallies: Sequence[TextTally]) -> Sums:
     return np.array([t.loss for t in tallies]), np.array([t.tokens for t in tallies], dtype=np.float64)
 
 
-def _with_openings(tallies: Sequence[Tally], *, by_text: bool = False) -> Sums:
+def _with_openings(tallies: Sequence[TextTally], *, by_text: bool = False) -> Sums:
     losses_N = np.array([t.loss + t.opening_loss for t in tallies])
     tokens_N = np.array([t.text_tokens if by_text else t.tokens for t in tallies], dtype=np.float64)
     return losses_N, tokens_N

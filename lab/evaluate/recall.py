@@ -18,7 +18,7 @@ from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.facts.records import FactRecord
 from colmlm.lab.evaluate.generated import read_generated, write_generated
 from colmlm.model.evaluate.recall import Encodes, Floats, Recall
-from colmlm.model.evaluate.tables import Asked, Generated, Table, num_encodings, table
+from colmlm.model.evaluate.tables import AskedFacts, Table, WrittenQuestions, num_encodings, table
 from colmlm.model.lm.base_models import WHEEL_BASE
 
 RECALL_EXAMPLES = examples(
@@ -87,7 +87,7 @@ def _report(
     runtime: Runtime,
     corpus: str,
     others: Sequence[Path],
-    generated: Generated | None,
+    generated: WrittenQuestions | None,
     baselines: bool,
     as_decoder: bool,
 ) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def _report(
     for name, load in _others(runtime, others, baselines).items():
         started = monotonic()
         measured = _measure(
-            name, load(), Asked.of(documents), documents, generated, as_decoder and name != "minilm"
+            name, load(), AskedFacts.of(documents), documents, generated, as_decoder and name != "minilm"
         )
         name = name if name not in tables else f"{name} ({len(tables)})"
         tables[name] = measured
@@ -138,15 +138,15 @@ def _facts(runtime: Runtime, corpus: str) -> Iterator[FactRecord]:
         after = page[-1].fact_id
 
 
-def _asked(facts: Sequence[FactRecord]) -> Asked:
+def _asked(facts: Sequence[FactRecord]) -> AskedFacts:
     sources = [fact.source for fact in facts]
     places = [(s.external_id, s.start, s.end) if s else ("", 0, 0) for s in sources]
-    return Asked.where(places, [fact.value for fact in facts], [fact.question for fact in facts])
+    return AskedFacts.where(places, [fact.value for fact in facts], [fact.question for fact in facts])
 
 
 def _generated(
     runtime: Runtime, corpus: str, file: Path | None, questions_by: Path | None
-) -> Generated | None:
+) -> WrittenQuestions | None:
     """Reads the questions of the file, after the generator, if one is named, has added the missing ones."""
     if file is None:
         if questions_by is not None:
@@ -161,7 +161,7 @@ def _generated(
     return read_generated(file)
 
 
-def _refuse_empty(asked: Asked, generated: Generated | None) -> None:
+def _refuse_empty(asked: AskedFacts, generated: WrittenQuestions | None) -> None:
     """Refuses, before minutes of encoding, to run without a question, or with generated ones of other documents."""
     if not asked.questions:
         raise typer.BadParameter("it has no fact with a question to ask.", param_hint="--corpus")
@@ -193,9 +193,9 @@ def _others(
 def _measure(
     name: str,
     encoder: Encodes,
-    asked: Asked,
+    asked: AskedFacts,
     contexts: Floats | Sequence[AnnotatedDocument],
-    generated: Generated | None,
+    generated: WrittenQuestions | None,
     as_decoder: bool,
 ) -> Table:
     has_contexts = not isinstance(contexts, Sequence)

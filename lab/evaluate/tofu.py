@@ -22,7 +22,7 @@ from colmlm.lab.evaluate.tofu_log import beside, report_of, show
 from colmlm.model.annotate.checkpoint import RELEASED_SPANS
 from colmlm.model.annotate.spans import SpanAnnotator
 from colmlm.model.decoding.config import DecodeConfig
-from colmlm.model.decoding.decoder import Decoder, Generation
+from colmlm.model.decoding.decoder import DecodedOutput, Decoder
 from colmlm.model.evaluate.answer_losses import Masking, answer_losses
 from colmlm.model.evaluate.answers import without_values
 from colmlm.model.evaluate.open_unlearning import evaluation, summary
@@ -30,7 +30,7 @@ from colmlm.model.evaluate.question_sets import digest
 from colmlm.model.evaluate.reader import Find
 from colmlm.model.evaluate.run_log import OtherRun, RunLog
 from colmlm.model.evaluate.tofu import TofuLog, TofuLogError
-from colmlm.model.evaluate.tofu_data import Example, Row, documents, read_rows
+from colmlm.model.evaluate.tofu_data import Example, TofuRow, documents, read_rows
 from colmlm.model.evaluate.tofu_data import examples as marked_examples
 from colmlm.model.evaluate.tofu_tables import columns, table
 from colmlm.model.lm.checkpoint import Checkpoint
@@ -182,10 +182,10 @@ class _Answers:
 
         return find
 
-    def generate(self, asked: Sequence[Example]) -> list[Generation]:
+    def generate(self, asked: Sequence[Example]) -> list[DecodedOutput]:
         return self.decoder.generate([f"Question: {one.question}\nAnswer:" for one in asked], self.config)
 
-    def row(self, example: Example, generated: Generation) -> dict[str, Any]:
+    def row(self, example: Example, generated: DecodedOutput) -> dict[str, Any]:
         """Gives the example's columns by masking. Spliced text counts as the model's own only in `spoken`."""
         asked = [(answer, masking) for masking in self.maskings for answer in example.answers]
         losses = iter(answer_losses(self.checkpoint, example.question, asked, self.find))
@@ -258,7 +258,7 @@ def _finder(runtime: Runtime, path: Path | None, threshold: float | None) -> Spa
     return SpanAnnotator.load(path or RELEASED_SPANS, runtime.settings.home / "models", threshold=threshold)
 
 
-def _table(file: Path, limit: int | None, *, restated: bool) -> list[Row]:
+def _table(file: Path, limit: int | None, *, restated: bool) -> list[TofuRow]:
     """Reads the rows of a table to ask: each with wrong answers and, if `restated`, a paraphrase."""
     read = _rows(file, limit)
     for number, row in enumerate(read, start=1):
@@ -268,7 +268,7 @@ def _table(file: Path, limit: int | None, *, restated: bool) -> list[Row]:
     return read
 
 
-def _rows(file: Path, limit: int | None) -> list[Row]:
+def _rows(file: Path, limit: int | None) -> list[TofuRow]:
     if not file.is_file():
         raise typer.BadParameter(f"there is no {file.name}.", param_hint="--data")
     try:

@@ -15,7 +15,7 @@ from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.output import progress
 from colmlm.lab.methods.methods import Method, answerer
 from colmlm.model.decoding.decoder import Decoder
-from colmlm.model.evaluate.harness import Harness, Request
+from colmlm.model.evaluate.harness import Harness, HarnessRequest
 
 
 class ColmlmLM(LM):  # type: ignore[misc]  # lm_eval need not be installed where types are checked
@@ -56,15 +56,15 @@ class ColmlmLM(LM):  # type: ignore[misc]  # lm_eval need not be installed where
     def tokenizer_name(self) -> str:
         return str(self.info["checkpoint_id"])
 
-    def loglikelihood(self, requests: Sequence[Request]) -> list[tuple[float, bool]]:
+    def loglikelihood(self, requests: Sequence[HarnessRequest]) -> list[tuple[float, bool]]:
         with progress("Scoring") as self.harness.advance:
             return self.harness.loglikelihood(requests)
 
-    def loglikelihood_rolling(self, requests: Sequence[Request]) -> list[float]:
+    def loglikelihood_rolling(self, requests: Sequence[HarnessRequest]) -> list[float]:
         with progress("Scoring") as self.harness.advance:
             return self.harness.loglikelihood_rolling(requests)
 
-    def generate_until(self, requests: Sequence[Request]) -> list[str]:
+    def generate_until(self, requests: Sequence[HarnessRequest]) -> list[str]:
         with progress("Generating") as self.harness.advance:
             return self.harness.generate_until(requests)
 

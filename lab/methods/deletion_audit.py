@@ -31,7 +31,7 @@ from colmlm.kb.lookup.records import Hit, Lookup
 from colmlm.kb.selectors import Selector
 from colmlm.kb.service import KnowledgeBase
 from colmlm.model.decoding.config import DecodeConfig
-from colmlm.model.decoding.decoder import Decoder, Generation
+from colmlm.model.decoding.decoder import DecodedOutput, Decoder
 from colmlm.model.evaluate.answers import Share, exact_match, share
 
 REASON = "colmlm evaluate deletion"
@@ -155,7 +155,7 @@ class DeletionAudit:
         decoder = Decoder(self.checkpoint, NoMatch() if mode == "null" else self.kb.lookups)
         mode = "forced" if mode == "null" else mode
         config = DecodeConfig(mode=mode, max_tokens=32, repetition_penalty=1.0)
-        made: list[Generation] = []
+        made: list[DecodedOutput] = []
         for start in range(0, len(self.sample), BATCH):
             some = self.sample[start : start + BATCH]
             made += decoder.generate([f"Question: {_question(fact)}\nAnswer:" for fact in some], config)
@@ -276,7 +276,7 @@ def _said_by(fact: FactRecord) -> tuple[str, str]:
     return normalise(_question(fact)) if fact.question else "", normalise(fact.value)
 
 
-def _values(generation: Generation) -> list[str]:
+def _values(generation: DecodedOutput) -> list[str]:
     return [
         generation.output[s.output_start : s.output_end] for s in generation.splices if s.outcome == "hit"
     ]

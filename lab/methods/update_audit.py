@@ -21,7 +21,7 @@ from colmlm.kb.service import KnowledgeBase
 from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.decoding.decoder import Decoder
 from colmlm.model.evaluate.run_log import RunLog
-from colmlm.model.evaluate.updates import Answer, Answers, Rewrite, documents, prompts
+from colmlm.model.evaluate.updates import Answers, PromptAnswer, Rewrite, documents, prompts
 
 REASON = "colmlm evaluate updates"
 PHASES = ("before", "after", "undone")
@@ -94,7 +94,8 @@ class UpdateAudit:
             done(len(prompts(self.rewrites)))
         self._ask("undone", log, batch, done)
         return [
-            {one: Answer(**log.rows[f"{phase}: {one}"]) for one in prompts(self.rewrites)} for phase in PHASES
+            {one: PromptAnswer(**log.rows[f"{phase}: {one}"]) for one in prompts(self.rewrites)}
+            for phase in PHASES
         ]
 
     def _left(self, phase: str, log: RunLog) -> list[str]:
@@ -106,7 +107,7 @@ class UpdateAudit:
         for start in range(0, len(left), batch):
             some = left[start : start + batch]
             made = self.decoder.generate(some, self.config)
-            log.add({f"{phase}: {p}": asdict(Answer.of(g)) for p, g in zip(some, made, strict=True)})
+            log.add({f"{phase}: {p}": asdict(PromptAnswer.of(g)) for p, g in zip(some, made, strict=True)})
             done(len(some))
 
     @contextmanager

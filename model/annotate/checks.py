@@ -110,7 +110,7 @@ def review(document: AnnotatedDocument, *, drop_unquestioned: bool = False) -> R
             reject(span, fault)
         else:
             spans.append(span)
-    reader = Reader(document, spans)
+    reader = DocumentReader(document, spans)
     kept: list[FactSpan] = []
     for span in spans:
         if span.question is not None and (fault := reader.question_fault(span)) is not None:
@@ -176,7 +176,7 @@ def _is_inside_word(before: str, after: str) -> bool:
     return all(c.isdigit() or c.islower() or c.isupper() for c in (before, after))
 
 
-class Reader:
+class DocumentReader:
     """A reader of the document, who knows the words up to each place in it."""
 
     def __init__(self, document: AnnotatedDocument, spans: Sequence[FactSpan]) -> None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, check_spans
 from colmlm.model.annotate.bio import Span
-from colmlm.model.annotate.questions import GeneratedQuestion, Passage, QuestionGenerator
+from colmlm.model.annotate.questions import GeneratedQuestion, QuestionGenerator, SpannedText
 from colmlm.model.annotate.spans import Tagged
 from colmlm.model.evaluate.recall import Encodes, Recall, recall
 
@@ -119,7 +119,7 @@ class PrefixGain:
     same: float
 
 
-def prefix_gain(generator: QuestionGenerator, passages: Sequence[Passage]) -> PrefixGain:
+def prefix_gain(generator: QuestionGenerator, passages: Sequence[SpannedText]) -> PrefixGain:
     """Asks about every span of the passages, a document at a time, with the prefix shared and without."""
     generator.annotate(passages[:1])  # the first forward allocates memory
     shared, shared_seconds = _timed(lambda: [generator.annotate([p])[0] for p in passages])
@@ -136,9 +136,9 @@ def prefix_gain(generator: QuestionGenerator, passages: Sequence[Passage]) -> Pr
     )
 
 
-def passage(document: AnnotatedDocument) -> Passage:
+def passage(document: AnnotatedDocument) -> SpannedText:
     """Gives a document as the question generator takes it, with the spans that it marks."""
-    return Passage(document.text, [(span.start, span.end) for span in document.facts], document.title)
+    return SpannedText(document.text, [(span.start, span.end) for span in document.facts], document.title)
 
 
 def _timed(work: Callable[[], list[list[GeneratedQuestion | None]]]) -> tuple[Questions, float]:

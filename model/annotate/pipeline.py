@@ -21,7 +21,7 @@ _LOOSE_END = re.compile(
 )
 
 
-class Generated(Protocol):
+class QuestionAndAnswer(Protocol):
     """A question about a span, and the answer as a snippet."""
 
     @property
@@ -42,7 +42,7 @@ class QuestionWriter(Protocol):
 
     def questions(
         self, text: str, spans: Sequence[Offsets], title: str | None
-    ) -> Sequence[Generated | None]: ...
+    ) -> Sequence[QuestionAndAnswer | None]: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from colmlm.model.text.tokens import FactTokenizer
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class QuestionSequence:
     """A prefix with its questions after it, as one sequence.
 
     For token t: `segments[t]` is 0 in the prefix and n in question n; `stops[t]` is the number of prefix tokens it
@@ -55,7 +55,7 @@ class Asked:
 
 def examples(
     tokenizer: FactTokenizer, documents: Sequence[AnnotatedDocument], config: QuestionConfig
-) -> Iterator[Asked]:
+) -> Iterator[QuestionSequence]:
     """Yields every window of every document that has a question with its answer.
 
     Numbering begins at a random number, since a short document would otherwise never show a high one.
@@ -70,9 +70,13 @@ def examples(
                 yield asked
 
 
-def _asked(tokenizer: FactTokenizer, document: AnnotatedDocument, prefix: Prefix, first: int) -> Asked:
+def _asked(
+    tokenizer: FactTokenizer, document: AnnotatedDocument, prefix: Prefix, first: int
+) -> QuestionSequence:
     length = len(prefix.ids)
-    asked = Asked(list(prefix.ids), [0] * length, [length] * length, list(range(length)), [False] * length)
+    asked = QuestionSequence(
+        list(prefix.ids), [0] * length, [length] * length, list(range(length)), [False] * length
+    )
     for segment, (index, stop) in enumerate(zip(prefix.spans, prefix.stops, strict=True), start=1):
         span = document.facts[index]
         if not span.question:
@@ -88,7 +92,7 @@ def _asked(tokenizer: FactTokenizer, document: AnnotatedDocument, prefix: Prefix
     return asked
 
 
-def visible(asked: Asked, length: int) -> Tensor:
+def visible(asked: QuestionSequence, length: int) -> Tensor:
     """Makes the [T, T] mask, True where token i may look at token j; indices from the sequence's end on are padding.
 
     A padding row looks at itself, since a row that sees nothing has no softmax.
@@ -122,7 +126,7 @@ class QuestionNet(nn.Module):
         return causal.lm_head(states_BTD[:, :-1][learnt_BT[:, 1:]]).float()
 
 
-def question_loss(module: Any, batch: Sequence[Asked], device: torch.device) -> Tensor:
+def question_loss(module: Any, batch: Sequence[QuestionSequence], device: torch.device) -> Tensor:
     """Sums the cross-entropies of the batch's questions and answers."""
     ids_BT, _ = padded([asked.ids for asked in batch], 0)
     positions_BT, _ = padded([asked.positions for asked in batch], 0)

@@ -33,11 +33,11 @@ from colmlm.model.lm.language_model import length_groups
 from colmlm.model.text.markup import STANDARD
 from colmlm.model.text.tokens import FactTokenizer
 
-__all__ = ["GeneratedQuestion", "Passage", "QuestionGenerator"]
+__all__ = ["GeneratedQuestion", "QuestionGenerator", "SpannedText"]
 
 
 @dataclass(frozen=True, slots=True)
-class Passage:
+class SpannedText:
     """A text with its title and its spans (sorted, without overlap)."""
 
     text: str
@@ -79,10 +79,10 @@ class QuestionGenerator:
         self, text: str, spans: Sequence[Span], title: str | None = None
     ) -> list[GeneratedQuestion | None]:
         """Writes a question for each span (sorted, without overlap), or None where the model did not write one."""
-        return self.annotate([Passage(text, spans, title)])[0]
+        return self.annotate([SpannedText(text, spans, title)])[0]
 
     def annotate(
-        self, passages: Sequence[Passage], *, share_prefix: bool = True
+        self, passages: Sequence[SpannedText], *, share_prefix: bool = True
     ) -> list[list[GeneratedQuestion | None]]:
         """Writes the questions of several documents, decoded together.
 
@@ -98,13 +98,13 @@ class QuestionGenerator:
                     found[row.passage][row.span] = parse(self.tokenizer.decode(row.written))
         return found
 
-    def _prefixes(self, passage: Passage, share_prefix: bool) -> Iterator[Prefix]:
+    def _prefixes(self, passage: SpannedText, share_prefix: bool) -> Iterator[Prefix]:
         if not passage.spans:
             return
         for prefix in prefixes(mark(self.tokenizer, passage.text, passage.spans, passage.title), self.window):
             yield from [prefix] if share_prefix else one_each(prefix)
 
-    def _rows(self, passages: Sequence[Passage], batch: Sequence[tuple[int, Prefix]]) -> list[_Row]:
+    def _rows(self, passages: Sequence[SpannedText], batch: Sequence[tuple[int, Prefix]]) -> list[_Row]:
         rows: list[_Row] = []
         for at, (i, prefix) in enumerate(batch):
             for span, stop in zip(prefix.spans, prefix.stops, strict=True):
@@ -114,7 +114,7 @@ class QuestionGenerator:
         return rows
 
     @torch.inference_mode()
-    def _write(self, passages: Sequence[Passage], batch: Sequence[tuple[int, Prefix]]) -> list[_Row]:
+    def _write(self, passages: Sequence[SpannedText], batch: Sequence[tuple[int, Prefix]]) -> list[_Row]:
         """Reads the prefixes, then writes the questions of all their spans, as many at a time as the cache may hold."""
         ids_BT, _ = padded(
             [prefix.ids for _, prefix in batch], 0

@@ -60,7 +60,7 @@ class QuestionReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class AnnotatorMeasures:
     """Figures of both annotators. `tokens` counts those of the documents' texts with the checkpoint's tokenizer."""
 
     documents: int
@@ -78,14 +78,14 @@ def measure(
     span_annotator: Path | None,
     question_generator: Path | None,
     on_documents: OnDocuments,
-) -> Measured:
+) -> AnnotatorMeasures:
     """Measures the annotators in these directories; None leaves one out. Questions are asked about the marked spans."""
     tokens = sum(len(checkpoint.tokenizer.encode(document.text)) for document in documents)
     spans = span_annotator and _spans(SpanAnnotator.load(span_annotator, cache), documents, tokens)
     questions = question_generator and _questions(
         QuestionGenerator.load(question_generator, cache), documents, checkpoint, tokens, on_documents
     )
-    return Measured(
+    return AnnotatorMeasures(
         len(documents), sum(len(d.facts) for d in documents), tokens, spans or None, questions or None
     )
 

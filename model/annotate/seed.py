@@ -21,12 +21,12 @@ from colmlm.model.annotate.pipeline import narrow
 from colmlm.model.annotate.results import Results
 from colmlm.model.lm.chat_endpoint import (
     Chat,
+    ConversationRefused,
     EndpointUnusable,
+    EndpointUsage,
     Message,
     Reply,
-    RequestRefused,
     Stopped,
-    Usage,
 )
 
 PROMPT = Path(__file__).with_name("seed_prompt.md")
@@ -48,14 +48,14 @@ def annotate(
     *,
     chunk_tokens: int = CHUNK_TOKENS,
     drop_unquestioned: bool = False,
-) -> tuple[Reviewed, Usage]:
+) -> tuple[Reviewed, EndpointUsage]:
     """Gives the document with the facts that the model marked and that passed the checks, the rejects, and the cost.
 
     A chunk with an unusable reply is asked for once more; if that fails too, it has no facts, and the reply is
-    rejected. Raises what `Chat.reply` raises, and `RequestRefused` for a text that holds FACT tags itself.
+    rejected. Raises what `Chat.reply` raises, and `ConversationRefused` for a text that holds FACT tags itself.
     """
     if _TAG.search(document.text):
-        raise RequestRefused(
+        raise ConversationRefused(
             "the text itself holds FACT tags, so nobody could tell them from the annotator's"
         )
     conversation = _Conversation(chat, [{"role": "system", "content": system_prompt(document.title)}])
@@ -90,7 +90,7 @@ class _Conversation:
     """The messages about one document, of which only those that passed the checks stay."""
 
     def __init__(self, chat: Chat, messages: list[Message]) -> None:
-        self.chat, self.messages, self.usage = chat, messages, Usage()
+        self.chat, self.messages, self.usage = chat, messages, EndpointUsage()
 
     def annotated(self, chunk: str) -> tuple[tuple[FactSpan, ...] | Fault, str]:
         """Gives the spans of a chunk, or the fault of the second reply too; and the last reply."""
@@ -108,7 +108,7 @@ class _Conversation:
 
     def _ask(self, messages: list[Message]) -> Reply:
         reply = self.chat.reply(messages)
-        self.usage.add(Usage(1, 0, reply.tokens_in, reply.tokens_out))
+        self.usage.add(EndpointUsage(1, 0, reply.tokens_in, reply.tokens_out))
         return reply
 
 
@@ -145,16 +145,16 @@ class SeedRun:
     drop_unquestioned: bool = False
     on_document: Callable[[Reviewed], None] | None = None
 
-    def run(self, documents: Iterable[AnnotatedDocument]) -> Usage:
+    def run(self, documents: Iterable[AnnotatedDocument]) -> EndpointUsage:
         """Annotates the documents that are not in the results. If one fails, those in progress are finished and kept.
 
         A document that the endpoint refuses is a reject, and the next run tries it again; after three refusals in a row
         `EndpointUnusable` is raised.
         """
-        usage, refused = Usage(), 0
+        usage, refused = EndpointUsage(), 0
         waiting = (document for document in documents if not self.results.has(document))
         with ThreadPoolExecutor(self.concurrency, "annotate") as pool:
-            running: dict[Future[tuple[Reviewed, Usage]], AnnotatedDocument] = {}
+            running: dict[Future[tuple[Reviewed, EndpointUsage]], AnnotatedDocument] = {}
             try:
                 while True:
                     while len(running) < self.concurrency and (document := next(waiting, None)) is not None:
@@ -175,18 +175,21 @@ class SeedRun:
                         self._take(future, running[future], usage)
                 raise
 
-    def _one(self, document: AnnotatedDocument) -> tuple[Reviewed, Usage]:
+    def _one(self, document: AnnotatedDocument) -> tuple[Reviewed, EndpointUsage]:
         return annotate(
             self.chat, document, chunk_tokens=self.chunk_tokens, drop_unquestioned=self.drop_unquestioned
         )
 
     def _take(
-        self, future: Future[tuple[Reviewed, Usage]], document: AnnotatedDocument, usage: Usage
+        self,
+        future: Future[tuple[Reviewed, EndpointUsage]],
+        document: AnnotatedDocument,
+        usage: EndpointUsage,
     ) -> bool:
         """Keeps the result of a document; gives False if the endpoint refused it."""
         try:
             reviewed, used = future.result()
-        except RequestRefused as error:
+        except ConversationRefused as error:
             self.results.reject(
                 Rejected(document.external_id, 0, len(document.text), "refused", f"Not annotated: {error}.")
             )
@@ -198,4 +201,4 @@ class SeedRun:
         return True
 
 
-__all__ = ["PROMPT", "SeedRun", "Stopped", "Usage", "annotate", "system_prompt"]
+__all__ = ["PROMPT", "EndpointUsage", "SeedRun", "Stopped", "annotate", "system_prompt"]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from colmlm.model.annotate.base import SPANS
 from colmlm.model.annotate.bio import Span, best_tags, spans_of
 from colmlm.model.annotate.checkpoint import Loaded, load
-from colmlm.model.annotate.windows import Window, Words, WordTokenizer, windows
+from colmlm.model.annotate.windows import Words, WordTokenizer, WordWindow, windows
 from colmlm.model.lm.language_model import length_groups
 
 
@@ -77,11 +77,11 @@ class SpanAnnotator:
                 tagged[i].log_probs_N3[window.words.start : window.words.stop] = log_probs
         return tagged
 
-    def _groups(self, reads: Sequence[Window]) -> list[list[int]]:
+    def _groups(self, reads: Sequence[WordWindow]) -> list[list[int]]:
         return length_groups([w.end - w.start + 2 for w in reads], max_tokens=self.batch_tokens)
 
     def _forward(
-        self, encoded: Sequence[Words], batch: Sequence[tuple[int, Window]]
+        self, encoded: Sequence[Words], batch: Sequence[tuple[int, WordWindow]]
     ) -> Iterator[NDArray[np.float32]]:
         """Yields for each window the log-probabilities of its words, read at each word's first token."""
         framed = [self.tokenizer.framed(encoded[i].ids[w.start : w.end]) for i, w in batch]

@@ -20,7 +20,7 @@ from colmlm.model.annotate.base import QUESTIONS, SPANS, bare, base_directory, w
 from colmlm.model.annotate.batches import LengthBatches
 from colmlm.model.annotate.checkpoint import AnnotatorConfig
 from colmlm.model.annotate.config import QuestionConfig, SpanConfig, TunerConfig
-from colmlm.model.annotate.question_training import Asked, QuestionNet, examples, question_loss
+from colmlm.model.annotate.question_training import QuestionNet, QuestionSequence, examples, question_loss
 from colmlm.model.annotate.span_training import Annotated, TaggedWindow, tag_loss, tagged_windows
 from colmlm.model.annotate.windows import WordTokenizer
 from colmlm.model.lm.adapters import ADAPTER
@@ -32,10 +32,10 @@ from colmlm.model.text.tokens import FactTokenizer
 from colmlm.model.training.gather import here, micro_batches
 from colmlm.model.training.loop import Loop, LoopConfig, Progress
 from colmlm.model.training.schedule import COSINE, Schedule
-from colmlm.model.training.task import Metrics, StepContext, Task
+from colmlm.model.training.task import StepContext, StepMetrics, Task
 from colmlm.model.training.trainer import hardware
 
-Example = TypeVar("Example", TaggedWindow, Asked)
+Example = TypeVar("Example", TaggedWindow, QuestionSequence)
 DEFAULT_THRESHOLD = 0.5
 
 
@@ -67,7 +67,7 @@ class _AnnotatorTask(Task[Sequence[Example]]):
         """The number of steps of the whole run."""
         return max(1, math.ceil(self.config.epochs * self.batches.per_epoch))
 
-    def run(self, directory: Path, *, save_seconds: float = 180.0) -> Iterator[Metrics]:
+    def run(self, directory: Path, *, save_seconds: float = 180.0) -> Iterator[StepMetrics]:
         """Trains in `directory`, which is a loadable annotator from the first save on; resumes a run that is there."""
         self.loop: Loop[Sequence[Example]] = Loop(self, self._loop_config(save_seconds), directory)
         yield from self.loop.run()
@@ -183,7 +183,7 @@ class SpanTask(_AnnotatorTask[TaggedWindow]):
         }
 
 
-class QuestionTask(_AnnotatorTask[Asked]):
+class QuestionTask(_AnnotatorTask[QuestionSequence]):
     """Trains the question generator (section 3.3, appendix A.2)."""
 
     role = QUESTIONS
@@ -198,11 +198,11 @@ class QuestionTask(_AnnotatorTask[Asked]):
         tokenizer = FactTokenizer.load(self.source / "tokenizer.json", markup=STANDARD)
         self._take(list(examples(tokenizer, documents, config)), len(documents))
 
-    def size(self, micro_batch: Sequence[Asked]) -> int:
+    def size(self, micro_batch: Sequence[QuestionSequence]) -> int:
         return sum(asked.num_learnt for asked in micro_batch)
 
     def loss(
-        self, micro_batch: Sequence[Asked], context: StepContext
+        self, micro_batch: Sequence[QuestionSequence], context: StepContext
     ) -> tuple[Tensor, Mapping[str, float | Tensor]]:
         return question_loss(context.module, micro_batch, context.device) / max(1, context.total), {}
 
@@ -210,7 +210,7 @@ class QuestionTask(_AnnotatorTask[Asked]):
         return {"window": self.config.max_length, "max_new_tokens": self.config.max_new_tokens}
 
 
-def _digest(examples: Iterable[TaggedWindow | Asked]) -> str:
+def _digest(examples: Iterable[TaggedWindow | QuestionSequence]) -> str:
     """Computes the SHA-256 of the examples' contents."""
     digest = hashlib.sha256()
     for example in examples:

@@ -21,7 +21,7 @@ class Words:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class WordWindow:
     """Tokens ``[start, end)`` of a text, and the words whose tags are read in this window."""
 
     start: int
@@ -70,7 +70,7 @@ class WordTokenizer:
         return int(token_id)
 
 
-def windows(encoded: Words, size: int, overlap: int) -> list[Window]:
+def windows(encoded: Words, size: int, overlap: int) -> list[WordWindow]:
     """Makes windows of at most `size` tokens that overlap by at least `overlap`.
 
     Each word is read in the window where its first token is furthest from a cut, and so has the most context. The ends
@@ -96,7 +96,7 @@ def windows(encoded: Words, size: int, overlap: int) -> list[Window]:
     owners = owner_T[np.array(encoded.first, dtype=np.int64)]  # never decreases from one word to the next
     bounds = np.searchsorted(owners, np.arange(len(starts) + 1))
     read = [
-        Window(start, min(start + size, length), range(int(bounds[n]), int(bounds[n + 1])))
+        WordWindow(start, min(start + size, length), range(int(bounds[n]), int(bounds[n + 1])))
         for n, start in enumerate(starts)
     ]
     return [window for window in read if window.words]

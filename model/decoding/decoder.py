@@ -6,17 +6,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from colmlm.model.decoding.config import DecodeConfig, Prompt
-from colmlm.model.decoding.lookup import Lookup
+from colmlm.model.decoding.lookup import LookupPort
 from colmlm.model.decoding.queries import Queries, QueryEncoder, StateQueries, WordQueries
 from colmlm.model.decoding.rows import Row, SpliceRecord
-from colmlm.model.decoding.run import Run, end_tokens
+from colmlm.model.decoding.run import DecodingRun, end_tokens
 from colmlm.model.lm.checkpoint import Checkpoint
 
 OnStep = Callable[[], object]
 
 
 @dataclass(frozen=True, slots=True)
-class Generation:
+class DecodedOutput:
     """An output with its attribution. `seq` is the last change that its lookups saw (None: no lookup).
 
     `finish` is "end" (the model ended), "length" (the budget is used up), "stop" (a stop string), "hit" (with
@@ -42,14 +42,14 @@ class Decoder:
     """
 
     def __init__(
-        self, checkpoint: Checkpoint, lookup: Lookup | None, query_encoder: QueryEncoder | None = None
+        self, checkpoint: Checkpoint, lookup: LookupPort | None, query_encoder: QueryEncoder | None = None
     ) -> None:
         self.checkpoint, self.tokenizer = checkpoint, checkpoint.tokenizer
         self.lookup, self.query_encoder = lookup, query_encoder
 
     def generate(
         self, prompts: Sequence[Prompt], config: DecodeConfig, on_step: OnStep = lambda: None
-    ) -> list[Generation]:
+    ) -> list[DecodedOutput]:
         """Decodes all prompts as one batch; each row's output is the same as if it were decoded alone.
 
         `on_step` is called after each forward, and may end the decoding by raising an error.
@@ -63,7 +63,7 @@ class Decoder:
 
     def stream(
         self, prompt: Prompt, config: DecodeConfig, on_step: OnStep = lambda: None
-    ) -> Iterator[str | SpliceRecord | Generation]:
+    ) -> Iterator[str | SpliceRecord | DecodedOutput]:
         """Yields pieces of the output as they are decoded (joined, they are the output), then the generation.
 
         Each lookup is yielded in between; one with a hit comes right after the piece that ends with its value.
@@ -78,12 +78,12 @@ class Decoder:
             told = len(row.splices)
         yield self._generation(row, config)
 
-    def run(self, prompts: Sequence[Prompt], config: DecodeConfig) -> Run:
+    def run(self, prompts: Sequence[Prompt], config: DecodeConfig) -> DecodingRun:
         """Makes the run that decodes these prompts, not yet started. Raises `ValueError` if it could not look up."""
         if config.mode != "off":
             self._check_lookups(config.mode)
         lookup = None if config.mode == "off" else self.lookup
-        return Run(self.checkpoint, prompts, config, lookup, self._queries())
+        return DecodingRun(self.checkpoint, prompts, config, lookup, self._queries())
 
     def _check_lookups(self, mode: str) -> None:
         markup = self.tokenizer.markup
@@ -101,8 +101,8 @@ class Decoder:
             return StateQueries(self.checkpoint.checkpoint_id)
         return WordQueries(self.tokenizer, self.query_encoder, end_tokens(self.checkpoint))
 
-    def _generation(self, row: Row, config: DecodeConfig) -> Generation:
-        return Generation(
+    def _generation(self, row: Row, config: DecodeConfig) -> DecodedOutput:
+        return DecodedOutput(
             row.prompt, row.output(self.tokenizer), tuple(row.splices), row.seq, config.mode, row.content,
             row.finish or "length", row.prompt_tokens, tuple(row.sampled),
         )  # fmt: skip

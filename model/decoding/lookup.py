@@ -20,7 +20,7 @@ class FoundFact(Protocol):
     def score(self) -> float: ...
 
 
-class Found(Protocol):
+class LookupResult(Protocol):
     @property
     def hits(self) -> Sequence[FoundFact]: ...
     @property
@@ -31,7 +31,7 @@ class Found(Protocol):
     def abstained(self) -> int | None: ...
 
 
-class Lookup(Protocol):
+class LookupPort(Protocol):
     """A knowledge base that finds the best facts for unit-norm queries."""
 
     def find(
@@ -42,6 +42,6 @@ class Lookup(Protocol):
         k: int = 1,
         threshold: float | None = None,
         min_seq: int | None = None,
-    ) -> Sequence[Found]:
+    ) -> Sequence[LookupResult]:
         """Gives one result per query; a result without hits at or above the threshold is *no match*."""
         ...

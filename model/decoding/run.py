@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from colmlm.model.decoding.config import DecodeConfig, Prompt
-from colmlm.model.decoding.lookup import Lookup
+from colmlm.model.decoding.lookup import LookupPort
 from colmlm.model.decoding.queries import Queries
 from colmlm.model.decoding.rows import Row, SpliceRecord
 from colmlm.model.decoding.sampling import add, penalise, sample
@@ -29,7 +29,7 @@ NO_FACT_AFTER_MISS = 8
 STORED = np.dtype("<f2")  # the format in which keys are stored, so that a query can be sent again
 
 
-class Run:
+class DecodingRun:
     """A decoding run. Iterate over `steps()` to the end; `rows` then hold the outputs. `live` are not done yet."""
 
     def __init__(
@@ -37,7 +37,7 @@ class Run:
         checkpoint: Checkpoint,
         prompts: Sequence[Prompt],
         config: DecodeConfig,
-        lookup: Lookup | None,
+        lookup: LookupPort | None,
         queries: Queries,
     ) -> None:
         self.tokenizer, self.config = checkpoint.tokenizer, config

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.model.decoding.config import DecodeConfig
-from colmlm.model.decoding.decoder import Decoder, Generation
+from colmlm.model.decoding.decoder import DecodedOutput, Decoder
 from colmlm.model.decoding.sampling import penalise
 from colmlm.model.evaluate.answers import exact_match
 from colmlm.model.lm.checkpoint import Checkpoint
@@ -51,7 +51,7 @@ class Margins:
 
 
 @dataclass(frozen=True, slots=True)
-class Hit:
+class MemoryHit:
     fact_id: int
     version: int
     value: str
@@ -59,8 +59,8 @@ class Hit:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    hits: tuple[Hit, ...]
+class MemoryFound:
+    hits: tuple[MemoryHit, ...]
     runner_up: float | None
     seq: int = 0
     abstained: int | None = None
@@ -75,15 +75,19 @@ class MemoryLookup:
     def find(
         self, queries_BD: Floats, *, checkpoint_id: str, k: int = 1, threshold: float | None = None,
         min_seq: int | None = None,
-    ) -> list[Found]:  # fmt: skip
+    ) -> list[MemoryFound]:  # fmt: skip
         """Gives the nearest fact of each query if its score reaches the threshold."""
         least = self.threshold if threshold is None else threshold
         return [self._found(scores_K, least) for scores_K in queries_BD @ self.keys_KD.T]
 
-    def _found(self, scores_K: Floats, least: float) -> Found:
+    def _found(self, scores_K: Floats, least: float) -> MemoryFound:
         at = int(scores_K.argmax())
         score = float(scores_K[at])
-        return Found((Hit(at + 1, 1, self.values[at], score),), None) if score >= least else Found((), score)
+        return (
+            MemoryFound((MemoryHit(at + 1, 1, self.values[at], score),), None)
+            if score >= least
+            else MemoryFound((), score)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +127,7 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class TimedQuestion:
     question: str
     value: str
 
@@ -148,7 +152,9 @@ def measure(
     `threshold` None takes the score that balances refusing facts that are there with accepting others that are not.
     `on_done` is told how many more of `num_steps` are done.
     """
-    asked = _spread([Asked(s.question, s.value) for d in documents for s in d.facts if s.question], questions)
+    asked = _spread(
+        [TimedQuestion(s.question, s.value) for d in documents for s in d.facts if s.question], questions
+    )
     if not asked:
         raise ValueError("no questions to measure with: the documents have no fact with a question")
     values = [span.value for document in documents for span in document.facts]
@@ -159,9 +165,9 @@ def measure(
         threshold = balanced_threshold(encoder, asked, keys_KD, values)
     decoder = Decoder(checkpoint, MemoryLookup(keys_KD, values, threshold))
 
-    def answers(mode: str, bias: float) -> list[Generation]:
+    def answers(mode: str, bias: float) -> list[DecodedOutput]:
         config = DecodeConfig(mode=mode, max_tokens=max_tokens, fact_bias=bias, stop=("\n",))
-        made: list[Generation] = []
+        made: list[DecodedOutput] = []
         for at in range(0, len(asked), batch):
             made += decoder.generate([a.prompt for a in asked[at : at + batch]], config)
             on_done(len(asked[at : at + batch]))
@@ -252,7 +258,7 @@ def _margins(checkpoint: Checkpoint, ids: Sequence[int]) -> Floats:
 
 
 def balanced_threshold(
-    encoder: KeyEncoder, asked: Sequence[Asked], keys_KD: Floats, values: Sequence[str]
+    encoder: KeyEncoder, asked: Sequence[TimedQuestion], keys_KD: Floats, values: Sequence[str]
 ) -> float:
     """Gives the score with the fewest errors: facts refused that are there, and others accepted where they are not.
 
@@ -268,12 +274,12 @@ def balanced_threshold(
     return float(candidates[int(np.argmin(errors))])
 
 
-def _right(asked: Sequence[Asked], made: Sequence[Generation]) -> float:
+def _right(asked: Sequence[TimedQuestion], made: Sequence[DecodedOutput]) -> float:
     """Gives the share of outputs that have the answer in their first characters, ignoring case."""
     return float(np.mean([exact_match(g.output, [a.value]) for a, g in zip(asked, made, strict=True)]))
 
 
-def _spread(items: Sequence[Asked], count: int) -> list[Asked]:
+def _spread(items: Sequence[TimedQuestion], count: int) -> list[TimedQuestion]:
     """Takes at most `count` items, spread evenly over all."""
     if len(items) <= count:
         return list(items)

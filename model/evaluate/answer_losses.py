@@ -19,7 +19,17 @@ from enum import StrEnum
 import torch
 
 from colmlm.kb.corpus.format import AnnotatedDocument
-from colmlm.model.evaluate.reader import GIVEN, SAID, Course, Find, MarkedText, Query, Reader, Splice, read
+from colmlm.model.evaluate.reader import (
+    GIVEN,
+    SAID,
+    Course,
+    Find,
+    MarkedText,
+    Query,
+    SequenceReader,
+    Splice,
+    read,
+)
 from colmlm.model.lm.checkpoint import Checkpoint
 from colmlm.model.text.tokens import FactTokenizer
 
@@ -45,12 +55,13 @@ def answer_losses(
     the answers have their facts.
     """
     tokenizer = checkpoint.tokenizer
-    prompt, cache = Reader(checkpoint), checkpoint.lm.inference.cache(1)
+    prompt, cache = SequenceReader(checkpoint), checkpoint.lm.inference.cache(1)
     prompt.queue([tokenizer.end_of_text, *tokenizer.encode(f"Question: {question}\nAnswer:")], GIVEN)
     read([(prompt, prompt.at_once())], cache)
     cache.keep([0] * len(answers))
     readers = [
-        Reader(checkpoint, without_markup=masking is Masking.none, after=prompt) for _, masking in answers
+        SequenceReader(checkpoint, without_markup=masking is Masking.none, after=prompt)
+        for _, masking in answers
     ]
     courses = [
         _course(reader, _answer(answer, tokenizer), masking, find)
@@ -60,7 +71,7 @@ def answer_losses(
     return [(reader.losses[SAID], reader.counts[SAID]) for reader in readers]
 
 
-def _course(reader: Reader, text: MarkedText, masking: Masking, find: Find | None) -> Course:
+def _course(reader: SequenceReader, text: MarkedText, masking: Masking, find: Find | None) -> Course:
     if masking is not Masking.none and find is not None:
         return reader.with_lookups(text, _splice(reader.tokenizer, masking, find))
     for outside, span in zip(text.outside, text.spans, strict=False):

@@ -39,7 +39,7 @@ class AskedQuestion:
         return self.text if self.is_statement else f"Question: {self.text}\nAnswer:"
 
 
-class Spliced(Protocol):
+class SplicedFact(Protocol):
     @property
     def output_start(self) -> int: ...
     @property
@@ -51,12 +51,12 @@ class Spliced(Protocol):
 
 
 class Output(Protocol):
-    """The output of a decoder, as a protocol: `model.decoding.decoder.Generation`."""
+    """The output of a decoder, as a protocol: `model.decoding.decoder.DecodedOutput`."""
 
     @property
     def output(self) -> str: ...
     @property
-    def splices(self) -> Sequence[Spliced]: ...
+    def splices(self) -> Sequence[SplicedFact]: ...
     @property
     def content_tokens(self) -> int: ...
     @property
@@ -92,7 +92,7 @@ def exact_match(output: str, answers: Sequence[str]) -> bool:
     return any(answer.strip().lower() in said for answer in answers if answer.strip())
 
 
-def without_values(output: str, splices: Sequence[Spliced]) -> str:
+def without_values(output: str, splices: Sequence[SplicedFact]) -> str:
     """Removes the spliced values from the output."""
     kept, at = [], 0
     for splice in splices:

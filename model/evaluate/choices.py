@@ -33,7 +33,7 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class ScoredChoices:
     """The log-probability of each choice of an item, and whether the likeliest is right, in all and per character."""
 
     logprobs: tuple[float, ...]
@@ -49,12 +49,14 @@ def with_shots(items: Sequence[Item], shots: Sequence[Item], count: int, seed: i
         yield replace(item, context="\n\n".join([*solved, item.context]))
 
 
-def choose(checkpoint: Checkpoint, items: Sequence[Item], likely: Likely | None = None) -> list[Chosen]:
+def choose(
+    checkpoint: Checkpoint, items: Sequence[Item], likely: Likely | None = None
+) -> list[ScoredChoices]:
     """Lets the model choose; `likely` scores with lookups (`continuations.WithLookups`), by default without.
 
     Raises `ValueError` if an item exceeds its context.
     """
-    chosen: list[Chosen] = []
+    chosen: list[ScoredChoices] = []
     for start in range(0, len(items), ITEMS_TOGETHER):
         some = items[start : start + ITEMS_TOGETHER]
         pairs = [
@@ -67,9 +69,9 @@ def choose(checkpoint: Checkpoint, items: Sequence[Item], likely: Likely | None 
     return chosen
 
 
-def _chosen(item: Item, logprobs: Sequence[float]) -> Chosen:
+def _chosen(item: Item, logprobs: Sequence[float]) -> ScoredChoices:
     by_character = [logprob / len(choice) for logprob, choice in zip(logprobs, item.choices, strict=True)]
-    return Chosen(
+    return ScoredChoices(
         logprobs=tuple(logprobs),
         is_right=max(range(len(logprobs)), key=logprobs.__getitem__) == item.answer,
         is_right_by_character=max(range(len(logprobs)), key=by_character.__getitem__) == item.answer,

@@ -29,7 +29,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from colmlm.model.decoding.lookup import Lookup
+from colmlm.model.decoding.lookup import LookupPort
 from colmlm.model.decoding.rows import needs_space
 from colmlm.model.decoding.scoring import POSITIONS_AT_ONCE, score
 from colmlm.model.lm.checkpoint import Checkpoint
@@ -71,7 +71,7 @@ def without_lookups(checkpoint: Checkpoint, pairs: Sequence[Pair]) -> list[Likel
 class WithLookups:
     """Scores continuations as decoding with lookups would give them, one after the other."""
 
-    def __init__(self, checkpoint: Checkpoint, lookup: Lookup, *, threshold: float | None = None) -> None:
+    def __init__(self, checkpoint: Checkpoint, lookup: LookupPort, *, threshold: float | None = None) -> None:
         markup = checkpoint.tokenizer.markup
         if markup.opens is None or markup.asks is not None:
             raise ValueError(

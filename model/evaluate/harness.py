@@ -23,7 +23,7 @@ _KNOWN = {"until", "do_sample", "temperature", "top_p", "seed", *_TOKENS}
 Advance = Callable[[int, int], None]
 
 
-class Request(Protocol):
+class HarnessRequest(Protocol):
     @property
     def args(self) -> tuple[Any, ...]: ...
 
@@ -46,19 +46,19 @@ class Harness:
         if self.mode == "auto" and self.decoder.lookup is None:
             raise ValueError("mode 'auto' needs a knowledge base")
 
-    def loglikelihood(self, requests: Sequence[Request]) -> list[tuple[float, bool]]:
+    def loglikelihood(self, requests: Sequence[HarnessRequest]) -> list[tuple[float, bool]]:
         """Gives the log-probability of each (context, continuation), and whether greedy decoding gives it."""
         tokenizer = self.decoder.tokenizer
         pairs = [self._kept(*encoded(tokenizer, *request.args)) for request in requests]
         return [(one.logprob, one.is_greedy) for one in self._scored(pairs)]
 
-    def loglikelihood_rolling(self, requests: Sequence[Request]) -> list[float]:
+    def loglikelihood_rolling(self, requests: Sequence[HarnessRequest]) -> list[float]:
         """Gives the log-probability of each whole text, in windows if it is longer than the context."""
         windows = [list(self._windows(*request.args)) for request in requests]
         scored = iter(self._scored([pair for some in windows for pair in some]))
         return [sum(next(scored).logprob for _ in some) for some in windows]
 
-    def generate_until(self, requests: Sequence[Request]) -> list[str]:
+    def generate_until(self, requests: Sequence[HarnessRequest]) -> list[str]:
         """Generates text after each (context, options), up to one of the strings in `until`, which is left out.
 
         Raises `ValueError` for options that decoding does not have.

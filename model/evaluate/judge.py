@@ -19,7 +19,14 @@ from typing import Annotated, Any, Generic, Literal, Protocol, TypeVar
 import msgspec
 
 from colmlm.model.annotate.chunks import rough_tokens
-from colmlm.model.lm.chat_endpoint import Chat, EndpointUnusable, Message, Reply, RequestRefused, Usage
+from colmlm.model.lm.chat_endpoint import (
+    Chat,
+    ConversationRefused,
+    EndpointUnusable,
+    EndpointUsage,
+    Message,
+    Reply,
+)
 
 ATTEMPTS = 3
 MOST_REFUSED = 3  # refusals in a row after which the fault is not in the conversations
@@ -107,7 +114,7 @@ class ChatJudge:
     comparable = True
 
     def __init__(self, chat: Chat) -> None:
-        self.chat, self.name, self.usage = chat, chat.endpoint.model, Usage()
+        self.chat, self.name, self.usage = chat, chat.endpoint.model, EndpointUsage()
         self._refused = 0
         self._lock = threading.Lock()
 
@@ -129,7 +136,7 @@ class ChatJudge:
         for attempt in range(ATTEMPTS):
             try:
                 reply = self.chat.reply(messages)
-            except RequestRefused as error:
+            except ConversationRefused as error:
                 self._count_refusal()
                 return Opinion(None, str(error))
             self._count(reply, is_repair=attempt > 0)
@@ -145,7 +152,7 @@ class ChatJudge:
     def _count(self, reply: Reply, *, is_repair: bool) -> None:
         with self._lock:
             self._refused = 0
-            self.usage.add(Usage(1, int(is_repair), reply.tokens_in, reply.tokens_out))
+            self.usage.add(EndpointUsage(1, int(is_repair), reply.tokens_in, reply.tokens_out))
 
     def _count_refusal(self) -> None:
         with self._lock:

@@ -18,13 +18,13 @@ from dataclasses import dataclass, replace
 import torch
 
 from colmlm.kb.corpus.format import AnnotatedDocument
-from colmlm.model.evaluate.reader import APART, GIVEN, SAID, Find, MarkedText, Query, Reader, read
+from colmlm.model.evaluate.reader import APART, GIVEN, SAID, Find, MarkedText, Query, SequenceReader, read
 from colmlm.model.lm.checkpoint import Checkpoint
 from colmlm.model.text.tokens import FactTokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tally:
+class TextTally:
     """Sums over one text. Losses are in nats; `right` counts the lookups that found exactly the span's value."""
 
     loss: float = 0.0
@@ -37,10 +37,10 @@ class Tally:
 
 
 @torch.inference_mode()
-def static(checkpoint: Checkpoint, document: AnnotatedDocument, *, max_tokens: int = 1024) -> Tally:
+def static(checkpoint: Checkpoint, document: AnnotatedDocument, *, max_tokens: int = 1024) -> TextTally:
     """Scores the document with its own spans given, in one pass."""
     text = _text(checkpoint, document, max_tokens)
-    reader, tokenizer = Reader(checkpoint), checkpoint.tokenizer
+    reader, tokenizer = SequenceReader(checkpoint), checkpoint.tokenizer
     for outside, span in zip(text.outside, text.spans, strict=False):
         reader.queue(outside, SAID)
         reader.queue([tokenizer.fact], APART)
@@ -53,11 +53,11 @@ def static(checkpoint: Checkpoint, document: AnnotatedDocument, *, max_tokens: i
 @torch.inference_mode()
 def dynamic(
     checkpoint: Checkpoint, document: AnnotatedDocument, finds: Sequence[Find], *, max_tokens: int = 1024
-) -> list[Tally]:
+) -> list[TextTally]:
     """Scores the document once per `find`, with the values that it gives in place of the document's spans."""
     text = _text(checkpoint, document, max_tokens)
     splices = [_Splices(checkpoint.tokenizer, find) for find in finds]
-    readers = [Reader(checkpoint) for _ in finds]
+    readers = [SequenceReader(checkpoint) for _ in finds]
     courses = [one.with_lookups(text, splice) for one, splice in zip(readers, splices, strict=True)]
     read(list(zip(readers, courses, strict=True)), checkpoint.lm.inference.cache(len(finds)))
     return [
@@ -86,21 +86,23 @@ class _Splices:
 @torch.inference_mode()
 def plain(
     checkpoint: Checkpoint, marked: FactTokenizer, document: AnnotatedDocument, *, max_tokens: int = 1024
-) -> tuple[Tally, Tally]:
+) -> tuple[TextTally, TextTally]:
     """Scores a model without lookups on the text without markup: all its tokens, and those that Co-LMLM is scored on.
 
     Both use the same tokens, cut at the spans as `marked`, the other model's tokenizer, cuts them. Leaving out fact
     tokens makes a text easier, so the second is the fair comparison.
     """
     text = MarkedText.of(marked.document(document), marked, max_tokens)
-    reader = Reader(checkpoint, without_markup=True)
+    reader = SequenceReader(checkpoint, without_markup=True)
     for outside, span in zip(text.outside, text.spans, strict=False):
         reader.queue(outside, SAID)
         reader.queue(span, APART)
     reader.queue(text.outside[-1], SAID)
     read([(reader, reader.at_once())], checkpoint.lm.inference.cache(1))
     found = _tally(reader, text)
-    every = Tally(loss=found.loss + found.opening_loss, tokens=text.num_tokens, text_tokens=text.num_tokens)
+    every = TextTally(
+        loss=found.loss + found.opening_loss, tokens=text.num_tokens, text_tokens=text.num_tokens
+    )
     return every, replace(found, opening_loss=0.0, lookups=0)
 
 
@@ -109,8 +111,8 @@ def _text(checkpoint: Checkpoint, document: AnnotatedDocument, max_tokens: int) 
     return MarkedText.of(checkpoint.tokenizer.document(document), checkpoint.tokenizer, room)
 
 
-def _tally(reader: Reader, text: MarkedText) -> Tally:
-    return Tally(
+def _tally(reader: SequenceReader, text: MarkedText) -> TextTally:
+    return TextTally(
         loss=reader.losses[SAID],
         tokens=reader.counts[SAID],
         opening_loss=reader.losses[APART],

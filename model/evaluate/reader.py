@@ -62,14 +62,14 @@ class MarkedText:
 Course = Iterator[None]  # queues tokens of a reader, and yields when they are to be read
 
 
-class Reader:
+class SequenceReader:
     """One sequence, read in as few passes as its lookups allow, and the losses of its tokens.
 
     A reader that is `after` another continues the sequence that the other has read.
     """
 
     def __init__(
-        self, checkpoint: Checkpoint, *, without_markup: bool = False, after: Reader | None = None
+        self, checkpoint: Checkpoint, *, without_markup: bool = False, after: SequenceReader | None = None
     ) -> None:
         self.without_markup = without_markup
         self.llama = checkpoint.lm.inference
@@ -141,7 +141,7 @@ class Reader:
             self.counts[kind] += 1
 
 
-def read(readers: Sequence[tuple[Reader, Course]], cache: Cache) -> None:
+def read(readers: Sequence[tuple[SequenceReader, Course]], cache: Cache) -> None:
     """Runs every reader's course to its end; each reader has a row of the cache, and finished ones are removed."""
     live = list(readers)
     while True:
@@ -154,7 +154,7 @@ def read(readers: Sequence[tuple[Reader, Course]], cache: Cache) -> None:
         _advance([reader for reader, _ in live], cache)
 
 
-def _advance(readers: Sequence[Reader], cache: Cache) -> None:
+def _advance(readers: Sequence[SequenceReader], cache: Cache) -> None:
     """Reads each reader's queued tokens in one pass; the padding of the shorter ones is overwritten later."""
     lengths = [len(reader.queued) for reader in readers]
     width = max(lengths)

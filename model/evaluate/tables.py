@@ -29,7 +29,7 @@ Table = dict[str, dict[str, Recall]]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AskedFacts:
     """Facts with their places, and the questions that are asked; `target_Q` are the rows of these questions' facts."""
 
     places: list[Place]
@@ -38,7 +38,7 @@ class Asked:
     target_Q: NDArray[np.int64]
 
     @classmethod
-    def of(cls, documents: Sequence[AnnotatedDocument]) -> Asked:
+    def of(cls, documents: Sequence[AnnotatedDocument]) -> AskedFacts:
         """Takes all facts of these documents, in order; those with a question are asked for."""
         places = [(d.external_id, s.start, s.end) for d in documents for s in d.facts]
         return cls.where(
@@ -48,20 +48,20 @@ class Asked:
         )
 
     @classmethod
-    def where(cls, places: list[Place], values: list[str], questions: Sequence[str | None]) -> Asked:
+    def where(cls, places: list[Place], values: list[str], questions: Sequence[str | None]) -> AskedFacts:
         """Takes facts at these places, with their questions if they have any."""
         rows = [row for row, question in enumerate(questions) if question]
         return cls(places, values, [questions[row] or "" for row in rows], np.array(rows, dtype=np.int64))
 
 
 @dataclass(frozen=True, slots=True)
-class Generated:
+class WrittenQuestions:
     """Questions that an annotator wrote, by the place of their span, with the value of that span."""
 
     questions: Mapping[Place, tuple[str, str]]
 
     @classmethod
-    def of(cls, documents: Sequence[AnnotatedDocument]) -> Generated:
+    def of(cls, documents: Sequence[AnnotatedDocument]) -> WrittenQuestions:
         return cls(
             {
                 (document.external_id, span.start, span.end): (span.question, span.value)
@@ -71,7 +71,7 @@ class Generated:
             }
         )
 
-    def of_facts(self, asked: Asked) -> list[str | None]:
+    def of_facts(self, asked: AskedFacts) -> list[str | None]:
         """Gives each fact's generated question, or None. Raises `ValueError` if the questions are of other texts."""
         found: list[str | None] = []
         for place, value in zip(asked.places, asked.values, strict=True):
@@ -87,7 +87,7 @@ class Generated:
             )
         return found
 
-    def num_asked(self, asked: Asked) -> int:
+    def num_asked(self, asked: AskedFacts) -> int:
         """Counts the generated questions that equal, word for word, the question that is asked of their fact."""
         of_facts = self.of_facts(asked)
         pairs = zip(asked.target_Q.tolist(), asked.questions, strict=True)
@@ -105,10 +105,10 @@ def question_keys(encoder: Encodes, questions: Sequence[str | None], done: OnDon
 
 def table(
     encoder: Encodes,
-    asked: Asked,
+    asked: AskedFacts,
     contexts: Floats | Sequence[AnnotatedDocument],
     *,
-    generated: Generated | None,
+    generated: WrittenQuestions | None,
     as_decoder: bool,
     done: OnDone,
 ) -> Table:
@@ -132,7 +132,9 @@ def table(
     }
 
 
-def num_encodings(asked: Asked, *, has_contexts: bool, generated: Generated | None, as_decoder: bool) -> int:
+def num_encodings(
+    asked: AskedFacts, *, has_contexts: bool, generated: WrittenQuestions | None, as_decoder: bool
+) -> int:
     """Counts the texts that `table` encodes."""
     contexts = 0 if has_contexts else len(asked.values)
     questions = sum(question is not None for question in generated.of_facts(asked)) if generated else 0

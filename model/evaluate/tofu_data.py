@@ -17,7 +17,7 @@ from colmlm.model.evaluate.tofu import TofuLogError
 OnDone = Callable[[int], None]
 
 
-class Row(msgspec.Struct, frozen=True):
+class TofuRow(msgspec.Struct, frozen=True):
     """One line of a TOFU file: a question and its answer; in perturbed splits also wrong answers."""
 
     question: str
@@ -40,12 +40,12 @@ class Example:
         return (self.answer, self.stated, *self.wrong)
 
 
-def read_rows(file: Path) -> list[Row]:
+def read_rows(file: Path) -> list[TofuRow]:
     """Reads the rows of a file. Raises `TofuLogError` if a line is none."""
     rows = []
     for number, line in enumerate(file.read_bytes().splitlines(), start=1):
         try:
-            rows.append(msgspec.json.decode(line, type=Row))
+            rows.append(msgspec.json.decode(line, type=TofuRow))
         except msgspec.DecodeError as error:
             raise TofuLogError(f"{file.name}:{number} is no row of TOFU: {error}") from error
     if not rows:
@@ -54,7 +54,7 @@ def read_rows(file: Path) -> list[Row]:
 
 
 def documents(
-    rows: Sequence[Row], finder: SpanFinder, on_done: OnDone = lambda more: None
+    rows: Sequence[TofuRow], finder: SpanFinder, on_done: OnDone = lambda more: None
 ) -> list[AnnotatedDocument]:
     """Makes a document of each question and answer, as the decoder would write it, with the answer's facts marked.
 
@@ -65,7 +65,7 @@ def documents(
 
 
 def examples(
-    rows: Sequence[Row], finder: SpanFinder | None, on_done: OnDone = lambda more: None
+    rows: Sequence[TofuRow], finder: SpanFinder | None, on_done: OnDone = lambda more: None
 ) -> list[Example]:
     """Marks the facts in each row's answers; without a finder they have none.
 

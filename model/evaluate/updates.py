@@ -48,7 +48,7 @@ class Rewrite:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class PromptAnswer:
     """The answer to a prompt: the value and fact that its first lookup found (None: no match), and the whole output."""
 
     output: str
@@ -56,7 +56,7 @@ class Answer:
     fact_id: int | None
 
     @classmethod
-    def of(cls, generated: Output) -> Answer:
+    def of(cls, generated: Output) -> PromptAnswer:
         first = generated.splices[0] if generated.splices else None
         if first is None or first.outcome != "hit":
             return cls(generated.output, None, None)
@@ -68,13 +68,13 @@ class Answer:
             return exact_match(self.output, [value])
         return _folded(self.value) == _folded(value)
 
-    def is_as(self, other: Answer) -> bool:
+    def is_as(self, other: PromptAnswer) -> bool:
         if self.value is None or other.value is None:
             return self.value is other.value and self.output == other.output
         return _folded(self.value) == _folded(other.value)
 
 
-Answers = Mapping[str, Answer]  # by prompt
+Answers = Mapping[str, PromptAnswer]  # by prompt
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ class EndpointUnusable(Exception):
         super().__init__(f"{url}: {cause}. {remedy}")
 
 
-class RequestRefused(Exception):
+class ConversationRefused(Exception):
     """The endpoint refuses this one conversation: its text is at fault, or too long for the model."""
 
 
@@ -62,7 +62,7 @@ class Reply:
 
 
 @dataclass(slots=True)
-class Usage:
+class EndpointUsage:
     """What conversations have cost so far, in tokens as the endpoint counts them.
 
     `repairs` counts the requests that followed an unusable answer.
@@ -73,7 +73,7 @@ class Usage:
     tokens_in: int = 0
     tokens_out: int = 0
 
-    def add(self, other: Usage) -> None:
+    def add(self, other: EndpointUsage) -> None:
         self.requests += other.requests
         self.repairs += other.repairs
         self.tokens_in += other.tokens_in
@@ -106,7 +106,7 @@ class Chat:
         """Gives the model's answer to a conversation.
 
         The request is sent again after 429, 5xx, time-outs, cut connections and responses that are no chat completion.
-        Raises `RequestRefused` where the endpoint refuses this conversation, `EndpointUnusable` where it would refuse
+        Raises `ConversationRefused` where the endpoint refuses this one, `EndpointUnusable` where it would refuse
         any, and `Stopped` after `stop`.
         """
         wait = self.endpoint.first_wait
@@ -156,7 +156,7 @@ class Chat:
         if status in _TRANSIENT or status >= 500:
             raise _Transient(cause, _wait_asked(response.headers.get("retry-after")))
         if status in _OF_THE_REQUEST:
-            raise RequestRefused(f"the endpoint refused the conversation, {cause}")
+            raise ConversationRefused(f"the endpoint refused the conversation, {cause}")
         if status in (401, 403):
             raise self._unusable(cause, f"Set {self.endpoint.key_from} to a key that may use it.")
         raise self._unusable(cause, f"Check {' and '.join(self.endpoint.options)}.")

@@ -71,7 +71,7 @@ class Pull:
         return linear - linear.detach() + self.losses_N.sum()
 
 
-class Memory:
+class PairMemory:
     """The vectors of the last `size` pairs of earlier steps, used as further negatives for small batches.
 
     They come from a slightly older model, which changes little from step to step. With size 0 the loss is the paper's.
@@ -104,7 +104,7 @@ class Memory:
             self.pairs = Pairs(*(state[name] for name in ("facts", "queries", "ids")))
 
 
-def pull_together(own: Pairs, temperature: float, memory: Memory) -> Pull:
+def pull_together(own: Pairs, temperature: float, memory: PairMemory) -> Pull:
     """Computes the contrastive loss of a step and its gradient at this process's pairs, and remembers the step's pairs.
 
     All processes must call it, even without pairs. If no process has a pair, the losses are empty.

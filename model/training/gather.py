@@ -18,7 +18,7 @@ Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ProcessRank:
     """The rank of this process, and the number of processes."""
 
     rank: int = 0
@@ -29,11 +29,11 @@ class Place:
         return self.rank == 0
 
 
-def here() -> Place:
+def here() -> ProcessRank:
     """Gives this process's place; (0, 1) before accelerate has started a group."""
     if not (dist.is_available() and dist.is_initialized()):
-        return Place()
-    return Place(dist.get_rank(), dist.get_world_size())
+        return ProcessRank()
+    return ProcessRank(dist.get_rank(), dist.get_world_size())
 
 
 def add_up(values: Sequence[float], device: torch.device) -> list[float]:
@@ -84,7 +84,7 @@ def gather_equal(tensor: Tensor) -> Tensor:
     return tensor[None] if place.world == 1 else torch.stack(_gather(tensor, place))
 
 
-def _gather(tensor: Tensor, place: Place) -> list[Tensor]:
+def _gather(tensor: Tensor, place: ProcessRank) -> list[Tensor]:
     pieces = [torch.empty_like(tensor) for _ in range(place.world)]
     dist.all_gather(pieces, tensor.contiguous())
     return pieces
@@ -100,7 +100,7 @@ def accumulation(batch: int, micro: int | None, world: int) -> int:
     return -(-of_a_process // min(micro or of_a_process, of_a_process)) if batch else 1
 
 
-def micro_batches(items: Sequence[Item], micro: int | None, place: Place) -> list[Sequence[Item]]:
+def micro_batches(items: Sequence[Item], micro: int | None, place: ProcessRank) -> list[Sequence[Item]]:
     """Gives this process's items of a batch, cut into micro-batches.
 
     The batch is cut into pieces of neighbouring items, as equal in size as possible and at least one for each process.

@@ -17,7 +17,7 @@ class TensorBoardMissing(RuntimeError):
     """TensorBoard was asked for and is not installed."""
 
 
-class RunLog:
+class TrainingLog:
     """The log of one run from step `begin` on. Lines of later steps are removed, since their work was lost.
 
     `tensorboard` None writes events if the package is installed; True requires it.

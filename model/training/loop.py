@@ -30,7 +30,7 @@ from torch import Tensor
 
 from colmlm.model.lm.checkpoint import compute_dtype
 from colmlm.model.training.gather import add_up, here
-from colmlm.model.training.logs import RunLog
+from colmlm.model.training.logs import TrainingLog
 from colmlm.model.training.rng import seed_all
 from colmlm.model.training.schedule import Schedule
 from colmlm.model.training.state import (
@@ -45,7 +45,7 @@ from colmlm.model.training.state import (
     whole_weights,
     write_state,
 )
-from colmlm.model.training.task import Metrics, MicroBatch, StepContext, Task
+from colmlm.model.training.task import MicroBatch, StepContext, StepMetrics, Task
 
 
 class Diverged(RuntimeError):
@@ -100,7 +100,7 @@ class Loop(Generic[MicroBatch]):
         self.task, self.config, self.directory = task, config, directory
         self.progress = Progress()
 
-    def run(self) -> Iterator[Metrics]:
+    def run(self) -> Iterator[StepMetrics]:
         """Trains to the end, saving every few minutes and at the end. Resumes from the last save, if there is one.
 
         Raises ResumeRefused where the directory holds another run, and Diverged where a gradient is not finite.
@@ -184,12 +184,12 @@ class Loop(Generic[MicroBatch]):
         self.task.load_state(state["task"])
         put_random_states(state["random"], self.config.seed + self.progress.step)
 
-    def _open_log(self) -> RunLog | None:
+    def _open_log(self) -> TrainingLog | None:
         if not self._accelerator.is_main_process:
             return None
-        return RunLog(self.directory, self.progress.step, tensorboard=self.config.tensorboard)
+        return TrainingLog(self.directory, self.progress.step, tensorboard=self.config.tensorboard)
 
-    def _steps(self, log: RunLog | None) -> Iterator[Metrics]:
+    def _steps(self, log: TrainingLog | None) -> Iterator[StepMetrics]:
         unsaved = 0.0
         steps = iter(self.task.steps(self.progress.step))
         while self.done < 1.0:
@@ -207,12 +207,12 @@ class Loop(Generic[MicroBatch]):
                 unsaved = 0.0
         self._save_and_plot(log)
 
-    def _save_and_plot(self, log: RunLog | None) -> None:
+    def _save_and_plot(self, log: TrainingLog | None) -> None:
         self.save()
         if log is not None:
             log.plot()
 
-    def _step(self, micro_batches: Sequence[MicroBatch], started: float) -> Metrics:
+    def _step(self, micro_batches: Sequence[MicroBatch], started: float) -> StepMetrics:
         progress = self.progress
         rate = self.config.schedule.rate(progress.step, progress.seconds)
         for group in self._optimizer.param_groups:
@@ -266,7 +266,7 @@ class Loop(Generic[MicroBatch]):
         rate: float,
         norm: float,
         started: float,
-    ) -> Metrics:
+    ) -> StepMetrics:
         """Counts the step and gives its metrics, the same in every process; the time is the first process's."""
         names = sorted(sums)
         tokens = sum(map(self.task.tokens, micro_batches))
@@ -278,7 +278,7 @@ class Loop(Generic[MicroBatch]):
         progress.tokens += int(all_tokens)
         progress.seconds += seconds
         parts = dict(zip(names, values, strict=True))
-        return Metrics(
+        return StepMetrics(
             step=progress.step,
             tokens=progress.tokens,
             seconds=progress.seconds,

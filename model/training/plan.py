@@ -61,7 +61,7 @@ class Parameters:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Memory:
+class GpuMemory:
     """The bytes on each GPU with one document of `max_length` tokens and its questions in a forward."""
 
     weights: int
@@ -81,7 +81,7 @@ class Memory:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
+class TrainingPlan:
     """The needs of a run.
 
     `memory` is by parallelism and checkpointing. `most_rows` is how many documents of `max_length` fit beside it in one
@@ -92,7 +92,7 @@ class Plan:
     gpus: int
     gpu: str
     mfu: float
-    memory: dict[str, Memory]
+    memory: dict[str, GpuMemory]
     most_rows: dict[str, int]
     tokens_per_step: int
     question_tokens_per_step: int
@@ -111,7 +111,7 @@ def plan(
     gpu: str = "h100",
     mfu: float = 0.35,
     ratios: Ratios | None = None,
-) -> Plan:
+) -> TrainingPlan:
     """Estimates the needs of `config` on `gpus` of this kind, without building a large model or reading weights."""
     ratios = ratios or Ratios()
     llama, tokenizer = _shape(config, cache)
@@ -125,7 +125,7 @@ def plan(
     questions = round(per_step * ratios.questions) if config.markup.key else 0
     flop = config.steps * _flop(config, llama, parameters, per_step, questions)
     hours = flop / (GPUS[gpu].peak * mfu) / 3600
-    return Plan(
+    return TrainingPlan(
         parameters=parameters,
         gpus=gpus,
         gpu=gpu,
@@ -223,7 +223,7 @@ def _memory(
     parallel: str,
     activations: float,
     ratios: Ratios,
-) -> Memory:
+) -> GpuMemory:
     bf16 = compute_dtype(config.precision) is torch.bfloat16
     frozen = parameters.total - parameters.trained
     weights = 4 * parameters.trained + (2 if bf16 else 4) * frozen
@@ -232,7 +232,7 @@ def _memory(
     share = gpus if parallel == "fsdp" else 1
     communication = {"alone": 0, "ddp": 4 * parameters.trained, "fsdp": 8 * parameters.largest_layer}
     tokens = config.max_length * (1 + (ratios.questions if config.markup.key else 0))
-    return Memory(
+    return GpuMemory(
         weights=(weights + copies) // share,
         gradients=4 * parameters.trained // share,
         optimiser=8 * parameters.trained // share,

@@ -58,7 +58,7 @@ class Made:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Built:
+class BuiltShards:
     """The contents of shards in numbers; `kept` counts the shards that an earlier build had finished."""
 
     documents: int
@@ -77,7 +77,7 @@ def build_shards(
     config: TrainConfig,
     *,
     per_shard: int = 10_000,
-) -> Iterator[Built]:
+) -> Iterator[BuiltShards]:
     """Writes the documents as shards; yields the totals after each shard, and at the end those of all.
 
     An interrupted build is continued: finished shards are kept if they hold the same documents with the same settings.
@@ -167,13 +167,13 @@ def _finished(target: Path, made: Made) -> dict[str, Any] | None:
     return record
 
 
-def _built(records: Sequence[Mapping[str, Any]], kept: int = 0) -> Built:
+def _built(records: Sequence[Mapping[str, Any]], kept: int = 0) -> BuiltShards:
     sums = {
         name: sum(int(record[name]) for record in records)
         for name in ("documents", "tokens", "questions", "question_tokens")
     }
     digest = hashlib.sha256("".join(record["data_sha256"] for record in records).encode())
-    return Built(**sums, shards=len(records), kept=kept, sha256=digest.hexdigest())
+    return BuiltShards(**sums, shards=len(records), kept=kept, sha256=digest.hexdigest())
 
 
 def _seal(directory: Path, made: Made, records: Sequence[Mapping[str, Any]]) -> None:

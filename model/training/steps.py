@@ -16,7 +16,7 @@ from colmlm.model.text.tokens import Encoded, FactTokenizer
 from colmlm.model.training.config import TrainConfig
 from colmlm.model.training.corpora import Corpus, DataError, merged, question_sequence
 from colmlm.model.training.mining import Mined, confusable
-from colmlm.model.training.streams import Pieces, Place, Quota, Stream, apportion
+from colmlm.model.training.streams import DocumentPiece, Pieces, Quota, Stream, apportion
 
 QA_FORMS = (
     "Question: {question}\nAnswer: ",
@@ -62,7 +62,7 @@ class Drawn:
     """One document of a step, or a piece of a longer one. `draw` seeds the random choices made for it."""
 
     corpus: int
-    place: Place
+    place: DocumentPiece
     draw: str
 
 

@@ -16,7 +16,7 @@ Compose = Callable[[Sequence[NDArray[np.int64]]], list[NDArray[np.int64]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DocumentPiece:
     """A document of a corpus, or a piece of one that is longer than a row: its tokens `start` to `end`."""
 
     shard: int
@@ -40,13 +40,13 @@ class Pieces:
     def __len__(self) -> int:
         return int(self._starts[-1])
 
-    def place(self, piece: int) -> Place:
+    def place(self, piece: int) -> DocumentPiece:
         document = int(np.searchsorted(self._starts, piece, side="right")) - 1
         first, following = (int(n) for n in self._starts[document : document + 2])
         number, count, length = piece - first, following - first, int(self._lengths[document])
         shard = int(np.searchsorted(self._shards, document, side="right")) - 1
         start, end = number * length // count, (number + 1) * length // count
-        return Place(shard, document - int(self._shards[shard]), start, end)
+        return DocumentPiece(shard, document - int(self._shards[shard]), start, end)
 
     def lengths(self) -> NDArray[np.int64]:
         """Gives the number of tokens of every piece."""

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-from colmlm.model.training.gather import Place
+from colmlm.model.training.gather import ProcessRank
 
 MicroBatch = TypeVar("MicroBatch")
 
@@ -28,7 +28,7 @@ class StepContext:
     number: int
     module: nn.Module
     device: torch.device
-    place: Place
+    place: ProcessRank
     total: int
     sharded: bool
 
@@ -86,7 +86,7 @@ class Task(ABC, Generic[MicroBatch]):
 
 
 @dataclass(frozen=True, slots=True)
-class Metrics:
+class StepMetrics:
     """The metrics of one step: `step`, `tokens` and `seconds` count from the run's start; `done` is the share done.
 
     `parts` are the task's own numbers.

@@ -27,7 +27,7 @@ from colmlm.model.lm.language_model import FactLM, unit
 from colmlm.model.text.tokens import Encoded, FactTokenizer
 from colmlm.model.training.batches import JointBatch, joint_batch, lookups_batch
 from colmlm.model.training.config import TrainConfig
-from colmlm.model.training.contrast import Memory, Pairs, Pull, pull_together
+from colmlm.model.training.contrast import PairMemory, Pairs, Pull, pull_together
 from colmlm.model.training.corpora import Corpus, tokenise
 from colmlm.model.training.gather import gather_rows, here, largest, micro_batches
 from colmlm.model.training.loop import Loop, LoopConfig, Progress
@@ -37,7 +37,7 @@ from colmlm.model.training.rng import restore_torch, torch_state
 from colmlm.model.training.schedule import Schedule
 from colmlm.model.training.start import start
 from colmlm.model.training.steps import Steps
-from colmlm.model.training.task import Metrics, StepContext, Task
+from colmlm.model.training.task import StepContext, StepMetrics, Task
 
 # A run may be resumed with other values of these settings, which do not change what is learnt.
 _FREE = ("preset", "init", "precision", "checkpointing", "micro_documents", "micro_rows", "layout")
@@ -103,11 +103,11 @@ class Trainer(Task[JointBatch]):
         self.module = JointModule(self.lm)
         corpora = data(self.tokenizer) if callable(data) else [tokenise(data, self.tokenizer, config)]
         self.source = Steps(corpora, self.tokenizer, config, keys=self._keys)
-        self.memory = Memory(config.memory)
+        self.memory = PairMemory(config.memory)
         self.loop = Loop(self, loop_config(config, save_seconds), directory)
         self._turns: deque[_Turn] = deque()
 
-    def run(self) -> Iterator[Metrics]:
+    def run(self) -> Iterator[StepMetrics]:
         """Trains to the end, saving every few minutes and once more at the end; resumes from the last save."""
         return self.loop.run()
 

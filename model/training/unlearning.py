@@ -36,7 +36,7 @@ from colmlm.model.training.gather import here, micro_batches
 from colmlm.model.training.loop import Loop, LoopConfig, Progress
 from colmlm.model.training.schedule import Schedule
 from colmlm.model.training.start import start
-from colmlm.model.training.task import Metrics, StepContext, Task
+from colmlm.model.training.task import StepContext, StepMetrics, Task
 from colmlm.model.training.trainer import hardware
 
 NPO, GRAD_ASCENT = "npo", "grad-ascent"
@@ -72,7 +72,7 @@ class UnlearnConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AnswerSequence:
     """A question and its answer as one sequence. Tokens from `start` on are scored, also the end of the text."""
 
     number: int
@@ -80,7 +80,7 @@ class Answer:
     start: int
 
     @classmethod
-    def of(cls, number: int, pair: Pair, tokenizer: FactTokenizer) -> Answer:
+    def of(cls, number: int, pair: Pair, tokenizer: FactTokenizer) -> AnswerSequence:
         question, answer = pair
         prompt = [tokenizer.end_of_text, *tokenizer.encode(f"Question: {question}\nAnswer:")]
         return cls(number, (*prompt, *tokenizer.encode(f" {answer}"), tokenizer.end_of_text), len(prompt))
@@ -94,8 +94,8 @@ class Answer:
 class Batch:
     """The answers of one micro-batch to forget, and equally many to keep."""
 
-    forget: Sequence[Answer]
-    retain: Sequence[Answer]
+    forget: Sequence[AnswerSequence]
+    retain: Sequence[AnswerSequence]
 
 
 class AnswerModule(nn.Module):
@@ -107,7 +107,7 @@ class AnswerModule(nn.Module):
         super().__init__()
         self.lm = lm
 
-    def forward(self, answers: Sequence[Answer]) -> Tensor:
+    def forward(self, answers: Sequence[AnswerSequence]) -> Tensor:
         """Gives [B] losses in nats."""
         if not answers:  # a process without answers must still take part in the forward
             return (
@@ -150,13 +150,13 @@ class Unlearning(Task[Batch]):
         self.directory, self.keep_epochs = directory, keep_epochs
         self.begun = start(init, cache)
         self.module = AnswerModule(self.begun.lm)
-        of = partial(Answer.of, tokenizer=self.begun.tokenizer)
+        of = partial(AnswerSequence.of, tokenizer=self.begun.tokenizer)
         self.forget, self.retain = ([of(*one) for one in enumerate(pairs)] for pairs in (forget, retain))
         self.data_sha256 = sha256(repr((self.forget, self.retain)).encode()).hexdigest()
         self.before = torch.empty(0)
         self.loop = Loop(self, self._loop_config(), directory)
 
-    def run(self) -> Iterator[Metrics]:
+    def run(self) -> Iterator[StepMetrics]:
         for metrics in self.loop.run():
             epoch, more = divmod(metrics.step, self.steps_per_epoch)
             if self.keep_epochs and not more and epoch < self.config.epochs:
@@ -248,14 +248,14 @@ class Unlearning(Task[Batch]):
     def load_state(self, state: Mapping[str, Any]) -> None:
         self.before = state["before"]
 
-    def _forgotten(self, number: int) -> list[Answer]:
+    def _forgotten(self, number: int) -> list[AnswerSequence]:
         """Chooses the answers that a step forgets: each epoch goes through all of them in an order of its own."""
         epoch, place = divmod(number, self.steps_per_epoch)
         order = list(self.forget)
         random.Random(f"{self.config.seed}/epoch {epoch}").shuffle(order)
         return order[place * self.config.batch : (place + 1) * self.config.batch]
 
-    def _forgetting(self, answers: Sequence[Answer], losses_B: Tensor) -> Tensor:
+    def _forgetting(self, answers: Sequence[AnswerSequence], losses_B: Tensor) -> Tensor:
         """Gives [B]: what each answer to forget adds to the loss."""
         if self.config.objective != NPO:
             return -losses_B / _scored(answers, losses_B)
@@ -275,7 +275,7 @@ class Unlearning(Task[Batch]):
         )  # fmt: skip
 
 
-def _scored(answers: Sequence[Answer], like: Tensor) -> Tensor:
+def _scored(answers: Sequence[AnswerSequence], like: Tensor) -> Tensor:
     """Gives [B]: how many tokens of each answer are scored."""
     return torch.tensor([one.num_scored for one in answers]).to(like)
 

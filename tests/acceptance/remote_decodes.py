@@ -40,7 +40,7 @@ from colmlm.kb.nouns.generation import GenerationRequest
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
-from colmlm.model.decoding.lookup import Lookup as AnyLookup
+from colmlm.model.decoding.lookup import LookupPort as AnyLookup
 from colmlm.model.lm.checkpoint import Checkpoint, load
 from tests.kb.corpora import ingest, numbered
 from tests.places import ROOT

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from colmlm.model.decoding.config import DecodeConfig
-from colmlm.model.decoding.decoder import Decoder, Generation
+from colmlm.model.decoding.decoder import DecodedOutput, Decoder
 from colmlm.model.lm.checkpoint import Checkpoint
 from colmlm.model.lm.config import CheckpointConfig
 from colmlm.model.text.markup import CO_LMLM, Markup
@@ -291,14 +291,14 @@ def say(
     markup: Markup = CO_LMLM,
     words: FakeWords | None = None,
     **options: Any,
-) -> tuple[Generation, ScriptedLM]:
+) -> tuple[DecodedOutput, ScriptedLM]:
     """Decodes one script; gives the generation and the model."""
     checkpoint, lm = scripted({prompt: script}, space_inside=space_inside, context=context, markup=markup)
     (generation,) = Decoder(checkpoint, lookup, words).generate([prompt], config(**options))
     return generation, lm
 
 
-def spliced(generation: Generation) -> list[str]:
+def spliced(generation: DecodedOutput) -> list[str]:
     return [
         generation.output[s.output_start : s.output_end] for s in generation.splices if s.outcome == "hit"
     ]

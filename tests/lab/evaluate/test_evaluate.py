@@ -12,7 +12,7 @@ import typer
 
 from colmlm.kb.corpus.format import to_record
 from colmlm.lab.evaluate.generated import read_generated, write_generated
-from colmlm.model.annotate.questions import GeneratedQuestion, Passage
+from colmlm.model.annotate.questions import GeneratedQuestion, SpannedText
 from tests.cli.conftest import Run, document
 from tests.tiny import tiny_checkpoint
 
@@ -71,9 +71,9 @@ class Writer:
     """In the place of a question generator, which needs a trained model: notes what it is given."""
 
     def __init__(self) -> None:
-        self.given: list[Passage] = []
+        self.given: list[SpannedText] = []
 
-    def annotate(self, passages: Sequence[Passage]) -> list[list[GeneratedQuestion | None]]:
+    def annotate(self, passages: Sequence[SpannedText]) -> list[list[GeneratedQuestion | None]]:
         self.given += passages
         return [
             [GeneratedQuestion(f"Say {n}?", "x") if n else None for n, _ in enumerate(p.spans)]

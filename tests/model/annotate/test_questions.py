@@ -7,7 +7,7 @@ import torch
 
 from colmlm.model.annotate.checkpoint import Loaded
 from colmlm.model.annotate.prompts import GeneratedQuestion, mark, number, parse, suffix
-from colmlm.model.annotate.questions import Passage, QuestionGenerator
+from colmlm.model.annotate.questions import QuestionGenerator, SpannedText
 
 TEXT = (
     "The capital of Peru is Lima. Its great lake (Titicaca) is old. In 1911 a man came to the city of Cusco. "
@@ -16,17 +16,17 @@ TEXT = (
 VALUES = ("Lima", "Titicaca", "1911", "Cusco")
 SPANS = [(TEXT.index(v), TEXT.index(v) + len(v)) for v in VALUES]
 PASSAGES = [
-    Passage(TEXT, SPANS, "Peru"),
-    Passage("No spans.", []),
-    Passage("It is 1981 now.", [(6, 10)]),
-    Passage(TEXT[:60], SPANS[:1]),
-    Passage(
+    SpannedText(TEXT, SPANS, "Peru"),
+    SpannedText("No spans.", []),
+    SpannedText("It is 1981 now.", [(6, 10)]),
+    SpannedText(TEXT[:60], SPANS[:1]),
+    SpannedText(
         TEXT * 3, [*SPANS, *((s + 3 * len(TEXT) // 2, e + 3 * len(TEXT) // 2) for s, e in SPANS)], "Peru"
     ),
 ]
 
 
-def naive(generator: QuestionGenerator, passage: Passage) -> list[GeneratedQuestion | None]:
+def naive(generator: QuestionGenerator, passage: SpannedText) -> list[GeneratedQuestion | None]:
     """Writes each question by itself; every token by a pass over all earlier ones: no cache, no batch, no mask."""
     tokens, asked = generator.tokenizer, []
     marked = mark(tokens, passage.text, passage.spans, passage.title)

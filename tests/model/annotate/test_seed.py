@@ -15,7 +15,7 @@ from colmlm.model.annotate.cost import estimate
 from colmlm.model.annotate.errors import ResultsUnusable
 from colmlm.model.annotate.results import Results
 from colmlm.model.annotate.seed import PROMPT, SeedRun, annotate
-from colmlm.model.lm.chat_endpoint import Chat, Endpoint, EndpointUnusable, RequestRefused
+from colmlm.model.lm.chat_endpoint import Chat, ConversationRefused, Endpoint, EndpointUnusable
 from tests.model.annotate.chat_server import ChatServer, chat_server
 
 KEY = "sk-secret-of-the-test"
@@ -132,7 +132,7 @@ def test_forward_references_are_rejected_and_their_facts_stay(chats: ChatServer,
 
 
 def test_a_text_with_tags_of_its_own_is_sent_to_nobody(chats: ChatServer, chat: Chat) -> None:
-    with pytest.raises(RequestRefused):
+    with pytest.raises(ConversationRefused):
         annotate(chat, AnnotatedDocument("x", "a <FACT>b</FACT>"))
     assert chats.requests == []
 

@@ -26,7 +26,7 @@ from colmlm.model.annotate.windows import WordTokenizer
 from colmlm.model.lm.adapters import ADAPTER
 from colmlm.model.lm.config import CheckpointError
 from colmlm.model.training.state import ResumeRefused
-from colmlm.model.training.task import Metrics
+from colmlm.model.training.task import StepMetrics
 from tests.tiny import byte_tokenizer, tiny_base
 from tests.tiny_annotators import letter_tokenizer, tiny_encoder
 
@@ -81,7 +81,7 @@ def bases(request: pytest.FixtureRequest, encoder: Path, base: Path):
     return lambda *documents, **changes: make(start, *documents, **changes)
 
 
-def losses(metrics: Sequence[Metrics]) -> list[tuple[float, ...]]:
+def losses(metrics: Sequence[StepMetrics]) -> list[tuple[float, ...]]:
     return [(m.step, m.tokens, m.loss, m.learning_rate) for m in metrics]
 
 

@@ -10,7 +10,7 @@ import torch
 from transformers import LogitsProcessorList, RepetitionPenaltyLogitsProcessor
 
 from colmlm.model.decoding.config import DecodeConfig
-from colmlm.model.decoding.decoder import Decoder, Generation
+from colmlm.model.decoding.decoder import DecodedOutput, Decoder
 from colmlm.model.decoding.rows import SpliceRecord
 from colmlm.model.lm.checkpoint import Checkpoint
 from tests.model.lookups import FakeLookup, Hit, by_direction
@@ -70,7 +70,7 @@ def _towards(at: int) -> np.ndarray:
 def test_streamed_pieces_join_to_the_output(eager: Checkpoint, mode: str, prompt: str):
     config = replace(CONFIG, mode=mode, stop=("\n", "zz"), max_tokens=40)
     *pieces, generation = Decoder(eager, by_direction()).stream(prompt, config)
-    assert isinstance(generation, Generation)
+    assert isinstance(generation, DecodedOutput)
     assert generation == Decoder(eager, by_direction()).generate([prompt], config)[0]
     shown = ""
     for item in pieces:

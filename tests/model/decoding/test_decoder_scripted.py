@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from colmlm.model.decoding.decoder import Decoder, Generation
+from colmlm.model.decoding.decoder import DecodedOutput, Decoder
 from tests.model.lookups import (
     CHECKPOINT_ID,
     LOOK,
@@ -288,7 +288,7 @@ def test_rows_of_all_kinds_side_by_side_are_what_they_are_alone():
     for mode in ("auto", "forced", "off"):
         checkpoint, lm = scripted(scripts)
         together = Decoder(checkpoint, FakeLookup(answer(lm))).generate(list(scripts), config(mode=mode))
-        alone: list[Generation] = []
+        alone: list[DecodedOutput] = []
         for prompt in scripts:
             checkpoint, lm = scripted(scripts)
             alone += Decoder(checkpoint, FakeLookup(answer(lm))).generate([prompt], config(mode=mode))
@@ -337,7 +337,7 @@ def test_a_token_once_said_or_spliced_is_penalised():
     def output(prompt: str, penalty: float, mode: str = "off") -> str:
         wavering = replace(checkpoint, lm=Wavering(lm.tokenizer, {prompt: []}))
         lookup = FakeLookup(lambda query: Hit(1, "c"))
-        rows: Sequence[Generation] = Decoder(wavering, lookup).generate(
+        rows: Sequence[DecodedOutput] = Decoder(wavering, lookup).generate(
             [prompt], config(repetition_penalty=penalty, max_tokens=4, mode=mode)
         )
         return rows[0].output

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from colmlm.model.decoding.decoder import Decoder, Generation
+from colmlm.model.decoding.decoder import DecodedOutput, Decoder
 from tests.model.lookups import LOOK, NOTHING, answering, config, say, scripted, spliced
 
 
@@ -60,7 +60,7 @@ def test_what_is_streamed_is_never_taken_back(values: tuple[str | None, ...], st
     script = f"né 🏔️ {LOOK}ST and é{LOOK}12345678{LOOK}, STOP now 東"
     checkpoint, _ = scripted({"P": script})
     *pieces, generation = Decoder(checkpoint, answering(*values, "third")).stream("P", config(stop=stop))
-    assert isinstance(generation, Generation)
+    assert isinstance(generation, DecodedOutput)
     pieces = [piece for piece in pieces if isinstance(piece, str)]
     assert "".join(pieces) == generation.output
     checkpoint, _ = scripted({"P": script})

@@ -11,10 +11,10 @@ from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.decoding.decoder import Decoder
 from colmlm.model.decoding.timing import (
-    Asked,
     Curve,
     MemoryLookup,
     Point,
+    TimedQuestion,
     balanced_threshold,
     measure,
     num_steps,
@@ -103,7 +103,7 @@ class Angles:
 def test_the_balanced_threshold_parts_what_is_there_from_what_is_not():
     keys = np.eye(4, dtype=np.float32)
     queries = np.array([[0.9, 0.3, 0, 0], [0.2, 0.8, 0.3, 0], [0.1, 0.2, 0.7, 0.4]], dtype=np.float32)
-    asked = [Asked("q", value) for value in "abc"]
+    asked = [TimedQuestion("q", value) for value in "abc"]
     threshold = balanced_threshold(Angles(queries), asked, keys, list("abcd"))  # type: ignore[arg-type]
     assert 0.4 < threshold <= 0.7
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from colmlm.model.decoding.decoder import Generation
+from colmlm.model.decoding.decoder import DecodedOutput
 from colmlm.model.decoding.rows import SpliceRecord
 from colmlm.model.evaluate.answers import (
     Answered,
@@ -23,8 +23,8 @@ from colmlm.model.evaluate.answers import (
 CAPITAL = AskedQuestion("q1", "What is the capital of Peru?", ("Lima", "Ciudad de los Reyes"), fact_id=7)
 
 
-def generation(output: str, *splices: SpliceRecord) -> Generation:
-    return Generation(CAPITAL.prompt, output, splices, 5, "auto", 9, "length")
+def generation(output: str, *splices: SpliceRecord) -> DecodedOutput:
+    return DecodedOutput(CAPITAL.prompt, output, splices, 5, "auto", 9, "length")
 
 
 def hit(start: int, end: int, fact_id: int) -> SpliceRecord:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
-from colmlm.model.evaluate.perplexity import Tally, dynamic, plain, static
+from colmlm.model.evaluate.perplexity import TextTally, dynamic, plain, static
 from colmlm.model.evaluate.reader import Find
 from colmlm.model.lm.checkpoint import Checkpoint, load
 from tests.tiny import tiny_checkpoint
@@ -166,7 +166,7 @@ def test_readings_side_by_side_are_those_of_each_alone(checkpoint: Checkpoint) -
 
 @pytest.mark.parametrize("measure", [static, lambda c, d, **o: dynamic(c, d, [lambda query: None], **o)[0]])
 def test_a_long_text_is_cut_and_no_lookup_with_it(
-    checkpoint: Checkpoint, measure: Callable[..., Tally]
+    checkpoint: Checkpoint, measure: Callable[..., TextTally]
 ) -> None:
     whole = measure(checkpoint, document())
     room = len(checkpoint.tokenizer.document(document()).ids)

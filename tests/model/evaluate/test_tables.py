@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from colmlm.kb.corpus.format import AnnotatedDocument
-from colmlm.model.evaluate.tables import Asked, Generated, num_encodings, table
+from colmlm.model.evaluate.tables import AskedFacts, WrittenQuestions, num_encodings, table
 from colmlm.model.lm.checkpoint import Checkpoint
 from colmlm.model.lm.encoder import KeyEncoder
 from tests.fakes import FakeEncoder, Vectors
@@ -35,8 +35,8 @@ def rewritten(document: AnnotatedDocument) -> AnnotatedDocument:
 
 def test_each_kind_of_key_is_measured_by_itself_and_both_together():
     documents = [*numbered(5), PERU]
-    asked, done = Asked.of(documents), list[int]()
-    generated = Generated.of([rewritten(PERU)])
+    asked, done = AskedFacts.of(documents), list[int]()
+    generated = WrittenQuestions.of([rewritten(PERU)])
     found = table(Reading(), asked, documents, generated=generated, as_decoder=False, done=done.append)
     by_keys = found["question"]
     assert list(found) == ["question"] and list(by_keys) == ["context", "question", "both"]
@@ -48,17 +48,17 @@ def test_each_kind_of_key_is_measured_by_itself_and_both_together():
 
 
 def test_a_generated_question_of_another_text_is_refused():
-    asked = Asked.of([PERU])
+    asked = AskedFacts.of([PERU])
     with pytest.raises(ValueError, match="other documents"):
-        Generated.of(numbered(2)).of_facts(asked)
+        WrittenQuestions.of(numbered(2)).of_facts(asked)
     other = replace(PERU, facts=(replace(PERU.facts[0], value="Cusco"),))
     with pytest.raises(ValueError, match="for 'Cusco', not 'Lima'"):
-        Generated.of([other]).of_facts(asked)
+        WrittenQuestions.of([other]).of_facts(asked)
 
 
 def test_the_decoder_asks_for_itself(checkpoint: Checkpoint):
     documents = [*numbered(3), PERU]
-    asked, encoder = Asked.of(documents), KeyEncoder(checkpoint)
+    asked, encoder = AskedFacts.of(documents), KeyEncoder(checkpoint)
     keys = np.concatenate(encoder.encode_documents(documents))
     found = table(encoder, asked, keys, generated=None, as_decoder=True, done=lambda _: None)
     assert list(found) == ["question", "decoder"] and list(found["decoder"]) == ["context"]

@@ -11,7 +11,7 @@ import pytest
 
 from colmlm.kb.corpus.format import AnnotatedDocument, check_spans
 from colmlm.model.evaluate.tofu import TofuLog, TofuLogError
-from colmlm.model.evaluate.tofu_data import Row, documents, examples, read_rows
+from colmlm.model.evaluate.tofu_data import TofuRow, documents, examples, read_rows
 from colmlm.model.evaluate.tofu_tables import columns, table
 from tests.places import SHARED_DATA
 
@@ -25,7 +25,7 @@ class Capitals:
         return [[m.span() for m in re.finditer(r"\b[A-Z]\w+", text)] for text in texts]
 
 
-ROW = Row("Who wrote Emma?", "It was Jane Austen.", "Austen wrote it.", ["It was Bram Stoker.", "nobody"])
+ROW = TofuRow("Who wrote Emma?", "It was Jane Austen.", "Austen wrote it.", ["It was Bram Stoker.", "nobody"])
 
 
 def values(document: AnnotatedDocument) -> list[str]:
@@ -41,19 +41,21 @@ def test_a_row_is_a_document_whose_answer_alone_has_facts() -> None:
 
 
 def test_what_the_question_names_is_no_fact_of_its_answer() -> None:
-    (one,) = documents([Row("Where was Jane Austen born?", "Jane Austen was born in Steventon.")], Capitals())
+    (one,) = documents(
+        [TofuRow("Where was Jane Austen born?", "Jane Austen was born in Steventon.")], Capitals()
+    )
     assert values(one) == ["Steventon"]
 
 
 def test_a_row_is_the_same_document_in_every_split() -> None:
-    other = Row("Who wrote Dune?", "Frank Herbert.")
+    other = TofuRow("Who wrote Dune?", "Frank Herbert.")
     first, second = documents([other, ROW], Capitals()), documents([ROW], Capitals())
     assert first[1] == second[0] and first[0].external_id != first[1].external_id
 
 
 def test_an_example_has_its_answers_by_themselves() -> None:
     done: list[int] = []
-    one, bare = examples([ROW, Row("Who?", "Herbert", None, ["Austen"])], Capitals(), done.append)
+    one, bare = examples([ROW, TofuRow("Who?", "Herbert", None, ["Austen"])], Capitals(), done.append)
     assert (one.answer.text, values(one.answer)) == ("It was Jane Austen.", ["Jane", "Austen"])
     assert values(one.stated) == ["Austen"] and [values(w) for w in one.wrong] == [
         ["Bram", "Stoker"],

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from colmlm.model.evaluate.updates import (
-    Answer,
+    PromptAnswer,
     Rewrite,
     RewriteError,
     documents,
@@ -66,16 +66,16 @@ def test_each_figure_counts_its_own_prompts() -> None:
     second = Rewrite("P2", "old", "other", ("W3", "W4"), ("N1", "N2"))
     fact_ids = {first.document: 1, second.document: 2}
     found = {"P1": 1, "W1": 1, "W2": 7, "P2": 8, "W3": 2, "W4": 2, "N1": 9, "N2": 2}
-    before = {prompt: Answer("...", "old", fact_id) for prompt, fact_id in found.items()}
+    before = {prompt: PromptAnswer("...", "old", fact_id) for prompt, fact_id in found.items()}
     after = before | {
-        "P1": Answer("...", "New ", 1),
-        "W1": Answer("...", "new", 1),
-        "W2": Answer("this is new", None, None),
-        "W3": Answer("...", "other", 2),
-        "W4": Answer("other things", "old", 2),
-        "N2": Answer("...", "other", 2),
+        "P1": PromptAnswer("...", "New ", 1),
+        "W1": PromptAnswer("...", "new", 1),
+        "W2": PromptAnswer("this is new", None, None),
+        "W3": PromptAnswer("...", "other", 2),
+        "W4": PromptAnswer("other things", "old", 2),
+        "N2": PromptAnswer("...", "other", 2),
     }
-    undone = before | {"N1": Answer("...", "else", 9)}
+    undone = before | {"N1": PromptAnswer("...", "else", 9)}
     shares = {
         name: (one["share"], one["prompts"])
         for name, one in measure([first, second], fact_ids, before, after, undone).as_json().items()
@@ -95,8 +95,8 @@ def test_each_figure_counts_its_own_prompts() -> None:
 
 def test_intervals_are_over_records_and_empty_figures_are_none() -> None:
     rewrites = [Rewrite(f"P{n}", "old", "new", (f"W{n}", f"V{n}"), ()) for n in range(20)]
-    before = {prompt: Answer("nothing", None, None) for prompt in prompts(rewrites)}
-    after = before | {p: Answer("", "new", 1) for one in rewrites[:10] for p in one.prompts}
+    before = {prompt: PromptAnswer("nothing", None, None) for prompt in prompts(rewrites)}
+    after = before | {p: PromptAnswer("", "new", 1) for one in rewrites[:10] for p in one.prompts}
     found = measure(rewrites, {one.document: 1 for one in rewrites}, before, after, before)
     assert (
         found.efficacy and found.paraphrase and found.efficacy_where_found is None and found.locality is None

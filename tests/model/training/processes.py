@@ -22,7 +22,7 @@ from colmlm.kb import interpreter
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.model.training.config import TrainConfig
 from colmlm.model.training.gather import here
-from colmlm.model.training.task import Metrics
+from colmlm.model.training.task import StepMetrics
 from colmlm.model.training.trainer import Trainer
 from tests.kb.corpora import document
 from tests.tiny import tiny_base
@@ -74,7 +74,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def train(root: Path, kind: str, name: str, *, until: int = STEPS, **settings: Any) -> list[Metrics]:
+def train(root: Path, kind: str, name: str, *, until: int = STEPS, **settings: Any) -> list[StepMetrics]:
     """Resumes a run, and trains to its end or to step `until`, after which it is saved."""
     trainer = Trainer(joint_config(root, **KINDS[kind] | settings), documents(), root / name, root, name)
     metrics = []

@@ -14,8 +14,8 @@ from torch import Tensor
 from colmlm.model.lm.base_models import WEIGHTS
 from colmlm.model.lm.checkpoint import load
 from colmlm.model.training.batches import JointBatch
-from colmlm.model.training.contrast import Memory, Pairs, pull_together
-from colmlm.model.training.task import Metrics, StepContext
+from colmlm.model.training.contrast import PairMemory, Pairs, pull_together
+from colmlm.model.training.task import StepContext, StepMetrics
 from colmlm.model.training.trainer import Trainer
 from tests.model.training.processes import documents, joint_config
 from tests.tiny import tiny_base
@@ -45,7 +45,7 @@ def gradients(run: Trainer) -> tuple[list[JointBatch], list[Tensor]]:
     return batches, [p.grad.clone() for p in run.module.parameters()]
 
 
-def losses(metrics: list[Metrics]) -> list[tuple[float, ...]]:
+def losses(metrics: list[StepMetrics]) -> list[tuple[float, ...]]:
     return [(m.step, m.loss, m.gradient_norm, *m.parts.values()) for m in metrics]
 
 
@@ -75,7 +75,9 @@ def test_the_second_pass_sees_the_dropout_of_the_first(root: Path):
     made = [plain.module(b.rows, b.scored_N, b.targets_N, b.facts_P, b.queries_P) for b in batches]
     facts, queries = (torch.cat([out[side] for out in made]) for side in (1, 2))
     ids = torch.cat([b.questions_P for b in batches])
-    pull = pull_together(Pairs(facts.detach(), queries.detach(), ids), plain.config.temperature, Memory(0))
+    pull = pull_together(
+        Pairs(facts.detach(), queries.detach(), ids), plain.config.temperature, PairMemory(0)
+    )
     (0.25 * pull.surrogate(facts, queries) + sum(out[0] for out in made)).backward()
     for gradient, parameter in zip(ours, plain.module.parameters(), strict=True):
         torch.testing.assert_close(gradient, parameter.grad, rtol=1e-4, atol=1e-6)

@@ -17,11 +17,11 @@ from torch.nn import functional as F
 from colmlm.model.training.loop import Diverged, Loop
 from colmlm.model.training.schedule import COSINE, Schedule
 from colmlm.model.training.state import STATE_FILE, ResumeRefused
-from colmlm.model.training.task import Metrics
+from colmlm.model.training.task import StepMetrics
 from tests.model.training.toys import Noisy, Toy, toy_config
 
 
-def curve(metrics: Sequence[Metrics]) -> list[tuple[float, ...]]:
+def curve(metrics: Sequence[StepMetrics]) -> list[tuple[float, ...]]:
     return [(m.step, m.tokens, m.loss, m.gradient_norm, m.learning_rate) for m in metrics]
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from colmlm.model.lm.language_model import FactLM, unit
 from colmlm.model.text.tokens import Encoded, FactTokenizer
 from colmlm.model.training.batches import joint_batch, lookups_batch
-from colmlm.model.training.contrast import Memory, Pairs, pull_together
+from colmlm.model.training.contrast import PairMemory, Pairs, pull_together
 from colmlm.model.training.losses import next_token_sum, question_ids
 from colmlm.model.training.steps import Pair, Step
 from colmlm.model.training.trainer import JointModule
@@ -158,7 +158,7 @@ def test_the_contrastive_loss_is_the_papers_formula(module: JointModule, step: S
     expected = contrastive(facts, queries, questions, temperature)
     _, facts_PD, queries_PD = forward(module, step)
     pull = pull_together(
-        Pairs(facts_PD.detach(), queries_PD.detach(), question_ids(questions)), temperature, Memory(0)
+        Pairs(facts_PD.detach(), queries_PD.detach(), question_ids(questions)), temperature, PairMemory(0)
     )
     assert float(pull.losses_N.sum()) == pytest.approx(expected, rel=1e-4)
     loss = pull.surrogate(facts_PD, queries_PD)
@@ -172,7 +172,7 @@ def test_the_gradient_is_that_of_the_formula(module: JointModule, step: Step):
     facts, queries = Reference(module.lm, step).vectors()
     questions = [pair.question for pair in step.pairs]
     pairs = Pairs(torch.stack(facts), torch.stack(queries), question_ids(questions))
-    pull = pull_together(pairs, 0.2, Memory(0))
+    pull = pull_together(pairs, 0.2, PairMemory(0))
     for side, gradient in ((facts, pull.facts_ND), (queries, pull.queries_ND)):
         for row, column in ((0, 0), (1, 7), (4, 63)):
             moved = []
@@ -189,7 +189,7 @@ def test_remembered_pairs_are_negatives_and_no_positives():
     random = torch.Generator().manual_seed(3)
     rows = unit(torch.randn(14, 8, generator=random)).double()
     questions = ["a", "b", "c", "d", "B", "e", "f"]
-    memory = Memory(3)
+    memory = PairMemory(3)
     first = Pairs(rows[:4], rows[4:8], question_ids(questions[:4]))
     pull_together(first, 0.5, memory)
     assert memory.pairs is not None and len(memory.pairs) == 3  # the oldest of the step is forgotten
@@ -200,21 +200,23 @@ def test_remembered_pairs_are_negatives_and_no_positives():
     assert float(pull.losses_N.sum()) == pytest.approx(expected, rel=1e-9)
     assert abs(expected - contrastive(list(rows[8:11]), list(rows[11:14]), questions[4:], 0.5)) > 1e-3
     assert torch.equal(memory.pairs.facts_ND, rows[8:11])
-    again = Memory(3)
+    again = PairMemory(3)
     again.load(memory.state())
     assert again.pairs is not None and torch.equal(again.pairs.ids_N, memory.pairs.ids_N)
 
 
 def test_a_batch_that_asks_one_question_only_has_nothing_to_learn():
     rows = unit(torch.randn(6, 8, generator=torch.Generator().manual_seed(3)))
-    pull = pull_together(Pairs(rows[:3], rows[3:], question_ids(["Who?", " who?", "WHO?"])), 0.07, Memory(0))
+    pull = pull_together(
+        Pairs(rows[:3], rows[3:], question_ids(["Who?", " who?", "WHO?"])), 0.07, PairMemory(0)
+    )
     assert float(pull.losses_N.sum()) == 0.0 and not pull.facts_ND.any() and not pull.queries_ND.any()
     assert pull.nearest_N.sum() == pytest.approx(1.0)
 
 
 def test_no_pairs_pull_nowhere():
     none = torch.zeros(0, 8)
-    pull = pull_together(Pairs(none, none, question_ids([])), 0.07, Memory(4))
+    pull = pull_together(Pairs(none, none, question_ids([])), 0.07, PairMemory(4))
     assert pull.surrogate(none, none).item() == 0.0 and float(pull.nearest_N.sum()) == 0.0
 
 

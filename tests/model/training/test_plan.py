@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from colmlm.model.training.config import RANDOM, Architecture, TrainConfig
-from colmlm.model.training.plan import GPUS, Plan, Ratios, plan, saved_bytes
+from colmlm.model.training.plan import GPUS, Ratios, TrainingPlan, plan, saved_bytes
 from colmlm.model.training.start import llama_config, start
 from tests.tiny import byte_tokenizer
 
@@ -23,7 +23,7 @@ def config(base: Path) -> TrainConfig:
     )  # fmt: skip
 
 
-def planned(config: TrainConfig, **options: object) -> Plan:
+def planned(config: TrainConfig, **options: object) -> TrainingPlan:
     return plan(config, Path(), **options)  # type: ignore[arg-type]
 
 

@@ -24,7 +24,7 @@ from colmlm.model.training.config import TrainConfig
 from colmlm.model.training.logs import LOSS_FILE, read_log
 from colmlm.model.training.release import release
 from colmlm.model.training.state import STATE_FILE, ResumeRefused
-from colmlm.model.training.task import Metrics
+from colmlm.model.training.task import StepMetrics
 from colmlm.model.training.trainer import Trainer
 from tests.disks import files_limited_to
 from tests.kb.corpora import numbered
@@ -47,24 +47,24 @@ def trainer(
     return Trainer(config, documents, directory, directory, "tiny")
 
 
-def losses(metrics: Sequence[Metrics]) -> list[tuple[float, ...]]:
+def losses(metrics: Sequence[StepMetrics]) -> list[tuple[float, ...]]:
     return [(m.step, m.tokens, m.loss, m.gradient_norm, *m.parts.values()) for m in metrics]
 
 
 @pytest.fixture(scope="module")
-def whole(config: TrainConfig, tmp_path_factory: pytest.TempPathFactory) -> tuple[Trainer, list[Metrics]]:
+def whole(config: TrainConfig, tmp_path_factory: pytest.TempPathFactory) -> tuple[Trainer, list[StepMetrics]]:
     """A run of eight steps without an interruption, with the metrics it yielded."""
     run = trainer(config, tmp_path_factory.mktemp("run"))
     return run, list(run.run())
 
 
 @pytest.fixture(scope="module")
-def finished(whole: tuple[Trainer, list[Metrics]]) -> Trainer:
+def finished(whole: tuple[Trainer, list[StepMetrics]]) -> Trainer:
     return whole[0]
 
 
 @pytest.fixture(scope="module")
-def curve(whole: tuple[Trainer, list[Metrics]]) -> list[Metrics]:
+def curve(whole: tuple[Trainer, list[StepMetrics]]) -> list[StepMetrics]:
     assert len(whole[1]) == 8
     return whole[1]
 
@@ -91,7 +91,7 @@ def test_both_losses_fall_and_questions_come_nearer_to_their_facts(config: Train
     assert sum(m.parts["accuracy"] for m in metrics[-10:]) > sum(m.parts["accuracy"] for m in metrics[:10])
 
 
-def test_the_rate_warms_up_stays_and_cools_down(curve: list[Metrics]):
+def test_the_rate_warms_up_stays_and_cools_down(curve: list[StepMetrics]):
     rates = [m.learning_rate for m in curve]
     assert rates[0] == pytest.approx(5e-3) and rates[1:6] == [1e-2] * 5
     assert rates[5] > rates[6] > rates[7] > 0
@@ -99,7 +99,7 @@ def test_the_rate_warms_up_stays_and_cools_down(curve: list[Metrics]):
 
 @pytest.mark.parametrize("done", [1, 3, 7])
 def test_a_resumed_run_goes_on_to_the_bit(
-    finished: Trainer, curve: list[Metrics], config: TrainConfig, tmp_path: Path, done: int
+    finished: Trainer, curve: list[StepMetrics], config: TrainConfig, tmp_path: Path, done: int
 ):
     cut = trainer(config, tmp_path)
     before = list(islice(cut.run(), done))
@@ -112,7 +112,7 @@ def test_a_resumed_run_goes_on_to_the_bit(
 
 
 def test_steps_after_the_last_save_are_done_again_the_same(
-    curve: list[Metrics], config: TrainConfig, tmp_path: Path
+    curve: list[StepMetrics], config: TrainConfig, tmp_path: Path
 ):
     cut = trainer(config, tmp_path)
     steps = cut.run()
@@ -176,7 +176,9 @@ def test_the_saved_adapter_gives_the_keys_of_the_live_model(finished: Trainer):
         np.testing.assert_allclose(ours, theirs, atol=1e-4)
 
 
-def test_the_run_writes_its_log_and_what_it_was(finished: Trainer, curve: list[Metrics], config: TrainConfig):
+def test_the_run_writes_its_log_and_what_it_was(
+    finished: Trainer, curve: list[StepMetrics], config: TrainConfig
+):
     with (finished.directory / LOSS_FILE).open() as lines:
         rows = list(csv.DictReader(lines))
     assert [int(row["step"]) for row in rows] == list(range(1, 9))
@@ -189,7 +191,7 @@ def test_the_run_writes_its_log_and_what_it_was(finished: Trainer, curve: list[M
 
 @pytest.mark.parametrize("size", [100, 20_000], ids=["before the weights", "within the weights"])
 def test_a_save_that_is_cut_off_leaves_the_one_before(
-    curve: list[Metrics], config: TrainConfig, tmp_path: Path, size: int
+    curve: list[StepMetrics], config: TrainConfig, tmp_path: Path, size: int
 ):
     run = trainer(config, tmp_path)
     steps = run.run()
