@@ -32,6 +32,10 @@ def test_no_modules_import_each_other_not_even_for_types(ours: dict[str, Any]) -
     assert ours["where"]["circles"] == []
 
 
+def test_no_two_public_classes_have_one_name(ours: dict[str, Any]) -> None:
+    assert ours["where"]["class_names"] == {}
+
+
 def test_what_is_wrong_with_a_program_is_found(tmp_path: Path) -> None:
     for room in ("kb", "api"):
         (tmp_path / room).mkdir()
