@@ -20,6 +20,7 @@ from colmlm.api.ports import Ports
 from colmlm.api.routes import health
 from colmlm.api.routes import listing as routes
 from colmlm.api.schema import openapi
+from colmlm.api.settings import ServerSettings
 from colmlm.api.watch.operations import Operations
 from colmlm.api.watch.readiness import Readiness
 from colmlm.api.wire.requests import MAX_BODY_BYTES
@@ -38,12 +39,14 @@ def create_app(
     generator: Generator | None = None,
     operations: Operations | None = None,
     tuning: Tuning | None = None,
+    settings: ServerSettings | None = None,
 ) -> Litestar:
     """Builds the API on this knowledge base. Without an encoder or a generator, routes that need one answer 503.
 
-    The server's own host names are the loopback names, `kb.settings.host` and `kb.settings.allowed_hosts`.
+    The server answers to loopback names, and to the host and the allowed hosts of the settings.
     """
-    operations, tuning = operations or Operations.of(kb), tuning or Tuning()
+    settings, tuning = settings or ServerSettings(), tuning or Tuning()
+    operations = operations or Operations.of(kb, settings)
     operations.observe(kb)
     lanes = Lanes(tuning.lanes)
     operations.metrics.watch(lanes)
@@ -55,7 +58,7 @@ def create_app(
         encoder,
         operations.drain,
         lanes,
-        kb.settings.ready_lag,
+        settings.ready_lag,
         tuning.readiness_seconds,
         tuning.look_seconds,
         operations.worker,
@@ -69,9 +72,10 @@ def create_app(
         readiness=readiness,
         metrics_text=operations.metrics.text,
         tuning=tuning,
+        settings=settings,
     )
     return GatedLitestar(
-        doorway(door, lanes, operations.watch, tuning.clock),
+        doorway(door, settings, lanes, operations.watch, tuning.clock),
         route_handlers=[*health.HANDLERS, *pages.HANDLERS, routes.v1()],
         dependencies={"ports": Provide(lambda: ports, sync_to_thread=False)},
         guards=[rights.require_right],

@@ -18,6 +18,7 @@ from litestar.params import SkipValidation
 from colmlm.api.door.lanes import Lanes
 from colmlm.api.door.tuning import Tuning
 from colmlm.api.errors import ModelMissing
+from colmlm.api.settings import ServerSettings
 from colmlm.api.watch.readiness import Readiness
 from colmlm.kb.keys.records import CheckpointInfo
 from colmlm.kb.keys.rekey import Encoder
@@ -52,6 +53,7 @@ class Ports:
     readiness: Readiness
     metrics_text: Callable[[], bytes]
     tuning: Tuning
+    settings: ServerSettings
 
     def need_encoder(self) -> QuestionEncoder:
         if self.encoder is None:

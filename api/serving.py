@@ -14,6 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from colmlm.api.app import create_app
 from colmlm.api.door.drain import DrainingServer
+from colmlm.api.settings import ServerSettings
 from colmlm.api.watch.metrics import Metrics
 from colmlm.api.watch.operations import Operations
 from colmlm.api.watch.tracing import Tracing
@@ -36,6 +37,7 @@ def run_server(
     encoder: Encoder | None = None,
     generator: Generator | None = None,
     *,
+    settings: ServerSettings | None = None,
     tracing: Tracing | None = None,
     worker: OwnWorker = no_worker,
 ) -> None:
@@ -43,9 +45,10 @@ def run_server(
 
     `worker` gives the state of the worker process that this server runs.
     """
-    operations = Operations.of(kb, tracing, worker)
+    settings = settings or ServerSettings()
+    operations = Operations.of(kb, settings, tracing, worker)
     config = uvicorn.Config(
-        create_app(kb, encoder, generator, operations=operations),
+        create_app(kb, encoder, generator, operations=operations, settings=settings),
         log_config=None,
         access_log=False,
         lifespan="on",
@@ -56,7 +59,7 @@ def run_server(
         if tracing is not None:
             at_end.callback(tracing.close)
         at_end.callback(_leave_snapshot, kb)
-        at_end.enter_context(_metrics_listener(kb, operations.metrics))
+        at_end.enter_context(_metrics_listener(settings, operations.metrics))
         at_end.enter_context(Follower(kb))
         # asyncio sets TCP_NODELAY only on connections whose socket names TCP as its protocol; those of a socket
         # passed in do not. Without it a response's second packet waits until the first is acknowledged, which
@@ -68,12 +71,12 @@ def run_server(
 
 
 @contextmanager
-def _metrics_listener(kb: KnowledgeBase, metrics: Metrics) -> Iterator[None]:
+def _metrics_listener(settings: ServerSettings, metrics: Metrics) -> Iterator[None]:
     """Serves the metrics without a key at a separate address, where the settings name one."""
-    if kb.settings.metrics_listen is None:
+    if (address := settings.metrics_address()) is None:
         yield
         return
-    host, port = kb.settings.metrics_listen
+    host, port = address
     try:
         server, thread = start_http_server(port, host, metrics.registry)
     except OSError as error:

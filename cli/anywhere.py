@@ -57,19 +57,18 @@ def anywhere(command: Callable[Concatenate[Base, P], None]) -> Callable[..., Non
 def base_of(server: str | None, key_file: Path | None) -> Iterator[Base]:
     """The base at `server` (None: the one of the settings), or where that is empty this machine's. Asks nothing yet."""
     runtime = Runtime.from_environment()
-    settings = runtime.settings
-    if address := settings.server if server is None else server:
+    if address := runtime.user.server if server is None else server:
         from colmlm.cli.composition.remote import RemoteBase
         from colmlm.cli.connecting import connected
 
-        with connected(address, key_file, settings) as connection:
+        with connected(address, key_file, runtime.user) as connection:
             yield RemoteBase(connection, runtime)
         return
     if key_file is not None:
         raise typer.BadParameter("name the server that it is for.", param_hint="--server")
     from colmlm.cli.composition.local.local import LocalBase
 
-    runtime.settings = replace(settings, server=None)
+    runtime.user = replace(runtime.user, server=None)
     with runtime:
         yield LocalBase(runtime)
 

@@ -12,13 +12,13 @@ from colmlm.api.client.connection import Connection, Patience
 from colmlm.cli.output import note
 
 if TYPE_CHECKING:
-    from colmlm.kb.store.settings import Settings
+    from colmlm.cli.settings import UserSettings
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 PATIENCE = Patience(answer_seconds=600.0, attempts=6)  # a plan or an erasure may take minutes
 
 
-def connected(server: str, key_file: Path | None, settings: Settings) -> Connection:
+def connected(server: str, key_file: Path | None, settings: UserSettings) -> Connection:
     """A connection to `server`, which is not asked yet."""
     scheme, host = _parts(server)
     if scheme == "http" and host not in LOOPBACK:

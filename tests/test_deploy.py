@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from colmlm.api.settings import ServerSettings
 from colmlm.api.watch.metrics import Metrics
 from colmlm.kb.errors import SettingsError
 from colmlm.kb.service import KnowledgeBase
@@ -103,7 +104,7 @@ def test_whoever_stops_the_server_waits_for_the_drain(compose: dict[str, Any]) -
     api = compose["services"]["api"]
     drain = int(api["environment"]["COLMLM_DRAIN_SECONDS"])
     assert int(api["stop_grace_period"].removesuffix("s")) > drain
-    default = Settings.from_environment({"HOME": "/"}).drain_seconds
+    default = ServerSettings().drain_seconds
     assert int(re.findall(r"TimeoutStopSec=(\d+)", unit)[0]) > default
 
 

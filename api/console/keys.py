@@ -111,7 +111,7 @@ def _overview(ports: Ports, request: PageRequest, form: Form) -> Page:
         roles=[(role, f"{role}: {MAY[role]}") for role in ROLES],
         most_days=LONGEST.days,
         most_rate=MAX_RATE,
-        limit=ports.kb.settings.rate_limit,
+        limit=ports.settings.rate_limit,
     )
 
 

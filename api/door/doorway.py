@@ -30,6 +30,7 @@ from colmlm.api.door.lanes import Lane, Lanes
 from colmlm.api.door.limits import Clock, RateLimits
 from colmlm.api.openai import errors as openai_errors
 from colmlm.api.routes import vectors
+from colmlm.api.settings import ServerSettings
 from colmlm.api.watch.watcher import Watch
 from colmlm.kb.errors import KBError
 from colmlm.kb.service import KnowledgeBase
@@ -89,13 +90,16 @@ class Doorway:
 
 
 def doorway(
-    kb: KnowledgeBase, lanes: Lanes, watch: Watch | None = None, clock: Clock = time.monotonic
+    kb: KnowledgeBase,
+    settings: ServerSettings,
+    lanes: Lanes,
+    watch: Watch | None = None,
+    clock: Clock = time.monotonic,
 ) -> Doorway:
-    """Builds the checks from the settings of this knowledge base, whose connections they use.
+    """Builds the checks from the server's settings; they use the connections of this knowledge base.
 
     `clock` times the rate limits.
     """
-    settings = kb.settings
     return Doorway(
         auth.gate(kb.access, (*auth.LOOPBACK, settings.host, *settings.allowed_hosts), lanes),
         RateLimits(settings.rate_limit, clock),

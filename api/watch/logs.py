@@ -18,7 +18,7 @@ from colmlm.kb.store import outages
 from colmlm.kb.texts.characters import LINES, visible
 
 if TYPE_CHECKING:
-    from colmlm.kb.store.settings import Settings
+    from colmlm.api.settings import ServerSettings
 
 _SECRET = re.compile(r"colmlm_[A-Za-z0-9_-]{16,}|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)|(?i:bearer)\s+\S+")
 _BLOT = "[secret]"
@@ -35,7 +35,7 @@ _CHATTY = (
 )
 
 
-def configure(settings: Settings, stream: TextIO | None = None) -> None:
+def configure(settings: ServerSettings, stream: TextIO | None = None) -> None:
     """Sends everything that this process logs to `stream` (stderr), in the format that the settings name."""
     out = stream or sys.stderr
     as_text = settings.log_format == "text" or (settings.log_format == "auto" and out.isatty())

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from colmlm.api.door.drain import Drain
+from colmlm.api.settings import ServerSettings
 from colmlm.api.watch.metrics import Metrics
 from colmlm.api.watch.observed import ObservedGenerator, TracingObserver
 from colmlm.api.watch.tracing import Tracing
@@ -26,10 +27,14 @@ class Operations:
 
     @classmethod
     def of(
-        cls, kb: KnowledgeBase, tracing: Tracing | None = None, worker: OwnWorker = no_worker
+        cls,
+        kb: KnowledgeBase,
+        settings: ServerSettings,
+        tracing: Tracing | None = None,
+        worker: OwnWorker = no_worker,
     ) -> Operations:
-        """Makes them from the settings of this knowledge base. `worker` gives the state of the server's own worker."""
-        return cls(Metrics(kb, worker), Drain(kb.settings.drain_seconds), tracing, worker)
+        """Makes them from the settings. `worker` gives the state of the server's own worker."""
+        return cls(Metrics(kb, worker), Drain(settings.drain_seconds), tracing, worker)
 
     @property
     def watch(self) -> Watch:

@@ -157,7 +157,7 @@ def annotate(
     if annotator is AnnotatorKind.seed and not dry_run and not (url and model):
         raise typer.BadParameter("name the endpoint and its model.", param_hint="--url and --model")
     with Runtime.from_environment() as runtime:
-        job = AnnotationRun(find_files(paths), encoding, runtime.settings.document_limits, drop_unquestioned)
+        job = AnnotationRun(find_files(paths), encoding, runtime.settings.document, drop_unquestioned)
         cost = _estimate(job, out, options) if annotator is AnnotatorKind.seed or dry_run else None
         usage: Any = None
         if not dry_run:
@@ -193,7 +193,7 @@ def _seed(runtime: Runtime, job: AnnotationRun, out: Path, options: SeedOptions)
 
     assert options.url is not None and options.model is not None
     endpoint = Endpoint(
-        base_url=options.url, model=options.model, api_key=runtime.settings.annotator_api_key,
+        base_url=options.url, model=options.model, api_key=runtime.user.annotator_api_key,
         temperature=options.temperature,
     )  # fmt: skip
     with Results(out) as results, Chat(endpoint) as chat:

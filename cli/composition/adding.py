@@ -69,7 +69,7 @@ class Adding:
             reading = read_raw(
                 self.found.files,
                 encoding=self.encoding,
-                limits=self.runtime.settings.document_limits,
+                limits=self.runtime.settings.document,
                 on_bytes=lambda reached: advance(reached // 1000, total),
             )
             for parsed in reading:

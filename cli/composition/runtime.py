@@ -13,7 +13,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from colmlm.api.settings import ServerSettings
 from colmlm.cli.output import ON_STDERR
+from colmlm.cli.settings import UserSettings
 from colmlm.kb.nouns.telling import Telling
 from colmlm.kb.store.settings import Settings
 
@@ -32,8 +34,15 @@ class Runtime:
     `application` is what the database calls it, and so whoever waits for it; `telling` hears how far long work is.
     """
 
-    def __init__(self, settings: Settings, application: str = "colmlm", telling: Telling = ON_STDERR) -> None:
-        self.settings, self.application, self.telling = settings, application, telling
+    def __init__(
+        self,
+        settings: Settings,
+        user: UserSettings | None = None,
+        application: str = "colmlm",
+        telling: Telling = ON_STDERR,
+    ) -> None:
+        self.settings, self.user = settings, user or UserSettings()
+        self.application, self.telling = application, telling
 
     @classmethod
     def from_environment(
@@ -41,20 +50,23 @@ class Runtime:
     ) -> Self:
         """A runtime on `COLMLM_*`, where the arguments given override them. Opens nothing yet."""
         settings = Settings.from_environment(os.environ)
+        user = UserSettings.from_environment(os.environ)
         return cls(
-            replace(
-                settings,
-                home=home.expanduser().absolute() if home else settings.home,
-                checkpoint=checkpoint or settings.checkpoint,
-            ),
+            replace(settings, home=home.expanduser().absolute() if home else settings.home),
+            replace(user, checkpoint=checkpoint or user.checkpoint),
             telling=telling,
         )
+
+    @cached_property
+    def serving(self) -> ServerSettings:
+        """How the API is served here."""
+        return ServerSettings.from_environment(os.environ)
 
     @cached_property
     def kb(self) -> KnowledgeBase:
         from colmlm.kb.service import KnowledgeBase
 
-        if self.settings.server is not None:
+        if self.user.server is not None:
             self.telling.note("COLMLM_SERVER is set, but this works with the knowledge base of this machine.")
         return KnowledgeBase.open(self.settings, self.application)
 
@@ -67,7 +79,7 @@ class Runtime:
         """The checkpoint of the settings, by default the released one. Seconds on first use."""
         from colmlm.model.lm.checkpoint import load
 
-        return load(self.settings.checkpoint or released_checkpoint(), self.settings.home / "models")
+        return load(self.user.checkpoint or released_checkpoint(), self.settings.home / "models")
 
     @cached_property
     def encoder(self) -> ModelEncoder:
@@ -88,7 +100,7 @@ class Runtime:
     def generator(self) -> StoringGenerator:
         from colmlm.cli.composition.generator import LocalOutputs, StoringGenerator
 
-        most = self.settings.prompt_max_tokens
+        most = self.serving.prompt_max_tokens
         return StoringGenerator(
             self.checkpoint, LocalOutputs(self.kb), self.kb.lookups, prompt_max_tokens=most
         )

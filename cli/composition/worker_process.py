@@ -15,6 +15,7 @@ import threading
 from collections import deque
 from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -39,9 +40,9 @@ _log = logging.getLogger(__name__)
 class WorkerProcess:
     """A worker on the knowledge base of these settings, while the block runs."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, checkpoint: Path | None = None, log_format: str = "auto") -> None:
         self.home = settings.home
-        self.environment = {**os.environ, **_environment(settings)}
+        self.environment = {**os.environ, **_environment(settings, checkpoint, log_format)}
         self._stopping = threading.Event()
         self._said: deque[str] = deque(maxlen=KEPT_LINES)
         self._watching = threading.Thread(target=self._watch, name="worker process", daemon=True)
@@ -138,12 +139,12 @@ class WorkerProcess:
         return False
 
 
-def _environment(settings: Settings) -> dict[str, str]:
+def _environment(settings: Settings, checkpoint: Path | None, log_format: str) -> dict[str, str]:
     """What tells a child the settings that command-line options may have changed, and that a terminal is ours."""
     named = {
         "COLMLM_HOME": str(settings.home),
         "COLMLM_DATABASE_URL": settings.database_url,
-        "COLMLM_CHECKPOINT": settings.checkpoint and str(settings.checkpoint.absolute()),
-        "COLMLM_LOG_FORMAT": "text" if settings.log_format == "auto" and sys.stderr.isatty() else None,
+        "COLMLM_CHECKPOINT": checkpoint and str(checkpoint.absolute()),
+        "COLMLM_LOG_FORMAT": "text" if log_format == "auto" and sys.stderr.isatty() else None,
     }
     return {name: value for name, value in named.items() if value}

@@ -15,16 +15,21 @@ import sys
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
+from typing import TypeVar
 
+from colmlm.api.settings import ServerSettings
 from colmlm.cli.errors import one_line
 from colmlm.cli.operating.diagnosis_database import examine_database
 from colmlm.cli.operating.diagnosis_worker import examine_worker
 from colmlm.cli.operating.findings import CheckResult, Findings
+from colmlm.cli.settings import UserSettings
 from colmlm.kb.errors import KBError
 from colmlm.kb.store.settings import Settings
 
 OLDEST_PYTHON = (3, 11)
 LEAST_FREE, LITTLE_FREE = 200_000_000, 5_000_000_000  # bytes
+T = TypeVar("T")
+
 _SERVERS = "postgres"  # the embedded server may run as another user
 
 
@@ -33,23 +38,25 @@ def examine() -> list[CheckResult]:
     findings = [*_python(), *_packages()]
     try:
         settings = Settings.from_environment(os.environ)
+        user, serving = UserSettings.from_environment(os.environ), ServerSettings.from_environment(os.environ)
     except KBError as error:
         return [
             *findings,
             CheckResult("settings", "failed", one_line(str(error)), "Set it right, or unset it."),
         ]
     findings.append(CheckResult("settings", "ok", f"home {settings.home}"))
-    for check in (_home, _token, _disk, _model, _address):
+    for check in (_home, _token, _disk):
         findings += _safely(check, settings)
-
+    findings += _safely(_model, (settings.home, user.checkpoint))
+    findings += _safely(_address, serving)
     return [*findings, *_safely(examine_database, settings), *_safely(examine_worker, settings)]
 
 
-def _safely(check: Callable[[Settings], Findings], settings: Settings) -> list[CheckResult]:
+def _safely(check: Callable[[T], Findings], of: T) -> list[CheckResult]:
     """The findings of a check, and one of its own where it broke down on the way."""
     found: list[CheckResult] = []
     try:
-        for finding in check(settings):
+        for finding in check(of):
             found.append(finding)
     except Exception as error:  # noqa: BLE001 - what a check dies of is what the doctor is asked for
         name = check.__name__.strip("_").removeprefix("examine_")
@@ -168,13 +175,14 @@ def _room(path: Path) -> CheckResult:
     return CheckResult("disk", "ok", found)
 
 
-def _model(settings: Settings) -> Findings:
+def _model(places: tuple[Path, Path | None]) -> Findings:
     """The checkpoint's files and its base's against their digests; nothing is loaded."""
     from colmlm.cli.composition.runtime import released_checkpoint
     from colmlm.model.lm.config import CONFIG_FILE, CheckpointConfig
     from colmlm.model.lm.files import damaged
 
-    path = settings.checkpoint or released_checkpoint()
+    home, named = places
+    path = named or released_checkpoint()
     remedy = "Copy the checkpoint again, or name another in COLMLM_CHECKPOINT."
     if not path.is_dir():
         yield CheckResult("checkpoint", "failed", f"{path} is no directory", remedy)
@@ -190,7 +198,7 @@ def _model(settings: Settings) -> Findings:
     else:
         yield CheckResult("checkpoint", "ok", f"{config.name}, {len(config.digests)} files as written")
     if config.kind == "adapter" and config.base:
-        yield from _base(config.base, settings.home / "models")
+        yield from _base(config.base, home / "models")
 
 
 def _base(base: str, cache: Path) -> Findings:
@@ -216,7 +224,7 @@ def _base(base: str, cache: Path) -> Findings:
         yield CheckResult("base model", "ok", f"{base} as converted")
 
 
-def _address(settings: Settings) -> Findings:
+def _address(settings: ServerSettings) -> Findings:
     """Whether a server could listen; one that is there already is no fault."""
     where = f"{settings.host}:{settings.port}"
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET

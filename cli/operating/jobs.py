@@ -198,9 +198,9 @@ def worker(
     from colmlm.kb.store.keeper import Keeper
 
     with Runtime.from_environment() as runtime:
-        settings = runtime.settings
+        settings, serving = runtime.settings, runtime.serving
         runtime.application = "colmlm worker"
-        logs.configure(settings if verbose else replace(settings, log_level="warning"))
+        logs.configure(serving if verbose else replace(serving, log_level="warning"))
         if until_eof:
             require_wanted(settings)
         runtime.open()

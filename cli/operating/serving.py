@@ -93,13 +93,13 @@ def serve(
 
 
 def _override(runtime: Runtime, host: str | None, port: int | None) -> None:
-    settings = runtime.settings
-    runtime.settings = replace(settings, host=host or settings.host, port=port or settings.port)
+    serving = runtime.serving
+    runtime.serving = replace(serving, host=host or serving.host, port=port or serving.port)
 
 
 def _listen(runtime: Runtime) -> socket.socket:
     """Take the address first: a taken port should not be found out after minutes of work."""
-    host, port = runtime.settings.host, runtime.settings.port
+    host, port = runtime.serving.host, runtime.serving.port
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except (OSError, UnicodeError) as error:
@@ -154,8 +154,8 @@ def _write_secret(file: Path, secret: str) -> None:
 
 
 def _address(runtime: Runtime) -> str:
-    host = runtime.settings.host
-    return f"http://{f'[{host}]' if ':' in host else host}:{runtime.settings.port}"
+    host = runtime.serving.host
+    return f"http://{f'[{host}]' if ':' in host else host}:{runtime.serving.port}"
 
 
 def _announce(runtime: Runtime, token: str, *, served: bool, home: Path | None, as_json: bool) -> None:
@@ -181,16 +181,21 @@ def _serve(runtime: Runtime, listener: socket.socket, *, with_model: bool, with_
     from colmlm.api.watch.tracing import tracing_from
     from colmlm.kb.jobs.attendance import no_worker
 
-    logs.configure(runtime.settings)
+    logs.configure(runtime.serving)
     encoder = runtime.encoder if with_model else None
     generator = replace(runtime.generator, check=check_client) if with_model else None
     sys.stdout.flush()  # whoever started this reads the address now, not when the server has ended
-    with WorkerProcess(runtime.settings) if with_worker else nullcontext() as worker:
+    with _worker(runtime) if with_worker else nullcontext() as worker:
         run_server(
             runtime.kb,
             listener,
             encoder,
             generator,
+            settings=runtime.serving,
             tracing=tracing_from(os.environ),
             worker=worker.state if worker else no_worker,
         )
+
+
+def _worker(runtime: Runtime) -> WorkerProcess:
+    return WorkerProcess(runtime.settings, runtime.user.checkpoint, runtime.serving.log_format)

@@ -36,7 +36,7 @@ def ingest(run: JobRun, work: Ingest) -> dict[str, Any]:
     parsed = read_corpus(
         file,
         work.format,
-        limits=run.kb.settings.document_limits,
+        limits=run.kb.settings.document,
         on_bytes=lambda reached: run.progress(reached // KILO, total, "KB read"),
     )
     report = run.kb.corpora.ingest(

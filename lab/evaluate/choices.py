@@ -123,7 +123,7 @@ def _scorer(
         loaded = runtime.checkpoint
         return loaded, None, {"mode": "off", "checkpoint_id": loaded.checkpoint_id}
     runtime.open()
-    who = answerer(runtime, Method.co_lmlm, runtime.settings.checkpoint, mode, ())
+    who = answerer(runtime, Method.co_lmlm, runtime.user.checkpoint, mode, ())
     assert who.decoder.lookup is not None
     likely = WithLookups(who.decoder.checkpoint, who.decoder.lookup, threshold=threshold)
     return (

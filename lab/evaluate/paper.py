@@ -72,15 +72,15 @@ def paper(
 
 
 def _running(out: Path, data: Path, sizes: VariantSizes, checkpoint: Path | None) -> Running:
-    settings = Runtime.from_environment(checkpoint=checkpoint).settings
+    runtime = Runtime.from_environment(checkpoint=checkpoint)
     released = released_checkpoint()
-    made_of = (settings.checkpoint or released).absolute()
+    made_of = (runtime.user.checkpoint or released).absolute()
     places = Places(
         out=out.expanduser().absolute(),
         data=data.expanduser().absolute(),
         released=released.parent.absolute(),
     )
-    return Running(places, declared(places, sizes, made_of), settings.home / "models", made_of)
+    return Running(places, declared(places, sizes, made_of), runtime.settings.home / "models", made_of)
 
 
 def _chosen(plan: PaperPlan, only: Sequence[str], skip: Sequence[str]) -> list[PaperStep]:

@@ -38,7 +38,7 @@ class ColmlmLM(LM):  # type: ignore[misc]  # lm_eval need not be installed where
             decoder = Decoder(runtime.checkpoint, None)
         else:
             runtime.open()
-            who = answerer(runtime, Method.co_lmlm, runtime.settings.checkpoint, mode, ())
+            who = answerer(runtime, Method.co_lmlm, runtime.user.checkpoint, mode, ())
             decoder = who.decoder
             self.info |= who.run | {"seq": runtime.kb.log.head_seq()}
         self.info |= {

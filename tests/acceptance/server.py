@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from colmlm.api.serving import run_server
+from colmlm.api.settings import ServerSettings
 from colmlm.api.watch import logs
 from colmlm.api.watch.tracing import tracing_from
 from colmlm.kb import interpreter
@@ -84,13 +85,14 @@ def main() -> None:
     parser.add_argument("--pace", type=float, default=0.0)
     options = parser.parse_args()
     settings = Settings.from_environment(os.environ)
-    logs.configure(settings)
+    serving = ServerSettings.from_environment(os.environ)
+    logs.configure(serving)
     encoder = FakeEncoder(salt=options.salt)
     listener = socket.create_server(("127.0.0.1", 0))
     with KnowledgeBase.open(settings) as kb:
         print(f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
         generator = PacedGenerator(kb, encoder, options.pace)
-        run_server(kb, listener, encoder, generator, tracing=tracing_from(os.environ))
+        run_server(kb, listener, encoder, generator, settings=serving, tracing=tracing_from(os.environ))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from sqlalchemy import text
 
 from colmlm.api.app import create_app
 from colmlm.api.door.tuning import Tuning
+from colmlm.api.settings import ServerSettings
 from colmlm.api.watch.operations import Operations
 from colmlm.kb.jobs.attendance import WorkerState, no_worker
 from colmlm.kb.jobs.kinds import Check
@@ -46,7 +47,7 @@ def asked(atlas: KnowledgeBase, encoder: FakeEncoder, connect: Connect, new_key:
     def ask(state: WorkerState | None, role: str = "reader") -> Any:
         if state is not None and state.since == NOW:  # of this module's import, which may be long ago
             state = replace(state, since=datetime.now(UTC))
-        operations = Operations.of(atlas, worker=(lambda: state) if state else no_worker)
+        operations = Operations.of(atlas, ServerSettings(), worker=(lambda: state) if state else no_worker)
         fresh = Tuning(readiness_seconds=-1.0)
         client = connect(create_app(atlas, encoder, operations=operations, tuning=fresh))
         client.headers["Authorization"] = f"Bearer {tokens[role]}"

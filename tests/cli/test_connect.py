@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from colmlm import connect
 from colmlm.api.client.errors import KeyRefused, ServerUnreachable
+from colmlm.kb import interpreter
 from colmlm.kb.errors import KeysetMismatch, NotHeeded
 from colmlm.kb.nouns.generation import GenerationRequest
 from colmlm.kb.nouns.nouns import Nouns
@@ -88,6 +89,8 @@ def test_a_program_in_a_folder_of_other_packages_of_these_names_finds_ours(
         f"with connect({there.address!r}, token=sys.argv[1]) as kb:\n    print(len(kb.facts.find()))\n"
         "print(sorted({'litestar', 'typer', 'rich', 'torch', 'faiss'} & set(sys.modules)))\n"
     )
-    words = [sys.executable, "-c", program, token(there)]
-    ran = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    words = interpreter.command("-c", program, token(there))
+    path = os.pathsep.join((str(tmp_path), os.environ["PYTHONPATH"]))  # as Python has it, left alone
+    env = {**os.environ, "PYTHONPATH": path}
+    ran = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stdout.splitlines()) == (0, ["2", "[]"]), ran.stderr

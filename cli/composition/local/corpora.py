@@ -54,7 +54,7 @@ class LocalCorpora:
                 advance(reached // 1000, total // 1000)
 
             try:
-                parsed = _read(file, format_, self.kb.settings.document_limits, on_bytes)
+                parsed = _read(file, format_, self.kb.settings.document, on_bytes)
                 report = self.kb.corpora.ingest(parsed, corpus, on_piece=committed.append, **how)
             except BaseException:
                 if committed and not how["dry_run"]:

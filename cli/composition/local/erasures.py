@@ -83,7 +83,7 @@ class LocalErasures:
         return self._requests.withdraw(request_id, key=self._key())
 
     def _key(self) -> ApiKeyRecord:
-        return self._requests.key_of(self.runtime.settings.token)
+        return self._requests.key_of(self.runtime.user.token)
 
 
 def scanned(runtime: Runtime, probes: Sequence[Probe]) -> ResidueReport:

@@ -119,8 +119,8 @@ class LocalBase:
         """Everything can be heeded."""
 
     def use_checkpoint(self, path: Path | None) -> None:
-        settings = self.runtime.settings
-        self.runtime.settings = replace(settings, checkpoint=path or settings.checkpoint)
+        user = self.runtime.user
+        self.runtime.user = replace(user, checkpoint=path or user.checkpoint)
 
     @contextmanager
     def generator(

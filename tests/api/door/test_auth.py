@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import timedelta
 from itertools import product
 
@@ -19,6 +18,7 @@ from colmlm.api.door.doorway import GatedLitestar, doorway
 from colmlm.api.door.lanes import Lanes
 from colmlm.api.door.rights import require_right
 from colmlm.api.errors import respond
+from colmlm.api.settings import ServerSettings
 from colmlm.kb.access.api_keys import ROLES, Right, revoke_key, rotate_key
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import ORIGIN, Client, Connect
@@ -166,8 +166,8 @@ def test_a_host_header_holds_a_name_and_a_port_and_nothing_else(reader: Client) 
 
 
 def test_a_host_can_be_allowed(kb: KnowledgeBase, connect: Connect) -> None:
-    kb.settings = replace(kb.settings, allowed_hosts=("kb.example.org",))
-    answer = connect(create_app(kb), "reader").get("/v1/facts", headers={"Host": "kb.example.org"})
+    app = create_app(kb, settings=ServerSettings(allowed_hosts=("kb.example.org",)))
+    answer = connect(app, "reader").get("/v1/facts", headers={"Host": "kb.example.org"})
     assert answer.status_code == 200
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from litestar import Litestar
@@ -14,6 +13,7 @@ from colmlm.api.app import create_app
 from colmlm.api.door.journal import RECORDED_A_MINUTE
 from colmlm.api.door.limits import TokenBucket
 from colmlm.api.door.tuning import Tuning
+from colmlm.api.settings import ServerSettings
 from colmlm.kb.access import api_keys as access
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import Client, Connect
@@ -48,8 +48,7 @@ def test_key_that_asks_too_often_is_told_when_to_come_back(kb: KnowledgeBase, co
 
 
 def test_settings_limit_keys_without_a_limit_of_their_own(kb: KnowledgeBase, connect: Connect) -> None:
-    kb.settings = replace(kb.settings, rate_limit=2)
-    client = connect(create_app(kb, tuning=STOPPED), "reader")
+    client = connect(create_app(kb, tuning=STOPPED, settings=ServerSettings(rate_limit=2)), "reader")
     assert [client.get("/v1/facts").status_code for _ in range(3)] == [200, 200, 429]
 
 
@@ -147,8 +146,7 @@ def test_other_origins_may_ask_only_if_they_are_named(
     assert closed.options("/v1/facts", headers={**asking, "Authorization": ""}).status_code == 401
     assert "access-control-allow-origin" not in closed.get("/v1/facts", headers={"Origin": APP}).headers
 
-    kb.settings = replace(kb.settings, cors_origins=(APP,))
-    opened = connect(create_app(kb, encoder), "trainer")
+    opened = connect(create_app(kb, encoder, settings=ServerSettings(cors_origins=(APP,))), "trainer")
     preflight = opened.options("/v1/facts", headers={**asking, "Authorization": ""})
     assert (preflight.status_code, preflight.headers["access-control-allow-origin"]) == (204, APP)
     assert "Idempotency-Key" in preflight.headers["access-control-allow-headers"]

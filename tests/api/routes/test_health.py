@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from dataclasses import replace
 
 import pytest
 from litestar import Litestar
@@ -13,6 +12,7 @@ from sqlalchemy import text
 
 from colmlm.api.app import create_app
 from colmlm.api.door.tuning import Tuning
+from colmlm.api.settings import ServerSettings
 from colmlm.api.watch.operations import Operations
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
@@ -54,7 +54,7 @@ def test_not_ready_says_what_is_missing(
     atlas: KnowledgeBase, settings: Settings, encoder: FakeEncoder, connect: Connect
 ) -> None:
     atlas.lookups.catch_up()
-    operations = Operations.of(atlas)
+    operations = Operations.of(atlas, ServerSettings())
     client = connect(create_app(atlas, encoder, operations=operations, tuning=FRESH))
     missing = lambda: client.get("/readyz").json()["missing"]  # noqa: E731
     assert missing() == []
@@ -74,8 +74,7 @@ def test_an_index_too_far_behind_is_not_ready(
     atlas: KnowledgeBase, settings: Settings, encoder: FakeEncoder, connect: Connect
 ) -> None:
     atlas.lookups.catch_up()
-    atlas.settings = replace(settings, ready_lag=1)
-    client = connect(create_app(atlas, encoder, tuning=FRESH))
+    client = connect(create_app(atlas, encoder, tuning=FRESH, settings=ServerSettings(ready_lag=1)))
     for value, status in (("Cusco", 200), ("Callao", 503)):
         atlas.facts.edit(1, value, actor="tester", reason="behind")
         assert client.get("/readyz").status_code == status

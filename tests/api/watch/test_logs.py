@@ -5,21 +5,20 @@ from __future__ import annotations
 import io
 import json
 import logging
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from litestar import Litestar
 
+from colmlm.api.settings import ServerSettings
 from colmlm.api.watch import logs
-from colmlm.kb.store.settings import Settings
 from tests.api.conftest import CAPITAL, Connect
 
 
 @pytest.fixture
-def log(settings: Settings) -> io.StringIO:
+def log() -> io.StringIO:
     stream = io.StringIO()
-    logs.configure(replace(settings, log_format="json"), stream)
+    logs.configure(ServerSettings(log_format="json"), stream)
     return stream
 
 
@@ -64,20 +63,18 @@ def test_secrets_are_blotted_out_of_messages_fields_and_tracebacks(log: io.Strin
     assert line["url"] == "postgresql://[secret]@db/x"
 
 
-def test_probes_are_not_logged_unless_asked_for(
-    settings: Settings, app: Litestar, connect: Connect, log: io.StringIO
-) -> None:
+def test_probes_are_not_logged_unless_asked_for(app: Litestar, connect: Connect, log: io.StringIO) -> None:
     client = connect(app)
     client.get("/healthz")
     assert log.getvalue() == ""
-    logs.configure(replace(settings, log_format="json", log_level="debug"), log)
+    logs.configure(ServerSettings(log_format="json", log_level="debug"), log)
     client.get("/healthz")
     assert "/healthz" in [line.get("route") for line in lines(log)]
 
 
-def test_on_a_terminal_it_is_text_without_local_variables(settings: Settings) -> None:
+def test_on_a_terminal_it_is_text_without_local_variables() -> None:
     stream = io.StringIO()
-    logs.configure(replace(settings, log_format="text"), stream)
+    logs.configure(ServerSettings(log_format="text"), stream)
     asked = "-".join(("what", "was", "asked"))
     try:
         raise ValueError(len(asked))

@@ -11,6 +11,7 @@ import pytest
 from litestar import Litestar
 
 from colmlm.api.app import create_app
+from colmlm.api.settings import ServerSettings
 from colmlm.api.watch.operations import Operations
 from colmlm.api.watch.tracing import tracing_from
 from colmlm.kb.errors import SettingsError
@@ -62,7 +63,10 @@ def test_a_request_its_decoding_and_its_lookups_are_one_tree(
         tracing = tracing_from({"OTEL_EXPORTER_OTLP_ENDPOINT": address})
         assert tracing is not None
         app: Litestar = create_app(
-            atlas, encoder, LookupGenerator(atlas, encoder), operations=Operations.of(atlas, tracing)
+            atlas,
+            encoder,
+            LookupGenerator(atlas, encoder),
+            operations=Operations.of(atlas, ServerSettings(), tracing),
         )
         caller = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
         client = connect(app, "reader")

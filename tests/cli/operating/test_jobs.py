@@ -56,7 +56,7 @@ def test_a_keyset_is_made_checked_and_activated_by_jobs(run: Run, atlas: list[in
     assert checked["keyset_id"] == 1 and checked["activated"] is checked["passed"]
     assert run("changes", "--json").json["changes"][-1]["actor"] == "tester"
     shown = run("jobs", "show", rekey)
-    assert shown.code == 0 and "2 of 2 Keying facts" in shown.out and "num_keys: 2" in shown.out
+    assert shown.code == 0 and "2 of 2 Calibrating" in shown.out and "num_keys: 2" in shown.out
 
 
 def test_uploaded_documents_are_annotated_taken_in_and_keyed(

@@ -1,0 +1,26 @@
+"""What a user of the command line has: a model, a server elsewhere, and secrets for them; read from `COLMLM_*` once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from colmlm.kb.store.environment import read
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserSettings:
+    """Which model encodes and decodes here, and which server is worked with, by which key."""
+
+    checkpoint: Path | None = None
+    server: str | None = None
+    token: str | None = field(default=None, repr=False)
+    key_file: Path | None = None
+    annotator_api_key: str | None = field(default=None, repr=False)
+
+    @classmethod
+    def from_environment(cls, env: Mapping[str, str]) -> Self:
+        """The settings `env` asks for. Raises `SettingsError`."""
+        return read(cls, env)

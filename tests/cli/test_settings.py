@@ -1,0 +1,91 @@
+"""Settings come from the environment, each room's its own; a wrong one is named, and a secret is not repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from colmlm.api.settings import ServerSettings
+from colmlm.cli.settings import UserSettings
+from colmlm.kb.errors import SettingsError
+from colmlm.kb.store.settings import Settings
+
+
+def read_all(env: Mapping[str, str]) -> tuple[Settings, ServerSettings, UserSettings]:
+    return (
+        Settings.from_environment(env),
+        ServerSettings.from_environment(env),
+        UserSettings.from_environment(env),
+    )
+
+
+def test_settings_name_the_variable_at_fault_and_hide_secrets() -> None:
+    for variable, value in {
+        "COLMLM_PORT": "http",
+        "COLMLM_DATABASE_URL": "mysql://me:hunter2@x/y",
+        "COLMLM_INDEX_WAIT_SECONDS": "nan",
+        "COLMLM_HOME": "/dev/null",
+        "COLMLM_ALLOWED_HOSTS": "kb.example.org,https://kb.example.org",
+        "COLMLM_CORS_ORIGINS": "https://app.example.org/",
+        "COLMLM_RATE_LIMIT": "0",
+        "COLMLM_DOCUMENT_MEMORY_MB": "12",
+        "COLMLM_DOCUMENT_SECONDS": "0.5",
+        "COLMLM_DOCUMENT_CHARACTERS": "all",
+        "COLMLM_ERASE_NEEDS_TWO": "maybe",
+        "COLMLM_DRAIN_SECONDS": "for ever",
+        "COLMLM_LOCK_TIMEOUT_SECONDS": "-1",
+        "COLMLM_STATEMENT_TIMEOUT_SECONDS": "soon",
+        "COLMLM_AS_OF_MAX_SCORES": "many",
+        "COLMLM_READY_LAG": "-1",
+        "COLMLM_LOG_FORMAT": "xml",
+        "COLMLM_LOG_LEVEL": "loud",
+        "COLMLM_METRICS_LISTEN": "9484",
+        "COLMLM_UPLOAD_MAX_MB": "0",
+        "COLMLM_JOB_RETENTION_DAYS": "-1",
+    }.items():
+        with pytest.raises(SettingsError, match=variable) as caught:
+            read_all({variable: value})
+        assert "hunter2" not in str(caught.value)
+    settings = Settings.from_environment({"COLMLM_DATABASE_URL": "postgres://me:hunter2@x/y"})
+    assert settings.database_url == "postgresql+psycopg://me:hunter2@x/y" and "hunter2" not in repr(settings)
+    assert "hunter2" not in repr(UserSettings.from_environment({"COLMLM_TOKEN": "hunter2"}))
+
+
+def test_settings_have_defaults(tmp_path: Path) -> None:
+    settings, serving, user = read_all(
+        {"XDG_DATA_HOME": str(tmp_path), "COLMLM_ACTOR": "", "COLMLM_PORT": ""}
+    )
+    assert settings.home == tmp_path / "colmlm" and serving.port == 8484 and settings.actor
+    assert settings.database_url is None and settings.index_wait_seconds == 5.0
+    assert (serving.allowed_hosts, serving.cors_origins, serving.rate_limit) == ((), (), None)
+    assert settings.erase_needs_two is False and user == UserSettings()
+    named = ServerSettings.from_environment(
+        {"COLMLM_CORS_ORIGINS": "https://a.example, http://localhost:5173"}
+    )
+    assert named.cors_origins == ("https://a.example", "http://localhost:5173")
+
+
+def test_the_metrics_listen_where_they_are_told_to() -> None:
+    told = {"[::1]:9484": ("::1", 9484), "0.0.0.0:1": ("0.0.0.0", 1), "": None}
+    for value, address in told.items():
+        assert ServerSettings.from_environment({"COLMLM_METRICS_LISTEN": value}).metrics_address() == address
+
+
+def test_every_kind_of_value_is_read() -> None:
+    settings, serving, user = read_all(
+        {
+            "COLMLM_LOCK_TIMEOUT_SECONDS": "0.5",
+            "COLMLM_ERASE_NEEDS_TWO": "Yes",
+            "COLMLM_DOCUMENT_MEMORY_MB": "512",
+            "COLMLM_LOG_FORMAT": "JSON",
+            "COLMLM_RATE_LIMIT": "60",
+            "COLMLM_ALLOWED_HOSTS": "a.example, b.example",
+            "COLMLM_KEY_FILE": "~/reader.key",
+        }
+    )
+    assert (settings.lock_timeout_seconds, settings.erase_needs_two) == (0.5, True)
+    assert settings.document.memory_mb == 512 and serving.log_format == "json" and serving.rate_limit == 60
+    assert serving.allowed_hosts == ("a.example", "b.example")
+    assert user.key_file == Path("~/reader.key").expanduser()
