@@ -1,1 +1,1 @@
-"""The command `colmlm`: one module per noun, and `runtime`, which puts knowledge base and model together."""
+"""The command `colmlm`: a module for each noun, and `composition`, which puts knowledge base and model together."""

@@ -1,4 +1,4 @@
-"""`python -m colmlm.cli` is `colmlm`, for where the console script is not on the path."""
+"""Makes `python -m colmlm.cli` the same as `colmlm`, for machines where the console script is not on the path."""
 
 from colmlm.cli.main import main
 

@@ -1,4 +1,4 @@
-"""`--server`: commands that work with the knowledge base of this machine or with one elsewhere, and need not know."""
+"""`--server`: lets a command work in the same way with the knowledge base of this machine or of a server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from colmlm.kb.errors import NotHeeded
 
 P = ParamSpec("P")
 
-_HINTS = {"found": "PATH", "format_": "--format"}  # parameters that are no option of their own name
+_HINTS = {"found": "PATH", "format_": "--format"}  # parameters whose option has another name
 
 Server = Annotated[
     str | None,
@@ -36,7 +36,7 @@ KeyFile = Annotated[
 
 
 def anywhere(command: Callable[Concatenate[Base, P], None]) -> Callable[..., None]:
-    """The command with `--server` and `--key-file`, whose first parameter gets the base that these name."""
+    """Adds `--server` and `--key-file` to a command; its first parameter gets the base that these options name."""
     told = inspect.signature(command, eval_str=True)
     _, *own = told.parameters.values()
     added = [
@@ -55,7 +55,7 @@ def anywhere(command: Callable[Concatenate[Base, P], None]) -> Callable[..., Non
 
 @contextmanager
 def base_of(server: str | None, key_file: Path | None) -> Iterator[Base]:
-    """The base at `server` (None: the one of the settings), or where that is empty this machine's. Asks nothing yet."""
+    """Gives the base at `server` (None: that of the settings; empty: this machine's), without contacting it yet."""
     runtime = Runtime.from_environment()
     if address := runtime.user.server if server is None else server:
         from colmlm.cli.composition.remote import RemoteBase
@@ -75,7 +75,7 @@ def base_of(server: str | None, key_file: Path | None) -> Iterator[Base]:
 
 @contextmanager
 def _options_named() -> Iterator[None]:
-    """What a server cannot be told is said by the name of the command's option."""
+    """Names, where a server does not support a parameter, the command's option for it in the error."""
     try:
         yield
     except NotHeeded as error:

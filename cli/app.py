@@ -12,7 +12,7 @@ from colmlm.cli.root import Debug, Root
 
 
 class Colmlm(Root):
-    """The root of `colmlm`."""
+    """The root command group of `colmlm`."""
 
     lazy = COMMANDS
 

@@ -1,4 +1,4 @@
-"""`Base`: a knowledge base as a command works with it, here or elsewhere."""
+"""`Base`: the protocol of a knowledge base for commands, on this machine or behind an API."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from colmlm.kb.nouns.nouns import Nouns
 
 
 class Base(Nouns, Protocol):
-    """A knowledge base as commands see it."""
+    """A knowledge base with what commands need beside its nouns."""
 
     @property
     def server(self) -> str | None:
-        """Its address, where it is elsewhere."""
+        """The address of its API; None where it is this machine's."""
         ...
 
     def actor(self, named: str | None) -> str:
-        """Who an edit is recorded under; elsewhere "" where nobody is named: the key's own name."""
+        """Gives the actor to log: `named`, else that of the settings; for a server "", which means the API key."""
         ...
 
     def only_here(self, **given: object) -> None:
-        """Refuse those of these options that are given, where they cannot be heeded elsewhere."""
+        """Refuses those of these options that are given, where the base is behind an API that does not support them."""
         ...
 
     def use_checkpoint(self, path: Path | None) -> None:
-        """Encode with this checkpoint, None: the settings' own. Elsewhere the server encodes with its own."""
+        """Encodes with this checkpoint (None: that of the settings). A server encodes with its own."""
         ...
 
     def generator(
         self, checkpoint: Path | None, as_of: int | None, *, there: bool
     ) -> AbstractContextManager[DecoderVerbs]:
-        """Decodes on this machine, or `there`; looks up and stores in this base."""
+        """Gives a decoder on this machine, or the server's where `there`; it looks up and stores in this base."""
         ...

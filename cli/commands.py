@@ -1,7 +1,7 @@
-"""Every command of `colmlm` by name: where it is, and what `--help` says of it until it is called.
+"""The table of all commands of `colmlm` by name: the module of each, and its line in the list of `--help`.
 
-A command's module is imported when the command is called or its options are completed, so that help and names
-cost little.
+A command's module is imported only when the command is called or its options are completed, so that help and the
+completion of names are fast.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LABORATORY: Mapping[str, Lazy] = MappingProxyType(
             "Kill processes at seeded instants and check that nothing was lost.",
         ),
     }
-)  # by name alone: nothing imports the laboratory
+)  # by name only, since nothing may import the laboratory
 
 COMMANDS: Mapping[str, Lazy] = MappingProxyType(
     {
@@ -72,7 +72,7 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
         ),
         "verify-certificate": Lazy(
             "colmlm.cli.removal.certificates:verify_certificate",
-            "Check a certificate: who signed it, what it says, and whether the base bears it out.",
+            "Check a certificate: who signed it, what it says, and whether the base agrees.",
             examples="CHECK_EXAMPLES",
         ),
         "corpus": Lazy(
@@ -98,7 +98,7 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
         ),
         "impact": Lazy(
             "colmlm.cli.auditing.audit:impact",
-            "Show every stored output that a fact was spliced into, and what became of it since.",
+            "Show every stored output that a fact was spliced into, and whether the spliced value is still current.",
             examples="IMPACT_EXAMPLES",
         ),
         "fsck": Lazy(
@@ -108,7 +108,7 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
         ),
         "rekey": Lazy(
             "colmlm.cli.keysets.keysets:rekey",
-            "Give every live fact without a key one of the checkpoint's. Stop it and start it again to resume.",
+            "Give every live fact that has none a key of the checkpoint. If it was stopped, run it again to resume.",
             examples="REKEY_EXAMPLES",
         ),
         "keysets": Lazy(

@@ -1,8 +1,8 @@
-"""The names of commands as a shell asks for them while they are typed: from the tables, with nothing else imported.
+"""Completes names of commands for a shell, from the tables and without importing anything else.
 
-The scripts that `--install-completion` writes are Typer's, and so is what they understand. It is written here once
-more, since somebody waits for the key they pressed and Typer takes ten times as long to import as the rest does
-(zsh and fish are told of each command by rich besides). Options and their values are the commands' own: Typer's.
+The scripts that `--install-completion` writes are Typer's, so the answers follow Typer's protocol. They are made here
+because somebody waits after pressing a key, and importing Typer takes ten times as long as all the rest. Options and
+their values are completed by Typer.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from colmlm.cli.commands import COMMANDS
 from colmlm.cli.verbs import VERBS
 
-Names = Mapping[str, str]  # with what is said of each
+Names = Mapping[str, str]  # names with their help
 
 
 def offered(program: str, env: Mapping[str, str]) -> str | None:
-    """What the shell that asks in `env` is told; None where nobody asks, or not for a name."""
+    """Gives the answer to the shell that asks in `env`; None where no shell asks, or not for a name of a command."""
     asked, _, shell = env.get(f"_{program.upper()}_COMPLETE", "").partition("_")
     if asked != "complete" or shell not in _SHELLS:
         return None
@@ -26,20 +26,20 @@ def offered(program: str, env: Mapping[str, str]) -> str | None:
 
 
 def _following(before: list[str]) -> Names:
-    """The names that may follow these words; none where more than names does."""
+    """Gives the names that may follow these words; none where options or arguments may follow too."""
     if not before:
         return {name: command.help for name, command in COMMANDS.items()}
     return VERBS.get(before[0], {}) if len(before) == 1 else {}
 
 
 def _typed(shell: str, env: Mapping[str, str]) -> list[str]:
-    """The words behind the program's name up to the one that is being typed, which may be empty."""
+    """Gives the words after the program's name, up to the one that is being typed, which may be empty."""
     if shell == "bash":
         words, at = env.get("COMP_WORDS", "").split(), int(env.get("COMP_CWORD", "0"))
         return [*words[1:at], words[at] if at < len(words) else ""]
     line = env.get("_TYPER_COMPLETE_ARGS", "")
     words = line.split()[1:]
-    if shell in ("powershell", "pwsh"):  # its line has lost the blank at its end
+    if shell in ("powershell", "pwsh"):  # PowerShell strips the blank at the end of the line
         ends_with_blank = not env.get("_TYPER_COMPLETE_WORD_TO_COMPLETE")
     else:
         ends_with_blank = line.endswith(" ")
@@ -59,7 +59,7 @@ _ZSH = str.maketrans({'"': '""', "'": "''", "$": "\\$", "`": "\\`", ":": r"\\:"}
 
 
 def _fish(names: Names, env: Mapping[str, str]) -> str | None:
-    """Fish asks twice: whether names follow, to which ending well is yes, and which."""
+    """Answers fish, which asks twice: whether names follow, which any exit with code 0 affirms, and then which."""
     told = "".join(f"{name}\t{said}\n" for name, said in names.items())
     return {"is-args": "", "get-args": told}.get(env.get("_TYPER_COMPLETE_FISH_ACTION", ""))
 

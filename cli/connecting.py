@@ -1,4 +1,4 @@
-"""Which server, and with which key: from the options of a command, or from the settings."""
+"""Connects to a server with an API key, both from the options of a command or from the settings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PATIENCE = Patience(answer_seconds=600.0, attempts=6)  # a plan or an erasure ma
 
 
 def connected(server: str, key_file: Path | None, settings: UserSettings) -> Connection:
-    """A connection to `server`, which is not asked yet."""
+    """Makes a connection to `server`, without a request yet."""
     scheme, host = _parts(server)
     if scheme == "http" and host not in LOOPBACK:
         note(f"The key goes to {host} unencrypted; use https beyond a network that you trust.")

@@ -1,6 +1,6 @@
-"""From an error to an exit code and one line on stderr.
+"""Turns an error into an exit code and one line on stderr.
 
-Exit codes of every command:
+The exit codes of every command are:
 
 ====  ==============================================================================
 0     done
@@ -11,11 +11,11 @@ Exit codes of every command:
 5     the database or the server is out of reach, or a migration is needed
 6     the index is behind or was refused
 7     the checkpoint, its base model or an annotator cannot be used
-8     something was waited for too long: a lock, or a statement; nothing was done
+8     a lock or a statement took too long; nothing was done
 9     the disk is full or cannot be written
 70    a fault of the program
 130   interrupted
-141   whoever read the output closed it
+141   the reader of the output closed it
 ====  ==============================================================================
 """
 
@@ -39,7 +39,7 @@ FAULT = 70
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 
-# By name and not by class: a command that needs no model must not import it to say what went wrong.
+# By name and not by class, so that a command without a model need not import it to report an error.
 _CODES = {
     "colmlm.kb.errors.failures.BackupRefused": CHECK_FAILED,
     "colmlm.kb.errors.root.KBError": CHECK_FAILED,
@@ -87,7 +87,7 @@ _CODES = {
     "builtins.MemoryError": 1,
 }
 
-# What an extra brings, by the name it is imported under.
+# The extra that installs a package, by the name under which the package is imported.
 EXTRAS = {
     "accelerate": "train",
     "bm25s": "lab",
@@ -114,14 +114,14 @@ _REMEDIES = {
 
 
 class Failure(NamedTuple):
-    """How a command ends that could not do its work. `line` is empty where there is nothing to say."""
+    """The exit code and the line on stderr of a command that failed. `line` is empty where there is nothing to say."""
 
     exit_code: int
     line: str
 
 
 def explain(error: BaseException) -> Failure:
-    """What to tell the user of this error: its cause and what to do, in one line."""
+    """Gives the exit code of this error, and its cause and remedy in one line."""
     if isinstance(error, BrokenPipeError):
         return Failure(BROKEN_PIPE, "")
     if isinstance(error, KeyboardInterrupt):
@@ -129,7 +129,7 @@ def explain(error: BaseException) -> Failure:
     if isinstance(error, ModuleNotFoundError) and (extra := EXTRAS.get(str(error.name).partition(".")[0])):
         return Failure(USAGE, f"{error.name} is not installed; it comes with: pip install 'colmlm[{extra}]'")
     from colmlm.kb.store.causes import (
-        refusal_of,  # brings the database driver, which most commands need and help does not
+        refusal_of,  # imports the database driver, which most commands need and help does not
     )
 
     error = refusal_of(error) or error
@@ -142,7 +142,7 @@ def explain(error: BaseException) -> Failure:
 
 
 def one_line(message: str) -> str:
-    """The message with its line breaks and runs of blanks made single spaces."""
+    """Replaces line breaks and runs of blanks in the message by single spaces."""
     return visible(" ".join(message.split()))
 
 

@@ -1,4 +1,4 @@
-"""Commands by name: where each is, and what is said of it until it is called. Importing this costs next to nothing."""
+"""Commands that are imported only when they are called: the module of each, and its help until then."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 
 class Lazy(NamedTuple):
-    """A command that is imported when it is called: `where` is its module and its function or Typer app there.
+    """A command that is imported when it is called. `where` is its module, and its function or Typer app there.
 
-    `help` is what a list of commands says of it, and `examples` names what the module shows below a function's help.
+    `help` is its line in a list of commands; `examples` is the name of a function's examples in that module.
     """
 
     where: str
@@ -16,7 +16,7 @@ class Lazy(NamedTuple):
     examples: str | None = None
 
     def command(self, name: str) -> Any:
-        """Import the module and give its command, under this name."""
+        """Imports the module and gives its command, under this name."""
         from importlib import import_module
 
         import typer

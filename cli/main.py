@@ -1,4 +1,4 @@
-"""The command `colmlm`: what its console script calls."""
+"""The entry point of the console script `colmlm`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from colmlm.cli import completion
 
 
 def main() -> None:
-    """Complete a name from the tables, or run. What runs commands is imported only then: it takes a while."""
+    """Completes a name from the tables, or else imports what runs commands, which takes a while, and runs one."""
     offered = completion.offered("colmlm", os.environ)
     if offered is not None:
         sys.stdout.write(offered)

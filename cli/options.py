@@ -1,4 +1,4 @@
-"""Options and arguments that several commands share, with the bounds they are checked against."""
+"""Options and arguments that several commands share, with the checks of their values."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ _UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 
 
 def examples(*lines: str) -> str:
-    """The end of a command's help: `lines` as they would be typed."""
+    """Makes the end of a command's help: examples, as they would be typed."""
     return "\n\n".join(("Examples:", *(f"  {line}" for line in lines)))
 
 
 def finite(value: float | None) -> float | None:
-    """Refuse nan and inf, which pass every comparison with a bound or none."""
+    """Refuses nan and inf, for which comparisons with bounds are meaningless."""
     if value is not None and not math.isfinite(value):
         raise typer.BadParameter(f"{value} is not a finite number.")
     return value
 
 
 def positive(value: float) -> float:
-    """Refuse what is not above zero: bounds of options are inclusive."""
+    """Refuses what is not above zero, since the bounds of options are inclusive."""
     if not (math.isfinite(value) and value > 0):
         raise typer.BadParameter(f"{value} is not above 0.")
     return value
 
 
 def span(text: str) -> timedelta:
-    """A span of time such as 90d, 12h or 30m; 0 is none."""
+    """Reads a span of time such as 90d, 12h or 30m; 0 is none."""
     found = re.fullmatch(r"([0-9]{1,6})([mhd])", text)
     if found is None and text != "0":
         raise typer.BadParameter(f"{text!r} is no span of time, such as 90d, 12h or 30m.")
@@ -43,7 +43,7 @@ def span(text: str) -> timedelta:
 
 
 def some_text(value: str | None) -> str | None:
-    """Refuse what is blank or was not UTF-8 on the command line: neither can be encoded or stored."""
+    """Refuses what is blank or was not UTF-8 on the command line: neither can be encoded or stored."""
     if value is not None and not value.strip():
         raise typer.BadParameter("it must not be blank.")
     if value is not None and not value.isascii() and any("\ud800" <= c <= "\udfff" for c in value):
@@ -52,14 +52,14 @@ def some_text(value: str | None) -> str | None:
 
 
 def some_texts(values: list[str] | None) -> list[str] | None:
-    """`some_text` of each."""
+    """Checks each value as `some_text` does."""
     for value in values or ():
         some_text(value)
     return values
 
 
 def each_once(fact_ids: Sequence[int]) -> list[int]:
-    """The ids in their order, each once."""
+    """Gives the ids in their order, each once."""
     return list(dict.fromkeys(fact_ids))
 
 

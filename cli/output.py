@@ -1,7 +1,7 @@
-"""What commands print: one JSON object or a table on stdout, everything else on stderr.
+"""Prints what commands report: one JSON object or a table on stdout, everything else on stderr.
 
-All of it goes through here, since texts come from corpora and models: what does not show is written out, so that none
-of it steers a terminal or reads otherwise than it is.
+All output goes through here, since texts come from corpora and models: invisible characters are written as escapes, so
+that no text can control a terminal or look like another.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from rich.text import Text
 from colmlm.kb.nouns.telling import Advance, Telling
 from colmlm.kb.texts.characters import json_visible, visible
 
-_WIDE = 10_000  # into a file or a pipe a row is one line, however long
+_WIDE = 10_000  # columns of a table in a file or a pipe, so that each row is one line
 
 
 def print_json(value: object) -> None:
-    """Print one JSON object on one line of stdout."""
+    """Prints one JSON object on one line of stdout."""
     sys.stdout.write(json_visible(json.dumps(plain(value), ensure_ascii=False, allow_nan=False)) + "\n")
 
 
 def plain(value: object) -> Any:
-    """Dataclasses and times as JSON has them; times in UTC."""
+    """Converts dataclasses and times for JSON; times become UTC."""
     if is_dataclass(value) and not isinstance(value, type):
         return plain(asdict(value))
     if isinstance(value, dict):
@@ -44,17 +44,17 @@ def plain(value: object) -> Any:
 
 
 def say(line: str = "") -> None:
-    """A line of a report meant for people; nothing in it is markup, or steers the terminal."""
+    """Prints a line of a report for people; nothing in it is markup, or controls the terminal."""
     _console().print(Text(visible(line)), soft_wrap=True)
 
 
 def note(line: str) -> None:
-    """A remark beside the report, on stderr."""
+    """Prints a remark on stderr."""
     sys.stderr.write(visible(line) + "\n")
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table that fits the terminal, or has one line a row where stdout is none."""
+    """Prints a table that fits the terminal; where stdout is no terminal, each row is one line."""
     table = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for row in rows:
         table.add_row(*(Text("" if cell is None else visible(str(cell).replace("\n", " "))) for cell in row))
@@ -68,9 +68,9 @@ def _console() -> Console:
 
 @contextmanager
 def progress(description: str) -> Iterator[Advance]:
-    """A bar on stderr while the block runs; call what it gives with (done, total or None).
+    """Shows a progress bar on stderr while the block runs; what it gives is to be called with (done, total or None).
 
-    Where stderr is no terminal, a line now and then: work of minutes should not look like a hang in a log.
+    Where stderr is no terminal, it prints a line now and then, so that long work does not look like a hang in a log.
     """
     if not sys.stderr.isatty():
         yield _Lines(description)
@@ -101,7 +101,7 @@ ON_STDERR = Telling(note, progress)
 
 @contextmanager
 def counting(description: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar that is told how many more are done."""
+    """Shows a progress bar; what it gives is to be called with the number of further pieces done."""
     finished = 0
     with progress(description) as update:
         update(0, total)
@@ -116,7 +116,7 @@ def counting(description: str, total: int) -> Iterator[Callable[[int], None]]:
 
 @dataclass(slots=True)
 class _Lines:
-    """Says how far the work is at most every `seconds`; short work passes in silence."""
+    """Prints how far the work is, at most every `seconds`; short work prints nothing."""
 
     description: str
     seconds: float = 10.0
@@ -129,11 +129,11 @@ class _Lines:
 
 
 def is_attended() -> bool:
-    """Whether somebody sits there who can be asked."""
+    """Tells whether stdin is a terminal, so that somebody can be asked."""
     return sys.stdin.isatty()
 
 
 def shorten(text: str | None, width: int = 60) -> str:
-    """The start of a text, on one line."""
+    """Gives the start of a text, on one line."""
     line = " ".join((text or "").split())
     return line if len(line) <= width else f"{line[: width - 1]}…"

@@ -1,4 +1,4 @@
-"""The root of a command line: it knows heavy commands by name, and turns every error into one line and an exit code."""
+"""The root of a command line: imports a command when it is called, and turns errors into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from colmlm.cli.errors import BROKEN_PIPE, CHECK_FAILED, explain, one_line
 from colmlm.cli.lazy import Lazy
 from colmlm.kb import interpreter
 
-# Commands that train or encode: the allocator decides how fast those are.
+# Commands that train or encode, whose speed depends on the memory allocator.
 _TENSOR_COMMANDS = frozenset(
     {
         "train",
@@ -39,14 +39,14 @@ _TENSOR_COMMANDS = frozenset(
     }
 )
 
-# What only the machine of a knowledge base can do by itself, and a worker there for anybody: command, kind of job.
+# Commands that work only on the machine of a knowledge base, with the kind of job that does the same.
 _AS_A_JOB = {"rekey": "rekey", "fsck": "fsck", "backup create": "backup"}
 
 Debug = Annotated[bool, typer.Option("--debug", help="Show where an error came from.")]
 
 
 class Root(TyperGroup):
-    """The command group that knows its commands by name and lets no traceback out."""
+    """A command group that imports its commands when they are called, and prints no traceback."""
 
     lazy: ClassVar[Mapping[str, Lazy]] = MappingProxyType({})
 
@@ -54,7 +54,7 @@ class Root(TyperGroup):
         return list(self.lazy)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command as it is listed; `resolve_command` gives the one that runs."""
+        """Gives a command for the list of commands, with its help only; `resolve_command` gives the one that runs."""
         found = self.lazy.get(cmd_name)
         return None if found is None else TyperCommand(cmd_name, help=found.help)
 
@@ -83,7 +83,7 @@ class Root(TyperGroup):
         windows_expand_args: bool = True,
         **extra: Any,
     ) -> Any:
-        """Run and exit; of the parameters only those that say what to run are heeded."""
+        """Runs a command and exits. Parameters other than those that say what to run are ignored."""
         try:
             code = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
         except typer.TyperException as error:  # the command line itself is wrong
@@ -99,7 +99,7 @@ class Root(TyperGroup):
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """Let a request to terminate unwind like Ctrl-C.
+    """Makes SIGTERM raise like Ctrl-C, so that the program cleans up.
 
     Otherwise the demo would leave facts deleted, and nobody would stop the embedded database.
     """
@@ -111,7 +111,7 @@ def _terminable() -> Iterator[None]:
 
 
 def _wrong(error: typer.TyperException, command: str) -> str:
-    """What is wrong with the command line."""
+    """Says what is wrong with the command line."""
     if getattr(error, "option_name", None) in ("--server", "--key-file"):
         kind = _AS_A_JOB.get(command.partition(" ")[2])
         remedy = f"a worker there does it as a job: colmlm jobs start {kind}" if kind else "run it there"
@@ -124,7 +124,7 @@ def _report(error: BaseException, *, debug: bool) -> int:
         traceback.print_exception(error)
     failure = explain(error)
     if failure.exit_code == BROKEN_PIPE:
-        # What is left in the buffer has no reader; flushing it at exit would complain once more.
+        # Nobody reads what is left in the buffer, and flushing it at exit would raise the error again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if failure.line:
         _complain(failure.line)
@@ -136,7 +136,7 @@ def _complain(line: str) -> None:
 
 
 def start(app: typer.Typer, name: str) -> None:
-    """Run a console script."""
+    """Runs a console script."""
     interpreter.shut_out_current_directory()
     if any(argument in _TENSOR_COMMANDS for argument in sys.argv[1:3]):
         from colmlm.model.lm.memory import prefer_jemalloc
@@ -145,7 +145,7 @@ def start(app: typer.Typer, name: str) -> None:
     if not sys.warnoptions:
         warnings.simplefilter(
             "ignore", FutureWarning
-        )  # libraries tell their callers' authors what will change
+        )  # such warnings are for the authors of programs that call a library, and not for users
     try:
         app(prog_name=name)
     finally:

@@ -1,6 +1,6 @@
-"""What follows a noun on the command line, and what a shell shows beside it while it is completed.
+"""The verbs of each noun of the command line, with the help that a shell shows beside them while it completes.
 
-Beside the commands themselves, so that the key that asks for them imports none; a test holds the two together.
+They are written here a second time, so that completing them imports no command; a test compares the two.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "restore": "Bring deleted facts back with the value they had last: all of them in one change, or none.",
         },
         "erasures": {
-            "list": "List what was asked to be erased, and who decided it.",
+            "list": "List the requests to erase facts, and who decided them.",
             "approve": "Erase for good what another admin asked for.",
             "withdraw": "End a request; nothing is erased.",
         },
         "forget": {
-            "plan": "Choose facts (every option given must fit) and show what forgetting them would do.",
+            "plan": "Choose facts (they must match every option) and show what forgetting them would do.",
             "apply": "Forget the facts of a plan: all of them in one change, or none.",
-            "restore": "Undo an applied run: all its facts are back in one change, as they were.",
-            "verify": "Ask for the forgotten facts in every way there is.",
+            "restore": "Undo an applied run: all its facts are restored in one change, as they were.",
+            "verify": "Ask for the forgotten facts with every probe there is.",
             "list": "List forget runs, oldest first.",
-            "show": "Show a run: its plan as it was made, what became of it, and its last verification.",
+            "show": "Show a run: its plan, its state now, and its last verification.",
             "certificate": "Give the signed certificate of a verified run, as JSON on stdout or as a file.",
         },
         "corpus": {
-            "add": "Read documents, mark their facts, take them in and give the facts keys.",
+            "add": "Read documents, annotate their facts, ingest them and give the facts keys.",
             "annotate": "Mark the facts of raw documents, with a question for each.",
-            "ingest": "Take a file of annotated documents in: every sound document.",
-            "export": "Write a corpus as `colmlm corpus ingest` takes it back.",
+            "ingest": "Ingest a file of annotated documents.",
+            "export": "Write a corpus in a form that `colmlm corpus ingest` reads.",
             "delete": "Delete every live fact of a corpus, or of some of its documents, in one change.",
             "stats": "Count a corpus: documents, live facts, deleted facts, characters.",
             "list": "List the corpora.",
         },
         "documents": {
             "list": "List documents in the order of their ids, without their texts.",
-            "show": "Show a document's text as it was taken in, and where it came from; also one that was replaced.",
+            "show": "Show a document's text as it was ingested, and where it came from; also one that was replaced.",
         },
         "trace": {
             "output": "Show a stored output with the fact, document and offsets behind every spliced span.",
@@ -51,36 +51,36 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "fact": "Show a fact's source sentence, its versions, who changed it and why.",
         },
         "changes": {
-            "diff": "Show which facts were not the same at two changes, with the values then and then, by their ids.",
+            "diff": "Compare the facts as of two changes: show those that differ, with both values, by their ids.",
         },
         "audit": {
-            "log": "Show the changes that fit every filter, oldest first.",
+            "log": "Show the changes that match every filter, oldest first.",
             "verify": "Check the hash of every change.",
             "seal": "Acknowledge breaks of the log that are known, such as a row that somebody inserted by hand.",
             "export": "Write the head of the change log, signed by the key of this installation.",
-            "public-key": "Write the public key that heads, logs and certificates are signed with, as PEM.",
-            "denials": "Show requests to the API that were refused for who asked, newest first.",
+            "public-key": "Write the public key for signatures of heads, logs and certificates, as PEM.",
+            "denials": "Show requests to the API that were refused for who made them or how often, newest first.",
         },
         "backup": {
-            "create": "Write everything to one file, from one moment, while edits and lookups go on.",
+            "create": "Write everything to one file, from one snapshot, while edits and lookups go on.",
             "verify": "Read a backup to its last byte and compare every checksum; needs no database.",
             "restore": "Fill an empty, migrated database from a backup: everything, or nothing.",
         },
         "keysets": {
             "check": "Measure a keyset before it answers, and store the report.",
-            "activate": "Let this keyset answer from now on, in every process.",
-            "rollback": "Let the keyset answer again that was active before this one, at once.",
+            "activate": "Make this keyset the one that answers, in every process.",
+            "rollback": "Activate again, at once, the keyset that was active before this one.",
             "calibrate": "Choose the score below which a lookup is no match, from the facts' own questions.",
-            "threshold": "Say or set a keyset's threshold.",
-            "list": "List the keysets: who made them, which one is active, what is still to be keyed.",
-            "create": "Make an empty keyset of a checkpoint, or name the one it has.",
-            "rekey": "Key what a keyset has no key of, with its own checkpoint, from where that was registered.",
-            "build": "Make a keyset's index anew, trained on all its keys, and write the snapshot that servers open.",
+            "threshold": "Show or set a keyset's threshold.",
+            "list": "List the keysets: their checkpoints, which one is active, how many facts lack a key.",
+            "create": "Make an empty keyset of a checkpoint, or show the one it has.",
+            "rekey": "Make the keys that a keyset lacks, with its own checkpoint, from where that was registered.",
+            "build": "Rebuild a keyset's index, trained on all its keys, and write the snapshot that servers open.",
             "retire": "Drop a keyset's keys for good; only a rekey brings them back.",
         },
         "checkpoint": {
-            "info": "Say which checkpoint this is, how wide its keys are and how it was trained.",
-            "export": "Write the checkpoint as a plain Llama that transformers loads alone.",
+            "info": "Show which checkpoint this is, the dimension of its keys and how it was trained.",
+            "export": "Write the checkpoint as a plain Llama that transformers can load.",
             "release": "Write a run's adapter in half precision.",
         },
         "db": {
@@ -94,18 +94,18 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "create": "Make a key and print its token, this once: only a digest of it is kept.",
             "list": "List every key, the ended ones too; never a token.",
             "rotate": "Give a key a new token, printed this once.",
-            "revoke": "End a key for good and every token of it, from now on and in every process.",
+            "revoke": "End a key and all its tokens for good, at once and in every process.",
         },
         "jobs": {
             "start": "Queue a job.",
             "list": "List jobs, newest first.",
-            "show": "Show a job: what it was asked, how far it is, and what came of it.",
+            "show": "Show a job: its arguments, how far it is, and its result.",
             "wait": "Wait until a job has ended.",
             "cancel": "Cancel a job: one that waits at once, one that runs before its next piece of work.",
             "prune": "Remove jobs that ended long ago.",
         },
         "train": {
-            "shards": "Tokenise files once, for runs that read them as they go.",
+            "shards": "Tokenise files once, for runs that read them while they train.",
             "unlearn": "Train a checkpoint until it no longer says some answers.",
             "plot": "Draw a run's losses, rate, gradient norm and speed against its steps.",
         },

@@ -1,4 +1,4 @@
-"""`colmlm corpus annotate`: raw documents to an annotated corpus file, by the light annotators or by a large model."""
+"""`colmlm corpus annotate`: makes an annotated corpus of raw documents, by the light annotators or a large model."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class AnnotatorKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SeedOptions:
-    """How a chat endpoint is asked, and what it costs a million tokens."""
+    """The chat endpoint of the seed annotator, how it is asked, and its prices for a million tokens."""
 
     url: str | None
     model: str | None
@@ -63,7 +63,7 @@ class SeedOptions:
 
 @dataclass(slots=True)
 class AnnotationRun:
-    """The documents to annotate and what became of them."""
+    """The documents to annotate, and counts of what was written, refused and rejected."""
 
     found: FoundFiles
     encoding: str | None
@@ -76,7 +76,7 @@ class AnnotationRun:
     rejected: Counter[str] = field(default_factory=Counter)
 
     def reading(self) -> Iterator[AnnotatedDocument]:
-        """The documents of the files; what is refused is remembered anew each time."""
+        """Reads the documents of the files; each call collects the refusals anew."""
         self.refusals = list(self.found.refusals)
         total = sum(file.size for file in self.found.files) // 1000
         with progress("Annotating (KB read)") as advance:
@@ -149,8 +149,8 @@ def annotate(
 ) -> None:
     """Mark the facts of raw documents, with a question for each, and write an annotated corpus to train on or ingest.
 
-    What the checks reject goes to FILE.rejects.jsonl with the reason. Interrupted, it goes on where it was when it is
-    run again. The seed annotator's key comes from COLMLM_ANNOTATOR_API_KEY, and its cost is said before it begins.
+    What the checks reject goes to FILE.rejects.jsonl with the reason. After an interruption, run it again to continue.
+    The seed annotator's key comes from COLMLM_ANNOTATOR_API_KEY, and its cost is estimated before it begins.
     """
     annotators.known_encoding(encoding)
     options = SeedOptions(url, model, concurrency, temperature, chunk_tokens, price_in, price_out)
@@ -221,7 +221,7 @@ def _greet(results: Results) -> None:
 
 
 def _estimate(job: AnnotationRun, out: Path, options: SeedOptions) -> Estimate:
-    """What is still to be done. Reads everything once, and writes nothing."""
+    """Estimates what is still to be annotated. Reads everything once, and writes nothing."""
     from colmlm.model.annotate.cost import estimate
     from colmlm.model.annotate.results import Results
 
@@ -233,7 +233,7 @@ def _estimate(job: AnnotationRun, out: Path, options: SeedOptions) -> Estimate:
 
 
 def _agreed(cost: Estimate, options: SeedOptions, *, yes: bool, as_json: bool) -> bool:
-    """Whether the run may cost that: said in either case, and asked where somebody is there."""
+    """Prints the estimated cost, and tells whether --yes, or somebody at the terminal, agrees to it."""
     for line in _priced(cost, options):
         note(line)
     if yes or cost.documents == 0:

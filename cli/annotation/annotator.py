@@ -103,7 +103,7 @@ def train_spans(
     name: Name = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train the fact-span annotator. A word outside the spans of a SQuAD file weighs less: it may be a fact.
+    """Train the span annotator. Words outside the spans of a SQuAD file weigh less, since they may be facts too.
 
     With --hold-out the threshold is set where the exact F1 on those documents is highest.
     """
@@ -158,7 +158,7 @@ def release(
     target: Annotated[Path, typer.Argument(metavar="DIR", file_okay=False, help="A new or empty directory.")],
     as_json: AsJson = False,
 ) -> None:
-    """Write a run's adapter in half precision, with its description and without optimiser state: at most 16 MB."""
+    """Write a run's adapter in half precision, with its config and without optimiser state: at most 16 MB."""
     if target.is_dir() and any(target.iterdir()):
         raise typer.BadParameter(f"{target} is not empty; name a new directory.", param_hint="DIR")
     annotators.release(run, target)
@@ -193,7 +193,8 @@ def evaluate(
 ) -> None:
     """Measure the annotators against marked documents: agreement of spans, round trip of questions, speed.
 
-    A question's round trip: its state at <FACT-q> finds its own fact's key among all facts of the documents.
+    A question passes the round trip where its hidden state at <FACT-q> finds its own fact's key among those of all
+    facts of the documents.
     """
     chosen = _split(squad or [], 0)[0] + _dense(annotated or [], demo=False)
     if documents is not None and documents < len(chosen):
@@ -218,7 +219,7 @@ def evaluate(
 
 
 def _split(squad: list[Path], held_out: int) -> tuple[list[AnnotatedDocument], list[AnnotatedDocument]]:
-    """The documents of SQuAD files: those to use, and as many drawn ones as are to be held out."""
+    """Splits the documents of SQuAD files into those to use, and `held_out` ones that are drawn at random."""
     documents = [document for path in squad for document in _readable(read_squad(path))]
     if held_out and held_out >= len(documents):
         raise typer.BadParameter(f"cannot leave {held_out} of {len(documents)} documents out.")

@@ -1,4 +1,4 @@
-"""`colmlm corpus add`: raw documents read, annotated, taken in and keyed, so that the model can cite them."""
+"""`colmlm corpus add`: reads, annotates, ingests and keys raw documents, so that the model can cite them."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ def add(
     allow_erased: AllowErased = False,
     as_json: AsJson = False,
 ) -> None:
-    """Read documents, mark their facts, take them in and give the facts keys: then `colmlm generate` can cite them.
+    """Read documents, annotate their facts, ingest them and give the facts keys: then `colmlm generate` can cite them.
 
-    Files that cannot be read are refused one by one, with the reason, and the rest goes on; the exit code is then 3.
-    Run again, it passes over what is unchanged and replaces what has changed; if it was interrupted, it goes on.
+    Files that cannot be read are refused, each with the reason, and the others are added; the exit code is then 3.
+    A second run skips what is unchanged and replaces what has changed; after an interruption it continues.
     With --server the files are uploaded and a job there does it; a document is then known by its file's name alone.
     """
     annotators.known_encoding(encoding)

@@ -1,4 +1,4 @@
-"""`colmlm audit` and `colmlm impact`: the log with filters, the proof that it stands, and who was told a fact."""
+"""`colmlm audit` and `colmlm impact`: list and verify the log, sign its head, and list the outputs that used a fact."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ InputFile = Annotated[
 
 
 def moment(value: str) -> datetime:
-    """A time as ISO 8601 has it; one without a zone is UTC."""
+    """Reads a time in ISO 8601; one without a zone is UTC."""
     try:
         time = datetime.fromisoformat(value)
     except ValueError as error:
@@ -88,7 +88,7 @@ def log(
     limit: Limit = 100,
     as_json: AsJson = False,
 ) -> None:
-    """Show the changes that fit every filter, oldest first."""
+    """Show the changes that match every filter, oldest first."""
     found = base.log.changes(
         after, limit, actor=actor, principal=principal, kind=kind, fact_id=fact, since=since, until=until
     )
@@ -123,8 +123,8 @@ def verify(
 ) -> None:
     """Check the hash of every change, and whether a head that was witnessed earlier is still in the log.
 
-    The exit code is 1 where it is not, or where a change was altered, removed or put in, unless `audit seal`
-    acknowledged that. Every break is named, and what comes after it is checked all the same. With --server the whole
+    The exit code is 1 where it is not, or where a change was altered, removed or inserted, unless `audit seal`
+    acknowledged that. Every break is listed, and the changes after it are checked too. With --server the whole
     log is fetched and checked on this machine.
     """
     witnessed = _read_head(against, key) if against else None
@@ -200,8 +200,8 @@ def seal(
 ) -> None:
     """Acknowledge breaks of the log that are known, such as a row that somebody inserted by hand.
 
-    Nothing is mended: a change is appended that says what was found and what should have been there. After that `audit
-    verify` and `fsck` are ok but for these, and tell of any other break as before.
+    Nothing is repaired: a change is appended that says what was found and what should have been there. After that
+    `audit verify` and `fsck` accept these breaks, and report any other as before.
     """
     if not (dry_run or yes):
         if as_json or not is_attended():
@@ -232,9 +232,9 @@ def export(
 ) -> None:
     """Write the head of the change log, signed by the key of this installation, to be kept elsewhere.
 
-    `colmlm audit verify --against` checks later that the log was not rewritten before it.
+    `colmlm audit verify --against` checks later that the log up to this head was not rewritten.
     """
-    head = base.log.head()  # before the file is made: a base out of reach should leave none
+    head = base.log.head()  # before the file is created, so that a base out of reach leaves none
     written = output.open("w", encoding="utf-8") if output else nullcontext(sys.stdout)
     with progress("Exporting changes") as advance, written as target:
         if not whole_log:
@@ -253,7 +253,7 @@ def public_key(
         Path | None, typer.Option("--output", "-o", dir_okay=False, help="Write here; default: stdout.")
     ] = None,
 ) -> None:
-    """Write the public key that heads, logs and certificates are signed with, as PEM. Auditors check with it alone."""
+    """Write the public key for signatures of heads, logs and certificates, as PEM. Auditors need no other."""
     pem = base.log.public_key()
     if output is None:
         typer.echo(pem, nl=False)
@@ -266,7 +266,10 @@ def public_key(
 @app.command(epilog=examples("colmlm audit denials", "colmlm audit denials --limit 500 --json"))
 @anywhere
 def denials(base: Base, after: After = 0, limit: Limit = 50, as_json: AsJson = False) -> None:
-    """Show requests to the API that were refused for who asked, newest first; with --after, those before that id."""
+    """Show requests to the API that were refused for who made them or how often, newest first.
+
+    With --after it shows those older than that id.
+    """
     found = base.log.denials(after=after, limit=limit)
     if as_json:
         print_json({"denials": found})
@@ -290,7 +293,7 @@ def denials(base: Base, after: After = 0, limit: Limit = 50, as_json: AsJson = F
 
 @anywhere
 def impact(base: Base, fact_id: FactId, as_json: AsJson = False) -> None:
-    """Show every stored output that a fact was spliced into, and what became of it since."""
+    """Show every stored output that a fact was spliced into, and whether the spliced value is still current."""
     found = base.outputs.impact(fact_id)
     print_json(found) if as_json else _show_impact(found)
 

@@ -1,4 +1,4 @@
-"""`colmlm changes` and `colmlm fsck`: the record of every edit, and whether everything still agrees with it."""
+"""`colmlm changes` and `colmlm fsck`: show the log of all edits, and check that what is stored agrees with it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def changes(
 ) -> None:
     """Show the change log: who changed what, when and why, oldest first. It holds no fact text."""
     if context.invoked_subcommand is not None:
-        if context.params["server"]:  # it would compare those of this machine
+        if context.params["server"]:  # the verb would not see it, and use this machine's base
             raise typer.BadParameter("name it after the verb.", param_hint="--server")
         return
     found = base.log.changes(after, limit)
@@ -59,9 +59,9 @@ def show_diff(
     limit: Limit = 100,
     as_json: AsJson = False,
 ) -> None:
-    """Show which facts were not the same at two changes, with the values then and then, by their ids.
+    """Compare the facts as of two changes: show those that differ, with both values, by their ids.
 
-    What became of a fact in between and was undone is no difference. An erased fact is named without its values.
+    An edit in between that was undone again is no difference. An erased fact is listed without its values.
     """
     found = base.log.diff(first, last, corpus=corpus, after=after, limit=limit)
     more = found.facts[-1].fact_id if len(found.facts) == limit else None
@@ -92,8 +92,8 @@ def fsck(
 ) -> None:
     """Compare facts, keys, indexes, documents and the change log; change nothing unless told to.
 
-    The exit code is 1 where anything is missing, left over or broken. Facts without a key are work, not damage.
-    --repair never touches texts, facts or the log: what is wrong there is named with what to do.
+    The exit code is 1 where anything is missing, left over or broken. Facts without a key are no fault.
+    --repair never touches texts, facts or the log: problems there are listed, with what to do.
     """
     if dry_run and not repair:
         raise typer.BadParameter("fsck changes nothing without --repair.", param_hint="--dry-run")

@@ -1,4 +1,4 @@
-"""`colmlm trace`: from a stored output to its evidence, and from a fact to the outputs that used it."""
+"""`colmlm trace`: traces stored outputs to the facts spliced into them, and facts to the outputs that used them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def output(
     generation_id: Annotated[int, typer.Argument(metavar="OUTPUT_ID", min=1, help="The stored output's id.")],
     as_json: AsJson = False,
 ) -> None:
-    """Show a stored output with the fact, document and offsets behind every spliced span, and what became of it."""
+    """Show a stored output with the fact, document and offsets behind every spliced span, and the fact's state now."""
     traced = base.outputs.trace(generation_id)
     print_json(traced) if as_json else show_output(traced)
     if any(splice.withheld for splice in traced.splices):
@@ -39,7 +39,7 @@ def output(
 @app.command(epilog=examples("colmlm trace outputs", "colmlm trace outputs --limit 10 --json"))
 @anywhere
 def outputs(base: Base, after: After = 0, limit: Limit = 50, as_json: AsJson = False) -> None:
-    """List stored outputs, newest first; with --after, those before that id."""
+    """List stored outputs, newest first; with --after, those older than that id."""
     found = base.outputs.find(after, limit)
     more = found[-1].generation_id if len(found) == limit else None
     if as_json:
@@ -56,7 +56,7 @@ def outputs(base: Base, after: After = 0, limit: Limit = 50, as_json: AsJson = F
 
 
 def show_output(trace: OutputTrace) -> None:
-    """Print an output, marked where it was spliced, and the evidence for each mark."""
+    """Prints an output with its splices marked, and the fact and source of each splice."""
     say(
         f"output {trace.generation_id}, mode {trace.mode}, checkpoint {trace.checkpoint_id}, {trace.at:%Y-%m-%d %H:%M}"
     )
@@ -68,7 +68,7 @@ def show_output(trace: OutputTrace) -> None:
 
 
 def marked(trace: OutputTrace) -> str:
-    """The output with each spliced span in brackets, followed by its number."""
+    """Puts each spliced span of the output in brackets, followed by its number."""
     pieces, at = [], 0
     for splice in trace.splices:
         if splice.outcome != "hit":
@@ -89,7 +89,7 @@ def _splice_row(splice: TracedSplice) -> tuple[object, ...]:
 
 
 def place(source: Source | None) -> str:
-    """A source as title (corpus/document) and offsets."""
+    """Describes a source as title (corpus/document) and offsets."""
     if source is None:
         return ""
     return f"{source.title or source.external_id} ({source.corpus}/{source.external_id})[{source.start}:{source.end}]"
@@ -143,7 +143,7 @@ def _show_fact(trace: FactTrace) -> None:
 
 
 def show_changes(changes: tuple[ChangeRecord, ...] | list[ChangeRecord]) -> None:
-    """Print entries of the change log as a table."""
+    """Prints changes of the log as a table."""
     columns = ("seq", "kind", "facts", "actor", "principal", "reason", "at")
     rows = [
         (c.seq, c.kind, c.num_facts, _named(c), c.principal, shorten(c.reason), f"{c.at:%Y-%m-%d %H:%M:%S}")
@@ -153,6 +153,6 @@ def show_changes(changes: tuple[ChangeRecord, ...] | list[ChangeRecord]) -> None
 
 
 def _named(change: ChangeRecord) -> str:
-    """The actor, and whom it acts for where that is another."""
+    """Names the actor, and whom the actor acts for where that is somebody else."""
     behalf = change.on_behalf_of
     return change.actor if behalf in (None, change.actor) else f"{change.actor} for {behalf}"

@@ -1,1 +1,1 @@
-"""Where knowledge base and model are put together: the runtime, encoders, generators, what jobs need."""
+"""Composition: puts knowledge base and model together, as the runtime, encoders, generators and handlers of jobs."""

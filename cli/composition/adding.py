@@ -1,4 +1,4 @@
-"""Raw documents into a corpus: read, annotated, taken in and keyed, for the command line and for jobs."""
+"""Adds raw documents to a corpus: reads, annotates, ingests and keys them, for the command line and for jobs."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from colmlm.kb.facts.records import IngestReport
     from colmlm.kb.keys.records import KeysetRecord
 
-COMMIT_EVERY = 20  # documents: what an interruption loses of the annotators' work at most
+COMMIT_EVERY = 20  # documents of a transaction: an interruption loses at most their annotation
 
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """A document that went in: its facts, those of them with a question, and what the checks rejected."""
+    """A document that was added: the number of its facts, of those with a question, and of rejects."""
 
     document: str
     title: str | None
@@ -37,7 +37,7 @@ class Added:
 
 @dataclass(slots=True)
 class AddingTally:
-    """What became of the files so far."""
+    """Counts of the documents that one run has added, refused and rejected so far."""
 
     standings: Counter[Standing] = field(default_factory=Counter)
     characters: int = 0
@@ -49,7 +49,7 @@ class AddingTally:
 
 @dataclass(slots=True)
 class Adding:
-    """One run over the files that were found. `kept_in` is a folder whose addresses say nothing to anybody later."""
+    """One run over the files that were found. Those in the folder `kept_in` are temporary, and get no address."""
 
     runtime: Runtime
     corpus: str
@@ -61,7 +61,7 @@ class Adding:
     tally: AddingTally = field(default_factory=AddingTally)
 
     def wanted(self) -> Iterator[AnnotatedDocument]:
-        """The documents to annotate: new ones, changed ones, and with `again` those that are there unchanged."""
+        """Reads the documents to annotate: new ones, changed ones, and with `again` also unchanged ones."""
         standings = self.runtime.kb.corpora.standings(self.corpus)
         total = sum(file.size for file in self.found.files) // 1000
         self.tally.refusals += self.found.refusals
@@ -89,7 +89,7 @@ class Adding:
         return replace(document, uri=None)
 
     def annotated(self, annotator: Any, documents: Iterator[AnnotatedDocument]) -> Iterator[Parsed]:
-        """The documents with their facts, as an ingest takes them."""
+        """Annotates the documents, and gives them in the form that an ingest takes."""
         for reviewed in annotator.annotate(documents):
             document, rejected = reviewed.document, reviewed.rejected
             questions = [fact.question for fact in document.facts if fact.question]
@@ -103,7 +103,7 @@ class Adding:
             yield Parsed(document)
 
     def ingest(self, load: Callable[[], Any], **how: Any) -> IngestReport | None:
-        """Take the wanted documents in as they are annotated; None where there were none, and no model was loaded."""
+        """Ingests the wanted documents while they are annotated; without any, loads no model and gives None."""
         wanted = self.wanted()
         if (first := next(wanted, None)) is None:
             return None
@@ -123,7 +123,7 @@ class Adding:
             raise
 
     def key(self, *, changed: bool, **how: Any) -> KeysetRecord | None:
-        """Key the corpus where there is something to key: these facts, or those of a run that was interrupted."""
+        """Keys the corpus where facts lack keys: those just added, or those of an earlier run that was interrupted."""
         kb = self.runtime.kb
         if all(known.corpus != self.corpus for known in kb.corpora.all()):
             return None

@@ -1,4 +1,4 @@
-"""The annotators that commands use, and the options that choose them."""
+"""Loads the annotators for commands, and has the options that choose them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ RawPaths = Annotated[
 
 
 def known_encoding(name: str | None) -> str | None:
-    """Refuse an encoding that there is none of."""
+    """Refuses an encoding that Python does not know."""
     if name is not None:
         try:
             "x".encode(name)
@@ -65,7 +65,7 @@ def light(
     threshold: float | None = None,
     drop_unquestioned: bool = False,
 ) -> Annotator:
-    """The two light annotators, loaded; without the question generator where nothing is asked. Seconds."""
+    """Loads the two light annotators, which takes seconds; without `asks` only the span annotator."""
     from colmlm.model.annotate.checkpoint import RELEASED_QUESTIONS, RELEASED_SPANS
     from colmlm.model.annotate.pipeline import Annotator
     from colmlm.model.annotate.questions import QuestionGenerator

@@ -1,4 +1,4 @@
-"""Who makes keys, by name: a checkpoint of the model, or a sentence encoder (the baselines that ask in words)."""
+"""Encoders by name: a checkpoint of the model, or a sentence encoder, as the baselines use that query in words."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from colmlm.kb.keys.rekey import Encoder
     from colmlm.model.baselines.sentences import SentenceEncoder
 
-_REGISTERED = "encoder:"  # what stands for a path where a sentence encoder is registered
+_REGISTERED = "encoder:"  # starts the path under which a sentence encoder is registered
 
 
 class EncoderName(StrEnum):
-    """all-MiniLM-L6-v2 on the fact's question (on its sentence where it has none), or always on the sentence."""
+    """The sentence encoder all-MiniLM-L6-v2, on a fact's question (else on its sentence), or always on the sentence."""
 
     minilm = "minilm"
     minilm_sentences = "minilm-sentences"
@@ -39,7 +39,7 @@ ByEncoder = Annotated[
 
 
 class SentenceKeys:
-    """A sentence encoder's keys, as `kb.keys.rekey.Encoder` wants them."""
+    """Makes keys with a sentence encoder; a `kb.keys.rekey.Encoder`."""
 
     def __init__(self, name: EncoderName, encoder: SentenceEncoder) -> None:
         self.sentences = encoder
@@ -70,7 +70,7 @@ class SentenceKeys:
 
 
 def chosen(runtime: Runtime, name: EncoderName | None, checkpoint: Path | None) -> Encoder:
-    """The sentence encoder of this name, else the settings' checkpoint. Naming both is refused."""
+    """Gives the sentence encoder of this name, else the settings' checkpoint. Refuses a name with a checkpoint."""
     if name is None:
         return runtime.encoder
     if checkpoint is not None:
@@ -79,12 +79,12 @@ def chosen(runtime: Runtime, name: EncoderName | None, checkpoint: Path | None) 
 
 
 def keys_are_questions(encoder: Encoder) -> bool:
-    """Whether asking a fact's question asks with the fact's very key: then questions cannot calibrate a threshold."""
+    """Tells whether a fact's key encodes its own question, so that questions cannot calibrate a threshold."""
     return isinstance(encoder, SentenceKeys) and encoder.sentences.keys == "question"
 
 
 def registered(runtime: Runtime, path: str | None, elsewhere: Path | None) -> Encoder:
-    """What was registered under `path`, or lies `elsewhere` now; where it is not found, the settings' own."""
+    """Loads the encoder that was registered under `path`, or is `elsewhere` now; by default that of the settings."""
     if elsewhere is None and path is not None and path.startswith(_REGISTERED):
         return SentenceKeys.named(EncoderName(path.removeprefix(_REGISTERED)))
     found = elsewhere or (Path(path) if path and Path(path).is_dir() else None)

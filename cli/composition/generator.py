@@ -1,4 +1,4 @@
-"""Decoding as the API and the commands want it: every output is stored with its attribution, here or elsewhere."""
+"""Decodes for the API and the commands, and stores every output with its attributions, here or on a server."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from colmlm.model.decoding.rows import SpliceRecord
     from colmlm.model.lm.checkpoint import Checkpoint
 
-ROWS_TOGETHER = 8  # a batch's cache takes memory by its longest row
+ROWS_TOGETHER = 8  # limits the memory of the cache of a batch, which is as long as its longest row
 
 
 class OutputStore(Protocol):
-    """Where outputs are kept."""
+    """Where a generator stores its outputs."""
 
     def store(self, generation: NewOutput) -> OutputTrace: ...
 
     def source(self, fact_id: int) -> Source | None:
-        """The document behind a fact; None where it has none, or where that is not told before the output is stored."""
+        """Gives the source of a fact; None where it has none, or where it is not known before the output is stored."""
         ...
 
     def head_seq(self) -> int: ...
@@ -39,7 +39,7 @@ class OutputStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LocalOutputs:
-    """Outputs are kept in this process's knowledge base."""
+    """Stores outputs in this process's knowledge base."""
 
     kb: KnowledgeBase
 
@@ -55,10 +55,10 @@ class LocalOutputs:
 
 @dataclass(slots=True)
 class StoringGenerator:
-    """Decodes and stores every output with its attribution, as `kb.nouns.generation.Generator` wants it.
+    """Decodes, and stores every output with its attributions; a `kb.nouns.generation.Generator`.
 
-    `lookup` is the knowledge base, or something that stands before it. `seq` dates an output that looked nothing up:
-    by default the last change. A prompt may have `prompt_max_tokens`, or as many as the model reads. `check` is
+    `lookup` is the knowledge base, or a wrapper of it. `seq` is stored as the change of an output without lookups
+    (None: the last change). A prompt may have `prompt_max_tokens` (None: as many as the model reads). `check` is
     called at every step, and what it raises ends the decoding.
     """
 
@@ -79,7 +79,7 @@ class StoringGenerator:
         return self._store(generation)
 
     def stream(self, request: GenerationRequest) -> Iterator[Item]:
-        """The output piece by piece with its lookups, then why it ended, then its stored trace."""
+        """Gives the output piece by piece with its lookups, then why it ended, then its stored trace."""
         from colmlm.model.decoding.decoder import DecodedOutput
 
         self._check_prompts([request])
@@ -95,7 +95,7 @@ class StoringGenerator:
                 yield self._looked_up(item, said)
 
     def complete(self, requests: Sequence[GenerationRequest], top: int | None = None) -> list[Completed]:
-        """See `kb.nouns.generation.Generator.complete`."""
+        """Completes requests as `kb.nouns.generation.Generator.complete` says."""
         self._check_prompts(requests)
         generations = self._generations(requests)
         if top is None:
@@ -180,7 +180,7 @@ class StoringGenerator:
         )
 
     def _seq(self) -> int:
-        """What dates an output without a lookup, which depends on no change."""
+        """Gives the change to store with an output without lookups, which depends on none."""
         return self.outputs.head_seq() if self.seq is None else self.seq
 
 

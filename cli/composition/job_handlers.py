@@ -1,4 +1,4 @@
-"""What jobs do: the handlers of `kb.jobs`, and those of the kinds that need a model."""
+"""The handlers of all kinds of jobs: those of `kb.jobs`, and those of the kinds that need a model."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def handlers(runtime: Runtime) -> dict[str, Handler]:
-    """Every kind's handler, with the models of this runtime, which are loaded when a job first needs them."""
+    """Gives the handler of every kind. A model of this runtime is loaded when a job first needs it."""
     models = _Models(runtime)
     return {
         **HANDLERS,
@@ -41,7 +41,7 @@ def handlers(runtime: Runtime) -> dict[str, Handler]:
 
 
 def problem(error: Exception) -> Problem:
-    """The problem document of an error, also of one that a model raised."""
+    """Gives the problem document of an error, also of one that a model raised."""
     error = refusal_of(error) or error
     if isinstance(error, KBError) or (failure := explain(error)).exit_code == FAULT:
         return problem_of(error)
@@ -64,7 +64,7 @@ class _Models:
         )
 
     def _telling(self, run: JobRun) -> Telling:
-        """How far the work is becomes the job's own progress."""
+        """Reports the progress of the work as that of the job."""
         return Telling(self.runtime.telling.note, lambda description: nullcontext(_advance(run, description)))
 
     def _encoder(self, work: Rekey) -> Encoder:
@@ -94,7 +94,7 @@ class _Models:
         return taken
 
     def documents(self, run: JobRun, work: Documents) -> object:
-        """Annotate, take in and key; again, it passes over the documents that are in."""
+        """Annotates, ingests and keys the documents. A second attempt skips those that are already ingested."""
         files = [run.uploads.file(upload_id) for upload_id in work.upload_ids]
         adding = Adding(
             self.runtime,
@@ -113,7 +113,7 @@ class _Models:
 
         why = (
             work.reason or f"{len(files)} uploaded files"
-        )  # their names may say a fact, and the log keeps it
+        )  # names of files may say a fact, and the log would keep it
         report = adding.ingest(load, actor=run.job.actor, reason=why)
         run.check()
         keyset = adding.key(changed=report is not None, kb=run.kb)
@@ -140,7 +140,7 @@ class _Models:
 
 
 def _checkpoint(runtime: Runtime, name: str | None) -> Path | None:
-    """The directory of this name among the home's checkpoints; None is the settings' own."""
+    """Gives the directory of this name among the home's checkpoints; None stands for the settings' checkpoint."""
     if name is None:
         return None
     path = runtime.settings.home / "checkpoints" / name

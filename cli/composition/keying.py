@@ -1,4 +1,4 @@
-"""Keys for facts, and the threshold that goes with them: what commands, jobs and the start of a server share."""
+"""Gives facts keys and calibrates their keyset, for commands, jobs and the start of a server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from colmlm.kb.service import KnowledgeBase
 
 DEFAULT_SAMPLE = 300
-_BATCH = 32  # questions that are encoded at once
+_BATCH = 32  # questions that are encoded together
 
 
 def key_everything(
@@ -32,10 +32,10 @@ def key_everything(
     kb: KnowledgeBase | None = None,
     telling: Telling | None = None,
 ) -> KeysetRecord:
-    """Key what is unkeyed, and calibrate a keyset whose threshold nobody has chosen.
+    """Keys the facts without a key, and calibrates a keyset whose threshold nobody has chosen.
 
-    The encoder is by default the settings'. `kb` is the runtime's, unless this is done in somebody else's name;
-    `telling` hears how far it is, by default the runtime's.
+    `encoder`, `kb` and `telling` are by default the runtime's. A job gives its own `kb`, whose changes are logged for
+    the job's actor, and a `telling` that reports its progress.
     """
     encoder, kb, telling = encoder or runtime.encoder, kb or runtime.kb, telling or runtime.telling
     with telling.progress("Keying facts") as advance:
@@ -54,7 +54,7 @@ def key_everything(
         return keyset
     try:
         measured = measure(kb, encoder, keyset, None, DEFAULT_SAMPLE, telling)
-    except InvalidValue as error:  # a base without questions is keyed all the same
+    except InvalidValue as error:  # a base without questions can be keyed, but not calibrated
         telling.note(f"Not calibrated. {error}")
         return keyset
     telling.note(describe_calibration(measured))
@@ -62,9 +62,9 @@ def key_everything(
 
 
 def encoder_of(runtime: Runtime, keyset_id: int, named: Path | None = None) -> Encoder:
-    """The encoder that made this keyset's keys: from `named`, from where it was registered, or the settings' own.
+    """Loads the encoder that made this keyset's keys: from `named`, from where it was registered, or from the settings.
 
-    Raises `KeysetMismatch` where what lies there is another checkpoint.
+    Raises `KeysetMismatch` where another checkpoint is found there.
     """
     known = runtime.kb.keysets.checkpoint(keyset_id)
     encoder = registered(runtime, known.path, named)
@@ -74,7 +74,7 @@ def encoder_of(runtime: Runtime, keyset_id: int, named: Path | None = None) -> E
 
 
 def active_encoder_of(runtime: Runtime, keyset_id: int, named: Path | None = None) -> Encoder | None:
-    """The active keyset's encoder; None where that one is checked itself, none is active, or it cannot be loaded."""
+    """Loads the active keyset's encoder; gives None where that is `keyset_id`, none is active, or loading fails."""
     from colmlm.model.lm.base_models import BaseNotFound
     from colmlm.model.lm.config import CheckpointError
 
@@ -100,7 +100,7 @@ def measure(
     sample: int,
     telling: Telling,
 ) -> Calibration:
-    """Calibrate on up to `sample` questions, evenly over the facts. Raises `InvalidValue` for want of them."""
+    """Calibrates on up to `sample` questions, spread evenly over the facts. Raises `InvalidValue` without any."""
     fact_ids, keys_ND = kb.keysets.keys(keyset.keyset_id)
     values, questions = _facts_by_id(kb)
     asked = [int(fact_id) for fact_id in fact_ids if questions.get(int(fact_id))]
@@ -126,7 +126,7 @@ def _encode(encoder: Encoder, questions: list[str], telling: Telling) -> NDArray
 
 
 def _facts_by_id(kb: KnowledgeBase) -> tuple[dict[int, str], dict[int, str]]:
-    """Values and questions of every live fact."""
+    """Reads the values and the questions of every live fact."""
     values: dict[int, str] = {}
     questions: dict[int, str] = {}
     after = 0
@@ -139,7 +139,7 @@ def _facts_by_id(kb: KnowledgeBase) -> tuple[dict[int, str], dict[int, str]]:
 
 
 def describe_calibration(measured: Calibration) -> str:
-    """The threshold and both error rates in a sentence, and advice where no threshold tells facts apart."""
+    """Says the threshold and both error rates in a sentence, with advice where no threshold separates them well."""
     told = (
         f"Threshold {measured.threshold:.3f}: of {measured.num_questions} questions it refuses "
         f"{measured.false_reject_rate:.1%} whose fact is there and accepts "

@@ -1,4 +1,4 @@
-"""Log-probabilities of prompts and of what was said after them, token by token, as completions report them."""
+"""Computes log-probabilities of prompts and their outputs, token by token, as completions report them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Logprobs:
-    """One of the prompt's tokens each, and one of the output's."""
+    """The log-probabilities of the prompt's tokens, and of the output's."""
 
     prompt: tuple[TokenLogprob, ...]
     output: tuple[TokenLogprob, ...]
@@ -31,10 +31,11 @@ def logprobs(
     generations: Sequence[DecodedOutput | None],
     top: int,
 ) -> list[Logprobs]:
-    """For each prompt with what was said after it (None: nothing), under the model alone.
+    """Scores each prompt with its output (None: no output), under the model without lookups.
 
-    The start of a text that the decoder puts before a prompt is not reported, only one that was given. A prompt's
-    first token has no log-probability, as the protocol has it. Raises `PromptRefused` beyond the model's context.
+    The token that the decoder puts at the start of every text is reported only where the prompt itself begins with it.
+    A prompt's first token has no log-probability, as the protocol says. Raises `PromptRefused` beyond the model's
+    context.
     """
     from colmlm.model.decoding.scoring import score
 
@@ -59,7 +60,7 @@ def logprobs(
 
 
 def _kept(checkpoint: Checkpoint, generation: DecodedOutput | None) -> tuple[int, ...]:
-    """The tokens of an output, with the one that ended it and without those that a stop string cut off."""
+    """Gives the tokens of an output, with the one that ended it and without those that a stop string cut off."""
     if generation is None or generation.finish != "stop":
         return generation.tokens if generation else ()
     kept = 0

@@ -1,4 +1,4 @@
-"""A checkpoint as the knowledge base knows one: what is remembered of it, and the keys it makes."""
+"""A checkpoint for the knowledge base: its description, and the keys that it makes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def describe(checkpoint: Checkpoint) -> CheckpointInfo:
-    """What the knowledge base remembers of a checkpoint."""
+    """Gives the description of a checkpoint that the knowledge base stores."""
     trained_on = checkpoint.config.training.get("data_sha256")
     return CheckpointInfo(
         checkpoint_id=checkpoint.checkpoint_id,
@@ -29,7 +29,7 @@ def describe(checkpoint: Checkpoint) -> CheckpointInfo:
 
 
 class ModelEncoder:
-    """A checkpoint's keys, as `kb.keys.rekey.Encoder` and `api.ports.QuestionEncoder` want them."""
+    """Makes keys with a checkpoint; a `kb.keys.rekey.Encoder` and an `api.ports.QuestionEncoder`."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         from colmlm.model.lm.encoder import KeyEncoder

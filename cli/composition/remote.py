@@ -1,4 +1,4 @@
-"""`RemoteBase`: a knowledge base behind its API as commands ask for it, with a model of this machine to decode with."""
+"""`RemoteBase`: a knowledge base behind its API for commands, which can also decode with a model of this machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class RemoteBase(Client):
-    """See `cli.base.Base`. The runtime is for decoding here; its knowledge base is not opened."""
+    """Implements `cli.base.Base` by requests to a server. The runtime only decodes, and opens no knowledge base."""
 
     def __init__(self, connection: Connection, runtime: Runtime) -> None:
         super().__init__(connection, runtime.telling)
@@ -55,7 +55,7 @@ class RemoteBase(Client):
 
 @dataclass(frozen=True, slots=True)
 class OutputsElsewhere:
-    """Outputs are kept in a knowledge base elsewhere; see `cli.composition.generator.OutputStore`."""
+    """Stores outputs in the knowledge base of a server; a `cli.composition.generator.OutputStore`."""
 
     client: Client
 
@@ -63,7 +63,7 @@ class OutputsElsewhere:
         return self.client.outputs.record_from_elsewhere(generation)
 
     def source(self, fact_id: int) -> Source | None:
-        """Not told before the output is stored."""
+        """Gives None, since the server gives the source only once the output is stored."""
         return None
 
     def head_seq(self) -> int:

@@ -1,7 +1,7 @@
-"""The composition root: settings from the environment, the knowledge base, and the model when it is needed.
+"""The composition root: reads settings from the environment, and opens the knowledge base and the model when needed.
 
 Only this module and the commands that own a model know both `kb` and `model`. Nothing of `model` is
-imported before a command asks for it: torch costs seconds.
+imported before a command needs it, since importing torch takes seconds.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ RELEASED = Path("released", "co-lmlm-135m")
 class Runtime:
     """One process's knowledge base and model, each opened on first use and closed with the runtime.
 
-    `application` is what the database calls it, and so whoever waits for it; `telling` hears how far long work is.
+    `application` is the name of its connections in the database; `telling` gets remarks and the progress of long work.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Runtime:
     def from_environment(
         cls, *, home: Path | None = None, checkpoint: Path | None = None, telling: Telling = ON_STDERR
     ) -> Self:
-        """A runtime on `COLMLM_*`, where the arguments given override them. Opens nothing yet."""
+        """Makes a runtime of the variables `COLMLM_*`, which the arguments override. Opens nothing yet."""
         settings = Settings.from_environment(os.environ)
         user = UserSettings.from_environment(os.environ)
         return cls(
@@ -71,12 +71,12 @@ class Runtime:
         return KnowledgeBase.open(self.settings, self.application)
 
     def open(self) -> None:
-        """Open the knowledge base now: one that is out of reach should not cost the seconds of loading a model."""
+        """Opens the knowledge base now, so that one that is out of reach is noticed before a model is loaded."""
         self.kb  # noqa: B018
 
     @cached_property
     def checkpoint(self) -> Checkpoint:
-        """The checkpoint of the settings, by default the released one. Seconds on first use."""
+        """The checkpoint of the settings, by default the released one. Loading it takes seconds."""
         from colmlm.model.lm.checkpoint import load
 
         return load(self.user.checkpoint or released_checkpoint(), self.settings.home / "models")
@@ -88,7 +88,7 @@ class Runtime:
         return ModelEncoder(self.checkpoint)
 
     def encoder_at(self, path: Path | None) -> ModelEncoder:
-        """The encoder of another checkpoint; None is the settings' own."""
+        """Gives the encoder of the checkpoint at `path` (None: that of the settings)."""
         if path is None:
             return self.encoder
         from colmlm.cli.composition.model_encoder import ModelEncoder
@@ -106,7 +106,7 @@ class Runtime:
         )
 
     def generator_as_of(self, seq: int) -> StoringGenerator:
-        """A generator whose lookups find what was true at change `seq`, and whose outputs are dated by it."""
+        """Gives a generator whose lookups find facts as of change `seq`, which is stored with its outputs."""
         from colmlm.cli.composition.generator import LocalOutputs, StoringGenerator
 
         return StoringGenerator(self.checkpoint, LocalOutputs(self.kb), self.kb.lookups.as_of(seq), seq)
@@ -126,7 +126,7 @@ class Runtime:
 
 
 def released_checkpoint() -> Path:
-    """Where the checkpoint that comes with the program lies."""
+    """Gives the directory of the checkpoint that comes with the program."""
     spec = find_spec("colmlm.model")
     assert spec is not None and spec.submodule_search_locations
     return Path(spec.submodule_search_locations[0], RELEASED)

@@ -1,8 +1,8 @@
-"""A worker beside the server: a child process, so that neither takes the other down.
+"""Runs a worker as a child process of the server, so that a crash of one does not end the other.
 
-It learns from the end of its standard input that the server is gone, however that went. If it ends by itself, it is
-started again, after pauses that grow as long as it does not go on for a minute. What it writes to stderr is passed on,
-and its last lines are kept, so that the server can say what its worker died of.
+The worker's standard input ends when the server does, even by a crash, and then it stops. If it ends by itself, it is
+started again, after pauses that grow until it has run for a minute. What it writes to stderr is passed on,
+and its last lines are kept, so that the server can say why its worker ended.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     from colmlm.kb.store.settings import Settings
 
 LONGEST_PAUSE = 60.0
-STOP_SECONDS = 30.0  # more than a worker's grace
-READ_SECONDS = 2.0  # how long what it said last is waited for, once it has ended
-KEPT_LINES, KEPT_CHARACTERS = 10, 500  # of what it said last
+STOP_SECONDS = 30.0  # longer than a worker lets running jobs finish
+READ_SECONDS = 2.0  # how long to wait for the worker's last lines on stderr once it has ended
+KEPT_LINES, KEPT_CHARACTERS = 10, 500  # limits of the worker's last lines that are kept
 
 _log = logging.getLogger(__name__)
 
 
 class WorkerProcess:
-    """A worker on the knowledge base of these settings, while the block runs."""
+    """A worker process on the knowledge base of these settings, which ends with the `with` block."""
 
     def __init__(self, settings: Settings, checkpoint: Path | None = None, log_format: str = "auto") -> None:
         self.home = settings.home
@@ -50,7 +50,7 @@ class WorkerProcess:
         self._state = WorkerState(running=True, since=datetime.now(UTC))
 
     def state(self) -> WorkerState:
-        """How it is now."""
+        """Gives the worker's state now."""
         return self._state
 
     def __enter__(self) -> Self:
@@ -61,7 +61,7 @@ class WorkerProcess:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Let it hand back what it does, and wait for its end."""
+        """Tells the worker to hand its jobs back, and waits until it has ended."""
         self._stopping.set()
         process = self._process
         assert process.stdin is not None
@@ -74,7 +74,7 @@ class WorkerProcess:
         attendance.clear(self.home)
 
     def _start(self) -> subprocess.Popen[bytes]:
-        # A session of its own: Ctrl-C in the terminal is the server's to hear.
+        # In a session of its own, so that Ctrl-C reaches only the server, which then stops the worker.
         process = subprocess.Popen(
             interpreter.command("-m", "colmlm.cli", "worker", "--until-eof"),
             stdin=subprocess.PIPE,
@@ -91,7 +91,7 @@ class WorkerProcess:
         return process
 
     def _pass_on(self, process: subprocess.Popen[bytes]) -> None:
-        """Its stderr is ours, and its last lines are kept."""
+        """Writes the worker's stderr to that of the server, and keeps its last lines."""
         assert process.stderr is not None
         with process.stderr as lines:
             for line in lines:
@@ -113,7 +113,7 @@ class WorkerProcess:
             self._state = replace(self._state, running=True, since=datetime.now(UTC))
 
     def _has_ended(self) -> bool:
-        """Wait for its end, and note it; True where it was asked for."""
+        """Waits until the worker has ended, and notes how. Gives True where it was told to end."""
         try:
             code = self._process.wait(STEADY_SECONDS)
         except subprocess.TimeoutExpired:
@@ -134,13 +134,13 @@ class WorkerProcess:
             exit_code=code,
             last_error=tuple(self._said),
         )
-        with suppress(OSError):  # a full disk, say: the server itself tells it all the same
+        with suppress(OSError):  # for example a full disk; the server itself still reports the state
             attendance.note(self.home, self._state)
         return False
 
 
 def _environment(settings: Settings, checkpoint: Path | None, log_format: str) -> dict[str, str]:
-    """What tells a child the settings that command-line options may have changed, and that a terminal is ours."""
+    """Gives variables for the settings that options of the command may have changed, and for logs in a terminal."""
     named = {
         "COLMLM_HOME": str(settings.home),
         "COLMLM_DATABASE_URL": settings.database_url,

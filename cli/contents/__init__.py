@@ -1,1 +1,1 @@
-"""Commands on what a knowledge base says: facts, documents, corpora, lookups, outputs."""
+"""Commands on the contents of a knowledge base: facts, documents, corpora, lookups, outputs."""

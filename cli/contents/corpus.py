@@ -1,4 +1,4 @@
-"""`colmlm corpus`: take annotated corpora in, give them back, delete and count them."""
+"""`colmlm corpus`: ingests, exports, deletes and counts annotated corpora."""
 
 from __future__ import annotations
 
@@ -81,11 +81,11 @@ def ingest(
     allow_erased: AllowErased = False,
     as_json: AsJson = False,
 ) -> None:
-    """Take a file of annotated documents in: every sound document. If it is interrupted, run it again to go on.
+    """Ingest a file of annotated documents. If it is interrupted, run it again to continue.
 
-    What does not check out is refused with document, offset and reason, and the rest is taken; the exit
-    code is then 3. A document that is there already, unchanged, is passed over. Facts are keyed by `colmlm rekey`.
-    With --server the file is uploaded, and a job there takes it in.
+    Documents and facts that fail the checks are refused with document, offset and reason, and the others are ingested;
+    the exit code is then 3. A document that is there already, unchanged, is skipped. `colmlm rekey` gives the facts
+    keys. With --server the file is uploaded, and a job there ingests it.
     """
     report, refused = base.corpora.ingest(
         file,
@@ -171,9 +171,9 @@ def export(
         ),
     ] = False,
 ) -> None:
-    """Write a corpus as `colmlm corpus ingest` takes it back: every fact, corrected and deleted ones too.
+    """Write a corpus in a form that `colmlm corpus ingest` reads: every fact, corrected and deleted ones too.
 
-    Facts that were erased are not in it, and facts without a document are in no corpus.
+    Erased facts are left out, and facts without a document belong to no corpus.
     """
     if format_ is ExportFormat.parquet and output is None:
         raise typer.BadParameter("Parquet goes into a file; name it.", param_hint="--output")
@@ -181,7 +181,7 @@ def export(
         raise typer.BadParameter(
             "only live facts are asked for; pass --live-only as well.", param_hint="--quiz"
         )
-    documents = base.corpora.export(corpus, live_only=live_only)  # an unknown one ends here: no file is left
+    documents = base.corpora.export(corpus, live_only=live_only)  # raises before a file is created
     if quiz:
         from colmlm.model.baselines.quiz import quiz as quiz_of
 

@@ -37,11 +37,11 @@ def demo(
 ) -> None:
     """Ask for facts, delete them, ask again, restore them, ask a third time. Run `colmlm up` first.
 
-    The knowledge base is left as it was found. Facts the model does not find to begin with are counted and passed
-    over. The exit code is 0 where the first run passes and no lookup of any run returned a deleted fact.
+    The knowledge base is left as it was before. Facts that the model does not find to begin with are counted and
+    skipped. The exit code is 0 where the first run passes and no lookup of any run returned a deleted fact.
     """
     with Runtime.from_environment(checkpoint=checkpoint) as runtime:
-        runtime.kb.facts.find(corpus=corpus, limit=1)  # an unknown corpus is not worth loading a model for
+        runtime.kb.facts.find(corpus=corpus, limit=1)  # raises for an unknown corpus before a model is loaded
         from colmlm.cli.contents.demonstration import Demonstration
 
         demonstration = Demonstration(runtime, corpus, mode)
@@ -64,7 +64,7 @@ def _run(demonstration: Demonstration, wanted: int) -> list[DemoRun]:
 
 
 def _report(demonstration: Demonstration, runs: list[DemoRun]) -> dict[str, Any]:
-    """The first run at the top, then all of them and the counts."""
+    """Gives the fields of the first run, then all runs and the counts, for JSON."""
     nothing = dict.fromkeys(("prompt", "before", "deleted_seq", "after", "restored"))
     shown = [{**asdict(run), "passed": run.passed} for run in runs]
     first = (

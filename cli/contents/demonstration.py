@@ -1,7 +1,7 @@
-"""Edit and see: ask for a fact, delete every statement of it, ask again, restore, ask a third time.
+"""The demo: asks for a fact, deletes every statement of it, asks again, restores it, and asks a third time.
 
-Nothing is picked by its result. Facts are tried in a fixed order, spread over the documents, and those the
-model does not find before anything is deleted are counted and passed over: they could show nothing.
+No run is chosen by its result. Facts are tried in a fixed order, spread over the documents, and those that the
+model does not find before anything is deleted are counted and skipped, since they could show nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 STATEMENTS_SOUGHT = 50
 LEAKS_SOUGHT = 10
 TRIES_PER_RUN = 10
-EVERYTHING = -1.0  # a threshold that no score is below
+EVERYTHING = -1.0  # a threshold that every score reaches
 REASON = "colmlm demo"
 
 Vectors = NDArray[np.float32]
@@ -38,7 +38,7 @@ Vectors = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class DemoAnswer:
-    """What the model said and the first fact it spliced: ``document``'s text holds `value` at [start, end)."""
+    """An output, with the first fact spliced into it: the text of `document` holds `value` at [start, end)."""
 
     output: str
     fact_id: int | None = None
@@ -52,10 +52,10 @@ class DemoAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoRun:
-    """One fact's way through the demo. `deleted` are all statements of it that were deleted together.
+    """One run of the demo, on one fact. `deleted` are all statements of it, which were deleted together.
 
-    `leaked`: some lookup still returned one of them. `parametric`: the output says the value with no lookup
-    behind it, so it comes from the model's weights, which no deletion reaches. `restated`: a live fact of the same
+    `leaked`: a lookup after that still returned one of them. `parametric`: the output says the value outside of all
+    splices, so it comes from the model's weights, which no deletion changes. `restated`: a live fact of the same
     value, which was not recognised as a statement of this one, was spliced instead.
     """
 
@@ -80,7 +80,7 @@ class DemoRun:
 
 @dataclass(slots=True)
 class Recorder:
-    """A lookup that remembers the decoder's queries, so that they can be asked again."""
+    """A lookup that keeps the decoder's queries, so that they can be looked up again."""
 
     kb: KnowledgeBase
     queries: list[Vectors] = field(default_factory=list)
@@ -101,7 +101,7 @@ class Recorder:
 
 
 class Demonstration:
-    """The demo on one corpus, run by run. `tried` and `not_found_before` count the facts taken up so far."""
+    """The demo on one corpus. `tried` counts the facts so far, `not_found_before` those that the model did not find."""
 
     def __init__(self, runtime: Runtime, corpus: str, mode: str) -> None:
         self.runtime, self.kb, self.mode = runtime, runtime.kb, mode
@@ -115,7 +115,7 @@ class Demonstration:
         self.tried = self.not_found_before = 0
 
     def runs(self, wanted: int) -> Iterator[DemoRun | None]:
-        """Up to `wanted` runs, each as it is done; None for every fact that was not found."""
+        """Gives up to `wanted` runs, each once it is done, and None for every fact that was not found."""
         found = 0
         for fact in self.facts[: wanted * TRIES_PER_RUN]:
             if found == wanted:
@@ -165,10 +165,10 @@ class Demonstration:
         )
 
     def _statements(self, fact: FactRecord, question_key: Vectors) -> list[int]:
-        """The fact and every live one that says the same: by its question, or near it with the same value.
+        """Finds the fact and every live one that says the same: with its question, or near it with the same value.
 
-        Near is what a lookup of the question would accept. Further off, the same value is another fact: two
-        things may have happened in one year.
+        A fact is near where a lookup of the question would accept it. Facts of the same value further away are other
+        facts: two things may have happened in one year.
         """
         (near,) = self.kb.lookups.find(question_key, checkpoint_id=self.checkpoint_id, k=STATEMENTS_SOUGHT)
         found = {fact.fact_id} | {hit.fact_id for hit in near.hits if same(hit.value, fact.value)}
@@ -205,7 +205,7 @@ class Demonstration:
         return {hit.fact_id for one in found for hit in one.hits} & deleted
 
     def _restore(self, statements: Sequence[int], seq_before: int) -> int:
-        """Bring back what was deleted since `seq_before`, also where nobody saw the delete come through."""
+        """Restores those of the facts that were deleted since `seq_before`, even if the delete itself raised."""
         records = self.kb.facts.show_many(statements)
         gone = [record.fact_id for record in records if (record.deleted_seq or 0) > seq_before]
         if not gone:
@@ -216,7 +216,7 @@ class Demonstration:
 def _reasons(
     before: DemoAnswer, restored: DemoAnswer, cited: set[int], returned: set[int]
 ) -> tuple[str, ...]:
-    """Why a run did not pass; nothing where it did."""
+    """Gives the reasons why a run did not pass; none where it did."""
     reasons = []
     if cited:
         reasons.append(f"the output after the deletion cites deleted facts: {sorted(cited)}")
@@ -236,7 +236,7 @@ def same(value: str, other: str) -> bool:
 
 
 def says_unaided(trace: OutputTrace, value: str) -> bool:
-    """Whether the output says the value outside of everything that was spliced into it."""
+    """Tells whether the output says the value outside of all its splices."""
     said = list(trace.output)
     for splice in _hits(trace):
         said[splice.output_start : splice.output_end] = "\0" * (splice.output_end - splice.output_start)
@@ -244,7 +244,7 @@ def says_unaided(trace: OutputTrace, value: str) -> bool:
 
 
 def all_facts(kb: KnowledgeBase, corpus: str) -> list[FactRecord]:
-    """Every live fact of a corpus that has a question."""
+    """Gives every live fact of a corpus that has a question."""
     facts: list[FactRecord] = []
     after = 0
     while page := kb.facts.find(corpus=corpus, after=after, limit=5000):
@@ -254,9 +254,9 @@ def all_facts(kb: KnowledgeBase, corpus: str) -> list[FactRecord]:
 
 
 def spread(facts: Sequence[FactRecord]) -> list[FactRecord]:
-    """The facts in an order that takes one of every document before a second of any.
+    """Orders the facts so that one of every document comes before a second of any.
 
-    Documents come by a hash of their names: a corpus is in order of its subjects.
+    Documents are ordered by a hash of their names, since a corpus is often ordered by subjects.
     """
     documents: defaultdict[str, list[FactRecord]] = defaultdict(list)
     for fact in facts:

@@ -1,4 +1,4 @@
-"""`colmlm documents` and `colmlm stats`: the texts that facts were read from, and how much there is of everything."""
+"""`colmlm documents` and `colmlm stats`: list and show documents, and count everything in a knowledge base."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def show(
     document_id: Annotated[int, typer.Argument(metavar="DOCUMENT_ID", min=1, max=MAX_BIGINT)],
     as_json: AsJson = False,
 ) -> None:
-    """Show a document's text as it was taken in, and where it came from; also one that was replaced."""
+    """Show a document's text as it was ingested, and where it came from; also one that was replaced."""
     document, text = base.documents.read(document_id)
     if as_json:
         print_json({"document": document, "text": text})

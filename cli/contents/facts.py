@@ -1,4 +1,4 @@
-"""`colmlm facts`: look facts up and edit them. Every edit is one change with an actor and a reason."""
+"""`colmlm facts`: lists, shows and edits facts. Every edit is one change with an actor and a reason."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _row(fact: FactRecord) -> tuple[object, ...]:
 
 
 def where(fact: FactRecord) -> str:
-    """Where the fact was read, as corpus/document[start:end]."""
+    """Gives the fact's source as corpus/document[start:end]."""
     source = fact.source
     return f"{source.corpus}/{source.external_id}[{source.start}:{source.end}]" if source else "(no document)"
 
@@ -84,7 +84,7 @@ def _deleted(fact: FactRecord) -> str:
 @app.command(epilog=examples("colmlm facts show 12", "colmlm facts show 12 --json"))
 @anywhere
 def show(base: Base, fact_id: FactId, as_json: AsJson = False) -> None:
-    """Show a fact, live or deleted, and where it comes from. `colmlm trace fact` tells its history."""
+    """Show a fact, live or deleted, and where it comes from. `colmlm trace fact` shows its history."""
     fact = base.facts.show(fact_id)
     print_json(fact) if as_json else _show(fact)
     if fact.withheld:

@@ -1,4 +1,4 @@
-"""`colmlm generate` and `colmlm lookup`: ask the model, or only its knowledge base."""
+"""`colmlm generate` and `colmlm lookup`: decode a prompt with the model, or only look a question up."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def generate(
 ) -> None:
     """Decode a prompt with lookups, and store the output with the evidence for every spliced span.
 
-    With --server it is decoded here, with lookups there, and stored there; with --there as well it needs no model here.
+    With --server it is decoded here, and the lookups and the output go to the server; with --there the server decodes.
     """
     from colmlm.kb.nouns.generation import GenerationRequest
 
@@ -196,7 +196,7 @@ def _as_dict(base: Base, question: str, found: Lookup) -> dict[str, object]:
 
 
 def _facts(base: Base, found: Lookup) -> list[FactRecord]:
-    """The facts of the hits, by one request."""
+    """Reads the facts of the hits, in one request."""
     return base.facts.show_many([hit.fact_id for hit in found.hits]) if found.hits else []
 
 

@@ -1,4 +1,4 @@
-"""`colmlm keysets calibrate` and `threshold`: the score below which a lookup is no match."""
+"""`colmlm keysets calibrate` and `threshold`: measure or set the score below which a lookup is no match."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def calibrate(
 ) -> None:
     """Choose the score below which a lookup is no match, from the facts' own questions.
 
-    Each question is looked up with its fact present, and as if every fact of its value were deleted.
+    Each question is looked up twice: among all facts, and as if every fact of its value were deleted.
     """
     with Runtime.from_environment(checkpoint=checkpoint) as runtime:
         runtime.open()
@@ -67,7 +67,7 @@ def calibrate(
 
 
 def _keyset_of(runtime: Runtime, keyset_id: int | None) -> KeysetRecord:
-    """The keyset to calibrate; questions can only be encoded by the checkpoint that made its keys."""
+    """Gives the keyset to calibrate; the runtime's checkpoint must have made it, since that encodes the questions."""
     checkpoint_id = runtime.encoder.checkpoint.checkpoint_id
     wanted = [k for k in runtime.kb.keysets.all() if k.state != "retired"]
     if keyset_id is None:
@@ -93,7 +93,7 @@ def threshold(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say or set a keyset's threshold. It holds from the next lookup on, in every process."""
+    """Show or set a keyset's threshold. It applies from the next lookup, in every process."""
     if value is not None:
         base.keysets.set_threshold(keyset_id, value)
     found = base.keysets.show(keyset_id)

@@ -1,4 +1,4 @@
-"""`colmlm checkpoint`: what a checkpoint is, its plain form for other programs, its small form to ship."""
+"""`colmlm checkpoint`: describes a checkpoint, exports it for other programs, and makes a small one to release."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ app = typer.Typer(help="Describe and export checkpoints.", epilog=examples("colm
     epilog=examples("colmlm checkpoint info", "colmlm checkpoint info --checkpoint runs/mine --json")
 )
 def info(checkpoint: CheckpointPath = None, as_json: AsJson = False) -> None:
-    """Say which checkpoint this is, how wide its keys are and how it was trained."""
+    """Show which checkpoint this is, the dimension of its keys and how it was trained."""
     with Runtime.from_environment(checkpoint=checkpoint) as runtime:
         loaded = runtime.checkpoint
     described = describe(loaded)
@@ -40,7 +40,7 @@ def export(
     checkpoint: CheckpointPath = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write the checkpoint as a plain Llama that transformers loads alone, its three tokens at the end."""
+    """Write the checkpoint as a plain Llama that transformers can load, with the three added tokens at the end."""
     _require_empty(target)
     with Runtime.from_environment(checkpoint=checkpoint) as runtime:
         from colmlm.model.lm.checkpoint import export as write

@@ -1,4 +1,4 @@
-"""`colmlm keysets check`, `activate` and `rollback`: whether a keyset may answer, and the switch."""
+"""`colmlm keysets check`, `activate` and `rollback`: measure whether a keyset may answer, and switch to it and back."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ def check(
 ) -> None:
     """Measure a keyset before it answers, and store the report. The exit code is 1 where it fails.
 
-    Loads the keyset's checkpoint and the active one's from where they were registered. With --server it is a job
-    there, which this awaits.
+    It loads the checkpoints of the keyset and of the active one from where they were registered. With --server a job
+    there does it, and the command waits for that.
     """
     limits = GateLimits(
         sample=sample,
@@ -106,7 +106,7 @@ def activate(
     actor: Actor = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let this keyset answer from now on, in every process. `colmlm keysets rollback` undoes it.
+    """Make this keyset the one that answers, in every process. `colmlm keysets rollback` undoes it.
 
     It must have passed `colmlm keysets check`, unless no keyset is active.
     """
@@ -118,7 +118,7 @@ def activate(
 
 @anywhere
 def rollback(base: Base, reason: Reason = "rollback", actor: Actor = None, as_json: AsJson = False) -> None:
-    """Let the keyset answer again that was active before this one, at once. Twice ends where it began."""
+    """Activate again, at once, the keyset that was active before this one. A second rollback undoes the first."""
     keyset = base.keysets.rollback(actor=base.actor(actor), reason=reason)
     _switched(keyset, as_json)
 

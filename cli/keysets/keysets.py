@@ -1,4 +1,4 @@
-"""`colmlm rekey` and `colmlm keysets`: give facts keys of a checkpoint, and say which keys answer."""
+"""`colmlm rekey` and `colmlm keysets`: give facts keys of a checkpoint, and list, create, build and retire keysets."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ def rekey(
     kinds: KeyKinds = Kinds.context,
     as_json: AsJson = False,
 ) -> None:
-    """Give every live fact without a key one of the checkpoint's. Stop it and start it again to resume.
+    """Give every live fact that has none a key of the checkpoint. If it was stopped, run it again to resume.
 
     The new keyset is calibrated at the end. It answers at once where no other is active, else once it is activated.
-    Several may run at once, on one machine or many; they share the work.
+    Several such commands may run at once, on one machine or many; they share the work.
     """
     with Runtime.from_environment(checkpoint=checkpoint) as runtime:
         runtime.open()
@@ -80,7 +80,7 @@ def rekey(
 @app.command("list", epilog=examples("colmlm keysets list", "colmlm keysets list --json"))
 @anywhere
 def list_keysets(base: Base, as_json: AsJson = False) -> None:
-    """List the keysets: who made them, which one is active, what is still to be keyed, what their gates said."""
+    """List the keysets: their checkpoints, which one is active, how many facts lack a key, and their gates."""
     found = base.keysets.listed()
     if as_json:
         print_json({"keysets": [asdict(keyset) | {"gate": asdict(gate)} for keyset, gate in found]})
@@ -98,14 +98,16 @@ def create(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make an empty keyset of a checkpoint, or name the one it has. Needed only to choose the index."""
+    """Make an empty keyset of a checkpoint, or show the one it has. It is needed only to choose the index."""
     from colmlm.kb.lookup.index import KeyIndex
 
     with Runtime.from_environment(checkpoint=checkpoint) as runtime:
         runtime.open()
         made_by = chosen(runtime, encoder, checkpoint).checkpoint
         if index_spec is not None:
-            KeyIndex(made_by.dim, index_spec)  # refuses now what a build would only refuse after the keying
+            KeyIndex(
+                made_by.dim, index_spec
+            )  # refuses a bad one now, and not only at the build after the keying
         keyset = runtime.kb.keysets.create(made_by, index_spec)
     print_json(keyset) if as_json else _show([keyset])
 
@@ -120,9 +122,9 @@ def rekey_one(
     kinds: KeyKinds = Kinds.context,
     as_json: AsJson = False,
 ) -> None:
-    """Key what a keyset has no key of, with its own checkpoint, from where that was registered.
+    """Make the keys that a keyset lacks, with its own checkpoint, from where that was registered.
 
-    With --server it is a job there, which this awaits.
+    With --server a job there does it, and the command waits for that.
     """
     keyset = base.keysets.rekey(keyset_id, corpus=corpus, kinds=kinds, checkpoint=checkpoint)
     print_json(keyset) if as_json else _show([keyset])
@@ -130,7 +132,7 @@ def rekey_one(
 
 @app.command(epilog=examples("colmlm keysets build 2"))
 def build(keyset_id: KeysetId, as_json: AsJson = False) -> None:
-    """Make a keyset's index anew, trained on all its keys, and write the snapshot that servers open."""
+    """Rebuild a keyset's index, trained on all its keys, and write the snapshot that servers open."""
     with Runtime.from_environment() as runtime, progress("Building the index"):
         built = runtime.kb.keysets.build(keyset_id)
     if as_json:

@@ -1,4 +1,4 @@
-"""Plots as PNG files; nothing here opens a window."""
+"""Draws plots as PNG files; nothing here opens a window."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ BINS = 40
 
 
 def score_histograms(drift: ScoreDrift, file: Path) -> None:
-    """Scores of questions with a right fact and with the best wrong one, against the threshold; a row a keyset."""
-    from matplotlib.figure import Figure  # half a second, and no other command needs it
+    """Draws the threshold and histograms of the scores of questions with right and wrong facts, for each keyset."""
+    from matplotlib.figure import Figure  # takes half a second, and no other command needs it
 
     figure = Figure(figsize=(8, 6), layout="constrained")
     new, active = figure.subplots(2, 1, sharex=True)

@@ -1,4 +1,4 @@
-"""`colmlm backup`: a whole knowledge base into one file, the check of such a file, and back."""
+"""`colmlm backup`: writes a whole knowledge base to one file, checks such a file, and restores it."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def create(
     replace: Annotated[bool, typer.Option("--replace", help="Replace a file of this name.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write everything to one file, from one moment, while edits and lookups go on. Only its owner may read it.
+    """Write everything to one file, from one snapshot, while edits and lookups go on. Only its owner may read it.
 
-    It holds all texts, deleted ones too, and the secret of the database. What is erased later is still in it: keep the
-    change log elsewhere from now on (`colmlm audit export --log`), a restore takes the later erasures from it.
+    It holds all texts, deleted ones too, and the secret of the database. Facts that are erased later are still in it:
+    keep the change log elsewhere too (`colmlm audit export --log`), since a restore repeats the later erasures from it.
     """
     with Runtime.from_environment() as runtime, progress("Writing MiB") as advance:
         made = write_backup(
@@ -115,7 +115,7 @@ def restore(
     """Fill an empty, migrated database from a backup: everything, or nothing.
 
     A backup still holds what was erased after it was made, so the newer log is needed, signed by the key that signed
-    the backup or by a --key. Then everything is checked as `colmlm fsck` does; the exit code is 1 where that finds
+    the backup or by a --key. At the end everything is checked as by `colmlm fsck`; the exit code is 1 where that finds
     anything.
     """
     _require_one(change_log, without_later_erasures, reapply_deletes)
@@ -154,7 +154,7 @@ def _require_one(change_log: Path | None, without_later_erasures: bool, reapply_
 
 
 def _confirm_return(file: Path, yes: bool, as_json: bool) -> None:
-    """Ask whether what was erased since may come back; where nobody can be asked, --yes must say so."""
+    """Asks whether facts that were erased since may come back; where nobody can be asked, --yes is required."""
     if yes:
         return
     if as_json or not is_attended():
@@ -187,7 +187,7 @@ def _show_restored(report: RestoreReport, dry_run: bool) -> None:
 
 
 def _show_later(report: RestoreReport) -> None:
-    """Up to where erasures after the backup are known, and from whom."""
+    """Prints up to which change erasures after the backup are known, and who signed that log."""
     if (head := report.log_head) is not None:
         say(f"Later erasures are known up to change {head.seq}, from {report.log_file}.")
         say(f"That log was signed {head.at} by key {head.key}; what was erased after it is back.")

@@ -1,4 +1,4 @@
-"""`colmlm db`: start, stop, migrate and describe the database."""
+"""`colmlm db`: starts, stops, migrates and describes the database."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ app = typer.Typer(help="Start, stop, migrate and describe the database.", epilog
 def up(as_json: AsJson = False) -> None:
     """Start the embedded database, migrate it and leave it running until `colmlm db down`.
 
-    No other command needs this: each starts the database where it does not run, and stops it where it was the last.
+    No other command needs this: each starts the database where it does not run, and the last one to use it stops it.
     """
     settings = Runtime.from_environment().settings
     engine = database.connect(settings)
@@ -39,7 +39,7 @@ def up(as_json: AsJson = False) -> None:
 def down(as_json: AsJson = False) -> None:
     """Stop the embedded database, also where a program still uses it.
 
-    A server or worker that runs on waits for it: the next command that needs it, or `colmlm db up`, starts it again.
+    A server or worker that still runs waits for it: the next command that needs it, or `colmlm db up`, starts it again.
     """
     server = EmbeddedServer.of(Runtime.from_environment().settings)
     if server is None:
@@ -91,7 +91,7 @@ def url(
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Where the database stands. `at_head` is False too where it does not run."""
+    """The state of the database. `at_head` is False too where it does not run."""
 
     embedded: bool
     running: bool
@@ -138,7 +138,7 @@ def _status(settings: Settings) -> Status:
 
 
 def _url(settings: Settings, *, show_password: bool) -> str:
-    """A libpq URL; of an embedded database that does not run, the directory of its data."""
+    """Gives a libpq URL; for an embedded database that does not run, its data directory."""
     if settings.database_url is not None:
         from sqlalchemy import make_url
 

@@ -1,6 +1,7 @@
-"""The checks of `colmlm doctor`: each gives findings, changes nothing, and never lets another go unmade.
+"""The checks of `colmlm doctor`: each gives findings and changes nothing, and a failed one does not stop the others.
 
-ok: as it should be. warning: works, and will bite. failed: something does not work until it is mended.
+A finding is "ok", "warning" (it works now, and may cause trouble later) or "failed" (something does not work until it
+is mended).
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ OLDEST_PYTHON = (3, 11)
 LEAST_FREE, LITTLE_FREE = 200_000_000, 5_000_000_000  # bytes
 T = TypeVar("T")
 
-_SERVERS = "postgres"  # the embedded server may run as another user
+_SERVERS = "postgres"  # the folder of the embedded server, which may run as another user
 
 
 def examine() -> list[CheckResult]:
-    """Every check, in an order in which the first failure explains the later ones."""
+    """Makes every check, in an order in which the first failure explains the later ones."""
     findings = [*_python(), *_packages()]
     try:
         settings = Settings.from_environment(os.environ)
@@ -53,7 +54,7 @@ def examine() -> list[CheckResult]:
 
 
 def _safely(check: Callable[[T], Findings], of: T) -> list[CheckResult]:
-    """The findings of a check, and one of its own where it broke down on the way."""
+    """Gives the findings of a check, and a failed one where the check itself raised an error."""
     found: list[CheckResult] = []
     try:
         for finding in check(of):
@@ -75,7 +76,7 @@ def _python() -> Findings:
 
 
 def _packages() -> Findings:
-    """What the distribution asks for, and that Faiss, which no requirement can name, is there."""
+    """Checks the packages that the distribution requires, and Faiss, which no requirement can name."""
     from packaging.requirements import Requirement
 
     wrong = []
@@ -143,7 +144,7 @@ def _token(settings: Settings) -> Findings:
 
 
 def _disk(settings: Settings) -> Findings:
-    """The disk of the home, and of each part of it that lies on another one."""
+    """Checks the disk of the home, and of each part of it that is on another disk."""
     home = settings.home
     there = next(p for p in (home, *home.parents) if p.exists())
     parts = sorted(path for path in home.iterdir() if path.is_dir()) if _is_open(home) else []
@@ -176,7 +177,7 @@ def _room(path: Path) -> CheckResult:
 
 
 def _model(places: tuple[Path, Path | None]) -> Findings:
-    """The checkpoint's files and its base's against their digests; nothing is loaded."""
+    """Compares the files of the checkpoint and of its base model with their digests, without loading them."""
     from colmlm.cli.composition.runtime import released_checkpoint
     from colmlm.model.lm.config import CONFIG_FILE, CheckpointConfig
     from colmlm.model.lm.files import damaged
@@ -225,7 +226,7 @@ def _base(base: str, cache: Path) -> Findings:
 
 
 def _address(settings: ServerSettings) -> Findings:
-    """Whether a server could listen; one that is there already is no fault."""
+    """Checks whether a server could listen at its address; one that listens already is no failure."""
     where = f"{settings.host}:{settings.port}"
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     try:

@@ -1,4 +1,4 @@
-"""The part of `colmlm doctor` that asks the database."""
+"""The checks of `colmlm doctor` on the database."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 OLDEST, NEWEST_TRIED = 15, 18  # releases of PostgreSQL
 CLOCK_SECONDS = 5.0
 
-# What must hold, and what it costs where it does not.
+# The settings of PostgreSQL that must hold, and the harm where one does not.
 _SETTINGS = (
     ("fsync", "on", "failed", "a crash of the machine can lose acknowledged edits"),
     ("full_page_writes", "on", "failed", "a crash of the machine can damage the database"),
@@ -31,7 +31,7 @@ _SETTINGS = (
 
 
 def examine_database(settings: Settings) -> Iterator[CheckResult]:
-    """From the server up to the index, ending where something below is missing."""
+    """Checks everything from the server up to the index, and stops where something is missing on the way."""
     try:
         engine = database.connect(settings)
     except DatabaseUnavailable as error:

@@ -1,4 +1,4 @@
-"""The part of `colmlm doctor` that asks whether jobs are done."""
+"""The check of `colmlm doctor` that workers do the jobs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BY_HAND = "Its lines are in the server's log; colmlm worker --verbose runs one 
 
 
 def examine_worker(settings: Settings) -> Iterator[CheckResult]:
-    """Workers that were heard of, jobs that wait for one, and what a server notes of its own that fails."""
+    """Checks for workers with a heartbeat, for jobs that wait, and for a server's note that its own worker fails."""
     state, heard, waiting = attendance.noted(settings.home), 0, 0
     try:
         heard, waiting = _asked(settings)
@@ -41,7 +41,7 @@ def examine_worker(settings: Settings) -> Iterator[CheckResult]:
 
 
 def _asked(settings: Settings) -> tuple[int, int]:
-    """Workers and jobs that wait; of a schema that is not this program's, neither."""
+    """Counts the workers and the waiting jobs; gives 0 of both where the schema is not this program's."""
     engine = database.connect(settings)
     try:
         if not database.is_at_head(engine):

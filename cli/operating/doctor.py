@@ -1,4 +1,4 @@
-"""`colmlm doctor`: looks at everything an installation needs and says what is wrong with it, why, and what to do."""
+"""`colmlm doctor`: checks everything that an installation needs, and says what is wrong, why, and what to do."""
 
 from __future__ import annotations
 

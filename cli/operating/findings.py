@@ -1,4 +1,4 @@
-"""What `colmlm doctor` finds."""
+"""Findings of `colmlm doctor`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What one check found: `state` is ok, warning or failed; `remedy` says what to do where it is not ok."""
+    """The finding of one check: `state` is ok, warning or failed; `remedy` says what to do where it is not ok."""
 
     check: str
     state: str

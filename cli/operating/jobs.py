@@ -1,4 +1,4 @@
-"""`colmlm jobs`: the long work that workers do, and `colmlm worker`, which does it."""
+"""`colmlm jobs`: queues, lists, awaits and cancels jobs; and `colmlm worker`, which does them."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _values(chosen: Sequence[Any] | None) -> list[str] | None:
 @app.command(epilog=examples("colmlm jobs show 7", "colmlm jobs show 7 --json"))
 @anywhere
 def show(base: Base, job_id: JobId, as_json: AsJson = False) -> None:
-    """Show a job: what it was asked, how far it is, and what came of it."""
+    """Show a job: its arguments, how far it is, and its result."""
     job = base.jobs.get(job_id)
     print_json(job) if as_json else _show(job)
 
@@ -131,7 +131,7 @@ def wait(
 @app.command(epilog=examples("colmlm jobs cancel 7", "colmlm jobs cancel 7 --json"))
 @anywhere
 def cancel(base: Base, job_id: JobId, actor: Actor = None, as_json: AsJson = False) -> None:
-    """Cancel a job: one that waits at once, one that runs before its next piece of work. What is done stays done."""
+    """Cancel a job: one that waits at once, one that runs before its next piece of work. What it committed stays."""
     base.only_here(actor=actor)
     job = base.jobs.cancel(job_id, actor=base.actor(actor))
     if as_json:
@@ -144,7 +144,7 @@ app.command("prune", epilog=job_pruning.EXAMPLES)(job_pruning.prune)
 
 
 def far(job: JobRecord) -> str:
-    """How far a job is, as "12 of 400 facts"."""
+    """Says how far a job is, as "12 of 400 facts"."""
     if not job.message:
         return ""
     return f"{job.done}{'' if job.total is None else f' of {job.total}'} {job.message}"
@@ -187,9 +187,9 @@ def worker(
 ) -> None:
     """Do the long work that the server, the console and `colmlm jobs start` queue.
 
-    SIGTERM: it takes nothing more, gives running jobs their time, and hands back what is not done, for another to go
-    on with. If it is killed, its jobs are taken up again as well. Several may run, on one machine or many that share
-    the home's folder.
+    On SIGTERM it takes no more jobs, lets running ones finish for a while, and hands back the others, for another
+    worker to continue. If it is killed, its jobs are taken up again as well. Several may run, on one machine or on
+    many that share the home's folder.
     """
     from colmlm.api.watch import logs
     from colmlm.cli.composition.job_handlers import handlers, problem

@@ -1,4 +1,4 @@
-"""`colmlm keys`: the access keys of the API. `colmlm up` makes the first."""
+"""`colmlm keys`: creates, lists, rotates and revokes API keys. `colmlm up` makes the first."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ app = typer.Typer(
 
 
 class Role(StrEnum):
-    """As in `kb.access.api_keys.ROLES`."""
+    """The roles of `kb.access.api_keys.ROLES`, as choices of an option."""
 
     decoder = "decoder"
     reader = "reader"
@@ -144,7 +144,7 @@ def rotate(
 def revoke(
     base: Base, name: KeyName, dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False
 ) -> None:
-    """End a key for good and every token of it, from now on and in every process."""
+    """End a key and all its tokens for good, at once and in every process."""
     _require_somebody(yes or dry_run, as_json, "revoke")
     if not (dry_run or yes):
         base.keys.show(name)

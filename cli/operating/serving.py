@@ -1,4 +1,4 @@
-"""`colmlm up` and `colmlm serve`: from nothing to a served knowledge base, and serving alone."""
+"""`colmlm up` and `colmlm serve`: prepare everything and serve a knowledge base, or only serve it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ NoWorker = Annotated[
 
 
 class PortTaken(KBError):
-    """Somebody else listens there, or we may not."""
+    """The server cannot listen at its address: it is taken, or this user may not."""
 
     title = "Address not available"
 
@@ -98,7 +98,7 @@ def _override(runtime: Runtime, host: str | None, port: int | None) -> None:
 
 
 def _listen(runtime: Runtime) -> socket.socket:
-    """Take the address first: a taken port should not be found out after minutes of work."""
+    """Listens at the address before anything else, so that a taken port is found out before minutes of work."""
     host, port = runtime.serving.host, runtime.serving.port
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
@@ -108,7 +108,7 @@ def _listen(runtime: Runtime) -> socket.socket:
 
 
 def _prepare(runtime: Runtime) -> None:
-    """Database, corpus and keys, with the model loading beside the first two: it takes longest."""
+    """Prepares database, corpus and keys. The model, which takes longest, is loaded beside the first two."""
     with ThreadPoolExecutor(max_workers=1) as loading:
         model: Future[object] = loading.submit(lambda: runtime.checkpoint)
         engine = database.connect(runtime.settings)
@@ -131,7 +131,7 @@ def _ingest_demo(runtime: Runtime) -> None:
 
 
 def access_token(runtime: Runtime) -> str:
-    """The token of this home: the stored one where the database knows it, else a new one, stored for later starts."""
+    """Gives the token of this home: the stored one where the database knows it, else a new one, which it stores."""
     file = runtime.settings.home / TOKEN_FILE
     access = runtime.kb.access
     stored = file.read_text(errors="replace").strip() if file.is_file() else None
@@ -145,7 +145,7 @@ def access_token(runtime: Runtime) -> str:
 
 
 def _write_secret(file: Path, secret: str) -> None:
-    """Written under a name nobody reads yet, so that it is never there with other permissions or cut short."""
+    """Writes a secret to a temporary file and renames it, so that the file is always complete and private."""
     file.parent.mkdir(parents=True, exist_ok=True)
     scratch = file.with_suffix(f".{os.getpid()}")
     with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
@@ -174,7 +174,7 @@ def _announce(runtime: Runtime, token: str, *, served: bool, home: Path | None, 
 
 
 def _serve(runtime: Runtime, listener: socket.socket, *, with_model: bool, with_worker: bool) -> None:
-    """Serve until a signal comes, with a worker beside it; then drain. The log goes to stderr."""
+    """Serves until a signal comes, with a worker beside it, then drains. The log goes to stderr."""
     from colmlm.api.routes.streams import check_client
     from colmlm.api.serving import run_server
     from colmlm.api.watch import logs
@@ -184,7 +184,7 @@ def _serve(runtime: Runtime, listener: socket.socket, *, with_model: bool, with_
     logs.configure(runtime.serving)
     encoder = runtime.encoder if with_model else None
     generator = replace(runtime.generator, check=check_client) if with_model else None
-    sys.stdout.flush()  # whoever started this reads the address now, not when the server has ended
+    sys.stdout.flush()  # so that whoever started this reads the address now, and not when the server ends
     with _worker(runtime) if with_worker else nullcontext() as worker:
         run_server(
             runtime.kb,

@@ -1,4 +1,4 @@
-"""`colmlm sizing`: what so many facts will take, before there is a machine for them."""
+"""`colmlm sizing`: estimates the resources for a number of facts, before there is a machine for them."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def sizing(
 
 
 def readable(size: float) -> str:
-    """Bytes in units of 1,000."""
+    """Writes a number of bytes in units of 1,000."""
     for unit in ("B", "kB", "MB", "GB"):
         if size < 1000:
             return f"{size:,.0f} {unit}" if size >= 100 or unit == "B" else f"{size:,.1f} {unit}"

@@ -1,1 +1,1 @@
-"""Commands that forget and erase, and certificates of it."""
+"""Commands that forget and erase facts, and that issue and check certificates of forgetting."""

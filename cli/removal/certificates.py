@@ -1,4 +1,4 @@
-"""`colmlm forget certificate` and `colmlm verify-certificate`: signed evidence, and its check."""
+"""`colmlm forget certificate` and `colmlm verify-certificate`: issue signed evidence of a forget run, and check it."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ def verify_certificate(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check a certificate: who signed it, what it says, and whether the base bears it out. It fails with exit code 1.
+    """Check a certificate: who signed it, what it says, and whether the base agrees. If it fails, the exit code is 1.
 
-    The base's own key must have signed, unless another is named, and the base must have the run and the change, and the
-    run be applied or erased still. With --offline there is no base: signature, change hash and counts are checked.
+    The base's own key must have signed it, unless another is named. The base must have the run and the change, and the
+    run must still be applied or erased. With --offline only signature, change hash and counts are checked.
     """
     text, pem = file.read_bytes(), public_key.read_text(encoding="utf-8") if public_key else None
     if offline:

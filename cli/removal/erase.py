@@ -1,4 +1,4 @@
-"""`colmlm erase` and `colmlm scan-residue`: remove facts for good, and look whether anything of them is left."""
+"""`colmlm erase` and `colmlm scan-residue`: remove facts for good, and search files for what is left of them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class MentionScope(Enum):
-    """Where else than at its span a value is redacted."""
+    """In which documents a value is redacted beside its own span."""
 
     same_document = "same-document"
     all = "all"
@@ -85,16 +85,16 @@ def erase(
 ) -> None:
     """Erase facts for good, live or deleted, all of them or none. Nothing brings them back.
 
-    Of facts that were erased before, what still says them is redacted.
+    For facts that were erased before, it redacts what still says them.
 
-    Their texts go from documents, outputs and plans, their keys from every index. The report says how far it
-    got: 1 not retrievable, 2 out of indexes, 3 out of the tables' files, 4 out of the write-ahead log. Without
-    --now it stops at 2; without ids, --now takes earlier erasures on. What still says the facts is listed, with where.
-    The exit code is 1 where a scan finds residue.
+    Their texts are redacted in documents, outputs and plans, and their keys removed from every index. The report says
+    the level that was reached: 1 not retrievable, 2 out of indexes, 3 out of the tables' files, 4 out of the
+    write-ahead log. Without --now it stops at 2; without ids, --now takes earlier erasures on. The report lists what
+    still says the facts. The exit code is 1 where a scan finds residue.
 
-    With COLMLM_ERASE_NEEDS_TWO=yes it asks for the erasure, with the admin's key in COLMLM_TOKEN, and another admin
-    approves it: see `colmlm erasures approve --help`. With --server the server says whether that is so, and the key
-    is the one of --key-file; it goes as far as level 2.
+    With COLMLM_ERASE_NEEDS_TWO=yes it only requests the erasure, with the admin's key in COLMLM_TOKEN, and another
+    admin approves it: see `colmlm erasures approve --help`. With --server the server's own setting decides that,
+    the key is the one of --key-file, and the erasure goes as far as level 2.
     """
     if not fact_ids and (dry_run or scan or probes_out or not now):
         raise typer.BadParameter("name facts, or pass just --now for earlier erasures.", param_hint="FACT_ID")

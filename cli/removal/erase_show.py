@@ -1,4 +1,4 @@
-"""What an erasure would touch, did, and how far it got, as people and programs read it."""
+"""Shows previews and reports of erasures, for people and as JSON."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 def show_facts(facts: FactVerbs, fact_ids: Sequence[int]) -> None:
-    """The facts as a table."""
+    """Prints the facts as a table."""
     found = facts.show_many(fact_ids)
     rows = [(f.fact_id, shorten(f.value), shorten(f.question), where(f)) for f in found]
     print_table(("id", "value", "question", "source"), rows)
 
 
 def show_asked(asked: ErasureRequest, as_json: bool) -> None:
-    """What was asked for and waits for a second key."""
+    """Prints a request that waits for a second API key."""
     if as_json:
         print_json({"request": asked, "seq": None})
         return
@@ -30,12 +30,12 @@ def show_asked(asked: ErasureRequest, as_json: bool) -> None:
 
 
 def how_many(fact_ids: Sequence[int]) -> str:
-    """So many facts, as a question names them."""
+    """Names a number of facts, for a question: "this fact", "these 3 facts"."""
     return "this fact" if len(fact_ids) == 1 else f"these {len(fact_ids)} facts"
 
 
 def counts(erased: Erased) -> dict[str, object]:
-    """What an erasure touched, for JSON."""
+    """Gives what an erasure touched, for JSON."""
     return {
         "again": erased.again,
         "documents": erased.documents,
@@ -50,14 +50,14 @@ def counts(erased: Erased) -> dict[str, object]:
 
 
 def as_dict(report: ErasureReport) -> dict[str, object]:
-    """What was erased, and how far it got, for JSON."""
+    """Gives what was erased and the level that was reached, for JSON."""
     done = report.erased
     of_change = {"seq": done.seq, "fact_ids": done.fact_ids, **counts(done)} if done else {"seq": None}
     return {**of_change, "level": report.level, "levels": report.levels}
 
 
 def touched(erased: Erased) -> str:
-    """What an erasure touched, in words."""
+    """Says what an erasure touched, in words."""
     return (
         f"{len(erased.fact_ids)} facts in {len(erased.documents)} texts, {len(erased.generations)} outputs, "
         f"{len(erased.forget_runs)} forget runs and {len(erased.jobs)} jobs"
@@ -65,7 +65,7 @@ def touched(erased: Erased) -> str:
 
 
 def show_twins(erased: Erased) -> None:
-    """Say which other facts tell the same."""
+    """Prints which other facts say the same."""
     if erased.also_said_by:
         ids = ", ".join(map(str, erased.also_said_by[:20]))
         more = f" and {len(erased.also_said_by) - 20} more" if len(erased.also_said_by) > 20 else ""
@@ -73,7 +73,7 @@ def show_twins(erased: Erased) -> None:
 
 
 def show_left(erased: Erased) -> None:
-    """Say what still says the facts, and where."""
+    """Prints what still says the facts, and where."""
     left = erased.left
     for mention in left.documents:
         at = ", ".join(f"{one.start}-{one.end}" for one in mention.spans[:10])
@@ -92,7 +92,7 @@ def show_left(erased: Erased) -> None:
 
 
 def show_report(report: ErasureReport) -> None:
-    """What was erased, and how far it got."""
+    """Prints what was erased and the level that was reached."""
     if (done := report.erased) is not None:
         if done.seq is None:
             say("Erased before, and nothing says it still: nothing was changed.")

@@ -1,4 +1,4 @@
-"""`colmlm erasures`: erasures that one admin asked for and another approves."""
+"""`colmlm erasures`: lists, approves and withdraws requests to erase facts, which need a second admin."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def list_requests(
     waiting: Annotated[bool, typer.Option("--waiting", help="Only those that wait.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List what was asked to be erased, and who decided it."""
+    """List the requests to erase facts, and who decided them."""
     found = base.erasures.requests(waiting=waiting)
     if as_json:
         print_json({"erasures": found})
@@ -66,9 +66,9 @@ def approve(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Erase for good what another admin asked for. COLMLM_TOKEN holds your key, which must be another one.
+    """Erase for good what another admin asked for. COLMLM_TOKEN holds your key, which must differ from theirs.
 
-    With --server it is the key of --key-file that approves.
+    With --server the key of --key-file approves.
     """
     _require_somebody(yes or dry_run, as_json, "approve")
     base.only_here(now=now)
@@ -96,7 +96,7 @@ def withdraw(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """End a request; nothing is erased. COLMLM_TOKEN holds an admin's key, also that of who asked."""
+    """End a request; nothing is erased. COLMLM_TOKEN holds an admin's key, which may be the one that asked."""
     _require_somebody(yes, as_json, "withdraw")
     asked = base.erasures.read(request_id)
     if not yes:

@@ -1,4 +1,4 @@
-"""`colmlm forget`: forget a set of facts by selector, with a plan before and evidence after."""
+"""`colmlm forget`: forgets a set of facts by a selector, with a plan before and a verification after."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def plan(
     actor: Actor = None,
     as_json: AsJson = False,
 ) -> None:
-    """Choose facts (every option given must fit) and show what forgetting them would do. Changes nothing."""
+    """Choose facts (they must match every option) and show what forgetting them would do. Changes nothing."""
     selector = Selector(
         fact_ids=tuple(fact or ()), document=document, corpus=corpus, uri=uri, uri_prefix=uri_prefix, text=text,
         question=question, licence=licence, first_seq=from_seq, last_seq=to_seq, since=moment(since),
@@ -193,7 +193,7 @@ def restore(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Undo an applied run: all its facts are back in one change, as they were."""
+    """Undo an applied run: all its facts are restored in one change, as they were."""
     if reason is None and not dry_run:
         raise typer.BadParameter("say why.", param_hint="--reason")
     _require_answer(yes or dry_run, as_json, "restore")
@@ -225,13 +225,13 @@ def verify(
     checkpoint: CheckpointPath = None,
     as_json: AsJson = False,
 ) -> None:
-    """Ask for the forgotten facts in every way there is. The exit code is 1 where one of them is found."""
+    """Ask for the forgotten facts with every probe there is. The exit code is 1 where one of them is found."""
     lines = paraphrases.read_text(encoding="utf-8").splitlines() if paraphrases else []
     questions = [line.strip() for line in lines if line.strip()]
     if questions and no_model:
         raise typer.BadParameter("questions need the model that encodes them.", param_hint="--paraphrases")
     base.use_checkpoint(checkpoint)
-    before = base.forgetting.before(run_id)  # before the model: a wrong number should not cost seconds
+    before = base.forgetting.before(run_id)  # raises for an unknown run before a model is loaded
     found = base.forgetting.verify(run_id, questions, model=not no_model, sample=sample)
     if as_json:
         print_json({"run_id": run_id, "holds": found.holds, "before": before, **asdict(found)})
@@ -270,7 +270,7 @@ def list_runs(base: Base, after: After = 0, limit: Limit = 50, as_json: AsJson =
 @app.command(epilog=examples("colmlm forget show 1", "colmlm forget show 1 --json"))
 @anywhere
 def show(base: Base, run_id: RunId, limit: Limit = 50, as_json: AsJson = False) -> None:
-    """Show a run: its plan as it was made, what became of it, and its last verification."""
+    """Show a run: its plan, its state now, and its last verification."""
     record, made, found = base.forgetting.run(run_id)
     texts = texts_of(base.forgetting, made, limit)
     if as_json:

@@ -1,4 +1,4 @@
-"""What the commands of `colmlm forget` can be told: the parts of a selector, and how to work."""
+"""The options of the commands of `colmlm forget`: the parts of a selector, and how a plan is made."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Equivalents(StrEnum):
 
 
 def moment(said: str | None) -> datetime | None:
-    """A date or a time as ISO 8601 has it; without a zone it is UTC."""
+    """Reads a date or a time in ISO 8601; one without a zone is UTC."""
     if said is None:
         return None
     try:

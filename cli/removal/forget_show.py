@@ -1,4 +1,4 @@
-"""How plans and verifications of forget runs are shown."""
+"""Shows plans and verifications of forget runs, for people and as JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def texts_of(forgetting: ForgetVerbs, made: ForgetPlan, limit: int) -> dict[int, FactRecord]:
-    """What the facts say that a plan shows."""
+    """Reads the facts that a plan shows, as far as the base still has them."""
     shown = [*made.fact_ids[:limit], *made.equivalents[:limit], *made.conflicting[:limit]]
     for successor in made.successors[:limit]:
         shown += [successor.asked_fact_id, successor.successor_id or 0]
@@ -25,7 +25,7 @@ def texts_of(forgetting: ForgetVerbs, made: ForgetPlan, limit: int) -> dict[int,
 
 
 def plan_json(made: ForgetPlan, texts: Mapping[int, FactRecord], limit: int) -> dict[str, Any]:
-    """The plan with ids whole, and the texts of the first `limit` of each kind."""
+    """Gives the plan for JSON, with all ids, and with the texts of the first `limit` facts of each kind."""
 
     def records(fact_ids: Iterable[int]) -> list[FactRecord]:
         return [texts[fact_id] for fact_id in fact_ids if fact_id in texts]
@@ -48,7 +48,7 @@ def plan_json(made: ForgetPlan, texts: Mapping[int, FactRecord], limit: int) -> 
 
 
 def show_plan(made: ForgetPlan, texts: Mapping[int, FactRecord], limit: int) -> None:
-    """The facts, what says the same or otherwise, and what would be answered instead."""
+    """Prints a plan: its facts, equivalent and conflicting ones, and what would be answered instead."""
     forgets = in_words(len(made.fact_ids))
     say(f"run {made.run_id}: forget {forgets} of {made.live_facts} live, policy {made.policy}")
     _show_facts(made.fact_ids, texts, limit)
@@ -109,12 +109,12 @@ def _show_successors(made: ForgetPlan, texts: Mapping[int, FactRecord], limit: i
 
 
 def in_words(count: int) -> str:
-    """A number of facts as one says it."""
+    """Writes a number of facts: "1 fact", "3 facts"."""
     return "1 fact" if count == 1 else f"{count} facts"
 
 
 def show_verification(asked_before: Mapping[str, Rates], found: Verification) -> None:
-    """The level reached, and for each class of probes the share that got an answer of each kind."""
+    """Prints the level reached, and for each class of probes the share with each outcome."""
     say(f"level {found.level}: {LEVELS[found.level]}")
     columns = ("probes", "n", "found before", "found", "same value", "other value", "abstained", "no match")
     rows = []

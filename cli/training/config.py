@@ -1,4 +1,4 @@
-"""From the command line to a run's config: a preset or the run that is gone on with, then what was asked for."""
+"""Makes a run's config from the command line: from a preset or the run to continue, then from the options given."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def chosen(
     micro: int | None = None,
     **changes: Any,
 ) -> TrainConfig:
-    """The config of a run: that of the run in `out` where there is one and no preset is named, else the preset's.
+    """Gives the config of a run: that of the run in `out` where there is one and no preset is named, else the preset's.
 
-    What cannot be is refused as a wrong command line.
+    Settings that are not possible are refused as a wrong command line.
     """
     try:
         config = presets.preset(preset) if preset else _of_run(out) or presets.small()
@@ -62,7 +62,7 @@ def chosen(
 
 
 def _of_run(out: Path | None) -> TrainConfig | None:
-    """The config of a run to go on with. A checkpoint that is no run is refused: it would be written over."""
+    """Gives the config of a run to continue. A checkpoint that is no run is refused, as it would be overwritten."""
     if out is None or not (out / CONFIG_FILE).is_file():
         return None
     if not (out / STATE_FILE).is_file():

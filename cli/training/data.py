@@ -1,4 +1,4 @@
-"""What `colmlm train` reads: annotated files, SQuAD files, and shards made of them."""
+"""The data that `colmlm train` reads: annotated files, SQuAD files, and shards made of them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Shards = Annotated[
     ),
 ]
 
-_AT_ONCE = 500  # documents tokenised between two signs of life
+_AT_ONCE = 500  # documents that are tokenised between two reports of progress
 
 SHARDS_EXAMPLES = examples(
     "colmlm train shards --annotated wikipedia.jsonl --preset co-lmlm-360m --out shards/wikipedia",
@@ -67,7 +67,7 @@ class Sources:
         return bool(self.shards or self.annotated or self.squad or self.demo)
 
     def corpora(self, tokenizer: FactTokenizer, config: TrainConfig) -> list[Corpus]:
-        """The corpora as tokens: shards are mapped, files are read and tokenised."""
+        """Gives the corpora as tokens: maps shards into memory, and reads and tokenises files."""
         mapped = [open_shards(folder, tokenizer, config) for folder in self.shards]
         files = _kept([list(_documents(path)) for path in self._readers()], self.held_out)
         files += [list(_documents(read_annotated(DEMO_CORPUS)))] * self.demo
@@ -76,7 +76,7 @@ class Sources:
         return mapped
 
     def ratios(self) -> Ratios | None:
-        """What the shards' manifests tell of the data; None without shards."""
+        """Computes the share of question tokens from the shards' manifests; None without shards."""
         built = [read_manifest(folder)["built"] for folder in self.shards]
         if not built:
             return None
@@ -84,7 +84,7 @@ class Sources:
         return Ratios(questions=questions / sum(each["tokens"] for each in built), source="of these shards")
 
     def documents(self) -> Iterator[AnnotatedDocument]:
-        """The documents of all files, one after another."""
+        """Reads the documents of all files, one after another."""
         return chain.from_iterable(_documents(path) for path in self._readers())
 
     def _readers(self) -> list[Iterable[Parsed]]:
@@ -106,7 +106,7 @@ def shards(
     per_shard: Annotated[int, typer.Option("--per-shard", min=1, help="Documents in a shard.")] = 10_000,
     as_json: AsJson = False,
 ) -> None:
-    """Tokenise files once, for runs that read them as they go. Ctrl-C or a kill loses at most one shard.
+    """Tokenise files once, for runs that read them while they train. Ctrl-C or a kill loses at most one shard.
 
     Shards belong to a tokenizer, a method and the settings `max_question_length` and `title_fraction`.
     """
@@ -150,7 +150,7 @@ def _build(
 
 
 def _kept(files: Sequence[list[AnnotatedDocument]], held_out: int) -> list[list[AnnotatedDocument]]:
-    """The files without `held_out` documents, which are drawn from all of them."""
+    """Gives the files without `held_out` documents, which are drawn from all of them."""
     numbered = [(number, document) for number, file in enumerate(files) for document in file]
     if held_out >= len(numbered) > 0:
         raise typer.BadParameter(f"cannot leave {held_out} of {len(numbered)} documents out.")

@@ -1,4 +1,4 @@
-"""`colmlm train --dry-run`: what a run will take."""
+"""`colmlm train --dry-run`: shows what a run will cost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _GIB = 1 << 30
 
 
 def show_plan(config: TrainConfig, plan: TrainingPlan, *, as_json: bool) -> None:
-    """Print a plan with its formulas."""
+    """Prints a plan with its formulas."""
     if as_json:
         print_json({"config": asdict(config), "plan": asdict(plan)})
         return

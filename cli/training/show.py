@@ -1,4 +1,4 @@
-"""What a run shows while it trains."""
+"""Shows a run's progress while it trains."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Show(Protocol):
 
 @contextmanager
 def shown() -> Iterator[Show]:
-    """Shows each step on stderr: as a bar on a terminal, as a line now and then elsewhere."""
+    """Shows each step on stderr: as a progress bar on a terminal, else as a line now and then."""
     if not sys.stderr.isatty():
         yield _Lines()
         return
@@ -46,7 +46,7 @@ class _Lines:
 
 
 def _status(metrics: StepMetrics, steps: int) -> str:
-    """Where a run is: its losses, its speed, and how long it will take at the speed so far."""
+    """Describes a run's state: its losses, its speed, and how long it will take at the speed so far."""
     parts = "  ".join(f"{name.replace('_', ' ')} {value:.3g}" for name, value in metrics.parts.items())
     left = metrics.seconds_left / 60
     return (

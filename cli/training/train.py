@@ -1,4 +1,4 @@
-"""`colmlm train`: make a checkpoint from annotated corpora (paper, section 3.2)."""
+"""`colmlm train`: trains a checkpoint on annotated corpora (paper, section 3.2)."""
 
 from __future__ import annotations
 

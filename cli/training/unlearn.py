@@ -1,4 +1,4 @@
-"""`colmlm train unlearn`: the gradient baselines that deletion is compared with."""
+"""`colmlm train unlearn`: trains the gradient baselines of unlearning, which deletion is compared with."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def unlearn(
 ) -> None:
     """Train a checkpoint until it no longer says some answers: NPO, gradient ascent or gradient difference.
 
-    It knows no knowledge base, from which a fact is deleted in a commit and without training. An adapter is trained
-    further as an adapter, all weights as all.
+    It uses no knowledge base, from which a fact is deleted in one commit and without training. A checkpoint that is an
+    adapter is trained further as an adapter, another one with all its weights.
     """
     try:
         config = UnlearnConfig(

@@ -1,1 +1,1 @@
-"""The knowledge base of this machine, as commands ask for it."""
+"""The knowledge base of this machine, with the nouns that commands use."""

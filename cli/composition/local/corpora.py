@@ -1,4 +1,4 @@
-"""Corpora of this machine's knowledge base."""
+"""Whole corpora of this machine's knowledge base."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LocalCorpora:
-    """See `kb.nouns.contents.CorpusVerbs`."""
+    """Implements `kb.nouns.contents.CorpusVerbs` on this machine's knowledge base."""
 
     runtime: Runtime
 
@@ -122,7 +122,7 @@ def _told(
 
 
 def _try(tally: AddingTally, corpus: str) -> str:
-    """What to type next."""
+    """Suggests the next command to type."""
     if tally.question is None:
         return f"colmlm facts list --corpus {shlex.quote(corpus)}"
     asked = shlex.quote(f"Question: {tally.question} Answer:")

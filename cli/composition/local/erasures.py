@@ -1,4 +1,4 @@
-"""Erasures in this machine's knowledge base and in its files."""
+"""Erasures in this machine's knowledge base, and scans of its files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LocalErasures:
-    """See `kb.nouns.removal.ErasureVerbs`. Where two are needed, COLMLM_TOKEN says who asks."""
+    """Implements `kb.nouns.removal.ErasureVerbs`. Where two people are needed, COLMLM_TOKEN holds the asker's token."""
 
     runtime: Runtime
 
@@ -87,6 +87,6 @@ class LocalErasures:
 
 
 def scanned(runtime: Runtime, probes: Sequence[Probe]) -> ResidueReport:
-    """Where these probes are found in the files of server, index and home; shared ones prove nothing."""
+    """Searches the files of server, index and home for these probes, without the shared ones, which prove nothing."""
     with runtime.telling.progress("Reading files") as advance:
         return Erasure(runtime.kb).residue(probes, advance)

@@ -1,4 +1,4 @@
-"""Facts of this machine's knowledge base, which get their keys as they are added."""
+"""Facts of this machine's knowledge base; a fact that is added gets its key at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MOST_TO_KEY_AT_ONCE = 256
 
 @dataclass(frozen=True, slots=True)
 class LocalFacts(Facts):
-    """See `kb.nouns.contents.FactVerbs`."""
+    """Implements `kb.nouns.contents.FactVerbs` on this machine's knowledge base."""
 
     runtime: Runtime
 
@@ -40,7 +40,7 @@ class LocalFacts(Facts):
             raise
 
     def _key_at_once(self) -> bool:
-        """Keys what is unkeyed, unless that is a whole corpus somebody has yet to rekey."""
+        """Keys the facts without a key, unless they are so many that a whole corpus waits for a rekey."""
         kb, encoder, telling = self.runtime.kb, self.runtime.encoder, self.runtime.telling
         keyset = kb.keysets.create(encoder.checkpoint)
         if keyset.num_unkeyed > MOST_TO_KEY_AT_ONCE:

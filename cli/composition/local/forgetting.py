@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LocalForgetting:
-    """See `kb.nouns.removal.ForgetVerbs`."""
+    """Implements `kb.nouns.removal.ForgetVerbs` on this machine's knowledge base."""
 
     runtime: Runtime
 
@@ -30,7 +30,7 @@ class LocalForgetting:
 
     @contextmanager
     def _asking(self, model: bool, sample: int) -> Iterator[Forgetting]:
-        """The verbs that ask questions, with the model unless it is not wanted."""
+        """Gives the verbs that ask questions, with the model's encoder if `model`."""
         self.runtime.kb.keysets.active()
         encoder = self.runtime.encoder if model else None
         with self.runtime.telling.progress("Encoding questions") as advance:

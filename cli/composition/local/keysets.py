@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LocalKeysets:
-    """See `kb.nouns.running.KeysetVerbs`."""
+    """Implements `kb.nouns.running.KeysetVerbs` on this machine's knowledge base."""
 
     runtime: Runtime
 
@@ -79,7 +79,9 @@ class LocalKeysets:
     ) -> KeysetRecord:
         from colmlm.cli.composition.keying import encoder_of, key_everything
 
-        if (found := self.show(keyset_id)).state == "retired":  # its checkpoint's next one has another id
+        if (
+            found := self.show(keyset_id)
+        ).state == "retired":  # a rekey would give its checkpoint a new keyset
             raise KeysetNotReady(keyset_id, found.state)
         encoder = encoder_of(self.runtime, keyset_id, checkpoint)
         return key_everything(self.runtime, corpus=corpus, encoder=encoder, kinds=kinds)

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 
 class LocalBase:
-    """See `kb.nouns.nouns.Nouns` and `cli.base.Base`. Opens the base on first use.
+    """Implements `kb.nouns.nouns.Nouns` and `cli.base.Base` in this process. The base is opened on first use.
 
-    A noun is imported when it is used, since some bring NumPy.
+    The class of a noun is imported when the noun is used, since some import NumPy.
     """
 
     server = None
@@ -116,7 +116,7 @@ class LocalBase:
         return self.runtime.actor(named)
 
     def only_here(self, **given: object) -> None:
-        """Everything can be heeded."""
+        """Refuses nothing, since this machine supports every option."""
 
     def use_checkpoint(self, path: Path | None) -> None:
         user = self.runtime.user

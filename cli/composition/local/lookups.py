@@ -1,4 +1,4 @@
-"""Lookups in this machine's knowledge base, also by questions, which the settings' model encodes."""
+"""Lookups in this machine's knowledge base, also by questions, which the settings' checkpoint encodes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from colmlm.kb.lookup.records import Lookup
 
 @dataclass(frozen=True, slots=True)
 class LocalLookups(Lookups):
-    """See `kb.nouns.lookups.LookupVerbs`."""
+    """Implements `kb.nouns.lookups.LookupVerbs` on this machine's knowledge base."""
 
     runtime: Runtime
 
@@ -25,7 +25,7 @@ class LocalLookups(Lookups):
         as_of: int | None = None,
     ) -> Lookup:
         kb = self.runtime.kb
-        kb.keysets.active()  # a base without keys should not cost the seconds of loading a model
+        kb.keysets.active()  # fails for a base without keys, before a model is loaded for seconds
         asked = kb.lookups if as_of is None else kb.lookups.as_of(as_of)
         encoder = self.runtime.encoder
         (found,) = asked.find(
