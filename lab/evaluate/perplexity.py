@@ -105,7 +105,7 @@ def perplexity(
     checkpoint: CheckpointPath = None,
     as_json: AsJson = False,
 ) -> None:
-    """Perplexity outside of the marked spans: with the text's own spans, and with what lookups find.
+    """Measure perplexity outside of the marked spans: with the text's own spans, and with what lookups find.
 
     `dynamic` splices the nearest fact at any score, as the paper does; `dynamic_gated` undoes a lookup without a match
     and predicts the span itself, as decoding does. The documents should not be in the knowledge base, or lookups would

@@ -69,11 +69,11 @@ def recall_command(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure recall of question -> fact over all facts of a corpus; first key those without a key of the first
-    checkpoint.
+    """Measure recall of question -> fact over all facts of a corpus.
 
-    The figures at the top are of that checkpoint, its context keys, and human questions at <FACT-q>: a fact's key is
-    read from the text before it. Other keys (of generated questions, baselines, further checkpoints) stay in memory.
+    Facts without a key of the first checkpoint are keyed first. The figures at the top are of that checkpoint, its
+    context keys, and human questions at <FACT-q>: a fact's key is read from the text before it. Other keys (of
+    generated questions, baselines, further checkpoints) stay in memory.
     """
     named = checkpoint or []
     with Runtime.from_environment(checkpoint=named[0] if named else None) as runtime:
