@@ -1,13 +1,13 @@
 """The errors of a client of a remote server.
 
-KBError (kb/errors: what the server's knowledge base refused is raised as the error it was there)
+KBError (kb/errors: an error of the server's knowledge base is raised here as the same class)
 └── RemoteError
-    ├── ServerUnreachable   nobody answers there, or the answers are not of this program
-    │   └── AnswerLost      an edit was sent, and nobody can say whether it was made
+    ├── ServerUnreachable   no response, or none of this program's
+    │   └── AnswerLost      an edit was sent without a response, and may have been made
     ├── KeyRefused          401 or 403
-    ├── ServerBusy          429 or 503, still after trying again
-    ├── JobNotDone          what was to be done there as a job was not
-    ├── RequestRefused      400, 413 or 422 of the API itself: what was asked for cannot be
+    ├── ServerBusy          429 or 503, also after the retries
+    ├── JobNotDone          a job there ended without a result or an error
+    ├── RequestRefused      400, 413 or 422 of the API itself: the request is not valid
     └── RemoteRefused       anything else
 """
 
@@ -74,7 +74,7 @@ class RemoteRefused(RemoteError):
 
 
 class RequestRefused(RemoteRefused):
-    """What was asked for cannot be meant, in the words of the API."""
+    """The API itself refuses the request as not valid, with its own message."""
 
 
 def refused(response: httpx2.Response) -> KBError:

@@ -24,9 +24,7 @@ Limit = Annotated[int, QueryParameter(ge=1, le=MAX_PAGE, description="The longes
 
 
 def page(found: Sequence[T], limit: int, of: str, place: Callable[[T], Place]) -> Page[T]:
-    """Makes a page of `limit` items from up to `limit + 1` that were found; the extra one tells that a next page
-    exists.
-    """
+    """Makes a page of `limit` items from up to `limit + 1` that were found; the extra one shows that more follow."""
     items = list(found[:limit])
     return Page(items=items, next=cursor(of, place(items[-1])) if len(found) > limit else None)
 
