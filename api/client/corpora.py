@@ -27,6 +27,7 @@ from colmlm.kb.jobs.kinds import Documents, Ingest, work_of
 
 if TYPE_CHECKING:
     from colmlm.kb.corpus.raw.files import FoundFiles, RawFile
+    from colmlm.kb.nouns.contents import RawAddition
 
 _FORMATS = ("annotated", "parquet", "squad")
 MOST_FILES = 100  # per job
@@ -89,29 +90,16 @@ class RemoteCorpora:
         return msgspec.convert(result, IngestReport), result["refused"]
 
     def add(
-        self,
-        found: FoundFiles,
-        corpus: str,
-        *,
-        actor: str,
-        reason: str,
-        encoding: str | None,
-        questions: bool,
-        span_threshold: float | None,
-        span_annotator: Path | None,
-        question_generator: Path | None,
-        again: bool,
-        allow_erased: bool,
-        dry_run: bool,
+        self, found: FoundFiles, corpus: str, how: RawAddition, *, actor: str, reason: str
     ) -> dict[str, Any]:
-        refuse(actor=actor, dry_run=dry_run, again=again, allow_erased=allow_erased)
-        refuse(span_annotator=span_annotator, question_generator=question_generator)
+        refuse(actor=actor, dry_run=how.dry_run, again=how.again, allow_erased=how.allow_erased)
+        refuse(span_annotator=how.span_annotator, question_generator=how.question_generator)
         result: dict[str, Any] = {}
         if found.files:
             _check_files(found.files)
             ids = [upload(self.api, file.path).upload_id for file in found.files]
-            about = {"corpus": corpus, "reason": reason, "encoding": encoding, "questions": questions}
-            work = {"upload_ids": ids, "span_threshold": span_threshold, **about}
+            about = {"corpus": corpus, "reason": reason, "encoding": how.encoding, "questions": how.questions}
+            work = {"upload_ids": ids, "span_threshold": how.span_threshold, **about}
             result = self._jobs.done(work_of(Documents.kind, work))
         return _told(found, corpus, result)
 

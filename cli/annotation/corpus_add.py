@@ -21,6 +21,7 @@ from colmlm.cli.errors import REFUSED
 from colmlm.cli.options import Actor, AllowErased, AsJson, CheckpointPath, examples, some_text
 from colmlm.cli.output import print_json, print_table, say
 from colmlm.kb.corpus.raw.files import find_files
+from colmlm.kb.nouns.contents import RawAddition
 
 ADD_EXAMPLES = examples(
     "colmlm corpus add handbook/ --corpus handbook",
@@ -64,11 +65,7 @@ def add(
     annotators.known_encoding(encoding)
     found = find_files(paths)
     base.use_checkpoint(checkpoint)
-    done = base.corpora.add(
-        found,
-        corpus,
-        actor=base.actor(actor),
-        reason=reason or "corpus add",
+    how = RawAddition(
         encoding=encoding,
         questions=not no_questions,
         span_threshold=span_threshold,
@@ -78,6 +75,7 @@ def add(
         allow_erased=allow_erased,
         dry_run=dry_run,
     )
+    done = base.corpora.add(found, corpus, how, actor=base.actor(actor), reason=reason or "corpus add")
     print_json(done) if as_json else _show(done)
     if done["refused"]:
         raise typer.Exit(REFUSED)

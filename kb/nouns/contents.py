@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -13,6 +14,24 @@ if TYPE_CHECKING:
     from colmlm.kb.evidence.records import FactTrace, GenerationRecord, NewOutput, OutputTrace
     from colmlm.kb.facts.documents import DocumentRecord
     from colmlm.kb.facts.records import CorpusStats, Edit, FactRecord, IngestReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawAddition:
+    """How raw documents are read, annotated and taken into a corpus.
+
+    With `again` unchanged documents are annotated once more. `span_annotator` and `question_generator` are directories
+    (None: the released ones); without `questions` facts get none.
+    """
+
+    encoding: str | None = None
+    questions: bool = True
+    span_threshold: float | None = None
+    span_annotator: Path | None = None
+    question_generator: Path | None = None
+    again: bool = False
+    allow_erased: bool = False
+    dry_run: bool = False
 
 
 class FactVerbs(Protocol):
@@ -109,20 +128,7 @@ class CorpusVerbs(Protocol):
         ...
 
     def add(
-        self,
-        found: FoundFiles,
-        corpus: str,
-        *,
-        actor: str,
-        reason: str,
-        encoding: str | None,
-        questions: bool,
-        span_threshold: float | None,
-        span_annotator: Path | None,
-        question_generator: Path | None,
-        again: bool,
-        allow_erased: bool,
-        dry_run: bool,
+        self, found: FoundFiles, corpus: str, how: RawAddition, *, actor: str, reason: str
     ) -> dict[str, Any]:
         """Annotates raw documents, ingests and keys them. Gives what `colmlm corpus add --json` prints."""
         ...

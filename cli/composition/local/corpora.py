@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from colmlm.kb.corpus.raw.limits import Limits
     from colmlm.kb.facts.records import CorpusStats, Edit, IngestReport
     from colmlm.kb.keys.records import KeysetRecord
+    from colmlm.kb.nouns.contents import RawAddition
     from colmlm.kb.service import KnowledgeBase
 
 
@@ -66,39 +67,30 @@ class LocalCorpora:
         return report, len(report.refusals)
 
     def add(
-        self,
-        found: FoundFiles,
-        corpus: str,
-        *,
-        actor: str,
-        reason: str,
-        encoding: str | None,
-        questions: bool,
-        span_threshold: float | None,
-        span_annotator: Path | None,
-        question_generator: Path | None,
-        again: bool,
-        allow_erased: bool,
-        dry_run: bool,
+        self, found: FoundFiles, corpus: str, how: RawAddition, *, actor: str, reason: str
     ) -> dict[str, Any]:
         from colmlm.cli.composition import annotators
         from colmlm.cli.composition.adding import Adding
 
         self.runtime.open()
-        adding = Adding(self.runtime, corpus, found, encoding, again, telling=self.runtime.telling)
-        if dry_run:
+        adding = Adding(self.runtime, corpus, found, how.encoding, how.again, telling=self.runtime.telling)
+        if how.dry_run:
             for _ in adding.wanted():
                 pass
-            return _told(adding, None, None, dry_run)
+            return _told(adding, None, None, True)
 
         def load() -> Any:
             self.runtime.encoder  # noqa: B018  a checkpoint that is missing should be known before an hour's annotation
             return annotators.light(
-                self.runtime, span_annotator, question_generator, asks=questions, threshold=span_threshold
+                self.runtime,
+                how.span_annotator,
+                how.question_generator,
+                asks=how.questions,
+                threshold=how.span_threshold,
             )
 
-        report = adding.ingest(load, actor=actor, reason=reason, allow_erased=allow_erased)
-        return _told(adding, report, adding.key(changed=report is not None), dry_run)
+        report = adding.ingest(load, actor=actor, reason=reason, allow_erased=how.allow_erased)
+        return _told(adding, report, adding.key(changed=report is not None), False)
 
 
 def _told(
