@@ -149,4 +149,4 @@ def start(app: typer.Typer, name: str) -> None:
     try:
         app(prog_name=name)
     finally:
-        gc.freeze()  # all there is ends with the process: to look for garbage in it took a quarter of `--help`
+        gc.freeze()  # the process ends here, and collecting garbage first took a quarter of `--help`

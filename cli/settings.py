@@ -1,4 +1,4 @@
-"""What a user of the command line has: a model, a server elsewhere, and secrets for them; read from `COLMLM_*` once."""
+"""The settings of a user of the command line: a model, a server, and secrets for them; read from `COLMLM_*` once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from colmlm.kb.store.environment import read
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserSettings:
-    """Which model encodes and decodes here, and which server is worked with, by which key."""
+    """The checkpoint that encodes and decodes here, and the server to work with, with the API key for it."""
 
     checkpoint: Path | None = None
     server: str | None = None
@@ -22,5 +22,5 @@ class UserSettings:
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str]) -> Self:
-        """The settings `env` asks for. Raises `SettingsError`."""
+        """Reads the settings from the variables `env`. Raises `SettingsError`."""
         return read(cls, env)

@@ -1,6 +1,6 @@
 """KnowledgeBase: a Store and its nouns, which the command line, the API and jobs share. One verb is one transaction.
 
-A noun is imported when it is used, since some bring NumPy, Faiss or cryptography.
+The class of a noun is imported when the noun is used, since some import NumPy, Faiss or cryptography.
 """
 
 from __future__ import annotations

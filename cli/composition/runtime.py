@@ -59,7 +59,7 @@ class Runtime:
 
     @cached_property
     def serving(self) -> ServerSettings:
-        """How the API is served here."""
+        """The settings with which this process serves the API."""
         return ServerSettings.from_environment(os.environ)
 
     @cached_property

@@ -38,7 +38,7 @@ class Mention:
 
 @dataclass(frozen=True, slots=True)
 class Mentions:
-    """What says the same as some facts, the facts themselves left out: up to 500 of each kind, by id.
+    """Documents, facts, outputs and changes that say what given facts say, beside these: up to 500 of each kind, by id.
 
     `titles` are documents whose title, address or external id says one of the values, `facts` other facts whose
     value, question or answer does, and `reasons` changes whose reason, actor or `on_behalf_of` does.

@@ -1,1 +1,1 @@
-"""Long work outside requests: jobs that people see and cancel, and workers that survive a restart."""
+"""Jobs: queues long work outside requests, shows and cancels it, and runs workers, which resume it after a crash."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class ForgetVerbs(Protocol):
     """What forgetting can be asked for, as `kb.forgetting.verbs.Forgetting` describes it.
 
-    With `model` questions are encoded by the checkpoint, else stored keys stand for them.
+    With `model` questions are encoded by the checkpoint, else stored keys are used instead.
     """
 
     def plan(

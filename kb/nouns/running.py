@@ -27,7 +27,7 @@ class JobVerbs(Protocol):
     def cancel(self, job_id: int, *, actor: str) -> JobRecord: ...
 
     def num_workers(self) -> int | None:
-        """Counts the workers that gave a sign of life lately. None where a server does not say."""
+        """Counts the workers with a recent heartbeat. Gives None where a server does not say."""
         ...
 
     def list(

@@ -80,7 +80,7 @@ WHERE v.fact_id IS NULL AND t.fact_id IS NULL ORDER BY asked.id LIMIT :most
 
 
 def _require_live(session: Session, fact_ids: list[int]) -> None:
-    """Raises where a fact is neither live nor a tombstone, which has keys too so that queries near it get no match."""
+    """Raises where a fact is neither live nor a tombstone. Tombstones have keys, so that queries near them abstain."""
     rows = session.execute(_NOT_KEPT, {"fact_ids": fact_ids, "most": _MOST_NAMED}).all()
     if missing := [row.id for row in rows if not row.is_there]:
         raise FactNotFound(missing)
