@@ -2,60 +2,118 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import cached_property
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from colmlm.api.client.api import Api
 from colmlm.api.client.connection import Connection, Patience
-from colmlm.api.client.corpora import RemoteCorpora
-from colmlm.api.client.documents import RemoteDocuments
-from colmlm.api.client.erasures import RemoteErasures
-from colmlm.api.client.facts import RemoteFacts
-from colmlm.api.client.forgetting import RemoteForgetting
-from colmlm.api.client.generator import RemoteGenerator
-from colmlm.api.client.jobs import RemoteJobs
-from colmlm.api.client.keys import RemoteKeys
-from colmlm.api.client.keysets import RemoteKeysets
-from colmlm.api.client.log import RemoteLog
-from colmlm.api.client.lookups import RemoteLookups
-from colmlm.api.client.outputs import RemoteOutputs
 from colmlm.kb.nouns.telling import Telling
-from colmlm.kb.upkeep.statistics import Statistics
 
-
-@dataclass(frozen=True, slots=True)
-class RemoteUpkeep:
-    """The verbs of `kb.nouns.upkeep.UpkeepVerbs` over the API."""
-
-    api: Api
-
-    def statistics(self) -> Statistics:
-        return self.api.get("/stats", Statistics)
+if TYPE_CHECKING:
+    from colmlm.api.client.corpora import RemoteCorpora
+    from colmlm.api.client.documents import RemoteDocuments
+    from colmlm.api.client.erasures import RemoteErasures
+    from colmlm.api.client.facts import RemoteFacts
+    from colmlm.api.client.forgetting import RemoteForgetting
+    from colmlm.api.client.generator import RemoteGenerator
+    from colmlm.api.client.jobs import RemoteJobs
+    from colmlm.api.client.keys import RemoteKeys
+    from colmlm.api.client.keysets import RemoteKeysets
+    from colmlm.api.client.log import RemoteLog
+    from colmlm.api.client.lookups import RemoteLookups
+    from colmlm.api.client.outputs import RemoteOutputs
+    from colmlm.api.client.upkeep import RemoteUpkeep
 
 
 class Client:
     """A remote knowledge base: `kb.nouns.nouns.Nouns` over the API. Threads may share it.
 
-    It sends no request before a verb is called.
+    It sends no request before a verb is called, and imports no noun before it is used: most need neither NumPy nor
+    SQLAlchemy.
     """
 
     def __init__(self, connection: Connection, telling: Telling | None = None) -> None:
-        api = Api(connection, telling or Telling())
+        self._api = Api(connection, telling or Telling())
         self.connection = connection
-        self.facts = RemoteFacts(api)
-        self.documents = RemoteDocuments(api)
-        self.corpora = RemoteCorpora(api)
-        self.lookups = RemoteLookups(api)
-        self.decoder = RemoteGenerator(api)
-        self.outputs = RemoteOutputs(api)
-        self.log = RemoteLog(api)
-        self.keysets = RemoteKeysets(api)
-        self.forgetting = RemoteForgetting(api)
-        self.erasures = RemoteErasures(api)
-        self.jobs = RemoteJobs(api)
-        self.keys = RemoteKeys(api)
-        self.upkeep = RemoteUpkeep(api)
+
+    @cached_property
+    def facts(self) -> RemoteFacts:
+        from colmlm.api.client.facts import RemoteFacts
+
+        return RemoteFacts(self._api)
+
+    @cached_property
+    def documents(self) -> RemoteDocuments:
+        from colmlm.api.client.documents import RemoteDocuments
+
+        return RemoteDocuments(self._api)
+
+    @cached_property
+    def corpora(self) -> RemoteCorpora:
+        from colmlm.api.client.corpora import RemoteCorpora
+
+        return RemoteCorpora(self._api)
+
+    @cached_property
+    def lookups(self) -> RemoteLookups:
+        from colmlm.api.client.lookups import RemoteLookups
+
+        return RemoteLookups(self._api)
+
+    @cached_property
+    def decoder(self) -> RemoteGenerator:
+        from colmlm.api.client.generator import RemoteGenerator
+
+        return RemoteGenerator(self._api)
+
+    @cached_property
+    def outputs(self) -> RemoteOutputs:
+        from colmlm.api.client.outputs import RemoteOutputs
+
+        return RemoteOutputs(self._api)
+
+    @cached_property
+    def log(self) -> RemoteLog:
+        from colmlm.api.client.log import RemoteLog
+
+        return RemoteLog(self._api)
+
+    @cached_property
+    def keysets(self) -> RemoteKeysets:
+        from colmlm.api.client.keysets import RemoteKeysets
+
+        return RemoteKeysets(self._api)
+
+    @cached_property
+    def forgetting(self) -> RemoteForgetting:
+        from colmlm.api.client.forgetting import RemoteForgetting
+
+        return RemoteForgetting(self._api)
+
+    @cached_property
+    def erasures(self) -> RemoteErasures:
+        from colmlm.api.client.erasures import RemoteErasures
+
+        return RemoteErasures(self._api)
+
+    @cached_property
+    def jobs(self) -> RemoteJobs:
+        from colmlm.api.client.jobs import RemoteJobs
+
+        return RemoteJobs(self._api)
+
+    @cached_property
+    def keys(self) -> RemoteKeys:
+        from colmlm.api.client.keys import RemoteKeys
+
+        return RemoteKeys(self._api)
+
+    @cached_property
+    def upkeep(self) -> RemoteUpkeep:
+        from colmlm.api.client.upkeep import RemoteUpkeep
+
+        return RemoteUpkeep(self._api)
 
     @classmethod
     def open(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from colmlm.api.client.api import Api
 from colmlm.api.wire.answers import DocumentText
-from colmlm.kb.facts.documents import DocumentRecord
+from colmlm.kb.facts.records import DocumentRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from colmlm.kb.errors import ErasureRequestNotFound
 from colmlm.kb.nouns.removal import Erasing
 
 if TYPE_CHECKING:
-    from colmlm.kb.facts.redaction import Mentioned
+    from colmlm.kb.facts.records import Mentioned
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from colmlm.kb.jobs.kinds import Gate, Rekey, work_of
 from colmlm.kb.keys.records import KeysetRecord
 
 if TYPE_CHECKING:
-    from colmlm.kb.keys.activation import GateStanding
+    from colmlm.kb.keys.records import GateStanding
     from colmlm.kb.switching.gate import GateLimits
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from colmlm.api.client.api import Api
 from colmlm.api.wire.answers import Differences, SigningKey
-from colmlm.kb.evidence.diff import Diff, FactDifference
+from colmlm.kb.evidence.records import Diff, FactDifference
 from colmlm.kb.log.chain import Sealed
 from colmlm.kb.log.denials import DenialRecord
 from colmlm.kb.log.records import ChangeRecord

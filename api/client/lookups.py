@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
 from colmlm.api.client.api import Api
 from colmlm.api.wire.answers import LookupAnswer, LookupAnswers
 from colmlm.api.wire.vectors import LOOKUPS, MAX_VECTORS, MSGPACK, OCTETS
 from colmlm.kb.errors import InvalidQuery, KeysetMismatch
-from colmlm.kb.lookup.records import AsOfLookup, Lookup
-from colmlm.kb.lookup.space import LookupSpace
+from colmlm.kb.lookup.records import AsOfLookup, Lookup, LookupSpace
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 _LOOKUPS = LOOKUPS.removeprefix("/v1")
 
@@ -73,6 +74,8 @@ class RemoteLookups:
         min_seq: int | None = None,
     ) -> list[Lookup]:
         """Looks up queries as `kb.lookup.searchable.Lookups.find` does, in batches of `MAX_VECTORS`."""
+        import numpy as np  # a lookup by questions needs no arrays
+
         queries = np.ascontiguousarray(queries_BD, dtype="<f4")
         if queries.ndim != 2:
             raise InvalidQuery(f"its shape is {queries.shape}, not (batch, width)")

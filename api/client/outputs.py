@@ -9,8 +9,15 @@ from typing import Any
 
 from colmlm.api.client.api import Api
 from colmlm.api.wire.answers import FactImpact
-from colmlm.kb.evidence.impact import Impact, ImpactedOutput
-from colmlm.kb.evidence.records import FactTrace, GenerationRecord, NewOutput, OutputTrace, Splice
+from colmlm.kb.evidence.records import (
+    FactTrace,
+    GenerationRecord,
+    Impact,
+    ImpactedOutput,
+    NewOutput,
+    OutputTrace,
+    Splice,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.schema.schemas import PathId
 from colmlm.api.schema.shown import shown_to
 from colmlm.kb.errors import KBError
-from colmlm.kb.evidence.impact import Impact
+from colmlm.kb.evidence.records import Impact
 from colmlm.kb.facts.records import FactRecord
 from colmlm.kb.log import audit, denials
 from colmlm.kb.lookup.records import AsOfLookup, Lookup

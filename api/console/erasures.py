@@ -20,8 +20,7 @@ from colmlm.kb.erasure.residue import ResidueReport, num_bytes_to_scan
 from colmlm.kb.erasure.two_person import ErasureRequests
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import KBError
-from colmlm.kb.facts.records import FactRecord
-from colmlm.kb.facts.redaction import Mentioned
+from colmlm.kb.facts.records import FactRecord, Mentioned
 
 SHOWN = 50
 

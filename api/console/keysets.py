@@ -18,8 +18,7 @@ from colmlm.api.schema.schemas import PathId
 from colmlm.kb.errors import KBError, KeysetNotFound, NoActiveKeyset
 from colmlm.kb.jobs.kinds import Gate, Rekey
 from colmlm.kb.jobs.queue import Jobs
-from colmlm.kb.keys.activation import GateStanding
-from colmlm.kb.keys.records import KeysetRecord
+from colmlm.kb.keys.records import GateStanding, KeysetRecord
 
 HEIGHT, WIDTH = 120, 640  # of a histogram's drawing, in SVG units
 

@@ -22,8 +22,7 @@ from colmlm.api.wire.answers import Deleted, DocumentText
 from colmlm.api.wire.pages import Page
 from colmlm.api.wire.requests import Request, Why
 from colmlm.kb.corpus.format import Refusal, parse_record
-from colmlm.kb.facts.documents import DocumentRecord
-from colmlm.kb.facts.records import FactRecord
+from colmlm.kb.facts.records import DocumentRecord, FactRecord
 
 MAX_DOCUMENTS = 100  # per request; a job takes more
 

@@ -20,7 +20,7 @@ from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT, Id, Request, Why
 from colmlm.kb.erasure.records import Erased, ErasureRequest
 from colmlm.kb.erasure.two_person import ErasureRequests
 from colmlm.kb.erasure.verbs import Erasure
-from colmlm.kb.facts.redaction import Mentioned
+from colmlm.kb.facts.records import Mentioned
 
 FactIds = Annotated[list[Id], Meta(min_length=1, max_length=MAX_FACTS_PER_EDIT)]
 

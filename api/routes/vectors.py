@@ -27,7 +27,7 @@ from colmlm.api.wire.answers import LookupAnswers
 from colmlm.api.wire.requests import MAX_ID, SEEN
 from colmlm.api.wire.vectors import JSON, LOOKUPS, MAX_DIM, MAX_VECTORS, MSGPACK, OCTETS, VECTORS
 from colmlm.kb.errors import InvalidQuery
-from colmlm.kb.lookup.space import LookupSpace
+from colmlm.kb.lookup.records import LookupSpace
 
 if TYPE_CHECKING:
     from litestar.types import HTTPScope

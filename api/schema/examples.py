@@ -33,31 +33,28 @@ from colmlm.api.wire.answers import EditResult, LookupAnswer, LookupAnswers, Pro
 from colmlm.api.wire.pages import cursor
 from colmlm.api.wire.requests import LookupRequest, NewGeneration, Why
 from colmlm.kb.erasure.records import Erased, ErasureReport, ErasureRequest, Level
-from colmlm.kb.evidence.diff import FactDifference
-from colmlm.kb.evidence.impact import ImpactedOutput
 from colmlm.kb.evidence.listing import AttributionRecord
 from colmlm.kb.evidence.records import (
+    FactDifference,
     FactTrace,
     GenerationRecord,
+    ImpactedOutput,
     OutputTrace,
     TracedSplice,
     Use,
     Version,
 )
-from colmlm.kb.facts.documents import DocumentRecord
-from colmlm.kb.facts.records import CorpusStats, FactRecord, Source
+from colmlm.kb.facts.records import CorpusStats, DocumentRecord, FactRecord, Source
 from colmlm.kb.forgetting import certificate_check
 from colmlm.kb.forgetting.records import Collateral, Drift, Rates, RunRecord, Successor, Verification
 from colmlm.kb.jobs import kinds
 from colmlm.kb.jobs.records import JobRecord
 from colmlm.kb.jobs.uploads import Upload
-from colmlm.kb.keys.activation import GateStanding
-from colmlm.kb.keys.records import KeysetRecord
+from colmlm.kb.keys.records import GateStanding, KeysetRecord
 from colmlm.kb.log import chain, envelope, witness
 from colmlm.kb.log.denials import DenialRecord
 from colmlm.kb.log.records import ChangeRecord
-from colmlm.kb.lookup.records import Hit
-from colmlm.kb.lookup.space import LookupSpace
+from colmlm.kb.lookup.records import Hit, LookupSpace
 from colmlm.kb.nouns.generation import Finished, Spliced
 from colmlm.kb.upkeep.statistics import Statistics
 

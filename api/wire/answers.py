@@ -7,12 +7,10 @@ from datetime import datetime
 import msgspec
 
 from colmlm.kb.erasure.records import ErasureReport, ErasureRequest
-from colmlm.kb.evidence.diff import FactDifference
-from colmlm.kb.evidence.impact import ImpactedOutput
-from colmlm.kb.facts.documents import DocumentRecord
+from colmlm.kb.evidence.records import FactDifference, ImpactedOutput
+from colmlm.kb.facts.records import DocumentRecord
 from colmlm.kb.forgetting.records import Collateral, Rates, RunRecord, Successor, Verification
-from colmlm.kb.keys.activation import GateStanding
-from colmlm.kb.keys.records import KeysetRecord
+from colmlm.kb.keys.records import GateStanding, KeysetRecord
 from colmlm.kb.lookup.records import Hit
 
 

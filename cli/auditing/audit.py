@@ -35,7 +35,7 @@ from colmlm.kb.log.signing import from_pem, names_of, require_signer
 from colmlm.kb.log.witness import AuditReport, Head, check_log, read_head
 
 if TYPE_CHECKING:
-    from colmlm.kb.evidence.impact import Impact, ImpactedOutput
+    from colmlm.kb.evidence.records import Impact, ImpactedOutput
     from colmlm.kb.log.chain import Break
 
 SHOWN = 20

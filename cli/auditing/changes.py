@@ -15,7 +15,7 @@ from colmlm.cli.options import MAX_BIGINT, After, AsJson, Limit, examples
 from colmlm.cli.output import note, plain, print_json, print_table, say, shorten
 
 if TYPE_CHECKING:
-    from colmlm.kb.evidence.diff import FactDifference
+    from colmlm.kb.evidence.records import FactDifference
     from colmlm.kb.upkeep.records import FsckReport
     from colmlm.kb.upkeep.repair import RepairReport
 

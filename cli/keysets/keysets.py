@@ -19,8 +19,7 @@ from colmlm.cli.options import Actor, AsJson, CheckpointPath, KeysetId, Reason, 
 from colmlm.cli.output import is_attended, print_json, print_table, progress, say
 
 if TYPE_CHECKING:
-    from colmlm.kb.keys.activation import GateStanding
-    from colmlm.kb.keys.records import KeysetRecord
+    from colmlm.kb.keys.records import GateStanding, KeysetRecord
 
     pass
 

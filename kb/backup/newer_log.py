@@ -12,7 +12,8 @@ from pathlib import Path
 
 from colmlm.kb.backup.write import Backup
 from colmlm.kb.errors import LogRefused
-from colmlm.kb.facts.redaction import Mentioned, as_mentioned
+from colmlm.kb.facts.records import Mentioned
+from colmlm.kb.facts.redaction import as_mentioned
 from colmlm.kb.log import signing
 from colmlm.kb.log.witness import Entry, Head, read_log
 

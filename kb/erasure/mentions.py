@@ -6,52 +6,17 @@ They are looked for while the texts of the fact are still in memory: before it i
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
+from colmlm.kb.erasure.records import Mention, Mentions, Stretch
 from colmlm.kb.facts.redaction import ErasureTarget
 from colmlm.kb.tables import ChangeRow, DocumentRow, FactRow, FactVersionRow, GenerationRow
 from colmlm.kb.texts.wording import Phrases, may_say
 
 MOST = 500  # mentions of each kind that are listed
-
-
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """A stretch of a text, in code points."""
-
-    start: int
-    end: int
-
-
-@dataclass(frozen=True, slots=True)
-class Mention:
-    """The places where a document's text says one of the values; `own` marks a document of the facts themselves."""
-
-    document_id: int
-    own: bool
-    spans: tuple[Stretch, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Mentions:
-    """Documents, facts, outputs and changes that say what given facts say, beside these: up to 500 of each kind, by id.
-
-    `titles` are documents whose title, address or external id says one of the values, `facts` other facts whose
-    value, question or answer does, and `reasons` changes whose reason, actor or `on_behalf_of` does.
-    """
-
-    documents: tuple[Mention, ...] = ()
-    titles: tuple[int, ...] = ()
-    facts: tuple[int, ...] = ()
-    generations: tuple[int, ...] = ()
-    reasons: tuple[int, ...] = ()
-
-    def __bool__(self) -> bool:
-        return bool(self.documents or self.titles or self.facts or self.generations or self.reasons)
 
 
 def look(session: Session, targets: Sequence[ErasureTarget]) -> Mentions:

@@ -5,8 +5,42 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from colmlm.kb.erasure.mentions import Mentions
-from colmlm.kb.facts.redaction import Mentioned
+from colmlm.kb.facts.records import Mentioned
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A stretch of a text, in code points."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mention:
+    """The places where a document's text says one of the values; `own` marks a document of the facts themselves."""
+
+    document_id: int
+    own: bool
+    spans: tuple[Stretch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Mentions:
+    """Documents, facts, outputs and changes that say what given facts say, beside these: up to 500 of each kind, by id.
+
+    `titles` are documents whose title, address or external id says one of the values, `facts` other facts whose
+    value, question or answer does, and `reasons` changes whose reason, actor or `on_behalf_of` does.
+    """
+
+    documents: tuple[Mention, ...] = ()
+    titles: tuple[int, ...] = ()
+    facts: tuple[int, ...] = ()
+    generations: tuple[int, ...] = ()
+    reasons: tuple[int, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.documents or self.titles or self.facts or self.generations or self.reasons)
 
 
 @dataclass(frozen=True, slots=True)

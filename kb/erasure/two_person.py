@@ -17,7 +17,8 @@ from colmlm.kb.erasure.verbs import Erasure, Heard, erase_facts, load_targets
 from colmlm.kb.errors import AdminKeyNeeded, ErasureRequestNotFound, ErasureRequestState, SamePerson
 from colmlm.kb.facts import quotations, suppression
 from colmlm.kb.facts.erased_texts import TextOrigin
-from colmlm.kb.facts.redaction import Mentioned, as_mentioned
+from colmlm.kb.facts.records import Mentioned
+from colmlm.kb.facts.redaction import as_mentioned
 from colmlm.kb.log import audit
 from colmlm.kb.log.origin import acting_as, signed
 from colmlm.kb.lookup.searchable import SearchableStore

@@ -26,7 +26,8 @@ from colmlm.kb.errors import FactNotFound, SecondPersonNeeded
 from colmlm.kb.facts import erased_texts, quotations, suppression
 from colmlm.kb.facts.edits import MAX_ID
 from colmlm.kb.facts.quotations import Gone, Quoting, StandingTexts
-from colmlm.kb.facts.redaction import MARK, ErasureTarget, Mentioned, blank, redact_documents
+from colmlm.kb.facts.records import Mentioned
+from colmlm.kb.facts.redaction import MARK, ErasureTarget, blank, redact_documents
 from colmlm.kb.log import audit, origin
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.principal import Principal

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from sqlalchemy import column, func, select, text
 from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import InvalidQuery
+from colmlm.kb.evidence.records import Diff, FactDifference
 from colmlm.kb.facts import reading
 from colmlm.kb.log.audit import require_change
 
@@ -43,31 +42,6 @@ _DIFFERENCE = (
     )
     .cte("difference")
 )
-
-
-@dataclass(frozen=True, slots=True)
-class FactDifference:
-    """A fact that differs between the two changes. `old` or `new` is None where the fact was not live.
-
-    Both are None where `is_redacted`: the fact was erased since, so its values are gone.
-    """
-
-    fact_id: int
-    kind: str
-    corpus: str | None
-    old: str | None
-    new: str | None
-    is_redacted: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Diff:
-    """The facts that differ between changes `first` and `last`: their number by kind, and a page of them by id."""
-
-    first: int
-    last: int
-    counts: dict[str, int]
-    facts: tuple[FactDifference, ...]
 
 
 def diff(

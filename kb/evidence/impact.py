@@ -3,57 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC
 
 from sqlalchemy import func, select, tuple_
 from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import FactNotFound
+from colmlm.kb.evidence.records import Impact, ImpactedOutput, SelectedImpact
 from colmlm.kb.facts import edits as facts
 from colmlm.kb.facts import reading
 from colmlm.kb.selectors import Selector, select_facts
 from colmlm.kb.tables import AttributionRow, FactRow, GenerationRow
-
-
-@dataclass(frozen=True, slots=True)
-class ImpactedOutput:
-    """One splice of a fact: ``output[output_start:output_end]`` is version `version` of the fact.
-
-    `since` is the state of that value now: current, corrected (another version is live), deleted or erased.
-    """
-
-    fact_id: int
-    generation_id: int
-    ordinal: int
-    prompt: str
-    output: str
-    output_start: int
-    output_end: int
-    version: int
-    seq: int
-    at: datetime
-    since: str
-
-
-@dataclass(frozen=True, slots=True)
-class Impact:
-    """A fact and its splices in stored outputs, oldest first."""
-
-    fact_id: int
-    is_live: bool
-    erased_seq: int | None
-    outputs: tuple[ImpactedOutput, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SelectedImpact:
-    """The number of live facts that a selector chooses, the number of outputs that spliced one, and these splices."""
-
-    num_facts: int
-    num_outputs: int
-    outputs: tuple[ImpactedOutput, ...]
-
 
 Place = tuple[int, int]  # the place of a lookup: the output's id, and the lookup's ordinal in it
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Unpack
 
-from colmlm.kb.evidence.diff import Diff, diff
+from colmlm.kb.evidence.diff import diff
+from colmlm.kb.evidence.records import Diff
 from colmlm.kb.log import audit, denials
 from colmlm.kb.log.audit import Fitting
 from colmlm.kb.log.chain import Sealed, seal_breaks

@@ -5,10 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from colmlm.kb.evidence import attribution, elsewhere
-from colmlm.kb.evidence.impact import Impact, Place, SelectedImpact, impact_of, impact_of_selection
+from colmlm.kb.evidence.impact import Place, impact_of, impact_of_selection
 from colmlm.kb.evidence.listing import AttributionRecord, attributions
 from colmlm.kb.evidence.neighbours import neighbours_of
-from colmlm.kb.evidence.records import FactTrace, GenerationRecord, NewOutput, OutputTrace
+from colmlm.kb.evidence.records import (
+    FactTrace,
+    GenerationRecord,
+    Impact,
+    NewOutput,
+    OutputTrace,
+    SelectedImpact,
+)
 from colmlm.kb.lookup.records import Hit
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.selectors import Selector

@@ -121,3 +121,67 @@ class FactTrace:
     versions: tuple[Version, ...]
     history: tuple[ChangeRecord, ...]
     uses: tuple[Use, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FactDifference:
+    """A fact that differs between the two changes. `old` or `new` is None where the fact was not live.
+
+    Both are None where `is_redacted`: the fact was erased since, so its values are gone.
+    """
+
+    fact_id: int
+    kind: str
+    corpus: str | None
+    old: str | None
+    new: str | None
+    is_redacted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Diff:
+    """The facts that differ between changes `first` and `last`: their number by kind, and a page of them by id."""
+
+    first: int
+    last: int
+    counts: dict[str, int]
+    facts: tuple[FactDifference, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ImpactedOutput:
+    """One splice of a fact: ``output[output_start:output_end]`` is version `version` of the fact.
+
+    `since` is the state of that value now: current, corrected (another version is live), deleted or erased.
+    """
+
+    fact_id: int
+    generation_id: int
+    ordinal: int
+    prompt: str
+    output: str
+    output_start: int
+    output_end: int
+    version: int
+    seq: int
+    at: datetime
+    since: str
+
+
+@dataclass(frozen=True, slots=True)
+class Impact:
+    """A fact and its splices in stored outputs, oldest first."""
+
+    fact_id: int
+    is_live: bool
+    erased_seq: int | None
+    outputs: tuple[ImpactedOutput, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SelectedImpact:
+    """The number of live facts that a selector chooses, the number of outputs that spliced one, and these splices."""
+
+    num_facts: int
+    num_outputs: int
+    outputs: tuple[ImpactedOutput, ...]

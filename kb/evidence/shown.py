@@ -11,13 +11,12 @@ from dataclasses import dataclass
 
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.evidence import withholding
-from colmlm.kb.evidence.impact import ImpactedOutput
 from colmlm.kb.evidence.outputs import Outputs
-from colmlm.kb.evidence.records import FactTrace, GenerationRecord, OutputTrace
+from colmlm.kb.evidence.records import FactTrace, GenerationRecord, ImpactedOutput, OutputTrace
 from colmlm.kb.facts.corpora import Corpora
-from colmlm.kb.facts.documents import DocumentRecord, StoredDocuments
+from colmlm.kb.facts.documents import StoredDocuments
 from colmlm.kb.facts.facts import Facts
-from colmlm.kb.facts.records import FactRecord
+from colmlm.kb.facts.records import DocumentRecord, FactRecord
 from colmlm.kb.lookup.searchable import SearchableStore
 
 

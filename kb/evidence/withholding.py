@@ -18,11 +18,9 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.evidence import attribution
-from colmlm.kb.evidence.impact import ImpactedOutput
-from colmlm.kb.evidence.records import FactTrace, GenerationRecord, OutputTrace, TracedSplice
-from colmlm.kb.facts.documents import DocumentRecord
+from colmlm.kb.evidence.records import FactTrace, GenerationRecord, ImpactedOutput, OutputTrace, TracedSplice
 from colmlm.kb.facts.reading import document_text
-from colmlm.kb.facts.records import FactRecord
+from colmlm.kb.facts.records import DocumentRecord, FactRecord
 from colmlm.kb.facts.redaction import MARK, apart, blank, touches
 from colmlm.kb.tables import AttributionRow, DocumentRow, FactRow, FactVersionRow
 from colmlm.kb.texts.wording import Phrases, Span

@@ -3,34 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC
 from typing import Any
 
 from sqlalchemy import Row, Select, func, select
 
 from colmlm.kb.errors import DocumentNotFound
 from colmlm.kb.facts import reading
-from colmlm.kb.facts.records import FactRecord
+from colmlm.kb.facts.records import DocumentRecord, FactRecord
 from colmlm.kb.store.store import Store
 from colmlm.kb.tables import DocumentRow, FactRow
-
-
-@dataclass(frozen=True, slots=True)
-class DocumentRecord:
-    """A document without its text. `replaced_seq` is the change that put a newer text in its place."""
-
-    document_id: int
-    corpus: str
-    external_id: str
-    title: str | None
-    uri: str | None
-    licence: str | None
-    revision: str | None
-    sha256: str
-    characters: int
-    live_facts: int
-    ingested_at: datetime
-    replaced_seq: int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal, get_args
 
 from colmlm.kb.corpus.format import Refusal
+
+Mentioned = Literal["same-document", "all", "none"]  # where a fact's value is redacted besides its span
+MENTIONED: tuple[Mentioned, ...] = get_args(Mentioned)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,3 +106,21 @@ class CorpusStats:
     facts: int
     deleted: int
     characters: int
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentRecord:
+    """A document without its text. `replaced_seq` is the change that put a newer text in its place."""
+
+    document_id: int
+    corpus: str
+    external_id: str
+    title: str | None
+    uri: str | None
+    licence: str | None
+    revision: str | None
+    sha256: str
+    characters: int
+    live_facts: int
+    ingested_at: datetime
+    replaced_seq: int | None

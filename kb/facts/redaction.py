@@ -10,18 +10,17 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any
 
 from sqlalchemy import func, select, tuple_
 from sqlalchemy.orm import Session
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, digests
+from colmlm.kb.facts.records import MENTIONED, Mentioned
 from colmlm.kb.tables import DocumentRow, FactRow, FactVersionRow
 from colmlm.kb.texts.wording import Finder, Phrases, Span, may_say
 
 MARK = "\u2588"
-Mentioned = Literal["same-document", "all", "none"]  # where a fact's value is redacted besides its span
-MENTIONED: tuple[Mentioned, ...] = get_args(Mentioned)
 CONTEXT = 20  # characters on either side of a span that must match to find it in another edition of the text
 
 

@@ -8,7 +8,6 @@ active before; and `force`, which the change log keeps together with the figures
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import func, select, update
@@ -18,23 +17,12 @@ from sqlalchemy.orm import Session
 from colmlm.kb.errors import GateRefused, KeysetNotReady, NoActiveKeyset, NoFormerKeyset
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keysets import active_keyset_id
-from colmlm.kb.keys.records import KeysetRecord
+from colmlm.kb.keys.records import GateStanding, KeysetRecord
 from colmlm.kb.log import audit
 from colmlm.kb.tables import ChangeRow, KeysetRow
 
 MAX_EDITS = 1000  # edits of facts allowed between a gate and the activation that relies on it
 CALIBRATED = "threshold calibrated"
-
-
-@dataclass(frozen=True, slots=True)
-class GateStanding:
-    """The result of a keyset's gate and its age: `edits_since` counts edits of facts, not of keys."""
-
-    checked: bool
-    passed: bool
-    seq: int | None = None
-    edits_since: int | None = None
-    failed: tuple[str, ...] = ()
 
 
 def standing(session: Session, keyset: KeysetRecord) -> GateStanding:

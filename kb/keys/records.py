@@ -48,3 +48,14 @@ class KeysetRecord:
     num_keys: int
     num_unkeyed: int
     applied_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class GateStanding:
+    """The result of a keyset's gate and its age: `edits_since` counts edits of facts, not of keys."""
+
+    checked: bool
+    passed: bool
+    seq: int | None = None
+    edits_since: int | None = None
+    failed: tuple[str, ...] = ()

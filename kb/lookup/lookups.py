@@ -12,9 +12,9 @@ from colmlm.kb.log import audit
 from colmlm.kb.lookup.history import AsOf, History
 from colmlm.kb.lookup.index_standing import IndexStanding, index_standing
 from colmlm.kb.lookup.one_keyset import KeysetLookup
-from colmlm.kb.lookup.records import Lookup
+from colmlm.kb.lookup.records import Lookup, LookupSpace
 from colmlm.kb.lookup.searcher import Searcher
-from colmlm.kb.lookup.space import LookupSpace, lookup_space
+from colmlm.kb.lookup.space import lookup_space
 from colmlm.kb.store.store import Store
 
 

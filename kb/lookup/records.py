@@ -43,3 +43,19 @@ class AsOfLookup(Lookup):
 
     redacted: int = 0
     unkeyed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LookupSpace:
+    """The active keyset's space: queries must be of `checkpoint_id` and have `dim` numbers.
+
+    `head_seq` is the last change.
+    """
+
+    keyset_id: int
+    checkpoint_id: str
+    checkpoint_name: str
+    dim: int
+    threshold: float
+    calibrated: bool
+    head_seq: int

@@ -2,30 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import NoActiveKeyset
 from colmlm.kb.log import audit
+from colmlm.kb.lookup.records import LookupSpace
 from colmlm.kb.tables import CheckpointRow, KeysetRow
-
-
-@dataclass(frozen=True, slots=True)
-class LookupSpace:
-    """The active keyset's space: queries must be of `checkpoint_id` and have `dim` numbers.
-
-    `head_seq` is the last change.
-    """
-
-    keyset_id: int
-    checkpoint_id: str
-    checkpoint_name: str
-    dim: int
-    threshold: float
-    calibrated: bool
-    head_seq: int
 
 
 def lookup_space(session: Session) -> LookupSpace:

@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from colmlm.kb.corpus.format import AnnotatedDocument
     from colmlm.kb.corpus.raw.files import FoundFiles
-    from colmlm.kb.evidence.impact import Impact
-    from colmlm.kb.evidence.records import FactTrace, GenerationRecord, NewOutput, OutputTrace
-    from colmlm.kb.facts.documents import DocumentRecord
-    from colmlm.kb.facts.records import CorpusStats, Edit, FactRecord, IngestReport
+    from colmlm.kb.evidence.records import FactTrace, GenerationRecord, Impact, NewOutput, OutputTrace
+    from colmlm.kb.facts.records import CorpusStats, DocumentRecord, Edit, FactRecord, IngestReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

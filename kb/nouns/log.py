@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
 if TYPE_CHECKING:
-    from colmlm.kb.evidence.diff import Diff
+    from colmlm.kb.evidence.records import Diff
     from colmlm.kb.log.audit import Fitting
     from colmlm.kb.log.chain import Sealed
     from colmlm.kb.log.denials import DenialRecord

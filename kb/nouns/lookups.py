@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from colmlm.kb.lookup.records import Lookup
-    from colmlm.kb.lookup.space import LookupSpace
+    from colmlm.kb.lookup.records import Lookup, LookupSpace
 
 
 class FactFinder(Protocol):

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from colmlm.kb.erasure.records import Erased, ErasureReport, ErasureRequest
     from colmlm.kb.erasure.residue import ResidueReport
-    from colmlm.kb.facts.records import Edit, FactRecord
-    from colmlm.kb.facts.redaction import Mentioned
+    from colmlm.kb.facts.records import Edit, FactRecord, Mentioned
     from colmlm.kb.forgetting.certificate_check import CertificateCheck
     from colmlm.kb.forgetting.records import Drift, ForgetPlan, Rates, RunRecord, Verification
     from colmlm.kb.selectors import Selector

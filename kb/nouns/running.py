@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from colmlm.kb.access.api_keys import ApiKeyRecord
     from colmlm.kb.jobs.kinds import Work
     from colmlm.kb.jobs.records import JobRecord
-    from colmlm.kb.keys.activation import GateStanding
-    from colmlm.kb.keys.records import KeysetRecord
+    from colmlm.kb.keys.records import GateStanding, KeysetRecord
     from colmlm.kb.switching.gate import GateLimits
 
 

@@ -87,7 +87,9 @@ def test_a_program_in_a_folder_of_other_packages_of_these_names_finds_ours(
     program = (
         "import sys\nfrom colmlm import connect\n"
         f"with connect({there.address!r}, token=sys.argv[1]) as kb:\n    print(len(kb.facts.find()))\n"
-        "print(sorted({'litestar', 'typer', 'rich', 'torch', 'faiss'} & set(sys.modules)))\n"
+        "    kb.lookups.ask('Which?')\n"
+        "heavy = {'litestar', 'typer', 'rich', 'torch', 'faiss', 'numpy', 'sqlalchemy', 'psycopg'}\n"
+        "print(sorted(heavy & set(sys.modules)))\n"
     )
     words = interpreter.command("-c", program, token(there))
     path = os.pathsep.join((str(tmp_path), os.environ["PYTHONPATH"]))  # as Python has it, left alone

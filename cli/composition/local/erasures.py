@@ -18,7 +18,7 @@ from colmlm.kb.nouns.removal import Erasing
 if TYPE_CHECKING:
     from colmlm.kb.access.api_keys import ApiKeyRecord
     from colmlm.kb.erasure.residue import ResidueReport
-    from colmlm.kb.facts.redaction import Mentioned
+    from colmlm.kb.facts.records import Mentioned
 
 
 @dataclass(frozen=True, slots=True)

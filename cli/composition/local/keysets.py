@@ -10,8 +10,7 @@ from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.errors import KeysetNotReady
 
 if TYPE_CHECKING:
-    from colmlm.kb.keys.activation import GateStanding
-    from colmlm.kb.keys.records import KeysetRecord
+    from colmlm.kb.keys.records import GateStanding, KeysetRecord
     from colmlm.kb.switching.gate import GateLimits
     from colmlm.kb.switching.keysets import Keysets
 

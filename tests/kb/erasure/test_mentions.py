@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from colmlm.kb.corpus.format import Parsed
-from colmlm.kb.erasure.mentions import Stretch
+from colmlm.kb.erasure.records import Stretch
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.evidence.records import NewOutput
 from colmlm.kb.facts.redaction import MARK

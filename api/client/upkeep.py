@@ -1,0 +1,18 @@
+"""Figures of a remote knowledge base."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from colmlm.api.client.api import Api
+from colmlm.kb.upkeep.statistics import Statistics
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteUpkeep:
+    """The verbs of `kb.nouns.upkeep.UpkeepVerbs` over the API."""
+
+    api: Api
+
+    def statistics(self) -> Statistics:
+        return self.api.get("/stats", Statistics)
