@@ -102,7 +102,7 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
             examples="IMPACT_EXAMPLES",
         ),
         "fsck": Lazy(
-            "colmlm.cli.auditing.changes:fsck",
+            "colmlm.cli.operating.fsck:fsck",
             "Compare facts, keys, indexes, documents and the change log; change nothing unless told to.",
             examples="FSCK_EXAMPLES",
         ),

@@ -6,15 +6,19 @@ import re
 import shlex
 import subprocess
 from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 import typer.main
 
+from colmlm.api.settings import ServerSettings
 from colmlm.cli.app import app
 from colmlm.cli.commands import COMMANDS
+from colmlm.cli.settings import UserSettings
+from colmlm.kb.store.settings import Settings
 from tests.blocks import commands
 from tests.places import ROOT
 
@@ -26,7 +30,17 @@ LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
 
 
 def settings_read() -> set[str]:
-    return set(SETTING.findall((ROOT / "kb" / "store" / "settings.py").read_text()))
+    return {name for kind in (Settings, ServerSettings, UserSettings) for name in variables(kind, "COLMLM_")}
+
+
+def variables(kind: type, prefix: str) -> Iterator[str]:
+    hints = get_type_hints(kind)
+    for field in fields(kind):
+        name = f"{prefix}{field.name.upper()}"
+        if is_dataclass(hints[field.name]):
+            yield from variables(hints[field.name], f"{name}_")
+        else:
+            yield from (name,) if field.repr else (name, f"{name}_FILE")
 
 
 def test_every_setting_is_documented() -> None:

@@ -25,12 +25,12 @@ from colmlm.api.door import auth, requests, rights
 from colmlm.api.door.arrival import arrived
 from colmlm.api.door.cors import Cors, cors
 from colmlm.api.door.departure import noticed
-from colmlm.api.door.journal import Journal
 from colmlm.api.door.lanes import Lane, Lanes
 from colmlm.api.door.limits import Clock, RateLimits
 from colmlm.api.openai import errors as openai_errors
 from colmlm.api.routes import vectors
 from colmlm.api.settings import ServerSettings
+from colmlm.api.watch.journal import Journal
 from colmlm.api.watch.watcher import Watch
 from colmlm.kb.errors import KBError
 from colmlm.kb.service import KnowledgeBase

@@ -1,1 +1,1 @@
-"""Observation of a server: metrics, logs, tracing spans, and readiness."""
+"""Observation of a server: metrics, logs, the journal of edits and denials, tracing spans, and readiness."""

@@ -10,10 +10,10 @@ from litestar import Litestar
 from sqlalchemy.orm import Session
 
 from colmlm.api.app import create_app
-from colmlm.api.door.journal import RECORDED_A_MINUTE
 from colmlm.api.door.limits import TokenBucket
 from colmlm.api.door.tuning import Tuning
 from colmlm.api.settings import ServerSettings
+from colmlm.api.watch.journal import RECORDED_A_MINUTE
 from colmlm.kb.access import api_keys as access
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import Client, Connect
