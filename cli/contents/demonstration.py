@@ -85,19 +85,9 @@ class Recorder:
     kb: KnowledgeBase
     queries: list[Vectors] = field(default_factory=list)
 
-    def find(
-        self,
-        queries_BD: Vectors,
-        *,
-        checkpoint_id: str,
-        k: int = 1,
-        threshold: float | None = None,
-        min_seq: int | None = None,
-    ) -> list[Lookup]:
+    def find(self, queries_BD: Vectors, **asked: Any) -> list[Lookup]:
         self.queries.append(queries_BD)
-        return self.kb.lookups.find(
-            queries_BD, checkpoint_id=checkpoint_id, k=k, threshold=threshold, min_seq=min_seq
-        )
+        return self.kb.lookups.find(queries_BD, **asked)
 
 
 class Demonstration:
@@ -105,7 +95,7 @@ class Demonstration:
 
     def __init__(self, runtime: Runtime, corpus: str, mode: str) -> None:
         self.runtime, self.kb, self.mode = runtime, runtime.kb, mode
-        self.facts = spread(all_facts(self.kb, corpus))
+        self.facts = spread([fact for fact in self.kb.facts.every(corpus) if fact.question])
         keyset = self.kb.keysets.active()
         self.checkpoint_id = runtime.encoder.checkpoint.checkpoint_id
         fact_ids, keys_ND = self.kb.keysets.keys(keyset.keyset_id)
@@ -241,16 +231,6 @@ def says_unaided(trace: OutputTrace, value: str) -> bool:
     for splice in _hits(trace):
         said[splice.output_start : splice.output_end] = "\0" * (splice.output_end - splice.output_start)
     return value.casefold() in "".join(said).casefold()
-
-
-def all_facts(kb: KnowledgeBase, corpus: str) -> list[FactRecord]:
-    """Gives every live fact of a corpus that has a question."""
-    facts: list[FactRecord] = []
-    after = 0
-    while page := kb.facts.find(corpus=corpus, after=after, limit=5000):
-        facts += [fact for fact in page if fact.question]
-        after = page[-1].fact_id
-    return facts
 
 
 def spread(facts: Sequence[FactRecord]) -> list[FactRecord]:

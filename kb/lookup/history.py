@@ -70,68 +70,16 @@ WHERE v.from_seq <= :seq AND (v.to_seq IS NULL OR v.to_seq > :seq)
 
 
 @dataclass(frozen=True, slots=True)
-class History:
-    """Answers lookups in the past of a knowledge base.
+class AsOf:
+    """The lookups of a decoder in the knowledge base as of change `seq`.
 
     It compares a bounded number of queries with a bounded number of keys at once, so that the scores fit in memory.
     """
 
     store: Store
+    seq: int
     keys_at_once: int = 20_000
     queries_at_once: int = 64
-
-    def find(
-        self,
-        queries_BD: npt.NDArray[Any],
-        *,
-        checkpoint_id: str,
-        as_of: int,
-        k: int = 1,
-        threshold: float | None = None,
-    ) -> list[AsOfLookup]:
-        """Finds the k best of the facts that were live at change `as_of`, with the values they had then.
-
-        Each call reads every key of the keyset that was active; its threshold of that time holds, unless one is given.
-        Raises `NoSuchChange`, `PastTooLarge`, and `NotAnsweredThen` where that keyset is of another checkpoint, or its
-        keys are gone.
-        """
-        check_options(k, threshold)
-        queries = as_queries(queries_BD)
-        with self.store.sessions() as session:
-            session.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
-            audit.require_change(session, as_of)
-            then = keyset_then(session, checkpoint_id, as_of)
-            if queries.shape[1] != then.keyset.dim:
-                raise InvalidQuery(f"it has {queries.shape[1]} numbers, the keys have {then.keyset.dim}")
-            if len(queries) * then.keyset.num_keys > (limit := self.store.settings.as_of_max_scores):
-                raise PastTooLarge(len(queries), then.keyset.num_keys, limit)
-            lost = session.execute(_LOST, _of(then, as_of)).one()
-            rankings = _with_values(session, self._rankings(session, then, queries, as_of, k), as_of)
-        least = then.threshold if threshold is None else threshold
-        found = (decide(ranking, k, least, as_of) for ranking in rankings)
-        return [
-            AsOfLookup(**_fields(lookup), redacted=lost.redacted, unkeyed=lost.unkeyed) for lookup in found
-        ]
-
-    def _rankings(
-        self, session: Session, then: KeysetThen, queries_BD: Vectors, seq: int, k: int
-    ) -> list[Ranking]:
-        """Ranks the nearest facts of each query, without their values."""
-        candidates: list[list[Candidate]] = [[] for _ in queries_BD]
-        for chunk in _chunks(session, then, seq, self.keys_at_once):
-            for first in range(0, len(queries_BD), self.queries_at_once):
-                scores_BN = queries_BD[first : first + self.queries_at_once] @ chunk.keys_ND.T
-                for b, scores_N in enumerate(scores_BN, start=first):
-                    candidates[b] = _needed([*candidates[b], *chunk.nearest(scores_N, k)], queries_BD[b], k)
-        return [rank(query_D, near, k) for query_D, near in zip(queries_BD, candidates, strict=True)]
-
-
-@dataclass(frozen=True, slots=True)
-class AsOf:
-    """The lookups of a decoder in the knowledge base as of change `seq`."""
-
-    history: History
-    seq: int
 
     def find(
         self,
@@ -142,12 +90,41 @@ class AsOf:
         threshold: float | None = None,
         min_seq: int | None = None,
     ) -> list[AsOfLookup]:
-        """Finds facts as `Lookups.find` does, in the past. Raises `InvalidQuery` where `min_seq` is after `seq`."""
+        """Finds the k best of the facts that were live at change `seq`, with the values they had then.
+
+        Each call reads every key of the keyset that was active; its threshold of that time holds, unless one is given.
+        Raises `NoSuchChange`, `PastTooLarge`, `InvalidQuery` where `min_seq` is after `seq`, and `NotAnsweredThen`
+        where that keyset is of another checkpoint, or its keys are gone.
+        """
         if min_seq is not None and min_seq > self.seq:
             raise InvalidQuery(f"change {min_seq} had not been made as of change {self.seq}")
-        return self.history.find(
-            queries_BD, checkpoint_id=checkpoint_id, as_of=self.seq, k=k, threshold=threshold
-        )
+        check_options(k, threshold)
+        queries = as_queries(queries_BD)
+        with self.store.sessions() as session:
+            session.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
+            audit.require_change(session, self.seq)
+            then = keyset_then(session, checkpoint_id, self.seq)
+            if queries.shape[1] != then.keyset.dim:
+                raise InvalidQuery(f"it has {queries.shape[1]} numbers, the keys have {then.keyset.dim}")
+            if len(queries) * then.keyset.num_keys > (limit := self.store.settings.as_of_max_scores):
+                raise PastTooLarge(len(queries), then.keyset.num_keys, limit)
+            lost = session.execute(_LOST, _of(then, self.seq)).one()
+            rankings = _with_values(session, self._rankings(session, then, queries, k), self.seq)
+        least = then.threshold if threshold is None else threshold
+        found = (decide(ranking, k, least, self.seq) for ranking in rankings)
+        return [
+            AsOfLookup(**_fields(lookup), redacted=lost.redacted, unkeyed=lost.unkeyed) for lookup in found
+        ]
+
+    def _rankings(self, session: Session, then: KeysetThen, queries_BD: Vectors, k: int) -> list[Ranking]:
+        """Ranks the nearest facts of each query, without their values."""
+        candidates: list[list[Candidate]] = [[] for _ in queries_BD]
+        for chunk in _chunks(session, then, self.seq, self.keys_at_once):
+            for first in range(0, len(queries_BD), self.queries_at_once):
+                scores_BN = queries_BD[first : first + self.queries_at_once] @ chunk.keys_ND.T
+                for b, scores_N in enumerate(scores_BN, start=first):
+                    candidates[b] = _needed([*candidates[b], *chunk.nearest(scores_N, k)], queries_BD[b], k)
+        return [rank(query_D, near, k) for query_D, near in zip(queries_BD, candidates, strict=True)]
 
 
 def _of(then: KeysetThen, seq: int) -> dict[str, Any]:

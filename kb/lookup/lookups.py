@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from colmlm.kb.log import audit
-from colmlm.kb.lookup.history import AsOf, History
+from colmlm.kb.lookup.history import AsOf
 from colmlm.kb.lookup.index_standing import IndexStanding, index_standing
-from colmlm.kb.lookup.one_keyset import KeysetLookup
 from colmlm.kb.lookup.records import Lookup, LookupSpace
 from colmlm.kb.lookup.searcher import Searcher
 from colmlm.kb.lookup.space import lookup_space
@@ -40,7 +38,9 @@ class Lookups:
         reach it in time, and `NoSuchChange` at once where it does not exist. Raises `KeysetMismatch` where the queries
         are not of the active keyset's checkpoint.
         """
-        return self.searcher.lookup(np.asarray(queries_BD), checkpoint_id, k, threshold, min_seq)
+        return self.searcher.find(
+            queries_BD, checkpoint_id=checkpoint_id, k=k, threshold=threshold, min_seq=min_seq
+        )
 
     def catch_up(self) -> int:
         """Applies every committed change to this process's index and gives the seq reached."""
@@ -58,11 +58,11 @@ class Lookups:
         """Gives lookups in the base as of change `seq`. Raises `NoSuchChange`."""
         with self.store.sessions() as session:
             audit.require_change(session, seq)
-        return AsOf(History(self.store), seq)
+        return AsOf(self.store, seq)
 
-    def in_keyset(self, keyset_id: int) -> KeysetLookup:
+    def in_keyset(self, keyset_id: int) -> Searcher:
         """Gives lookups in one keyset, active or not. Opens no index yet."""
-        return KeysetLookup.of(self.searcher, keyset_id)
+        return self.searcher.of_keyset(keyset_id)
 
     def standing(self) -> IndexStanding:
         """Gives the state of this process's index without catching up. It takes two small statements."""

@@ -102,33 +102,39 @@ class Searcher:
     _standby: Replica | None = None  # the keyset that was active before, or that may be activated next
     _opening: threading.Lock = field(default_factory=threading.Lock)
 
-    def lookup(
+    def of_keyset(self, keyset_id: int, replica: Replica | None = None) -> Searcher:
+        """Gives lookups in one keyset, in an index of its own: this `replica`, or one opened with the first lookup."""
+        return Searcher(
+            self.reader, self.sessions, self.directory, self.wait_seconds, keyset_id, _replica=replica
+        )
+
+    def find(
         self,
         queries_BD: npt.NDArray[Any],
+        *,
         checkpoint_id: str,
-        k: int,
-        threshold: float | None,
-        min_seq: int | None,
+        k: int = 1,
+        threshold: float | None = None,
+        min_seq: int | None = None,
     ) -> list[Lookup]:
-        """Finds the best facts of each query, as `Lookups.find` describes."""
+        """Finds the best facts of each query, as `Lookups.find` describes.
+
+        In a named keyset it raises `KeysetMismatch` where the queries are of another checkpoint, `KeysetNotFound`, and
+        `KeysetNotReady` where the keyset is building or retired.
+        """
         with self.observer.timed("lookup"):
-            found = self._lookup(queries_BD, checkpoint_id, k, threshold, min_seq)
+            check_options(k, threshold)
+            if min_seq is not None:
+                self.await_change(min_seq)
+            rankings, decision, seq = self._ranked(as_queries(queries_BD), checkpoint_id, k)
+            least = decision.threshold if threshold is None else threshold
+            found = [decide(ranking, k, least, seq) for ranking in rankings]
         self.observer.looked_up(found)
         return found
 
-    def _lookup(
-        self,
-        queries_BD: npt.NDArray[Any],
-        checkpoint_id: str,
-        k: int,
-        threshold: float | None,
-        min_seq: int | None,
-    ) -> list[Lookup]:
-        check_options(k, threshold)
-        if min_seq is not None:
-            self.await_change(min_seq)
+    def _ranked(self, queries: Vectors, checkpoint_id: str, k: int) -> tuple[list[Ranking], _Decision, int]:
+        """Ranks the nearest facts of each query, and gives the decision behind that and the change of the index."""
         replica = self._replica or self.current()
-        queries = as_queries(queries_BD)
         required: int | None = None
         while True:
             seq = replica.applied_seq  # read before the search, which may see later changes but never fewer
@@ -144,8 +150,7 @@ class Searcher:
             self._catch_up(replica)
         if decision.checkpoint_id != checkpoint_id:
             raise KeysetMismatch(checkpoint_id, str(decision.checkpoint_id))
-        least = decision.threshold if threshold is None else threshold
-        return [decide(ranking, k, least, seq) for ranking in found]
+        return found, decision, seq
 
     def _search(
         self, replica: Replica, queries_BD: Vectors | None, k: int

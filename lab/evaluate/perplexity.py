@@ -164,7 +164,7 @@ def _measure(
     threshold: float | None,
 ) -> DocumentSums:
     finds = [_find(kb.lookups, checkpoint, -1), _find(kb.lookups, checkpoint, threshold)]
-    finds += [_find(one, checkpoint, -1) for one in trials.values()]
+    finds += [_find(one.lookups, checkpoint, -1) for one in trials.values()]
     beside: dict[str, tuple[list[TextTally], list[TextTally]]] = {
         other.config.name: ([], []) for other in others
     }

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-import numpy.typing as npt
 from sqlalchemy import func, select
 
 from colmlm.kb.errors import InvalidValue
@@ -23,7 +22,6 @@ from colmlm.kb.keys.keysets import Ids, Vectors, active_keyset_id
 from colmlm.kb.keys.records import KeysetHead
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.index import FLAT_SPEC, KeyIndex, default_nlist
-from colmlm.kb.lookup.records import Lookup
 from colmlm.kb.lookup.replica import Replica
 from colmlm.kb.lookup.searcher import Searcher
 from colmlm.kb.tables import DocumentRow, FactKeyRow, FactRow
@@ -53,9 +51,9 @@ def spec_of(kind: str, num_keys: int, dim: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TrialIndex:
-    """A trial index in place of the knowledge base's own. `spec` is its factory string; it holds `num_keys` keys."""
+    """A trial index and the lookups in it. `spec` is its factory string; it holds `num_keys` keys."""
 
-    searcher: Searcher
+    lookups: Searcher
     spec: str
     num_keys: int
 
@@ -86,28 +84,7 @@ class TrialIndex:
             for ids, keys in _kept(session, head, left_out):
                 index.add(ids, keys)
         replica = Replica(head.keyset_id, head.checkpoint_id, head.dim, index, seq)
-        active = kb.searcher
-        searcher = Searcher(
-            active.reader,
-            active.sessions,
-            active.directory,
-            active.wait_seconds,
-            head.keyset_id,
-            _replica=replica,
-        )
-        return cls(searcher, index.spec, num_keys)
-
-    def find(
-        self,
-        queries_BD: npt.NDArray[Any],
-        *,
-        checkpoint_id: str,
-        k: int = 1,
-        threshold: float | None = None,
-        min_seq: int | None = None,
-    ) -> list[Lookup]:
-        """Looks up as `kb.lookup.searchable.Lookups.find` does, with candidates of this index."""
-        return self.searcher.lookup(np.asarray(queries_BD), checkpoint_id, k, threshold, min_seq)
+        return cls(kb.searcher.of_keyset(head.keyset_id, replica), index.spec, num_keys)
 
 
 def _keys_of(session: Any, keyset_id: int, corpora: Sequence[str]) -> Ids:

@@ -10,7 +10,7 @@ from sqlalchemy import text
 
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import InvalidQuery, NoSuchChange, NotAnsweredThen, PastTooLarge
-from colmlm.kb.lookup.history import History
+from colmlm.kb.lookup.history import AsOf
 from colmlm.kb.lookup.records import AsOfLookup, Lookup
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder, activated
@@ -26,8 +26,8 @@ def _ask_as_of(
 ) -> list[AsOfLookup]:
     """What was found then; three keys and three queries at a time, so that a fact's keys are in two chunks."""
     queries = encoder.encode_questions(questions)
-    history = History(kb, keys_at_once=3, queries_at_once=3)
-    return history.find(queries, checkpoint_id="fake", as_of=seq, **options)
+    then = AsOf(kb, seq, keys_at_once=3, queries_at_once=3)
+    return then.find(queries, checkpoint_id="fake", **options)
 
 
 def _edit_at_random(kb: KnowledgeBase, chance: random.Random, state: State, fact_ids: list[int]) -> None:

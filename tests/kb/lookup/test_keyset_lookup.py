@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from colmlm.kb.errors import KeysetMismatch, KeysetNotFound, KeysetNotReady
-from colmlm.kb.lookup.one_keyset import KeysetLookup
+from colmlm.kb.lookup.searcher import Searcher
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder, activated
 from tests.kb.corpora import CAPITAL, PERU, RIVER, ask, fact_id, ingest, values
@@ -13,7 +13,7 @@ from tests.kb.corpora import CAPITAL, PERU, RIVER, ask, fact_id, ingest, values
 WHO = {"actor": "tester", "reason": "test"}
 
 
-def asked(lookup: KeysetLookup, encoder: FakeEncoder, *questions: str) -> list[str | None]:
+def asked(lookup: Searcher, encoder: FakeEncoder, *questions: str) -> list[str | None]:
     queries = encoder.encode_questions(questions)
     found = lookup.find(queries, checkpoint_id=encoder.checkpoint.checkpoint_id)
     return [one.hits[0].value if one.hits else None for one in found]
