@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from litestar.params import URLEncodedBody
@@ -16,6 +16,7 @@ from litestar.params import URLEncodedBody
 from colmlm.api.console.views import Page, PageRequest, page
 from colmlm.api.errors import problem_of
 from colmlm.kb.errors import KBError
+from colmlm.kb.texts.moments import moment
 
 MAX_ID = 2**63 - 1
 LONGEST = 10_000
@@ -132,11 +133,10 @@ class Form:
         if not said:
             return None
         try:
-            at = datetime.fromisoformat(said)
+            return moment(said)
         except ValueError:
             self.mistakes[name] = "Give a date or a time, such as 2026-01-31 or 2026-01-31T12:00."
             return None
-        return at if at.tzinfo else at.replace(tzinfo=UTC)
 
 
 def form_page(request: PageRequest, template: str, form: Form, **context: Any) -> Page:

@@ -129,12 +129,9 @@ def _facts_by_id(kb: KnowledgeBase) -> tuple[dict[int, str], dict[int, str]]:
     """Reads the values and the questions of every live fact."""
     values: dict[int, str] = {}
     questions: dict[int, str] = {}
-    after = 0
-    while page := kb.facts.find(after=after, limit=5000):
-        for fact in page:
-            values[fact.fact_id] = fact.value
-            questions[fact.fact_id] = fact.question or ""
-        after = page[-1].fact_id
+    for fact in kb.facts.every():
+        values[fact.fact_id] = fact.value
+        questions[fact.fact_id] = fact.question or ""
     return values, questions
 
 

@@ -124,7 +124,7 @@ def create_key(
         )
     token = _new_token()
     key = ApiKeyRow(
-        name=name, key_hash=_digest(token), role=role, prefix=token[:_SHOWN], rate_limit=rate_limit
+        name=name, key_hash=digest_of(token), role=role, prefix=token[:_SHOWN], rate_limit=rate_limit
     )
     if expires_in is not None:
         key.expires_at = _ahead("expiry", expires_in)
@@ -155,7 +155,7 @@ def rotate_key(
     key.previous_hash = key.key_hash if overlaps else None
     key.previous_until = _ahead("grace period", grace) if overlaps else None
     key.previous_used_at = None
-    key.key_hash, key.prefix, key.rotated_at = _digest(token), token[:_SHOWN], func.now()
+    key.key_hash, key.prefix, key.rotated_at = digest_of(token), token[:_SHOWN], func.now()
     _end_browser_sessions(session, key)
     if expires_in is not None:
         key.expires_at = _ahead("expiry", expires_in)
@@ -168,7 +168,7 @@ def verify(session: Session, token: str) -> ApiKeyRecord | None:
 
     The row is found by digest, which reveals nothing of the token, and compared in constant time.
     """
-    digest = _digest(token)
+    digest = digest_of(token)
     found = session.scalar(
         select(ApiKeyRow).where(
             or_(
@@ -287,7 +287,8 @@ def _new_token() -> str:
     return _MARK + secrets.token_urlsafe(32)
 
 
-def _digest(token: str) -> bytes:
+def digest_of(token: str) -> bytes:
+    """Gives the digest that is stored in place of a secret."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
 
 

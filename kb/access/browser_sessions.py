@@ -7,7 +7,6 @@ Times are the database's.
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 from datetime import timedelta
 
@@ -15,7 +14,7 @@ from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
 from colmlm.kb.access import api_keys as access
-from colmlm.kb.access.api_keys import USE_WRITTEN_EVERY, ApiKeyRecord
+from colmlm.kb.access.api_keys import USE_WRITTEN_EVERY, ApiKeyRecord, digest_of
 from colmlm.kb.tables import BrowserSessionRow
 
 LIFE = timedelta(hours=12)
@@ -26,7 +25,7 @@ def begin(session: Session, key: ApiKeyRecord) -> str:
     session.execute(delete(BrowserSessionRow).where(BrowserSessionRow.expires_at <= func.now()))
     secret = secrets.token_urlsafe(32)
     ends = func.now() + LIFE
-    session.add(BrowserSessionRow(secret_hash=_digest(secret), api_key_id=key.key_id, expires_at=ends))
+    session.add(BrowserSessionRow(secret_hash=digest_of(secret), api_key_id=key.key_id, expires_at=ends))
     session.flush()
     return secret
 
@@ -38,7 +37,7 @@ def key_of(session: Session, secret: str) -> ApiKeyRecord | None:
     """
     found = session.scalar(
         select(BrowserSessionRow).where(
-            BrowserSessionRow.secret_hash == _digest(secret), BrowserSessionRow.expires_at > func.now()
+            BrowserSessionRow.secret_hash == digest_of(secret), BrowserSessionRow.expires_at > func.now()
         )
     )
     if found is None or (key := access.working_key(session, found.api_key_id)) is None:
@@ -51,13 +50,9 @@ def key_of(session: Session, secret: str) -> ApiKeyRecord | None:
 
 def end(session: Session, secret: str) -> None:
     """Ends the session with this secret, where there is one."""
-    session.execute(delete(BrowserSessionRow).where(BrowserSessionRow.secret_hash == _digest(secret)))
+    session.execute(delete(BrowserSessionRow).where(BrowserSessionRow.secret_hash == digest_of(secret)))
 
 
 def end_all(session: Session) -> None:
     """Ends every session, of all keys."""
     session.execute(delete(BrowserSessionRow))
-
-
-def _digest(secret: str) -> bytes:
-    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()

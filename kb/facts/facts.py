@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from colmlm.kb.errors import FactNotFound, InvalidValue
@@ -10,6 +10,8 @@ from colmlm.kb.facts import edits, reading
 from colmlm.kb.facts.records import Edit, FactDraft, FactRecord
 from colmlm.kb.store.contention import tried_again
 from colmlm.kb.store.store import Store
+
+PAGE = 1000  # facts that are read at once where all are
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,13 @@ class Facts:
         """
         with self.store.sessions() as session:
             return reading.list_facts(session, corpus, text, deleted, after, limit, document_id)
+
+    def every(self, corpus: str | None = None) -> Iterator[FactRecord]:
+        """Finds all live facts by id, a page in each transaction. Raises `CorpusNotFound`."""
+        after = 0
+        while page := self.find(corpus=corpus, after=after, limit=PAGE):
+            yield from page
+            after = page[-1].fact_id
 
 
 def _require_some(count: int) -> None:

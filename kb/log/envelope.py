@@ -48,9 +48,9 @@ def close_envelope(
     payload = json.dumps(statement, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
     signature = {
         "keyid": signing.names_of(key.public_key()).keyid,
-        "sig": _text(key.sign(encoded(PAYLOAD_TYPE, payload))),
+        "sig": signing.in_base64(key.sign(encoded(PAYLOAD_TYPE, payload))),
     }
-    return {"payloadType": PAYLOAD_TYPE, "payload": _text(payload), "signatures": [signature]}
+    return {"payloadType": PAYLOAD_TYPE, "payload": signing.in_base64(payload), "signatures": [signature]}
 
 
 def encoded(payload_type: str, payload: bytes) -> bytes:
@@ -86,13 +86,9 @@ def open_envelope(envelope: Mapping[str, Any], what: str) -> OpenedEnvelope:
         raise SignatureRefused(what, "it is no signed statement that this program knows") from error
 
 
-def _text(data: bytes) -> str:
-    return base64.b64encode(data).decode()
-
-
 def _bytes(text: str) -> bytes:
     """Decodes base64, and raises `ValueError` for any spelling but the canonical one."""
     data = base64.b64decode(text, validate=True)
-    if _text(data) != text:
+    if signing.in_base64(data) != text:
         raise ValueError("base64 in another spelling")
     return data

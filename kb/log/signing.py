@@ -71,8 +71,8 @@ def sign(key: Ed25519PrivateKey, statement: Mapping[str, Any]) -> dict[str, Any]
         **statement,
         "signature": {
             "algorithm": "ed25519",
-            "public_key": _text(key.public_key().public_bytes_raw()),
-            "signature": _text(key.sign(_canonical(statement))),
+            "public_key": in_base64(key.public_key().public_bytes_raw()),
+            "signature": in_base64(key.sign(_canonical(statement))),
         },
     }
 
@@ -89,7 +89,8 @@ def verify(signed: Mapping[str, Any], what: str = "document") -> KeyNames:
     try:
         public = base64.b64decode(signature["public_key"], validate=True)
         if any(
-            _text(base64.b64decode(signature[name])) != signature[name] for name in _FIELDS - {"algorithm"}
+            in_base64(base64.b64decode(signature[name])) != signature[name]
+            for name in _FIELDS - {"algorithm"}
         ):
             raise ValueError("base64 in another spelling")
         key = Ed25519PublicKey.from_public_bytes(public)
@@ -152,5 +153,6 @@ def _canonical(statement: Mapping[str, Any]) -> bytes:
     return json.dumps(statement, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def _text(data: bytes) -> str:
+def in_base64(data: bytes) -> str:
+    """Writes bytes as base64 text."""
     return base64.b64encode(data).decode()

@@ -31,7 +31,8 @@ from colmlm.kb.keys import keysets
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
-from colmlm.lab.bench.clients import HttpFigures, HttpLoad, percentile
+from colmlm.lab.bench.clients import HttpFigures, HttpLoad
+from colmlm.lab.bench.durations import milliseconds
 from colmlm.lab.bench.machine import machine
 
 API_EXAMPLES = examples(
@@ -141,10 +142,10 @@ def _measure(settings: Settings, numbers: list[int], seconds: float, streams: in
     return ApiFigures(
         facts=keyset.num_keys,
         dim=keyset.dim,
-        in_process_p50_ms=percentile(ours, 50),
-        in_process_p99_ms=percentile(ours, 99),
+        in_process_p50_ms=milliseconds(ours, 50),
+        in_process_p99_ms=milliseconds(ours, 99),
         http=http,
-        overhead_ms=alone - percentile(ours, 50),
+        overhead_ms=alone - milliseconds(ours, 50),
         streams=len(waits),
         first_token_p50_ms=statistics.median(waits) if waits else None,
         first_token_most_ms=waits[-1] if waits else None,
@@ -165,14 +166,14 @@ def _key(kb: KnowledgeBase) -> Iterator[str]:
 
 
 def _in_process(kb: KnowledgeBase, queries: npt.NDArray[np.float32], checkpoint_id: str) -> list[float]:
-    """Gives the milliseconds of consecutive lookups, sorted. The first fifty are a warm-up and are not counted."""
+    """Gives the seconds of consecutive lookups. The first fifty are a warm-up and are not counted."""
     took = []
     for n in range(50 + len(queries)):
         query = queries[n % len(queries)][None]
         started = time.perf_counter()
         kb.lookups.find(query, checkpoint_id=checkpoint_id)
-        took.append(1000 * (time.perf_counter() - started))
-    return sorted(took[50:])
+        took.append(time.perf_counter() - started)
+    return took[50:]
 
 
 @contextmanager

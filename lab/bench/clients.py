@@ -14,6 +14,8 @@ import threading
 import time
 from dataclasses import asdict, dataclass
 
+from colmlm.lab.bench.durations import milliseconds
+
 
 @dataclass(frozen=True, slots=True)
 class HttpLoad:
@@ -55,19 +57,15 @@ def measure(load: HttpLoad) -> HttpFigures:
     for thread in threads:
         thread.join()
     took = time.perf_counter() - started
-    milliseconds = sorted(1000 * s for seconds, _ in results for s in seconds)
+    seconds = [one for client, _ in results for one in client]
     return HttpFigures(
         clients=load.clients,
-        requests=len(milliseconds),
+        requests=len(seconds),
         errors=sum(errors for _, errors in results),
-        per_second=len(milliseconds) / took,
-        p50_ms=percentile(milliseconds, 50),
-        p99_ms=percentile(milliseconds, 99),
+        per_second=len(seconds) / took,
+        p50_ms=milliseconds(seconds, 50),
+        p99_ms=milliseconds(seconds, 99),
     )
-
-
-def percentile(ordered: list[float], percent: int) -> float:
-    return ordered[min(len(ordered) - 1, len(ordered) * percent // 100)] if ordered else float("nan")
 
 
 def _client(load: HttpLoad, number: int, starting: threading.Barrier) -> tuple[list[float], int]:

@@ -14,11 +14,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from colmlm.lab.bench.durations import milliseconds, seconds_of
 from colmlm.lab.bench.peers import PEERS, THREADS, Keys, Peer, PeerKind
 from colmlm.lab.bench.residue import Residue, find_residue
 from colmlm.lab.bench.synthetic import exact_top1, fact_text, queries_near, synthetic_keys
@@ -37,6 +38,10 @@ class Percentiles:
 
     p50: float
     p99: float
+
+    @classmethod
+    def of(cls, seconds: Sequence[float]) -> Self:
+        return cls(p50=milliseconds(seconds, 50), p99=milliseconds(seconds, 99))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,11 +167,11 @@ def measure(kind: PeerKind, task: PeerTask, directory: Path, on_progress: Progre
     on_progress(f"{name}: storing {len(keys):,} facts")
     ingest_seconds = _ingest(peer, keys)
     on_progress(f"{name}: building its index")
-    build_seconds = _seconds(peer.build)
+    build_seconds = seconds_of(peer.build)
 
     effort, recall = _reach(peer, queries, truth, task.target_recall, lambda s: on_progress(f"{name}: {s}"))
     on_progress(f"{name}: {len(queries):,} lookups")
-    batch_seconds = _seconds(lambda: _found_ids(peer, queries))
+    batch_seconds = seconds_of(lambda: _found_ids(peer, queries))
     lookup_ms = _lookups(peer, queries)
 
     on_progress(f"{name}: {NUM_DELETES} deletes")
@@ -177,7 +182,7 @@ def measure(kind: PeerKind, task: PeerTask, directory: Path, on_progress: Progre
 
     on_progress(f"{name}: cleaning up")
     bytes_before = peer.bytes_on_disk()
-    clean_up_seconds = _seconds(peer.clean_up)
+    clean_up_seconds = seconds_of(peer.clean_up)
     bytes_after = peer.bytes_on_disk()
     version = peer.version()
     peer.close()
@@ -254,7 +259,7 @@ def _lookups(peer: Peer, queries: Keys) -> Percentiles:
         times.append(time.perf_counter() - began)
         if found is not None and found.text != fact_text(found.fact_id).value:
             raise ValueError(f"the text {found.text!r} was found with the key of fact {found.fact_id}")
-    return percentiles(times)
+    return Percentiles.of(times)
 
 
 def _deletes(peer: Peer, keys: Keys, facts: npt.NDArray[np.int64]) -> tuple[Percentiles, int]:
@@ -266,16 +271,4 @@ def _deletes(peer: Peer, keys: Keys, facts: npt.NDArray[np.int64]) -> tuple[Perc
         times.append(time.perf_counter() - began)
         found = peer.lookup(keys[fact])
         still_found += found is not None and found.fact_id == fact
-    return percentiles(times), still_found
-
-
-def percentiles(seconds: Sequence[float]) -> Percentiles:
-    """Gives the percentiles of some durations, in milliseconds."""
-    p50, p99 = np.percentile(np.array(seconds) * 1000, (50, 99))
-    return Percentiles(p50=float(p50), p99=float(p99))
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
+    return Percentiles.of(times), still_found

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from colmlm.cli.output import progress
+from colmlm.lab.bench.durations import seconds_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +43,6 @@ def measured_in_turns(ways: Mapping[str, Callable[[int], float]], rounds: int) -
 
 def _timed(work: Callable[[], object]) -> Callable[[int], float]:
     def seconds(_number: int) -> float:
-        started = time.perf_counter()
-        work()
-        return time.perf_counter() - started
+        return seconds_of(work)
 
     return seconds

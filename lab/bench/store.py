@@ -28,6 +28,7 @@ from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
 from colmlm.lab.bench import bare
+from colmlm.lab.bench.durations import milliseconds, seconds_of
 from colmlm.lab.bench.synthetic import documents, exact_top1, queries_near, synthetic_keys
 
 CHECKPOINT = "synthetic"
@@ -180,23 +181,23 @@ class StoreBench:
                     round_trips.append(asked - searched)
         batches = [queries[start : start + BATCH] for start in range(0, len(queries) - BATCH, BATCH)]
         ours_batch = [
-            _seconds(partial(kb.lookups.find, batch, checkpoint_id=CHECKPOINT, threshold=-1))
+            seconds_of(partial(kb.lookups.find, batch, checkpoint_id=CHECKPOINT, threshold=-1))
             for batch in batches
         ]
         theirs_batch = [
-            _seconds(partial(bare.search, index, batch, threads=os.cpu_count() or 1)) for batch in batches
+            seconds_of(partial(bare.search, index, batch, threads=os.cpu_count() or 1)) for batch in batches
         ]
-        lookup_p50, faiss_p50 = _ms(ours, 50), _ms(theirs, 50)
-        round_trip = _ms(round_trips, 50)
+        lookup_p50, faiss_p50 = milliseconds(ours, 50), milliseconds(theirs, 50)
+        round_trip = milliseconds(round_trips, 50)
         batch_rate = BATCH / statistics.median(ours_batch)
         bare_rate = BATCH / statistics.median(theirs_batch)
         return {
             "recall_at_1": float(np.mean(np.array(found) == right)),
             "faiss_recall_at_1": float(np.mean(np.array(found_bare) == right)),
             "lookup_p50_ms": lookup_p50,
-            "lookup_p99_ms": _ms(ours, 99),
+            "lookup_p99_ms": milliseconds(ours, 99),
             "faiss_p50_ms": faiss_p50,
-            "faiss_p99_ms": _ms(theirs, 99),
+            "faiss_p99_ms": milliseconds(theirs, 99),
             "round_trip_p50_ms": round_trip,
             "single_vs_faiss": lookup_p50 / faiss_p50,
             "single_vs_budget": lookup_p50 / (1.5 * faiss_p50 + round_trip),
@@ -217,15 +218,15 @@ class StoreBench:
         seconds, commits, found = [], [], 0
         with bare.statement(kb, "SELECT pg_logical_emit_message(true, %s, %s)") as commit:
             for fact_id in chosen.tolist():
-                seconds.append(_seconds(partial(kb.facts.delete, [fact_id], actor=ACTOR, reason=REASON)))
-                commits.append(_seconds(partial(commit, "bench", "x")))
+                seconds.append(seconds_of(partial(kb.facts.delete, [fact_id], actor=ACTOR, reason=REASON)))
+                commits.append(seconds_of(partial(commit, "bench", "x")))
                 (lookup,) = kb.lookups.find(keys[fact_id - 1][None], checkpoint_id=CHECKPOINT, threshold=-1)
                 found += any(hit.fact_id == fact_id for hit in lookup.hits)
         return {
-            "delete_p50_ms": _ms(seconds[WARM_UP:], 50),
-            "delete_p99_ms": _ms(seconds[WARM_UP:], 99),
+            "delete_p50_ms": milliseconds(seconds[WARM_UP:], 50),
+            "delete_p99_ms": milliseconds(seconds[WARM_UP:], 99),
             "deleted_but_found": found,
-            "bare_commit_p50_ms": _ms(commits, 50),
+            "bare_commit_p50_ms": milliseconds(commits, 50),
         }
 
     def _forget(self, kb: KnowledgeBase) -> dict[str, Any]:
@@ -276,13 +277,3 @@ class StoreBench:
             "bare_add_facts_per_s": self.num_facts / adding,
             "database_bytes_per_fact": size / self.num_facts,
         }
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    work()
-    return time.perf_counter() - started
-
-
-def _ms(seconds: list[float], percentile: float) -> float:
-    return float(np.percentile(seconds, percentile) * 1000)

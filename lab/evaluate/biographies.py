@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +12,7 @@ import typer
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import AsJson, CheckpointPath, Threshold, examples
 from colmlm.cli.output import counting, note, print_json, say
-from colmlm.lab.evaluate.judged import open_log, show
+from colmlm.lab.evaluate.judged import show
 from colmlm.lab.evaluate.judges import (
     Concurrency,
     Cost,
@@ -33,6 +31,8 @@ from colmlm.lab.evaluate.judges import (
     judged_beside,
     opened,
 )
+from colmlm.lab.evaluate.kept import open_log, read_kept, said_as
+from colmlm.lab.evaluate.options import FromTheFirst
 from colmlm.lab.evaluate.qa import QuestionMode
 from colmlm.lab.methods.methods import Answerer, Method, answerer
 from colmlm.model.decoding.config import DecodeConfig
@@ -51,6 +51,7 @@ JUDGE_EXAMPLES = examples(
     "--judge-model large --dry-run",
     "colmlm evaluate judge-biographies biographies.jsonl --corpus people --judge local --json",
 )
+FIGURES = ("score", "score_with_length_penalty", "abstained", "claims")
 WORDS_A_CLAIM = 8  # an estimate, since the cost is told before the claims are known
 PENALTY = 1.2  # the penalty of repetition, as the paper has it for biographies
 
@@ -82,9 +83,7 @@ def biographies(
     corpus: Annotated[
         list[str] | None, typer.Option("--corpus", help="For rag: whose passages; may be repeated.")
     ] = None,
-    limit: Annotated[
-        int | None, typer.Option("--limit", min=1, help="How many, from the first. Default: all.")
-    ] = None,
+    limit: FromTheFirst = None,
     method: Annotated[Method, typer.Option("--method", help="Who writes.")] = Method.co_lmlm,
     mode: Annotated[
         QuestionMode | None,
@@ -166,9 +165,7 @@ def judge_biographies(
     judge_key_file: JudgeKey = None,
     temperature: Temperature = None,
     concurrency: Concurrency = 4,
-    limit: Annotated[
-        int | None, typer.Option("--limit", min=1, help="How many, from the first. Default: all.")
-    ] = None,
+    limit: FromTheFirst = None,
     out: JudgedOut = None,
     dry_run: CostOnly = False,
     yes: MayCost = False,
@@ -186,7 +183,9 @@ def judge_biographies(
     )  # fmt: skip
     if not dry_run:
         options.require()
-    written, people = read_biographies(file)
+    written, people = read_kept(file, _biography, "biographies")
+    if not people:
+        raise typer.BadParameter(f"{file} holds no biography.", param_hint="FILE")
     people, target = people[:limit], judged_beside(file, out)
     with Runtime.from_environment() as runtime:
         seq = runtime.kb.log.head_seq()
@@ -206,35 +205,11 @@ def judge_biographies(
         **_figures([log.rows.get(one.row) for one in people]), "biographies_of": written,
         "estimate": cost, "usage": usage,
     }  # fmt: skip
-    _show(report, as_json=as_json)
+    show(report, FIGURES, as_json=as_json)
 
 
-def _show(report: dict[str, Any], *, as_json: bool) -> None:
-    if as_json:
-        print_json(report)
-    elif report["dry_run"]:
-        say(f"{report['estimate']}.")
-    else:
-        show(report, ("score", "score_with_length_penalty", "abstained", "claims"))
-
-
-def read_biographies(file: Path) -> tuple[Row, list[Biography]]:
-    """Reads what was run, and its biographies. Raises `BadParameter` where a line is none."""
-    lines = file.read_text(encoding="utf-8").split("\n")
-    try:
-        run = json.loads(lines[0])["run"]
-        rows = [json.loads(line) for line in lines[1:] if line]
-        read = [
-            Biography(
-                f"{r['row']}:{sha256(r['output'].encode()).hexdigest()[:12]}", str(r["row"]), r["output"]
-            )
-            for r in rows
-        ]
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise typer.BadParameter(f"{file} holds no biographies ({error!r}).", param_hint="FILE") from error
-    if not read:
-        raise typer.BadParameter(f"{file} holds no biography.", param_hint="FILE")
-    return run, read
+def _biography(row: Row) -> Biography:
+    return Biography(said_as(row), str(row["row"]), row["output"])
 
 
 def _is_done(row: Row | None) -> bool:

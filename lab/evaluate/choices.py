@@ -17,11 +17,13 @@ import typer
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import AsJson, CheckpointPath, Threshold, examples
 from colmlm.cli.output import counting, note, print_json, say
+from colmlm.lab.evaluate.kept import open_log
+from colmlm.lab.evaluate.options import FromTheFirst
 from colmlm.lab.methods.methods import Method, answerer
 from colmlm.model.evaluate.choices import ITEMS_TOGETHER, Item, Likely, ScoredChoices, choose, with_shots
 from colmlm.model.evaluate.continuations import WithLookups
 from colmlm.model.evaluate.intervals import bootstrap
-from colmlm.model.evaluate.run_log import OtherRun, RunLog
+from colmlm.model.evaluate.run_log import RunLog
 from colmlm.model.lm.checkpoint import Checkpoint
 
 EXAMPLES = examples(
@@ -53,9 +55,7 @@ def choices(
             help="JSON Lines of context, choices and answer (from 0).",
         ),
     ],
-    limit: Annotated[
-        int | None, typer.Option("--limit", min=1, help="How many, from the first. Default: all.")
-    ] = None,
+    limit: FromTheFirst = None,
     shots: Annotated[
         Path | None,
         typer.Option(
@@ -94,10 +94,7 @@ def choices(
     with Runtime.from_environment(checkpoint=checkpoint) as runtime:
         loaded, likely, run = _scorer(runtime, mode, threshold)
         run |= {"shots": count, "shots_sha256": _digest(shots), "items_sha256": _digest(items)}
-        try:
-            log = RunLog.open(out, run)
-        except OtherRun as error:
-            raise typer.BadParameter(f"{error}.", param_hint="--out") from error
+        log = open_log(out, run)
         for one in seeds:
             _score(loaded, list(with_shots(asked, exemplars, count, one)), likely, log, one)
     by_seed = {one: [ScoredChoices(**log.rows[_name(one, n)]) for n in range(len(asked))] for one in seeds}

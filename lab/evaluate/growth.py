@@ -6,7 +6,7 @@ import random
 import subprocess
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,11 +21,14 @@ from colmlm.cli.output import note, print_json, print_table
 from colmlm.kb import interpreter
 from colmlm.kb.errors import KeysetMismatch
 from colmlm.kb.facts.records import FactRecord
-from colmlm.lab.methods.growing_base import REAL, CorpusPrefix, Floats, Growing, facts_of, open_empty, place
+from colmlm.lab.bench.durations import milliseconds
+from colmlm.lab.evaluate.kept import open_log
+from colmlm.lab.evaluate.options import AnsweredTogether, AnswerTokens
+from colmlm.lab.methods.growing_base import REAL, CorpusPrefix, Floats, Growing, open_empty, place
 from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.decoding.decoder import DecodedOutput, Decoder
 from colmlm.model.evaluate.answers import AskedQuestion, score, summarise
-from colmlm.model.evaluate.run_log import OtherRun, RunLog
+from colmlm.model.evaluate.run_log import RunLog
 from colmlm.model.lm.checkpoint import Checkpoint
 
 EXAMPLES = examples(
@@ -52,10 +55,8 @@ def growth(
     questions: Annotated[
         int, typer.Option("--questions", min=1, help="How many are asked, drawn by the seed.")
     ] = 200,
-    max_tokens: Annotated[
-        int, typer.Option("--max-tokens", min=1, help="Content tokens of an answer; spliced ones are free.")
-    ] = 16,
-    batch: Annotated[int, typer.Option("--batch", min=1, help="Questions answered together.")] = 16,
+    max_tokens: AnswerTokens = 16,
+    batch: AnsweredTogether = 16,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Draws questions, keys and values.")] = 0,
     out: Annotated[
         Path | None,
@@ -104,15 +105,16 @@ def growth(
         "threshold": keyset.threshold,
         "seed": seed,
     }
-    try:
-        log = RunLog.open(out, run)
-    except OtherRun as error:
-        raise typer.BadParameter(f"{error}.", param_hint="--out") from error
+    log = open_log(out, run)
     left = [one for one in sizes if str(one) not in log.rows]
     if left:
         with tempfile.TemporaryDirectory(dir=directory, prefix="colmlm-growth-") as home:
             Path(home).chmod(0o755)  # the embedded server may run as another user
-            _measure(Path(home), source, loaded, queries, asked, left, log, max_tokens, batch, seed)
+            asking = _Asking(
+                checkpoint=loaded, source=source, asked=asked, queries=queries,
+                max_tokens=max_tokens, batch=batch, seed=seed,
+            )  # fmt: skip
+            asking.measure(Path(home), left, log)
     rows = [log.rows[str(one)] for one in sizes]
     report = {"checkpoint": loaded.config.name, **run, "sizes": rows}
     print_json(report) if json_wanted else _show(report)
@@ -133,68 +135,67 @@ def _draw(source: CorpusPrefix, questions: int, seed: int) -> list[tuple[str, Pl
     return found[:questions]
 
 
-def _measure(
-    home: Path,
-    source: CorpusPrefix,
-    checkpoint: Checkpoint,
-    queries: Floats,
-    asked: Sequence[tuple[str, Place]],
-    sizes: Sequence[int],
-    log: RunLog,
-    max_tokens: int,
-    batch: int,
-    seed: int,
-) -> None:
-    config = DecodeConfig(mode="forced", max_tokens=max_tokens, repetition_penalty=1.0)
-    with open_empty(home) as kb:
-        growing = Growing.start(kb, source, queries, seed)
-        by_place = {place(fact): fact for fact in facts_of(kb, REAL)}
-        questions = [_question(n, text, by_place[at]) for n, (text, at) in enumerate(asked)]
-        np.save(home / "query.npy", queries[0])
-        decoder = Decoder(checkpoint, kb.lookups)
-        for size in sizes:
-            growing.grow(size, note)
-            note(f"{size} facts: asking")
-            made: list[DecodedOutput] = []
-            for start in range(0, len(questions), batch):
-                made += decoder.generate([q.prompt for q in questions[start : start + batch]], config)
-            log.add({str(size): _row(growing, checkpoint, questions, made, home, seed)})
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asking:
+    """The questions that are asked at every size, and the decoder's settings."""
+
+    checkpoint: Checkpoint
+    source: CorpusPrefix
+    asked: Sequence[tuple[str, Place]]
+    queries: Floats
+    max_tokens: int
+    batch: int
+    seed: int
+
+    def measure(self, home: Path, sizes: Sequence[int], log: RunLog) -> None:
+        """Grows a base of its own to these sizes, and logs the figures of each."""
+        with open_empty(home) as kb:
+            growing = Growing.start(kb, self.source, self.queries, self.seed)
+            by_place = {place(fact): fact for fact in kb.facts.every(REAL)}
+            questions = [_question(n, text, by_place[at]) for n, (text, at) in enumerate(self.asked)]
+            np.save(home / "query.npy", self.queries[0])
+            decoder = Decoder(self.checkpoint, kb.lookups)
+            for size in sizes:
+                growing.grow(size, note)
+                note(f"{size} facts: asking")
+                log.add({str(size): self._row(growing, questions, self._made(decoder, questions), home)})
+
+    def _made(self, decoder: Decoder, questions: Sequence[AskedQuestion]) -> list[DecodedOutput]:
+        config = DecodeConfig(mode="forced", max_tokens=self.max_tokens, repetition_penalty=1.0)
+        made: list[DecodedOutput] = []
+        for start in range(0, len(questions), self.batch):
+            made += decoder.generate([q.prompt for q in questions[start : start + self.batch]], config)
+        return made
+
+    def _row(
+        self, growing: Growing, questions: Sequence[AskedQuestion], made: Sequence[DecodedOutput], home: Path
+    ) -> dict[str, Any]:
+        """Gives the figures of one size."""
+        scored = [score(asked, output, str) for asked, output in zip(questions, made, strict=True)]
+        summary = summarise(scored, [asked.question_id for asked in questions], self.seed)
+        lookups, searches = growing.latencies()
+        facts, added = growing.facts, growing.facts > growing.real
+        return {
+            "facts": facts,
+            "unrelated": facts - growing.real,
+            "index": growing.kb.searcher.current().index.spec,
+            "exact_match": asdict(summary.exact_match),
+            "right_value": asdict(summary.right_value),
+            "right_fact": asdict(summary.right_fact) if summary.right_fact else None,
+            "nearest_unrelated": round(float(np.median(growing.nearest_Q)), 4) if added else None,
+            "lookup_p50_ms": round(milliseconds(lookups, 50), 3),
+            "lookup_p99_ms": round(milliseconds(lookups, 99), 3),
+            "search_p50_ms": round(milliseconds(searches, 50), 3),
+            "context_tokens_per_lookup": _context_tokens(self.checkpoint, made),
+            "database_bytes_per_fact": round(growing.database_bytes() / facts, 1),
+            "key_bytes_per_fact": round(growing.key_bytes() / facts, 1),
+            "index_bytes_per_fact": round(growing.index_bytes() / facts, 1),
+            "process_bytes_per_fact": round(_process_bytes(home, self.checkpoint.checkpoint_id) / facts, 1),
+        }
 
 
 def _question(number: int, text: str, fact: FactRecord) -> AskedQuestion:
     return AskedQuestion(str(number), text, (fact.value,), fact.fact_id)
-
-
-def _row(
-    growing: Growing,
-    checkpoint: Checkpoint,
-    questions: Sequence[AskedQuestion],
-    made: Sequence[DecodedOutput],
-    home: Path,
-    seed: int,
-) -> dict[str, Any]:
-    """Gives the figures of one size."""
-    scored = [score(asked, output, str) for asked, output in zip(questions, made, strict=True)]
-    summary = summarise(scored, [asked.question_id for asked in questions], seed)
-    lookups, searches = growing.latencies()
-    facts, added = growing.facts, growing.facts > growing.real
-    return {
-        "facts": facts,
-        "unrelated": facts - growing.real,
-        "index": growing.kb.searcher.current().index.spec,
-        "exact_match": asdict(summary.exact_match),
-        "right_value": asdict(summary.right_value),
-        "right_fact": asdict(summary.right_fact) if summary.right_fact else None,
-        "nearest_unrelated": round(float(np.median(growing.nearest_Q)), 4) if added else None,
-        "lookup_p50_ms": _ms(lookups, 50),
-        "lookup_p99_ms": _ms(lookups, 99),
-        "search_p50_ms": _ms(searches, 50),
-        "context_tokens_per_lookup": _context_tokens(checkpoint, made),
-        "database_bytes_per_fact": round(growing.database_bytes() / facts, 1),
-        "key_bytes_per_fact": round(growing.key_bytes() / facts, 1),
-        "index_bytes_per_fact": round(growing.index_bytes() / facts, 1),
-        "process_bytes_per_fact": round(_process_bytes(home, checkpoint.checkpoint_id) / facts, 1),
-    }
 
 
 def _context_tokens(checkpoint: Checkpoint, made: Sequence[DecodedOutput]) -> float | None:
@@ -212,10 +213,6 @@ def _process_bytes(home: Path, checkpoint_id: str) -> int:
     command = interpreter.command("-m", "colmlm.lab.bench.reopen", home, checkpoint_id, "--leave")
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return int(done.stdout.split()[1])
-
-
-def _ms(seconds: Sequence[float], percentile: float) -> float:
-    return round(1000 * float(np.percentile(seconds, percentile)), 3)
 
 
 def _show(report: dict[str, Any]) -> None:

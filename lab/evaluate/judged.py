@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,16 +29,19 @@ from colmlm.lab.evaluate.judges import (
     judged_beside,
     opened,
 )
+from colmlm.lab.evaluate.kept import open_log, read_kept, said_as
+from colmlm.lab.evaluate.options import FromTheFirst
 from colmlm.model.evaluate.judge import grading, tokens_of
 from colmlm.model.evaluate.judged import simple_qa
 from colmlm.model.evaluate.judging import judge_each
-from colmlm.model.evaluate.run_log import OtherRun, Row, RunLog
+from colmlm.model.evaluate.run_log import Row, RunLog
 
 EXAMPLES = examples(
     "colmlm evaluate judge-answers answers.jsonl --judge-url https://llm.example/v1 --judge-model large --dry-run",
     "colmlm evaluate judge-answers answers.jsonl --judge local --json",
 )
 TOKENS_OUT = 10  # tokens of one verdict
+FIGURES = ("correct", "incorrect", "not_attempted", "correct_given_attempted", "f_score")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +67,7 @@ def judge_answers(
     judge_key_file: JudgeKey = None,
     temperature: Temperature = None,
     concurrency: Concurrency = 4,
-    limit: Annotated[
-        int | None, typer.Option("--limit", min=1, help="How many, from the first. Default: all.")
-    ] = None,
+    limit: FromTheFirst = None,
     out: JudgedOut = None,
     dry_run: CostOnly = False,
     yes: MayCost = False,
@@ -83,7 +82,7 @@ def judge_answers(
         kind=judge, url=judge_url, model=judge_model, key_file=judge_key_file, temperature=temperature,
         concurrency=concurrency,
     )  # fmt: skip
-    answered, kept = read_answers(file)
+    answered, kept = read_kept(file, _kept, "qa")
     kept, target = kept[:limit], judged_beside(file, out)
     if not dry_run:
         options.require()
@@ -98,35 +97,21 @@ def judge_answers(
         with opened(options, target) as judging:
             _judge(judging, waiting, log, concurrency)
             usage = judging.usage
-    _report(answered, kept, log, options, target, cost=cost, usage=usage, dry_run=dry_run, as_json=as_json)
-
-
-def read_answers(file: Path) -> tuple[Row, list[Kept]]:
-    """Reads what was run, and its answers. Raises `BadParameter` where a line is none."""
-    lines = file.read_text(encoding="utf-8").split("\n")
-    try:
-        run = json.loads(lines[0])["run"]
-        rows = [json.loads(line) for line in lines[1:] if line]
-        return run, [_kept(row) for row in rows]
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise typer.BadParameter(
-            f"{file} holds no answers of colmlm evaluate qa --out ({error!r}).", param_hint="FILE"
-        ) from error
+    verdicts = [log.rows.get(one.name, {}).get("verdict") for one in kept]
+    told = [verdict for verdict in verdicts if verdict is not None]
+    report = {
+        "dry_run": dry_run, **options.run, "answers": len(kept), "judged": len(told),
+        "unjudged": len(kept) - len(told), "counts": dict(Counter(told)), **simple_qa(told),
+        "answers_of": answered, "out": str(target), "estimate": cost, "usage": usage,
+    }  # fmt: skip
+    show(report, FIGURES, as_json=as_json)
 
 
 def _kept(row: Row) -> Kept:
     said, question, references = row["output"], row["question"], tuple(row["answers"])
     if not (isinstance(said, str) and isinstance(question, str) and references):
         raise TypeError("a row without a question and its answers")
-    digest = sha256(said.encode()).hexdigest()[:12]
-    return Kept(f"{row['row']}:{digest}", question, tuple(str(one) for one in references), said)
-
-
-def open_log(path: Path | None, run: Row) -> RunLog:
-    try:
-        return RunLog.open(path, run)
-    except OtherRun as error:
-        raise typer.BadParameter(f"{error}.", param_hint="--out") from error
+    return Kept(said_as(row), question, tuple(str(one) for one in references), said)
 
 
 def _cost(waiting: list[Kept]) -> Cost:
@@ -153,39 +138,17 @@ def _judge(judging: OpenedJudge, waiting: list[Kept], log: RunLog, concurrency: 
         judge_each(waiting, verdict, keep, concurrency=concurrency, stop=judging.stop)
 
 
-def _report(
-    answered: Row,
-    kept: list[Kept],
-    log: RunLog,
-    options: JudgeOptions,
-    target: Path,
-    *,
-    cost: Cost,
-    usage: dict[str, int] | None,
-    dry_run: bool,
-    as_json: bool,
-) -> None:
-    verdicts = [log.rows.get(one.name, {}).get("verdict") for one in kept]
-    told = [verdict for verdict in verdicts if verdict is not None]
-    report = {
-        "dry_run": dry_run, **options.run, "answers": len(kept), "judged": len(told),
-        "unjudged": len(kept) - len(told), "counts": dict(Counter(told)), **simple_qa(told),
-        "answers_of": answered, "out": str(target), "estimate": cost, "usage": usage,
-    }  # fmt: skip
+def show(report: dict[str, Any], figures: tuple[str, ...], *, as_json: bool) -> None:
+    """Prints these figures with their intervals and who judged, or in a dry run what judging would cost."""
     if as_json:
         print_json(report)
         return
-    if dry_run:
-        say(f"{cost}.")
+    if report["dry_run"]:
+        say(f"{report['estimate']}.")
         return
-    show(report, ("correct", "incorrect", "not_attempted", "correct_given_attempted", "f_score"))
-
-
-def show(report: dict[str, Any], names: tuple[str, ...]) -> None:
-    """Prints the figures with their intervals, and the judge."""
     rows = [
         (name.replace("_", " "), f"{report[name]:.3f}", "{:.3f} to {:.3f}".format(*report["intervals"][name]))
-        for name in names
+        for name in figures
         if name in report
     ]
     print_table(("", "figure", "95 % interval"), rows)

@@ -11,7 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from colmlm.cli.output import is_attended, note
+from colmlm.cli.asking import require_somebody
+from colmlm.cli.output import note
 from colmlm.model.evaluate.judge import ChatJudge, Judge, rubric
 from colmlm.model.evaluate.local_judge import LocalJudge
 from colmlm.model.lm.chat_endpoint import Chat, Endpoint
@@ -99,8 +100,7 @@ def agreed(cost: Cost, options: JudgeOptions, *, yes: bool, as_json: bool) -> No
     note(f"{cost}; what must be asked again comes on top.")
     if yes:
         return
-    if as_json or not is_attended():
-        raise typer.BadParameter("there is nobody to ask whether it may cost that.", param_hint="--yes")
+    require_somebody(yes, as_json, "let it cost that")
     if not typer.confirm(f"Send {cost.requests} requests to {options.url}?", err=True):
         raise typer.Abort
 

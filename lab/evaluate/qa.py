@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from enum import StrEnum
 from hashlib import sha256
@@ -17,7 +17,8 @@ from colmlm.cli.options import AsJson, CheckpointPath, Threshold, examples
 from colmlm.cli.output import note, print_json, print_table, progress
 from colmlm.kb.corpus.squad import read_questions
 from colmlm.kb.facts.records import FactRecord
-from colmlm.kb.service import KnowledgeBase
+from colmlm.lab.evaluate.kept import open_log
+from colmlm.lab.evaluate.options import AnsweredTogether, AnswerTokens
 from colmlm.lab.methods.methods import Answerer, Method, answerer
 from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.evaluate.answers import (
@@ -30,14 +31,13 @@ from colmlm.model.evaluate.answers import (
     summarise,
 )
 from colmlm.model.evaluate.question_sets import QuestionSetError, digest, read_question_set
-from colmlm.model.evaluate.run_log import OtherRun, RunLog
+from colmlm.model.evaluate.run_log import RunLog
 
 QA_EXAMPLES = examples(
     "colmlm evaluate qa --corpus squad-dev --squad dev.jsonl --limit 500 --mode forced --out answers.jsonl",
     "colmlm evaluate qa --corpus squad-dev --squad dev.jsonl --method asker --checkpoint runs/asker --json",
     "colmlm evaluate qa --corpus passages --questions popqa.jsonl --mode auto --json",
 )
-PAGE = 5000
 
 
 class QuestionMode(StrEnum):
@@ -77,10 +77,8 @@ def qa(
             "--out", dir_okay=False, help="Keep each answer here, as JSON Lines, and go on from there."
         ),
     ] = None,
-    max_tokens: Annotated[
-        int, typer.Option("--max-tokens", min=1, help="Content tokens of an answer; spliced ones are free.")
-    ] = 32,
-    batch: Annotated[int, typer.Option("--batch", min=1, help="Questions answered together.")] = 16,
+    max_tokens: AnswerTokens = 32,
+    batch: AnsweredTogether = 16,
     seed: Annotated[int, typer.Option("--seed", help="Draws the questions and the intervals.")] = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -95,7 +93,7 @@ def qa(
         raise typer.BadParameter("name the questions: --squad FILE or --questions PATH, one of them.")
     with Runtime.from_environment() as runtime:
         runtime.open()
-        facts = [fact for name in corpus for fact in _facts(runtime.kb, name)]
+        facts = [fact for name in corpus for fact in runtime.kb.facts.every(name)]
         questions = _of_squad(facts, source) if squad else _of_set(source)
         random.Random(seed).shuffle(questions)
         questions = questions[:limit]
@@ -114,10 +112,7 @@ def qa(
             "max_tokens": max_tokens,
             "threshold": threshold,
         }
-        try:
-            log = RunLog.open(out, run)
-        except OtherRun as error:
-            raise typer.BadParameter(f"{error}.", param_hint="--out") from error
+        log = open_log(out, run)
         _answer(who, config, questions, log, batch)
     rows = [Answered(**log.rows[asked.question_id]) for asked in questions]
     summary = summarise(rows, [q.question_id for q in questions if q.fact_id is not None], seed)
@@ -158,13 +153,6 @@ def _of_set(path: Path) -> list[AskedQuestion]:
         return read_question_set(path)
     except QuestionSetError as error:
         raise typer.BadParameter(f"{error}.", param_hint="--questions") from error
-
-
-def _facts(kb: KnowledgeBase, corpus: str) -> Iterator[FactRecord]:
-    after = 0
-    while page := kb.facts.find(corpus=corpus, after=after, limit=PAGE):
-        yield from page
-        after = page[-1].fact_id
 
 
 def _answer(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,6 @@ RECALL_EXAMPLES = examples(
     "colmlm evaluate recall --corpus squad-dev --generated asked.jsonl --questions-by runs/questions",
     "colmlm evaluate recall --corpus squad-dev --checkpoint runs/a --checkpoint runs/b --decoder-queries --json",
 )
-PAGE = 1000
 
 
 def recall_command(
@@ -96,7 +95,7 @@ def _report(
     with progress(f"keys of {corpus}") as update:
         keyset = kb.keysets.rekey(encoder, corpus=corpus, on_facts=update)
     fact_ids, keys_KD = kb.keysets.keys(keyset.keyset_id, corpus=corpus)
-    facts = {fact.fact_id: fact for fact in _facts(runtime, corpus)}
+    facts = {fact.fact_id: fact for fact in runtime.kb.facts.every(corpus)}
     asked = _asked([facts[int(fact_id)] for fact_id in fact_ids])
     _refuse_empty(asked, generated)
     own = _measure(encoder.checkpoint.name, encoder, asked, keys_KD, generated, as_decoder)
@@ -129,13 +128,6 @@ def _report(
                 "seconds": round(monotonic() - started, 1)
             }
     return report | {"tables": tables}
-
-
-def _facts(runtime: Runtime, corpus: str) -> Iterator[FactRecord]:
-    after = 0
-    while page := runtime.kb.facts.find(corpus=corpus, after=after, limit=PAGE):
-        yield from page
-        after = page[-1].fact_id
 
 
 def _asked(facts: Sequence[FactRecord]) -> AskedFacts:

@@ -18,6 +18,7 @@ from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import AsJson, CheckpointPath, Threshold, examples
 from colmlm.cli.output import counting, note, print_json, say
 from colmlm.kb.corpus.format import to_record
+from colmlm.lab.evaluate.kept import open_log
 from colmlm.lab.evaluate.tofu_log import beside, report_of, show
 from colmlm.model.annotate.checkpoint import RELEASED_SPANS
 from colmlm.model.annotate.spans import SpanAnnotator
@@ -28,7 +29,7 @@ from colmlm.model.evaluate.answers import without_values
 from colmlm.model.evaluate.open_unlearning import evaluation, summary
 from colmlm.model.evaluate.question_sets import digest
 from colmlm.model.evaluate.reader import Find
-from colmlm.model.evaluate.run_log import OtherRun, RunLog
+from colmlm.model.evaluate.run_log import RunLog
 from colmlm.model.evaluate.tofu import TofuLog, TofuLogError
 from colmlm.model.evaluate.tofu_data import Example, TofuRow, documents, read_rows
 from colmlm.model.evaluate.tofu_data import examples as marked_examples
@@ -129,10 +130,7 @@ def tofu(
             "span_annotator": finder and finder.config.digests,
             "span_threshold": finder and finder.threshold,
         }
-        try:
-            log = RunLog.open(out / "rows.jsonl", run)
-        except OtherRun as error:
-            raise typer.BadParameter(f"{error}.", param_hint="--out") from error
+        log = open_log(out / "rows.jsonl", run)
         for name, some in read.items():
             with counting(f"Marking {name}", sum(2 + len(row.wrong) for row in some)) as done:
                 marked = marked_examples(some, finder, done)

@@ -10,10 +10,10 @@ import typer
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import Actor, AsJson, CheckpointPath, DryRun, Threshold, examples, some_text
 from colmlm.cli.output import counting, note, print_json, print_table, say
+from colmlm.lab.evaluate.kept import open_log
 from colmlm.lab.methods.update_audit import PHASES, REASON, StandingDocuments, UpdateAudit
 from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.evaluate.question_sets import digest
-from colmlm.model.evaluate.run_log import OtherRun, RunLog
 from colmlm.model.evaluate.updates import Rewrite, RewriteError, documents, measure, prompts, read_rewrites
 
 EXAMPLES = examples(
@@ -78,10 +78,7 @@ def updates(
             "max_tokens": max_tokens,
             "threshold": threshold,
         }
-        try:
-            log = RunLog.open(out, run)
-        except OtherRun as error:
-            raise typer.BadParameter(f"{error}.", param_hint="--out") from error
+        log = open_log(out, run)
         asked = prompts(rewrites)
         with counting("Asking", len(PHASES) * len(asked)) as done:
             before, after, undone = audit.run(log, batch, done)

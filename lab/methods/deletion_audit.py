@@ -35,7 +35,7 @@ from colmlm.model.decoding.decoder import DecodedOutput, Decoder
 from colmlm.model.evaluate.answers import Share, exact_match, share
 
 REASON = "colmlm evaluate deletion"
-PAGE, BATCH = 1000, 16
+BATCH = 16
 OnDone = Callable[[int], None]
 
 
@@ -109,7 +109,7 @@ def draw(
     kb: KnowledgeBase, corpus: str, facts: int, others: int, seed: int
 ) -> tuple[list[FactRecord], list[FactRecord]]:
     """Draws `facts` facts with a question to forget, and up to `others` others."""
-    asked = [fact for fact in _facts(kb, corpus) if fact.question]
+    asked = [fact for fact in kb.facts.every(corpus) if fact.question]
     random.Random(seed).shuffle(asked)
     return asked[:facts], asked[facts : facts + others]
 
@@ -258,13 +258,6 @@ def as_json(run: DeletionRun) -> dict[str, Any]:
     """Gives the run as JSON, with its probes also as rates."""
     rates = {name: round(run.probes.rate(name), 4) for name in OUTCOMES}
     return asdict(run) | {"probe_rates": rates}
-
-
-def _facts(kb: KnowledgeBase, corpus: str) -> Iterator[FactRecord]:
-    after = 0
-    while page := kb.facts.find(corpus=corpus, after=after, limit=PAGE):
-        yield from page
-        after = page[-1].fact_id
 
 
 def _question(fact: FactRecord) -> str:

@@ -29,7 +29,6 @@ REAL, FILLER = "real", "filler"
 ACTOR, REASON = "evaluate growth", "colmlm evaluate growth"
 CHUNK = 50_000  # keys made at a time
 FACTS_PER_DOCUMENT = 20
-PAGE = 5000
 
 Floats = NDArray[np.float32]
 Say = Callable[[str], None]
@@ -48,7 +47,7 @@ class CorpusPrefix:
     def of(cls, kb: KnowledgeBase, corpus: str, checkpoint: CheckpointInfo, most: int) -> CorpusPrefix:
         """Reads whole documents with at most `most` facts in all. Facts without a key are left out."""
         keyset = kb.keysets.active()
-        places = {fact.fact_id: place(fact) for fact in facts_of(kb, corpus)}
+        places = {fact.fact_id: place(fact) for fact in kb.facts.every(corpus)}
         ids, keys_ND = kb.keysets.keys(keyset.keyset_id, corpus=corpus)
         by_place = {places[i]: key for i, key in zip(ids.tolist(), keys_ND, strict=True) if i in places}
         documents: list[AnnotatedDocument] = []
@@ -116,7 +115,7 @@ class Growing:
         empty = database_bytes(kb)
         keyset = kb.keysets.create(source.checkpoint)
         kb.corpora.ingest((Parsed(one) for one in source.documents), REAL, actor=ACTOR, reason=REASON)
-        facts = list(facts_of(kb, REAL))
+        facts = list(kb.facts.every(REAL))
         keyed = [fact for fact in facts if place(fact) in source.keys]
         keys_ND = np.stack([source.keys[place(fact)] for fact in keyed])
         ids = np.array([fact.fact_id for fact in keyed], dtype=np.int64)
@@ -226,10 +225,3 @@ def database_bytes(kb: KnowledgeBase) -> int:
 
 def place(fact: FactRecord) -> tuple[str, int]:
     return (fact.source.external_id, fact.source.start) if fact.source else ("", fact.fact_id)
-
-
-def facts_of(kb: KnowledgeBase, corpus: str) -> Iterator[FactRecord]:
-    after = 0
-    while page := kb.facts.find(corpus=corpus, after=after, limit=PAGE):
-        yield from page
-        after = page[-1].fact_id

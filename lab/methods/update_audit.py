@@ -25,7 +25,6 @@ from colmlm.model.evaluate.updates import Answers, PromptAnswer, Rewrite, docume
 
 REASON = "colmlm evaluate updates"
 PHASES = ("before", "after", "undone")
-PAGE = 5000
 OnDone = Callable[[int], None]
 
 
@@ -161,10 +160,7 @@ def _require_keyset(kb: KnowledgeBase, checkpoint_id: str) -> None:
 
 
 def _facts(kb: KnowledgeBase, corpus: str) -> Iterator[FactRecord]:
-    after = 0
     try:
-        while page := kb.facts.find(corpus=corpus, after=after, limit=PAGE):
-            yield from page
-            after = page[-1].fact_id
+        yield from kb.facts.every(corpus)
     except CorpusNotFound:  # the ingest creates it
         return

@@ -109,7 +109,7 @@ def score(asked: AskedQuestion, generation: Output, opening: Callable[[str], str
     values = [generation.output[s.output_start : s.output_end] for s in hits]
     bare = without_values(generation.output, splices)
     outcomes = [s.outcome for s in splices]
-    wanted = {_folded(answer) for answer in asked.answers}
+    wanted = {folded(answer) for answer in asked.answers}
     return Answered(
         question_id=asked.question_id,
         question=asked.text,
@@ -125,13 +125,14 @@ def score(asked: AskedQuestion, generation: Output, opening: Callable[[str], str
         no_matches=outcomes.count("no_match"),
         abstained=outcomes.count("abstained"),
         right_fact=asked.fact_id is not None and any(s.fact_id == asked.fact_id for s in hits),
-        right_value=any(_folded(value) in wanted for value in values),
+        right_value=any(folded(value) in wanted for value in values),
         content_tokens=generation.content_tokens,
         finish=generation.finish,
     )
 
 
-def _folded(text: str) -> str:
+def folded(text: str) -> str:
+    """Gives the text in the form in which it is compared: case folded, one space between words."""
     return " ".join(text.casefold().split())
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.model.baselines.passages import PassageIndex, passages_of
+from colmlm.model.evaluate.answers import folded
 
 PASSAGES = 5  # the number that FActScore takes
 
@@ -21,23 +22,19 @@ class Evidence:
         for document in documents:
             passages = list(passages_of([document]))
             self._every += passages
-            self._of[_folded(document.title or "")] += passages
+            self._of[folded(document.title or "")] += passages
         self._indices: dict[str | None, PassageIndex] = {}
         self._lock = threading.Lock()
 
     def covers(self, name: str) -> bool:
         """Tells whether there is a document about this person."""
-        return _folded(name) in self._of
+        return folded(name) in self._of
 
     def passages(self, name: str, claim: str) -> list[str]:
         """Gives the passages most similar to the claim, from the documents of that name or, without any, from all."""
-        own = _folded(name) if self.covers(name) else None
+        own = folded(name) if self.covers(name) else None
         with self._lock:
             if own not in self._indices:
                 self._indices[own] = PassageIndex(self._every if own is None else self._of[own])
             (found,) = self._indices[own].search([f"{name} {claim}"], PASSAGES)
         return found
-
-
-def _folded(name: str) -> str:
-    return " ".join(name.casefold().split())

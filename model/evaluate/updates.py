@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
-from colmlm.model.evaluate.answers import Output, exact_match
+from colmlm.model.evaluate.answers import Output, exact_match, folded
 from colmlm.model.evaluate.intervals import bootstrap, of_share
 
 
@@ -66,12 +66,12 @@ class PromptAnswer:
         """Tells whether the lookup found this value, or, without a match, whether the model itself says it."""
         if self.value is None:
             return exact_match(self.output, [value])
-        return _folded(self.value) == _folded(value)
+        return folded(self.value) == folded(value)
 
     def is_as(self, other: PromptAnswer) -> bool:
         if self.value is None or other.value is None:
             return self.value is other.value and self.output == other.output
-        return _folded(self.value) == _folded(other.value)
+        return folded(self.value) == folded(other.value)
 
 
 Answers = Mapping[str, PromptAnswer]  # by prompt
@@ -224,7 +224,3 @@ def _portion(holds: Sequence[Sequence[bool]], seed: int) -> Portion | None:
     share = float(right_N.sum() / asked_N.sum())
     low, high = of_share(share, bootstrap(measured, seed=seed)["share"], len(kept))
     return Portion(round(share, 4), round(low, 4), round(high, 4), int(asked_N.sum()))
-
-
-def _folded(text: str) -> str:
-    return " ".join(text.casefold().split())

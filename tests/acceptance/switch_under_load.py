@@ -11,14 +11,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -30,6 +27,7 @@ from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
 from colmlm.kb.switching.keysets import Keysets
 from colmlm.kb.tables import FactKeyRow
+from tests.acceptance.spawned import spawned
 from tests.fakes import FakeEncoder, measured
 from tests.kb.corpora import ingest, numbered
 
@@ -75,8 +73,8 @@ def run(settings: Settings, seconds: float) -> Outcome:
         )
         assert kb.keysets.check(new, NEW, active_encoder=OLD).passed
         stop = threading.Event()
-        with _reader(
-            settings, {OLD.checkpoint.checkpoint_id: old, NEW.checkpoint.checkpoint_id: new}
+        with spawned(
+            read, settings, {OLD.checkpoint.checkpoint_id: old, NEW.checkpoint.checkpoint_id: new}
         ) as pipe:
             assert pipe.recv() == "asking"
             with ThreadPoolExecutor(max_workers=1) as editor:
@@ -129,20 +127,6 @@ def _edit(kb: KnowledgeBase, stop: threading.Event) -> int:
         kb.facts.edit(fact_id, f"edited {edits}", **WHO)
         edits += 3
     return edits
-
-
-@contextmanager
-def _reader(settings: Settings, keysets: dict[str, int]) -> Iterator[Connection]:
-    ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.get_context("spawn").Process(target=read, args=(settings, keysets, theirs))
-    process.start()
-    theirs.close()
-    try:
-        yield ours
-    finally:
-        ours.close()
-        process.join()
-    assert process.exitcode == 0, "the reader ended with an error"
 
 
 def read(settings: Settings, keysets: dict[str, int], pipe: Connection) -> None:

@@ -12,13 +12,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import random
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -27,6 +24,7 @@ from colmlm.kb.lookup.follower import Follower
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
+from tests.acceptance.spawned import spawned
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import ask, ingest, numbered
 
@@ -65,7 +63,7 @@ def run(settings: Settings, operations: int, seed: int = 0) -> Outcome:
     with KnowledgeBase.open(settings) as kb:
         ingest(kb, *numbered(FACTS))
         kb.keysets.rekey(encoder)
-        with _reader(settings) as pipe:
+        with spawned(read, settings) as pipe:
             started = time.monotonic()
             kinds = _write(kb, pipe, operations // 2, random.Random(seed))
             wrong, milliseconds = pipe.recv()
@@ -112,21 +110,6 @@ def _write(kb: KnowledgeBase, pipe: Connection, edits: int, choose: random.Rando
         unconfirmed.discard(pipe.recv())
     pipe.send(None)
     return kinds
-
-
-@contextmanager
-def _reader(settings: Settings) -> Iterator[Connection]:
-    ours, theirs = multiprocessing.Pipe()
-    spawn = multiprocessing.get_context("spawn")  # the processes share nothing but the database
-    process = spawn.Process(target=read, args=(settings, theirs))
-    process.start()
-    theirs.close()
-    try:
-        yield ours
-    finally:
-        ours.close()
-        process.join()
-    assert process.exitcode == 0, "the reader ended with an error"
 
 
 def read(settings: Settings, pipe: Connection) -> None:

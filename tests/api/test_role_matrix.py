@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Callable
 
 from litestar import Litestar
 
 from colmlm.api.door.rights import right_of
 from colmlm.kb.access.api_keys import ROLES, Right
+from tests.api.access_page import hold_to
 from tests.api.role_matrix import OPEN, matrix, routes
 from tests.api.serving import served
-from tests.places import ROOT
-
-DOC = ROOT / "docs" / "access.md"
-TABLE = re.compile(
-    r"(?<=<!-- asked of every route by tests/api/test_role_matrix.py -->\n).*?(?=\n\n)", re.DOTALL
-)
 
 
 def test_every_route_names_its_right(app: Litestar) -> None:
@@ -34,13 +27,7 @@ def test_the_table_in_the_docs_is_what_the_app_answers(app: Litestar, new_key: C
     tokens = {role: new_key(role) for role in ROLES}
     with served(app) as address:
         found = matrix(app, address, tokens)
-    page = DOC.read_text(encoding="utf-8")
-    if os.environ.get("UPDATE_DOCS"):
-        DOC.write_text(TABLE.sub(lambda _: found, page), encoding="utf-8")
-        return
-    written = TABLE.search(page)
-    assert written is not None
-    assert written.group() == found, "run: UPDATE_DOCS=1 pytest tests/api/test_role_matrix.py"
+    hold_to("tests/api/test_role_matrix.py", found)
     assert found.count("\n") > 15 and _by_right(app) == found
 
 

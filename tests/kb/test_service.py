@@ -30,6 +30,7 @@ from tests.kb.corpora import (
     numbered,
     values,
 )  # fmt: skip
+from tests.kb.log.rewriting import tamper
 
 WHO = {"actor": "tester", "reason": "test"}
 FAR_AHEAD = 10**6  # an index that takes itself to be there catches up with nothing
@@ -190,12 +191,12 @@ def test_a_snapshot_of_a_history_that_was_rolled_back_is_refused(
     kb.keysets.rekey(encoder)
     kb.facts.delete([fact_id(kb, "Lima")], **WHO)
     kb.lookups.snapshot()
-    with kb.engine.begin() as backup:
-        backup.execute(text("ALTER TABLE change DISABLE TRIGGER change_append_only"))
-        backup.execute(text("DELETE FROM change WHERE kind = 'delete'"))
-        backup.execute(text("ALTER TABLE change ENABLE TRIGGER change_append_only"))
-        backup.execute(text("UPDATE fact SET deleted_seq = NULL"))
-        backup.execute(text("UPDATE fact_version SET to_seq = NULL"))
+    tamper(
+        kb,
+        "DELETE FROM change WHERE kind = 'delete'",
+        "UPDATE fact SET deleted_seq = NULL",
+        "UPDATE fact_version SET to_seq = NULL",
+    )
     kb.facts.edit(fact_id(kb, "Amazon"), "Ucayali", **WHO)
     with KnowledgeBase.open(settings) as reopened:
         assert values(reopened, encoder, [CAPITAL, RIVER]) == ["Lima", "Ucayali"]

@@ -12,8 +12,9 @@ from colmlm.kb.errors import (
     FactNotFound,
     InvalidValue,
 )
+from colmlm.kb.facts.facts import PAGE
 from colmlm.kb.service import KnowledgeBase
-from tests.kb.corpora import CHILE, PERU, fact_id, ingest
+from tests.kb.corpora import CHILE, PERU, fact_id, ingest, numbered
 
 WHO = {"actor": "tester", "reason": "test"}
 
@@ -91,6 +92,17 @@ def test_search_takes_wildcards_as_they_stand(kb: KnowledgeBase):
     assert [f.value for f in kb.facts.find(text="F_IT")] == ["50 % of_it"]
     assert [f.value for f in kb.facts.find(text="other")] == ["50 x ofxit"]
     assert kb.facts.find(text="\\") == []
+
+
+def test_all_facts_come_page_after_page_and_once(kb: KnowledgeBase):
+    ingest(kb, PERU)
+    ingest(kb, *numbered(PAGE + 1), corpus="others")
+    kb.facts.delete([kb.facts.find(corpus="others")[0].fact_id], **WHO)
+    ids = [fact.fact_id for fact in kb.facts.every()]
+    assert len(ids) == 3 + PAGE and ids == sorted(set(ids))
+    assert [fact.value for fact in kb.facts.every("lands")] == ["Lima", "Amazon", "6,768 m"]
+    with pytest.raises(CorpusNotFound):
+        list(kb.facts.every("nowhere"))
 
 
 def test_lists_page_by_id_and_tell_deleted_from_live(kb: KnowledgeBase):

@@ -21,6 +21,7 @@ from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder
 from tests.kb.backup.test_backup import empty
 from tests.kb.corpora import CAPITAL, PERU, ask, fact_id, ingest
+from tests.kb.log.rewriting import tamper
 
 __all__ = ["empty"]
 
@@ -69,13 +70,6 @@ _TYPES = {
     "at": "timestamptz",
     "payload": "jsonb",
 }
-
-
-def tamper(kb: KnowledgeBase, statement: str) -> None:
-    with kb.engine.begin() as connection:
-        connection.execute(text("ALTER TABLE change DISABLE TRIGGER change_append_only"))
-        connection.execute(text(statement))
-        connection.execute(text("ALTER TABLE change ENABLE TRIGGER change_append_only"))
 
 
 def verified(kb: KnowledgeBase) -> Chained:

@@ -10,15 +10,9 @@ from colmlm.kb.log import audit
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import PERU, fact_id, ingest
+from tests.kb.log.rewriting import tamper
 
 WHO = {"actor": "tester", "reason": "because"}
-
-
-def _tamper(kb: KnowledgeBase, statement: str) -> None:
-    with kb.engine.begin() as connection:
-        connection.execute(text("ALTER TABLE change DISABLE TRIGGER change_append_only"))
-        connection.execute(text(statement))
-        connection.execute(text("ALTER TABLE change ENABLE TRIGGER change_append_only"))
 
 
 def _edit_everything(kb: KnowledgeBase, encoder: FakeEncoder) -> None:
@@ -52,7 +46,7 @@ def test_the_log_holds_no_fact_text(kb: KnowledgeBase, encoder: FakeEncoder):
 
 def test_a_rewritten_entry_is_found(kb: KnowledgeBase, encoder: FakeEncoder):
     _edit_everything(kb, encoder)
-    _tamper(kb, "UPDATE change SET reason = 'another' WHERE seq = 5")
+    tamper(kb, "UPDATE change SET reason = 'another' WHERE seq = 5")
     report = kb.upkeep.fsck()
     assert (
         not report.ok
@@ -64,13 +58,13 @@ def test_a_rewritten_entry_is_found(kb: KnowledgeBase, encoder: FakeEncoder):
 
 def test_a_removed_entry_is_found(kb: KnowledgeBase, encoder: FakeEncoder):
     _edit_everything(kb, encoder)
-    _tamper(kb, "DELETE FROM change WHERE seq = 6")
+    tamper(kb, "DELETE FROM change WHERE seq = 6")
     assert kb.upkeep.fsck().chain_first_break == 6
 
 
 def test_a_cut_off_end_is_found(kb: KnowledgeBase, encoder: FakeEncoder):
     _edit_everything(kb, encoder)
-    _tamper(kb, "DELETE FROM change WHERE seq = 8")
+    tamper(kb, "DELETE FROM change WHERE seq = 8")
     report = kb.upkeep.fsck()
     assert report.chain_ok and not report.ok and "not in the log" in report.problems[0]
 

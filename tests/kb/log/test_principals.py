@@ -18,7 +18,7 @@ from colmlm.kb.store.settings import Settings
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import PERU, fact_id, ingest
 from tests.kb.log import rewriting
-from tests.kb.log.test_changes import _tamper
+from tests.kb.log.rewriting import tamper
 
 KEY = Principal("key", "curator", 3)
 
@@ -61,7 +61,7 @@ def test_the_hash_covers_who_was_authenticated(kb: KnowledgeBase) -> None:
     with asked_by(KEY):
         kb.facts.add("Who?", "Ann", actor="ann", reason="test")
     assert kb.upkeep.fsck().chain_ok
-    _tamper(kb, """UPDATE change SET payload = jsonb_set(payload, '{principal,key_id}', '4')""")
+    tamper(kb, """UPDATE change SET payload = jsonb_set(payload, '{principal,key_id}', '4')""")
     assert kb.upkeep.fsck().chain_first_break == 1
 
 

@@ -11,6 +11,7 @@ from sqlalchemy import text
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import CAPITAL, PERU, fact_id, ingest, values
+from tests.kb.log.rewriting import tamper
 
 WHO = {"actor": "tester", "reason": "test"}
 
@@ -79,13 +80,8 @@ def test_what_no_answer_depends_on_is_cleared_up(keyed: KnowledgeBase):
 
 def test_the_truth_is_reported_and_never_touched(keyed: KnowledgeBase):
     lima = fact_id(keyed, "Lima")
-    _damage(
-        keyed,
-        "UPDATE document SET text = replace(text, 'Lima', 'LIMA')",
-        "ALTER TABLE change DISABLE TRIGGER change_append_only",
-        "UPDATE change SET reason = 'another' WHERE seq = 2",
-        "ALTER TABLE change ENABLE TRIGGER change_append_only",
-    )
+    _damage(keyed, "UPDATE document SET text = replace(text, 'Lima', 'LIMA')")
+    tamper(keyed, "UPDATE change SET reason = 'another' WHERE seq = 2")
     report = keyed.upkeep.repair()
     assert not report.after.ok and len(report.left) == 3
     assert str(lima) in report.left[0].problem and "change 2" in report.left[1].problem

@@ -3,10 +3,12 @@ from __future__ import annotations
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from math import isnan
 
 import pytest
 
-from colmlm.lab.bench.clients import HttpLoad, measure, percentile
+from colmlm.lab.bench.clients import HttpLoad, measure
+from colmlm.lab.bench.durations import milliseconds
 from tests.cli.conftest import Run, invoke, program
 
 
@@ -46,8 +48,10 @@ def test_clients_count_what_is_not_answered_as_errors() -> None:
 
 
 def test_percentiles_are_of_what_was_measured() -> None:
-    assert [percentile([1.0, 2.0, 3.0, 4.0], p) for p in (0, 50, 99)] == [1.0, 3.0, 4.0]
-    assert percentile([], 50) != percentile([], 50)
+    assert [milliseconds([0.001, 0.002, 0.003], p) for p in (0, 50, 75, 100)] == pytest.approx(
+        [1.0, 2.0, 2.5, 3.0]
+    )
+    assert isnan(milliseconds([], 50))
 
 
 @pytest.mark.parametrize("words", [["--clients", "none"], ["--clients", "0"], ["--streams", "3"]])

@@ -338,7 +338,7 @@ def test_the_command_kills_its_own_database_and_prints_one_object() -> None:
 
 
 def names() -> set[str]:
-    """Every name that a kill may count under."""
+    """Gives every name that a kill may count under."""
     points = {name_of(point, do) for do in PHASES for point, _ in points_of(do)}
     outside = {name_of(OUTSIDE, do) for do in PHASES}
     return points | outside | {END} | {name_of_database(do) for do in (*PHASES, None)}

@@ -1,0 +1,44 @@
+"""Reads and continues the files in which evaluations keep their rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from typing import TypeVar
+
+import typer
+
+from colmlm.model.evaluate.run_log import OtherRun, Row, RunLog
+
+T = TypeVar("T")
+
+
+def open_log(path: Path | None, run: Row) -> RunLog:
+    """Opens the log of this run with the rows it has. Raises `BadParameter` where the file is of another run."""
+    try:
+        return RunLog.open(path, run)
+    except OtherRun as error:
+        raise typer.BadParameter(f"{error}.", param_hint="--out") from error
+
+
+def read_kept(file: Path, one_of: Callable[[Row], T], command: str) -> tuple[Row, list[T]]:
+    """Reads what a command ran and a record of each row that it kept.
+
+    Raises `BadParameter` where the file is not of that command.
+    """
+    lines = file.read_text(encoding="utf-8").split("\n")
+    try:
+        run = json.loads(lines[0])["run"]
+        rows = [json.loads(line) for line in lines[1:] if line]
+        return run, [one_of(row) for row in rows]
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise typer.BadParameter(
+            f"{file} holds nothing of colmlm evaluate {command} --out ({error!r}).", param_hint="FILE"
+        ) from error
+
+
+def said_as(row: Row) -> str:
+    """Gives a name for the row's output that changes when the output does."""
+    return f"{row['row']}:{sha256(row['output'].encode()).hexdigest()[:12]}"
