@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from colmlm.kb.texts.moments import moment
 
 MAX_BIGINT = 2**63 - 1
 _UNITS = {"m": "minutes", "h": "hours", "d": "days"}
@@ -40,6 +42,16 @@ def span(text: str) -> timedelta:
     if found is None and text != "0":
         raise typer.BadParameter(f"{text!r} is no span of time, such as 90d, 12h or 30m.")
     return timedelta(**{_UNITS[found[2]]: int(found[1])}) if found else timedelta(0)
+
+
+def time(said: str) -> datetime:
+    """Reads a date, or a time as ISO 8601 has it; one without a zone is UTC."""
+    try:
+        return moment(said)
+    except ValueError as error:
+        raise typer.BadParameter(
+            f"{said!r} is no time, such as 2026-01-31 or 2026-01-31T12:00+01:00."
+        ) from error
 
 
 def some_text(value: str | None) -> str | None:
@@ -107,4 +119,17 @@ KeysetId = Annotated[
     int, typer.Argument(metavar="KEYSET_ID", min=1, max=MAX_BIGINT, help="See `colmlm keysets list`.")
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done and stop.")]
+WhyUnlessDry = Annotated[
+    str | None, typer.Option("--reason", callback=some_text, help="Why; required unless --dry-run.")
+]
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", dir_okay=False, help="Write here; default: stdout.")
+]
+NewDirectory = Annotated[
+    Path, typer.Argument(metavar="DIR", file_okay=False, help="A new or empty directory.")
+]
+MaxMinutes = Annotated[
+    float | None,
+    typer.Option("--max-minutes", callback=lambda v: v if v is None else positive(v), help="Most minutes."),
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]

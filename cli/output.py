@@ -128,9 +128,14 @@ class _Lines:
             note(f"{self.description}: {done}" + (f" of {total}" if total is not None else ""))
 
 
-def is_attended() -> bool:
+def counted(number: int, noun: str) -> str:
     """Tells whether stdin is a terminal, so that somebody can be asked."""
-    return sys.stdin.isatty()
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def these_facts(number: int) -> str:
+    """Names so many facts in a question: "this fact", "these 12 facts"."""
+    return "this fact" if number == 1 else f"these {number} facts"
 
 
 def shorten(text: str | None, width: int = 60) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from colmlm.cli.asking import require_somebody
 from colmlm.cli.composition import annotators
 from colmlm.cli.composition.annotators import (
     Encoding,
@@ -24,7 +25,7 @@ from colmlm.cli.composition.annotators import (
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import REFUSED
 from colmlm.cli.options import AsJson, examples
-from colmlm.cli.output import is_attended, note, print_json, print_table, progress, say
+from colmlm.cli.output import note, print_json, print_table, progress, say
 from colmlm.kb.corpus.raw.files import FoundFiles, find_files
 from colmlm.kb.corpus.raw.reading import read_raw
 
@@ -63,8 +64,9 @@ class SeedOptions:
 
 @dataclass(slots=True)
 class AnnotationRun:
-    """The documents to annotate, and counts of what was written, refused and rejected."""
+    """The documents to annotate, the file to write, and counts of what was written, refused and rejected."""
 
+    out: Path
     found: FoundFiles
     encoding: str | None
     limits: Limits
@@ -157,36 +159,36 @@ def annotate(
     if annotator is AnnotatorKind.seed and not dry_run and not (url and model):
         raise typer.BadParameter("name the endpoint and its model.", param_hint="--url and --model")
     with Runtime.from_environment() as runtime:
-        job = AnnotationRun(find_files(paths), encoding, runtime.settings.document, drop_unquestioned)
-        cost = _estimate(job, out, options) if annotator is AnnotatorKind.seed or dry_run else None
+        job = AnnotationRun(out, find_files(paths), encoding, runtime.settings.document, drop_unquestioned)
+        cost = _estimate(job, options) if annotator is AnnotatorKind.seed or dry_run else None
         usage: Any = None
         if not dry_run:
             if cost is not None and not _agreed(cost, options, yes=yes, as_json=as_json):
                 raise typer.Abort
             if annotator is AnnotatorKind.seed:
-                usage = _seed(runtime, job, out, options)
+                usage = _seed(runtime, job, options)
             else:
                 chosen = annotators.light(
                     runtime, span_annotator, question_generator, asks=not no_questions, threshold=span_threshold,
                     drop_unquestioned=drop_unquestioned,
                 )  # fmt: skip
-                _light(chosen, job, out)
-    _report(job, out, cost, options, usage, dry_run=dry_run, as_json=as_json)
+                _light(chosen, job)
+    _report(job, cost, options, usage, dry_run=dry_run, as_json=as_json)
     if job.refusals:
         raise typer.Exit(REFUSED)
 
 
-def _light(chosen: Annotator, job: AnnotationRun, out: Path) -> None:
+def _light(chosen: Annotator, job: AnnotationRun) -> None:
     from colmlm.model.annotate.results import Results
 
-    with Results(out) as results:
+    with Results(job.out) as results:
         _greet(results)
         for reviewed in chosen.annotate(job.reading(), skip=results.has):
             results.append(reviewed)
             job.count(reviewed)
 
 
-def _seed(runtime: Runtime, job: AnnotationRun, out: Path, options: SeedOptions) -> Any:
+def _seed(runtime: Runtime, job: AnnotationRun, options: SeedOptions) -> Any:
     from colmlm.model.annotate.results import Results
     from colmlm.model.annotate.seed import SeedRun
     from colmlm.model.lm.chat_endpoint import Chat, Endpoint
@@ -196,7 +198,7 @@ def _seed(runtime: Runtime, job: AnnotationRun, out: Path, options: SeedOptions)
         base_url=options.url, model=options.model, api_key=runtime.user.annotator_api_key,
         temperature=options.temperature,
     )  # fmt: skip
-    with Results(out) as results, Chat(endpoint) as chat:
+    with Results(job.out) as results, Chat(endpoint) as chat:
         _greet(results)
         run = SeedRun(
             chat,
@@ -210,7 +212,7 @@ def _seed(runtime: Runtime, job: AnnotationRun, out: Path, options: SeedOptions)
             return run.run(job.reading())
         except BaseException:
             note(
-                f"{results.num_done} documents are in {out}. Run the same command again to go on from there."
+                f"{results.num_done} documents are in {job.out}. Run the same command again to go on from there."
             )
             raise
 
@@ -220,12 +222,12 @@ def _greet(results: Results) -> None:
         note(f"{results.path} has {results.num_done} documents; going on from there.")
 
 
-def _estimate(job: AnnotationRun, out: Path, options: SeedOptions) -> Estimate:
+def _estimate(job: AnnotationRun, options: SeedOptions) -> Estimate:
     """Estimates what is still to be annotated. Reads everything once, and writes nothing."""
     from colmlm.model.annotate.cost import estimate
     from colmlm.model.annotate.results import Results
 
-    with Results(out) if out.exists() else nullcontext() as results:
+    with Results(job.out) if job.out.exists() else nullcontext() as results:
         return estimate(
             (document for document in job.reading() if results is None or not results.has(document)),
             chunk_tokens=options.chunk_tokens,
@@ -238,8 +240,7 @@ def _agreed(cost: Estimate, options: SeedOptions, *, yes: bool, as_json: bool) -
         note(line)
     if yes or cost.documents == 0:
         return True
-    if as_json or not is_attended():
-        raise typer.BadParameter("there is nobody to ask whether it may cost that.", param_hint="--yes")
+    require_somebody(yes, as_json, "let it cost that")
     return typer.confirm(f"Send {cost.documents} documents to {options.url}?", err=True)
 
 
@@ -260,7 +261,6 @@ def _price(cost: Estimate, options: SeedOptions) -> float | None:
 
 def _report(
     job: AnnotationRun,
-    out: Path,
     cost: Estimate | None,
     options: SeedOptions,
     usage: Any,
@@ -274,7 +274,7 @@ def _report(
         estimated = None if cost is None else {**asdict(cost), "price": _price(cost, options)}
         print_json(
             {
-                "dry_run": dry_run, "out": str(out), "rejects": str(rejects_beside(out)),
+                "dry_run": dry_run, "out": str(job.out), "rejects": str(rejects_beside(job.out)),
                 "documents": job.documents, "facts": job.facts, "questions": job.questions,
                 "rejected": dict(job.rejected), "refused": len(job.refusals), "refusals": job.refusals,
                 "passed_over": dict(job.found.passed_over), "estimate": estimated,
@@ -286,10 +286,12 @@ def _report(
         for line in _priced(cost, options):
             say(line)
     else:
-        say(f"{out}: {job.documents} more documents with {job.facts} facts, {job.questions} with a question.")
+        say(
+            f"{job.out}: {job.documents} more documents with {job.facts} facts, {job.questions} with a question."
+        )
         if job.rejected:
             codes = ", ".join(f"{code} {number}" for code, number in job.rejected.most_common())
-            say(f"The checks rejected {job.rejected.total()} ({codes}); see {rejects_beside(out)}.")
+            say(f"The checks rejected {job.rejected.total()} ({codes}); see {rejects_beside(job.out)}.")
         if usage is not None:
             say(f"{usage.requests} requests, {usage.tokens_in} tokens sent, {usage.tokens_out} received.")
     if job.refusals:

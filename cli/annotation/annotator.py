@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.options import AsJson, CheckpointPath, examples, positive
+from colmlm.cli.options import AsJson, CheckpointPath, MaxMinutes, NewDirectory, examples, positive
 from colmlm.cli.output import note, print_json, print_table, progress, say
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, read_annotated
 from colmlm.kb.corpus.squad import read_squad
@@ -74,10 +74,6 @@ Epochs = Annotated[
     typer.Option(
         "--epochs", callback=lambda v: v if v is None else positive(v), help="Default: the preset's."
     ),
-]
-MaxMinutes = Annotated[
-    float | None,
-    typer.Option("--max-minutes", callback=lambda v: v if v is None else positive(v), help="Most minutes."),
 ]
 Name = Annotated[str | None, typer.Option("--name", help="The annotator's name. Default: that of --out.")]
 
@@ -155,7 +151,7 @@ def train_questions(
 @app.command(epilog=examples("colmlm annotator release runs/spans released/spans"))
 def release(
     run: Annotated[Path, typer.Argument(metavar="RUN", exists=True, file_okay=False, help="A training run.")],
-    target: Annotated[Path, typer.Argument(metavar="DIR", file_okay=False, help="A new or empty directory.")],
+    target: NewDirectory,
     as_json: AsJson = False,
 ) -> None:
     """Write a run's adapter in half precision, with its config and without optimiser state: at most 16 MB."""

@@ -19,7 +19,7 @@ from colmlm.cli.composition.annotators import (
 )
 from colmlm.cli.errors import REFUSED
 from colmlm.cli.options import Actor, AllowErased, AsJson, CheckpointPath, examples, some_text
-from colmlm.cli.output import print_json, print_table, say
+from colmlm.cli.output import counted, print_json, print_table, say
 from colmlm.kb.corpus.raw.files import find_files
 from colmlm.kb.nouns.contents import RawAddition
 
@@ -83,13 +83,13 @@ def add(
 
 def _show(done: dict[str, Any]) -> None:
     say(
-        f"Read {_count(done['documents'], 'document')}: {done['new']} new, {done['changed']} changed, "
+        f"Read {counted(done['documents'], 'document')}: {done['new']} new, {done['changed']} changed, "
         f"{done['unchanged']} there already."
     )
     _show_left_out(done)
     if done["dry_run"]:
         many = done["new"] + done["changed"]
-        say(f"Would annotate and add {_count(many, 'document')}; nothing was done.")
+        say(f"Would annotate and add {counted(many, 'document')}; nothing was done.")
         return
     if done["seq"] is None and not done["added"]:
         say(f"Nothing to add to {done['corpus']!r}.")
@@ -115,19 +115,19 @@ def _show_citable(done: dict[str, Any]) -> None:
         )
     elif done["citable"]:
         holding = sum(1 for one in added if one["facts"])
-        of = f" of {_count(holding, 'document')}" if holding else ""
-        say(f"{_count(facts, 'fact')}{of} of {corpus!r} can be cited now.")
+        of = f" of {counted(holding, 'document')}" if holding else ""
+        say(f"{counted(facts, 'fact')}{of} of {corpus!r} can be cited now.")
         if done["try"]:
             say(f"Try: {done['try']}")
     else:
-        say(f"{corpus!r} has {_count(facts, 'fact')} more, to be cited once their keyset is active.")
+        say(f"{corpus!r} has {counted(facts, 'fact')} more, to be cited once their keyset is active.")
 
 
 def _show_left_out(done: dict[str, Any]) -> None:
     if passed_over := done["passed_over"]:
         most = sorted(passed_over.items(), key=lambda item: -item[1])[:8]
         kinds = ", ".join(f"{kind} {number}" for kind, number in most)
-        say(f"{_count(sum(passed_over.values()), 'file')} of other kinds passed over ({kinds}).")
+        say(f"{counted(sum(passed_over.values()), 'file')} of other kinds passed over ({kinds}).")
     if refused := done["refused"]:
         say(f"Refused {refused}:")
         shown = done["refusals"][:MOST_SHOWN]
@@ -140,7 +140,3 @@ def _show_left_out(done: dict[str, Any]) -> None:
         )
     if done["still_deleted"]:
         say(f"{done['still_deleted']} facts that the documents name were deleted here, and stay so.")
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

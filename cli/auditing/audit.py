@@ -7,14 +7,15 @@ import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from colmlm.cli.anywhere import anywhere
-from colmlm.cli.auditing.trace import show_changes
+from colmlm.cli.asking import require_somebody
+from colmlm.cli.auditing.trace import show_page
 from colmlm.cli.base import Base
 from colmlm.cli.errors import CHECK_FAILED
 from colmlm.cli.options import (
@@ -25,12 +26,14 @@ from colmlm.cli.options import (
     DryRun,
     FactId,
     Limit,
+    Output,
     Reason,
     Yes,
     each_once,
     examples,
+    time,
 )  # fmt: skip
-from colmlm.cli.output import is_attended, note, plain, print_json, print_table, progress, say, shorten
+from colmlm.cli.output import note, plain, print_json, print_table, progress, say, shorten
 from colmlm.kb.log.signing import from_pem, names_of, require_signer
 from colmlm.kb.log.witness import AuditReport, Head, check_log, read_head
 
@@ -48,17 +51,6 @@ InputFile = Annotated[
     Path | None,
     typer.Option("--against", exists=True, dir_okay=False, help="A witnessed head; it must be in the log."),
 ]
-
-
-def moment(value: str) -> datetime:
-    """Reads a time in ISO 8601; one without a zone is UTC."""
-    try:
-        time = datetime.fromisoformat(value)
-    except ValueError as error:
-        raise typer.BadParameter(
-            f"{value!r} is no time, such as 2026-01-31 or 2026-01-31T12:00+01:00."
-        ) from error
-    return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
 @app.command(
@@ -79,10 +71,10 @@ def log(
     kind: Annotated[str | None, typer.Option("--kind", help="Only this kind, such as delete.")] = None,
     fact: Annotated[int | None, typer.Option("--fact", min=1, help="Only changes of this fact.")] = None,
     since: Annotated[
-        datetime | None, typer.Option("--since", parser=moment, metavar="TIME", help="From this time on.")
+        datetime | None, typer.Option("--since", parser=time, metavar="TIME", help="From this time on.")
     ] = None,
     until: Annotated[
-        datetime | None, typer.Option("--until", parser=moment, metavar="TIME", help="Before this time.")
+        datetime | None, typer.Option("--until", parser=time, metavar="TIME", help="Before this time.")
     ] = None,
     after: After = 0,
     limit: Limit = 100,
@@ -92,13 +84,7 @@ def log(
     found = base.log.changes(
         after, limit, actor=actor, principal=principal, kind=kind, fact_id=fact, since=since, until=until
     )
-    more = found[-1].seq if len(found) == limit else None
-    if as_json:
-        print_json({"changes": found, "next_after": more})
-        return
-    show_changes(found)
-    if more is not None:
-        note(f"More changes: --after {more}")
+    show_page(found, limit, as_json)
 
 
 @app.command(
@@ -203,9 +189,8 @@ def seal(
     Nothing is repaired: a change is appended that says what was found and what should have been there. After that
     `audit verify` and `fsck` accept these breaks, and report any other as before.
     """
+    require_somebody(yes or dry_run, as_json, "seal")
     if not (dry_run or yes):
-        if as_json or not is_attended():
-            raise typer.BadParameter("there is nobody to ask; pass it to seal.", param_hint="--yes")
         typer.confirm(f"Seal the breaks at changes {', '.join(map(str, seqs))}?", abort=True, err=True)
     done = base.log.seal(each_once(seqs), actor=base.actor(actor), reason=reason, dry_run=dry_run)
     if as_json:
@@ -223,9 +208,7 @@ def seal(
 @anywhere
 def export(
     base: Base,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", dir_okay=False, help="Write here; default: stdout.")
-    ] = None,
+    output: Output = None,
     whole_log: Annotated[
         bool, typer.Option("--log", help="With every change as a line of JSON; no fact text.")
     ] = False,
@@ -249,9 +232,7 @@ def export(
 @anywhere
 def public_key(
     base: Base,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", dir_okay=False, help="Write here; default: stdout.")
-    ] = None,
+    output: Output = None,
 ) -> None:
     """Write the public key for signatures of heads, logs and certificates, as PEM. Auditors need no other."""
     pem = base.log.public_key()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from colmlm.cli.anywhere import anywhere
-from colmlm.cli.auditing.trace import show_changes
+from colmlm.cli.auditing.trace import show_page
 from colmlm.cli.base import Base
 from colmlm.cli.options import MAX_BIGINT, After, AsJson, Limit, examples
 from colmlm.cli.output import note, plain, print_json, print_table, say, shorten
@@ -32,13 +32,7 @@ def changes(
             raise typer.BadParameter("name it after the verb.", param_hint="--server")
         return
     found = base.log.changes(after, limit)
-    more = found[-1].seq if len(found) == limit else None
-    if as_json:
-        print_json({"changes": found, "next_after": more})
-        return
-    show_changes(found)
-    if more is not None:
-        note(f"More changes: --after {more}")
+    show_page(found, limit, as_json)
 
 
 @app.command(

@@ -142,6 +142,17 @@ def _show_fact(trace: FactTrace) -> None:
         )
 
 
+def show_page(found: list[ChangeRecord], limit: int, as_json: bool) -> None:
+    """Prints at most `limit` changes, and how to go on where there may be more."""
+    more = found[-1].seq if len(found) == limit else None
+    if as_json:
+        print_json({"changes": found, "next_after": more})
+        return
+    show_changes(found)
+    if more is not None:
+        note(f"More changes: --after {more}")
+
+
 def show_changes(changes: tuple[ChangeRecord, ...] | list[ChangeRecord]) -> None:
     """Prints changes of the log as a table."""
     columns = ("seq", "kind", "facts", "actor", "principal", "reason", "at")

@@ -13,10 +13,11 @@ import typer
 
 from colmlm.cli.annotation import annotate, corpus_add
 from colmlm.cli.anywhere import anywhere
+from colmlm.cli.asking import require_reason, require_somebody
 from colmlm.cli.base import Base
 from colmlm.cli.errors import REFUSED
-from colmlm.cli.options import Actor, AllowErased, AsJson, examples, some_text
-from colmlm.cli.output import is_attended, note, print_json, print_table, say
+from colmlm.cli.options import Actor, AllowErased, AsJson, Output, WhyUnlessDry, Yes, examples, some_text
+from colmlm.cli.output import counted, note, print_json, print_table, say
 from colmlm.kb.corpus.format import Refusal, to_record
 from colmlm.kb.errors import CorpusNotFound
 from colmlm.kb.facts.records import CorpusStats, Edit, IngestReport
@@ -155,9 +156,7 @@ def _show_refusals(refusals: tuple[Refusal, ...], refused: int) -> None:
 def export(
     base: Base,
     corpus: CorpusName,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", dir_okay=False, help="Write here; default: stdout.")
-    ] = None,
+    output: Output = None,
     format_: Annotated[
         ExportFormat, typer.Option("--format", help="JSON Lines, or Parquet.")
     ] = ExportFormat.annotated,
@@ -211,22 +210,18 @@ def delete(
         list[str] | None,
         typer.Option("--document", metavar="ID", help="Only this document; may be given several times."),
     ] = None,
-    reason: Annotated[
-        str | None, typer.Option("--reason", callback=some_text, help="Why; required unless --dry-run.")
-    ] = None,
+    reason: WhyUnlessDry = None,
     actor: Actor = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Count what would be deleted and stop.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Delete every live fact of a corpus, or of some of its documents, in one change. The texts stay.
 
     `colmlm facts restore` brings facts back. An ingest of the same file leaves them deleted.
     """
-    if reason is None and not dry_run:
-        raise typer.BadParameter("say why.", param_hint="--reason")
-    if not (yes or dry_run) and (as_json or not is_attended()):
-        raise typer.BadParameter("there is nobody to ask; pass it to delete.", param_hint="--yes")
+    require_reason(reason, unless=dry_run)
+    require_somebody(yes or dry_run, as_json, "delete")
     documents, facts = base.corpora.count(corpus, document)
     if not (dry_run or yes):
         typer.confirm(f"Delete {_counted(documents, facts)} of {corpus!r}?", abort=True, err=True)
@@ -238,9 +233,7 @@ def delete(
 
 
 def _counted(documents: int, facts: int) -> str:
-    return (
-        f"{facts} live fact{'' if facts == 1 else 's'} in {documents} document{'' if documents == 1 else 's'}"
-    )
+    return f"{counted(facts, 'live fact')} in {counted(documents, 'document')}"
 
 
 def _show_deleted(corpus: str, documents: int, edit: Edit | None, facts: int, as_json: bool) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from colmlm.cli.anywhere import anywhere
+from colmlm.cli.asking import require_reason, require_somebody
 from colmlm.cli.base import Base
 from colmlm.cli.options import (
     Actor,
@@ -17,11 +18,13 @@ from colmlm.cli.options import (
     FactIds,
     Limit,
     Reason,
+    WhyUnlessDry,
+    Yes,
     each_once,
     examples,
     some_text,
 )
-from colmlm.cli.output import is_attended, note, print_json, print_table, say, shorten
+from colmlm.cli.output import note, print_json, print_table, say, shorten, these_facts
 from colmlm.kb.errors import FactDeleted
 
 if TYPE_CHECKING:
@@ -161,23 +164,19 @@ def edit(
 def delete(
     base: Base,
     fact_ids: FactIds,
-    reason: Annotated[
-        str | None, typer.Option("--reason", callback=some_text, help="Why; required unless --dry-run.")
-    ] = None,
+    reason: WhyUnlessDry = None,
     actor: Actor = None,
     abstain: Annotated[
         bool,
         typer.Option("--abstain", help="Let queries that point at one get no match, not the runner-up."),
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted and stop.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Delete facts: all of them in one change, or none. `colmlm facts restore` undoes it."""
-    if reason is None and not dry_run:
-        raise typer.BadParameter("say why.", param_hint="--reason")
-    if not (yes or dry_run) and (as_json or not is_attended()):
-        raise typer.BadParameter("there is nobody to ask; pass it to delete.", param_hint="--yes")
+    require_reason(reason, unless=dry_run)
+    require_somebody(yes or dry_run, as_json, "delete")
     if not yes or dry_run:
         facts = base.facts.show_many(each_once(fact_ids))
         if gone := [fact.fact_id for fact in facts if fact.deleted_seq is not None]:
@@ -185,7 +184,7 @@ def delete(
         _preview(facts, as_json)
         if dry_run:
             return
-        typer.confirm(f"Delete {_count(facts)}?", abort=True, err=True)
+        typer.confirm(f"Delete {these_facts(len(facts))}?", abort=True, err=True)
     assert reason is not None
     done = base.facts.delete(each_once(fact_ids), actor=base.actor(actor), reason=reason, abstain=abstain)
     _done(done, as_json)
@@ -196,10 +195,6 @@ def _preview(facts: list[FactRecord], as_json: bool) -> None:
         print_json({"dry_run": True, "facts": facts})
     else:
         print_table(("id", "value", "question", "source", "deleted"), map(_row, facts))
-
-
-def _count(facts: list[FactRecord]) -> str:
-    return "this fact" if len(facts) == 1 else f"these {len(facts)} facts"
 
 
 @app.command(epilog=examples('colmlm facts restore 12 15 --reason "deleted by mistake"'))

@@ -9,7 +9,7 @@ import typer
 
 from colmlm.cli.composition.model_encoder import describe
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.options import AsJson, CheckpointPath, examples
+from colmlm.cli.options import AsJson, CheckpointPath, NewDirectory, examples
 from colmlm.cli.output import print_json, say
 
 app = typer.Typer(help="Describe and export checkpoints.", epilog=examples("colmlm checkpoint info"))
@@ -36,7 +36,7 @@ def info(checkpoint: CheckpointPath = None, as_json: AsJson = False) -> None:
 
 @app.command(epilog=examples("colmlm checkpoint export exported/"))
 def export(
-    target: Annotated[Path, typer.Argument(metavar="DIR", file_okay=False, help="A new or empty directory.")],
+    target: NewDirectory,
     checkpoint: CheckpointPath = None,
     as_json: AsJson = False,
 ) -> None:
@@ -53,7 +53,7 @@ def export(
 @app.command(epilog=examples("colmlm checkpoint release runs/mine released/mine"))
 def release(
     run: Annotated[Path, typer.Argument(metavar="RUN", exists=True, file_okay=False, help="A training run.")],
-    target: Annotated[Path, typer.Argument(metavar="DIR", file_okay=False, help="A new or empty directory.")],
+    target: NewDirectory,
     as_json: AsJson = False,
 ) -> None:
     """Write a run's adapter in half precision, with its config and loss log and without optimiser state."""

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from colmlm.cli.anywhere import anywhere
+from colmlm.cli.asking import require_somebody
 from colmlm.cli.base import Base
 from colmlm.cli.composition.encoders import ByEncoder, chosen
 from colmlm.cli.composition.keying import key_everything
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.keysets import calibration, keyset_gate
-from colmlm.cli.options import Actor, AsJson, CheckpointPath, KeysetId, Reason, examples
-from colmlm.cli.output import is_attended, print_json, print_table, progress, say
+from colmlm.cli.options import Actor, AsJson, CheckpointPath, KeysetId, Reason, Yes, examples
+from colmlm.cli.output import print_json, print_table, progress, say
 
 if TYPE_CHECKING:
     from colmlm.kb.keys.records import GateStanding, KeysetRecord
@@ -146,14 +147,13 @@ def retire(
     base: Base,
     keyset_id: KeysetId,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be dropped and stop.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     reason: Reason = "retire",
     actor: Actor = None,
     as_json: AsJson = False,
 ) -> None:
     """Drop a keyset's keys for good; only a rekey brings them back. The active one is refused."""
-    if not (yes or dry_run) and (as_json or not is_attended()):
-        raise typer.BadParameter("there is nobody to ask; pass it to retire.", param_hint="--yes")
+    require_somebody(yes or dry_run, as_json, "retire")
     keyset = base.keysets.retirable(keyset_id)
     if not (dry_run or yes):
         count = f"the {keyset.num_keys} keys of keyset {keyset_id} ({keyset.checkpoint_name})"

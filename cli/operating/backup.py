@@ -8,10 +8,11 @@ from typing import Annotated
 
 import typer
 
+from colmlm.cli.asking import require_somebody
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import CHECK_FAILED
 from colmlm.cli.options import Actor, AsJson, Yes, examples, some_texts
-from colmlm.cli.output import is_attended, note, plain, print_json, progress, say
+from colmlm.cli.output import note, plain, print_json, progress, say
 from colmlm.kb.backup.restore import RestoreReport, restore_backup
 from colmlm.kb.backup.write import Backup, open_backup, verify_backup, write_backup
 from colmlm.kb.errors import NewerLogNeeded
@@ -157,10 +158,7 @@ def _confirm_return(file: Path, yes: bool, as_json: bool) -> None:
     """Asks whether facts that were erased since may come back; where nobody can be asked, --yes is required."""
     if yes:
         return
-    if as_json or not is_attended():
-        raise typer.BadParameter(
-            "there is nobody to ask; pass it to let erased facts come back.", param_hint="--yes"
-        )
+    require_somebody(yes, as_json, "let erased facts come back")
     with open_backup(file) as archive:
         backup = archive.backup
     question = (

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from colmlm.cli.asking import require_somebody
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import AsJson, DryRun, Yes, examples, span
-from colmlm.cli.output import is_attended, print_json, say
+from colmlm.cli.output import counted, print_json, say
 
 if TYPE_CHECKING:
     from colmlm.kb.jobs.pruning import Pruned
@@ -36,8 +37,7 @@ def prune(
 
     Workers do it by themselves, after COLMLM_JOB_RETENTION_DAYS.
     """
-    if not (yes or dry_run) and (as_json or not is_attended()):
-        raise typer.BadParameter("there is nobody to ask; pass it to prune.", param_hint="--yes")
+    require_somebody(yes or dry_run, as_json, "prune")
     with Runtime.from_environment() as runtime:
         from colmlm.kb.jobs.pruning import prune
 
@@ -54,4 +54,4 @@ def prune(
 
 def _counted(pruned: Pruned) -> str:
     ended = f"that ended before {pruned.before:%Y-%m-%d %H:%M} UTC"
-    return f"{pruned.num_jobs} job{'' if pruned.num_jobs == 1 else 's'} {ended}"
+    return f"{counted(pruned.num_jobs, 'job')} {ended}"

@@ -17,7 +17,7 @@ from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import CHECK_FAILED
 from colmlm.cli.operating import job_pruning
 from colmlm.cli.options import MAX_BIGINT, Actor, AsJson, Limit, examples
-from colmlm.cli.output import note, print_json, print_table, progress, say, shorten
+from colmlm.cli.output import counted, note, print_json, print_table, progress, say, shorten
 from colmlm.kb.jobs.kinds import KINDS, work_of
 from colmlm.kb.nouns.awaiting import awaited
 from colmlm.kb.tables import job_states
@@ -210,7 +210,7 @@ def worker(
         with Keeper(settings):
             done = working.run(once=once)
     if once:
-        note(f"Ran {done} job{'' if done == 1 else 's'}.")
+        note(f"Ran {counted(done, 'job')}.")
 
 
 def _stop_at_eof(working: Any) -> None:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from colmlm.cli.anywhere import anywhere
+from colmlm.cli.asking import require_somebody
 from colmlm.cli.base import Base
 from colmlm.cli.options import AsJson, DryRun, Yes, examples, span
-from colmlm.cli.output import is_attended, note, print_json, print_table, say
+from colmlm.cli.output import note, print_json, print_table, say
 from colmlm.kb.access import api_keys as access
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ def rotate(
     At most two tokens of a key work: rotating again ends the older one at once.
     """
     if not grace:
-        _require_somebody(yes or dry_run, as_json, "end the old token at once")
+        require_somebody(yes or dry_run, as_json, "end the old token at once")
     if not (grace or dry_run or yes):
         base.keys.show(name)
         typer.confirm(f"End the token of {name} that is in use now?", abort=True, err=True)
@@ -145,7 +146,7 @@ def revoke(
     base: Base, name: KeyName, dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False
 ) -> None:
     """End a key and all its tokens for good, at once and in every process."""
-    _require_somebody(yes or dry_run, as_json, "revoke")
+    require_somebody(yes or dry_run, as_json, "revoke")
     if not (dry_run or yes):
         base.keys.show(name)
         typer.confirm(f"Revoke the key {name}?", abort=True, err=True)
@@ -154,11 +155,6 @@ def revoke(
         print_json({"dry_run": True, **_shown(revoked)}) if as_json else say(_would("revoke", revoked))
         return
     print_json({"name": name, "revoked": True}) if as_json else say(f"Revoked {name}.")
-
-
-def _require_somebody(unasked: bool, as_json: bool, what: str) -> None:
-    if not unasked and (as_json or not is_attended()):
-        raise typer.BadParameter(f"there is nobody to ask; pass it to {what}.", param_hint="--yes")
 
 
 def _give(token: str, key: ApiKeyRecord, as_json: bool) -> None:

@@ -11,9 +11,8 @@ from colmlm.cli.anywhere import anywhere
 from colmlm.cli.base import Base
 from colmlm.cli.errors import CHECK_FAILED
 from colmlm.cli.options import AsJson, examples, some_text
-from colmlm.cli.output import note, print_json, say
+from colmlm.cli.output import counted, note, print_json, say
 from colmlm.cli.removal.forget_options import RunId
-from colmlm.cli.removal.forget_show import in_words
 from colmlm.kb.forgetting.certificate_check import CertificateCheck, check_offline, trusted_keys
 from colmlm.kb.texts.characters import json_visible
 
@@ -88,7 +87,7 @@ def _show_check(found: CertificateCheck) -> None:
     if found.run_id is None:
         return
     say(f"signed by {found.signed_by}, {found.issued_at}, database {found.database}")
-    forgotten = in_words(found.num_facts or 0)
+    forgotten = counted(found.num_facts or 0, "fact")
     say(f"run {found.run_id}: {forgotten} forgotten by change {found.applied_seq}, policy {found.policy}")
     say(f"change hash {found.applied_hash}")
     say(f"level {found.level}: {found.reached}")

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from colmlm.cli.anywhere import anywhere
+from colmlm.cli.asking import require_reason, require_somebody
 from colmlm.cli.base import Base
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import CHECK_FAILED
-from colmlm.cli.options import Actor, AsJson, each_once, examples, some_text
-from colmlm.cli.output import is_attended, print_json, print_table, say
+from colmlm.cli.options import Actor, AsJson, WhyUnlessDry, Yes, each_once, examples
+from colmlm.cli.output import print_json, print_table, say, these_facts
 from colmlm.cli.removal.erase_show import (
     as_dict,
     counts,
@@ -54,9 +55,7 @@ Words = Annotated[list[int] | None, typer.Argument(metavar="[FACT_ID]...", min=1
 def erase(
     base: Base,
     fact_ids: Words = None,
-    reason: Annotated[
-        str | None, typer.Option("--reason", callback=some_text, help="Why; required unless --dry-run.")
-    ] = None,
+    reason: WhyUnlessDry = None,
     actor: Actor = None,
     now: Annotated[
         bool, typer.Option("--now", help="Rewrite tables and clear the log too: as far as the server lets.")
@@ -80,7 +79,7 @@ def erase(
         ),
     ] = MentionScope.same_document,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be erased and stop.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Erase facts for good, live or deleted, all of them or none. Nothing brings them back.
@@ -99,7 +98,8 @@ def erase(
     if not fact_ids and (dry_run or scan or probes_out or not now):
         raise typer.BadParameter("name facts, or pass just --now for earlier erasures.", param_hint="FACT_ID")
     if fact_ids and not dry_run:
-        _require_usage(reason, unasked=not yes and (as_json or not is_attended()))
+        require_reason(reason)
+        require_somebody(yes, as_json, "erase")
     wanted = each_once(fact_ids or ())
     base.only_here(now=now, scan=scan, probes_out=probes_out)
     if dry_run:
@@ -107,8 +107,9 @@ def erase(
         return
     if wanted and not yes:
         show_facts(base.facts, wanted)
-        count = "this fact" if len(wanted) == 1 else f"these {len(wanted)} facts"
-        typer.confirm(f"Erase {count} for good? This cannot be undone.", abort=True, err=True)
+        typer.confirm(
+            f"Erase {these_facts(len(wanted))} for good? This cannot be undone.", abort=True, err=True
+        )
     done = base.erasures.erase(
         wanted,
         actor=base.actor(actor),
@@ -134,13 +135,6 @@ def _show(done: Erasing, as_json: bool) -> None:
         return
     show_report(done.report)
     _show_residue(done.before, done.after, done.shared)
-
-
-def _require_usage(reason: str | None, *, unasked: bool) -> None:
-    if reason is None:
-        raise typer.BadParameter("say why.", param_hint="--reason")
-    if unasked:
-        raise typer.BadParameter("there is nobody to ask; pass it to erase.", param_hint="--yes")
 
 
 def _preview(base: Base, fact_ids: list[int], mentions: MentionScope, as_json: bool) -> None:

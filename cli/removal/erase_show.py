@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from colmlm.cli.contents.facts import where
-from colmlm.cli.output import note, print_json, print_table, say, shorten
+from colmlm.cli.output import note, print_json, print_table, say, shorten, these_facts
 from colmlm.kb.nouns.contents import FactVerbs
 
 if TYPE_CHECKING:
@@ -25,13 +25,8 @@ def show_asked(asked: ErasureRequest, as_json: bool) -> None:
     if as_json:
         print_json({"request": asked, "seq": None})
         return
-    say(f"Asked to erase {how_many(asked.fact_ids)}; nothing is erased yet.")
+    say(f"Asked to erase {these_facts(len(asked.fact_ids))}; nothing is erased yet.")
     note(f"Another admin approves it with: colmlm erasures approve {asked.erasure_request_id}")
-
-
-def how_many(fact_ids: Sequence[int]) -> str:
-    """Names a number of facts, for a question: "this fact", "these 3 facts"."""
-    return "this fact" if len(fact_ids) == 1 else f"these {len(fact_ids)} facts"
 
 
 def counts(erased: Erased) -> dict[str, object]:

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from colmlm.cli.anywhere import anywhere
+from colmlm.cli.asking import require_somebody
 from colmlm.cli.base import Base
-from colmlm.cli.options import AsJson, examples
-from colmlm.cli.output import is_attended, print_json, print_table, say, shorten
-from colmlm.cli.removal.erase_show import as_dict, how_many, show_facts, show_report
+from colmlm.cli.options import AsJson, Yes, examples
+from colmlm.cli.output import print_json, print_table, say, shorten, these_facts
+from colmlm.cli.removal.erase_show import as_dict, show_facts, show_report
 
 if TYPE_CHECKING:
     from colmlm.kb.erasure.records import ErasureRequest
@@ -63,14 +64,14 @@ def approve(
         bool, typer.Option("--now", help="Rewrite tables and clear the log too: as far as the server lets.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be erased and stop.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Erase for good what another admin asked for. COLMLM_TOKEN holds your key, which must differ from theirs.
 
     With --server the key of --key-file approves.
     """
-    _require_somebody(yes or dry_run, as_json, "approve")
+    require_somebody(yes or dry_run, as_json, "approve")
     base.only_here(now=now)
     asked = base.erasures.read(request_id)
     if dry_run:
@@ -79,7 +80,7 @@ def approve(
     if not yes:
         show_facts(base.facts, asked.fact_ids)
         typer.confirm(
-            f"Erase {how_many(asked.fact_ids)} for good? This cannot be undone.", abort=True, err=True
+            f"Erase {these_facts(len(asked.fact_ids))} for good? This cannot be undone.", abort=True, err=True
         )
     done, report = base.erasures.approve(request_id, now=now)
     if as_json:
@@ -93,14 +94,14 @@ def approve(
 def withdraw(
     base: Base,
     request_id: RequestId,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """End a request; nothing is erased. COLMLM_TOKEN holds an admin's key, which may be the one that asked."""
-    _require_somebody(yes, as_json, "withdraw")
+    require_somebody(yes, as_json, "withdraw")
     asked = base.erasures.read(request_id)
     if not yes:
-        typer.confirm(f"Keep {how_many(asked.fact_ids)} and end the request?", abort=True, err=True)
+        typer.confirm(f"Keep {these_facts(len(asked.fact_ids))} and end the request?", abort=True, err=True)
     done = base.erasures.withdraw(request_id)
     print_json({"request": done}) if as_json else say(f"Request {request_id} is withdrawn.")
 
@@ -113,8 +114,3 @@ def _preview(base: Base, asked: ErasureRequest, as_json: bool) -> None:
     behalf = f", for {asked.on_behalf_of}" if asked.on_behalf_of else ""
     say(f"Asked with the key {asked.asked_by}, {asked.at:%Y-%m-%d %H:%M}{behalf}: {asked.reason}")
     show_facts(base.facts, asked.fact_ids)
-
-
-def _require_somebody(unasked: bool, as_json: bool, verb: str) -> None:
-    if not unasked and (as_json or not is_attended()):
-        raise typer.BadParameter(f"there is nobody to ask; pass it to {verb}.", param_hint="--yes")

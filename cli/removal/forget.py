@@ -9,14 +9,25 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from colmlm.cli.anywhere import anywhere
+from colmlm.cli.asking import require_reason, require_somebody
 from colmlm.cli.base import Base
 from colmlm.cli.errors import CHECK_FAILED
-from colmlm.cli.options import Actor, After, AsJson, CheckpointPath, Limit, Reason, examples
-from colmlm.cli.output import is_attended, note, print_json, print_table, say, shorten
+from colmlm.cli.options import (
+    Actor,
+    After,
+    AsJson,
+    CheckpointPath,
+    DryRun,
+    Limit,
+    Reason,
+    WhyUnlessDry,
+    Yes,
+    examples,
+)
+from colmlm.cli.output import counted, note, print_json, print_table, say, shorten
 from colmlm.cli.removal.certificates import certificate
 from colmlm.cli.removal.forget_options import (
     AllowEmpty,
-    DryRun,
     Equivalents,
     Everything,
     Facts,
@@ -36,15 +47,12 @@ from colmlm.cli.removal.forget_options import (
     Until,
     UriPrefix,
     WhyOrDefault,
-    WhyUnlessDry,
     WithEquivalents,
     WithPolicy,
     WithQuestion,
     WithText,
-    Yes,
-    moment,
 )
-from colmlm.cli.removal.forget_show import in_words, plan_json, show_plan, show_verification, texts_of
+from colmlm.cli.removal.forget_show import plan_json, show_plan, show_verification, texts_of
 from colmlm.kb.forgetting.records import Drift, RunRecord
 from colmlm.kb.forgetting.verbs import SAMPLE
 from colmlm.kb.selectors import Selector
@@ -101,8 +109,8 @@ def plan(
     """Choose facts (they must match every option) and show what forgetting them would do. Changes nothing."""
     selector = Selector(
         fact_ids=tuple(fact or ()), document=document, corpus=corpus, uri=uri, uri_prefix=uri_prefix, text=text,
-        question=question, licence=licence, first_seq=from_seq, last_seq=to_seq, since=moment(since),
-        until=moment(until), like=like, radius=None if like is None else radius, everything=everything,
+        question=question, licence=licence, first_seq=from_seq, last_seq=to_seq, since=since,
+        until=until, like=like, radius=None if like is None else radius, everything=everything,
     )  # fmt: skip
     base.use_checkpoint(checkpoint)
     made = base.forgetting.plan(
@@ -131,21 +139,16 @@ def apply(
     as_json: AsJson = False,
 ) -> None:
     """Forget the facts of a plan: all of them in one change, or none. A plan that is out of date is refused."""
-    _require_answer(yes or dry_run, as_json, "apply")
+    require_somebody(yes or dry_run, as_json, "apply")
     record, drift = base.forgetting.record(run_id), base.forgetting.drift(run_id)
     if dry_run:
         _preview(record, as_json, drift=drift)
         return
     _warn(drift)
     if not yes:
-        typer.confirm(f"Forget {in_words(record.num_facts)} of run {run_id}?", abort=True, err=True)
+        typer.confirm(f"Forget {counted(record.num_facts, 'fact')} of run {run_id}?", abort=True, err=True)
     edit = base.forgetting.apply(run_id, actor=base.actor(actor), reason=reason or record.reason)
     _done(run_id, edit, as_json, drift=drift)
-
-
-def _require_answer(answered: bool, as_json: bool, what: str) -> None:
-    if not answered and (as_json or not is_attended()):
-        raise typer.BadParameter(f"there is nobody to ask; pass it to {what}.", param_hint="--yes")
 
 
 def _warn(drift: Drift) -> None:
@@ -155,16 +158,15 @@ def _warn(drift: Drift) -> None:
     ):
         if fact_ids:
             ids = ", ".join(map(str, fact_ids[:10]))
-            note(
-                f"{in_words(len(fact_ids))} that came after the plan {what} and stay: {ids}. Plan again for them."
-            )
+            late = counted(len(fact_ids), "fact")
+            note(f"{late} that came after the plan {what} and stay: {ids}. Plan again for them.")
 
 
 def _preview(record: RunRecord, as_json: bool, **more: object) -> None:
     if as_json:
         print_json({"dry_run": True, "run": record, **more})
         return
-    say(f"run {record.run_id} is {record.state}: {in_words(record.num_facts)}, policy {record.policy}")
+    say(f"run {record.run_id} is {record.state}: {counted(record.num_facts, 'fact')}, policy {record.policy}")
     for drift in more.values():
         if isinstance(drift, Drift):
             _warn(drift)
@@ -177,7 +179,7 @@ def _done(run_id: int, edit: Edit, as_json: bool, **more: object) -> None:
     if as_json:
         print_json({"run_id": run_id, "seq": edit.seq, "kind": edit.kind, "fact_ids": edit.fact_ids, **more})
     else:
-        say(f"Change {edit.seq}: {edit.kind} of {in_words(len(edit.fact_ids))}, run {run_id}")
+        say(f"Change {edit.seq}: {edit.kind} of {counted(len(edit.fact_ids), 'fact')}, run {run_id}")
 
 
 @app.command(
@@ -194,15 +196,16 @@ def restore(
     as_json: AsJson = False,
 ) -> None:
     """Undo an applied run: all its facts are restored in one change, as they were."""
-    if reason is None and not dry_run:
-        raise typer.BadParameter("say why.", param_hint="--reason")
-    _require_answer(yes or dry_run, as_json, "restore")
+    require_reason(reason, unless=dry_run)
+    require_somebody(yes or dry_run, as_json, "restore")
     record = base.forgetting.record(run_id)
     if dry_run:
         _preview(record, as_json)
         return
     if not yes:
-        typer.confirm(f"Bring {in_words(record.num_facts)} of run {run_id} back?", abort=True, err=True)
+        typer.confirm(
+            f"Bring {counted(record.num_facts, 'fact')} of run {run_id} back?", abort=True, err=True
+        )
     edit = base.forgetting.restore(run_id, actor=base.actor(actor), reason=reason or "")
     _done(run_id, edit, as_json)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
 from typing import Annotated
 
 import typer
 
-from colmlm.cli.options import MAX_BIGINT, finite, some_text
+from colmlm.cli.options import MAX_BIGINT, finite, some_text, time
 
 
 class Policy(StrEnum):
@@ -20,19 +20,6 @@ class Equivalents(StrEnum):
     include = "include"
     only_list = "only-list"
     exclude = "exclude"
-
-
-def moment(said: str | None) -> datetime | None:
-    """Reads a date or a time in ISO 8601; one without a zone is UTC."""
-    if said is None:
-        return None
-    try:
-        at = datetime.fromisoformat(said)
-    except ValueError as error:
-        raise typer.BadParameter(
-            f"{said!r} is no date or time, as 2026-01-31 or 2026-01-31T12:00."
-        ) from error
-    return at if at.tzinfo else at.replace(tzinfo=UTC)
 
 
 RunId = Annotated[int, typer.Argument(metavar="RUN", min=1, max=MAX_BIGINT, help="See `colmlm forget list`.")]
@@ -70,8 +57,16 @@ ToSeq = Annotated[
     int | None,
     typer.Option("--to-seq", min=1, max=MAX_BIGINT, help="Added by this change or an earlier one."),
 ]
-Since = Annotated[str | None, typer.Option("--since", help="Added at this time or later (ISO 8601; UTC).")]
-Until = Annotated[str | None, typer.Option("--until", help="Added at this time or before (ISO 8601; UTC).")]
+Since = Annotated[
+    datetime | None,
+    typer.Option("--since", parser=time, metavar="TIME", help="Added at this time or later (ISO 8601; UTC)."),
+]
+Until = Annotated[
+    datetime | None,
+    typer.Option(
+        "--until", parser=time, metavar="TIME", help="Added at this time or before (ISO 8601; UTC)."
+    ),
+]
 Like = Annotated[
     int | None,
     typer.Option("--like", min=1, max=MAX_BIGINT, help="Facts whose key is near this fact's."),
@@ -104,11 +99,6 @@ Sample = Annotated[
     int,
     typer.Option("--sample", min=1, max=100_000, help="How many facts to preview and probe at most."),
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done and stop.")]
 WhyOrDefault = Annotated[
     str | None, typer.Option("--reason", callback=some_text, help="Why. Default: the plan's reason.")
-]
-WhyUnlessDry = Annotated[
-    str | None, typer.Option("--reason", callback=some_text, help="Why; required unless --dry-run.")
 ]

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from colmlm.cli.contents.facts import where
-from colmlm.cli.output import print_table, say, shorten
+from colmlm.cli.output import counted, print_table, say, shorten
 from colmlm.kb.forgetting.certificates import LEVELS
 from colmlm.kb.forgetting.records import OUTCOMES, ForgetPlan, Rates, Verification
 from colmlm.kb.nouns.removal import ForgetVerbs
@@ -49,7 +49,7 @@ def plan_json(made: ForgetPlan, texts: Mapping[int, FactRecord], limit: int) -> 
 
 def show_plan(made: ForgetPlan, texts: Mapping[int, FactRecord], limit: int) -> None:
     """Prints a plan: its facts, equivalent and conflicting ones, and what would be answered instead."""
-    forgets = in_words(len(made.fact_ids))
+    forgets = counted(len(made.fact_ids), "fact")
     say(f"run {made.run_id}: forget {forgets} of {made.live_facts} live, policy {made.policy}")
     _show_facts(made.fact_ids, texts, limit)
     taken = "included" if made.included else "NOT included"
@@ -59,7 +59,7 @@ def show_plan(made: ForgetPlan, texts: Mapping[int, FactRecord], limit: int) -> 
     ):
         if fact_ids:
             say()
-            say(f"{in_words(len(fact_ids))} {what}:")
+            say(f"{counted(len(fact_ids), 'fact')} {what}:")
             _show_facts(fact_ids, texts, limit)
     say()
     _show_successors(made, texts, limit)
@@ -69,7 +69,9 @@ def show_plan(made: ForgetPlan, texts: Mapping[int, FactRecord], limit: int) -> 
         f"{touched.generations} stored outputs spliced them, {touched.splices} times."
     )
     if made.unkeyed:
-        say(f"{in_words(made.unkeyed)} have no key in the active keyset, so no lookup finds them even now.")
+        say(
+            f"{counted(made.unkeyed, 'fact')} have no key in the active keyset, so no lookup finds them even now."
+        )
 
 
 def _show_facts(fact_ids: tuple[int, ...], texts: Mapping[int, FactRecord], limit: int) -> None:
@@ -106,11 +108,6 @@ def _show_successors(made: ForgetPlan, texts: Mapping[int, FactRecord], limit: i
     print_table(("question", "outcome", "score", "next fact", "value"), rows)
     if len(made.successors) > limit:
         say(f"and {len(made.successors) - limit} more")
-
-
-def in_words(count: int) -> str:
-    """Writes a number of facts: "1 fact", "3 facts"."""
-    return "1 fact" if count == 1 else f"{count} facts"
 
 
 def show_verification(asked_before: Mapping[str, Rates], found: Verification) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.options import AsJson, examples, positive
+from colmlm.cli.options import AsJson, MaxMinutes, examples, positive
 from colmlm.cli.output import print_json, say
 from colmlm.cli.training.config import Method, Preset, chosen
 from colmlm.cli.training.data import SHARDS_EXAMPLES, Annotations, Shards, Sources, Squad, shards
@@ -71,12 +71,7 @@ def train(
             "--steps", min=1, help="Most optimiser steps. Very few shorten warm-up and cooldown, too."
         ),
     ] = None,
-    max_minutes: Annotated[
-        float | None,
-        typer.Option(
-            "--max-minutes", callback=lambda v: v if v is None else positive(v), help="Most minutes."
-        ),
-    ] = None,
+    max_minutes: MaxMinutes = None,
     batch: Annotated[
         int | None, typer.Option("--batch", min=1, help="Documents a step; rows, where the preset has them.")
     ] = None,

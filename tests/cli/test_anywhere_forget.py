@@ -58,7 +58,7 @@ def test_what_is_to_be_confirmed_is_asked_with_the_count(
 ) -> None:
     run_id = there.run("forget", "plan", "--everything", *WHY, "--no-model", "--json").json["run_id"]
     assert there.run("forget", "apply", run_id).code == 2
-    monkeypatch.setattr("colmlm.cli.removal.forget.is_attended", lambda: True)
+    monkeypatch.setattr("colmlm.cli.asking.is_attended", lambda: True)
     asked = there.run("forget", "apply", run_id, stdin="n\n")
     assert asked.code == 1 and "Forget 2 facts" in asked.err
     assert len(there.kb.facts.find()) == 2

@@ -103,11 +103,9 @@ def test_an_interrupted_run_goes_on_and_gives_the_same_file(
     assert ran.code == 2 and "'hall-03.txt' with another text" in ran.err
 
 
-def test_the_seed_annotator_says_its_price_and_asks_before_it_sends_anything(
-    run: Run, chats: ChatServer, tmp_path: Path
-) -> None:
-    folder, out = raw(tmp_path / "raw"), tmp_path / "seed.jsonl"
-    command = (
+def seed(folder: Path, out: Path, chats: ChatServer) -> tuple[str | Path, ...]:
+    """The command that has this server annotate."""
+    return (
         "corpus",
         "annotate",
         folder,
@@ -120,6 +118,13 @@ def test_the_seed_annotator_says_its_price_and_asks_before_it_sends_anything(
         "--url",
         chats.url,
     )
+
+
+def test_the_seed_annotator_says_its_price_and_asks_before_it_sends_anything(
+    run: Run, chats: ChatServer, tmp_path: Path
+) -> None:
+    folder, out = raw(tmp_path / "raw"), tmp_path / "seed.jsonl"
+    command = seed(folder, out, chats)
     prices = ("--price-in", "2", "--price-out", "10")
     dry = run(*command, *prices, "--dry-run", "--json").json["estimate"]
     assert (dry["documents"], dry["chunks"]) == (3, 3)
@@ -140,19 +145,7 @@ def test_an_endpoint_that_fails_is_one_line_without_the_key(
 ) -> None:
     folder, out = raw(tmp_path / "raw"), tmp_path / "seed.jsonl"
     chats.commands += ["behave", "401"]
-    command = (
-        "corpus",
-        "annotate",
-        folder,
-        "--out",
-        out,
-        "--annotator",
-        "seed",
-        "--model",
-        "m",
-        "--url",
-        chats.url,
-    )
+    command = seed(folder, out, chats)
     ran = run(*command, "--yes", "--concurrency", 1)
     assert ran.code == 7 and "COLMLM_ANNOTATOR_API_KEY" in ran.err and KEY not in ran.err + ran.out
     assert f"1 documents are in {out}. Run the same command again" in ran.err

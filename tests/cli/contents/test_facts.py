@@ -67,7 +67,7 @@ def test_a_dry_run_shows_what_would_go_and_leaves_it(run: Run, atlas: list[int])
 
 
 def test_deleting_asks_first(run: Run, atlas: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("colmlm.cli.contents.facts.is_attended", lambda: True)
+    monkeypatch.setattr("colmlm.cli.asking.is_attended", lambda: True)
     ran = run("facts", "delete", *atlas, "--reason", "a test", stdin="n\n")
     assert ran.code == 1 and "nothing was done" in ran.err
     assert run("facts", "delete", *atlas, "--reason", "a test", stdin="y\n").code == 0

@@ -130,7 +130,7 @@ def test_what_cannot_be_done_is_said_in_one_line(run: Run, keyed: list[int]) -> 
 
 def test_applying_asks_first(run: Run, keyed: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     number = planned(run, "--no-model").json["run_id"]
-    monkeypatch.setattr("colmlm.cli.removal.forget.is_attended", lambda: True)
+    monkeypatch.setattr("colmlm.cli.asking.is_attended", lambda: True)
     asked = run("forget", "apply", number, stdin="n\n")
     assert asked.code == 1 and "Forget 1 fact of run" in asked.err and "nothing was done" in asked.err
     assert run("forget", "apply", number, stdin="y\n").code == 0
