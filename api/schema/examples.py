@@ -334,6 +334,7 @@ BY_OPERATION: Mapping[str, Any] = {
     "export_corpus": _DOCUMENT_LINE,
     "export_changes": msgspec.json.encode(_SIGNED).decode() + "\n",
     "follow_changes": _EVENT,
+    "read_facts": _json([_FACT]),
     "follow_job": f"event: progress\r\ndata: {msgspec.json.encode(_JOB).decode()}\r\n\r\n",
     "read_head": _SIGNED,
     "read_certificate": {
