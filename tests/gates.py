@@ -1,4 +1,4 @@
-"""Holds work up at one place in the database, so that a test can act meanwhile: look, interrupt, kill."""
+"""Holds work up at one place in the database, or fails it there: a test can look, interrupt or kill meanwhile."""
 
 from __future__ import annotations
 
@@ -38,15 +38,32 @@ def gate(url: str, before: str, when: str = "true") -> Iterator[Reached]:
     Yields a check of whether a transaction waits there.
     """
     with _connected(url) as holder, _connected(url) as watcher:
-        waiting = f"IF {when} THEN PERFORM pg_advisory_xact_lock({LOCK}); END IF; RETURN NEW;"
-        _do(watcher, f"CREATE FUNCTION gate() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {waiting} END $$")
-        _do(watcher, f"CREATE TRIGGER gate BEFORE {before} FOR EACH ROW EXECUTE FUNCTION gate()")
         holder.execute(text(f"SELECT pg_advisory_xact_lock({LOCK})"))
+        with _trigger(url, before, f"IF {when} THEN PERFORM pg_advisory_xact_lock({LOCK}); END IF"):
+            try:
+                yield lambda: _somebody_waits(watcher)
+            finally:
+                holder.rollback()
+
+
+@contextmanager
+def full_disk(url: str, before: str, when: str = "true") -> Iterator[None]:
+    """Fails any transaction in the block before this on a row where `when` (SQL) holds: the database's disk is full."""
+    with _trigger(url, before, f"IF {when} THEN RAISE 'no space left' USING ERRCODE = 'disk_full'; END IF"):
+        yield
+
+
+@contextmanager
+def _trigger(url: str, before: str, action: str) -> Iterator[None]:
+    """Runs an action in PL/pgSQL before this is done to a row, in the block."""
+    body = f"BEGIN {action}; RETURN NEW; END"
+    with _connected(url) as connection:
+        _do(connection, f"CREATE FUNCTION gate() RETURNS trigger LANGUAGE plpgsql AS $$ {body} $$")
+        _do(connection, f"CREATE TRIGGER gate BEFORE {before} FOR EACH ROW EXECUTE FUNCTION gate()")
         try:
-            yield lambda: _somebody_waits(watcher)
+            yield
         finally:
-            holder.rollback()
-            _do(watcher, "DROP FUNCTION gate CASCADE")
+            _do(connection, "DROP FUNCTION gate CASCADE")
 
 
 @contextmanager

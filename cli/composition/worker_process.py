@@ -40,8 +40,14 @@ _log = logging.getLogger(__name__)
 class WorkerProcess:
     """A worker process on the knowledge base of these settings, which ends with the `with` block."""
 
-    def __init__(self, settings: Settings, checkpoint: Path | None = None, log_format: str = "auto") -> None:
-        self.home = settings.home
+    def __init__(
+        self,
+        settings: Settings,
+        checkpoint: Path | None = None,
+        log_format: str = "auto",
+        steady_seconds: float = STEADY_SECONDS,
+    ) -> None:
+        self.home, self.steady_seconds = settings.home, steady_seconds
         self.environment = {**os.environ, **_environment(settings, checkpoint, log_format)}
         self._stopping = threading.Event()
         self._said: deque[str] = deque(maxlen=KEPT_LINES)
@@ -115,7 +121,7 @@ class WorkerProcess:
     def _has_ended(self) -> bool:
         """Waits until the worker has ended, and notes how. Gives True where it was told to end."""
         try:
-            code = self._process.wait(STEADY_SECONDS)
+            code = self._process.wait(self.steady_seconds)
         except subprocess.TimeoutExpired:
             self._state = replace(self._state, failures=0)
             attendance.clear(self.home)

@@ -64,17 +64,14 @@ def bench_train(
     rounds: int,
 ) -> TrainFigures:
     """Times steps of each way in turns, without the first. In each round every way sees the same sequences."""
-    config = replace(config, steps=rounds + 2, max_seconds=None)
+    config = replace(config, steps=rounds + 2, max_seconds=None, save_seconds=_NEVER)
     whole = replace(config, ntp_fraction=1.0)
     configs = {
         "joint": whole,
         "next_token": replace(whole, contrastive_weight=0.0),
         "as_trained": config,
     }
-    runs = {
-        name: Trainer(one, documents, home / name, cache, name, save_seconds=_NEVER)
-        for name, one in configs.items()
-    }
+    runs = {name: Trainer(one, documents, home / name, cache, name) for name, one in configs.items()}
     steps = [_batches(runs["joint"], number) for number in range(rounds + 1)]
     ways: dict[str, Callable[[int], float]] = {name: _stepper(run) for name, run in runs.items()}
     baseline = Baseline(config, cache, home / "trainer")

@@ -64,7 +64,7 @@ class TrainConfig:
 
     Rate: it warms up, stays constant, and falls to `final_learning_rate` over the last `cooldown_steps` steps, or,
     where those are None, over the last `cooldown` share of the run. The run ends at `steps` or after `max_seconds`,
-    whichever is first.
+    whichever is first. It is saved every `save_seconds` of training.
     """
 
     preset: str = "small"
@@ -80,6 +80,7 @@ class TrainConfig:
 
     steps: int = 600
     max_seconds: float | None = None
+    save_seconds: float = 300.0
     warmup_steps: int = 20
     cooldown_steps: int | None = None
     cooldown: float = 0.3
@@ -196,8 +197,8 @@ class TrainConfig:
             raise ValueError("learning rates must be positive, and the final one at most the peak")
         if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1) or min(self.epsilon, self.clip_norm) <= 0:
             raise ValueError("betas must be within [0, 1), and epsilon and clip_norm positive")
-        if self.weight_decay < 0 or self.contrastive_weight < 0:
-            raise ValueError("weight_decay and contrastive_weight must not be negative")
+        if min(self.weight_decay, self.contrastive_weight, self.save_seconds) < 0:
+            raise ValueError("weight_decay, contrastive_weight and save_seconds must not be negative")
 
     def _positive(self, *names: str) -> None:
         for name in names:

@@ -40,7 +40,9 @@ from colmlm.model.training.steps import Steps
 from colmlm.model.training.task import StepContext, StepMetrics, Task
 
 # A run may be resumed with other values of these settings, which do not change what is learnt.
-_FREE = ("preset", "init", "precision", "checkpointing", "micro_documents", "micro_rows", "layout")
+_FREE = (
+    "preset", "init", "precision", "checkpointing", "micro_documents", "micro_rows", "layout", "save_seconds",
+)  # fmt: skip
 # The loop itself checks these.
 _OF_THE_LOOP = (
     "steps", "max_seconds", "warmup_steps", "cooldown_steps", "cooldown", "learning_rate", "final_learning_rate",
@@ -85,16 +87,7 @@ class Trainer(Task[JointBatch]):
     `data` are documents, or a function that makes corpora from the run's tokenizer.
     """
 
-    def __init__(
-        self,
-        config: TrainConfig,
-        data: Data,
-        directory: Path,
-        cache: Path,
-        name: str,
-        *,
-        save_seconds: float = 300.0,
-    ) -> None:
+    def __init__(self, config: TrainConfig, data: Data, directory: Path, cache: Path, name: str) -> None:
         self.config, self.directory, self.name = config, directory, name
         self.begun = start(config, cache)
         self.lm, self.tokenizer = self.begun.lm, self.begun.tokenizer
@@ -104,7 +97,7 @@ class Trainer(Task[JointBatch]):
         corpora = data(self.tokenizer) if callable(data) else [tokenise(data, self.tokenizer, config)]
         self.source = Steps(corpora, self.tokenizer, config, keys=self._keys)
         self.memory = PairMemory(config.memory)
-        self.loop = Loop(self, loop_config(config, save_seconds), directory)
+        self.loop = Loop(self, loop_config(config), directory)
         self._turns: deque[_Turn] = deque()
 
     def run(self) -> Iterator[StepMetrics]:
@@ -270,7 +263,7 @@ def _forward(batch: JointBatch, context: StepContext) -> tuple[Tensor, Tensor, T
     return context.module(batch.rows, batch.scored_N, batch.targets_N, batch.facts_P, batch.queries_P)
 
 
-def loop_config(config: TrainConfig, save_seconds: float) -> LoopConfig:
+def loop_config(config: TrainConfig) -> LoopConfig:
     """Gives the loop's settings from those of the run."""
     schedule = Schedule(
         steps=config.steps,
@@ -283,7 +276,7 @@ def loop_config(config: TrainConfig, save_seconds: float) -> LoopConfig:
     return LoopConfig(
         schedule=schedule, beta1=config.beta1, beta2=config.beta2, epsilon=config.epsilon, seed=config.seed,
         weight_decay=config.weight_decay, clip_norm=config.clip_norm, precision=config.precision,
-        save_seconds=save_seconds,
+        save_seconds=config.save_seconds,
     )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -141,3 +142,15 @@ def program(
         timeout=120,
         **options,
     )
+
+
+def at_terminal(*words: object, typed: str) -> Ran:
+    """Runs the program in a process of its own, at a terminal where somebody types this."""
+    keyboard, terminal = pty.openpty()
+    try:
+        os.write(keyboard, typed.encode())
+        ran = program(*words, stdin=terminal)
+    finally:
+        os.close(keyboard)
+        os.close(terminal)
+    return Ran(ran.returncode, ran.stdout, ran.stderr)

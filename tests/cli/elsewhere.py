@@ -22,7 +22,7 @@ from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import CAPITAL, PERU
 from tests.api.generator import LookupGenerator
 from tests.api.serving import served
-from tests.cli.conftest import Ran, invoke
+from tests.cli.conftest import Ran, at_terminal, invoke
 from tests.fakes import FakeEncoder
 
 WHY = ("--reason", "a test")
@@ -38,6 +38,9 @@ class There:
 
     def run(self, *words: object, role: str = "admin", **options: Any) -> Ran:
         return invoke(*words, "--server", self.address, "--key-file", self.keys[role], **options)
+
+    def at_terminal(self, *words: object, typed: str, role: str = "admin") -> Ran:
+        return at_terminal(*words, "--server", self.address, "--key-file", self.keys[role], typed=typed)
 
     def same(self, *words: object, volatile: tuple[str, ...] = (), code: int = 0) -> Any:
         """Runs the command with --json here and there; the outputs must be equal except for `volatile` fields."""

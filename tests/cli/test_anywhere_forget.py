@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.cli.conftest import invoke
 from tests.cli.elsewhere import WHY, There
 
@@ -53,13 +51,10 @@ def test_a_run_from_its_plan_to_its_certificate_and_back(
     assert there.run(*plan, "--sample", 501).code == 2
 
 
-def test_what_is_to_be_confirmed_is_asked_with_the_count(
-    there: There, facts: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_to_be_confirmed_is_asked_with_the_count(there: There, facts: list[int]) -> None:
     run_id = there.run("forget", "plan", "--everything", *WHY, "--no-model", "--json").json["run_id"]
     assert there.run("forget", "apply", run_id).code == 2
-    monkeypatch.setattr("colmlm.cli.asking.is_attended", lambda: True)
-    asked = there.run("forget", "apply", run_id, stdin="n\n")
+    asked = there.at_terminal("forget", "apply", run_id, typed="n\n")
     assert asked.code == 1 and "Forget 2 facts" in asked.err
     assert len(there.kb.facts.find()) == 2
 

@@ -10,13 +10,15 @@ from typing import Any
 
 import pytest
 import typer.main
+from sqlalchemy import text
 
 from colmlm.cli.app import app
 from colmlm.cli.commands import COMMANDS, LABORATORY
 from colmlm.cli.verbs import VERBS
 from colmlm.kb import interpreter
-from colmlm.kb.facts.facts import Facts
+from colmlm.kb.service import KnowledgeBase
 from tests.cli.conftest import ROOT, Ran, Run, invoke, program
+from tests.gates import interrupted, table_locked
 
 # What must start at once. Whoever imports torch here makes every one of them take seconds.
 LIGHT = (
@@ -222,22 +224,15 @@ def test_a_checkpoint_with_a_damaged_description_is_exit_code_7(
     assert ran.code == 7 and is_one_error_line(ran)
 
 
-def test_interrupting_is_exit_code_130(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Facts, "find", interrupted)
-    ran = run("facts", "list")
+def test_interrupting_is_exit_code_130(run: Run, database_url: str) -> None:
+    with table_locked(database_url, "fact") as reached, interrupted(reached):
+        ran = run("facts", "list")
     assert ran.code == 130 and is_one_error_line(ran)
 
 
-def test_a_fault_of_the_program_is_one_line_and_debug_shows_where(
-    home: Path, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fault(*_: object, **__: object) -> None:
-        raise AssertionError("cannot\nbe")
-
-    monkeypatch.setattr(Facts, "find", fault)
+def test_a_fault_of_the_program_is_one_line_and_debug_shows_where(run: Run, kb: KnowledgeBase) -> None:
+    with kb.engine.begin() as connection:  # what no program can do anything with
+        connection.execute(text("ALTER TABLE fact RENAME COLUMN question TO lost"))
     ran = run("facts", "list")
     assert ran.code == 70 and is_one_error_line(ran) and "--debug" in ran.err
     shown = typer.testing.CliRunner().invoke(app, ["--debug", "facts", "list"])

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from colmlm.cli.composition import worker_process
 from colmlm.cli.composition.worker_process import WorkerProcess
 from colmlm.kb.jobs import attendance
 from colmlm.kb.jobs.queue import Jobs
@@ -46,11 +45,8 @@ def test_what_a_worker_died_of_is_kept_without_secrets(
     assert "No database at" in capfd.readouterr().err, "the server's log has it too"
 
 
-def test_a_worker_that_goes_on_is_well_again(
-    kb: KnowledgeBase, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(worker_process, "STEADY_SECONDS", 1.0)
-    with WorkerProcess(settings) as worker:
+def test_a_worker_that_goes_on_is_well_again(kb: KnowledgeBase, settings: Settings) -> None:
+    with WorkerProcess(settings, steady_seconds=1.0) as worker:
         until(lambda: Jobs(kb).num_workers())
         worker._process.kill()
         until(lambda: worker.state().failures)

@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from colmlm.kb.corpus.format import Parsed, read_annotated, to_record
+from colmlm.kb.corpus.format import read_annotated, to_record
 from tests.cli.conftest import Run, document
+from tests.gates import full_disk
 
 INGEST = ("corpus", "ingest")
 INTO = ("--format", "annotated", "--corpus", "atlas")
@@ -138,20 +138,14 @@ def test_what_is_no_parquet_file_is_refused_in_one_line(run: Run, tmp_path: Path
     assert ran.code == 3 and refusal["document"] == "x.parquet" and "not a Parquet file" in refusal["reason"]
 
 
-def test_an_interrupted_ingest_says_how_far_it_came_and_goes_on(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_ingest_that_is_cut_off_says_how_far_it_came_and_goes_on(
+    run: Run, database_url: str, tmp_path: Path
 ) -> None:
     records = [to_record(document(f"d{n}")) for n in range(5)]
     file = write(tmp_path / "five.jsonl", *records)
-
-    def interrupted(path: Path, *_: object, **__: object) -> Iterator[Parsed]:
-        yield from list(read_annotated(path))[:4]
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("colmlm.cli.composition.local.corpora.read_corpus", interrupted)
+    with full_disk(database_url, "INSERT ON document", "NEW.external_id = 'd4'"):
         ran = run(*INGEST, file, *INTO, "--commit-every", 2)
-    assert ran.code == 130 and "4 documents are in 'atlas'. Run the same command again" in ran.err
+    assert ran.code == 9 and "4 documents are in 'atlas'. Run the same command again" in ran.err
     ran = run(*INGEST, file, *INTO, "--commit-every", 2)
     assert ran.code == 0 and "Took 1 documents" in ran.out and "4 were there already" in ran.out
 

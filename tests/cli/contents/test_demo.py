@@ -1,23 +1,21 @@
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
 
-from colmlm.cli.composition.generator import StoringGenerator
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.contents.demonstration import Demonstration, DemoRun, says_unaided, spread
-from colmlm.kb.evidence.records import OutputTrace
-from colmlm.kb.facts.facts import Facts
 from colmlm.kb.facts.records import FactRecord, Source
 from colmlm.kb.lookup.lookups import Lookups
 from colmlm.kb.lookup.records import Lookup
 from colmlm.kb.service import KnowledgeBase
 from tests.cli.conftest import Run as Invoke
 from tests.cli.conftest import invoke
+from tests.gates import Reached, gate, interrupted
 
 DEMO = ("demo", "--corpus", "atlas", "--mode", "forced", "--facts", 1)
 
@@ -100,36 +98,29 @@ def test_a_lookup_that_still_answers_is_a_leak(runtime: Runtime) -> None:
     assert "cites deleted facts" in leaking.reasons[0]
 
 
-@pytest.mark.parametrize("failing_call", [2, 3])
+def output_after(kind: str, url: str) -> AbstractContextManager[Reached]:
+    """Holds the demo up when it stores its first output after a change of this kind."""
+    return gate(url, "INSERT ON generation", f"EXISTS (SELECT FROM change WHERE kind = '{kind}')")
+
+
+@pytest.mark.parametrize("change", ["delete", "restore"])
 def test_whatever_interrupts_the_demo_the_facts_are_back(
-    failing_call: int, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+    change: str, runtime: Runtime, database_url: str
 ) -> None:
-    was, generate, calls = live(invoke), StoringGenerator.generate, []
-
-    def interrupted(self: StoringGenerator, request: Any) -> OutputTrace:
-        calls.append(request)
-        if len(calls) >= failing_call and request.min_seq is not None:
-            raise KeyboardInterrupt
-        return generate(self, request)
-
-    monkeypatch.setattr(StoringGenerator, "generate", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    was = live(invoke)
+    with (
+        output_after(change, database_url) as reached,
+        interrupted(reached),
+        pytest.raises(KeyboardInterrupt),
+    ):
         list(Demonstration(runtime, "atlas", "forced").runs(1))
     assert live(invoke) == was
 
 
-def test_a_request_to_terminate_restores_too(
-    run: Invoke, findable: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    was, delete = live(run), Facts.delete
-
-    def terminated(self: Facts, *words: Any, **names: Any) -> Any:
-        delete(self, *words, **names)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    handler = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(Facts, "delete", terminated)
-    assert run(*DEMO).code == 130
+def test_a_request_to_terminate_restores_too(run: Invoke, findable: list[int], database_url: str) -> None:
+    was, handler = live(run), signal.getsignal(signal.SIGTERM)
+    with output_after("delete", database_url) as reached, interrupted(reached, by=signal.SIGTERM):
+        assert run(*DEMO).code == 130
     assert live(run) == was and signal.getsignal(signal.SIGTERM) is handler
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cli.conftest import QUESTIONS, Run
+from tests.cli.conftest import QUESTIONS, Run, at_terminal
 
 
 def test_facts_are_listed_page_by_page(run: Run, atlas: list[int]) -> None:
@@ -66,11 +66,13 @@ def test_a_dry_run_shows_what_would_go_and_leaves_it(run: Run, atlas: list[int])
     assert len(run("facts", "list", "--json").json["facts"]) == 2
 
 
-def test_deleting_asks_first(run: Run, atlas: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("colmlm.cli.asking.is_attended", lambda: True)
-    ran = run("facts", "delete", *atlas, "--reason", "a test", stdin="n\n")
+def test_deleting_asks_first(run: Run, atlas: list[int]) -> None:
+    delete = ("facts", "delete", *atlas, "--reason", "a test")
+    ran = at_terminal(*delete, typed="n\n")
     assert ran.code == 1 and "nothing was done" in ran.err
-    assert run("facts", "delete", *atlas, "--reason", "a test", stdin="y\n").code == 0
+    assert len(run("facts", "list", "--json").json["facts"]) == 2
+    assert at_terminal(*delete, typed="y\n").code == 0
+    assert run("facts", "list", "--json").json["facts"] == []
 
 
 def test_an_added_fact_is_looked_up_at_once(run: Run, atlas: list[int]) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
-from tests.cli.conftest import QUESTIONS, Ran, Run
+from tests.cli.conftest import QUESTIONS, Ran, Run, at_terminal
 from tests.fakes import FakeEncoder
 
 
@@ -128,9 +128,8 @@ def test_what_cannot_be_done_is_said_in_one_line(run: Run, keyed: list[int]) -> 
     assert "Edited since: " in run("forget", "apply", number, "--dry-run").out
 
 
-def test_applying_asks_first(run: Run, keyed: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_applying_asks_first(run: Run, keyed: list[int]) -> None:
     number = planned(run, "--no-model").json["run_id"]
-    monkeypatch.setattr("colmlm.cli.asking.is_attended", lambda: True)
-    asked = run("forget", "apply", number, stdin="n\n")
+    asked = at_terminal("forget", "apply", number, typed="n\n")
     assert asked.code == 1 and "Forget 1 fact of run" in asked.err and "nothing was done" in asked.err
-    assert run("forget", "apply", number, stdin="y\n").code == 0
+    assert at_terminal("forget", "apply", number, typed="y\n").code == 0
