@@ -15,7 +15,7 @@ from colmlm.kb.service import KnowledgeBase
 
 Reached = Callable[[], bool]
 LOCK = 0x67617465
-PATIENCE = 60.0  # seconds after which an awaited event counts as one that never comes
+PATIENCE = 120.0  # seconds after which an awaited event counts as one that never comes
 
 _WAITS = text("""
 SELECT EXISTS (SELECT FROM pg_locks l JOIN pg_stat_activity a USING (pid)

@@ -101,20 +101,20 @@ def compare(
     num_facts: int,
     dim: int,
     *,
-    peers: Sequence[str] = tuple(PEERS),
+    peers: Sequence[PeerKind] = tuple(PEERS.values()),
     target_recall: float = 0.99,
     num_queries: int = 1_000,
     seed: int = 0,
     on_progress: Progress = lambda _: None,
 ) -> list[PeerResult | PeerFailure]:
-    """Measures each of `peers`, by name. One that is not installed, or fails, is reported, and the others still run."""
+    """Measures each of `peers`. One that is not installed, or fails, is reported, and the others still run."""
     with tempfile.TemporaryDirectory(prefix="colmlm-bench-") as folder:
         # The embedded server may run as another user, who must be able to enter.
         Path(folder).chmod(0o755)
         task = PeerTask(Path(folder), target_recall, seed)
         on_progress(f"making {num_facts:,} keys of {dim} dimensions")
         _prepare(task, num_facts, dim, num_queries)
-        return [_measure_apart(PEERS[name], task, on_progress) for name in peers]
+        return [_measure_apart(kind, task, on_progress) for kind in peers]
 
 
 def _prepare(task: PeerTask, num_facts: int, dim: int, num_queries: int) -> None:

@@ -7,6 +7,7 @@ import os
 import pty
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -142,6 +143,21 @@ def program(
         timeout=120,
         **options,
     )
+
+
+@contextmanager
+def started(*words: object) -> Iterator[subprocess.Popen[bytes]]:
+    """Starts the program in a process of its own, which is gone at the end of the block."""
+    with subprocess.Popen(
+        interpreter.command("-m", "colmlm.cli", *words),
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def at_terminal(*words: object, typed: str) -> Ran:

@@ -8,10 +8,8 @@ from pathlib import Path
 import pytest
 
 from colmlm.kb.corpus.format import to_record
-from colmlm.kb.facts.facts import Facts
-from colmlm.kb.forgetting.verbs import Forgetting
-from colmlm.lab.methods.deletion_audit import DeletionAudit
-from tests.cli.conftest import Run
+from tests.cli.conftest import Run, started
+from tests.gates import await_that, gate, interrupted
 from tests.kb.corpora import numbered
 
 
@@ -86,47 +84,38 @@ def test_what_is_planted_beside_facts_outlives_them_where_the_closure_does_not_r
     assert "survivors" not in run(*words, "--no-survivors", "--json").json
 
 
-@pytest.mark.parametrize("at", ["forget", "insert"])
+WHILE = {  # where a run is held up: what it is about to do, while its facts are forgotten or others are planted
+    "forgotten": ("UPDATE ON forget_run", "jsonb_typeof(NEW.verification) = 'object'"),
+    "planted": ("INSERT ON forget_run", "EXISTS (SELECT FROM change WHERE kind = 'insert')"),
+}
+
+
+@pytest.mark.parametrize("at", WHILE)
 def test_a_run_that_is_cut_off_leaves_nothing_forgotten_and_nothing_planted(
-    run: Run, halls: str, at: str, monkeypatch: pytest.MonkeyPatch
+    run: Run, halls: str, at: str, database_url: str
 ) -> None:
     before = live(run, halls)
-
-    def cut_off(audit: DeletionAudit, queries: object) -> object:
-        latest = run("changes", "--json", "--limit", 1000).json["changes"]
-        if any(change["kind"] == at for change in latest):
-            raise KeyboardInterrupt
-        return first(audit, queries)  # type: ignore[arg-type]
-
-    first = DeletionAudit.first
-    monkeypatch.setattr(DeletionAudit, "first", cut_off)
     words = ("evaluate", "deletion", "--corpus", halls, "--facts", 2, "--others", 1)
-    if at == "insert":
-        monkeypatch.setattr("colmlm.lab.methods.deletion_audit.DeletionAudit.run", lambda *_: None)
-    assert run(*words).code == 130
+    with gate(database_url, *WHILE[at]) as reached, interrupted(reached):
+        assert run(*words).code == 130
     assert live(run, halls) == before and len(run("facts", "list", "--json").json["facts"]) == 12
+    kinds = [change["kind"] for change in run("changes", "--json", "--limit", 1000).json["changes"]]
+    assert kinds[-2:] == (["forget", "restore"] if at == "forgotten" else ["key", "delete"])
 
 
-@pytest.mark.parametrize("at", ["forget", "insert"])
+@pytest.mark.slow
+@pytest.mark.parametrize("at", WHILE)
 def test_what_a_killed_run_has_left_is_undone_by_the_next(
-    run: Run, halls: str, at: str, monkeypatch: pytest.MonkeyPatch
+    run: Run, halls: str, at: str, database_url: str
 ) -> None:
     before = live(run, halls)
     words = ("evaluate", "deletion", "--corpus", halls, "--facts", 2, "--others", 1, "--radius", 1.0)
-    with monkeypatch.context() as killed:  # nothing is undone by a process that is no more
-
-        def restore(*_: object, **__: object) -> None:
-            raise KeyboardInterrupt
-
-        if at == "insert":
-            killed.setattr(DeletionAudit, "run", lambda *_: None)
-            killed.setattr("colmlm.lab.methods.survivors._survival", restore)
-            killed.setattr(Facts, "delete", restore)
-        killed.setattr(Forgetting, "restore", restore)
-        assert run(*words).code == 130
-    expected = (2, 0) if at == "forget" else (0, 2)
+    with gate(database_url, *WHILE[at]) as reached, started(*words) as running:
+        await_that(reached)
+        running.kill()
+    expected = (2, 0) if at == "forgotten" else (0, 2)
     assert len(run("facts", "list", "--json").json["facts"]) == 12 - expected[0] + expected[1]
-    if at == "forget":  # somebody has settled one of them by hand: the rest is theirs, too
+    if at == "forgotten":  # somebody has settled one of them by hand: the rest is theirs, too
         gone = sorted({i for i, _ in before} - {i for i, _ in live(run, halls)})
         assert run("facts", "restore", gone[0], "--reason", "a").code == 0
         told = run(*words)

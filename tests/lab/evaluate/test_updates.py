@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from colmlm.model.decoding.decoder import Decoder
 from tests.cli.conftest import Run
+from tests.disks import files_limited_to
 
 RELATIONS = {"{} was born in": ("Lima", "Oslo"), "The native language of {} is": ("French", "Thai")}
 PEOPLE = ("Ana Ruiz", "Bo Tran", "Cy Okoro")
@@ -33,6 +33,12 @@ def records(tmp_path: Path) -> Path:
     file = tmp_path / "records.json"
     file.write_text(json.dumps(rows))
     return file
+
+
+def edits(run: Run) -> list[str]:
+    """Gives the reasons of all edits of values so far."""
+    changes = run("changes", "--json", "--limit", 1000).json["changes"]
+    return [change["reason"] for change in changes if change["kind"] == "update"]
 
 
 def values(run: Run) -> set[str]:
@@ -63,23 +69,19 @@ def test_new_values_are_told_and_all_is_set_back(run: Run, records: Path, tmp_pa
 
 
 def test_what_is_updated_is_set_back_when_a_run_is_cut_off_or_was_killed(
-    run: Run, records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, records: Path, tmp_path: Path
 ) -> None:
-    out = tmp_path / "answers.jsonl"
-    words = ("evaluate", "updates", "--records", records, "--corpus", "cf", "--out", out, "--limit", 3)
-    seen: list[set[str]] = []
-    generate = Decoder.generate
+    words = ("evaluate", "updates", "--records", records, "--corpus", "cf", "--limit", 3, "--out")
+    assert run(*words, tmp_path / "whole.jsonl").code == 0
+    whole = (tmp_path / "whole.jsonl").read_text()
+    first = whole.index('{"row": "after: ')
+    done = len(edits(run))
 
-    def cut_off(self: Decoder, prompts: list[str], config: object) -> object:
-        seen.append(values(run))
-        if "Oslo" in seen[-1]:
-            raise KeyboardInterrupt
-        return generate(self, prompts, config)  # type: ignore[arg-type]
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Decoder, "generate", cut_off)
-        assert run(*words).code == 130
-    assert seen[-1] == {"Lima", "Oslo"} and values(run) == {"Lima"}
+    words = (*words, tmp_path / "answers.jsonl")
+    with files_limited_to(first + 100):
+        assert run(*words).code == 9
+    assert edits(run)[done:] == ["colmlm evaluate updates", "colmlm evaluate updates: undone"]
+    assert values(run) == {"Lima"}
 
     fact_id = run(*words, "--dry-run", "--json").json["fact_ids"][0]
     assert run("facts", "edit", fact_id, "--value", "Oslo", "--reason", "as a kill would leave it").code == 0
