@@ -80,9 +80,9 @@ class Results:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for file in (self._rejects, self._file):
-            os.fsync(file.fileno())
-            file.close()
+        with self._file, self._rejects:  # both are closed, also where there is no space for the rest of one
+            for file in (self._rejects, self._file):
+                os.fsync(file.fileno())
 
     def _whole_lines(self) -> Iterator[tuple[str, str]]:
         """Yields each document's id and its text's digest; what follows the last line end is cut off."""
