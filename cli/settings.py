@@ -12,9 +12,11 @@ from colmlm.kb.store.environment import read
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserSettings:
-    """The checkpoint that encodes and decodes here, and the server to work with, with the API key for it."""
+    """The models that encode, decode and annotate here, and the server to work with, with the API key for it."""
 
     checkpoint: Path | None = None
+    span_annotator: Path | None = None
+    question_generator: Path | None = None
     server: str | None = None
     token: str | None = field(default=None, repr=False)
     key_file: Path | None = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -84,30 +83,6 @@ class WordEncoder(FakeEncoder):
 _FUNCTION_WORDS = (
     " a an answer by did do for in is it know me of on question tell the to was were what when which who you "
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    question: str
-    answer: str
-
-
-class YearFinder:
-    """A span annotator to which every year is a fact."""
-
-    def spans(self, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
-        return [[found.span() for found in re.finditer(r"\b\d{4}\b", text)] for text in texts]
-
-
-class YearAsker:
-    """A question generator that asks about every year alike; about odd years it names Zora, who comes only later."""
-
-    def questions(self, text: str, spans: Sequence[tuple[int, int]], title: str | None) -> list[Asked | None]:
-        years = [text[start:end] for start, end in spans]
-        return [
-            Asked(f"When did {title} {'meet Zora' if int(year) % 2 else 'open'}?", f"the year {year}")
-            for year in years
-        ]
 
 
 def measured(threshold: float) -> Calibration:

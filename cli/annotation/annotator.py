@@ -6,10 +6,16 @@ from collections.abc import Iterable
 from dataclasses import asdict, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, TypeVar
 
 import typer
 
+from colmlm.cli.composition.annotators import (
+    QuestionGeneratorPath,
+    SpanAnnotatorPath,
+    questions_at,
+    spans_at,
+)
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import AsJson, CheckpointPath, MaxMinutes, NewDirectory, examples, positive
 from colmlm.cli.output import note, print_json, print_table, progress, say
@@ -17,14 +23,15 @@ from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, read_annotated
 from colmlm.kb.corpus.squad import read_squad
 from colmlm.kb.demo import DEMO_CORPUS
 from colmlm.model.annotate import checkpoint as annotators
+from colmlm.model.annotate.config import QuestionConfig, SpanConfig
 from colmlm.model.annotate.presets import QUESTION_PRESETS, SPAN_PRESETS
 from colmlm.model.annotate.report import AnnotatorMeasures, calibrate, measure
 from colmlm.model.annotate.span_training import Annotated as Corpus
 from colmlm.model.annotate.tasks import QuestionTask, SpanTask
+from colmlm.model.training.settings import with_settings
 from colmlm.model.training.steps import hold_out
 
-if TYPE_CHECKING:
-    from colmlm.model.annotate.config import TunerConfig
+Config = TypeVar("Config", SpanConfig, QuestionConfig)
 
 app = typer.Typer(
     help="Train, release and measure the annotators that mark facts and ask about them.",
@@ -75,6 +82,12 @@ Epochs = Annotated[
         "--epochs", callback=lambda v: v if v is None else positive(v), help="Default: the preset's."
     ),
 ]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="NAME=VALUE", help="Any setting of the preset, as batch=8; may be repeated."
+    ),
+]
 Name = Annotated[str | None, typer.Option("--name", help="The annotator's name. Default: that of --out.")]
 
 
@@ -96,6 +109,7 @@ def train_spans(
     held_out: HoldOut = 0,
     epochs: Epochs = None,
     max_minutes: MaxMinutes = None,
+    settings: Settings = None,
     name: Name = None,
     as_json: AsJson = False,
 ) -> None:
@@ -105,7 +119,7 @@ def train_spans(
     """
     sparse, kept_back = _split(squad or [], held_out)
     dense = _dense(annotated or [], demo)
-    config = _bounded(SPAN_PRESETS[preset](), epochs, max_minutes)
+    config = _changed(SPAN_PRESETS[preset](), settings, epochs, max_minutes)
     _require([*sparse, *dense], "facts")
     corpora = [Corpus(sparse, dense=False), Corpus(dense, dense=True)]
     with Runtime.from_environment() as runtime:
@@ -135,13 +149,14 @@ def train_questions(
     held_out: HoldOut = 0,
     epochs: Epochs = None,
     max_minutes: MaxMinutes = None,
+    settings: Settings = None,
     name: Name = None,
     as_json: AsJson = False,
 ) -> None:
     """Train the question generator on the questions of annotated documents."""
     documents = _split(squad or [], held_out)[0] + _dense(annotated or [], demo)
     _require(documents, "facts with questions")
-    config = _bounded(QUESTION_PRESETS[preset](), epochs, max_minutes)
+    config = _changed(QUESTION_PRESETS[preset](), settings, epochs, max_minutes)
     with Runtime.from_environment() as runtime:
         task = QuestionTask(config, documents, runtime.settings.home / "models", name or out.name)
         _run(task, out)
@@ -173,14 +188,8 @@ def evaluate(
     documents: Annotated[
         int | None, typer.Option("--documents", min=1, help="Draw this many documents. Default: all.")
     ] = None,
-    span_annotator: Annotated[
-        Path | None,
-        typer.Option("--span-annotator", exists=True, file_okay=False, help="Default: the released one."),
-    ] = None,
-    question_generator: Annotated[
-        Path | None,
-        typer.Option("--question-generator", exists=True, file_okay=False, help="Default: the released one."),
-    ] = None,
+    span_annotator: SpanAnnotatorPath = None,
+    question_generator: QuestionGeneratorPath = None,
     skip: Annotated[
         AnnotatorPart | None, typer.Option("--skip", help="Do not measure this annotator.")
     ] = None,
@@ -203,12 +212,10 @@ def evaluate(
             chosen,
             runtime.checkpoint,
             runtime.settings.home / "models",
-            span_annotator=None
-            if skip is AnnotatorPart.spans
-            else span_annotator or annotators.RELEASED_SPANS,
+            span_annotator=None if skip is AnnotatorPart.spans else spans_at(runtime, span_annotator),
             question_generator=None
             if skip is AnnotatorPart.questions
-            else question_generator or annotators.RELEASED_QUESTIONS,
+            else questions_at(runtime, question_generator),
             on_documents=update,
         )
     print_json(measured) if as_json else _show(measured)
@@ -245,12 +252,19 @@ def _readable(parsed: Iterable[Parsed]) -> list[AnnotatedDocument]:
     return documents
 
 
-def _bounded(config: Any, epochs: float | None, max_minutes: float | None) -> Any:
-    bounds: dict[str, float] = {} if epochs is None else {"epochs": epochs}
-    if max_minutes is not None:
-        bounds["max_seconds"] = max_minutes * 60
-    bounded: TunerConfig = replace(config, **bounds)
-    return bounded
+def _changed(
+    preset: Config, settings: list[str] | None, epochs: float | None, max_minutes: float | None
+) -> Config:
+    """Gives the preset with the settings that were asked for."""
+    try:
+        config = with_settings(preset, settings or [])
+        return replace(
+            config,
+            epochs=config.epochs if epochs is None else epochs,
+            max_seconds=config.max_seconds if max_minutes is None else max_minutes * 60,
+        )
+    except ValueError as error:
+        raise typer.BadParameter(f"{error}.", param_hint="--set") from error
 
 
 def _run(task: SpanTask | QuestionTask, out: Path) -> None:

@@ -15,7 +15,12 @@ if TYPE_CHECKING:
 
 SpanAnnotatorPath = Annotated[
     Path | None,
-    typer.Option("--span-annotator", exists=True, file_okay=False, help="Default: the released one."),
+    typer.Option(
+        "--span-annotator",
+        exists=True,
+        file_okay=False,
+        help="Default: COLMLM_SPAN_ANNOTATOR or the released one.",
+    ),
 ]
 SpanThreshold = Annotated[
     float | None,
@@ -29,7 +34,12 @@ SpanThreshold = Annotated[
 ]
 QuestionGeneratorPath = Annotated[
     Path | None,
-    typer.Option("--question-generator", exists=True, file_okay=False, help="Default: the released one."),
+    typer.Option(
+        "--question-generator",
+        exists=True,
+        file_okay=False,
+        help="Default: COLMLM_QUESTION_GENERATOR or the released one.",
+    ),
 ]
 NoQuestions = Annotated[
     bool, typer.Option("--no-questions", help="Find the facts only; they are looked up by their context.")
@@ -66,12 +76,25 @@ def light(
     drop_unquestioned: bool = False,
 ) -> Annotator:
     """Loads the two light annotators, which takes seconds; without `asks` only the span annotator."""
-    from colmlm.model.annotate.checkpoint import RELEASED_QUESTIONS, RELEASED_SPANS
     from colmlm.model.annotate.pipeline import Annotator
     from colmlm.model.annotate.questions import QuestionGenerator
     from colmlm.model.annotate.spans import SpanAnnotator
 
     bases = runtime.settings.home / "models"
-    finder = SpanAnnotator.load(spans or RELEASED_SPANS, bases, threshold=threshold)
-    writer = QuestionGenerator.load(questions or RELEASED_QUESTIONS, bases) if asks else None
+    finder = SpanAnnotator.load(spans_at(runtime, spans), bases, threshold=threshold)
+    writer = QuestionGenerator.load(questions_at(runtime, questions), bases) if asks else None
     return Annotator(finder, writer, drop_unquestioned)
+
+
+def spans_at(runtime: Runtime, named: Path | None) -> Path:
+    """Gives the directory of the span annotator: what was named, that of the settings, or the released one."""
+    from colmlm.model.annotate.checkpoint import RELEASED_SPANS
+
+    return named or runtime.user.span_annotator or RELEASED_SPANS
+
+
+def questions_at(runtime: Runtime, named: Path | None) -> Path:
+    """Gives the directory of the question generator, as `spans_at` does."""
+    from colmlm.model.annotate.checkpoint import RELEASED_QUESTIONS
+
+    return named or runtime.user.question_generator or RELEASED_QUESTIONS

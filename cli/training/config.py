@@ -56,7 +56,7 @@ def chosen(
         asked = {
             name: value for name, value in changes.items() if value is not None or name == "architecture"
         }
-        return with_settings(replace(config, **asked), dict(map(_pair, settings)))
+        return with_settings(replace(config, **asked), settings)
     except ValueError as error:
         raise typer.BadParameter(f"{error}.") from error
 
@@ -71,10 +71,3 @@ def _of_run(out: Path | None) -> TrainConfig | None:
             "and another --out"
         )
     return TrainConfig.from_record(json.loads((out / CONFIG_FILE).read_text())["training"]["config"])
-
-
-def _pair(setting: str) -> tuple[str, str]:
-    name, equals, value = setting.partition("=")
-    if not equals:
-        raise ValueError(f"{setting!r} is not NAME=VALUE")
-    return name.strip().replace("-", "_"), value.strip()

@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import fields, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from types import NoneType
-from typing import Any, get_args, get_type_hints
+from typing import Any, TypeVar, get_args, get_type_hints
 
-from colmlm.model.training.config import Architecture, TrainConfig
+from colmlm.model.training.config import Architecture
+
+Config = TypeVar("Config")
 
 
-def with_settings(config: TrainConfig, settings: Mapping[str, str]) -> TrainConfig:
-    """Gives `config` with these fields changed: numbers, booleans and lists are written as in JSON, None as ``none``.
+def with_settings(config: Config, settings: Sequence[str]) -> Config:
+    """Gives `config`, a dataclass, with these fields changed: each is typed as NAME=VALUE.
 
-    Raises ValueError, which names the setting.
+    Numbers, booleans and lists are written as in JSON, None as ``none``. Raises ValueError, which names the setting.
     """
-    hints = get_type_hints(TrainConfig)
-    if unknown := sorted(settings.keys() - {field.name for field in fields(TrainConfig)}):
-        raise ValueError(f"no setting {unknown[0]!r}; there are {', '.join(sorted(hints))}")
-    return replace(config, **{name: _value(name, hints[name], text) for name, text in settings.items()})
+    hints, changes = get_type_hints(type(config)), {}
+    for name, text in map(_pair, settings):
+        if name not in hints:
+            raise ValueError(f"no setting {name!r}; there are {', '.join(sorted(hints))}")
+        changes[name] = _value(name, hints[name], text)
+    return replace(config, **changes)  # type: ignore[type-var]  # any dataclass will do
+
+
+def _pair(setting: str) -> tuple[str, str]:
+    name, equals, value = setting.partition("=")
+    if not equals:
+        raise ValueError(f"{setting!r} is not NAME=VALUE")
+    return name.strip().replace("-", "_"), value.strip()
 
 
 def _value(name: str, hint: Any, text: str) -> Any:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 
 TEXT = "Peru is a country. 🇵🇪 The capital of Peru is Lima. Its great lake is Titicaca."
+OPENING = "When was the opening?"
 QUESTIONS = {"Lima": "What is the capital of Peru?", "Titicaca": "Which lake lies highest?"}
 
 
@@ -73,6 +74,39 @@ def home(database_url: str, checkpoint: Path, tmp_path: Path, monkeypatch: pytes
     }.items():
         monkeypatch.setenv(name, value)
     return folder
+
+
+@dataclass(frozen=True)
+class Annotators:
+    """The light annotators of the settings: every year is a fact, and of each the same is asked."""
+
+    span_annotator: Path
+    question_generator: Path
+
+    @contextmanager
+    def gone(self) -> Iterator[None]:
+        """Takes them away in the block, where a command that loads them fails."""
+        away = self.span_annotator.rename(self.span_annotator.with_name("away"))
+        yield
+        away.rename(self.span_annotator)
+
+
+def annotators_that_ask(question: str, folder: Path, env: pytest.MonkeyPatch) -> Annotators:
+    """Makes tiny annotators, and names them in the settings."""
+    from tests.tiny_annotators import (
+        tiny_asker,
+        tiny_year_finder,
+    )  # imports models that few of these tests need
+
+    made = Annotators(tiny_year_finder(folder / "spans"), tiny_asker(folder / "questions", question))
+    env.setenv("COLMLM_SPAN_ANNOTATOR", str(made.span_annotator))
+    env.setenv("COLMLM_QUESTION_GENERATOR", str(made.question_generator))
+    return made
+
+
+@pytest.fixture
+def light(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Annotators:
+    return annotators_that_ask(OPENING, tmp_path_factory.mktemp("annotators"), monkeypatch)
 
 
 def invoke(*words: object, stdin: str | None = None) -> Ran:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from colmlm.kb.corpus.format import read_annotated
-from tests.cli.annotation.test_corpus_add import Annotators
-from tests.cli.conftest import invoke
+from tests.cli.conftest import Annotators, invoke
 from tests.cli.elsewhere import WHY, There, pruned, working
 
 
@@ -34,10 +31,8 @@ def test_a_corpus_is_counted_given_back_and_deleted_there(
 
 
 def test_files_are_uploaded_and_taken_in_there(
-    there: There, facts: list[int], annotated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    there: There, facts: list[int], annotated: Path, light: Annotators, tmp_path: Path
 ) -> None:
-    light = Annotators()
-    monkeypatch.setattr("colmlm.cli.composition.annotators.light", light.load)
     annotated.write_text(annotated.read_text() + '{"id": "bad"}\n')
     raw = tmp_path / "raw"
     (raw / "deep").mkdir(parents=True)

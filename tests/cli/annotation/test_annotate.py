@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from colmlm.kb.corpus.format import AnnotatedDocument, read_annotated
-from colmlm.model.annotate.pipeline import Annotator
-from tests.cli.conftest import Run
-from tests.fakes import YearAsker, YearFinder
+from tests.cli.conftest import Run, annotators_that_ask
+from tests.disks import files_limited_to
 from tests.model.annotate.chat_server import ChatServer, chat_server
 from tests.tiny_annotators import tiny_question_generator, tiny_span_annotator
 
 KEY = "sk-of-the-command-line"
+CLOSING = "When did the hall close?"
 
 
 @pytest.fixture
-def light(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The light annotators, replaced by ones that know years."""
-
-    def load(*_: Any, asks: bool, drop_unquestioned: bool = False, **__: Any) -> Annotator:
-        return Annotator(YearFinder(), YearAsker() if asks else None, drop_unquestioned)
-
-    monkeypatch.setattr("colmlm.cli.composition.annotators.light", load)
+def closing(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Light annotators that ask of every year a question that says too much before a text speaks of closing."""
+    annotators_that_ask(CLOSING, tmp_path_factory.mktemp("annotators"), monkeypatch)
 
 
 @pytest.fixture
@@ -49,57 +44,47 @@ def facts(path: Path) -> list[tuple[str, str, str | None]]:
     return [(d.external_id, f.value, f.question) for d in documents if d is not None for f in d.facts]
 
 
-def test_documents_become_an_annotated_corpus_with_its_rejects_beside_it(
-    run: Run, light: None, tmp_path: Path
-) -> None:
+@pytest.mark.usefixtures("closing")
+def test_documents_become_an_annotated_corpus_with_its_rejects_beside_it(run: Run, tmp_path: Path) -> None:
     folder, out = raw(tmp_path / "raw"), tmp_path / "out.jsonl"
     (folder / "empty.txt").touch()
     ran = run("corpus", "annotate", folder, "--out", out, "--json")
     assert ran.code == 3 and ran.json["refusals"][0]["document"] == "empty.txt"
-    assert (ran.json["documents"], ran.json["facts"], ran.json["questions"]) == (3, 6, 2)
-    assert facts(out)[:2] == [
-        ("hall-00.txt", "1900", "When did hall 00 open?"), ("hall-00.txt", "2001", None)
-    ]  # fmt: skip
+    assert (ran.json["documents"], ran.json["facts"], ran.json["questions"]) == (3, 6, 3)
+    assert facts(out)[:2] == [("hall-00.txt", "1900", None), ("hall-00.txt", "2001", CLOSING)]
     rejects = [json.loads(line) for line in (tmp_path / "out.rejects.jsonl").read_text().splitlines()]
-    assert ran.json["rejected"] == {"forward": len(rejects)} == {"forward": 4}
-    assert {one["code"] for one in rejects} == {"forward"} and "Zora" in rejects[0]["question"]
+    assert ran.json["rejected"] == {"forward": 3, "lossy": 3} and len(rejects) == 6
+    assert (rejects[0]["code"], rejects[0]["value"], rejects[0]["question"]) == ("forward", "1900", CLOSING)
     assert run("corpus", "ingest", out, "--format", "annotated", "--corpus", "halls").code == 0
     only = tmp_path / "spans.jsonl"
     assert run("corpus", "annotate", folder, "--out", only, "--no-questions").code == 3
     assert [question for _, _, question in facts(only)] == [None] * 6
     strict = tmp_path / "strict.jsonl"
     run("corpus", "annotate", folder, "--out", strict, "--drop-unquestioned")
-    assert len(facts(strict)) == 2
+    assert len(facts(strict)) == 3
 
 
-def test_an_interrupted_run_goes_on_and_gives_the_same_file(
-    run: Run, light: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("closing")
+@pytest.mark.parametrize(("cut", "options"), [("rejects.jsonl", ()), ("jsonl", ("--no-questions",))])
+def test_a_run_that_is_cut_off_within_a_line_goes_on_and_gives_the_same_file(
+    run: Run, tmp_path: Path, cut: str, options: tuple[str, ...]
 ) -> None:
     folder = raw(tmp_path / "raw", 20)
     whole, parts = tmp_path / "whole.jsonl", tmp_path / "parts.jsonl"
-    assert run("corpus", "annotate", folder, "--out", whole).code == 0
-    asked: list[str] = []
-
-    def interrupted(self: YearAsker, text: str, spans: Sequence[tuple[int, int]], title: str | None) -> Any:
-        asked.append(str(title))
-        if len(asked) == 12:
-            raise KeyboardInterrupt
-        return YearAsker.questions(self, text, spans, title)
-
-    with monkeypatch.context() as patch:
-        asker = type("Interrupted", (YearAsker,), {"questions": interrupted})
-        patch.setattr(
-            "colmlm.cli.composition.annotators.light", lambda *_, **__: Annotator(YearFinder(), asker())
-        )
-        assert run("corpus", "annotate", folder, "--out", parts).code == 130
-    with parts.open("ab") as file:
-        file.write(b'{"id": "hall-1')
-    ran = run("corpus", "annotate", folder, "--out", parts)
-    assert ran.code == 0 and "has 11 documents; going on from there" in ran.err and "9 more" in ran.out
+    annotate = ("corpus", "annotate", folder, *options, "--out")
+    assert run(*annotate, whole).code == 0
+    with files_limited_to((tmp_path / f"whole.{cut}").stat().st_size // 2 + 10):
+        assert run(*annotate, parts).code == 9
+    assert not (tmp_path / f"parts.{cut}").read_bytes().endswith(b"\n")
+    done = parts.read_bytes().count(b"\n")
+    assert 0 < done < 20
+    ran = run(*annotate, parts)
+    assert ran.code == 0 and f"has {done} documents; going on from there" in ran.err
+    assert f"{20 - done} more" in ran.out
     for name in ("jsonl", "rejects.jsonl"):
         assert (tmp_path / f"parts.{name}").read_bytes() == (tmp_path / f"whole.{name}").read_bytes()
     (folder / "hall-03.txt").write_text("Hall 3 opened in 1999.")
-    ran = run("corpus", "annotate", folder, "--out", parts)
+    ran = run(*annotate, parts)
     assert ran.code == 2 and "'hall-03.txt' with another text" in ran.err
 
 

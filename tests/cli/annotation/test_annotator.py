@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from colmlm.model.annotate.presets import QUESTION_PRESETS, SPAN_PRESETS, minilm, smollm2_135m
 from tests.cli.conftest import TEXT, invoke
 from tests.tiny import tiny_base
 from tests.tiny_annotators import tiny_encoder
@@ -31,18 +29,22 @@ def squad(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture(autouse=True)
-def tiny(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The small presets over tiny bases."""
-    small = {"batch": 2, "epochs": 2, "precision": "fp32", "max_length": 250}
-    spans = replace(minilm(), base=str(tiny_encoder(tmp_path / "encoder")), **small)
-    questions = replace(smollm2_135m(), base=str(tiny_base(tmp_path / "base")), max_new_tokens=4, **small)
-    monkeypatch.setitem(SPAN_PRESETS, "minilm", lambda: spans)
-    monkeypatch.setitem(QUESTION_PRESETS, "smollm2-135m", lambda: questions)
+@pytest.fixture
+def tiny(home: Path, tmp_path: Path) -> dict[str, tuple[object, ...]]:
+    """What sets the small presets onto tiny bases."""
+    small = ("batch=2", "epochs=2", "precision=fp32", "max_length=250")
+    spans = (f"base={tiny_encoder(tmp_path / 'encoder')}", *small)
+    questions = (f"base={tiny_base(tmp_path / 'base')}", "max_new_tokens=4", *small)
+    return {
+        name: tuple(word for setting in settings for word in ("--set", setting))
+        for name, settings in (("spans", spans), ("questions", questions))
+    }
 
 
-def test_an_annotator_is_trained_released_and_measured(squad: Path, tmp_path: Path):
-    trained = invoke("annotator", "train", "spans", "--squad", squad, "--no-demo", "--hold-out", 1,
+def test_an_annotator_is_trained_released_and_measured(
+    squad: Path, tiny: dict[str, tuple[object, ...]], tmp_path: Path
+):
+    trained = invoke("annotator", "train", "spans", *tiny["spans"], "--squad", squad, "--no-demo", "--hold-out", 1,
                      "--out", tmp_path / "run", "--name", "mine", "--json")  # fmt: skip
     assert trained.code == 0, trained.err
     assert (trained.json["name"], trained.json["role"], trained.json["training"]["steps"]) == (
@@ -51,10 +53,10 @@ def test_an_annotator_is_trained_released_and_measured(squad: Path, tmp_path: Pa
         2,
     )
     assert trained.json["training"]["documents"] == 3 and trained.json["training"]["threshold_documents"] == 1
-    again = invoke("annotator", "train", "spans", "--squad", squad, "--no-demo", "--hold-out", 1,
+    again = invoke("annotator", "train", "spans", *tiny["spans"], "--squad", squad, "--no-demo", "--hold-out", 1,
                    "--out", tmp_path / "run", "--name", "mine", "--json")  # fmt: skip
     assert again.code == 0 and again.json["digests"] == trained.json["digests"]
-    asker = invoke("annotator", "train", "questions", "--squad", squad, "--no-demo", "--epochs", 1,
+    asker = invoke("annotator", "train", "questions", *tiny["questions"], "--squad", squad, "--no-demo", "--epochs", 1,
                    "--out", tmp_path / "asker", "--json")  # fmt: skip
     assert asker.code == 0 and asker.json["training"]["steps"] == 2, asker.err
     released = invoke("annotator", "release", tmp_path / "run", tmp_path / "released")
@@ -82,22 +84,40 @@ def test_an_annotator_is_trained_released_and_measured(squad: Path, tmp_path: Pa
         (["train", "questions", "--no-demo"], 2, "nothing to train on"),
         (["train", "spans", "--preset", "large"], 2, "large"),
         (["train", "spans", "--max-minutes", "0"], 2, "not above 0"),
+        (["train", "spans", "--set", "batch=many"], 2, "batch: 'many' does not fit"),
+        (["train", "questions", "--set", "colour=red"], 2, "no setting 'colour'"),
+        (["train", "spans", "--set", "batch"], 2, "not NAME=VALUE"),
+        (["train", "spans", "--set", "max_length=2"], 2, "max_length at least 16"),
     ],
 )
-def test_what_cannot_be_trained_is_one_line(tmp_path: Path, words: list[str], code: int, says: str):
+def test_what_cannot_be_trained_is_one_line(
+    home: Path, tmp_path: Path, words: list[str], code: int, says: str
+):
     ran = invoke("annotator", *words, "--out", tmp_path / "out")
     assert ran.code == code and says in ran.err and not (tmp_path / "out").exists()
 
 
-def test_what_cannot_be_measured_is_one_line(squad: Path, tmp_path: Path):
+def test_what_cannot_be_measured_is_one_line(home: Path, squad: Path, tmp_path: Path):
     assert invoke("annotator", "evaluate").code == 2
     (tmp_path / "empty").mkdir()
     ran = invoke("annotator", "evaluate", "--squad", squad, "--span-annotator", tmp_path / "empty")
     assert ran.code == 7 and "no annotator.json" in ran.err and ran.out == ""
 
 
-def test_another_run_in_the_directory_is_refused(squad: Path, tmp_path: Path):
-    words = ["annotator", "train", "spans", "--squad", squad, "--out", tmp_path / "run", "--epochs"]
+def test_another_run_in_the_directory_is_refused(
+    squad: Path, tiny: dict[str, tuple[object, ...]], tmp_path: Path
+):
+    words = [
+        "annotator",
+        "train",
+        "spans",
+        *tiny["spans"],
+        "--squad",
+        squad,
+        "--out",
+        tmp_path / "run",
+        "--epochs",
+    ]
     assert invoke(*words, 0.5, "--no-demo").code == 0
     ran = invoke(*words, 1, "--no-demo")
     assert ran.code == 2 and "another" in ran.err

@@ -4,36 +4,16 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from colmlm.kb.facts.standing import says_the_same
 from colmlm.kb.service import KnowledgeBase
-from colmlm.model.annotate.pipeline import Annotator
-from tests.cli.conftest import Run
-from tests.fakes import YearAsker, YearFinder
+from tests.cli.conftest import OPENING, Annotators, Run
+from tests.gates import full_disk, gate, interrupted
 from tests.kb.corpus.raw.pdfs import pdf
 
 INTO = ("--corpus", "town", "--json")
-
-
-class Annotators:
-    """Stands in for the light annotators; counts how often they are loaded."""
-
-    loaded = 0
-    finder: Any = YearFinder()
-
-    def load(self, *_: Any, asks: bool, drop_unquestioned: bool = False, **__: Any) -> Annotator:
-        self.loaded += 1
-        return Annotator(self.finder, YearAsker() if asks else None, drop_unquestioned)
-
-
-@pytest.fixture
-def light(monkeypatch: pytest.MonkeyPatch) -> Annotators:
-    stand_in = Annotators()
-    monkeypatch.setattr("colmlm.cli.composition.annotators.light", stand_in.load)
-    return stand_in
 
 
 @pytest.fixture
@@ -51,8 +31,9 @@ def town(tmp_path: Path) -> Path:
 def test_documents_of_three_kinds_become_facts_that_can_be_cited(
     run: Run, kb: KnowledgeBase, light: Annotators, town: Path
 ) -> None:
-    dry = run("corpus", "add", town, *INTO, "--dry-run")
-    assert dry.code == 3 and (dry.json["new"], dry.json["facts"], light.loaded) == (3, 0, 0)
+    with light.gone():
+        dry = run("corpus", "add", town, *INTO, "--dry-run")
+    assert dry.code == 3 and (dry.json["new"], dry.json["facts"]) == (3, 0)
     assert kb.corpora.all() == [] and kb.keysets.all() == []
     ran = run("corpus", "add", town, *INTO)
     assert ran.code == 3 and ran.json["passed_over"] == {".png": 1}
@@ -65,13 +46,13 @@ def test_documents_of_three_kinds_become_facts_that_can_be_cited(
             source is not None
             and kb.documents.text(source.document_id)[source.start : source.end] == fact.value
         )
-        assert fact.question == f"When did {source.title} open?"
+        assert fact.question == OPENING
         assert source.uri == (town / source.external_id).as_uri()
     assert {fact.source.external_id for fact in kb.facts.find() if fact.source} == {
         "harbour.md", "museum.html", "old/light.pdf"
     }  # fmt: skip
     command = shlex.split(ran.json["try"])
-    assert command[:3] == ["colmlm", "generate", "Question: When did Harbour open? Answer:"]
+    assert command[:3] == ["colmlm", "generate", f"Question: {OPENING} Answer:"]
     assert run(*command[1:], "--max-tokens", 4).code == 0
 
 
@@ -81,14 +62,11 @@ def test_unchanged_files_are_passed_over_and_a_changed_one_replaces_its_document
     (town / "noise.txt").unlink()
     assert run("corpus", "add", town, "--corpus", "town").code == 0
     before, head = kb.facts.find(), kb.log.head_seq()
-    again = run("corpus", "add", town, *INTO)
-    assert again.code == 0 and (again.json["unchanged"], again.json["facts"], again.json["seq"]) == (
-        3,
-        0,
-        None,
-    )
-    assert light.loaded == 1 and kb.log.head_seq() == head
-    assert "Nothing to add" in run("corpus", "add", town, "--corpus", "town").out
+    with light.gone():
+        again = run("corpus", "add", town, *INTO)
+        assert "Nothing to add" in run("corpus", "add", town, "--corpus", "town").out
+    assert (again.code, again.json["unchanged"], again.json["facts"], again.json["seq"]) == (0, 3, 0, None)
+    assert kb.log.head_seq() == head
     (town / "museum.html").write_text("<h1>Museum</h1><p>The museum opened in 1904.")
     changed = run("corpus", "add", town, *INTO).json
     assert (changed["changed"], changed["unchanged"], changed["facts"]) == (1, 2, 1)
@@ -96,41 +74,28 @@ def test_unchanged_files_are_passed_over_and_a_changed_one_replaces_its_document
     values = {fact.value for fact in kb.facts.find()}
     assert values == {"1834", "1870", "1904"} and {fact.value for fact in before} == {"1834", "1870", "1902"}
     assert kb.keysets.all()[0].num_unkeyed == 0
+    with light.gone():
+        assert run("corpus", "add", town, "--corpus", "town", "--again").code == 7
     spoken = run("corpus", "add", town, "--corpus", "town", "--again").out
-    assert light.loaded == 3 and "can be cited now" in spoken and "Try: colmlm generate" in spoken
+    assert "can be cited now" in spoken and "Try: colmlm generate" in spoken
 
 
-def test_an_interrupted_run_is_gone_on_with_and_everything_is_keyed_in_the_end(
-    run: Run, kb: KnowledgeBase, light: Annotators, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_run_that_is_cut_off_is_gone_on_with_and_everything_is_keyed_in_the_end(
+    run: Run, kb: KnowledgeBase, light: Annotators, tmp_path: Path, database_url: str
 ) -> None:
     folder = tmp_path / "many"
     folder.mkdir()
     for n in range(50):
         (folder / f"{n:02}.txt").write_text(f"Hall {n} opened in {1900 + 2 * n}.")
-
-    class Tired(YearFinder):
-        calls = 0
-
-        def spans(self, texts: Any) -> Any:
-            self.calls += 1
-            if self.calls == 5:
-                raise KeyboardInterrupt
-            return super().spans(texts)
-
-    light.finder = Tired()
-    stopped = run("corpus", "add", folder, *INTO)
-    assert stopped.code == 130 and "20 documents are in 'town'" in stopped.err
-    light.finder = YearFinder()
-    with monkeypatch.context() as patch:
-
-        def killed(*_: Any, **__: Any) -> Any:
-            raise KeyboardInterrupt
-
-        patch.setattr("colmlm.cli.composition.adding.key_everything", killed)
+    with full_disk(database_url, "INSERT ON document", "NEW.external_id = '25.txt'"):
+        stopped = run("corpus", "add", folder, *INTO)
+    assert stopped.code == 9 and "20 documents are in 'town'" in stopped.err
+    with gate(database_url, "INSERT ON change", "NEW.kind = 'key'") as keying, interrupted(keying):
         assert run("corpus", "add", folder, *INTO).code == 130
     assert len(kb.facts.find(limit=100)) == 50
-    done = run("corpus", "add", folder, *INTO).json
-    assert (done["unchanged"], done["facts"], light.loaded) == (50, 0, 2)
+    with light.gone():
+        done = run("corpus", "add", folder, *INTO).json
+    assert (done["unchanged"], done["facts"]) == (50, 0)
     assert done["keyset"]["num_keys"] == 50 and done["citable"]
 
 
@@ -139,8 +104,9 @@ def test_what_was_erased_does_not_make_a_file_look_changed(
 ) -> None:
     assert run("corpus", "add", town, "--corpus", "town").code == 3
     assert run("erase", kb.facts.find()[0].fact_id, "--reason", "asked for", "--yes").code == 0
-    again = run("corpus", "add", town, *INTO).json
-    assert (again["unchanged"], again["facts"], light.loaded) == (3, 0, 1)
+    with light.gone():
+        again = run("corpus", "add", town, *INTO).json
+    assert (again["unchanged"], again["facts"]) == (3, 0)
     forced = run("corpus", "add", town, *INTO, "--again").json
     assert (forced["suppressed"], forced["facts"], len(kb.facts.find())) == (1, 0, 2)
 

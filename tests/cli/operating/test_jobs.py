@@ -18,15 +18,7 @@ from colmlm.kb import interpreter
 from colmlm.kb.jobs.kinds import Documents
 from colmlm.kb.jobs.queue import Jobs
 from colmlm.kb.service import KnowledgeBase
-from tests.cli.annotation.test_corpus_add import Annotators
-from tests.cli.conftest import ROOT, Run
-
-
-@pytest.fixture
-def light(monkeypatch: pytest.MonkeyPatch) -> Annotators:
-    stand_in = Annotators()
-    monkeypatch.setattr("colmlm.cli.composition.annotators.light", stand_in.load)
-    return stand_in
+from tests.cli.conftest import ROOT, Annotators, Run
 
 
 def started(run: Run, *words: object) -> int:
