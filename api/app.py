@@ -24,6 +24,7 @@ from colmlm.api.settings import ServerSettings
 from colmlm.api.watch.operations import Operations
 from colmlm.api.watch.readiness import Readiness
 from colmlm.api.wire.requests import MAX_BODY_BYTES
+from colmlm.kb.access.local_key import LocalKey
 from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.nouns.generation import Generator
 from colmlm.kb.service import KnowledgeBase
@@ -40,10 +41,12 @@ def create_app(
     operations: Operations | None = None,
     tuning: Tuning | None = None,
     settings: ServerSettings | None = None,
+    local: LocalKey | None = None,
 ) -> Litestar:
     """Builds the API on this knowledge base. Without an encoder or a generator, routes that need one answer 503.
 
-    The server answers to loopback names, and to the host and the allowed hosts of the settings.
+    The server answers to loopback names, and to the host and the allowed hosts of the settings. It admits the API keys
+    of the database, and the one of this process, `local`.
     """
     settings, tuning = settings or ServerSettings(), tuning or Tuning()
     operations = operations or Operations.of(kb, settings)
@@ -75,7 +78,7 @@ def create_app(
         settings=settings,
     )
     return GatedLitestar(
-        doorway(door, settings, lanes, operations.watch, tuning.clock),
+        doorway(door, settings, lanes, operations.watch, tuning.clock, local),
         route_handlers=[*health.HANDLERS, *pages.HANDLERS, routes.v1()],
         dependencies={"ports": Provide(lambda: ports, sync_to_thread=False)},
         guards=[rights.require_right],

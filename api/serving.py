@@ -18,6 +18,7 @@ from colmlm.api.settings import ServerSettings
 from colmlm.api.watch.metrics import Metrics
 from colmlm.api.watch.operations import Operations
 from colmlm.api.watch.tracing import Tracing
+from colmlm.kb.access.local_key import LocalKey
 from colmlm.kb.errors import KBError, SettingsError
 from colmlm.kb.jobs.attendance import OwnWorker, no_worker
 from colmlm.kb.keys.rekey import Encoder
@@ -40,15 +41,17 @@ def run_server(
     settings: ServerSettings | None = None,
     tracing: Tracing | None = None,
     worker: OwnWorker = no_worker,
+    local: LocalKey | None = None,
 ) -> None:
     """Serves on `listener` until SIGTERM or SIGINT, and returns once every running request has ended.
 
-    `worker` gives the state of the worker process that this server runs.
+    `worker` gives the state of the worker process that this server runs; `local` is admitted beside
+    the keys of the database.
     """
     settings = settings or ServerSettings()
     operations = Operations.of(kb, settings, tracing, worker)
     config = uvicorn.Config(
-        create_app(kb, encoder, generator, operations=operations, settings=settings),
+        create_app(kb, encoder, generator, operations=operations, settings=settings, local=local),
         log_config=None,
         access_log=False,
         lifespan="on",

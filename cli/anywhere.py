@@ -55,7 +55,10 @@ def anywhere(command: Callable[Concatenate[Base, P], None]) -> Callable[..., Non
 
 @contextmanager
 def base_of(server: str | None, key_file: Path | None) -> Iterator[Base]:
-    """Gives the base at `server` (None: that of the settings; empty: this machine's), without contacting it yet."""
+    """Gives the base at `server` (None: that of the settings), without contacting it yet.
+
+    An empty address means this process, and None without one in the settings this machine.
+    """
     runtime = Runtime.from_environment()
     if address := runtime.user.server if server is None else server:
         from colmlm.cli.composition.remote import RemoteBase
@@ -70,7 +73,7 @@ def base_of(server: str | None, key_file: Path | None) -> Iterator[Base]:
 
     runtime.user = replace(runtime.user, server=None)
     with runtime:
-        yield LocalBase(runtime)
+        yield LocalBase(runtime, alone=server is not None)
 
 
 @contextmanager

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from colmlm.kb.nouns.generation import DecoderVerbs
 from colmlm.kb.nouns.nouns import Nouns
+
+T = TypeVar("T")
 
 
 class Base(Nouns, Protocol):
@@ -28,6 +31,12 @@ class Base(Nouns, Protocol):
 
     def use_checkpoint(self, path: Path | None) -> None:
         """Encodes with this checkpoint (None: that of the settings). A server encodes with its own."""
+        ...
+
+    def answered(
+        self, ask: Callable[[Base], T], *, checkpoint: Path | None, as_of: int | None, verbose: bool
+    ) -> T:
+        """Gives what `ask` gives of this base, or of a server on this machine that has the model loaded already."""
         ...
 
     def generator(

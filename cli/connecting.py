@@ -9,19 +9,19 @@ from urllib.parse import urlsplit
 import typer
 
 from colmlm.api.client.connection import Connection, Patience
+from colmlm.api.wire.loopback import is_loopback
 from colmlm.cli.output import note
 
 if TYPE_CHECKING:
     from colmlm.cli.settings import UserSettings
 
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 PATIENCE = Patience(answer_seconds=600.0, attempts=6)  # a plan or an erasure may take minutes
 
 
 def connected(server: str, key_file: Path | None, settings: UserSettings) -> Connection:
     """Makes a connection to `server`, without a request yet."""
     scheme, host = _parts(server)
-    if scheme == "http" and host not in LOOPBACK:
+    if scheme == "http" and not is_loopback(host):
         note(f"The key goes to {host} unencrypted; use https beyond a network that you trust.")
     return Connection(server, _key(key_file or settings.key_file, settings.token), PATIENCE)
 

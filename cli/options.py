@@ -118,6 +118,9 @@ AsOf = Annotated[
 KeysetId = Annotated[
     int, typer.Argument(metavar="KEYSET_ID", min=1, max=MAX_BIGINT, help="See `colmlm keysets list`.")
 ]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Say what answered: a server, or this process.")
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done and stop.")]
 WhyUnlessDry = Annotated[
     str | None, typer.Option("--reason", callback=some_text, help="Why; required unless --dry-run.")

@@ -15,10 +15,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Self
+from urllib.parse import urlsplit
 
 import httpx2
 
 from colmlm.api.client.errors import ServerUnreachable, refused
+from colmlm.api.wire.loopback import is_loopback
 
 _NOT_READY = (502, 503, 504)
 _TURNED_AWAY, _CONFLICT = 429, 409
@@ -76,9 +78,12 @@ class Connection:
     def __init__(self, url: str, key: str, patience: Patience | None = None) -> None:
         self.url, self.patience = url.rstrip("/"), patience or Patience()
         self.budget = Budget(self.patience)
+        is_near = _stays_on_this_machine(self.url)
         try:
             self._client = httpx2.Client(
                 base_url=self.url,
+                trust_env=not is_near,  # the environment names proxies, which would read the key
+                verify=not is_near,  # no certificate is asked for, and to load those to compare it with takes a while
                 headers={"Authorization": f"Bearer {key}"},
                 timeout=httpx2.Timeout(self.patience.answer_seconds, connect=self.patience.connect_seconds),
                 limits=httpx2.Limits(keepalive_expiry=_IDLE_SECONDS),
@@ -134,9 +139,18 @@ class Connection:
                     *whole, rest = (rest + block).split(b"\n")
                     yield from (f"{line.decode()}\n" for line in whole)
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            raise ServerUnreachable(self.url, _said(error)) from error
+            raise ServerUnreachable(self.url, _said(error), was_sent=not _never_sent(error)) from error
         if rest:
             yield rest.decode()
+
+
+def _stays_on_this_machine(url: str) -> bool:
+    """Tells whether requests go unencrypted to a loopback address."""
+    try:
+        address = urlsplit(url)
+        return address.scheme == "http" and is_loopback(address.hostname or "")
+    except ValueError:
+        return False
 
 
 def _is_passing(response: httpx2.Response) -> bool:

@@ -24,9 +24,10 @@ from colmlm.kb.errors import KBError
 
 
 class RemoteError(KBError):
-    """A request to a remote server failed."""
+    """A request to a remote server failed. Where it `was_sent`, it may have been carried out all the same."""
 
     title = "Server elsewhere"
+    was_sent = False
 
 
 class ServerUnreachable(RemoteError):

@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from colmlm.api.client.api import Api
-from colmlm.api.client.errors import ServerUnreachable, error_of
+from colmlm.api.client.errors import RemoteError, ServerUnreachable, error_of
 from colmlm.api.wire.answers import Problem
+from colmlm.kb.errors import KBError
 from colmlm.kb.evidence.records import OutputTrace
 
 if TYPE_CHECKING:
@@ -39,8 +40,15 @@ class RemoteGenerator:
                 yield self.api.read(said.encode(), OutputTrace)
                 return
             elif field == "data" and name == "error":
-                raise error_of(self.api.read(said.encode(), Problem))
-        raise ServerUnreachable(self.api.connection.url, "the stream ended early")
+                raise _broken_off(error_of(self.api.read(said.encode(), Problem)))
+        raise ServerUnreachable(self.api.connection.url, "the stream ended early", was_sent=True)
+
+
+def _broken_off(error: KBError) -> KBError:
+    """Notes on the error of a stream that it came when the request was carried out in part."""
+    if isinstance(error, RemoteError):
+        error.was_sent = True
+    return error
 
 
 def _body(request: GenerationRequest) -> dict[str, Any]:

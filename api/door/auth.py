@@ -23,6 +23,7 @@ from colmlm.api.door.rights import SAFE_METHODS
 from colmlm.api.errors import CrossOrigin, NotSignedIn, UnknownHost
 from colmlm.kb.access.access import Access
 from colmlm.kb.access.api_keys import ApiKeyRecord
+from colmlm.kb.access.local_key import LocalKey
 
 if TYPE_CHECKING:
     from litestar.types import HTTPScope
@@ -34,7 +35,6 @@ PROBES = frozenset({"/healthz", "/readyz"})  # probes have no key, and the respo
 _HOST = re.compile(
     r"(?:(?P<name>[A-Za-z0-9._-]+)|\[(?P<address>[A-Za-z0-9:.%_-]+)\])(?::(?P<port>[0-9]{1,5}))?"
 )
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 Verified = Callable[[str], ApiKeyRecord | None]
 
@@ -46,6 +46,7 @@ class Admission:
     access: Access
     hosts: frozenset[str]
     lanes: Lanes
+    local: LocalKey | None = None
 
     def check_host(self, headers: Headers) -> None:
         """Raises `UnknownHost` unless the Host header names this server."""
@@ -63,7 +64,7 @@ class Admission:
         bearer = _bearer(headers)
         key = await self._verified(
             *(
-                (self.access.of_token, bearer)
+                (self._of_token, bearer)
                 if bearer is not None
                 else (self.access.of_session, session_of(headers))
             )
@@ -72,6 +73,10 @@ class Admission:
             check_origin(headers)
         return key
 
+    def _of_token(self, token: str) -> ApiKeyRecord | None:
+        local = None if self.local is None else self.local.of_token(token)
+        return local or self.access.of_token(token)
+
     async def _verified(self, verified: Verified, secret: str | None) -> ApiKeyRecord:
         key = await self.lanes.run(Lane.door, verified, secret) if secret else None
         if key is None:
@@ -79,9 +84,9 @@ class Admission:
         return key
 
 
-def gate(access: Access, hosts: Iterable[str], lanes: Lanes) -> Admission:
+def gate(access: Access, hosts: Iterable[str], lanes: Lanes, local: LocalKey | None = None) -> Admission:
     """Makes a gate that accepts these host names in upper or lower case. IPv6 addresses have no brackets."""
-    return Admission(access, frozenset(host.strip("[]").lower() for host in hosts), lanes)
+    return Admission(access, frozenset(host.strip("[]").lower() for host in hosts), lanes, local)
 
 
 def is_open(scope: HTTPScope) -> bool:

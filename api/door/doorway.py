@@ -32,6 +32,8 @@ from colmlm.api.routes import vectors
 from colmlm.api.settings import ServerSettings
 from colmlm.api.watch.journal import Journal
 from colmlm.api.watch.watcher import Watch
+from colmlm.api.wire.loopback import LOOPBACK
+from colmlm.kb.access.local_key import LocalKey
 from colmlm.kb.errors import KBError
 from colmlm.kb.service import KnowledgeBase
 
@@ -95,13 +97,14 @@ def doorway(
     lanes: Lanes,
     watch: Watch | None = None,
     clock: Clock = time.monotonic,
+    local: LocalKey | None = None,
 ) -> Doorway:
     """Builds the checks from the server's settings; they use the connections of this knowledge base.
 
     `clock` times the rate limits.
     """
     return Doorway(
-        auth.gate(kb.access, (*auth.LOOPBACK, settings.host, *settings.allowed_hosts), lanes),
+        auth.gate(kb.access, (*LOOPBACK, settings.host, *settings.allowed_hosts), lanes, local),
         RateLimits(settings.rate_limit, clock),
         cors(settings.cors_origins),
         Journal(kb.log, lanes, clock),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from colmlm.api.client.client import Client
 from colmlm.api.client.connection import Connection
@@ -14,9 +14,13 @@ from colmlm.api.client.only_there import refuse
 from colmlm.cli.composition.runtime import Runtime
 
 if TYPE_CHECKING:
+    from colmlm.cli.base import Base
     from colmlm.kb.evidence.records import NewOutput, OutputTrace
     from colmlm.kb.facts.records import Source
     from colmlm.kb.nouns.generation import DecoderVerbs
+
+
+T = TypeVar("T")
 
 
 class RemoteBase(Client):
@@ -39,6 +43,14 @@ class RemoteBase(Client):
     def use_checkpoint(self, path: Path | None) -> None:
         self.only_here(checkpoint=path)
 
+    def answered(
+        self, ask: Callable[[Base], T], *, checkpoint: Path | None, as_of: int | None, verbose: bool
+    ) -> T:
+        found = ask(self)
+        if verbose:
+            self._runtime.telling.note(f"Answered by the server at {self.server}.")
+        return found
+
     @contextmanager
     def generator(self, checkpoint: Path | None, as_of: int | None, *, there: bool) -> Iterator[DecoderVerbs]:
         if there:
@@ -51,6 +63,17 @@ class RemoteBase(Client):
         self.lookups.require(loaded.checkpoint_id)
         lookup = self.lookups if as_of is None else self.lookups.as_of(as_of)
         yield StoringGenerator(loaded, OutputsElsewhere(self), lookup, as_of)
+
+
+class NearBase(RemoteBase):
+    """The base behind a server that runs on this home with the checkpoint that a command asks for."""
+
+    def use_checkpoint(self, path: Path | None) -> None:
+        """Does nothing, since the server has it."""
+
+    @contextmanager
+    def generator(self, checkpoint: Path | None, as_of: int | None, *, there: bool) -> Iterator[DecoderVerbs]:
+        yield self.decoder
 
 
 @dataclass(frozen=True, slots=True)

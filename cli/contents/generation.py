@@ -19,6 +19,7 @@ from colmlm.cli.options import (
     CheckpointPath,
     MinSeq,
     Threshold,
+    Verbose,
     examples,
     finite,
     positive,
@@ -93,6 +94,7 @@ def generate(
         bool, typer.Option("--there", help="With --server: decode there too, with the server's checkpoint.")
     ] = False,
     checkpoint: CheckpointPath = None,
+    verbose: Verbose = False,
     as_json: AsJson = False,
 ) -> None:
     """Decode a prompt with lookups, and store the output with the evidence for every spliced span.
@@ -105,6 +107,8 @@ def generate(
         raise typer.BadParameter("it prints text as it comes, --json one object at the end; take one of them.",
                                  param_hint="--stream")  # fmt: skip
     _one_time(min_seq, as_of)
+    if there and base.server is None:
+        raise typer.BadParameter("name the server that decodes.", param_hint="--server")
     if stop and "" in stop:
         raise typer.BadParameter("an empty text stops at once.", param_hint="--stop")
     request = GenerationRequest(
@@ -112,8 +116,12 @@ def generate(
         repetition_penalty=repetition_penalty, stop=tuple(stop or ()), seed=seed, threshold=threshold, min_seq=min_seq,
         fact_bias=fact_bias,
     )  # fmt: skip
-    with base.generator(checkpoint, as_of, there=there) as generator:
-        trace = _stream(generator, request) if stream else generator.generate(request)
+
+    def decoded(asked: Base) -> OutputTrace:
+        with asked.generator(checkpoint, as_of, there=there) as generator:
+            return _stream(generator, request) if stream else generator.generate(request)
+
+    trace = base.answered(decoded, checkpoint=checkpoint, as_of=as_of, verbose=verbose)
     if as_json:
         print_json(trace)
         return
@@ -158,21 +166,27 @@ def lookup(
     min_seq: MinSeq = None,
     as_of: AsOf = None,
     checkpoint: CheckpointPath = None,
+    verbose: Verbose = False,
     as_json: AsJson = False,
 ) -> None:
     """Find the facts nearest to a question, without decoding. No match is a normal result."""
     _one_time(min_seq, as_of)
-    base.use_checkpoint(checkpoint)
-    found = base.lookups.ask(question, k=k, threshold=threshold, min_seq=min_seq, as_of=as_of)
+
+    def looked_up(asked: Base) -> tuple[Lookup, list[FactRecord]]:
+        asked.use_checkpoint(checkpoint)
+        found = asked.lookups.ask(question, k=k, threshold=threshold, min_seq=min_seq, as_of=as_of)
+        return found, asked.facts.show_many([hit.fact_id for hit in found.hits]) if found.hits else []
+
+    found, facts = base.answered(looked_up, checkpoint=checkpoint, as_of=as_of, verbose=verbose)
     if as_json:
-        print_json(_as_dict(base, question, found))
+        print_json(_as_dict(question, found, facts))
     else:
-        _show(base, found)
+        _show(found, facts)
 
 
-def _as_dict(base: Base, question: str, found: Lookup) -> dict[str, object]:
+def _as_dict(question: str, found: Lookup, facts: list[FactRecord]) -> dict[str, object]:
     hits = []
-    for hit, fact in zip(found.hits, _facts(base, found), strict=True):
+    for hit, fact in zip(found.hits, facts, strict=True):
         hits.append(
             {
                 "fact_id": hit.fact_id,
@@ -195,12 +209,7 @@ def _as_dict(base: Base, question: str, found: Lookup) -> dict[str, object]:
     }
 
 
-def _facts(base: Base, found: Lookup) -> list[FactRecord]:
-    """Reads the facts of the hits, in one request."""
-    return base.facts.show_many([hit.fact_id for hit in found.hits]) if found.hits else []
-
-
-def _show(base: Base, found: Lookup) -> None:
+def _show(found: Lookup, facts: list[FactRecord]) -> None:
     if isinstance(found, AsOfLookup) and found.redacted:
         note(f"{found.redacted} facts that were live at change {found.seq} are erased and can't be found.")
     if isinstance(found, AsOfLookup) and found.unkeyed:
@@ -213,7 +222,7 @@ def _show(base: Base, found: Lookup) -> None:
         say(f"No match at or above {found.threshold:.3f}{best}.")
         return
     rows = []
-    for hit, fact in zip(found.hits, _facts(base, found), strict=True):
+    for hit, fact in zip(found.hits, facts, strict=True):
         rows.append(
             (f"{hit.score:.3f}", hit.fact_id, shorten(hit.value), shorten(fact.question), where(fact))
         )

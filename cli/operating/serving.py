@@ -16,7 +16,9 @@ from typing import Annotated
 import typer
 
 from colmlm.cli.composition.keying import key_everything
+from colmlm.cli.composition.nearby import told_of
 from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.composition.secret_file import write_secret
 from colmlm.cli.composition.worker_process import WorkerProcess
 from colmlm.cli.options import AsJson, examples
 from colmlm.cli.output import note, print_json, progress, say
@@ -139,18 +141,9 @@ def access_token(runtime: Runtime) -> str:
         return stored
     taken = {key.name for key in access.all()}
     name = next(name for n in range(len(taken) + 1) if (name := f"up-{n}" if n else "up") not in taken)
-    actor, keep = runtime.settings.actor, partial(_write_secret, file)
+    actor, keep = runtime.settings.actor, partial(write_secret, file)
     token, _ = access.create(name, "admin", actor=actor, on_token=keep)
     return token
-
-
-def _write_secret(file: Path, secret: str) -> None:
-    """Writes a secret to a temporary file and renames it, so that the file is always complete and private."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    scratch = file.with_suffix(f".{os.getpid()}")
-    with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
-        out.write(secret + "\n")
-    scratch.replace(file)
 
 
 def _address(runtime: Runtime) -> str:
@@ -185,7 +178,10 @@ def _serve(runtime: Runtime, listener: socket.socket, *, with_model: bool, with_
     encoder = runtime.encoder if with_model else None
     generator = replace(runtime.generator, check=check_client) if with_model else None
     sys.stdout.flush()  # so that whoever started this reads the address now, and not when the server ends
-    with _worker(runtime) if with_worker else nullcontext() as worker:
+    with (
+        _worker(runtime) if with_worker else nullcontext() as worker,
+        told_of(runtime, listener, _address(runtime)) if with_model else nullcontext() as local,
+    ):
         run_server(
             runtime.kb,
             listener,
@@ -194,6 +190,7 @@ def _serve(runtime: Runtime, listener: socket.socket, *, with_model: bool, with_
             settings=runtime.serving,
             tracing=tracing_from(os.environ),
             worker=worker.state if worker else no_worker,
+            local=local,
         )
 
 

@@ -122,7 +122,7 @@ def create_key(
         raise InvalidValue(
             "name of the key", f"{name!r} is taken, by a revoked key too; the change log names keys"
         )
-    token = _new_token()
+    token = new_token()
     key = ApiKeyRow(
         name=name, key_hash=digest_of(token), role=role, prefix=token[:_SHOWN], rate_limit=rate_limit
     )
@@ -150,7 +150,7 @@ def rotate_key(
     expired = key.expires_at is not None and key.expires_at <= _now(session)
     if key.revoked_at is not None or (expired and expires_in is None):
         raise ApiKeyEnded(name, "revoked" if key.revoked_at is not None else "expired")
-    token = _new_token()
+    token = new_token()
     overlaps = grace > timedelta(0)
     key.previous_hash = key.key_hash if overlaps else None
     key.previous_until = _ahead("grace period", grace) if overlaps else None
@@ -283,7 +283,8 @@ def _ahead(field: str, span: timedelta) -> ColumnElement[datetime]:
     return func.now() + span
 
 
-def _new_token() -> str:
+def new_token() -> str:
+    """Makes a secret that can't be guessed."""
     return _MARK + secrets.token_urlsafe(32)
 
 

@@ -12,11 +12,10 @@ from litestar import Litestar
 
 
 @contextmanager
-def served(app: Litestar) -> Iterator[str]:
-    """Serves the app on a real port, and gives its address."""
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        listening.listen()  # requests sent before the server has started wait, instead of being refused
+def served(app: Litestar, listener: socket.socket | None = None) -> Iterator[str]:
+    """Serves the app on a real port, or on `listener`, and gives its address."""
+    # It listens: requests sent before the server has started wait, instead of being refused.
+    with listener or socket.create_server(("127.0.0.1", 0)) as listening:
         config = uvicorn.Config(
             app, log_level="error", lifespan="off", ws="none", timeout_graceful_shutdown=1
         )

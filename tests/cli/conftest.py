@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import pty
@@ -204,3 +205,23 @@ def at_terminal(*words: object, typed: str) -> Ran:
         os.close(keyboard)
         os.close(terminal)
     return Ran(ran.returncode, ran.stdout, ran.stderr)
+
+
+def loaded(code: str, modules: tuple[str, ...], **env: str) -> list[str]:
+    """Which of these modules a process of its own has loaded when this code has run."""
+    code += f"\nimport sys; print([m for m in {modules} if m in sys.modules], file=sys.stderr)"
+    command = interpreter.command("-c", code)
+    ran = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, **env}, text=True, capture_output=True, timeout=60
+    )
+    found = ast.literal_eval(ran.stderr.strip().splitlines()[-1])
+    assert isinstance(found, list)
+    return found
+
+
+RUN = """
+import sys
+from colmlm.cli.app import app
+try: app({words}, prog_name="colmlm")
+except SystemExit: pass
+"""

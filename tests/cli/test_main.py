@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import ast
-import os
 import shlex
 import subprocess
 from collections.abc import Iterator
@@ -17,7 +15,7 @@ from colmlm.cli.commands import COMMANDS, LABORATORY
 from colmlm.cli.verbs import VERBS
 from colmlm.kb import interpreter
 from colmlm.kb.service import KnowledgeBase
-from tests.cli.conftest import ROOT, Ran, Run, invoke, program
+from tests.cli.conftest import ROOT, RUN, Ran, Run, invoke, loaded, program
 from tests.gates import interrupted, table_locked
 
 # What must start at once. Whoever imports torch here makes every one of them take seconds.
@@ -120,26 +118,6 @@ def test_a_verb_is_completed_with_the_words_it_has_for_itself(noun: str) -> None
 def test_a_noun_is_what_has_verbs() -> None:
     has_verbs = {name for name, lazy in COMMANDS.items() if hasattr(lazy.command(name), "commands")}
     assert set(VERBS) == has_verbs
-
-
-def loaded(code: str, modules: tuple[str, ...], **env: str) -> list[str]:
-    """Which of these modules a process of its own has loaded when this code has run."""
-    code += f"\nimport sys; print([m for m in {modules} if m in sys.modules], file=sys.stderr)"
-    command = interpreter.command("-c", code)
-    ran = subprocess.run(
-        command, cwd=ROOT, env={**os.environ, **env}, text=True, capture_output=True, timeout=60
-    )
-    found = ast.literal_eval(ran.stderr.strip().splitlines()[-1])
-    assert isinstance(found, list)
-    return found
-
-
-RUN = """
-import sys
-from colmlm.cli.app import app
-try: app({words}, prog_name="colmlm")
-except SystemExit: pass
-"""
 
 
 def test_help_loads_no_database_no_arrays_and_no_http() -> None:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
-
-import typer
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from colmlm.cli.composition.runtime import Runtime
+from colmlm.kb.nouns.telling import Telling
 
 if TYPE_CHECKING:
+    from colmlm.cli.base import Base
     from colmlm.cli.composition.generator import StoringGenerator
     from colmlm.cli.composition.local.corpora import LocalCorpora
     from colmlm.cli.composition.local.erasures import LocalErasures
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from colmlm.kb.service import KnowledgeBase
     from colmlm.kb.upkeep.upkeep import Upkeep
 
+T = TypeVar("T")
+
 
 class LocalBase:
     """Implements `kb.nouns.nouns.Nouns` and `cli.base.Base` in this process. The base is opened on first use.
@@ -38,8 +40,9 @@ class LocalBase:
 
     server = None
 
-    def __init__(self, runtime: Runtime) -> None:
-        self.runtime = runtime
+    def __init__(self, runtime: Runtime, *, alone: bool = True) -> None:
+        """Makes the base of a runtime. Unless it is `alone`, a server that runs here may answer in its place."""
+        self.runtime, self.alone = runtime, alone
 
     @property
     def kb(self) -> KnowledgeBase:
@@ -122,12 +125,37 @@ class LocalBase:
         user = self.runtime.user
         self.runtime.user = replace(user, checkpoint=path or user.checkpoint)
 
+    def answered(
+        self, ask: Callable[[Base], T], *, checkpoint: Path | None, as_of: int | None, verbose: bool
+    ) -> T:
+        """Asks the server that runs on this home, unless this is `alone`; where it can't answer, this process does.
+
+        It is not asked for the past, since its key may not read that.
+        """
+        from colmlm.cli.composition.nearby import near_base
+
+        said = self.runtime.telling.note if verbose else Telling().note
+        near = None if self.alone or as_of is not None else near_base(self.runtime, checkpoint)
+        if near is not None:
+            from colmlm.api.client.errors import RemoteError
+
+            with near:
+                try:
+                    found = ask(near)
+                except RemoteError as error:
+                    if error.was_sent:
+                        raise
+                    said(str(error))
+                else:
+                    said(f"Answered by the server at {near.server}.")
+                    return found
+        said("Answered by this process.")
+        return ask(self)
+
     @contextmanager
     def generator(
         self, checkpoint: Path | None, as_of: int | None, *, there: bool
     ) -> Iterator[StoringGenerator]:
-        if there:
-            raise typer.BadParameter("name the server that decodes.", param_hint="--server")
         self.use_checkpoint(checkpoint)
         self.runtime.open()
         yield self.runtime.generator if as_of is None else self.runtime.generator_as_of(as_of)

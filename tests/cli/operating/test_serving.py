@@ -15,7 +15,7 @@ import pytest
 
 from colmlm.kb import demo, interpreter
 from colmlm.kb.corpus.format import to_record
-from tests.cli.conftest import ROOT, Run, document, program
+from tests.cli.conftest import ROOT, RUN, Run, document, loaded, program
 
 
 @pytest.fixture
@@ -86,6 +86,7 @@ def serving(*words: str) -> Iterator[str]:
         _, log = process.communicate(timeout=60)
     assert process.returncode == 0
     assert {json.loads(line)["level"] for line in log.splitlines()} <= {"info"}, log
+    assert "colmlm_" not in log  # no token
 
 
 def status_of(url: str, token: str | None) -> int:
@@ -99,6 +100,25 @@ def test_serving_answers_with_the_token_and_not_without(run: Run, small_demo: Pa
     with serving("--no-model", "--no-worker") as address:
         assert status_of(f"{address}/v1/facts", token) == 200
         assert status_of(f"{address}/v1/facts", None) == 401
+
+
+def test_a_server_tells_commands_of_this_user_how_to_ask_it_while_it_runs(
+    run: Run, small_demo: Path, home: Path
+) -> None:
+    run("up", "--no-serve")
+    file, question = home / "server.json", "What is the capital of Peru?"
+    with serving("--no-model", "--no-worker") as address:
+        assert status_of(f"{address}/healthz", None) == 200 and not file.exists()
+    with serving("--no-worker") as address:
+        assert status_of(f"{address}/healthz", None) == 200
+        told = json.loads(file.read_text())
+        assert told["url"] == address and stat.S_IMODE(file.stat().st_mode) == 0o600
+        assert status_of(f"{address}/v1/facts", told["token"]) == 200
+        code = RUN.format(words=["lookup", question, "-v"])
+        heavy = ("torch", "numpy", "sqlalchemy", "psycopg", "litestar", "faiss")
+        assert loaded(code, heavy) == []
+        assert f"Answered by the server at {address}." in program("lookup", question, "-v").stderr
+    assert not file.exists()
 
 
 @pytest.fixture
