@@ -116,7 +116,7 @@ def test_route_that_names_no_right_is_the_admins(
 
     client = connect(
         GatedLitestar(
-            doorway(kb, Lanes()),
+            doorway(kb, ServerSettings(), Lanes()),
             route_handlers=[forgotten],
             guards=[require_right],
             exception_handlers={Exception: respond},

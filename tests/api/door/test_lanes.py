@@ -22,6 +22,7 @@ from colmlm.api.door.lanes import LONGEST_REST, SIZES, Lane, Lanes, Size
 from colmlm.api.door.rights import Right, needs, require_right
 from colmlm.api.door.tuning import Tuning
 from colmlm.api.errors import respond
+from colmlm.api.settings import ServerSettings
 from colmlm.kb.log.audit import CHANGE_LOCK
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import CAPITAL, Client, Connect
@@ -246,7 +247,7 @@ def test_a_thread_outside_of_every_lane_is_refused(kb: KnowledgeBase, connect: C
         return "from some thread"
 
     app = GatedLitestar(
-        doorway(kb, Lanes()),
+        doorway(kb, ServerSettings(), Lanes()),
         route_handlers=[by_hand],
         guards=[require_right],
         exception_handlers={Exception: respond},
