@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from colmlm.kb.errors import PromptRefused
 from colmlm.kb.evidence.records import NewOutput, OutputTrace, Splice
 from colmlm.kb.keys.records import CheckpointInfo
+from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.nouns.generation import (
     Completed,
     Finished,
@@ -18,7 +19,6 @@ from colmlm.kb.nouns.generation import (
     TokenLogprob,
 )
 from colmlm.kb.service import KnowledgeBase
-from tests.fakes import FakeEncoder
 
 BEFORE = "𝄞 They say "  # the clef is one code point and two UTF-16 units
 
@@ -28,7 +28,7 @@ class LookupGenerator:
     """Answers with `BEFORE` and the fact that answers the prompt, or says that it does not know."""
 
     kb: KnowledgeBase
-    encoder: FakeEncoder
+    encoder: Encoder
 
     @property
     def model(self) -> CheckpointInfo:

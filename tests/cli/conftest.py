@@ -25,7 +25,6 @@ from tests.tiny import tiny_checkpoint
 if TYPE_CHECKING:
     from colmlm.kb.service import KnowledgeBase
     from tests.cli.elsewhere import There
-    from tests.fakes import FakeEncoder
 
 
 TEXT = "Peru is a country. 🇵🇪 The capital of Peru is Lima. Its great lake is Titicaca."
@@ -61,6 +60,12 @@ Run = Callable[..., Ran]
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_checkpoint(tmp_path_factory.mktemp("checkpoint"))
+
+
+@pytest.fixture(scope="session")
+def lively(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Random weights to which every question is another, so that a fact with a key of its question is found by it."""
+    return tiny_checkpoint(tmp_path_factory.mktemp("lively"), eagerness=1.0)
 
 
 @pytest.fixture
@@ -148,13 +153,13 @@ def keyed(run: Run, atlas: list[int]) -> list[int]:
 
 @pytest.fixture
 def there(
-    kb: KnowledgeBase, home: Path, encoder: FakeEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kb: KnowledgeBase, home: Path, lively: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[There]:
-    """The base of `home` behind a server, with an encoder that needs no model on either side."""
+    """The base of `home` behind a server, with the same model on both sides."""
     from tests.cli.elsewhere import served_base  # imports the API, which few of these tests need
 
-    monkeypatch.setattr("colmlm.cli.composition.runtime.Runtime.encoder", encoder)
-    with served_base(kb, encoder, tmp_path) as there:
+    monkeypatch.setenv("COLMLM_CHECKPOINT", str(lively))
+    with served_base(kb, lively, tmp_path) as there:
         yield there
 
 

@@ -14,16 +14,17 @@ from sqlalchemy.orm import Session
 
 from colmlm.api.app import create_app
 from colmlm.cli.composition.job_handlers import handlers, problem
+from colmlm.cli.composition.model_encoder import ModelEncoder
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.access.api_keys import ROLES, create_key
 from colmlm.kb.corpus.format import Parsed
 from colmlm.kb.jobs.worker import Worker
 from colmlm.kb.service import KnowledgeBase
+from colmlm.model.lm.checkpoint import load
 from tests.api.conftest import CAPITAL, PERU
 from tests.api.generator import LookupGenerator
 from tests.api.serving import served
 from tests.cli.conftest import Ran, at_terminal, invoke
-from tests.fakes import FakeEncoder
 
 WHY = ("--reason", "a test")
 
@@ -57,10 +58,11 @@ def pruned(value: Any, volatile: tuple[str, ...]) -> Any:
 
 
 @contextmanager
-def served_base(kb: KnowledgeBase, encoder: FakeEncoder, folder: Path) -> Iterator[There]:
-    """Serves two keyed facts, a stored output that used one of them, and an API key of every role."""
+def served_base(kb: KnowledgeBase, checkpoint: Path, folder: Path) -> Iterator[There]:
+    """Serves two facts keyed by their questions too, a stored output that used one, and an API key of every role."""
+    encoder = ModelEncoder(load(checkpoint, folder))
     kb.corpora.ingest([Parsed(PERU)], "atlas", actor="tester", reason="set up")
-    kb.keysets.rekey(encoder)
+    kb.keysets.rekey(encoder, kinds=("context", "question"))
     keys = {role: folder / f"{role}.key" for role in ROLES}
     with Session(kb.engine) as session, session.begin():
         for role, file in keys.items():

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 import socket
-from dataclasses import dataclass
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 import httpx2
 import pytest
 
-from colmlm.api.client.connection import Connection
 from tests.api.conftest import CAPITAL
 from tests.cli.conftest import invoke
 from tests.cli.elsewhere import WHY, There
@@ -182,38 +185,52 @@ def test_what_only_this_machine_heeds_is_refused_by_name(there: There, checkpoin
         assert ran.code == 2 and option in ran.err and ran.err.count("\n") == 1
 
 
-@dataclass(frozen=True)
-class Losing:
-    """Passes requests on to a server, and loses the answers to the first of those that edit."""
+class Losing(BaseHTTPRequestHandler):
+    """Passes requests on to another server, and cuts the connection instead of answering the first that edit."""
 
-    target: str
-    losses: list[int]
+    protocol_version = "HTTP/1.1"
+    target: ClassVar[str]
+    losses: ClassVar[int]
 
-    def __call__(self, request: httpx2.Request) -> httpx2.Response:
-        with httpx2.Client() as client:
-            answer = client.request(
-                request.method, request.url, headers=request.headers, content=request.read()
-            )
-        if self.losses[0] and request.method != "GET":
-            self.losses[0] -= 1
-            raise httpx2.ReadError("the connection was cut")
-        return answer
+    def pass_on(self) -> None:
+        content = self.rfile.read(int(self.headers["content-length"] or 0))
+        headers = {name: value for name, value in self.headers.items() if name.lower() != "host"}
+        answer = httpx2.request(self.command, f"{self.target}{self.path}", headers=headers, content=content)
+        if self.command != "GET" and type(self).losses:
+            type(self).losses -= 1
+            self.close_connection = True
+            return
+        self.send_response(answer.status_code)
+        self.send_header("content-type", answer.headers["content-type"])
+        self.send_header("content-length", str(len(answer.content)))
+        self.end_headers()
+        self.wfile.write(answer.content)
+
+    do_GET = do_PATCH = pass_on
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def losing(there: There, losses: int) -> Iterator[There]:
+    """The same server behind one that loses so many answers to edits."""
+    handler = type("Handler", (Losing,), {"target": there.address, "losses": losses})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield replace(there, address=f"http://127.0.0.1:{server.server_port}")
+        server.shutdown()
+        thread.join()
 
 
 @pytest.mark.parametrize(("losses", "code"), [(2, 0), (99, 5)])
 def test_an_edit_whose_answer_was_lost_is_made_once(
-    there: There, facts: list[int], monkeypatch: pytest.MonkeyPatch, losses: int, code: int
+    there: There, facts: list[int], losses: int, code: int
 ) -> None:
-    before = Connection.__init__
-    passing = httpx2.MockTransport(Losing(there.address, [losses]))
-
-    def connected(self: Connection, *args: Any, **kwargs: Any) -> None:
-        before(self, *args, **kwargs)
-        self._client = httpx2.Client(base_url=self.url, headers=self._client.headers, transport=passing)
-
-    monkeypatch.setattr(Connection, "__init__", connected)
     seq = there.kb.log.head_seq()
-    ran = there.run("facts", "edit", facts[0], "--value", "Cusco", *WHY, "--json")
+    with losing(there, losses) as badly_connected:
+        ran = badly_connected.run("facts", "edit", facts[0], "--value", "Cusco", *WHY, "--json")
     assert ran.code == code, ran.err
     assert [change.kind for change in there.kb.log.changes(after=seq)] == ["update"]
     if code:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
 from tests.cli.conftest import invoke
 from tests.cli.elsewhere import WHY, There, working
-from tests.fakes import FakeEncoder
+from tests.tiny import tiny_checkpoint
 
 
 def test_jobs_are_asked_for_shown_and_ended_there(there: There) -> None:
@@ -37,11 +37,10 @@ def test_jobs_are_asked_for_shown_and_ended_there(there: There) -> None:
 
 
 def test_a_keyset_is_keyed_checked_activated_and_retired_there(
-    there: There, facts: list[int], monkeypatch: pytest.MonkeyPatch
+    there: There, facts: list[int], tmp_path: Path
 ) -> None:
-    other = FakeEncoder(salt="2")
-    there.kb.keysets.create(other.checkpoint)
-    monkeypatch.setattr("colmlm.cli.composition.runtime.Runtime.encoder", other)
+    other = tiny_checkpoint(tmp_path / "other", seed=4, eagerness=1.0)
+    assert invoke("keysets", "create", "--checkpoint", other, "--json").json["keyset_id"] == 2
     with working(there.kb):
         keyed = there.run("keysets", "rekey", 2, "--json", role="trainer").json
         assert (keyed["keyset_id"], keyed["num_keys"], keyed["state"]) == (2, 2, "ready")

@@ -13,55 +13,46 @@ from pathlib import Path
 import httpx
 import pytest
 
-from colmlm.kb import demo, interpreter
-from colmlm.kb.corpus.format import to_record
-from tests.cli.conftest import ROOT, RUN, Run, document, loaded, program
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.operating.serving import TOKEN_FILE, access_token
+from colmlm.kb import interpreter
+from colmlm.kb.corpus.format import read_annotated
+from colmlm.kb.demo import DEMO_CORPUS
+from tests.cli.conftest import ROOT, RUN, Run, loaded, program
 
 
 @pytest.fixture
-def small_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A demo corpus of two facts: the shipped one takes a model minutes."""
-    file = tmp_path / "corpus.jsonl"
-    file.write_text(json.dumps(to_record(document())) + "\n", encoding="utf-8")
-    monkeypatch.setattr("colmlm.cli.operating.serving.DEMO_CORPUS", file)
-    return file
+def runtime(home: Path) -> Iterator[Runtime]:
+    with Runtime.from_environment() as opened:
+        yield opened
 
 
-def test_the_shipped_demo_corpus_is_there() -> None:
-    assert demo.DEMO_CORPUS.is_file()
-
-
-def test_up_prepares_everything_and_a_second_time_changes_nothing(
-    run: Run, small_demo: Path, home: Path
-) -> None:
+def test_up_prepares_everything_and_a_second_time_changes_nothing(run: Run) -> None:
     first = run("up", "--no-serve", "--json")
-    assert first.code == 0
-    assert (first.json["address"], first.json["keyset"]["num_keys"], first.json["keyset"]["state"]) == (
-        None,
-        2,
-        "active",
-    )
-    assert first.json["keyset"]["calibrated"]
+    assert first.code == 0 and first.json["address"] is None
+    parsed = [parsed.document for parsed in read_annotated(DEMO_CORPUS)]
+    num_facts = sum(len(document.facts) for document in parsed if document is not None)
+    keyset = first.json["keyset"]
+    assert (keyset["num_keys"], keyset["state"], keyset["calibrated"]) == (num_facts, "active", True)
     changes = run("changes", "--json").json["changes"]
     second = run("up", "--no-serve", "--json").json
     assert second["token"] == first.json["token"]
     assert run("changes", "--json").json["changes"] == changes
 
 
-def test_the_token_is_for_its_owner_alone(run: Run, small_demo: Path, home: Path) -> None:
-    token = run("up", "--no-serve", "--json").json["token"]
-    file = home / "token"
+def test_the_token_is_for_its_owner_alone(runtime: Runtime) -> None:
+    token, file = access_token(runtime), runtime.settings.home / TOKEN_FILE
     assert file.read_text().strip() == token and stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
-def test_a_token_the_database_does_not_know_is_replaced(run: Run, small_demo: Path, home: Path) -> None:
-    first = run("up", "--no-serve", "--json").json["token"]
-    (home / "token").write_text("colmlm_of_another_database\n")
-    second = run("up", "--no-serve", "--json").json["token"]
+def test_a_token_the_database_does_not_know_is_replaced(runtime: Runtime) -> None:
+    first = access_token(runtime)
+    (runtime.settings.home / TOKEN_FILE).write_text("colmlm_of_another_database\n")
+    second = access_token(runtime)
     assert second not in (first, "colmlm_of_another_database")
 
 
-def test_a_taken_port_is_said_before_any_work(run: Run, small_demo: Path) -> None:
+def test_a_taken_port_is_said_before_any_work(run: Run) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         for words in (["up", "--port", port], ["serve", "--port", port]):
@@ -95,17 +86,15 @@ def status_of(url: str, token: str | None) -> int:
     return httpx.get(url, headers=headers, timeout=60).status_code
 
 
-def test_serving_answers_with_the_token_and_not_without(run: Run, small_demo: Path, home: Path) -> None:
-    token = run("up", "--no-serve", "--json").json["token"]
+def test_serving_answers_with_the_token_and_not_without(runtime: Runtime) -> None:
+    token = access_token(runtime)
     with serving("--no-model", "--no-worker") as address:
         assert status_of(f"{address}/v1/facts", token) == 200
         assert status_of(f"{address}/v1/facts", None) == 401
 
 
-def test_a_server_tells_commands_of_this_user_how_to_ask_it_while_it_runs(
-    run: Run, small_demo: Path, home: Path
-) -> None:
-    run("up", "--no-serve")
+@pytest.mark.usefixtures("keyed")
+def test_a_server_tells_commands_of_this_user_how_to_ask_it_while_it_runs(home: Path) -> None:
     file, question = home / "server.json", "What is the capital of Peru?"
     with serving("--no-model", "--no-worker") as address:
         assert status_of(f"{address}/healthz", None) == 200 and not file.exists()

@@ -6,20 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.store.settings import Settings
+from colmlm.cli.composition.runtime import Runtime
 from tests.cli.conftest import QUESTIONS, Ran, Run, at_terminal
-from tests.fakes import FakeEncoder
 
 
 @pytest.fixture
-def keyed(
-    run: Run, atlas: list[int], database_url: str, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> list[int]:
-    """The two facts of the atlas, keyed by an encoder that needs no model."""
-    monkeypatch.setattr("colmlm.cli.composition.runtime.Runtime.encoder", FakeEncoder())
-    with KnowledgeBase.open(Settings(home=home, database_url=database_url)) as kb:
-        kb.keysets.rekey(FakeEncoder())
+def keyed(run: Run, atlas: list[int], lively: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The two facts of the atlas, which their own questions find."""
+    monkeypatch.setenv("COLMLM_CHECKPOINT", str(lively))
+    with Runtime.from_environment() as runtime:
+        runtime.kb.keysets.rekey(runtime.encoder, kinds=("context", "question"))
     return atlas
 
 
