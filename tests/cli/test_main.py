@@ -170,9 +170,11 @@ def test_what_does_not_exist_is_one_line_and_exit_code_3(run: Run) -> None:
 
 
 def test_a_bad_setting_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLMLM_PORT", "http")
-    ran = run("facts", "list")
-    assert ran.code == 2 and "COLMLM_PORT" in ran.err and is_one_error_line(ran)
+    for name, words in (("COLMLM_LOCK_TIMEOUT_SECONDS", ["facts", "list"]), ("COLMLM_PORT", ["serve"])):
+        with monkeypatch.context() as changed:
+            changed.setenv(name, "soon")
+            ran = run(*words)
+        assert ran.code == 2 and name in ran.err and is_one_error_line(ran)
 
 
 def test_a_database_out_of_reach_is_exit_code_5_without_its_password(
