@@ -23,6 +23,9 @@ SELECT EXISTS (SELECT FROM pg_locks l JOIN pg_stat_activity a USING (pid)
 """)
 
 
+AGAIN_SECONDS = 20.0
+
+
 @contextmanager
 def table_locked(url: str, table: str) -> Iterator[Reached]:
     """Keeps others from reading or writing the table in the block. Yields a check of whether somebody waits for it."""
@@ -68,7 +71,10 @@ def _trigger(url: str, before: str, action: str) -> Iterator[None]:
 
 @contextmanager
 def interrupted(reached: Reached, by: signal.Signals = signal.SIGINT) -> Iterator[None]:
-    """Sends this process the signal once `reached` is true, which must happen within the block."""
+    """Sends this process the signal once `reached` is true, which must happen within the block.
+
+    It is sent again every `AGAIN_SECONDS`, as a person does: Python drops an interrupt that comes within a finalizer.
+    """
     is_over = threading.Event()
     sent: list[bool] = []
 
@@ -77,7 +83,8 @@ def interrupted(reached: Reached, by: signal.Signals = signal.SIGINT) -> Iterato
             if reached():
                 sent.append(True)
                 os.kill(os.getpid(), by)
-                return
+                while not is_over.wait(AGAIN_SECONDS):
+                    os.kill(os.getpid(), by)
 
     watching = threading.Thread(target=watch)
     watching.start()
