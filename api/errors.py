@@ -32,7 +32,7 @@ from litestar.response.base import ASGIResponse
 from colmlm.api.door import requests
 from colmlm.api.wire.answers import FieldError, Problem
 from colmlm.api.wire.statuses import status_of
-from colmlm.kb.access.api_keys import ROLES, Right
+from colmlm.kb.access.records import ROLES, Right
 from colmlm.kb.errors import (
     Collided,
     DatabaseUnavailable,

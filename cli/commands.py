@@ -137,9 +137,10 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
             "Say what so many facts take: database, index, memory, disk, lookups a second.",
             examples="EXAMPLES",
         ),
-        "train": Lazy("colmlm.cli.training.train:app", "Train a checkpoint on an annotated corpus."),
+        "train": Lazy("colmlm.cli.training.train:app", "Train a checkpoint on annotated corpora."),
         "annotator": Lazy(
-            "colmlm.cli.annotation.annotator:app", "Train, release and measure the annotators of raw text."
+            "colmlm.cli.annotation.annotator:app",
+            "Train, release and measure the annotators that mark facts and ask about them.",
         ),
         **LABORATORY,
     }

@@ -11,7 +11,7 @@ import msgspec
 from colmlm.api.client.api import Api
 from colmlm.api.client.only_there import refuse
 from colmlm.api.wire.answers import Key, KeyWithToken
-from colmlm.kb.access.api_keys import ApiKeyRecord
+from colmlm.kb.access.records import ApiKeyRecord
 from colmlm.kb.errors import ApiKeyNotFound
 
 

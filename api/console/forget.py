@@ -18,7 +18,7 @@ from colmlm.api.schema.schemas import PathId
 from colmlm.kb.errors import KBError
 from colmlm.kb.facts.records import FactRecord
 from colmlm.kb.forgetting import certificates
-from colmlm.kb.forgetting.records import OUTCOMES, ForgetPlan
+from colmlm.kb.forgetting.records import LEVELS, OUTCOMES, ForgetPlan
 from colmlm.kb.forgetting.verbs import Forgetting
 from colmlm.kb.selectors import Selector
 
@@ -173,7 +173,7 @@ def _show(ports: Ports, request: PageRequest, run_id: int, form: Form) -> Page:
         found=found,
         texts=_texts(forgetting, made),
         drift=forgetting.drift(run_id) if record.state == "planned" else None,
-        levels=certificates.LEVELS,
+        levels=LEVELS,
         outcomes=OUTCOMES,
         shown=SHOWN,
         done=done(ports, form),

@@ -18,7 +18,7 @@ from litestar import Request, Response
 from markupsafe import Markup
 
 from colmlm.api.errors import problem_of
-from colmlm.kb.access.api_keys import ApiKeyRecord, Right
+from colmlm.kb.access.records import ApiKeyRecord, Right
 from colmlm.kb.texts.characters import visible
 
 HERE = Path(__file__).parent

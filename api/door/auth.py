@@ -22,8 +22,8 @@ from colmlm.api.door.lanes import Lane, Lanes
 from colmlm.api.door.rights import SAFE_METHODS
 from colmlm.api.errors import CrossOrigin, NotSignedIn, UnknownHost
 from colmlm.kb.access.access import Access
-from colmlm.kb.access.api_keys import ApiKeyRecord
 from colmlm.kb.access.local_key import LocalKey
+from colmlm.kb.access.records import ApiKeyRecord
 
 if TYPE_CHECKING:
     from litestar.types import HTTPScope

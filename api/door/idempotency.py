@@ -24,8 +24,8 @@ from colmlm.api.door.rights import is_edit, right_of
 from colmlm.api.errors import BadIdempotencyKey
 from colmlm.api.wire.requests import MAX_BODY_BYTES
 from colmlm.kb.access.access import Access
-from colmlm.kb.access.api_keys import ApiKeyRecord
 from colmlm.kb.access.idempotency import MAX_KEPT_BYTES, KeptAnswer
+from colmlm.kb.access.records import ApiKeyRecord
 from colmlm.kb.log.origin import Claim, origin
 
 if TYPE_CHECKING:

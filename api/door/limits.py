@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from colmlm.api.errors import TooManyRequests
-from colmlm.kb.access.api_keys import ApiKeyRecord
+from colmlm.kb.access.records import ApiKeyRecord
 
 Clock = Callable[[], float]
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from litestar.datastructures import Headers
 from litestar.types import HTTPScope
 
-from colmlm.kb.access.api_keys import ApiKeyRecord
+from colmlm.kb.access.records import ApiKeyRecord
 from colmlm.kb.log.origin import Origin, origin
 
 HEADER = "x-request-id"

@@ -9,7 +9,7 @@ from litestar import Request
 from colmlm.api.ports import Ports
 from colmlm.api.wire.answers import EditResult
 from colmlm.api.wire.requests import Why
-from colmlm.kb.access.api_keys import ApiKeyRecord
+from colmlm.kb.access.records import ApiKeyRecord
 from colmlm.kb.facts.records import Edit
 from colmlm.kb.log.audit import check_name
 from colmlm.kb.log.origin import act_for

@@ -22,7 +22,7 @@ from colmlm.api.routes.following import Glance, followed
 from colmlm.api.schema.paging import Cursor, Limit, after_of, page
 from colmlm.api.schema.schemas import PathId
 from colmlm.api.wire.pages import Page
-from colmlm.kb.access.api_keys import ApiKeyRecord
+from colmlm.kb.access.records import ApiKeyRecord
 from colmlm.kb.jobs.kinds import (
     KINDS,
     Check,

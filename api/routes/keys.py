@@ -18,10 +18,9 @@ from colmlm.api.schema.schemas import PathId
 from colmlm.api.wire.answers import Key, KeyWithToken
 from colmlm.api.wire.pages import Page
 from colmlm.api.wire.requests import Request
-from colmlm.kb.access import api_keys as access
-from colmlm.kb.access.api_keys import MAX_RATE, ApiKeyRecord
+from colmlm.kb.access.records import LONGEST, MAX_RATE, ApiKeyRecord
 
-_MAX_SECONDS = int(access.LONGEST.total_seconds())
+_MAX_SECONDS = int(LONGEST.total_seconds())
 
 Role = Literal["decoder", "reader", "operator", "auditor", "trainer", "admin"]
 Seconds = Annotated[int, Meta(ge=1, le=_MAX_SECONDS)]

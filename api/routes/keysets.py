@@ -19,8 +19,7 @@ from colmlm.api.wire.answers import KeysetView
 from colmlm.api.wire.pages import Page
 from colmlm.api.wire.requests import MAX_ID, Threshold, Why
 from colmlm.kb.errors import KeysetNotFound
-from colmlm.kb.keys.activation import MAX_EDITS
-from colmlm.kb.keys.records import GateStanding, KeysetRecord
+from colmlm.kb.keys.records import MAX_EDITS, GateStanding, KeysetRecord
 
 
 class KeysetGate(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from colmlm.api.door.rights import Lane, Right, needs
 from colmlm.api.errors import MEDIA_TYPE, PROBLEMS
 from colmlm.api.ports import FromPorts
 from colmlm.api.wire.answers import Problem
-from colmlm.kb.access.api_keys import ApiKeyRecord
+from colmlm.kb.access.records import ApiKeyRecord
 from colmlm.kb.jobs.uploads import Upload, Uploads
 
 FileName = Annotated[

@@ -19,7 +19,7 @@ from colmlm.api.watch.tracing import Tracing
 if TYPE_CHECKING:
     from litestar.types import HTTPScope
 
-    from colmlm.kb.access.api_keys import ApiKeyRecord
+    from colmlm.kb.access.records import ApiKeyRecord
 
 
 _log = logging.getLogger("colmlm.request")

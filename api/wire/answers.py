@@ -108,7 +108,7 @@ class KeysetView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Key(msgspec.Struct, frozen=True, kw_only=True):
-    """An API key without its token (`kb.access.api_keys.ApiKeyRecord`). `state` is "in use", "expired" or "revoked"."""
+    """An API key without its token (`kb.access.records.ApiKeyRecord`). `state` is "in use", "expired" or "revoked"."""
 
     key_id: int
     name: str

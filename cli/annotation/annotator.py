@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -22,14 +22,13 @@ from colmlm.cli.output import note, print_json, print_table, progress, say
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, read_annotated
 from colmlm.kb.corpus.squad import read_squad
 from colmlm.kb.demo import DEMO_CORPUS
-from colmlm.model.annotate import checkpoint as annotators
 from colmlm.model.annotate.config import QuestionConfig, SpanConfig
 from colmlm.model.annotate.presets import QUESTION_PRESETS, SPAN_PRESETS
-from colmlm.model.annotate.report import AnnotatorMeasures, calibrate, measure
-from colmlm.model.annotate.span_training import Annotated as Corpus
-from colmlm.model.annotate.tasks import QuestionTask, SpanTask
 from colmlm.model.training.settings import with_settings
-from colmlm.model.training.steps import hold_out
+
+if TYPE_CHECKING:
+    from colmlm.model.annotate.report import AnnotatorMeasures
+    from colmlm.model.annotate.tasks import QuestionTask, SpanTask
 
 Config = TypeVar("Config", SpanConfig, QuestionConfig)
 
@@ -37,7 +36,10 @@ app = typer.Typer(
     help="Train, release and measure the annotators that mark facts and ask about them.",
     epilog=examples("colmlm annotator evaluate --squad dev.jsonl"),
 )
-training = typer.Typer(help="Train an annotator on annotated documents.")
+training = typer.Typer(
+    help="Train an annotator on annotated documents.",
+    epilog=examples("colmlm annotator train spans --squad train.jsonl --out runs/spans"),
+)
 app.add_typer(training, name="train")
 
 
@@ -117,6 +119,10 @@ def train_spans(
 
     With --hold-out the threshold is set where the exact F1 on those documents is highest.
     """
+    from colmlm.model.annotate.report import calibrate
+    from colmlm.model.annotate.span_training import Annotated as Corpus
+    from colmlm.model.annotate.tasks import SpanTask
+
     sparse, kept_back = _split(squad or [], held_out)
     dense = _dense(annotated or [], demo)
     config = _changed(SPAN_PRESETS[preset](), settings, epochs, max_minutes)
@@ -154,6 +160,8 @@ def train_questions(
     as_json: AsJson = False,
 ) -> None:
     """Train the question generator on the questions of annotated documents."""
+    from colmlm.model.annotate.tasks import QuestionTask
+
     documents = _split(squad or [], held_out)[0] + _dense(annotated or [], demo)
     _require(documents, "facts with questions")
     config = _changed(QUESTION_PRESETS[preset](), settings, epochs, max_minutes)
@@ -170,6 +178,8 @@ def release(
     as_json: AsJson = False,
 ) -> None:
     """Write a run's adapter in half precision, with its config and without optimiser state: at most 16 MB."""
+    from colmlm.model.annotate import checkpoint as annotators
+
     if target.is_dir() and any(target.iterdir()):
         raise typer.BadParameter(f"{target} is not empty; name a new directory.", param_hint="DIR")
     annotators.release(run, target)
@@ -201,6 +211,9 @@ def evaluate(
     A question passes the round trip where its hidden state at <FACT-q> finds its own fact's key among those of all
     facts of the documents.
     """
+    from colmlm.model.annotate.report import measure
+    from colmlm.model.training.steps import hold_out
+
     chosen = _split(squad or [], 0)[0] + _dense(annotated or [], demo=False)
     if documents is not None and documents < len(chosen):
         chosen = hold_out(chosen, documents)[1]
@@ -223,6 +236,8 @@ def evaluate(
 
 def _split(squad: list[Path], held_out: int) -> tuple[list[AnnotatedDocument], list[AnnotatedDocument]]:
     """Splits the documents of SQuAD files into those to use, and `held_out` ones that are drawn at random."""
+    from colmlm.model.training.steps import hold_out
+
     documents = [document for path in squad for document in _readable(read_squad(path))]
     if held_out and held_out >= len(documents):
         raise typer.BadParameter(f"cannot leave {held_out} of {len(documents)} documents out.")
@@ -275,6 +290,8 @@ def _run(task: SpanTask | QuestionTask, out: Path) -> None:
 
 
 def _report(directory: Path, as_json: bool) -> None:
+    from colmlm.model.annotate import checkpoint as annotators
+
     config = annotators.AnnotatorConfig.load(directory)
     if as_json:
         print_json({"annotator": str(directory), **asdict(config)})

@@ -34,12 +34,11 @@ from colmlm.cli.options import (
     time,
 )  # fmt: skip
 from colmlm.cli.output import note, plain, print_json, print_table, progress, say, shorten
-from colmlm.kb.log.signing import from_pem, names_of, require_signer
-from colmlm.kb.log.witness import AuditReport, Head, check_log, read_head
 
 if TYPE_CHECKING:
     from colmlm.kb.evidence.records import Impact, ImpactedOutput
     from colmlm.kb.log.chain import Break
+    from colmlm.kb.log.witness import AuditReport, Head
 
 SHOWN = 20
 
@@ -113,6 +112,8 @@ def verify(
     acknowledged that. Every break is listed, and the changes after it are checked too. With --server the whole
     log is fetched and checked on this machine.
     """
+    from colmlm.kb.log.witness import check_log
+
     witnessed = _read_head(against, key) if against else None
     if log_file:
         _read_head(log_file, key)
@@ -126,6 +127,9 @@ def verify(
 
 
 def _read_head(file: Path, key: str | None) -> Head:
+    from colmlm.kb.log.signing import require_signer
+    from colmlm.kb.log.witness import read_head
+
     with file.open(encoding="utf-8") as lines:
         head = read_head(lines.readline(), file.name)
     if key is not None:
@@ -235,6 +239,8 @@ def public_key(
     output: Output = None,
 ) -> None:
     """Write the public key for signatures of heads, logs and certificates, as PEM. Auditors need no other."""
+    from colmlm.kb.log.signing import from_pem, names_of
+
     pem = base.log.public_key()
     if output is None:
         typer.echo(pem, nl=False)

@@ -7,14 +7,15 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
 import typer
-from numpy.typing import NDArray
 
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.keys.records import CheckpointInfo
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from colmlm.kb.corpus.format import AnnotatedDocument
     from colmlm.kb.keys.rekey import Encoder
     from colmlm.model.baselines.sentences import SentenceEncoder

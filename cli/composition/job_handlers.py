@@ -14,13 +14,14 @@ from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import FAULT, explain
 from colmlm.kb.corpus.raw.files import find_files
 from colmlm.kb.errors import InvalidWork, KBError
-from colmlm.kb.forgetting.verbs import SAMPLE, Forgetting
+from colmlm.kb.forgetting.records import SAMPLE
+from colmlm.kb.forgetting.verbs import Forgetting
 from colmlm.kb.jobs.handlers import HANDLERS, in_brief, ingest, named
 from colmlm.kb.jobs.kinds import Documents, Gate, Ingest, Rekey, VerifyForgetting
 from colmlm.kb.jobs.problems import Problem, problem_of
 from colmlm.kb.nouns.telling import Advance, Telling
 from colmlm.kb.store.causes import refusal_of
-from colmlm.kb.switching.gate import GateLimits
+from colmlm.kb.switching.limits import GateLimits
 
 if TYPE_CHECKING:
     from colmlm.kb.jobs.runner import Handler, JobRun

@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
 from colmlm.cli.composition.encoders import keys_are_questions, registered
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.errors import InvalidValue, KBError, KeysetMismatch, NoActiveKeyset
-from colmlm.kb.keys.calibration import Calibration, calibrate
 from colmlm.kb.nouns.telling import Telling
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from colmlm.kb.keys.calibration import Calibration
     from colmlm.kb.keys.records import KeysetRecord
     from colmlm.kb.keys.rekey import Encoder
     from colmlm.kb.service import KnowledgeBase
@@ -101,6 +101,8 @@ def measure(
     telling: Telling,
 ) -> Calibration:
     """Calibrates on up to `sample` questions, spread evenly over the facts. Raises `InvalidValue` without any."""
+    from colmlm.kb.keys.calibration import calibrate
+
     fact_ids, keys_ND = kb.keysets.keys(keyset.keyset_id)
     values, questions = _facts_by_id(kb)
     asked = [int(fact_id) for fact_id in fact_ids if questions.get(int(fact_id))]
@@ -117,6 +119,8 @@ def measure(
 
 
 def _encode(encoder: Encoder, questions: list[str], telling: Telling) -> NDArray[np.float32]:
+    import numpy as np
+
     pieces = [encoder.encode_questions([])]
     with telling.progress("Calibrating") as advance:
         for start in range(0, len(questions), _BATCH):

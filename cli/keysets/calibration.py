@@ -9,7 +9,7 @@ import typer
 
 from colmlm.cli.anywhere import anywhere
 from colmlm.cli.base import Base
-from colmlm.cli.composition.keying import DEFAULT_SAMPLE, describe_calibration, measure
+from colmlm.cli.composition.keying import DEFAULT_SAMPLE
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import AsJson, CheckpointPath, KeysetId, examples, finite
 from colmlm.cli.output import print_json, say
@@ -54,6 +54,8 @@ def calibrate(
 
     Each question is looked up twice: among all facts, and as if every fact of its value were deleted.
     """
+    from colmlm.cli.composition.keying import describe_calibration, measure
+
     with Runtime.from_environment(checkpoint=checkpoint) as runtime:
         runtime.open()
         keyset = _keyset_of(runtime, keyset_id)

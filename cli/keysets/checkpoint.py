@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from colmlm.cli.composition.model_encoder import describe
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import AsJson, CheckpointPath, NewDirectory, examples
 from colmlm.cli.output import print_json, say
@@ -20,6 +19,8 @@ app = typer.Typer(help="Describe and export checkpoints.", epilog=examples("colm
 )
 def info(checkpoint: CheckpointPath = None, as_json: AsJson = False) -> None:
     """Show which checkpoint this is, the dimension of its keys and how it was trained."""
+    from colmlm.cli.composition.model_encoder import describe
+
     with Runtime.from_environment(checkpoint=checkpoint) as runtime:
         loaded = runtime.checkpoint
     described = describe(loaded)

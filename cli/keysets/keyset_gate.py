@@ -12,8 +12,8 @@ from colmlm.cli.base import Base
 from colmlm.cli.errors import CHECK_FAILED
 from colmlm.cli.options import Actor, AsJson, CheckpointPath, KeysetId, Reason, examples, finite
 from colmlm.cli.output import note, print_json, print_table, say
-from colmlm.kb.keys.activation import MAX_EDITS
-from colmlm.kb.switching.gate import GateLimits
+from colmlm.kb.keys.records import MAX_EDITS
+from colmlm.kb.switching.limits import GateLimits
 
 if TYPE_CHECKING:
     from colmlm.kb.keys.records import KeysetRecord

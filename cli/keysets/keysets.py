@@ -13,7 +13,6 @@ from colmlm.cli.anywhere import anywhere
 from colmlm.cli.asking import require_somebody
 from colmlm.cli.base import Base
 from colmlm.cli.composition.encoders import ByEncoder, chosen
-from colmlm.cli.composition.keying import key_everything
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.keysets import calibration, keyset_gate
 from colmlm.cli.options import Actor, AsJson, CheckpointPath, KeysetId, Reason, Yes, examples
@@ -69,6 +68,8 @@ def rekey(
     The new keyset is calibrated at the end. It answers at once where no other is active, else once it is activated.
     Several such commands may run at once, on one machine or many; they share the work.
     """
+    from colmlm.cli.composition.keying import key_everything
+
     with Runtime.from_environment(checkpoint=checkpoint) as runtime:
         runtime.open()
         keyset = key_everything(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,10 +13,11 @@ from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import CHECK_FAILED
 from colmlm.cli.options import Actor, AsJson, Yes, examples, some_texts
 from colmlm.cli.output import note, plain, print_json, progress, say
-from colmlm.kb.backup.restore import RestoreReport, restore_backup
-from colmlm.kb.backup.write import Backup, open_backup, verify_backup, write_backup
 from colmlm.kb.errors import NewerLogNeeded
-from colmlm.kb.log.signing import signing_key
+
+if TYPE_CHECKING:
+    from colmlm.kb.backup.restore import RestoreReport
+    from colmlm.kb.backup.write import Backup
 
 app = typer.Typer(
     help="Write a knowledge base to one file, check the file, restore it.",
@@ -48,6 +49,9 @@ def create(
     It holds all texts, deleted ones too, and the secret of the database. Facts that are erased later are still in it:
     keep the change log elsewhere too (`colmlm audit export --log`), since a restore repeats the later erasures from it.
     """
+    from colmlm.kb.backup.write import write_backup
+    from colmlm.kb.log.signing import signing_key
+
     with Runtime.from_environment() as runtime, progress("Writing MiB") as advance:
         made = write_backup(
             runtime.kb,
@@ -66,6 +70,8 @@ def verify(file: BackupFile, key: Keys = None, as_json: AsJson = False) -> None:
 
     The exit code is 1 where a bit differs from what was written, the end is missing, or no --key signed it.
     """
+    from colmlm.kb.backup.write import verify_backup
+
     with progress("Reading MiB") as advance:
         found = verify_backup(file, lambda done: advance(done // MIB, None), keys=key or ())
     print_json({"ok": True, **plain(found)}) if as_json else _show(found)
@@ -119,6 +125,8 @@ def restore(
     the backup or by a --key. At the end everything is checked as by `colmlm fsck`; the exit code is 1 where that finds
     anything.
     """
+    from colmlm.kb.backup.restore import restore_backup
+
     _require_one(change_log, without_later_erasures, reapply_deletes)
     if without_later_erasures and not dry_run:
         _confirm_return(file, yes, as_json)
@@ -156,6 +164,8 @@ def _require_one(change_log: Path | None, without_later_erasures: bool, reapply_
 
 def _confirm_return(file: Path, yes: bool, as_json: bool) -> None:
     """Asks whether facts that were erased since may come back; where nobody can be asked, --yes is required."""
+    from colmlm.kb.backup.write import open_backup
+
     if yes:
         return
     require_somebody(yes, as_json, "let erased facts come back")

@@ -11,8 +11,6 @@ from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import DATABASE
 from colmlm.cli.options import AsJson, examples
 from colmlm.cli.output import print_json, say
-from colmlm.kb.store import database
-from colmlm.kb.store.embedded_server import EmbeddedServer
 
 if TYPE_CHECKING:
     from colmlm.kb.store.settings import Settings
@@ -26,6 +24,9 @@ def up(as_json: AsJson = False) -> None:
 
     No other command needs this: each starts the database where it does not run, and the last one to use it stops it.
     """
+    from colmlm.kb.store import database
+    from colmlm.kb.store.embedded_server import EmbeddedServer
+
     settings = Runtime.from_environment().settings
     engine = database.connect(settings)
     if (server := EmbeddedServer.of(settings)) is not None:
@@ -41,6 +42,8 @@ def down(as_json: AsJson = False) -> None:
 
     A server or worker that still runs waits for it: the next command that needs it, or `colmlm db up`, starts it again.
     """
+    from colmlm.kb.store.embedded_server import EmbeddedServer
+
     server = EmbeddedServer.of(Runtime.from_environment().settings)
     if server is None:
         raise typer.BadParameter("COLMLM_DATABASE_URL names a server of its own; stop it where it runs.")
@@ -54,6 +57,8 @@ def down(as_json: AsJson = False) -> None:
 @app.command(epilog=examples("colmlm db migrate"))
 def migrate(as_json: AsJson = False) -> None:
     """Bring the schema to what this program needs. Safe to repeat, and to run twice at once."""
+    from colmlm.kb.store import database
+
     settings = Runtime.from_environment().settings
     engine = database.connect(settings)
     was_at_head = database.is_at_head(engine)
@@ -120,6 +125,8 @@ def _status(settings: Settings) -> Status:
     from sqlalchemy import text
 
     from colmlm.kb.errors import DatabaseUnavailable
+    from colmlm.kb.store import database
+    from colmlm.kb.store.embedded_server import EmbeddedServer
 
     server = EmbeddedServer.of(settings)
     embedded = server is not None
@@ -139,6 +146,8 @@ def _status(settings: Settings) -> Status:
 
 def _url(settings: Settings, *, show_password: bool) -> str:
     """Gives a libpq URL; for an embedded database that does not run, its data directory."""
+    from colmlm.kb.store.embedded_server import EmbeddedServer
+
     if settings.database_url is not None:
         from sqlalchemy import make_url
 

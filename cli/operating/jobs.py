@@ -19,8 +19,7 @@ from colmlm.cli.operating import job_pruning
 from colmlm.cli.options import MAX_BIGINT, Actor, AsJson, Limit, examples
 from colmlm.cli.output import counted, note, print_json, print_table, progress, say, shorten
 from colmlm.kb.jobs.kinds import KINDS, work_of
-from colmlm.kb.nouns.awaiting import awaited
-from colmlm.kb.tables import job_states
+from colmlm.kb.jobs.records import STATES
 
 if TYPE_CHECKING:
     from colmlm.kb.jobs.records import JobRecord
@@ -33,7 +32,7 @@ app = typer.Typer(
 )
 
 Kind = StrEnum("Kind", {name: name for name in KINDS})  # type: ignore[misc]
-State = StrEnum("State", {name: name for name in job_states})  # type: ignore[misc]
+State = StrEnum("State", {name: name for name in STATES})  # type: ignore[misc]
 
 JobId = Annotated[
     int, typer.Argument(metavar="JOB_ID", min=1, max=MAX_BIGINT, help="See `colmlm jobs list`.")
@@ -122,6 +121,8 @@ def wait(
     as_json: AsJson = False,
 ) -> None:
     """Wait until a job has ended. The exit code is 1 where it failed, was cancelled, or has not ended in time."""
+    from colmlm.kb.nouns.awaiting import awaited
+
     job = awaited(base.jobs, job_id, timeout, progress)
     print_json(job) if as_json else _show(job)
     if job.state != "succeeded":

@@ -13,10 +13,10 @@ from colmlm.cli.asking import require_somebody
 from colmlm.cli.base import Base
 from colmlm.cli.options import AsJson, DryRun, Yes, examples, span
 from colmlm.cli.output import note, print_json, print_table, say
-from colmlm.kb.access import api_keys as access
+from colmlm.kb.access.records import MAX_RATE
 
 if TYPE_CHECKING:
-    from colmlm.kb.access.api_keys import ApiKeyRecord
+    from colmlm.kb.access.records import ApiKeyRecord
 
 app = typer.Typer(
     help="Make, list, rotate and revoke access keys of the API.",
@@ -25,7 +25,7 @@ app = typer.Typer(
 
 
 class Role(StrEnum):
-    """The roles of `kb.access.api_keys.ROLES`, as choices of an option."""
+    """The roles of `kb.access.records.ROLES`, as choices of an option."""
 
     decoder = "decoder"
     reader = "reader"
@@ -66,7 +66,7 @@ def create(
         typer.Option(
             "--rate-limit",
             min=1,
-            max=access.MAX_RATE,
+            max=MAX_RATE,
             help="Requests a minute. Default: COLMLM_RATE_LIMIT, or none.",
         ),
     ] = None,

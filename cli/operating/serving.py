@@ -11,21 +11,21 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from colmlm.cli.composition.keying import key_everything
 from colmlm.cli.composition.nearby import told_of
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.composition.secret_file import write_secret
-from colmlm.cli.composition.worker_process import WorkerProcess
 from colmlm.cli.options import AsJson, examples
 from colmlm.cli.output import note, print_json, progress, say
 from colmlm.kb.corpus.format import read_annotated
 from colmlm.kb.demo import DEMO_CORPUS
 from colmlm.kb.errors import KBError
-from colmlm.kb.store import database
+
+if TYPE_CHECKING:
+    from colmlm.cli.composition.worker_process import WorkerProcess
 
 UP_EXAMPLES = examples("colmlm up", "colmlm up --port 9000 --home ./kb", "colmlm up --no-serve --json")
 SERVE_EXAMPLES = examples("colmlm serve", "colmlm serve --port 9000 --no-model")
@@ -111,6 +111,9 @@ def _listen(runtime: Runtime) -> socket.socket:
 
 def _prepare(runtime: Runtime) -> None:
     """Prepares database, corpus and keys. The model, which takes longest, is loaded beside the first two."""
+    from colmlm.cli.composition.keying import key_everything
+    from colmlm.kb.store import database
+
     with ThreadPoolExecutor(max_workers=1) as loading:
         model: Future[object] = loading.submit(lambda: runtime.checkpoint)
         engine = database.connect(runtime.settings)
@@ -195,4 +198,6 @@ def _serve(runtime: Runtime, listener: socket.socket, *, with_model: bool, with_
 
 
 def _worker(runtime: Runtime) -> WorkerProcess:
+    from colmlm.cli.composition.worker_process import WorkerProcess
+
     return WorkerProcess(runtime.settings, runtime.user.checkpoint, runtime.serving.log_format)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,8 +13,10 @@ from colmlm.cli.errors import CHECK_FAILED
 from colmlm.cli.options import AsJson, examples, some_text
 from colmlm.cli.output import counted, note, print_json, say
 from colmlm.cli.removal.forget_options import RunId
-from colmlm.kb.forgetting.certificate_check import CertificateCheck, check_offline, trusted_keys
 from colmlm.kb.texts.characters import json_visible
+
+if TYPE_CHECKING:
+    from colmlm.kb.forgetting.certificate_check import CertificateCheck
 
 CHECK_EXAMPLES = examples(
     "colmlm verify-certificate run-1.json",
@@ -67,6 +69,8 @@ def verify_certificate(
     The base's own key must have signed it, unless another is named. The base must have the run and the change, and the
     run must still be applied or erased. With --offline only signature, change hash and counts are checked.
     """
+    from colmlm.kb.forgetting.certificate_check import check_offline, trusted_keys
+
     text, pem = file.read_bytes(), public_key.read_text(encoding="utf-8") if public_key else None
     if offline:
         found = check_offline(text, trusted_keys([key] if key else (), pem))

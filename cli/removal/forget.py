@@ -53,9 +53,7 @@ from colmlm.cli.removal.forget_options import (
     WithText,
 )
 from colmlm.cli.removal.forget_show import plan_json, show_plan, show_verification, texts_of
-from colmlm.kb.forgetting.records import Drift, RunRecord
-from colmlm.kb.forgetting.verbs import SAMPLE
-from colmlm.kb.selectors import Selector
+from colmlm.kb.forgetting.records import SAMPLE, Drift, RunRecord
 
 if TYPE_CHECKING:
     from colmlm.kb.facts.records import Edit
@@ -107,6 +105,8 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Choose facts (they must match every option) and show what forgetting them would do. Changes nothing."""
+    from colmlm.kb.selectors import Selector
+
     selector = Selector(
         fact_ids=tuple(fact or ()), document=document, corpus=corpus, uri=uri, uri_prefix=uri_prefix, text=text,
         question=question, licence=licence, first_seq=from_seq, last_seq=to_seq, since=since,

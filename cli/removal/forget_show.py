@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from colmlm.cli.contents.facts import where
 from colmlm.cli.output import counted, print_table, say, shorten
-from colmlm.kb.forgetting.certificates import LEVELS
-from colmlm.kb.forgetting.records import OUTCOMES, ForgetPlan, Rates, Verification
+from colmlm.kb.forgetting.records import LEVELS, OUTCOMES, ForgetPlan, Rates, Verification
 from colmlm.kb.nouns.removal import ForgetVerbs
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ from colmlm.model.lm.config import CONFIG_FILE
 from colmlm.model.training import presets
 from colmlm.model.training.config import RANDOM, TrainConfig
 from colmlm.model.training.settings import with_settings
-from colmlm.model.training.state import STATE_FILE
 
 Preset = Annotated[
     str | None,
@@ -63,6 +62,8 @@ def chosen(
 
 def _of_run(out: Path | None) -> TrainConfig | None:
     """Gives the config of a run to continue. A checkpoint that is no run is refused, as it would be overwritten."""
+    from colmlm.model.training.state import STATE_FILE
+
     if out is None or not (out / CONFIG_FILE).is_file():
         return None
     if not (out / STATE_FILE).is_file():

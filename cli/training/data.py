@@ -18,15 +18,13 @@ from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, read_annotated
 from colmlm.kb.corpus.squad import read_squad
 from colmlm.kb.demo import DEMO_CORPUS
 from colmlm.kb.nouns.telling import Advance
-from colmlm.model.training.corpora import Corpus, DataError, merged, tokenise
-from colmlm.model.training.plan import Ratios
-from colmlm.model.training.shards import BuiltShards, build_shards, open_shards, read_manifest
-from colmlm.model.training.start import tokenizer_of
-from colmlm.model.training.steps import hold_out
 
 if TYPE_CHECKING:
     from colmlm.model.text.tokens import FactTokenizer
     from colmlm.model.training.config import TrainConfig
+    from colmlm.model.training.corpora import Corpus
+    from colmlm.model.training.plan import Ratios
+    from colmlm.model.training.shards import BuiltShards
 
 Squad = Annotated[
     list[Path] | None,
@@ -68,6 +66,8 @@ class Sources:
 
     def corpora(self, tokenizer: FactTokenizer, config: TrainConfig) -> list[Corpus]:
         """Gives the corpora as tokens: maps shards into memory, and reads and tokenises files."""
+        from colmlm.model.training.shards import open_shards
+
         mapped = [open_shards(folder, tokenizer, config) for folder in self.shards]
         files = _kept([list(_documents(path)) for path in self._readers()], self.held_out)
         files += [list(_documents(read_annotated(DEMO_CORPUS)))] * self.demo
@@ -77,6 +77,9 @@ class Sources:
 
     def ratios(self) -> Ratios | None:
         """Computes the share of question tokens from the shards' manifests; None without shards."""
+        from colmlm.model.training.plan import Ratios
+        from colmlm.model.training.shards import read_manifest
+
         built = [read_manifest(folder)["built"] for folder in self.shards]
         if not built:
             return None
@@ -110,6 +113,8 @@ def shards(
 
     Shards belong to a tokenizer, a method and the settings `max_question_length` and `title_fraction`.
     """
+    from colmlm.model.training.start import tokenizer_of
+
     sources = Sources(annotated=tuple(annotated or ()), squad=tuple(squad or ()))
     if not sources:
         raise typer.BadParameter("nothing to make shards of: name a file with --annotated or --squad.")
@@ -129,6 +134,8 @@ def shards(
 def _tokenised(
     documents: Sequence[AnnotatedDocument], tokenizer: FactTokenizer, config: TrainConfig, advance: Advance
 ) -> Corpus:
+    from colmlm.model.training.corpora import DataError, merged, tokenise
+
     if not documents:
         raise DataError("a file holds no documents")
     parts = []
@@ -141,6 +148,8 @@ def _tokenised(
 def _build(
     sources: Sources, out: Path, tokenizer: FactTokenizer, config: TrainConfig, per_shard: int
 ) -> BuiltShards:
+    from colmlm.model.training.shards import build_shards
+
     built = None
     with progress("documents in shards") as advance:
         for built in build_shards(sources.documents(), out, tokenizer, config, per_shard=per_shard):
@@ -151,6 +160,8 @@ def _build(
 
 def _kept(files: Sequence[list[AnnotatedDocument]], held_out: int) -> list[list[AnnotatedDocument]]:
     """Gives the files without `held_out` documents, which are drawn from all of them."""
+    from colmlm.model.training.steps import hold_out
+
     numbered = [(number, document) for number, file in enumerate(files) for document in file]
     if held_out >= len(numbered) > 0:
         raise typer.BadParameter(f"cannot leave {held_out} of {len(numbered)} documents out.")

@@ -7,10 +7,11 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from colmlm.cli.output import print_json, print_table, say
-from colmlm.model.training.plan import GPUS, TrainingPlan
+from colmlm.model.training.gpus import GPUS
 
 if TYPE_CHECKING:
     from colmlm.model.training.config import TrainConfig
+    from colmlm.model.training.plan import TrainingPlan
 
 GpuName = StrEnum("GpuName", list(GPUS))  # type: ignore[misc]
 _GIB = 1 << 30

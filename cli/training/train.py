@@ -17,10 +17,7 @@ from colmlm.cli.training.plan import GpuName, show_plan
 from colmlm.cli.training.show import shown
 from colmlm.cli.training.unlearn import UNLEARN_EXAMPLES, unlearn
 from colmlm.model.training.config import RANDOM, TrainConfig
-from colmlm.model.training.gather import here
 from colmlm.model.training.logs import LOSS_FILE, PLOT_FILE, draw
-from colmlm.model.training.plan import plan
-from colmlm.model.training.trainer import Trainer
 
 _H100 = GpuName("h100")
 
@@ -117,10 +114,12 @@ def train(
     ] = 0.35,
     as_json: AsJson = False,
 ) -> None:
-    """Train a checkpoint with the joint objective. Ctrl-C or a kill loses at most five minutes.
+    """Train a checkpoint on annotated corpora, with the joint objective. Ctrl-C or a kill loses at most five minutes.
 
     The run's directory is a checkpoint at any time: pass it as --checkpoint or COLMLM_CHECKPOINT.
     """
+    from colmlm.model.training.plan import plan
+
     if context.invoked_subcommand is not None:
         return
     asked = list(settings or [])
@@ -163,6 +162,9 @@ def plot(
 def _train(
     config: TrainConfig, sources: Sources, out: Path | None, cache: Path, name: str | None, *, as_json: bool
 ) -> None:
+    from colmlm.model.training.gather import here
+    from colmlm.model.training.trainer import Trainer
+
     if out is None:
         raise typer.BadParameter("name the run's directory.", param_hint="--out")
     if not sources:

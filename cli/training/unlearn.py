@@ -11,9 +11,7 @@ from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import AsJson, examples
 from colmlm.cli.output import print_json, say
 from colmlm.cli.training.show import shown
-from colmlm.model.evaluate.tofu_data import read_rows
-from colmlm.model.training.gather import here
-from colmlm.model.training.unlearning import OBJECTIVES, UnlearnConfig, Unlearning, going_on
+from colmlm.model.training.objectives import OBJECTIVES
 
 UNLEARN_EXAMPLES = examples(
     "colmlm train unlearn --init runs/full --forget forget05.jsonl --retain retain95.jsonl --out runs/npo",
@@ -55,6 +53,10 @@ def unlearn(
     It uses no knowledge base, from which a fact is deleted in one commit and without training. A checkpoint that is an
     adapter is trained further as an adapter, another one with all its weights.
     """
+    from colmlm.model.evaluate.tofu_data import read_rows
+    from colmlm.model.training.gather import here
+    from colmlm.model.training.unlearning import UnlearnConfig, Unlearning, going_on
+
     try:
         config = UnlearnConfig(
             objective=objective, beta=beta, retain_weight=retain_weight, epochs=epochs, batch=batch,

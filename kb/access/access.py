@@ -10,8 +10,8 @@ from datetime import timedelta
 from sqlalchemy.orm import Session
 
 from colmlm.kb.access import api_keys, browser_sessions, idempotency
-from colmlm.kb.access.api_keys import ApiKeyRecord
 from colmlm.kb.access.idempotency import KeptAnswer
+from colmlm.kb.access.records import ApiKeyRecord
 from colmlm.kb.log.origin import Claim
 from colmlm.kb.store.store import Store
 

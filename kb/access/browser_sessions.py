@@ -14,7 +14,8 @@ from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
 from colmlm.kb.access import api_keys as access
-from colmlm.kb.access.api_keys import USE_WRITTEN_EVERY, ApiKeyRecord, digest_of
+from colmlm.kb.access.api_keys import USE_WRITTEN_EVERY, digest_of
+from colmlm.kb.access.records import ApiKeyRecord
 from colmlm.kb.tables import BrowserSessionRow
 
 LIFE = timedelta(hours=12)

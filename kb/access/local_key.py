@@ -6,7 +6,8 @@ import hmac
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from colmlm.kb.access.api_keys import MAX_RATE, ApiKeyRecord, digest_of, new_token
+from colmlm.kb.access.api_keys import digest_of, new_token
+from colmlm.kb.access.records import MAX_RATE, ApiKeyRecord
 from colmlm.kb.principal import Principal, local_principal
 
 ROLE = "reader"

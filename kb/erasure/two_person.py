@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session, aliased
 
-from colmlm.kb.access.api_keys import ApiKeyRecord, Right, verify
+from colmlm.kb.access.api_keys import verify
+from colmlm.kb.access.records import ApiKeyRecord, Right
 from colmlm.kb.erasure.records import Erased, ErasureReport, ErasureRequest
 from colmlm.kb.erasure.verbs import Erasure, Heard, erase_facts, load_targets
 from colmlm.kb.errors import AdminKeyNeeded, ErasureRequestNotFound, ErasureRequestState, SamePerson

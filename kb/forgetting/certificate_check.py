@@ -17,8 +17,8 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import SignatureRefused, SignerNeeded
 from colmlm.kb.facts.edits import IS_LIVE, MAX_ID
-from colmlm.kb.forgetting.certificates import LEVELS, PREDICATE_TYPE, as_text, rate, subject_of
-from colmlm.kb.forgetting.records import OUTCOMES
+from colmlm.kb.forgetting.certificates import PREDICATE_TYPE, as_text, rate, subject_of
+from colmlm.kb.forgetting.records import LEVELS, OUTCOMES
 from colmlm.kb.forgetting.verbs import plan_of
 from colmlm.kb.forgetting.verification import level
 from colmlm.kb.log import audit, signing

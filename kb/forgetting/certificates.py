@@ -29,12 +29,6 @@ if TYPE_CHECKING:
 
 PREDICATE_TYPE = "urn:colmlm:forget-certificate:2"
 
-LEVELS = (
-    "not forgotten: a fact of the run was found",
-    "not retrievable: no probe got a fact of the run",
-    "not retrievable, and out of the index of the process that checked",
-)
-
 
 def issue(kb: Store, run_id: int) -> str:
     """Signs the certificate of a verified run, once for each verification, and gives it as the text of its file."""

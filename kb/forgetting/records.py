@@ -11,6 +11,13 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Self
 
+LEVELS = (
+    "not forgotten: a fact of the run was found",
+    "not retrievable: no probe got a fact of the run",
+    "not retrievable, and out of the index of the process that checked",
+)
+SAMPLE = 500
+
 
 @dataclass(frozen=True, slots=True)
 class Successor:

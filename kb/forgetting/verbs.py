@@ -25,7 +25,7 @@ from colmlm.kb.facts.erased_texts import TextOrigin
 from colmlm.kb.facts.records import Edit, FactRecord
 from colmlm.kb.forgetting import plan as forget_plan
 from colmlm.kb.forgetting.questions_asked import Questioner
-from colmlm.kb.forgetting.records import Drift, ForgetPlan, RunRecord, Verification
+from colmlm.kb.forgetting.records import SAMPLE, Drift, ForgetPlan, RunRecord, Verification
 from colmlm.kb.forgetting.verification import verify
 from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.log import audit
@@ -37,7 +37,6 @@ from colmlm.kb.tables import ForgetRunRow, forget_policies
 if TYPE_CHECKING:
     from colmlm.kb.lookup.searchable import SearchableStore
 
-SAMPLE = 500
 EQUIVALENTS = ("include", "only-list", "exclude")
 ATTEMPTS = 3  # a verb is repeated where another keyset is activated meanwhile, which is rare
 

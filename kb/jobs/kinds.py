@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 from msgspec import Meta
 
-from colmlm.kb.access.api_keys import Right
+from colmlm.kb.access.records import Right
 from colmlm.kb.errors import InvalidWork
 
 MAX_ID = 2**63 - 1

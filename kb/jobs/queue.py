@@ -13,13 +13,13 @@ from colmlm.kb.facts import quotations, suppression
 from colmlm.kb.jobs import attendance, tickets
 from colmlm.kb.jobs.attendance import WorkerState
 from colmlm.kb.jobs.kinds import MAX_ID, Work
-from colmlm.kb.jobs.records import UNFINISHED, JobRecord, record_of
+from colmlm.kb.jobs.records import STATES, UNFINISHED, JobRecord, record_of
 from colmlm.kb.jobs.uploads import Uploads
 from colmlm.kb.log import audit
 from colmlm.kb.log.origin import current, mark, signed
 from colmlm.kb.store.contention import tried_again
 from colmlm.kb.store.store import Store
-from colmlm.kb.tables import JobRow, job_states
+from colmlm.kb.tables import JobRow
 
 
 class Jobs:
@@ -87,7 +87,7 @@ class Jobs:
                 select(JobRow.state, func.count().label("number")).group_by(JobRow.state)
             ).all()
         counted = {row.state: row.number for row in found}
-        return {state: counted.get(state, 0) for state in job_states}
+        return {state: counted.get(state, 0) for state in STATES}
 
     def counts_by_kind(self) -> dict[tuple[str, str], int]:
         """Counts the jobs of each kind and state."""

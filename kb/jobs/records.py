@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from colmlm.kb.principal import Principal
-from colmlm.kb.tables import JobRow
+
+if TYPE_CHECKING:
+    from colmlm.kb.tables import JobRow
 
 UNFINISHED = ("queued", "running")
+STATES = (*UNFINISHED, "succeeded", "failed", "cancelled")
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,10 @@ from sqlalchemy.orm import Session
 from colmlm.kb.errors import GateRefused, KeysetNotReady, NoActiveKeyset, NoFormerKeyset
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keysets import active_keyset_id
-from colmlm.kb.keys.records import GateStanding, KeysetRecord
+from colmlm.kb.keys.records import MAX_EDITS, GateStanding, KeysetRecord
 from colmlm.kb.log import audit
 from colmlm.kb.tables import ChangeRow, KeysetRow
 
-MAX_EDITS = 1000  # edits of facts allowed between a gate and the activation that relies on it
 CALIBRATED = "threshold calibrated"
 
 

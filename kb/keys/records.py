@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+MAX_EDITS = 1000  # edits of facts allowed between a gate and the activation that relies on it
+
 
 @dataclass(frozen=True, slots=True)
 class CheckpointInfo:

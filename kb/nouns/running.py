@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from colmlm.kb.access.api_keys import ApiKeyRecord
+    from colmlm.kb.access.records import ApiKeyRecord
     from colmlm.kb.jobs.kinds import Work
     from colmlm.kb.jobs.records import JobRecord
     from colmlm.kb.keys.records import GateStanding, KeysetRecord
-    from colmlm.kb.switching.gate import GateLimits
+    from colmlm.kb.switching.limits import GateLimits
 
 
 class JobVerbs(Protocol):

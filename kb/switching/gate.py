@@ -25,6 +25,7 @@ from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keysets import Vectors
 from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.store.store import Store
+from colmlm.kb.switching.limits import GateLimits
 from colmlm.kb.switching.measures import Answers, Scores, ask, index_recall, near_keys, tombstones_passed_over
 from colmlm.kb.switching.sample import Sample, draw
 
@@ -32,18 +33,6 @@ OnTexts = Callable[[int, int], None]
 
 _ENCODED_AT_ONCE = 32
 _BINS = 40
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GateLimits:
-    """The limits that a keyset must keep. At most `sample` questions, and as many prefixes, are encoded."""
-
-    sample: int = 500
-    min_recall_at_1: float = 0.98
-    min_recall_at_10: float = 0.95
-    max_facts_lost: int = 0
-    max_question_loss: float = 0.02
-    min_agreement: float = 0.7
 
 
 @dataclass(frozen=True, slots=True)

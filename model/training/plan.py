@@ -18,27 +18,12 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from colmlm.model.lm.checkpoint import compute_dtype
 from colmlm.model.text.tokens import FactTokenizer
 from colmlm.model.training.config import TrainConfig
+from colmlm.model.training.gpus import GPUS
 from colmlm.model.training.start import llama_config, located, lora_config, tokenizer_of
 
 QUESTION_SHARE = 0.27  # tokens of questions per token of documents in SQuAD's paragraphs, used without shards
 HEAD_POSITIONS = 8192  # logits of so many positions are made at once (model.training.losses)
 LOGIT_BYTES = 12  # bytes per logit: in the arithmetic's precision, in float32, and the gradients of both
-
-
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    """Peak of dense bf16 arithmetic in FLOP/s, and memory in bytes, as the vendor states them."""
-
-    peak: float
-    memory: int
-
-
-GPUS = {
-    "a100": Gpu(312e12, 80 * 10**9),
-    "h100": Gpu(989e12, 80 * 10**9),
-    "h200": Gpu(989e12, 141 * 10**9),
-    "b200": Gpu(2250e12, 180 * 10**9),
-}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

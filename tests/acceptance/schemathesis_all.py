@@ -27,7 +27,8 @@ from sqlalchemy.orm import Session
 from colmlm.api.app import create_app
 from colmlm.api.door.tuning import Tuning
 from colmlm.api.schema.openapi import described
-from colmlm.kb.access.api_keys import ROLES, create_key
+from colmlm.kb.access.api_keys import create_key
+from colmlm.kb.access.records import ROLES
 from colmlm.kb.corpus.format import Parsed
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database

@@ -11,7 +11,7 @@ import httpx
 from litestar import Litestar
 from litestar.handlers import HTTPRouteHandler
 
-from colmlm.kb.access.api_keys import ROLES
+from colmlm.kb.access.records import ROLES
 
 OPEN = {
     ("POST", "/session"),  # it checks the key in its form, and answers nothing without one

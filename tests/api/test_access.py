@@ -7,16 +7,8 @@ import pytest
 from sqlalchemy import URL, create_engine, select, text
 from sqlalchemy.orm import Session
 
-from colmlm.kb.access.api_keys import (
-    ROLES,
-    Right,
-    create_key,
-    list_keys,
-    note_use,
-    revoke_key,
-    rotate_key,
-    verify,
-)
+from colmlm.kb.access.api_keys import create_key, list_keys, note_use, revoke_key, rotate_key, verify
+from colmlm.kb.access.records import ROLES, Right
 from colmlm.kb.errors import ApiKeyEnded, ApiKeyNotFound, InvalidValue
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database

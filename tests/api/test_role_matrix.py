@@ -7,7 +7,7 @@ from collections.abc import Callable
 from litestar import Litestar
 
 from colmlm.api.door.rights import right_of
-from colmlm.kb.access.api_keys import ROLES, Right
+from colmlm.kb.access.records import ROLES, Right
 from tests.api.access_page import hold_to
 from tests.api.role_matrix import OPEN, matrix, routes
 from tests.api.serving import served

@@ -13,7 +13,7 @@ from litestar import Litestar
 from litestar.openapi.spec import Parameter
 
 from colmlm.api.door.rights import right_of
-from colmlm.kb.access.api_keys import ROLES, Right
+from colmlm.kb.access.records import ROLES, Right
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
 from colmlm.kb.facts.redaction import MARK
 from colmlm.kb.nouns.generation import GenerationRequest

@@ -16,7 +16,8 @@ from colmlm.api.app import create_app
 from colmlm.cli.composition.job_handlers import handlers, problem
 from colmlm.cli.composition.model_encoder import ModelEncoder
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.kb.access.api_keys import ROLES, create_key
+from colmlm.kb.access.api_keys import create_key
+from colmlm.kb.access.records import ROLES
 from colmlm.kb.corpus.format import Parsed
 from colmlm.kb.jobs.worker import Worker
 from colmlm.kb.service import KnowledgeBase

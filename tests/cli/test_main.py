@@ -78,13 +78,10 @@ UNKNOWN = (
 )
 
 
-HEAVY = {"train", "annotator", *LABORATORY}  # their modules take seconds
-
-
 def commands() -> Iterator[tuple[str, ...]]:
     """Every group and command that is light enough to be imported here."""
     yield ()
-    light = {name: lazy for name, lazy in COMMANDS.items() if name not in HEAVY}
+    light = {name: lazy for name, lazy in COMMANDS.items() if name not in LABORATORY}
     todo: list[tuple[tuple[str, ...], Any]] = [((name,), lazy.command(name)) for name, lazy in light.items()]
     while todo:
         path, command = todo.pop()
@@ -96,7 +93,7 @@ def commands() -> Iterator[tuple[str, ...]]:
 def test_a_command_is_listed_with_the_words_it_has_for_itself(name: str) -> None:
     listed, itself = COMMANDS[name].help, COMMANDS[name].command(name).help
     words = " ".join(itself.partition("\n\n")[0].split())
-    assert words.startswith(listed.rstrip(".")) or name in HEAVY
+    assert words.startswith(listed.rstrip(".")) or name in LABORATORY
 
 
 @pytest.mark.parametrize("path", sorted(commands()), ids=" ".join)
@@ -118,6 +115,23 @@ def test_a_verb_is_completed_with_the_words_it_has_for_itself(noun: str) -> None
 def test_a_noun_is_what_has_verbs() -> None:
     has_verbs = {name for name, lazy in COMMANDS.items() if hasattr(lazy.command(name), "commands")}
     assert set(VERBS) == has_verbs
+
+
+def test_the_options_of_a_command_are_known_without_what_it_works_with() -> None:
+    heavy = (
+        "torch",
+        "numpy",
+        "scipy",
+        "sqlalchemy",
+        "psycopg",
+        "faiss",
+        "cryptography",
+        "litestar",
+        "httpx2",
+    )
+    names = sorted(set(COMMANDS) - set(LABORATORY))
+    code = f"from colmlm.cli.commands import COMMANDS\nfor name in {names}: COMMANDS[name].command(name)"
+    assert loaded(code, heavy) == []
 
 
 def test_help_loads_no_database_no_arrays_and_no_http() -> None:

@@ -16,7 +16,7 @@ from colmlm.kb.errors import NotHeeded
 from colmlm.kb.nouns.removal import Erasing
 
 if TYPE_CHECKING:
-    from colmlm.kb.access.api_keys import ApiKeyRecord
+    from colmlm.kb.access.records import ApiKeyRecord
     from colmlm.kb.erasure.residue import ResidueReport
     from colmlm.kb.facts.records import Mentioned
 

@@ -19,7 +19,8 @@ from colmlm.api.door.lanes import Lanes
 from colmlm.api.door.rights import require_right
 from colmlm.api.errors import respond
 from colmlm.api.settings import ServerSettings
-from colmlm.kb.access.api_keys import ROLES, Right, revoke_key, rotate_key
+from colmlm.kb.access.api_keys import revoke_key, rotate_key
+from colmlm.kb.access.records import ROLES, Right
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import ORIGIN, Client, Connect
 

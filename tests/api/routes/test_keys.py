@@ -9,7 +9,7 @@ from litestar import Litestar
 from sqlalchemy import text
 
 from colmlm.api.routes.keys import Role
-from colmlm.kb.access.api_keys import ROLES
+from colmlm.kb.access.records import ROLES
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import Client, Connect
 

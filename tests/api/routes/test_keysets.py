@@ -7,7 +7,7 @@ from typing import Any
 from litestar import Litestar
 
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.switching.gate import GateLimits
+from colmlm.kb.switching.limits import GateLimits
 from tests.api.conftest import Connect
 from tests.fakes import FakeEncoder
 

@@ -5,7 +5,7 @@ from datetime import datetime
 import pytest
 
 from colmlm.cli.operating.keys import Role
-from colmlm.kb.access.api_keys import ROLES
+from colmlm.kb.access.records import ROLES
 from tests.cli.conftest import Run
 
 

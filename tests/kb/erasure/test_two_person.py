@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 from sqlalchemy.orm import Session
 
-from colmlm.kb.access.api_keys import ApiKeyRecord, create_key, read_key
+from colmlm.kb.access.api_keys import create_key, read_key
+from colmlm.kb.access.records import ApiKeyRecord
 from colmlm.kb.erasure.two_person import ErasureRequests, admin_key
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import (

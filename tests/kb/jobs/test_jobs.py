@@ -21,12 +21,13 @@ from colmlm.kb.jobs.kinds import Check, Gate, Ingest, MakeBackup, Rekey, VerifyB
 from colmlm.kb.jobs.lease import Lease
 from colmlm.kb.jobs.pruning import prune
 from colmlm.kb.jobs.queue import Jobs
+from colmlm.kb.jobs.records import STATES
 from colmlm.kb.jobs.runner import Handler, JobRun
 from colmlm.kb.jobs.worker import Worker
 from colmlm.kb.log.origin import Origin, origin
 from colmlm.kb.principal import Principal
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.tables import JobRow
+from colmlm.kb.tables import JobRow, job_states
 from tests.kb.corpora import PERU
 from tests.kb.jobs.process import worker
 
@@ -51,6 +52,10 @@ def waited_for(reached: Callable[[], Any], seconds: float = 20) -> Any:
         assert time.monotonic() < deadline, "it never came to that"
         time.sleep(0.01)
     return found
+
+
+def test_a_job_is_in_a_state_that_the_database_knows() -> None:
+    assert job_states == STATES
 
 
 def test_an_uploaded_file_is_ingested_in_its_askers_name_and_then_gone(kb: KnowledgeBase, jobs: Jobs):

@@ -12,7 +12,8 @@ from colmlm.kb.errors import GateRefused, KeysetMismatch, KeysetNotFound, Keyset
 from colmlm.kb.evidence.records import NewOutput, Splice
 from colmlm.kb.keys.records import KeysetRecord
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.switching.gate import Criterion, GateLimits, GateReport
+from colmlm.kb.switching.gate import Criterion, GateReport
+from colmlm.kb.switching.limits import GateLimits
 from tests.fakes import FakeEncoder, Vectors, measured
 from tests.kb.corpora import CAPITAL, PERU, RIVER, ask, fact_id, ingest, lose_key, numbered, values
 
