@@ -1,1 +1,1 @@
-"""The command `colmlm`: a module for each noun, and `composition`, which puts knowledge base and model together."""
+"""The command `colmlm`: rooms of commands by who uses them, and what they are started, connected and composed by."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from colmlm.cli import completion
+from colmlm.cli.start import completion
 
 
 def main() -> None:
@@ -14,8 +14,8 @@ def main() -> None:
     if offered is not None:
         sys.stdout.write(offered)
         return
-    from colmlm.cli.app import app
-    from colmlm.cli.root import start
+    from colmlm.cli.start.app import app
+    from colmlm.cli.start.root import start
 
     start(app, "colmlm")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import typer
 
-from colmlm.cli.commands import LABORATORY
 from colmlm.cli.options import examples
-from colmlm.cli.root import Debug, Root, start
+from colmlm.cli.start.commands import LABORATORY
+from colmlm.cli.start.root import Debug, Root, start
 
 
 class LaboratoryRoot(Root):

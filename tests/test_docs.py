@@ -15,9 +15,9 @@ import pytest
 import typer.main
 
 from colmlm.api.settings import ServerSettings
-from colmlm.cli.app import app
-from colmlm.cli.commands import COMMANDS
 from colmlm.cli.settings import UserSettings
+from colmlm.cli.start.app import app
+from colmlm.cli.start.commands import COMMANDS
 from colmlm.kb.store.settings import Settings
 from tests.blocks import commands
 from tests.places import ROOT

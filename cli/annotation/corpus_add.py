@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from colmlm.cli.anywhere import anywhere
-from colmlm.cli.base import Base
+from colmlm.cli.bases.anywhere import anywhere
+from colmlm.cli.bases.protocol import Base
 from colmlm.cli.composition import annotators
 from colmlm.cli.composition.annotators import (
     Encoding,

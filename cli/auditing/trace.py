@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from colmlm.cli.anywhere import anywhere
-from colmlm.cli.base import Base
+from colmlm.cli.bases.anywhere import anywhere
+from colmlm.cli.bases.protocol import Base
 from colmlm.cli.contents.facts import WITHHELD, where
 from colmlm.cli.options import After, AsJson, FactId, Limit, examples
 from colmlm.cli.output import note, print_json, print_table, say, shorten

@@ -12,9 +12,9 @@ from typing import Annotated
 import typer
 
 from colmlm.cli.annotation import annotate, corpus_add
-from colmlm.cli.anywhere import anywhere
 from colmlm.cli.asking import require_reason, require_somebody
-from colmlm.cli.base import Base
+from colmlm.cli.bases.anywhere import anywhere
+from colmlm.cli.bases.protocol import Base
 from colmlm.cli.errors import REFUSED
 from colmlm.cli.options import Actor, AllowErased, AsJson, Output, WhyUnlessDry, Yes, examples, some_text
 from colmlm.cli.output import counted, note, print_json, print_table, say

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from colmlm.cli.anywhere import anywhere
-from colmlm.cli.base import Base
+from colmlm.cli.bases.anywhere import anywhere
+from colmlm.cli.bases.protocol import Base
 from colmlm.cli.options import MAX_BIGINT, After, AsJson, Limit, examples
 from colmlm.cli.output import note, print_json, print_table, say, shorten
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from colmlm.cli.anywhere import anywhere
 from colmlm.cli.auditing.trace import show_output
-from colmlm.cli.base import Base
+from colmlm.cli.bases.anywhere import anywhere
+from colmlm.cli.bases.protocol import Base
 from colmlm.cli.contents.facts import where
 from colmlm.cli.options import (
     MAX_BIGINT,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from colmlm.cli.anywhere import anywhere
-from colmlm.cli.base import Base
+from colmlm.cli.bases.anywhere import anywhere
+from colmlm.cli.bases.protocol import Base
 from colmlm.cli.errors import CHECK_FAILED
 from colmlm.cli.options import Actor, AsJson, CheckpointPath, KeysetId, Reason, examples, finite
 from colmlm.cli.output import note, print_json, print_table, say

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from colmlm.cli.anywhere import anywhere
 from colmlm.cli.asking import require_somebody
-from colmlm.cli.base import Base
+from colmlm.cli.bases.anywhere import anywhere
+from colmlm.cli.bases.protocol import Base
 from colmlm.cli.composition.encoders import ByEncoder, chosen
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.keysets import calibration, keyset_gate

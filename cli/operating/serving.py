@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from colmlm.cli.composition.nearby import told_of
+from colmlm.cli.bases.nearby import told_of
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.composition.secret_file import write_secret
 from colmlm.cli.options import AsJson, examples

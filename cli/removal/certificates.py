@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from colmlm.cli.anywhere import anywhere
-from colmlm.cli.base import Base
+from colmlm.cli.bases.anywhere import anywhere
+from colmlm.cli.bases.protocol import Base
 from colmlm.cli.errors import CHECK_FAILED
 from colmlm.cli.options import AsJson, examples, some_text
 from colmlm.cli.output import counted, note, print_json, say

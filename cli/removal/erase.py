@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from colmlm.cli.anywhere import anywhere
 from colmlm.cli.asking import require_reason, require_somebody
-from colmlm.cli.base import Base
+from colmlm.cli.bases.anywhere import anywhere
+from colmlm.cli.bases.protocol import Base
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import CHECK_FAILED
 from colmlm.cli.options import Actor, AsJson, WhyUnlessDry, Yes, each_once, examples
@@ -177,7 +177,7 @@ def scan_residue(
 
     The exit code is 1 where any is found.
     """
-    from colmlm.cli.composition.local.erasures import scanned
+    from colmlm.cli.bases.local.erasures import scanned
     from colmlm.kb.erasure.traces import Probe, load_probes
 
     if bool(probes) == bool(texts):

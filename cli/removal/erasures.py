@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from colmlm.cli.anywhere import anywhere
 from colmlm.cli.asking import require_somebody
-from colmlm.cli.base import Base
+from colmlm.cli.bases.anywhere import anywhere
+from colmlm.cli.bases.protocol import Base
 from colmlm.cli.options import AsJson, Yes, examples
 from colmlm.cli.output import print_json, print_table, say, shorten, these_facts
 from colmlm.cli.removal.erase_show import as_dict, show_facts, show_report

@@ -44,7 +44,7 @@ def connect(
         if not token:
             raise NotHeeded("token", "a server wants one; an admin makes it with colmlm keys create.")
         return Client.open(server, token, checkpoint_id=checkpoint_id)
-    from colmlm.cli.composition.local.local import LocalBase
+    from colmlm.cli.bases.this_machine import LocalBase
     from colmlm.cli.composition.runtime import Runtime
     from colmlm.kb.nouns.telling import Telling
 

@@ -30,9 +30,9 @@ import numpy as np
 from sqlalchemy.orm import Session
 
 from colmlm.api.client.client import Client
+from colmlm.cli.bases.remote import OutputsElsewhere
 from colmlm.cli.composition.generator import StoringGenerator
 from colmlm.cli.composition.model_encoder import ModelEncoder
-from colmlm.cli.composition.remote import OutputsElsewhere
 from colmlm.kb import interpreter
 from colmlm.kb.access.api_keys import create_key
 from colmlm.kb.lookup.records import Lookup

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
-from colmlm.cli.app import app
+from colmlm.cli.start.app import app
 from colmlm.kb import interpreter
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, to_record
 from tests.places import ROOT
@@ -226,7 +226,7 @@ def loaded(code: str, modules: tuple[str, ...], **env: str) -> list[str]:
 
 RUN = """
 import sys
-from colmlm.cli.app import app
+from colmlm.cli.start.app import app
 try: app({words}, prog_name="colmlm")
 except SystemExit: pass
 """

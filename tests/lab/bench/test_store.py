@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from colmlm.cli.app import app
+from colmlm.cli.start.app import app
 
 
 @pytest.fixture(scope="module")

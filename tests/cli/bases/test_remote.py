@@ -17,8 +17,8 @@ from colmlm.api.client.client import Client
 from colmlm.api.client.connection import Connection, Patience
 from colmlm.api.client.errors import KeyRefused, ServerUnreachable
 from colmlm.api.wire.vectors import MAX_VECTORS
+from colmlm.cli.bases.remote import OutputsElsewhere
 from colmlm.cli.composition.generator import StoringGenerator
-from colmlm.cli.composition.remote import OutputsElsewhere
 from colmlm.kb.errors import InvalidQuery, InvalidSplice, KBError, KeysetMismatch, NoSuchChange
 from colmlm.kb.evidence.records import NewOutput, Splice
 from colmlm.kb.nouns.generation import GenerationRequest

@@ -1,4 +1,4 @@
-"""`LocalBase`: the knowledge base of this process, with the settings' model where a verb needs one."""
+"""`LocalBase`: composes the base of this machine of its knowledge base and, where a verb needs one, a model."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.nouns.telling import Telling
 
 if TYPE_CHECKING:
-    from colmlm.cli.base import Base
+    from colmlm.cli.bases.local.corpora import LocalCorpora
+    from colmlm.cli.bases.local.erasures import LocalErasures
+    from colmlm.cli.bases.local.facts import LocalFacts
+    from colmlm.cli.bases.local.forgetting import LocalForgetting
+    from colmlm.cli.bases.local.keysets import LocalKeysets
+    from colmlm.cli.bases.local.lookups import LocalLookups
+    from colmlm.cli.bases.protocol import Base
     from colmlm.cli.composition.generator import StoringGenerator
-    from colmlm.cli.composition.local.corpora import LocalCorpora
-    from colmlm.cli.composition.local.erasures import LocalErasures
-    from colmlm.cli.composition.local.facts import LocalFacts
-    from colmlm.cli.composition.local.forgetting import LocalForgetting
-    from colmlm.cli.composition.local.keysets import LocalKeysets
-    from colmlm.cli.composition.local.lookups import LocalLookups
     from colmlm.kb.access.access import Access
     from colmlm.kb.evidence.log import Log
     from colmlm.kb.evidence.outputs import Outputs
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class LocalBase:
-    """Implements `kb.nouns.nouns.Nouns` and `cli.base.Base` in this process. The base is opened on first use.
+    """Implements `kb.nouns.nouns.Nouns` and `cli.bases.protocol.Base` in this process. The base is opened on first use.
 
     The class of a noun is imported when the noun is used, since some import NumPy.
     """
@@ -50,7 +50,7 @@ class LocalBase:
 
     @property
     def facts(self) -> LocalFacts:
-        from colmlm.cli.composition.local.facts import LocalFacts
+        from colmlm.cli.bases.local.facts import LocalFacts
 
         return LocalFacts(self.kb, self.runtime)
 
@@ -60,13 +60,13 @@ class LocalBase:
 
     @property
     def corpora(self) -> LocalCorpora:
-        from colmlm.cli.composition.local.corpora import LocalCorpora
+        from colmlm.cli.bases.local.corpora import LocalCorpora
 
         return LocalCorpora(self.runtime)
 
     @property
     def lookups(self) -> LocalLookups:
-        from colmlm.cli.composition.local.lookups import LocalLookups
+        from colmlm.cli.bases.local.lookups import LocalLookups
 
         return LocalLookups(self.kb, self.kb.searcher, self.runtime)
 
@@ -85,19 +85,19 @@ class LocalBase:
 
     @property
     def keysets(self) -> LocalKeysets:
-        from colmlm.cli.composition.local.keysets import LocalKeysets
+        from colmlm.cli.bases.local.keysets import LocalKeysets
 
         return LocalKeysets(self.runtime)
 
     @property
     def forgetting(self) -> LocalForgetting:
-        from colmlm.cli.composition.local.forgetting import LocalForgetting
+        from colmlm.cli.bases.local.forgetting import LocalForgetting
 
         return LocalForgetting(self.runtime)
 
     @property
     def erasures(self) -> LocalErasures:
-        from colmlm.cli.composition.local.erasures import LocalErasures
+        from colmlm.cli.bases.local.erasures import LocalErasures
 
         return LocalErasures(self.runtime)
 
@@ -132,7 +132,7 @@ class LocalBase:
 
         It is not asked for the past, since its key may not read that.
         """
-        from colmlm.cli.composition.nearby import near_base
+        from colmlm.cli.bases.nearby import near_base
 
         said = self.runtime.telling.note if verbose else Telling().note
         near = None if self.alone or as_of is not None else near_base(self.runtime, checkpoint)

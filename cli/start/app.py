@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from colmlm.cli.commands import COMMANDS
 from colmlm.cli.options import examples
-from colmlm.cli.root import Debug, Root
+from colmlm.cli.start.commands import COMMANDS
+from colmlm.cli.start.root import Debug, Root
 
 
 class Colmlm(Root):

@@ -22,7 +22,7 @@ from colmlm.cli.composition.secret_file import held_secret, read_held_secret
 from colmlm.cli.output import note
 
 if TYPE_CHECKING:
-    from colmlm.cli.composition.remote import NearBase
+    from colmlm.cli.bases.remote import NearBase
     from colmlm.kb.access.local_key import LocalKey
 
 SERVER_FILE = "server.json"
@@ -71,7 +71,7 @@ def near_base(runtime: Runtime, checkpoint: Path | None) -> NearBase | None:
     if told.answers_by != _answers_by(runtime, checkpoint):
         return None
     from colmlm.api.client.connection import Connection, Patience
-    from colmlm.cli.composition.remote import NearBase
+    from colmlm.cli.bases.remote import NearBase
 
     patience = Patience(
         connect_seconds=1.0, answer_seconds=DECODING_SECONDS, attempts=1

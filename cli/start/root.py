@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from colmlm.cli.errors import BROKEN_PIPE, CHECK_FAILED, explain, one_line
-from colmlm.cli.lazy import Lazy
+from colmlm.cli.start.lazy import Lazy
 from colmlm.kb import interpreter
 
 # Commands that train or encode, whose speed depends on the memory allocator.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from colmlm.cli.lazy import Lazy
+from colmlm.cli.start.lazy import Lazy
 
 LABORATORY: Mapping[str, Lazy] = MappingProxyType(
     {

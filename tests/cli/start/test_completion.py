@@ -13,10 +13,10 @@ import pytest
 import typer.main
 from typer.core import TyperCommand, TyperGroup
 
-from colmlm.cli import completion
-from colmlm.cli.app import app
-from colmlm.cli.commands import COMMANDS
-from colmlm.cli.verbs import VERBS
+from colmlm.cli.start import completion
+from colmlm.cli.start.app import app
+from colmlm.cli.start.commands import COMMANDS
+from colmlm.cli.start.verbs import VERBS
 from colmlm.kb import interpreter
 from tests.cli.conftest import ROOT, program
 

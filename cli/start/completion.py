@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from colmlm.cli.commands import COMMANDS
-from colmlm.cli.verbs import VERBS
+from colmlm.cli.start.commands import COMMANDS
+from colmlm.cli.start.verbs import VERBS
 
 Names = Mapping[str, str]  # names with their help
 

@@ -12,9 +12,9 @@ import pytest
 
 from colmlm.api.client.client import Client
 from colmlm.api.client.connection import Connection
+from colmlm.cli.bases import local as local_nouns
+from colmlm.cli.bases import this_machine
 from colmlm.cli.composition import generator
-from colmlm.cli.composition import local as local_nouns
-from colmlm.cli.composition.local import local
 from colmlm.kb.access.access import Access
 from colmlm.kb.evidence.log import Log
 from colmlm.kb.evidence.outputs import Outputs
@@ -79,9 +79,9 @@ def _elsewhere() -> dict[str, type]:
 
 
 _LOCAL = [
-    import_module(f"{local.__package__}.{module.name}") for module in iter_modules(local_nouns.__path__)
+    import_module(f"{local_nouns.__name__}.{module.name}") for module in iter_modules(local_nouns.__path__)
 ]
-BASES = {"here": hints(local.LocalBase, *_LOCAL, generator), "elsewhere": _elsewhere()}
+BASES = {"here": hints(this_machine.LocalBase, *_LOCAL, generator), "elsewhere": _elsewhere()}
 
 
 def verbs(noun: type) -> dict[str, inspect.Signature]:

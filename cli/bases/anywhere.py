@@ -13,7 +13,7 @@ from typing import Annotated, Any, Concatenate, ParamSpec
 
 import typer
 
-from colmlm.cli.base import Base
+from colmlm.cli.bases.protocol import Base
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.errors import NotHeeded
 
@@ -61,15 +61,15 @@ def base_of(server: str | None, key_file: Path | None) -> Iterator[Base]:
     """
     runtime = Runtime.from_environment()
     if address := runtime.user.server if server is None else server:
-        from colmlm.cli.composition.remote import RemoteBase
-        from colmlm.cli.connecting import connected
+        from colmlm.cli.bases.connecting import connected
+        from colmlm.cli.bases.remote import RemoteBase
 
         with connected(address, key_file, runtime.user) as connection:
             yield RemoteBase(connection, runtime)
         return
     if key_file is not None:
         raise typer.BadParameter("name the server that it is for.", param_hint="--server")
-    from colmlm.cli.composition.local.local import LocalBase
+    from colmlm.cli.bases.this_machine import LocalBase
 
     runtime.user = replace(runtime.user, server=None)
     with runtime:

@@ -14,7 +14,7 @@ from colmlm.api.client.only_there import refuse
 from colmlm.cli.composition.runtime import Runtime
 
 if TYPE_CHECKING:
-    from colmlm.cli.base import Base
+    from colmlm.cli.bases.protocol import Base
     from colmlm.kb.evidence.records import NewOutput, OutputTrace
     from colmlm.kb.facts.records import Source
     from colmlm.kb.nouns.generation import DecoderVerbs
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class RemoteBase(Client):
-    """Implements `cli.base.Base` by requests to a server. The runtime only decodes, and opens no knowledge base."""
+    """Implements `cli.bases.protocol.Base` by requests to a server. The runtime only decodes, and opens no database."""
 
     def __init__(self, connection: Connection, runtime: Runtime) -> None:
         super().__init__(connection, runtime.telling)

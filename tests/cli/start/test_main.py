@@ -10,9 +10,9 @@ import pytest
 import typer.main
 from sqlalchemy import text
 
-from colmlm.cli.app import app
-from colmlm.cli.commands import COMMANDS, LABORATORY
-from colmlm.cli.verbs import VERBS
+from colmlm.cli.start.app import app
+from colmlm.cli.start.commands import COMMANDS, LABORATORY
+from colmlm.cli.start.verbs import VERBS
 from colmlm.kb import interpreter
 from colmlm.kb.service import KnowledgeBase
 from tests.cli.conftest import ROOT, RUN, Ran, Run, invoke, loaded, program
@@ -130,7 +130,9 @@ def test_the_options_of_a_command_are_known_without_what_it_works_with() -> None
         "httpx2",
     )
     names = sorted(set(COMMANDS) - set(LABORATORY))
-    code = f"from colmlm.cli.commands import COMMANDS\nfor name in {names}: COMMANDS[name].command(name)"
+    code = (
+        f"from colmlm.cli.start.commands import COMMANDS\nfor name in {names}: COMMANDS[name].command(name)"
+    )
     assert loaded(code, heavy) == []
 
 

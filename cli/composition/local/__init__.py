@@ -1,1 +1,0 @@
-"""The knowledge base of this machine, with the nouns that commands use."""
