@@ -36,9 +36,9 @@ class RemoteErasures:
         mentions: Mentioned,
         now: bool,
         scan: bool,
-        probes_out: Path | None,
+        traces_out: Path | None,
     ) -> Erasing:
-        refuse(now=now, scan=scan, probes_out=probes_out)
+        refuse(now=now, scan=scan, traces_out=traces_out)
         body = {
             "fact_ids": fact_ids,
             "reason": reason,

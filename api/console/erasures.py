@@ -29,7 +29,7 @@ SHOWN = 50
 class Searched:
     """What a search of all files found before and after an erasure.
 
-    `num_shared` probes prove nothing, since other texts hold the same bytes.
+    `num_shared` traces prove nothing, since other texts hold the same bytes.
     """
 
     before: ResidueReport
@@ -123,10 +123,10 @@ def _searching(
         return do(), None
     _require_little(ports, form)
     erasure = Erasure(ports.kb)
-    probes = erasure.probes(fact_ids)
-    before = erasure.residue(probes)
+    traces = erasure.traces(fact_ids)
+    before = erasure.residue(traces)
     report = do()
-    return report, Searched(before, erasure.residue(probes), sum(probe.shared for probe in probes))
+    return report, Searched(before, erasure.residue(traces), sum(trace.shared for trace in traces))
 
 
 def _require_little(ports: Ports, form: Form) -> None:

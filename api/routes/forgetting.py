@@ -28,7 +28,9 @@ from colmlm.kb.forgetting.records import (
 from colmlm.kb.forgetting.verbs import Forgetting
 
 MOST_SHOWN = 100  # ids of a plan in one response; the facts of a run have a list of their own
-Sample = Annotated[int, Meta(ge=1, le=500, description="How many facts are previewed and probed at most")]
+Sample = Annotated[
+    int, Meta(ge=1, le=500, description="How many facts are previewed and asked about at most")
+]
 
 
 class NewRun(Why, frozen=True, kw_only=True):

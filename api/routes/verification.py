@@ -22,7 +22,7 @@ from colmlm.kb.forgetting.verbs import Forgetting
 from colmlm.kb.log.signing import as_pem, names_of, signing_key
 
 
-class Probing(Request, frozen=True, kw_only=True):
+class Verifying(Request, frozen=True, kw_only=True):
     """How to verify: at most `sample` facts, and these `questions` too.
 
     Without `model`, stored keys are used in place of encoded questions.
@@ -53,7 +53,7 @@ class CertificateText(Request, frozen=True, kw_only=True):
     responses=PROBLEMS,
     sync_to_thread=True,
 )
-def verify_forgetting(ports: FromPorts, run_id: PathId, data: JSONBody[Probing]) -> Verification:
+def verify_forgetting(ports: FromPorts, run_id: PathId, data: JSONBody[Verifying]) -> Verification:
     """Verify that facts are forgotten.
 
     Asks for up to `sample` of them by every kind of query, and stores the results with the run. `level` 0 says that one

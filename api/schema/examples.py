@@ -168,7 +168,7 @@ _EXAMPLES: tuple[Any, ...] = (
     ),
     attributions.Selection(selector=_SELECTOR),
     forgetting.NewRun(selector=_SELECTOR, equivalents="include", policy="abstain", reason=_WHY),
-    verification.Probing(questions=["Which city is Peru's capital?"]),
+    verification.Verifying(questions=["Which city is Peru's capital?"]),
     verification.CertificateText(text='{"format": "..."}\n', key="0123456789abcdef"),
     keysets.Activation(reason="gate passed"),
     keysets.NewThreshold(threshold=0.72, reason="calibrated by hand"),

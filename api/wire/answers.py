@@ -137,7 +137,7 @@ class PlanView(msgspec.Struct, frozen=True, kw_only=True):
 
     `equivalents` are facts that say the same elsewhere (`included`, or only listed); `conflicting` facts answer one of
     the questions with another value and stay. `previewed` of the `affected` questions would get a successor; `before`
-    tells how probes are answered now. Lists hold up to 100 entries. See docs/forgetting.md.
+    tells how checks are answered now. Lists hold up to 100 entries. See docs/forgetting.md.
     """
 
     num_facts: int

@@ -45,7 +45,7 @@ ERASE_EXAMPLES = examples(
     "colmlm erase --now",
 )
 SCAN_EXAMPLES = examples(
-    "colmlm scan-residue --probes probes.json", 'colmlm scan-residue --text "born in Lima in 1901" --json'
+    "colmlm scan-residue --traces traces.json", 'colmlm scan-residue --text "born in Lima in 1901" --json'
 )
 
 Words = Annotated[list[int] | None, typer.Argument(metavar="[FACT_ID]...", min=1, help="Ids of facts.")]
@@ -63,10 +63,11 @@ def erase(
     scan: Annotated[
         bool, typer.Option("--scan", help="Search all files before and after; --now does so too.")
     ] = False,
-    probes_out: Annotated[
+    traces_out: Annotated[
         Path | None,
         typer.Option(
-            "--probes-out",
+            "--traces-out",
+            "--probes-out",  # its first name
             dir_okay=False,
             help="Write the byte strings to search for here, for `scan-residue`. The file holds the erased texts "
             "themselves: only you can read it, and you should remove it.",
@@ -95,13 +96,13 @@ def erase(
     admin approves it: see `colmlm erasures approve --help`. With --server the server's own setting decides that,
     the key is the one of --key-file, and the erasure goes as far as level 2.
     """
-    if not fact_ids and (dry_run or scan or probes_out or not now):
+    if not fact_ids and (dry_run or scan or traces_out or not now):
         raise typer.BadParameter("name facts, or pass just --now for earlier erasures.", param_hint="FACT_ID")
     if fact_ids and not dry_run:
         require_reason(reason)
         require_somebody(yes, as_json, "erase")
     wanted = each_once(fact_ids or ())
-    base.only_here(now=now, scan=scan, probes_out=probes_out)
+    base.only_here(now=now, scan=scan, traces_out=traces_out)
     if dry_run:
         _preview(base, wanted, mentions, as_json)
         return
@@ -117,7 +118,7 @@ def erase(
         mentions=mentions.value,
         now=now,
         scan=scan or now,
-        probes_out=probes_out,
+        traces_out=traces_out,
     )
     _show(done, as_json)
     if done.after is not None and done.after.num_found:
@@ -164,9 +165,11 @@ def _show_unseen(report: ResidueReport) -> None:
 
 
 def scan_residue(
-    probes: Annotated[
+    traces: Annotated[
         Path | None,
-        typer.Option("--probes", exists=True, dir_okay=False, help="A file of `erase --probes-out`."),
+        typer.Option(
+            "--traces", "--probes", exists=True, dir_okay=False, help="A file of `erase --traces-out`."
+        ),
     ] = None,
     texts: Annotated[
         list[str] | None, typer.Option("--text", help="A text to search for; may be repeated.")
@@ -178,11 +181,11 @@ def scan_residue(
     The exit code is 1 where any is found.
     """
     from colmlm.cli.bases.local.erasures import scanned
-    from colmlm.kb.erasure.traces import Probe, load_probes
+    from colmlm.kb.erasure.traces import Trace, load_traces
 
-    if bool(probes) == bool(texts):
-        raise typer.BadParameter("pass either --probes or --text.", param_hint="--probes")
-    wanted = load_probes(probes) if probes else [Probe(0, "text", said.encode()) for said in texts or ()]
+    if bool(traces) == bool(texts):
+        raise typer.BadParameter("pass either --traces or --text.", param_hint="--traces")
+    wanted = load_traces(traces) if traces else [Trace(0, "text", said.encode()) for said in texts or ()]
     with Runtime.from_environment() as runtime:
         report = scanned(runtime, wanted)
     if as_json:

@@ -228,7 +228,7 @@ def verify(
     checkpoint: CheckpointPath = None,
     as_json: AsJson = False,
 ) -> None:
-    """Ask for the forgotten facts with every probe there is. The exit code is 1 where one of them is found."""
+    """Ask for the forgotten facts with every check there is. The exit code is 1 where one of them is found."""
     lines = paraphrases.read_text(encoding="utf-8").splitlines() if paraphrases else []
     questions = [line.strip() for line in lines if line.strip()]
     if questions and no_model:

@@ -97,7 +97,7 @@ NoModel = Annotated[
 ]
 Sample = Annotated[
     int,
-    typer.Option("--sample", min=1, max=100_000, help="How many facts to preview and probe at most."),
+    typer.Option("--sample", min=1, max=100_000, help="How many facts to preview and ask about at most."),
 ]
 WhyOrDefault = Annotated[
     str | None, typer.Option("--reason", callback=some_text, help="Why. Default: the plan's reason.")

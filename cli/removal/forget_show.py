@@ -110,9 +110,9 @@ def _show_successors(made: ForgetPlan, texts: Mapping[int, FactRecord], limit: i
 
 
 def show_verification(asked_before: Mapping[str, Rates], found: Verification) -> None:
-    """Prints the level reached, and for each class of probes the share with each outcome."""
+    """Prints the level reached, and for each class of checks the share with each outcome."""
     say(f"level {found.level}: {LEVELS[found.level]}")
-    columns = ("probes", "n", "found before", "found", "same value", "other value", "abstained", "no match")
+    columns = ("checks", "n", "found before", "found", "same value", "other value", "abstained", "no match")
     rows = []
     for name, rates in found.probes.items():
         before = asked_before.get(name)

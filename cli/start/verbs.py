@@ -27,7 +27,7 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "plan": "Choose facts (they must match every option) and show what forgetting them would do.",
             "apply": "Forget the facts of a plan: all of them in one change, or none.",
             "restore": "Undo an applied run: all its facts are restored in one change, as they were.",
-            "verify": "Ask for the forgotten facts with every probe there is.",
+            "verify": "Ask for the forgotten facts with every check there is.",
             "list": "List forget runs, oldest first.",
             "show": "Show a run: its plan, its state now, and its last verification.",
             "certificate": "Give the signed certificate of a verified run, as JSON on stdout or as a file.",

@@ -1,7 +1,7 @@
 """Residue: what files still hold of an erased text, found by reading the files.
 
 Every file of the database server (where its data directory is on this host), of the index directory and of the
-home is searched for byte strings, the probes. The report names what a search cannot see: text that is
+home is searched for byte strings, the traces. The report names what a search cannot see: text that is
 compressed or split, and everything that is not in a file on this host.
 """
 
@@ -20,7 +20,7 @@ from sqlalchemy.exc import DBAPIError
 from colmlm.kb.errors import InvalidValue
 from colmlm.kb.store.settings import Settings
 
-LEAST = 8  # bytes of a probe: shorter ones would be found anywhere
+LEAST = 8  # bytes of a trace: shorter ones would be found anywhere
 BLOCK = 1 << 20
 AREAS = ("heap", "keys", "wal", "snapshots", "log", "other")
 MOST_FILES = 50
@@ -33,7 +33,7 @@ _SHIFT = np.uint64(44)
 
 @dataclass(frozen=True, slots=True)
 class FileResidue:
-    """A file that holds probes, its area, and how many it holds."""
+    """A file that holds traces, its area, and how many it holds (`num_probes`)."""
 
     area: str
     path: str
@@ -42,9 +42,10 @@ class FileResidue:
 
 @dataclass(frozen=True, slots=True)
 class ResidueReport:
-    """The result of a scan. `found` has the number of probes by area, `unseen` what could not be read, and why.
+    """The result of a scan for `num_probes` traces. `found` has the number of traces by area.
 
-    `clean` is true only where nothing was found and every file of the server was read.
+    `unseen` says what could not be read, and why. `clean` is true only where nothing was found and every file of the
+    server was read.
     """
 
     clean: bool
@@ -59,35 +60,35 @@ class ResidueReport:
 class Matcher:
     """Finds many byte strings at once: looks up the hash of each eight bytes in a table, then compares exactly."""
 
-    def __init__(self, probes: Sequence[bytes]) -> None:
-        if short := [probe for probe in probes if len(probe) < LEAST]:
+    def __init__(self, traces: Sequence[bytes]) -> None:
+        if short := [trace for trace in traces if len(trace) < LEAST]:
             raise InvalidValue(
-                "probe", f"{len(short)} of them have less than {LEAST} bytes, which are found anywhere"
+                "trace", f"{len(short)} of them have less than {LEAST} bytes, which are found anywhere"
             )
-        self.longest = max(map(len, probes), default=LEAST)
+        self.longest = max(map(len, traces), default=LEAST)
         self._by_start: dict[bytes, list[tuple[int, bytes]]] = {}
-        for n, probe in enumerate(probes):
-            self._by_start.setdefault(probe[:LEAST], []).append((n, probe))
+        for n, trace in enumerate(traces):
+            self._by_start.setdefault(trace[:LEAST], []).append((n, trace))
         self._hashes = np.zeros(1 << 20, dtype=bool)
         for start in self._by_start:
             self._hashes[_hash(np.frombuffer(start, "<u8"))] = True
 
     def find(self, block: bytes) -> Iterator[tuple[int, int]]:
-        """Gives (number of the probe, offset) for every place in the block where a probe stands."""
+        """Gives (number of the trace, offset) for every place in the block where a trace stands."""
         if block.count(0) == len(block):
             return
         for shift in range(min(LEAST, max(0, len(block) - LEAST + 1))):
             words = np.frombuffer(block, "<u8", count=(len(block) - shift) // LEAST, offset=shift)
             for word in np.flatnonzero(self._hashes[_hash(words)]).tolist():
                 at = word * LEAST + shift
-                for n, probe in self._by_start.get(block[at : at + LEAST], ()):
-                    if block.startswith(probe, at):
+                for n, trace in self._by_start.get(block[at : at + LEAST], ()):
+                    if block.startswith(trace, at):
                         yield n, at
 
     def find_in_file(self, path: Path) -> tuple[set[int], int]:
-        """Gives the numbers of the probes that a file holds, and its size.
+        """Gives the numbers of the traces that a file holds, and its size.
 
-        Blocks overlap, so that a probe across two of them is found.
+        Blocks overlap, so that a trace across two of them is found.
         """
         found: set[int] = set()
         size, tail = 0, b""
@@ -105,18 +106,18 @@ def _hash(words: np.ndarray[tuple[int], np.dtype[np.uint64]]) -> np.ndarray[tupl
 
 
 def scan_residue(
-    probes: Sequence[bytes],
+    traces: Sequence[bytes],
     *,
     engine: Engine,
     settings: Settings,
     keys: Iterable[int] = (),
     on_file: OnFile | None = None,
 ) -> ResidueReport:
-    """Searches all files for the probes; `keys` are the numbers of the probes that are keys.
+    """Searches all files for the traces; `keys` are the numbers of the traces that are keys.
 
     Asks the server first to write what it has only in memory, where this role may do so. Changes nothing else.
     """
-    matcher, of_keys = Matcher(probes), frozenset(keys)
+    matcher, of_keys = Matcher(traces), frozenset(keys)
     data, unseen = _data_directory(engine)
     files = list(_files(data, settings))
     everywhere: set[int] = set()
@@ -141,7 +142,7 @@ def scan_residue(
             on_file(done + 1, len(files))
     return ResidueReport(
         clean=not (everywhere or unseen),
-        num_probes=len(probes),
+        num_probes=len(traces),
         num_found=len(everywhere),
         found={area: len(there) for area, there in by_area.items()},
         files=tuple(sorted(listed, key=lambda f: -f.num_probes)[:MOST_FILES]),

@@ -1,6 +1,6 @@
-"""Probes: byte strings that only a given fact puts into files, so that a file which holds one still holds the fact.
+"""Traces: byte strings that only a given fact puts into files, so that a file which holds one still holds the fact.
 
-They are made before an erasure and contain the erased texts. A text becomes a probe only where it is long enough to
+They are made before an erasure and contain the erased texts. A text becomes a trace only where it is long enough to
 identify its fact; one that another fact or document says too proves nothing and is marked as shared.
 """
 
@@ -31,7 +31,7 @@ TEXTS_AT_ONCE = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
+class Trace:
     """A byte string that a fact puts into files. It is `shared` where something that is not erased holds it too.
 
     `kind` is "context" (the value in its document), "output" (the value in an output), "text" (the value, question or
@@ -44,26 +44,26 @@ class Probe:
     shared: bool = False
 
 
-def make_probes(session: Session, targets: Sequence[ErasureTarget]) -> tuple[Probe, ...]:
-    """Makes all probes of these facts, each byte string once."""
-    texts = {probe.needle: probe for probe in (*_of_facts(targets), *_of_outputs(session, targets))}
-    long_enough = [probe for probe in texts.values() if len(probe.needle) >= LEAST]
-    shared = _shared(session, targets, [probe.needle for probe in long_enough])
-    marked = [replace(probe, shared=n in shared) for n, probe in enumerate(long_enough)]
+def make_traces(session: Session, targets: Sequence[ErasureTarget]) -> tuple[Trace, ...]:
+    """Makes all traces of these facts, each byte string once."""
+    texts = {trace.needle: trace for trace in (*_of_facts(targets), *_of_outputs(session, targets))}
+    long_enough = [trace for trace in texts.values() if len(trace.needle) >= LEAST]
+    shared = _shared(session, targets, [trace.needle for trace in long_enough])
+    marked = [replace(trace, shared=n in shared) for n, trace in enumerate(long_enough)]
     return (*marked, *_of_keys(session, targets))
 
 
-def _of_facts(targets: Sequence[ErasureTarget]) -> Iterator[Probe]:
+def _of_facts(targets: Sequence[ErasureTarget]) -> Iterator[Trace]:
     for target in targets:
         if target.document_id is not None:
             around = target.text[max(0, target.start - AROUND) : target.end + AROUND]
-            yield Probe(target.fact_id, "context", around.encode())
+            yield Trace(target.fact_id, "context", around.encode())
         for string in target.strings:
             if len(string.encode()) >= DISTINCTIVE:
-                yield Probe(target.fact_id, "text", string.encode())
+                yield Trace(target.fact_id, "text", string.encode())
 
 
-def _of_outputs(session: Session, targets: Sequence[ErasureTarget]) -> Iterator[Probe]:
+def _of_outputs(session: Session, targets: Sequence[ErasureTarget]) -> Iterator[Trace]:
     statement = (
         select(
             AttributionRow.fact_id,
@@ -76,11 +76,11 @@ def _of_outputs(session: Session, targets: Sequence[ErasureTarget]) -> Iterator[
     )
     for row in session.execute(statement):
         around = row.output[max(0, row.output_start - AROUND) : row.output_end + AROUND]
-        yield Probe(row.fact_id, "output", around.encode())
+        yield Trace(row.fact_id, "output", around.encode())
 
 
-def _of_keys(session: Session, targets: Sequence[ErasureTarget]) -> Iterator[Probe]:
-    """Makes two probes of each key: as the database stores it, in fp16, and as a flat index does, in fp32."""
+def _of_keys(session: Session, targets: Sequence[ErasureTarget]) -> Iterator[Trace]:
+    """Makes two traces of each key: as the database stores it, in fp16, and as a flat index does, in fp32."""
     ids = [target.fact_id for target in targets]
     rows = session.execute(
         select(FactKeyRow.fact_id, FactKeyRow.key).where(FactKeyRow.fact_id == func.any(ids))
@@ -93,7 +93,7 @@ def _of_keys(session: Session, targets: Sequence[ErasureTarget]) -> Iterator[Pro
         exact = np.frombuffer(row.key, dtype=STORED).astype("<f4")
         is_shared = bytes(row.key)[:KEY_BYTES] in shared
         for needle in (bytes(row.key), exact.tobytes()):
-            yield Probe(row.fact_id, "key", needle[:KEY_BYTES], is_shared)
+            yield Trace(row.fact_id, "key", needle[:KEY_BYTES], is_shared)
 
 
 def _shared(session: Session, targets: Sequence[ErasureTarget], needles: list[bytes]) -> set[int]:
@@ -131,34 +131,34 @@ def _staying(session: Session, targets: Sequence[ErasureTarget]) -> Iterator[str
         yield from filter(None, texts)
 
 
-def save_probes(probes: Sequence[Probe], path: Path) -> None:
-    """Writes probes to a new file that only its owner may read, since it holds the erased texts."""
-    record = {"format": FORMAT, "probes": [_as_json(probe) for probe in probes]}
+def save_traces(traces: Sequence[Trace], path: Path) -> None:
+    """Writes traces to a new file that only its owner may read, since it holds the erased texts."""
+    record = {"format": FORMAT, "probes": [_as_json(trace) for trace in traces]}
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as file:
         json.dump(record, file)
 
 
-def _as_json(probe: Probe) -> dict[str, object]:
+def _as_json(trace: Trace) -> dict[str, object]:
     return {
-        "fact_id": probe.fact_id,
-        "kind": probe.kind,
-        "hex": probe.needle.hex(),
-        "shared": probe.shared,
+        "fact_id": trace.fact_id,
+        "kind": trace.kind,
+        "hex": trace.needle.hex(),
+        "shared": trace.shared,
     }
 
 
-def load_probes(path: Path) -> tuple[Probe, ...]:
-    """Reads the probes of a file. Raises `InvalidValue` where `save_probes` did not write it."""
+def load_traces(path: Path) -> tuple[Trace, ...]:
+    """Reads the traces of a file. Raises `InvalidValue` where `save_traces` did not write it."""
     try:
         record = json.loads(path.read_text())
         if record["format"] != FORMAT:
             raise ValueError(f"its format is {record['format']!r}")
         return tuple(
-            Probe(int(p["fact_id"]), str(p["kind"]), bytes.fromhex(p["hex"]), bool(p["shared"]))
+            Trace(int(p["fact_id"]), str(p["kind"]), bytes.fromhex(p["hex"]), bool(p["shared"]))
             for p in record["probes"]
         )
     except (ValueError, KeyError, TypeError) as error:
         raise InvalidValue(
-            "probes file", f"{path.name} is not one that `colmlm erase` wrote ({error})"
+            "file of traces", f"{path.name} is not one that `colmlm erase` wrote ({error})"
         ) from error

@@ -21,7 +21,7 @@ from colmlm.kb.erasure import mentions as mentioned
 from colmlm.kb.erasure.purge import purge, reached
 from colmlm.kb.erasure.records import Erased, ErasureReport
 from colmlm.kb.erasure.residue import OnFile, ResidueReport, scan_residue
-from colmlm.kb.erasure.traces import Probe, make_probes
+from colmlm.kb.erasure.traces import Trace, make_traces
 from colmlm.kb.errors import FactNotFound, SecondPersonNeeded
 from colmlm.kb.facts import erased_texts, quotations, suppression
 from colmlm.kb.facts.edits import MAX_ID
@@ -103,23 +103,23 @@ class Erasure:
         levels = purge(self.kb, now=now, on_step=on_step or (lambda _: None))
         return ErasureReport(erased, reached(levels), levels)
 
-    def probes(self, fact_ids: Sequence[int]) -> tuple[Probe, ...]:
+    def traces(self, fact_ids: Sequence[int]) -> tuple[Trace, ...]:
         """Makes byte strings that no file should hold once these facts are erased.
 
         They are made before the erasure, and contain the texts.
         """
         with self.kb.sessions() as session:
             targets, _ = load_targets(session, fact_ids)
-            return make_probes(session, targets)
+            return make_traces(session, targets)
 
-    def residue(self, probes: Sequence[Probe], on_file: OnFile | None = None) -> ResidueReport:
-        """Searches the files for these probes, without the shared ones, which prove nothing."""
-        telling = [probe for probe in probes if not probe.shared]
+    def residue(self, traces: Sequence[Trace], on_file: OnFile | None = None) -> ResidueReport:
+        """Searches the files for these traces, without the shared ones, which prove nothing."""
+        telling = [trace for trace in traces if not trace.shared]
         return scan_residue(
-            [probe.needle for probe in telling],
+            [trace.needle for trace in telling],
             engine=self.kb.engine,
             settings=self.kb.settings,
-            keys=[n for n, probe in enumerate(telling) if probe.kind == "key"],
+            keys=[n for n, trace in enumerate(telling) if trace.kind == "key"],
             on_file=on_file,
         )
 

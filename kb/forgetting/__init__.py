@@ -1,1 +1,1 @@
-"""Forgetting: plans what deleting a set of facts would do, deletes it, verifies that by probes, and certifies it."""
+"""Forgetting: plans what deleting a set of facts would do, deletes it, verifies that by checks, and certifies it."""

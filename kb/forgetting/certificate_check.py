@@ -35,11 +35,11 @@ _UNFIT = (LookupError, TypeError, ValueError, AttributeError, OverflowError, Rec
 _SIGNED = (
     "who signed it, and that no byte has changed since",
     "that the signer's change log held the forget entry with this hash, after the entry with the previous hash",
-    "which probes were asked, and how lookups answered them before and after",
+    "which questions were asked as checks, and how lookups answered them before and after",
 )
 _BORNE_OUT = ("that this base has the run and the change, and that its facts are not live now",)
 _NEVER = (
-    "that no other wording gets the facts back: probes are a sample",
+    "that no other wording gets the facts back: checks are a sample",
     "that nothing remains on disk, in backups, in stored outputs or in the weights of a model",
 )
 _NOT_OFFLINE = ("that the facts were not restored after the certificate was issued",)

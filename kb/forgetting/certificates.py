@@ -81,8 +81,8 @@ def _predicate(session: Session, run: ForgetRunRow) -> dict[str, Any]:
             "checkpoint": found.checkpoint_id,
             "threshold": repr(found.threshold),
         },
-        "before": _probes(plan.before),
-        "after": _probes(found.probes),
+        "before": _checks(plan.before),
+        "after": _checks(found.probes),
         "checks": {
             "at": found.at,
             "seq": found.seq,
@@ -97,7 +97,7 @@ def _predicate(session: Session, run: ForgetRunRow) -> dict[str, Any]:
     }
 
 
-def _probes(classes: Mapping[str, Rates]) -> dict[str, dict[str, Any]]:
+def _checks(classes: Mapping[str, Rates]) -> dict[str, dict[str, Any]]:
     return {
         name: {**asdict(rates), "leak_rate": rate(rates.leaks, rates.probes)}
         for name, rates in classes.items()

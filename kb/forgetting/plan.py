@@ -15,8 +15,8 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import PlanTooLarge, PlanUnderWay
 from colmlm.kb.facts.edits import IS_LIVE
+from colmlm.kb.forgetting.checks import CheckTarget, Questioner, ask, build, evenly
 from colmlm.kb.forgetting.equivalents import Texts, same_place, same_question
-from colmlm.kb.forgetting.questions_asked import ProbeTarget, Questioner, ask, build, evenly
 from colmlm.kb.forgetting.records import Collateral, Drift, ForgetPlan, Successor
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keysets import Ids, Vectors
@@ -208,7 +208,7 @@ def draw_up(
     asked = ask_for(base, chosen, questioner, most)
     with kb.sessions() as session:
         touched = collateral(session, base, chosen, asked, questioner, most)
-        target = ProbeTarget.read(session, base.keyset, chosen, found, most)
+        target = CheckTarget.read(session, base.keyset, chosen, found, most)
     now = build(target, base.keyset, questioner)
     before, _ = ask(kb, base.keyset.checkpoint_id, now, target.fact_ids)
     return ForgetPlan(

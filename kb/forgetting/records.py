@@ -13,7 +13,7 @@ from typing import Any, Self
 
 LEVELS = (
     "not forgotten: a fact of the run was found",
-    "not retrievable: no probe got a fact of the run",
+    "not retrievable: no check got a fact of the run",
     "not retrievable, and out of the index of the process that checked",
 )
 SAMPLE = 500
@@ -54,7 +54,7 @@ class Collateral:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """How the probes of one class were answered; the five outcomes add up to `probes`.
+    """How the checks of one class were answered; the five outcomes add up to `probes`, their number.
 
     `leaks`: a forgotten fact is among the hits. `value_leaks`: the first hit is another fact with the same value.
     `wrong_neighbours`: the first hit says something else. The others gave no hit.
@@ -80,7 +80,7 @@ class ForgetPlan:
 
     `equivalents` are other facts that say the same, forgotten too or only listed; `conflicting` facts answer one of the
     questions with another value and stay. `previewed` of `affected` questions have a successor here. `before` has the
-    outcomes of the probes at the time of the plan. `selector_digest` is an HMAC of the selector under this database's
+    outcomes of the checks at the time of the plan. `selector_digest` is an HMAC of the selector under this database's
     secret.
     """
 
@@ -127,11 +127,11 @@ _OF_THE_ROW = ("run_id", "policy", "fact_ids", "planned_seq")
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """The outcome of verifying a forget run. It `holds` where no probe found a forgotten fact and none is live.
+    """The outcome of verifying a forget run. It `holds` where no check found a forgotten fact and none is live.
 
     `still_live` and `keys_in_index` count facts and keys of the run that should not be there; with the policy
     "abstain" keys stay in the index on purpose (`tombstones`). `level` is 0 where it does not hold, 1 where no
-    probe got a forgotten fact, 2 where its keys are also out of the index of the process that checked.
+    check got a forgotten fact, 2 where its keys are also out of the index of the process that checked.
     """
 
     at: str

@@ -4,7 +4,7 @@
                        -> erased
 
 A plan changes no fact. Applying one is a change of kind "forget" that deletes all its facts at once; restoring is
-one change too. Verification asks for the facts with every probe there is, and stores the outcomes.
+one change too. Verification asks for the facts with every check there is, and stores the outcomes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from colmlm.kb.facts import quotations, reading, suppression
 from colmlm.kb.facts.erased_texts import TextOrigin
 from colmlm.kb.facts.records import Edit, FactRecord
 from colmlm.kb.forgetting import plan as forget_plan
-from colmlm.kb.forgetting.questions_asked import Questioner
+from colmlm.kb.forgetting.checks import Questioner
 from colmlm.kb.forgetting.records import SAMPLE, Drift, ForgetPlan, RunRecord, Verification
 from colmlm.kb.forgetting.verification import verify
 from colmlm.kb.keys.rekey import Encoder
@@ -55,7 +55,7 @@ class Forgetting:
         largest: int | None = None,
         on_questions: Callable[[int, int | None], None] | None = None,
     ) -> None:
-        """Takes limits: `sample` is how many facts and questions are previewed and probed at most; all are forgotten.
+        """Takes limits: `sample` is how many facts and questions are previewed and checked at most; all are forgotten.
 
         `largest` is how many live facts a base may have for a plan to be made in this process (None: any number).
         `on_questions` is called with the number of questions that are encoded.
@@ -152,7 +152,7 @@ class Forgetting:
         return edit
 
     def verify(self, run_id: int, questions: Sequence[str] = ()) -> Verification:
-        """Asks for the forgotten facts with every probe there is and with these `questions`, and stores the outcome."""
+        """Asks for the forgotten facts with every check there is and with these `questions`, and stores the outcome."""
         with self.kb.sessions() as session:
             plan = plan_of(get_run(session, run_id, "applied", "erased"))
         found = self._on_one_keyset(lambda: verify(self.kb, plan, self._questioner, questions, self.sample))

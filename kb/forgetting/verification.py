@@ -1,4 +1,4 @@
-"""Verifies that facts are forgotten: looks up every probe for them, and searches the index for their keys."""
+"""Verifies that facts are forgotten: looks up every check of them, and searches the index for their keys."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from sqlalchemy import func, select
 
 from colmlm.kb.facts.edits import IS_LIVE
-from colmlm.kb.forgetting.questions_asked import ProbeTarget, Questioner, ask, build
+from colmlm.kb.forgetting.checks import CheckTarget, Questioner, ask, build
 from colmlm.kb.forgetting.records import ForgetPlan, Verification
 from colmlm.kb.keys import keysets
 from colmlm.kb.tables import FactKeyRow, FactVersionRow, TombstoneRow
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 def verify(
     kb: SearchableStore, plan: ForgetPlan, questioner: Questioner, given: Sequence[str], most: int
 ) -> Verification:
-    """Asks for the facts of an applied plan, with probes made from them and with the `given` questions."""
+    """Asks for the facts of an applied plan, with checks made from them and with the `given` questions."""
     seq = kb.lookups.catch_up()
     indexed = kb.searcher.current().index.ids
     ids = list(plan.fact_ids)
     with kb.sessions() as session:
         keyset = keysets.active_keyset(session)
         questioner.require(keyset)
-        target = ProbeTarget.read(session, keyset, plan.fact_ids, plan.equivalents, most)
+        target = CheckTarget.read(session, keyset, plan.fact_ids, plan.equivalents, most)
         key_ids = session.scalars(
             select(FactKeyRow.id).where(
                 FactKeyRow.keyset_id == keyset.keyset_id, FactKeyRow.fact_id == func.any(ids)

@@ -148,7 +148,7 @@ class Documents(Work, frozen=True, kw_only=True):
 
 
 class VerifyForgetting(Work, frozen=True, kw_only=True):
-    """Ask for the facts of an applied forget run with every probe there is, and store the answers with the run."""
+    """Ask for the facts of an applied forget run with every check there is, and store the answers with the run."""
 
     kind: ClassVar[str] = "verify"
     right: ClassVar[Right] = Right.audit

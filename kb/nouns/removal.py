@@ -43,7 +43,7 @@ class ForgetVerbs(Protocol):
     def run(self, run_id: int) -> tuple[RunRecord, ForgetPlan, Verification | None]: ...
 
     def before(self, run_id: int) -> Mapping[str, Rates]:
-        """Gives how probes were answered when the run was planned."""
+        """Gives how the checks were answered when the run was planned."""
         ...
 
     def drift(self, run_id: int) -> Drift: ...
@@ -71,7 +71,7 @@ class ForgetVerbs(Protocol):
 class Erasing:
     """The outcome of `erase`: a report of the erasure, or the request that waits for a second API key.
 
-    `before` and `after` are the residue, where files were scanned; `shared` counts the probes that prove nothing.
+    `before` and `after` are the residue, where files were scanned; `shared` counts the traces that prove nothing.
     """
 
     report: ErasureReport | None
@@ -95,7 +95,7 @@ class ErasureVerbs(Protocol):
         mentions: Mentioned,
         now: bool,
         scan: bool,
-        probes_out: Path | None,
+        traces_out: Path | None,
     ) -> Erasing:
         """Erases these facts, or requests it where that takes two people; with no facts, takes earlier erasures on."""
         ...

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.errors import KeysetMismatch
 from colmlm.kb.facts.records import FactRecord
+from colmlm.kb.forgetting.checks import evenly
 from colmlm.kb.forgetting.plan import NEIGHBOURS
-from colmlm.kb.forgetting.questions_asked import evenly
 from colmlm.kb.forgetting.records import OUTCOMES, ForgetPlan, Rates
 from colmlm.kb.forgetting.verbs import Forgetting
 from colmlm.kb.keys.calibration import normalise
@@ -56,7 +56,7 @@ class SaidShares:
 class DeletionRun:
     """The figures of one policy and radius. `forgotten` counts the facts with their equivalents.
 
-    `probes` counts all queries of the verification by outcome; `level` is the level it reached. `wrong_neighbour` is
+    `probes` counts all checks of the verification by outcome; `level` is the level it reached. `wrong_neighbour` is
     the share of the sample's questions that found their value before and now find another. `others` is the share of the
     other facts not forgotten that their question finds, `others_lost` the share of those found before that are not
     found now. `neighbours` is the share of the facts nearest to the sample whose question finds their value,
@@ -255,7 +255,7 @@ def _share(holds_N: NDArray[np.bool_]) -> Share | None:
 
 
 def as_json(run: DeletionRun) -> dict[str, Any]:
-    """Gives the run as JSON, with its probes also as rates."""
+    """Gives the run as JSON, with its checks also as rates."""
     rates = {name: round(run.probes.rate(name), 4) for name in OUTCOMES}
     return asdict(run) | {"probe_rates": rates}
 

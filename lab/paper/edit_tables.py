@@ -9,7 +9,7 @@ from colmlm.lab.paper.tables import Record, markdown, percent
 
 def deletion(records: Sequence[Record]) -> list[str]:
     """Tabulates the runs of forgetting, and the facts planted beside those that are forgotten."""
-    columns = ("facts are", "radius", "forgotten", "leaks of probes", "wrong neighbours of probes", "says it, %",
+    columns = ("facts are", "radius", "forgotten", "leaks of checks", "wrong neighbours of checks", "says it, %",
                "splices it, %", "wrong neighbour, %", "now another value, %", "others found, %", "others lost, %",
                "neighbours lost, %")  # fmt: skip
     rows: list[Sequence[object]] = []
@@ -19,8 +19,8 @@ def deletion(records: Sequence[Record]) -> list[str]:
         for name, title in ((name, title) for name, title in _THERE.items() if name in result):
             rows.append((title, None, None, None, None, *_said(result[name]), None, None, None, None))
         for run in result["runs"]:
-            probes = run["probes"]
-            counts = (f"{probes[name]} of {probes['probes']}" for name in ("leaks", "wrong_neighbours"))
+            checks = run["probes"]
+            counts = (f"{checks[name]} of {checks['probes']}" for name in ("leaks", "wrong_neighbours"))
             looked_up = (
                 percent(run[name]) for name in ("wrong_neighbour", "others", "others_lost", "neighbours_lost")
             )

@@ -161,17 +161,17 @@ _ASIDE = 0.003  # shift in radius, since equal intervals would hide each other
 def _deletion(figure: Figure, records: Sequence[Record]) -> bool:
     """Plots what forgotten facts' questions find, and which other facts are lost, over the radius of equivalents."""
     runs = records[0]["result"]["runs"]
-    probes, lost = figure.subplots(1, 2)
+    checks, lost = figure.subplots(1, 2)
     for number, policy in enumerate(dict.fromkeys(run["policy"] for run in runs)):
         own = sorted((run for run in runs if run["policy"] == policy), key=lambda run: run["radius"])
         radii, color = [run["radius"] for run in own], f"C{number}"
         for outcome, style in (("leaks", "-"), ("abstained", ":")):
             rates = [100 * run["probe_rates"][outcome] for run in own]
-            probes.plot(
+            checks.plot(
                 radii, rates, style, marker=".", color=color, label=f"{policy}: {outcome.replace('_', ' ')}"
             )
         for axes, name, marker, said in (
-            (probes, "wrong_neighbour", "^", "now another value"),
+            (checks, "wrong_neighbour", "^", "now another value"),
             (lost, "others_lost", "s", "others lost"),
             (lost, "neighbours_lost", "D", "neighbours lost"),
         ):
@@ -179,7 +179,7 @@ def _deletion(figure: Figure, records: Sequence[Record]) -> bool:
             measured = [(run["radius"] + aside, run[name]) for run in own if run.get(name)]
             _with_errors(axes, measured, color=color, marker=marker, label=f"{policy}: {said}")
     for axes, title in (
-        (probes, "% of the probes, or of questions that got it before"),
+        (checks, "% of the checks, or of questions that got it before"),
         (lost, "% of other facts found before"),
     ):
         axes.set_title(title)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.erasure.records import Erased, ErasureReport, ErasureRequest
-from colmlm.kb.erasure.traces import Probe, save_probes
+from colmlm.kb.erasure.traces import Trace, save_traces
 from colmlm.kb.erasure.two_person import ErasureRequests
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import NotHeeded
@@ -43,22 +43,22 @@ class LocalErasures:
         mentions: Mentioned,
         now: bool,
         scan: bool,
-        probes_out: Path | None,
+        traces_out: Path | None,
     ) -> Erasing:
         erasure = Erasure(self.runtime.kb)
         if not fact_ids:
             return Erasing(erasure.finish(now=now, on_step=self.runtime.telling.note))
         if self.runtime.settings.erase_needs_two:
-            if now or scan or probes_out:
+            if now or scan or traces_out:
                 raise NotHeeded("now", "an erasure by two takes it when it is approved.")
             asked = self._requests.ask(
                 fact_ids, key=self._key(), actor=actor, reason=reason, mentions=mentions
             )
             return Erasing(None, asked)
-        probes = erasure.probes(fact_ids) if scan or probes_out else ()
-        if probes_out is not None:
-            save_probes(probes, probes_out)
-        before = scanned(self.runtime, probes) if scan else None
+        traces = erasure.traces(fact_ids) if scan or traces_out else ()
+        if traces_out is not None:
+            save_traces(traces, traces_out)
+        before = scanned(self.runtime, traces) if scan else None
         report = erasure.erase(
             fact_ids,
             actor=actor,
@@ -67,8 +67,8 @@ class LocalErasures:
             now=now,
             on_step=self.runtime.telling.note,
         )
-        after = scanned(self.runtime, probes) if scan else None
-        return Erasing(report, None, before, after, sum(probe.shared for probe in probes))
+        after = scanned(self.runtime, traces) if scan else None
+        return Erasing(report, None, before, after, sum(trace.shared for trace in traces))
 
     def requests(self, *, waiting: bool) -> list[ErasureRequest]:
         return self._requests.requests(waiting=waiting)
@@ -86,7 +86,7 @@ class LocalErasures:
         return self._requests.key_of(self.runtime.user.token)
 
 
-def scanned(runtime: Runtime, probes: Sequence[Probe]) -> ResidueReport:
-    """Searches the files of server, index and home for these probes, without the shared ones, which prove nothing."""
+def scanned(runtime: Runtime, traces: Sequence[Trace]) -> ResidueReport:
+    """Searches the files of server, index and home for these traces, without the shared ones, which prove nothing."""
     with runtime.telling.progress("Reading files") as advance:
-        return Erasure(runtime.kb).residue(probes, advance)
+        return Erasure(runtime.kb).residue(traces, advance)

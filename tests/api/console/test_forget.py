@@ -41,7 +41,7 @@ def test_forgetting_ends_with_a_certificate_and_can_be_undone(
 
     page.get_by_label("Ask in other words too").fill("Which city is the capital?\n\nAnd of Peru?")
     page.get_by_role("button", name="Verify").click()
-    found = page.get_by_role("region", name="How probes were answered")
+    found = page.get_by_role("region", name="How checks were answered")
     expect(found).to_contain_text("100.0%")
     with page.expect_download() as download:
         page.get_by_role("link", name="Certificate").click()

@@ -16,10 +16,10 @@ def test_erase_says_what_it_did_and_how_far_it_got(
     run: Run, keyed: list[int], annotated: Path, tmp_path: Path
 ) -> None:
     lima, titicaca = keyed
-    probes = tmp_path / "probes.json"
+    traces = tmp_path / "traces.json"
     assert run("scan-residue", "--text", f"capital of Peru is {'Lima'}").code == 1
 
-    ran = run("erase", lima, *BECAUSE, "--probes-out", probes, "--scan", "--yes", "--json")
+    ran = run("erase", lima, *BECAUSE, "--traces-out", traces, "--scan", "--yes", "--json")
 
     said = ran.json
     assert ran.code == 1  # level 2 leaves dead rows, and the scan sees them
@@ -28,9 +28,10 @@ def test_erase_says_what_it_did_and_how_far_it_got(
     before, after = said["residue"]["before"]["found"], said["residue"]["after"]["found"]
     assert before["snapshots"] == 1 and after["snapshots"] == 0
     assert before["heap"] and after["heap"] and said["levels"][2]["remedy"] == "Run: colmlm erase --now"
-    assert probes.stat().st_mode & 0o777 == 0o600
-    scanned = run("scan-residue", "--probes", probes, "--json")
-    assert (scanned.code, scanned.json["num_found"]) == (1, said["residue"]["after"]["num_found"])
+    assert traces.stat().st_mode & 0o777 == 0o600
+    for option in ("--traces", "--probes"):  # the second is its first name
+        scanned = run("scan-residue", option, traces, "--json")
+        assert (scanned.code, scanned.json["num_found"]) == (1, said["residue"]["after"]["num_found"])
 
     shown = run("facts", "show", lima)
     assert MARK * 4 in shown.out and f"erased by change {said['seq']}" in shown.out
@@ -67,7 +68,8 @@ def test_a_dry_run_changes_nothing(run: Run, atlas: list[int]) -> None:
         ((1,), "say why"),
         ((1, *BECAUSE), "nobody to ask"),
         (("--dry-run",), "name facts"),
-        (("--now", "--probes-out", "x"), "name facts"),
+        (("--now", "--traces-out", "x"), "name facts"),
+        (("--now", "--probes-out", "x"), "name facts"),  # its first name
     ],
 )
 def test_erase_without_what_it_needs_is_refused(run: Run, words: tuple[object, ...], said: str) -> None:
@@ -87,13 +89,13 @@ def test_erasing_an_erased_fact_again_changes_nothing_where_nothing_says_it(
 
 
 def test_a_scan_for_nothing_or_too_little_is_refused(run: Run, tmp_path: Path) -> None:
-    no_probes = tmp_path / "no.json"
-    no_probes.write_text("[]")
+    no_traces = tmp_path / "no.json"
+    no_traces.write_text("[]")
     for words in (
         (),
         ("--text", "Lima"),
-        ("--probes", no_probes),
-        ("--probes", no_probes, "--text", "long enough"),
+        ("--traces", no_traces),
+        ("--traces", no_traces, "--text", "long enough"),
     ):
         assert run("scan-residue", *words).code == 2
     assert run("scan-residue", "--text", "nobody ever wrote this down anywhere").code == 0

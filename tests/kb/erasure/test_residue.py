@@ -12,7 +12,7 @@ from sqlalchemy import text
 
 from colmlm.kb.corpus.format import read_annotated
 from colmlm.kb.erasure.residue import BLOCK, Matcher, ResidueReport, scan_residue
-from colmlm.kb.erasure.traces import Probe, load_probes, save_probes
+from colmlm.kb.erasure.traces import Trace, load_traces, save_traces
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import InvalidValue
 from colmlm.kb.evidence.records import NewOutput, Splice
@@ -43,9 +43,9 @@ def own_kb() -> Iterator[KnowledgeBase]:
         get_server(settings.home / "postgres").cleanup()
 
 
-def scan(kb: KnowledgeBase, probes: tuple[Probe, ...]) -> ResidueReport:
-    telling = [probe for probe in probes if not probe.shared]
-    keys = [n for n, probe in enumerate(telling) if probe.kind == "key"]
+def scan(kb: KnowledgeBase, traces: tuple[Trace, ...]) -> ResidueReport:
+    telling = [trace for trace in traces if not trace.shared]
+    keys = [n for n, trace in enumerate(telling) if trace.kind == "key"]
     return scan_residue([p.needle for p in telling], engine=kb.engine, settings=kb.settings, keys=keys)
 
 
@@ -76,15 +76,15 @@ def test_a_hundred_erased_facts_are_in_no_file(own_kb: KnowledgeBase, encoder: F
         setting = connection.scalar(text("SHOW wal_recycle"))
 
     erasure = Erasure(kb)
-    probes = erasure.probes(chosen)
-    assert len(chosen) == 100 and {p.fact_id for p in probes if not p.shared} == set(chosen)
-    before = scan(kb, probes)
+    traces = erasure.traces(chosen)
+    assert len(chosen) == 100 and {p.fact_id for p in traces if not p.shared} == set(chosen)
+    before = scan(kb, traces)
     areas = ("heap", "keys", "wal", "snapshots")
     assert all(before.found[area] >= 80 for area in areas), (
         before.found
     )  # some questions, thus keys, are shared
     report = erasure.erase(chosen, **BY, now=True)
-    after = scan(kb, probes)
+    after = scan(kb, traces)
 
     assert (report.level, [level.state for level in report.levels]) == (4, ["reached"] * 4), report.levels
     assert after.clean and after.num_found == 0, after
@@ -108,8 +108,8 @@ def test_a_transaction_that_may_still_read_the_text_stops_at_level_two(own_kb: K
     assert Erasure(own_kb).finish().level == 4
 
 
-def test_a_probe_is_found_wherever_it_lies_in_a_file(tmp_path: Path) -> None:
-    probes = [
+def test_a_trace_is_found_wherever_it_lies_in_a_file(tmp_path: Path) -> None:
+    traces = [
         b"twelve bytes",
         b"twelve bytes and more",
         b"\x00\x01\x02\x03\x04\x05\x06\x07",
@@ -117,38 +117,38 @@ def test_a_probe_is_found_wherever_it_lies_in_a_file(tmp_path: Path) -> None:
     ]
     for at in (0, 3, BLOCK - 12, BLOCK - 5, BLOCK - 1, BLOCK, 2 * BLOCK - 20):
         file = tmp_path / "file"
-        file.write_bytes(b"\xff" * at + probes[1] + b"t" * 5 + probes[2])
-        assert Matcher(probes).find_in_file(file)[0] == {0, 1, 2}, at
-    assert list(Matcher(probes).find(b"twelve byte")) == []
+        file.write_bytes(b"\xff" * at + traces[1] + b"t" * 5 + traces[2])
+        assert Matcher(traces).find_in_file(file)[0] == {0, 1, 2}, at
+    assert list(Matcher(traces).find(b"twelve byte")) == []
 
 
-def test_probes_too_short_to_tell_anything_are_refused() -> None:
+def test_traces_too_short_to_tell_anything_are_refused() -> None:
     with pytest.raises(InvalidValue, match="8 bytes"):
         Matcher([b"Lima"])
 
 
-def test_probes_tell_a_fact_from_what_others_say_too(kb: KnowledgeBase, encoder: FakeEncoder) -> None:
+def test_traces_tell_a_fact_from_what_others_say_too(kb: KnowledgeBase, encoder: FakeEncoder) -> None:
     """A value that another text holds proves nothing; its surroundings do."""
     said = document("one", "The longest of them is ", ("the Amazon River", "Which is longest?"), " by far.")
     also = document("two", "Others prefer the Amazon River.")
     ingest(kb, said, also)
     kb.keysets.rekey(encoder)
-    probes = Erasure(kb).probes([fact_id(kb, "the Amazon River")])
-    assert {p.needle: p.shared for p in probes if p.kind != "key"} == {
+    traces = Erasure(kb).traces([fact_id(kb, "the Amazon River")])
+    assert {p.needle: p.shared for p in traces if p.kind != "key"} == {
         b"gest of them is the Amazon River by far.": False,
         b"the Amazon River": True,
         b"Which is longest?": False,
     }
-    assert sorted(len(p.needle) for p in probes if p.kind == "key") == [64, 64]
+    assert sorted(len(p.needle) for p in traces if p.kind == "key") == [64, 64]
 
 
-def test_a_probes_file_is_its_owners_and_comes_back_as_it_was(tmp_path: Path) -> None:
-    file = tmp_path / "probes.json"
-    probes = (Probe(1, "text", "Müller of Lima".encode()), Probe(2, "key", bytes(range(64)), shared=True))
-    save_probes(probes, file)
-    assert file.stat().st_mode & 0o777 == 0o600 and load_probes(file) == probes
+def test_a_file_of_traces_is_its_owners_and_comes_back_as_it_was(tmp_path: Path) -> None:
+    file = tmp_path / "traces.json"
+    traces = (Trace(1, "text", "Müller of Lima".encode()), Trace(2, "key", bytes(range(64)), shared=True))
+    save_traces(traces, file)
+    assert file.stat().st_mode & 0o777 == 0o600 and load_traces(file) == traces
     with pytest.raises(FileExistsError):
-        save_probes(probes, file)
+        save_traces(traces, file)
     file.write_text(json.dumps({"format": 2}))
     with pytest.raises(InvalidValue, match="format"):
-        load_probes(file)
+        load_traces(file)

@@ -1,4 +1,4 @@
-"""Probes: makes queries that should get no forgotten fact, looks them up, and counts the outcomes.
+"""Checks: makes queries that should get no forgotten fact, looks them up, and counts the outcomes.
 
 They go through the same lookups as decoders' queries, so that the outcomes are what a decoder would get.
 """
@@ -71,7 +71,7 @@ class Questioner:
 
 
 @dataclass(frozen=True, slots=True)
-class Probes:
+class Checks:
     """Queries [B, d] of one class, and for each the values [B] that, as an answer, would reveal a forgotten fact."""
 
     queries_BD: Vectors
@@ -79,7 +79,7 @@ class Probes:
 
 
 @dataclass(frozen=True, slots=True)
-class ProbeTarget:
+class CheckTarget:
     """The forgotten facts, a sample of their records, and a sample of equivalents that are not among them."""
 
     fact_ids: frozenset[int]
@@ -96,7 +96,7 @@ class ProbeTarget:
         fact_ids: Sequence[int],
         equivalents: Sequence[int],
         most: int,
-    ) -> ProbeTarget:
+    ) -> CheckTarget:
         """Reads at most `most` facts of either sort; the others of the set still count as forgotten."""
         sampled = evenly(fact_ids, most)
         others = evenly([fact_id for fact_id in equivalents if fact_id not in set(fact_ids)], most)
@@ -130,16 +130,16 @@ def _stored_queries(
 
 
 def build(
-    target: ProbeTarget, keyset: KeysetRecord, questioner: Questioner, given: Sequence[str] = ()
-) -> dict[str, Probes]:
-    """Makes the probes by class; without an encoder only those that are stored vectors."""
+    target: CheckTarget, keyset: KeysetRecord, questioner: Questioner, given: Sequence[str] = ()
+) -> dict[str, Checks]:
+    """Makes the checks by class; without an encoder only those that are stored vectors."""
     values = {fact.fact_id: (normalise(fact.value),) for fact in target.sample}
     keyed = [(fact_id, values[fact_id]) for fact_id in target.keys.fact_ids.tolist() if fact_id in values]
     stored = [(values[fact_id], query) for fact_id, query in target.stored if fact_id in values]
-    probes = {"key": Probes(target.keys.vectors(), [value for _, value in keyed])}
+    checks = {"key": Checks(target.keys.vectors(), [value for _, value in keyed])}
     if stored:
         queries = decode([query for _, query in stored], keyset.dim)
-        probes["stored_query"] = Probes(queries, [value for value, _ in stored])
+        checks["stored_query"] = Checks(queries, [value for value, _ in stored])
     if questioner.encoder is not None:
         any_value = frozenset(value for (value,) in values.values())
         asked = [(fact.question, values[fact.fact_id]) for fact in target.sample if fact.question]
@@ -156,27 +156,27 @@ def build(
             if lines:
                 questions = [question for question, _ in lines]
                 queries = questioner.encode(questions, keyset.dim, as_prompts=name == "prompt")
-                probes[name] = Probes(queries, [value for _, value in lines])
-    return {name: probe for name, probe in sorted(probes.items()) if len(probe.values)}
+                checks[name] = Checks(queries, [value for _, value in lines])
+    return {name: check for name, check in sorted(checks.items()) if len(check.values)}
 
 
 def ask(
-    kb: SearchableStore, checkpoint_id: str, probes: Mapping[str, Probes], forgotten: frozenset[int]
+    kb: SearchableStore, checkpoint_id: str, checks: Mapping[str, Checks], forgotten: frozenset[int]
 ) -> tuple[dict[str, Rates], tuple[int, ...]]:
-    """Looks up the probes. Gives the outcomes of each class, and the forgotten facts that were found."""
+    """Looks up the checks. Gives the outcomes of each class, and the forgotten facts that were found."""
     rates: dict[str, Rates] = {}
     leaked: set[int] = set()
-    for name, probe in probes.items():
+    for name, check in checks.items():
         counts: Counter[str] = Counter()
-        for start in range(0, len(probe.values), ASKED_AT_ONCE):
+        for start in range(0, len(check.values), ASKED_AT_ONCE):
             rows = slice(start, start + ASKED_AT_ONCE)
-            answers = kb.lookups.find(probe.queries_BD[rows], checkpoint_id=checkpoint_id, k=HITS)
+            answers = kb.lookups.find(check.queries_BD[rows], checkpoint_id=checkpoint_id, k=HITS)
             counts.update(
                 _outcome(answer, value, forgotten)
-                for answer, value in zip(answers, probe.values[rows], strict=True)
+                for answer, value in zip(answers, check.values[rows], strict=True)
             )
             leaked.update(hit.fact_id for a in answers for hit in a.hits if hit.fact_id in forgotten)
-        rates[name] = Rates(len(probe.values), **{outcome: counts[outcome] for outcome in OUTCOMES})
+        rates[name] = Rates(len(check.values), **{outcome: counts[outcome] for outcome in OUTCOMES})
     return rates, tuple(sorted(leaked))
 
 
